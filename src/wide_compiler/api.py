@@ -1,0 +1,152 @@
+"""compile() and WideBuilder: the whole river on one screen.
+
+models, sample
+  -> check_models          same architecture? the first difference, by path      capture/
+  -> build_tree            parameters stacked under the members' own names        model/
+  -> export_member         one graph of ATen ops, the lanes' Python zipped in     capture/
+  -> widen                 every node by its rule, else vmap, else a loop         widen/, primitives/
+  -> WideModel             four doors, lanes in and out                           model/
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import fx, nn
+
+from .config import WideConfig
+from .errors import AlignmentError
+from .initialize import make_lanes
+from .model import WideModel
+
+GraphPass = Callable[[fx.Graph], fx.Graph | None]
+
+
+def compile(
+    models: nn.Module | Sequence[nn.Module],
+    sample: Any = None,
+    n: int | None = None,
+    *,
+    sample_kwargs: Mapping[str, Any] | None = None,
+    init: str | Callable[..., Any] = "fresh",
+    config: WideConfig | None = None,
+    compile_model: bool | None = None,
+    compile_mode: str | None = None,
+    validate: bool | None = None,
+    debug: bool | None = None,
+    graph_passes: Sequence[GraphPass] = (),
+    chunk_lanes: int | None = None,
+    views: bool = False,
+) -> WideModel:
+    """Fuse N models of one architecture into one wide model.
+
+    Args:
+        models: a list of N models, or one model together with `n`.
+        sample: one member's input: a tensor, a tuple of positional arguments or a dict of keywords. Its batch
+            size is free, and so is every dim that the model leaves free.
+        n: with one model: the number of lanes to make of it.
+        sample_kwargs: keywords beside a tensor or tuple.
+        init: with `n`: 'fresh' gives every lane newly initialised weights, 'copy' the model's own,
+            a callable is given (copy of the model, lane) and initialises it or returns another.
+        config: a `WideConfig`; the options below override its fields.
+        compile_model: run the lane graph through `torch.compile`, in `compile_mode`.
+        validate: compare with the loop over the models on the sample; raises `ValidationError`.
+        debug: print what is built.
+        graph_passes: functions that transform the captured graph of one member before it is widened.
+        chunk_lanes: run at most so many lanes at a time.
+        views: make the models' own tensors views of the wide model's, so that they follow its training.
+
+    >>> import torch
+    >>> wide = compile([nn.Linear(4, 2) for _ in range(3)], torch.randn(1, 4))
+    >>> wide.shared(torch.randn(5, 4)).shape
+    torch.Size([3, 5, 2])
+    """
+    changes: dict[str, Any] = {
+        "compile": compile_model,
+        "compile_mode": compile_mode,
+        "validate": validate,
+        "debug": debug,
+        "chunk_lanes": chunk_lanes,
+    }
+    config = (config or WideConfig()).replace(**{k: v for k, v in changes.items() if v is not None})
+    members = _members(models, n, init)
+    wide = WideModel(members, sample, sample_kwargs, config, views=views, graph_passes=graph_passes)
+    if config.debug:
+        _print_build(wide)
+    if config.validate:
+        wide.validate(members)
+    return wide
+
+
+def _members(models: Any, n: int | None, init: Any) -> list[nn.Module]:
+    # A ModuleList is a container of models; any other single module is one model.
+    if isinstance(models, nn.Module) and not isinstance(models, nn.ModuleList):
+        if n is None:
+            raise AlignmentError(
+                "one model was given: say how many lanes to make of it with n=, or give a list"
+            )
+        return make_lanes(models, n, init)
+    if isinstance(models, (str, bytes, Mapping)) or not hasattr(models, "__iter__"):
+        raise AlignmentError(
+            f"compile takes a list of models, or one model and n=, got {type(models).__name__}"
+        )
+    members = list(models)
+    if n is not None and n != len(members):
+        raise AlignmentError(f"n={n} but {len(members)} models were given; n= goes with a single model")
+    return members
+
+
+def _print_build(wide: WideModel) -> None:
+    from rich.console import Console
+
+    console = Console()
+    console.print(wide.summary(), highlight=False)
+    console.print(str(wide.explain(measure=False)), highlight=False)
+
+
+class WideBuilder:
+    """`compile` step by step: `WideBuilder(models).with_sample(x).validate().compile().build()`."""
+
+    def __init__(self, models: nn.Module | Sequence[nn.Module], n: int | None = None):
+        self._models, self._options = models, {"n": n}
+        self._config = WideConfig()
+        self._sample: tuple[Any, Mapping[str, Any] | None] | None = None
+
+    def with_sample(self, sample: Any, **sample_kwargs: Any) -> "WideBuilder":
+        """The member's sample input."""
+        self._sample = (sample, sample_kwargs or None)
+        return self
+
+    def with_config(self, config: WideConfig) -> "WideBuilder":
+        """Start from this configuration; later steps change it."""
+        self._config = config
+        return self
+
+    def validate(self, rtol: float | None = None, atol: float | None = None) -> "WideBuilder":
+        """Compare with the loop when built."""
+        limits = {"validate_rtol": rtol, "validate_atol": atol}
+        return self._with(validate=True, **{k: v for k, v in limits.items() if v is not None})
+
+    def compile(self, mode: str = "default", backend: str = "inductor") -> "WideBuilder":
+        """Run the lane graph through `torch.compile`."""
+        return self._with(compile=True, compile_mode=mode, backend=backend)
+
+    def debug(self, on: bool = True) -> "WideBuilder":
+        """Print what is built."""
+        return self._with(debug=on)
+
+    def with_options(self, **options: Any) -> "WideBuilder":
+        """Any further option of `wide_compiler.compile`."""
+        self._options.update(options)
+        return self
+
+    def build(self) -> WideModel:
+        if self._sample is None:
+            raise ValueError("WideBuilder needs a sample: call .with_sample(x) before .build()")
+        sample, sample_kwargs = self._sample
+        return compile(
+            self._models, sample, sample_kwargs=sample_kwargs, config=self._config, **self._options
+        )
+
+    def _with(self, **changes: Any) -> "WideBuilder":
+        self._config = self._config.replace(**changes)
+        return self

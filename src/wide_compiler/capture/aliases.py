@@ -1,0 +1,79 @@
+"""Which graph values share memory, and which nodes write into it.
+
+Training IR is not functional: a write through a view changes its base. This file answers, from the ops'
+own schemas, what a node writes and which value is the root of a view chain.
+"""
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+aten = torch.ops.aten
+
+# Written without a mark in the schema: (running mean, running var) and the flag that says so.
+_RUNNING_STATS = {
+    aten.batch_norm.default: (3, 4, 5),
+    aten.instance_norm.default: (3, 4, 5),
+}
+
+
+def written_args(node: fx.Node) -> list[fx.Node]:
+    """The argument nodes whose memory `node` writes."""
+    if node.op != "call_function":
+        return []
+    if node.target in _RUNNING_STATS:
+        *stats, flag = _RUNNING_STATS[node.target]  # type: ignore[index]
+        return [node.args[i] for i in stats if isinstance(node.args[i], fx.Node)] if node.args[flag] else []  # type: ignore[misc]
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return []
+    written = []
+    for value, argument in _bound(node):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            written += [
+                v for v in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(v, fx.Node)
+            ]
+    return written
+
+
+def _bound(node: fx.Node) -> list[tuple[Any, Any]]:
+    arguments = node.target._schema.arguments  # type: ignore[union-attr]
+    pairs = list(zip(node.args, arguments, strict=False))
+    return pairs + [(node.kwargs[a.name], a) for a in arguments if a.name in node.kwargs]
+
+
+def base_of(node: fx.Node) -> fx.Node | None:
+    """The argument whose memory the result of `node` may share, or None if the result is fresh."""
+    if node.op != "call_function":
+        return None
+    if node.target is operator.getitem:
+        return node.args[0]  # type: ignore[return-value]
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    if not any(r.alias_info is not None for r in node.target._schema.returns):
+        return None
+    for value, argument in _bound(node):
+        if argument.alias_info is not None and isinstance(value, fx.Node):
+            return value
+    return None
+
+
+def root_of(node: fx.Node) -> fx.Node:
+    """The value at the start of the view chain that ends in `node`."""
+    while (base := base_of(node)) is not None:
+        node = base
+    return node
+
+
+def written_roots(graph: fx.Graph) -> set[fx.Node]:
+    return {root_of(arg) for node in graph.nodes for arg in written_args(node)}
+
+
+_RESHAPES = {aten.view.default, aten.reshape.default, aten.flatten.using_ints, aten.unflatten.int}
+
+
+def roots_written_through_reshape(graph: fx.Graph) -> set[fx.Node]:
+    """Roots that are written and also reshaped: their wide form must be contiguous to stay a view."""
+    written = written_roots(graph)
+    return {root_of(n) for n in graph.nodes if n.op == "call_function" and n.target in _RESHAPES} & written

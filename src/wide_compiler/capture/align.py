@@ -1,0 +1,79 @@
+"""Are these N models of one architecture? If not: the first difference, by path."""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from ..errors import AlignmentError
+from .state import canonical_names, is_uninitialized, slots
+
+REMEDY = "group lanes by signature with WideRouter"
+
+
+def class_name(obj: object) -> str:
+    """Classes are compared by name: parametrized modules get a class of their own per instance."""
+    return f"{type(obj).__module__}.{type(obj).__qualname__}"
+
+
+def check_models(models: Sequence[nn.Module]) -> None:
+    """Raise an `AlignmentError` that names the first difference between lane 0 and any other lane."""
+    for lane, model in enumerate(models):
+        if not isinstance(model, nn.Module):
+            raise AlignmentError(
+                f"lane {lane} is {type(model).__name__}, expected a torch.nn.Module; "
+                f"compile takes a list of models, or one model and n="
+            )
+    reference = _Signature(models[0])
+    for path, slot in reference.state.items():
+        if is_uninitialized(slot.tensor):
+            raise AlignmentError(f"{path} is not initialised yet (a lazy module); run each model once first")
+    for lane, model in enumerate(models[1:], start=1):
+        reference.compare(_Signature(model), lane)
+
+
+class _Signature:
+    def __init__(self, model: nn.Module):
+        self.modules = {path: class_name(m) for path, m in model.named_modules(remove_duplicate=False)}
+        self.state = {slot.path: slot for slot in slots(model)}
+        self.ties = canonical_names(model)
+
+    def compare(self, other: "_Signature", lane: int) -> None:
+        for path in {**self.modules, **other.modules}:
+            mine, theirs = self.modules.get(path, "nothing"), other.modules.get(path, "nothing")
+            if mine != theirs:
+                where = path or "the model"
+                raise AlignmentError(f"lane {lane}: {where} is {theirs}, lane 0 has {mine}; {REMEDY}")
+        for path in {**self.state, **other.state}:
+            self._compare_slot(path, other, lane)
+        for path, canonical in self.ties.items():
+            if other.ties[path] != canonical:
+                raise AlignmentError(
+                    f"lane {lane}: {path} {_tie(path, other.ties[path])}, "
+                    f"lane 0: {path} {_tie(path, canonical)}; ties must agree"
+                )
+
+    def _compare_slot(self, path: str, other: "_Signature", lane: int) -> None:
+        mine, theirs = self.state.get(path), other.state.get(path)
+        if mine is None or theirs is None:
+            raise AlignmentError(
+                f"lane {lane}: {path} is {_describe(theirs)}, lane 0 has {_describe(mine)}; {REMEDY}"
+            )
+        for attribute in ("shape", "dtype", "device", "requires_grad"):
+            a, b = getattr(mine.tensor, attribute), getattr(theirs.tensor, attribute)
+            if a != b:
+                if attribute == "shape":
+                    raise AlignmentError(
+                        f"lane {lane}: {path} is {tuple(b)}, lane 0 has {tuple(a)}; {REMEDY}"
+                    )
+                raise AlignmentError(
+                    f"lane {lane}: {path} has {attribute}={b}, lane 0 has {attribute}={a}; "
+                    f"make the lanes agree before compiling"
+                )
+
+
+def _describe(slot) -> str:
+    return "missing" if slot is None else f"a {slot.kind} {tuple(slot.tensor.shape)}"
+
+
+def _tie(path: str, canonical: str) -> str:
+    return "is a tensor of its own" if path == canonical else f"is tied to {canonical}"

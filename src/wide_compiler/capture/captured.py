@@ -1,0 +1,40 @@
+"""What capture gives and widening takes: one graph for all lanes, and the names of what flows in."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, fx
+
+from .. import _tree
+from .guards import ShapeGuards
+from .opaque import OpaqueCall
+
+
+@dataclass
+class Captured:
+    """One member's forward as an fx graph of ATen ops.
+
+    `states` maps a placeholder to the canonical path of the tensor it stands for. `constants` are tensors
+    made while tracing, by placeholder; `lane_constants` the same where lanes differ, stacked `[N, ...]`.
+    `scalars` are Python numbers that differ by lane, one tuple of N per placeholder.
+    """
+
+    graph: fx.Graph
+    inputs: list[str]
+    states: dict[str, str]
+    constants: dict[str, Tensor]
+    guards: ShapeGuards
+    out_spec: _tree.TreeSpec
+    out_statics: list[Any]
+    calls: list[OpaqueCall]
+    lane_constants: dict[str, Tensor] = field(default_factory=dict)
+    scalars: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    writes: set[str] = field(default_factory=set)  # canonical paths of the states the graph writes
+    reads_grad_mode: bool = False
+
+    @property
+    def output(self) -> fx.Node:
+        return next(node for node in reversed(self.graph.nodes) if node.op == "output")
+
+
+OUTPUT_TENSOR = object()  # marks, in `out_statics`, the leaves that are graph outputs

@@ -1,0 +1,106 @@
+"""The exported graph made flat and lean: regions inlined, assertions and dead nodes dropped."""
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from .aliases import written_args, written_roots
+from .opaque import OPAQUE
+
+aten = torch.ops.aten
+hop = torch.ops.higher_order
+
+# Input shapes are checked by ShapeGuards; these would only repeat it, or pin metadata that lanes change.
+_DROPPED = {
+    "_assert_tensor_metadata",
+    "_assert_scalar",
+    "_assert_async",
+    "sym_constrain_range",
+    "sym_constrain_range_for_size",
+}
+_REGIONS = {"wrap_with_set_grad_enabled", "wrap_with_autocast", "tag_activation_checkpoint"}
+enter_autocast = torch.amp.autocast_mode._enter_autocast
+exit_autocast = torch.amp.autocast_mode._exit_autocast
+
+
+def clean(module: fx.GraphModule, inputs: set[str]) -> fx.Graph:
+    """A flat copy of the exported graph without regions, assertions and dead nodes."""
+    graph = fx.Graph()
+    env: dict[fx.Node, Any] = {}
+    results = _inline(module, graph, env)
+    graph.output(results)
+    _drop_dead(graph, inputs)
+    graph.lint()
+    return graph
+
+
+def written_placeholders(graph: fx.Graph) -> set[str]:
+    return {root.name for root in written_roots(graph) if root.op == "placeholder"}
+
+
+def _inline(module: fx.GraphModule, graph: fx.Graph, env: dict[fx.Node, Any]) -> Any:
+    for node in module.graph.nodes:
+        if node.op == "output":
+            return fx.node.map_arg(node.args[0], lambda n: env[n])
+        if node in env or _name(node) in _DROPPED:
+            continue
+        if node.op == "get_attr":
+            env[node] = getattr(module, node.target)
+        elif _name(node) in _REGIONS:
+            env[node] = _inline_region(node, graph, env)
+        elif node.target is operator.getitem and isinstance(env.get(node.args[0]), (list, tuple)):
+            env[node] = env[node.args[0]][node.args[1]]
+        else:
+            env[node] = graph.node_copy(node, lambda n: env[n])
+    raise AssertionError("a graph without output")
+
+
+def _inline_region(node: fx.Node, graph: fx.Graph, env: dict[fx.Node, Any]) -> Any:
+    args = [env[a] if isinstance(a, fx.Node) else a for a in node.args]
+    name = _name(node)
+    position = next(i for i, a in enumerate(args) if isinstance(a, fx.GraphModule))
+    settings, body, operands = args[:position], args[position], args[position + 1 :]
+    context = None
+    if name == "wrap_with_set_grad_enabled" and settings[0] is False:
+        # No mode is switched, so none can be left behind by an error: what enters a no_grad region is
+        # detached, and nothing inside can then carry a gradient.
+        operands = [_detach(graph, o) if isinstance(o, fx.Node) else o for o in operands]
+    elif name == "wrap_with_autocast" and (settings[2] or torch.is_autocast_enabled(settings[0])):
+        context = graph.call_function(enter_autocast, tuple(settings))
+    inner = {
+        p: o for p, o in zip((n for n in body.graph.nodes if n.op == "placeholder"), operands, strict=False)
+    }
+    result = _inline(body, graph, inner)
+    if context is not None:
+        graph.call_function(exit_autocast, (context,))
+    return result
+
+
+def _detach(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return node
+    detached = graph.call_function(aten.detach.default, (node,))
+    detached.meta = dict(node.meta)
+    return detached
+
+
+def _drop_dead(graph: fx.Graph, inputs: set[str]) -> None:
+    for node in reversed(list(graph.nodes)):
+        if node.users or node.op == "output" or node.name in inputs or is_impure(node):
+            continue
+        graph.erase_node(node)
+
+
+def is_impure(node: fx.Node) -> bool:
+    """Must the node stay although nothing reads its result?"""
+    return node.target in (OPAQUE, enter_autocast, exit_autocast) or bool(written_args(node))
+
+
+def _name(node: fx.Node) -> str:
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.name.split("::")[-1]
+    return getattr(target, "__name__", str(target))

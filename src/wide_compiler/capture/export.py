@@ -1,0 +1,220 @@
+"""torch.export of one member, through a wrapper that takes a flat tuple of tensors.
+
+Non-strict, training IR, every dim of every input dynamic where the model lets it be. Linear, convolutions,
+attention, norms, embeddings and RNNs stay whole ops in this IR.
+"""
+
+import contextlib
+import functools
+import io
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+from torch.export.graph_signature import InputKind
+
+from .. import _tree
+from .captured import OUTPUT_TENSOR, Captured
+from .cleanup import clean, written_placeholders
+from .guards import ShapeGuards
+from .opaque import NeedsRealShapes, Recorder, watch_real_shapes
+from .state import canonical_names
+
+_PREFIX = "member."
+
+
+class CaptureFailed(Exception):
+    """This member cannot be captured; the message says why in one line."""
+
+
+class _Seen:
+    """The structure of the member's output, noted while tracing."""
+
+    out_spec: _tree.TreeSpec
+    out_statics: list[Any]
+
+
+class _Flat(nn.Module):
+    """`member(*args, **kwargs)` as a function of its tensor leaves alone, giving its tensor leaves."""
+
+    def __init__(self, member: nn.Module, leaves: list[Any], spec: _tree.TreeSpec):
+        super().__init__()
+        self.member = member
+        self.leaves, self.spec = leaves, spec
+        self.seen = _Seen()  # an object of its own: export takes back what is assigned to modules
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        tensor_iter = iter(tensors)
+        leaves = [next(tensor_iter) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
+        args, kwargs = _tree.unflatten(leaves, self.spec)
+        before = _python_state(self.member)
+        out, self.seen.out_spec = _tree.flatten(self.member(*args, **kwargs))
+        for name, value in _python_state(self.member).items():
+            if before.get(name) != value:
+                raise CaptureFailed(
+                    f"its forward changes the Python attribute {name}, which a graph would freeze"
+                )
+        self.seen.out_statics = [OUTPUT_TENSOR if isinstance(leaf, Tensor) else leaf for leaf in out]
+        return tuple(leaf for leaf in out if isinstance(leaf, Tensor))
+
+
+def _python_state(member: nn.Module) -> dict[str, Any]:
+    """Numbers, strings and the sizes of containers that a forward might change between calls."""
+    state: dict[str, Any] = {}
+    for path, module in member.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, (int, float, str, type(None))):
+                state[f"{path}.{name}".lstrip(".")] = value
+            elif isinstance(value, (list, dict, set)) and not name.startswith("_"):
+                state[f"{path}.{name}".lstrip(".")] = len(value)
+    return state
+
+
+def export_member(
+    member: nn.Module, leaves: list[Any], spec: _tree.TreeSpec, kept: dict[str, str]
+) -> Captured:
+    """Capture `member` at the given input leaves; modules in `kept` (path -> why) stay one node.
+
+    A submodule that cannot be traced is added to `kept` and the capture starts again; only when the
+    member's own forward is the culprit does this raise `CaptureFailed`.
+    """
+    kept = dict(kept)
+    real_shapes = None
+    while True:
+        recorder = Recorder(kept, real_shapes)
+        failures: list[str] = []
+        try:
+            with recorder.active(member), _watch_failures(member, failures), _watch_grad_mode() as grad_reads:
+                flat = _Flat(member, leaves, spec)
+                exported = _export(flat, dynamic=real_shapes is None)
+            captured = _read(flat, exported, recorder)
+            captured.reads_grad_mode = bool(grad_reads)
+            return captured
+        except NeedsRealShapes as error:
+            if real_shapes is not None:
+                raise CaptureFailed(_first_line(error)) from error
+        except Exception as error:
+            if isinstance(error.__cause__, NeedsRealShapes) and real_shapes is None:
+                pass
+            else:
+                culprit = failures[0] if failures else ""
+                if culprit == "" or culprit in kept:
+                    raise CaptureFailed(_first_line(error)) from error
+                kept[culprit] = f"torch.export cannot look into it: {_first_line(error)}"
+                if real_shapes is None:
+                    continue
+        args, kwargs = _tree.unflatten(leaves, spec)
+        real_shapes = watch_real_shapes(member, kept, lambda a=args, k=kwargs: member(*a, **k))
+
+
+def _export(flat: _Flat, dynamic: bool) -> torch.export.ExportedProgram:
+    # Copies, because export leaves marks about dynamic dims on the tensors it is given.
+    tensors = tuple(leaf.detach().clone() for leaf in flat.leaves if isinstance(leaf, Tensor))
+    automatic = tuple(dict.fromkeys(range(t.dim()), Dim.AUTO) for t in tensors)
+    with _quiet(), torch.enable_grad():
+        return torch.export.export(
+            flat, tensors, dynamic_shapes={"tensors": automatic} if dynamic else None, strict=False
+        )
+
+
+def _read(flat: _Flat, exported: torch.export.ExportedProgram, recorder: Recorder) -> Captured:
+    names = canonical_names(flat.member)
+    inputs, states, constants = [], {}, {}
+    placeholders = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
+    for spec in exported.graph_signature.input_specs:
+        name = spec.arg.name
+        if spec.kind == InputKind.USER_INPUT:
+            inputs.append(name)
+        elif spec.target.removeprefix(_PREFIX) in names:
+            states[name] = names[spec.target.removeprefix(_PREFIX)]
+        else:
+            constants[name] = exported.constants[spec.target]
+    graph = clean(exported.graph_module, set(inputs))
+    captured = Captured(
+        graph=graph,
+        inputs=inputs,
+        states=states,
+        constants=constants,
+        guards=ShapeGuards.from_export([placeholders[name].meta["val"] for name in inputs], exported),
+        out_spec=flat.seen.out_spec,
+        out_statics=flat.seen.out_statics,
+        calls=recorder.calls,
+    )
+    captured.writes = {states[name] for name in written_placeholders(graph) if name in states}
+    return captured
+
+
+@contextlib.contextmanager
+def _watch_failures(member: nn.Module, failures: list[str]) -> Iterator[None]:
+    """While active, `failures` collects the paths of the modules an exception leaves, innermost first."""
+    patched: list[tuple[nn.Module, Any]] = []
+    seen: set[int] = set()
+    for path, module in member.named_modules():
+        if id(module) in seen or isinstance(module, torch.jit.ScriptModule):
+            continue
+        seen.add(id(module))
+        patched.append((module, vars(module).get("forward")))
+        module.forward = _reporting(module.forward, path, failures)
+    try:
+        yield
+    finally:
+        for module, original in patched:
+            if original is None:
+                del module.forward
+            else:
+                module.forward = original
+
+
+def _reporting(forward: Any, path: str, failures: list[str]) -> Any:
+    @functools.wraps(forward)
+    def reporting(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return forward(*args, **kwargs)
+        except Exception:
+            failures.append(path)
+            raise
+
+    return reporting
+
+
+@contextlib.contextmanager
+def _watch_grad_mode() -> Iterator[list[str]]:
+    """Note whether the model's own code (not PyTorch's) asks if gradients are enabled."""
+    reads: list[str] = []
+    original = torch.is_grad_enabled
+
+    def watched() -> bool:
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if caller.split(".")[0] != "torch":
+            reads.append(caller)
+        return original()
+
+    torch.is_grad_enabled = watched
+    try:
+        yield reads
+    finally:
+        torch.is_grad_enabled = original
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """A failing export prints whole graphs; what matters of it is in the exception."""
+    level = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            with contextlib.redirect_stdout(io.StringIO()):
+                yield
+    finally:
+        logging.disable(level)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__

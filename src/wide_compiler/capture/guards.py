@@ -1,0 +1,71 @@
+"""For which input shapes is a captured graph true? Symbols, ranges and guards read from the export."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+
+
+@dataclass
+class ShapeGuards:
+    """`dims[i][d]` is the captured size of input i in dim d: an int or a sympy expression over symbols."""
+
+    dims: list[tuple[Any, ...]]
+    ranges: dict[sympy.Symbol, tuple[int, int | None]] = field(default_factory=dict)
+    conditions: list[Any] = field(default_factory=list)
+
+    @classmethod
+    def from_export(cls, fake_inputs: Sequence[Any], exported: Any) -> "ShapeGuards":
+        dims = [tuple(_expression(size) for size in fake.shape) for fake in fake_inputs]
+        ranges = {s: (_bound(r.lower), _bound(r.upper)) for s, r in exported.range_constraints.items()}
+        conditions: list[Any] = []
+        for fake in fake_inputs:
+            env = getattr(getattr(fake, "fake_mode", None), "shape_env", None)
+            if env is not None:
+                conditions = [guard.expr.xreplace(env.replacements) for guard in env.guards]
+                break
+        return cls(dims, ranges, conditions)  # type: ignore[arg-type]
+
+    def admit(self, shapes: Sequence[Sequence[int]]) -> bool:
+        """Would a capture at these per-lane shapes give the same graph?"""
+        binding: dict[Any, int] = {}
+        for expected, shape in zip(self.dims, shapes, strict=True):
+            if len(expected) != len(shape):
+                return False
+            for dim, size in zip(expected, shape, strict=True):
+                if isinstance(dim, sympy.Symbol) and binding.setdefault(dim, size) != size:
+                    return False
+        for expected, shape in zip(self.dims, shapes, strict=True):
+            for dim, size in zip(expected, shape, strict=True):
+                value = dim.xreplace(binding) if isinstance(dim, sympy.Basic) else dim
+                if value != size:
+                    return False
+        return self._ranges_hold(binding) and self._conditions_hold(binding)
+
+    def _ranges_hold(self, binding: dict[Any, int]) -> bool:
+        for symbol, (low, high) in self.ranges.items():
+            size = binding.get(symbol)
+            if size is not None and (size < (low or 0) or (high is not None and size > high)):
+                return False
+        return True
+
+    def _conditions_hold(self, binding: dict[Any, int]) -> bool:
+        integers = {symbol: sympy.Integer(size) for symbol, size in binding.items()}
+        for condition in self.conditions:
+            if condition.free_symbols - integers.keys():
+                continue  # about a symbol that no input shows (one specialised to a number, checked above)
+            if condition.xreplace(integers) == sympy.false:
+                return False
+        return True
+
+
+def _expression(size: Any) -> Any:
+    if isinstance(size, int):
+        return size
+    expr = size.node.expr
+    return int(expr) if expr.is_number else expr
+
+
+def _bound(value: Any) -> int | None:
+    return int(value) if value.is_finite and value < 2**62 else None

@@ -1,0 +1,183 @@
+"""Python that stays one node in the captured graph.
+
+Three kinds of callable are kept whole: a module the user registered a wide builder for, a module that
+`torch.export` cannot look into (a C extension, a branch on values), and a custom `autograd.Function`
+(tracing into it would silently lose its backward). Each call becomes one node of a custom op whose fake
+implementation runs the callable on fake tensors, or, where that is impossible, repeats the shapes that a
+real run has shown.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import _tree
+
+
+@dataclass
+class OpaqueCall:
+    """One call of a callable kept whole; `path` is its module's path, '' for an autograd function."""
+
+    path: str
+    name: str
+    function: Callable[..., Any]
+    spec: _tree.TreeSpec
+    statics: list[Any]  # the leaves of (args, kwargs); tensors and sizes are holes
+    out_spec: _tree.TreeSpec | None = None
+    out_statics: list[Any] = field(default_factory=list)
+    why: str = ""
+
+    def run(self, function: Callable[..., Any], tensors: list[Tensor], sizes: list[int]) -> list[Tensor]:
+        """Call `function` with the holes filled; give back its tensor leaves."""
+        tensor_iter, size_iter = iter(tensors), iter(sizes)
+        leaves = [
+            next(tensor_iter) if leaf is _TENSOR else next(size_iter) if leaf is _SIZE else leaf
+            for leaf in self.statics
+        ]
+        args, kwargs = _tree.unflatten(leaves, self.spec)
+        out_leaves, self.out_spec = _tree.flatten(function(*args, **kwargs))
+        self.out_statics = [_TENSOR if isinstance(leaf, Tensor) else leaf for leaf in out_leaves]
+        return [leaf for leaf in out_leaves if isinstance(leaf, Tensor)]
+
+    def rebuild(self, tensors: list[Tensor]) -> Any:
+        assert self.out_spec is not None
+        tensor_iter = iter(tensors)
+        return _tree.unflatten(
+            [next(tensor_iter) if leaf is _TENSOR else leaf for leaf in self.out_statics], self.out_spec
+        )
+
+
+class _Hole:
+    def __init__(self, name: str):
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> str:
+        return f"_{self.name}"
+
+
+_TENSOR, _SIZE = _Hole("TENSOR"), _Hole("SIZE")
+
+
+class NeedsRealShapes(Exception):
+    """A callable kept whole cannot run on fake tensors: the capture has to be repeated with real shapes."""
+
+
+class Recorder:
+    """The calls kept whole during one capture, and the real output shapes if some were needed."""
+
+    current: "Recorder | None" = None
+
+    def __init__(self, kept: dict[str, str], real_shapes: list[Any] | None = None):
+        self.kept = kept  # module path -> why it is kept whole
+        self.calls: list[OpaqueCall] = []
+        self.real_shapes = real_shapes
+        self.inside = 0
+
+    @contextlib.contextmanager
+    def active(self, model: nn.Module) -> Iterator["Recorder"]:
+        """While active, the kept modules and all custom autograd functions record instead of run."""
+        modules = {path: model.get_submodule(path) for path in self.kept}
+        originals = {path: vars(m).get("forward") for path, m in modules.items()}
+        apply = torch.autograd.Function.__dict__["apply"]
+        previous, Recorder.current = Recorder.current, self
+        for path, module in modules.items():
+            module.forward = self._recording(path, type(module).__name__, module.forward, self.kept[path])
+        torch.autograd.Function.apply = classmethod(self._apply_or_record(apply))  # type: ignore[assignment,method-assign]
+        try:
+            yield self
+        finally:
+            torch.autograd.Function.apply = apply  # type: ignore[method-assign]
+            for path, module in modules.items():
+                if originals[path] is None:
+                    del module.forward
+                else:
+                    module.forward = originals[path]
+            Recorder.current = previous
+
+    def _apply_or_record(self, apply: Any) -> Callable[..., Any]:
+        def patched(cls: type, *args: Any, **kwargs: Any) -> Any:
+            original = apply.__get__(None, cls)
+            if self.inside or cls.__module__.split(".")[0] == "torch":
+                return original(*args, **kwargs)
+            why = f"autograd function {cls.__name__} keeps its own backward"
+            return self._record("", cls.__name__, original, why, args, kwargs)
+
+        return patched
+
+    def _recording(self, path: str, name: str, forward: Callable, why: str) -> Callable[..., Any]:
+        @functools.wraps(forward)
+        def recording(*args: Any, **kwargs: Any) -> Any:
+            if self.inside:
+                return forward(*args, **kwargs)
+            return self._record(path, name, forward, why, args, kwargs)
+
+        return recording
+
+    def _record(self, path: str, name: str, function: Callable, why: str, args: tuple, kwargs: dict) -> Any:
+        leaves, spec = _tree.flatten((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        sizes = [leaf for leaf in leaves if isinstance(leaf, torch.SymInt)]
+        statics = [
+            _TENSOR if isinstance(x, Tensor) else _SIZE if isinstance(x, torch.SymInt) else x for x in leaves
+        ]
+        call = OpaqueCall(path, name, function, spec, statics, why=why)
+        self.calls.append(call)
+        outputs = torch.ops.wide_compiler.opaque(tensors, sizes, len(self.calls) - 1)
+        return call.rebuild(list(outputs))
+
+    def fake_outputs(self, tensors: list[Tensor], sizes: list[int], handle: int) -> list[Tensor]:
+        call = self.calls[handle]
+        if self.real_shapes is not None:
+            shown, call.out_spec, call.out_statics = self.real_shapes[handle]
+            return [torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in shown]
+        self.inside += 1
+        try:
+            outputs = call.run(call.function, tensors, sizes)
+            return [torch.empty_like(out) for out in outputs]
+        except Exception as error:
+            raise NeedsRealShapes(f"{call.path or call.name}: {error}") from error
+        finally:
+            self.inside -= 1
+
+
+def watch_real_shapes(model: nn.Module, kept: dict[str, str], run: Callable[[], Any]) -> list[Any]:
+    """Run for real; for each call kept whole, in order: its output tensors, structure and other leaves."""
+    shown: list[Any] = []
+
+    class Watcher(Recorder):
+        def _record(self, path: str, name: str, function: Callable, why: str, args: Any, kwargs: Any) -> Any:
+            self.inside += 1
+            try:
+                result = function(*args, **kwargs)
+            finally:
+                self.inside -= 1
+            leaves, spec = _tree.flatten(result)
+            statics = [_TENSOR if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            shown.append(([leaf for leaf in leaves if isinstance(leaf, Tensor)], spec, statics))
+            return result
+
+    with Watcher(kept).active(model), torch.no_grad():
+        run()
+    return shown
+
+
+@torch.library.custom_op("wide_compiler::opaque", mutates_args=())
+def opaque(tensors: list[Tensor], sizes: list[int], handle: int) -> list[Tensor]:
+    raise AssertionError("a call kept whole is a mark in a captured graph and never runs")
+
+
+@opaque.register_fake
+def _(tensors: list[Tensor], sizes: list[int], handle: int) -> list[Tensor]:
+    assert Recorder.current is not None
+    return Recorder.current.fake_outputs(tensors, sizes, handle)
+
+
+OPAQUE = torch.ops.wide_compiler.opaque.default

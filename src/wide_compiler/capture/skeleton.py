@@ -1,0 +1,36 @@
+"""A member without its weights: the Python of a model, from which a lane can be put together again."""
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from .state import canonical_names, slots
+
+
+def make_skeleton(model: nn.Module) -> nn.Module:
+    """A deep copy of `model` whose tensors are stubs on the meta device: structure and code, no memory."""
+    return _copy_with(model, lambda path, tensor: _like(tensor, torch.empty_like(tensor, device="meta")))
+
+
+def materialize(skeleton: nn.Module, tensor_of: Callable[[str], Tensor]) -> nn.Module:
+    """The opposite: a real model whose tensor at each canonical path is `tensor_of(path)`."""
+    return _copy_with(skeleton, lambda path, stub: _like(stub, tensor_of(path)))
+
+
+def _copy_with(model: nn.Module, replace: Callable[[str, Tensor], Tensor]) -> nn.Module:
+    # deepcopy asks its memo before it copies: a filled memo swaps every tensor, ties and hidden
+    # references (such as the flat weight list of an RNN) included.
+    names = canonical_names(model)
+    memo: dict[int, Tensor] = {}
+    for slot in slots(model):
+        if id(slot.tensor) not in memo:
+            memo[id(slot.tensor)] = replace(names[slot.path], slot.tensor)
+    return copy.deepcopy(model, memo)
+
+
+def _like(original: Tensor, data: Tensor) -> Tensor:
+    if isinstance(original, nn.Parameter):
+        return nn.Parameter(data.detach(), requires_grad=original.requires_grad)
+    return data.detach()

@@ -1,0 +1,96 @@
+"""Do two members differ in plain Python: a dropout rate, a sign, a closure? Lanes that do not share one capture.
+
+Everything a forward can read is compared: module attributes, hooks, closures, config objects. What cannot be
+compared counts as different; that costs one more capture and is never wrong.
+"""
+
+import functools
+import types
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .align import class_name
+from .state import slots
+
+_ATOMS = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size, type)
+
+
+def group_by_variant(models: Sequence[nn.Module]) -> list[int]:
+    """For each lane the index of its variant: lanes of one variant run the same Python.
+
+    >>> group_by_variant([nn.Dropout(0.1), nn.Dropout(0.2), nn.Dropout(0.1)])
+    [0, 1, 0]
+    """
+    leaders: list[nn.Module] = []
+    variants = []
+    for model in models:
+        for index, leader in enumerate(leaders):
+            if _Comparison(leader, model).alike(leader, model):
+                variants.append(index)
+                break
+        else:
+            variants.append(len(leaders))
+            leaders.append(model)
+    return variants
+
+
+class _Comparison:
+    def __init__(self, a: nn.Module, b: nn.Module):
+        # Tensors that are state are stacked per lane, so their values may differ freely.
+        self.state = {id(slot.tensor) for model in (a, b) for slot in slots(model)}
+        self.seen: set[tuple[int, int]] = set()
+
+    def alike(self, a: Any, b: Any) -> bool:
+        if a is b or (id(a), id(b)) in self.seen:
+            return True
+        if id(a) in self.state and id(b) in self.state:
+            return True
+        if class_name(a) != class_name(b):
+            return False
+        if isinstance(a, _ATOMS):
+            return bool(a == b) or repr(a) == repr(b)
+        self.seen.add((id(a), id(b)))
+        return self._alike_inside(a, b)
+
+    def _alike_inside(self, a: Any, b: Any) -> bool:
+        if isinstance(a, Tensor):
+            return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
+        if isinstance(a, (list, tuple)):
+            return len(a) == len(b) and all(map(self.alike, a, b))
+        if isinstance(a, dict):
+            return list(a) == list(b) and all(map(self.alike, a.values(), b.values()))
+        if isinstance(a, (set, frozenset)):
+            return a == b
+        if isinstance(a, weakref.ref):
+            return self.alike(a(), b())
+        if isinstance(a, types.FunctionType):
+            return (
+                a.__code__ is b.__code__
+                and self.alike(a.__defaults__, b.__defaults__)
+                and self.alike(a.__kwdefaults__, b.__kwdefaults__)
+                and self.alike(_cells(a), _cells(b))
+            )
+        if isinstance(a, types.MethodType):
+            return a.__func__ is b.__func__ and self.alike(a.__self__, b.__self__)
+        if isinstance(a, functools.partial):
+            return self.alike((a.func, a.args, a.keywords), (b.func, b.args, b.keywords))
+        if isinstance(a, nn.Module):
+            return self.alike(_attributes(a), _attributes(b))
+        if hasattr(a, "__dict__"):
+            return self.alike(vars(a), vars(b))
+        return bool(a == b)
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    # Hook dictionaries are keyed by a running number that never affects a result.
+    return {
+        k: list(v.values()) if "_hooks" in k and isinstance(v, dict) else v for k, v in vars(module).items()
+    }
+
+
+def _cells(fn: types.FunctionType) -> list[Any]:
+    return [cell.cell_contents for cell in fn.__closure__ or ()]

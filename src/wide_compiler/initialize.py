@@ -1,0 +1,74 @@
+"""N lanes out of one model: fresh weights, copies, or the user's own initialisation."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from .errors import AlignmentError
+
+INITS = ("fresh", "copy")
+
+
+def make_lanes(model: nn.Module, n: int, init: str | Callable[..., Any]) -> list[nn.Module]:
+    """`n` models like `model`; the model itself stays as it is."""
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        raise AlignmentError(f"n must be a positive integer, got {n!r}")
+    if callable(init):
+        return [_by_caller(model, init, lane) for lane in range(n)]
+    if init not in INITS:
+        raise AlignmentError(
+            f"unknown init {init!r}; choose one of {', '.join(map(repr, INITS))} or give a callable"
+        )
+    copies = [copy.deepcopy(model) for _ in range(n)]
+    if init == "fresh":
+        for member in copies:
+            reinitialize(member)
+    return copies
+
+
+def _by_caller(model: nn.Module, init: Callable[..., Any], lane: int) -> nn.Module:
+    member = copy.deepcopy(model)
+    result = init(member, lane)
+    return result if isinstance(result, nn.Module) else member
+
+
+@torch.no_grad()
+def reinitialize(model: nn.Module) -> None:
+    """Initialise every parameter anew by the modules' own `reset_parameters` (or `_init_weights`).
+
+    Each parameter is filled with NaN first: what is still NaN afterwards was reached by nothing, and
+    keeping its old value would make lanes alike that ought to differ.
+    """
+    floating = {path: p for path, p in model.named_parameters() if p.is_floating_point()}
+    for parameter in floating.values():
+        parameter.fill_(float("nan"))
+    for path, module in model.named_modules():
+        for method in ("_reset_parameters", "reset_parameters"):
+            if callable(getattr(module, method, None)):
+                getattr(module, method)()
+                break
+        else:
+            _by_ancestor(model, path, module)
+    for path, parameter in floating.items():
+        if parameter.isnan().any():
+            raise AlignmentError(
+                f"{path}: nothing can re-initialise this parameter (no reset_parameters in its module); "
+                f"give init='copy' to keep its value in all lanes, or init=callable(model, lane)"
+            )
+
+
+def _by_ancestor(model: nn.Module, path: str, module: nn.Module) -> None:
+    """Some libraries keep one initialiser on the outer model and call it with each inner module."""
+    if not any(
+        p.isnan().any() for p in module._parameters.values() if p is not None and p.is_floating_point()
+    ):
+        return
+    names = path.split(".") if path else []
+    for depth in range(len(names), -1, -1):
+        ancestor = model.get_submodule(".".join(names[:depth]))
+        if callable(getattr(ancestor, "_init_weights", None)):
+            ancestor._init_weights(module)
+            return

@@ -1,0 +1,151 @@
+"""Stack, unstack, pack and unpack for any pytree.
+
+Legend: N lanes, B batch, C channels. *Stacked* is `[N, B, C, ...]`, what flows inside; *packed* is
+`[B, N*C, ...]`, what `wide(packed)` speaks at the door, with lane i in channel block i.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _tree
+from .errors import InputError
+
+
+def _columns(trees: Sequence[Any], what: str) -> tuple[list[tuple[Any, ...]], list[str], _tree.TreeSpec]:
+    """The i-th leaf of every tree, side by side, after checking that the trees are alike."""
+    if isinstance(trees, Tensor) or not isinstance(trees, Sequence):
+        raise InputError(f"{what} takes a list with one entry per lane, got {type(trees).__name__}")
+    if not trees:
+        raise InputError(f"{what} needs at least one lane, got an empty list")
+    flat = [_tree.flatten(tree) for tree in trees]
+    spec = flat[0][1]
+    for lane, (_, other) in enumerate(flat):
+        if other != spec:
+            raise InputError(f"{what}: lane {lane} has structure {other}, lane 0 has {spec}")
+    paths = _tree.leaf_paths(trees[0])
+    return list(zip(*(leaves for leaves, _ in flat), strict=True)), paths, spec
+
+
+def _stack_column(column: tuple[Any, ...], path: str, what: str) -> Any:
+    first = column[0]
+    for lane, leaf in enumerate(column):
+        if isinstance(first, Tensor) != isinstance(leaf, Tensor):
+            raise InputError(
+                f"{what}: lane {lane}{path} is {type(leaf).__name__}, lane 0 has {type(first).__name__}"
+            )
+        if not isinstance(first, Tensor):
+            if leaf != first:
+                raise InputError(
+                    f"{what}: lane {lane}{path} is {leaf!r}, lane 0 has {first!r}; only tensors may differ"
+                )
+        elif leaf.shape != first.shape or leaf.dtype != first.dtype:
+            raise InputError(
+                f"{what}: lane {lane}{path} is {tuple(leaf.shape)} {leaf.dtype}, "
+                f"lane 0 has {tuple(first.shape)} {first.dtype}"
+            )
+    return torch.stack(column) if isinstance(first, Tensor) else first
+
+
+def stack(trees: Sequence[Any]) -> Any:
+    """A list of N alike pytrees -> one pytree of `[N, ...]` tensors; other leaves must be equal.
+
+    >>> stack([{"x": torch.zeros(2)}, {"x": torch.ones(2)}])["x"].shape
+    torch.Size([2, 2])
+    """
+    columns, paths, spec = _columns(trees, "stack")
+    return _tree.unflatten([_stack_column(c, p, "stack") for c, p in zip(columns, paths, strict=True)], spec)
+
+
+def unstack(tree: Any, n: int) -> list[Any]:
+    """One pytree of `[N, ...]` tensors -> a list of N pytrees; other leaves go to every lane.
+
+    >>> [t["x"].item() for t in unstack({"x": torch.tensor([1.0, 2.0])}, 2)]
+    [1.0, 2.0]
+    """
+    leaves, spec = _tree.flatten(tree)
+    for path, leaf in zip(_tree.leaf_paths(tree), leaves, strict=True):
+        if isinstance(leaf, Tensor) and (leaf.dim() == 0 or leaf.shape[0] != n):
+            raise InputError(f"unstack: leaf{path} is {tuple(leaf.shape)}, expected {n} lanes on axis 0")
+    rows = [leaf.unbind(0) if isinstance(leaf, Tensor) else (leaf,) * n for leaf in leaves]
+    return [_tree.unflatten([row[i] for row in rows], spec) for i in range(n)]
+
+
+def pack(inputs: Sequence[Any]) -> Any:
+    """N inputs, each `[B, C, ...]` -> one `[B, N*C, ...]`, lane i in channel block i. Any pytree.
+
+    >>> pack([torch.zeros(4, 3), torch.ones(4, 3)]).shape
+    torch.Size([4, 6])
+    """
+    columns, paths, spec = _columns(inputs, "pack")
+    for path, column in zip(paths, columns, strict=True):
+        if isinstance(column[0], Tensor):
+            _needs_channels(column[0], 2, path, "pack")
+    packed = [
+        join_lanes(_stack_column(c, p, "pack")) if isinstance(c[0], Tensor) else _stack_column(c, p, "pack")
+        for c, p in zip(columns, paths, strict=True)
+    ]
+    return _tree.unflatten(packed, spec)
+
+
+def unpack(output: Any, n: int) -> list[Any]:
+    """One `[B, N*C, ...]` -> a list of N `[B, C, ...]`. The inverse of `pack`.
+
+    >>> [x.shape for x in unpack(torch.zeros(4, 6), n=2)]
+    [torch.Size([4, 3]), torch.Size([4, 3])]
+    """
+    return unstack(packed_to_stacked(output, n), n)
+
+
+def packed_to_stacked(tree: Any, n: int) -> Any:
+    """Every tensor leaf `[B, N*C, ...]` -> `[N, B, C, ...]` (a view)."""
+    if not isinstance(n, int) or n < 1:
+        raise InputError(f"the number of lanes must be a positive integer, got {n!r}")
+    leaves, spec = _tree.flatten(tree)
+    paths = _tree.leaf_paths(tree)
+    return _tree.unflatten(
+        [split_lanes(x, n, p) if isinstance(x, Tensor) else x for x, p in zip(leaves, paths, strict=True)],
+        spec,
+    )
+
+
+def stacked_to_packed(tree: Any) -> Any:
+    """Every tensor leaf `[N, B, C, ...]` -> `[B, N*C, ...]`."""
+    leaves, spec = _tree.flatten(tree)
+    paths = _tree.leaf_paths(tree)
+    for leaf, path in zip(leaves, paths, strict=True):
+        if isinstance(leaf, Tensor):
+            _needs_channels(leaf, 3, path, "the packed door")
+    return _tree.unflatten([join_lanes(x) if isinstance(x, Tensor) else x for x in leaves], spec)
+
+
+def split_lanes(x: Tensor, n: int, path: str = "") -> Tensor:
+    """`[B, N*C, ...]` -> `[N, B, C, ...]`, a view."""
+    _needs_channels(x, 2, path, "the packed door")
+    if x.shape[1] % n:
+        raise InputError(
+            f"packed input{path} is {tuple(x.shape)}: its {x.shape[1]} channels (dim 1) are not divisible "
+            f"by {n} lanes; pack one [B, C, ...] per lane with wide_compiler.pack"
+        )
+    return x.unflatten(1, (n, x.shape[1] // n)).movedim(1, 0)
+
+
+def join_lanes(x: Tensor) -> Tensor:
+    """`[N, B, C, ...]` -> `[B, N*C, ...]`."""
+    return x.movedim(0, 1).flatten(1, 2)
+
+
+def _needs_channels(x: Tensor, dims: int, path: str, what: str) -> None:
+    if x.dim() < dims:
+        member = tuple(x.shape[dims - 2 :])
+        raise InputError(
+            f"{what}: leaf{path} is {member} per lane, but packing joins lanes on dim 1 and needs at least "
+            f"2 dims; use wide.each(...) or wide.stacked(...)"
+        )
+
+
+# The names of the spec's first document for the same two functions.
+pack_inputs = pack
+unpack_outputs = unpack

@@ -1,0 +1,133 @@
+"""explain() and summary(): what became of the members' graph."""
+
+import io
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from .. import _tree
+from ..widen import Row
+from .program import WideProgram
+
+
+@dataclass
+class Explanation:
+    """`rows`: one per node of the members' graph; `coverage`: the share that runs by an own rule."""
+
+    rows: list[Row]
+    n: int
+    why: str = ""  # the reason, if the whole model runs as a loop
+
+    @classmethod
+    def of(cls, model: Any, measure: bool) -> "Explanation":
+        program = model.programs.latest or model._sample_program()
+        rows = [replace(row) for row in program.rows]
+        if measure and isinstance(program, WideProgram):
+            _measure(model, program, rows)
+        return cls(rows, model.n, program.why)
+
+    @property
+    def coverage(self) -> float:
+        own = sum(row.how in ("rule", "shared") for row in self.rows)
+        return own / len(self.rows) if self.rows else 1.0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many nodes run each way."""
+        counts = dict.fromkeys(("rule", "shared", "vmap", "loop"), 0)
+        for row in self.rows:
+            counts[row.how] += 1
+        return counts
+
+    def __str__(self) -> str:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(
+            title=f"{self.n} lanes, {self.coverage:.0%} of {len(self.rows)} nodes by own rules",
+            title_justify="left",
+        )
+        for column in ("path", "op", "how", "strategy", "ms", "why"):
+            table.add_column(column, overflow="fold")
+        for row in self.rows:
+            ms = "" if row.ms is None else f"{row.ms:.3f}"
+            table.add_row(row.path, row.op, row.how, row.strategy, ms, row.why)
+        buffer = io.StringIO()
+        Console(file=buffer, width=130).print(table)
+        return buffer.getvalue()
+
+
+class _Clock(fx.Interpreter):
+    """Runs the lane graph node by node and notes the time of each."""
+
+    def __init__(self, module: fx.GraphModule, synchronize: bool):
+        super().__init__(module)
+        self.seconds: dict[str, float] = {}
+        self.synchronize = synchronize
+
+    def run_node(self, node: fx.Node) -> Any:
+        start = time.perf_counter()
+        result = super().run_node(node)
+        if self.synchronize:
+            torch.cuda.synchronize()
+        self.seconds[node.name] = time.perf_counter() - start
+        return result
+
+
+def _measure(model: Any, program: WideProgram, rows: list[Row], repeats: int = 3) -> None:
+    call = model._sample_call(program.graph.wide_inputs)
+    states = {k: v.clone() if k in program.graph.writes else v for k, v in model._states(program).items()}
+    arguments = program.graph.arguments(states, call.tensors, model.n, None, model._rng())
+    on_gpu = any(t.is_cuda for t in call.tensors)
+    best: dict[str, float] = {}
+    with torch.no_grad(), torch.random.fork_rng(devices=[] if not on_gpu else None):
+        for _ in range(repeats):
+            clock = _Clock(program.graph.module, on_gpu)
+            clock.run(*arguments)
+            for name, seconds in clock.seconds.items():
+                best[name] = min(seconds, best.get(name, seconds))
+    for row in rows:
+        row.ms = sum(best.get(name, 0.0) for name in row.nodes) * 1e3
+
+
+def summarize(model: Any) -> str:
+    member = model.skeletons.lane(0)
+    per_lane = sum(p.numel() for p in member.parameters())
+    held = sum(p.numel() for p in model.parameters())
+    program = model.programs.latest
+    lines = [f"WideModel: {model.n} lanes of {type(member).__name__}"]
+    lines.append(f"  parameters: {per_lane:,} a lane, {held:,} held")
+    shared = [p for p in model.places if p.path not in model.wide_states]
+    if shared:
+        lines.append(
+            f"  shared by all lanes: {len(shared)} tensors, {sum(p.tensor.numel() for p in shared):,} numbers"
+        )
+    if program is None:
+        lines.append("  runs: not built yet in this mode")
+    elif isinstance(program, WideProgram):
+        rows = program.rows
+        own = sum(r.how in ("rule", "shared") for r in rows)
+        lines.append(f"  runs: one lane graph, {own} of {len(rows)} nodes by own rules")
+    else:
+        lines.append(f"  runs: a loop over lanes, because {program.why}")
+    lines.append("  tensors:")
+    for place in model.places:
+        note = "" if place.path in model.wide_states else "  (shared)"
+        lines.append(f"    {place.path:<32} {tuple(place.tensor.shape)}{note}")
+    return "\n".join(lines)
+
+
+def sample_leaves(sample: tuple[tuple, dict], wide: tuple[bool, ...], lanes: int) -> tuple[list[Any], Any]:
+    """The sample's leaves, spread over lanes where `wide`; odd lanes get the batch turned round."""
+    leaves, spec = _tree.flatten(sample)
+    flags = iter(wide)
+    return [(_spread(x, lanes) if next(flags) else x) if isinstance(x, Tensor) else x for x in leaves], spec
+
+
+def _spread(sample: Tensor, n: int) -> Tensor:
+    if sample.dim() == 0:
+        return sample.expand(n)
+    return torch.stack([sample, sample.flip(0)]).repeat((n + 1) // 2, *([1] * sample.dim()))[:n]

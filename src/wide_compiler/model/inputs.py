@@ -1,0 +1,122 @@
+"""Samples and calls checked at the door, with errors that say what was expected."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import _tree
+from ..errors import InputError, SampleError
+from .program import Call
+
+
+def normalize_sample(sample: Any, sample_kwargs: Mapping[str, Any] | None) -> tuple[tuple, dict]:
+    """A tensor, a tuple of positional arguments or a dict of keywords -> (args, kwargs)."""
+    kwargs = dict(sample_kwargs or {})
+    if isinstance(sample, Tensor):
+        return (sample,), kwargs
+    if isinstance(sample, tuple):
+        return sample, kwargs
+    if isinstance(sample, Mapping):
+        if kwargs:
+            raise SampleError("give keywords either as the sample itself or as sample_kwargs=, not both")
+        return (), dict(sample)
+    if sample is None and kwargs:
+        return (), kwargs
+    raise SampleError(
+        f"a sample is a tensor, a tuple of positional arguments or a dict of keywords, got {type(sample).__name__}"
+    )
+
+
+def accepted_sample(member: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """The sample to capture with: a batch of one is doubled (export would fix the batch at one) if the
+    member takes it so. Raises `SampleError` with the member's own error if it takes neither."""
+    doubled = _doubled(args, kwargs)
+    if doubled is not None and member_error(member, *doubled) is None:
+        return doubled
+    error = member_error(member, args, kwargs)
+    if error is not None:
+        hint = (
+            "; to pass one dict as a positional argument, write sample=({...},)"
+            if not args and kwargs
+            else ""
+        )
+        raise SampleError(f"the model rejects the sample: {type(error).__name__}: {error}{hint}") from error
+    return args, kwargs
+
+
+def member_error(member: nn.Module, args: tuple, kwargs: dict) -> Exception | None:
+    """Run a copy of the member, so that nothing of it changes; its error, or None."""
+    try:
+        with torch.no_grad(), torch.random.fork_rng():
+            copy.deepcopy(member)(*args, **kwargs)
+    except Exception as error:
+        return error
+    return None
+
+
+def _doubled(args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+    leaves, spec = _tree.flatten((args, kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()]
+    if not tensors or any(t.shape[0] != 1 for t in tensors):
+        return None
+    return _tree.unflatten(
+        [
+            leaf.repeat(2, *([1] * (leaf.dim() - 1))) if isinstance(leaf, Tensor) and leaf.dim() else leaf
+            for leaf in leaves
+        ],
+        spec,
+    )
+
+
+def check_lanes(call: Call, n: int) -> None:
+    """Every wide tensor has N lanes on axis 0: a single lane would be spread over all of them unnoticed."""
+    for position, tensor in enumerate(call.tensors):
+        if call.wide[position] and (tensor.dim() == 0 or tensor.shape[0] != n):
+            path = call_paths(call)[position]
+            raise InputError(
+                f"{path} is {tuple(tensor.shape)}, expected {n} lanes on axis 0; for one input for all lanes use wide.shared(...)"
+            )
+
+
+def check_accepted(call: Call, member: nn.Module, sample: tuple[tuple, dict]) -> None:
+    """A new kind of input is shown to a member first: what it rejects, the wide model rejects likewise."""
+    error = member_error(member, *call.for_lane(0))
+    if error is None:
+        return
+    leaves, spec = _tree.flatten(sample)
+    hints = []
+    if call.spec != spec:
+        hints.append(
+            f"the sample had the structure {_describe(sample)}, this call has {_describe(_tree.unflatten(call.leaves, call.spec))}"
+        )
+    else:
+        expected = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        for path, got, shape, want in zip(
+            call_paths(call), call.tensors, call.member_shapes, expected, strict=False
+        ):
+            if (got.dtype, got.device) != (want.dtype, want.device):
+                hints.append(
+                    f"{path} is {got.dtype} on {got.device}, the sample had {want.dtype} on {want.device}"
+                )
+            elif len(shape) != want.dim() or shape[1:] != tuple(want.shape[1:]):
+                hints.append(f"{path} is {shape} per lane, the sample had {tuple(want.shape)}")
+    detail = "; ".join(hints)
+    raise InputError(
+        f"the members reject this input: {type(error).__name__}: {error}" + (f" ({detail})" if detail else "")
+    ) from error
+
+
+def call_paths(call: Call) -> list[str]:
+    """A printable path for each tensor of a call."""
+    args, kwargs = _tree.unflatten(call.leaves, call.spec)
+    paths = _tree.argument_paths(args, kwargs)
+    return [path for path, leaf in zip(paths, call.leaves, strict=True) if isinstance(leaf, Tensor)]
+
+
+def _describe(arguments: Any) -> str:
+    args, kwargs = arguments
+    names = [f"{len(args)} positional"] + [f"{k}=" for k in kwargs]
+    return "(" + ", ".join(names) + ")"

@@ -1,0 +1,156 @@
+"""N members taken apart: one tree of stacked tensors, and skeletons to put a lane together again."""
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from ..capture import Slot, canonical_names, group_by_variant, make_skeleton, slots
+
+
+class Scope(nn.Module):
+    """One module of the member in the wide model's tree: its stacked tensors, its train flag, its kind."""
+
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        self.kind = type(module)
+        self.training = module.training
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(
+            f"this {self.kind.__name__} holds the tensors of all lanes and is run by its wide model; "
+            f"wide.lane(i) gives an ordinary model"
+        )
+
+    def _get_name(self) -> str:
+        return f"Wide[{self.kind.__name__}]"
+
+    def extra_repr(self) -> str:
+        own = {**self._parameters, **self._buffers}
+        return ", ".join(f"{name}: {tuple(t.shape)}" for name, t in own.items() if t is not None)
+
+
+@dataclass
+class Place:
+    """Where one canonical tensor lives in the wide model's tree."""
+
+    path: str
+    scope: nn.Module
+    name: str
+    kind: str  # 'parameter', 'buffer' or 'constant'
+
+    @property
+    def tensor(self) -> Tensor:
+        return (self.scope._parameters if self.kind == "parameter" else self.scope._buffers)[self.name]
+
+    @tensor.setter
+    def tensor(self, value: Tensor) -> None:
+        (self.scope._parameters if self.kind == "parameter" else self.scope._buffers)[self.name] = value
+
+
+def lane_tensors(models: Sequence[nn.Module], slot: Slot) -> list[Tensor]:
+    """The tensor that each model holds where lane 0 holds `slot`."""
+    found = []
+    for model in models:
+        owner = model.get_submodule(slot.owner)
+        home = {"parameter": owner._parameters, "buffer": owner._buffers, "constant": vars(owner)}[slot.kind]
+        found.append(home[slot.name])
+    return found
+
+
+def is_shared(models: Sequence[nn.Module], slot: Slot, tensors: Sequence[Tensor]) -> bool:
+    """One object in all lanes (a shared trunk), or a buffer that never moves and is equal in all lanes."""
+    if all(t is tensors[0] for t in tensors):
+        return len(models) > 1
+    if slot.kind == "parameter" or isinstance(models[0].get_submodule(slot.owner), _NormBase):
+        return False
+    return len(models) > 1 and all(torch.equal(tensors[0], t) for t in tensors[1:])
+
+
+def build_tree(root: nn.Module, models: Sequence[nn.Module], skip: set[str]) -> tuple[list[Place], set[str]]:
+    """Hang the members' tensors, stacked, under `root`; paths in `skip` belong to registered modules.
+
+    Returns the places of the canonical tensors and the paths of those that carry lanes.
+    """
+    template = models[0]
+    scopes = _scopes(root, template, skip)
+    names = canonical_names(template)
+    places: dict[str, Place] = {}
+    wide: set[str] = set()
+    for slot in slots(template):
+        if any(f"{slot.path}.".startswith(f"{path}.") for path in skip):
+            continue
+        canonical, scope = names[slot.path], scopes[slot.owner]
+        if canonical in places:
+            _hang(scope, slot, places[canonical].tensor)
+            continue
+        tensors = lane_tensors(models, slot)
+        if is_shared(models, slot, tensors):
+            data = tensors[0].detach() if slot.kind == "parameter" else tensors[0].detach().clone()
+        else:
+            data = torch.stack([t.detach() for t in tensors])
+            wide.add(canonical)
+        _hang(
+            scope, slot, nn.Parameter(data, slot.tensor.requires_grad) if slot.kind == "parameter" else data
+        )
+        kind = "parameter" if slot.kind == "parameter" else "buffer"
+        places[canonical] = Place(canonical, scope, slot.name, kind)
+    return list(places.values()), wide
+
+
+def _scopes(root: nn.Module, template: nn.Module, skip: set[str]) -> dict[str, nn.Module]:
+    scopes: dict[str, nn.Module] = {"": root}
+    by_module: dict[int, nn.Module] = {id(template): root}
+    for path, module in template.named_modules(remove_duplicate=False):
+        if not path or any(path == s or path.startswith(f"{s}.") for s in skip):
+            continue
+        parent, _, name = path.rpartition(".")
+        scope = by_module.setdefault(id(module), Scope(module))
+        # Past add_module: a member may well have a child called `lane` or `shared`, as WideModel's methods are.
+        scopes[parent]._modules[name] = scope
+        scopes[path] = scope
+    return scopes
+
+
+def _hang(scope: nn.Module, slot: Slot, tensor: Any) -> None:
+    if slot.kind == "parameter":
+        scope._parameters[slot.name] = tensor
+    else:
+        scope._buffers[slot.name] = tensor
+        if not slot.persistent:
+            scope._non_persistent_buffers_set.add(slot.name)
+
+
+@dataclass
+class Skeletons:
+    """The members' Python without their weights. Lanes of one variant share a skeleton."""
+
+    variant_of_lane: list[int]
+    variants: list[nn.Module]
+
+    @classmethod
+    def of(cls, models: Sequence[nn.Module]) -> "Skeletons":
+        variant_of_lane = group_by_variant(models)
+        leaders = [variant_of_lane.index(v) for v in range(max(variant_of_lane) + 1)]
+        return cls(variant_of_lane, [make_skeleton(models[lane]) for lane in leaders])
+
+    def separate(self) -> None:
+        """Give every lane a skeleton of its own: where members run as a loop, their Python state may move."""
+        if len(self.variants) < len(self.variant_of_lane):
+            self.variants = [copy.deepcopy(self.variants[v]) for v in self.variant_of_lane]
+            self.variant_of_lane = list(range(len(self.variants)))
+
+    def each(self) -> tuple[nn.Module, ...]:
+        return tuple(self.variants[v] for v in self.variant_of_lane)
+
+    def lane(self, lane: int) -> nn.Module:
+        return self.variants[self.variant_of_lane[lane]]
+
+    def set_training(self, flags: Iterator[tuple[str, bool]]) -> None:
+        for path, training in flags:
+            for skeleton in self.variants:
+                skeleton.get_submodule(path).training = training

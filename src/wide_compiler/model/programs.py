@@ -1,0 +1,122 @@
+"""One program per thing that gets baked into a capture: modes, structures, dtypes, devices, shapes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import _tree
+from ..capture import Captured, CaptureFailed, export_member, materialize, zip_variants
+from ..config import WideConfig
+from ..errors import UnsupportedError
+from ..widen import MEMBERS, Options, Probe, WidenFailed, widen
+from .members import Skeletons
+from .program import Call, LoopProgram, Program, WideProgram
+
+# Shapes that each need a capture of their own; beyond that the loop is the better answer.
+MAX_CAPTURES = 24
+
+
+class Programs:
+    """Finds, or builds, the program for a call. Holds no weights: states come in with every build."""
+
+    def __init__(self, config: WideConfig, kept: dict[str, str], passes: tuple[Any, ...] = ()):
+        self.config = config
+        self.passes = passes  # the user's transformations of the captured graph
+        self.kept = kept  # registered submodules, kept whole in the graph: path -> why
+        self.by_key: dict[Any, Program] = {}
+        self.captures: dict[Any, list[Captured]] = {}
+        self.latest: Program | None = None
+
+    def clear(self) -> None:
+        self.by_key.clear()
+        self.captures.clear()
+
+    def find(self, key: Any) -> Program | None:
+        return self.by_key.get(key)
+
+    def build(self, key: Any, mode: Any, call: Call, model: Any) -> Program:
+        """Build the program for `call` on the wide model `model`, and keep it under `key`."""
+        try:
+            captured = self._captured(mode, call, model)
+            program: Program = self._widened(captured, call, model)
+        except (CaptureFailed, WidenFailed) as failure:
+            program = self._loop(str(failure), model)
+        self._refuse_loops(program)
+        self.by_key[key] = program
+        return program
+
+    def _loop(self, why: str, model: Any) -> LoopProgram:
+        model.skeletons.separate()
+        return LoopProgram(why, frozenset(model.wide_states))
+
+    def _captured(self, mode: Any, call: Call, model: Any) -> Captured:
+        known = self.captures.setdefault(mode, [])
+        for captured in known:
+            if captured.guards.admit(call.member_shapes):
+                return captured
+        if len(known) >= MAX_CAPTURES:
+            raise CaptureFailed(
+                f"{len(known)} input shapes already needed a capture each; this one runs as a loop"
+            )
+        captured = capture_members(model.skeletons, model.lane_state, call, self.kept)
+        for path in sorted(captured.writes - model.wide_states):
+            model.promote(path)
+        for graph_pass in self.passes:
+            captured.graph = graph_pass(captured.graph) or captured.graph
+            captured.graph.lint()
+        known.append(captured)
+        return captured
+
+    def _widened(self, captured: Captured, call: Call, model: Any) -> WideProgram:
+        probe_lanes = min(2, model.n)
+        states: dict[str, Any] = {
+            path: tensor.detach()[:probe_lanes] if path in model.wide_states else tensor.detach()
+            for path, tensor in model.tensors().items()
+        }
+        states[MEMBERS] = model.skeletons.each()[:probe_lanes]
+        states |= {path: model.probe_module(path, probe_lanes) for path in self.kept}
+        inputs = [
+            t.detach()[:probe_lanes] if w else t.detach()
+            for t, w in zip(call.tensors, call.wide, strict=True)
+        ]
+        probe = Probe(probe_lanes, states, inputs)
+        options = Options(self.config.strategies)
+        graph = widen(captured, frozenset(model.wide_states), call.wide, probe, options)
+        program = WideProgram(captured, graph)
+        if self.config.compile:
+            program.runner = torch.compile(graph.module, mode=_mode(self.config), backend=self.config.backend)
+        return program
+
+    def _refuse_loops(self, program: Program) -> None:
+        if self.config.fallback_passthrough:
+            return
+        for row in program.rows:
+            if row.how == "loop":
+                raise UnsupportedError(
+                    f"{row.path or 'the model'}: {row.op} would run per lane ({row.why}), and "
+                    f"fallback_passthrough=False forbids it; register a wide module for it with "
+                    f"wide_compiler.register, or allow it with fallback_passthrough=True"
+                )
+
+
+def capture_members(
+    skeletons: Skeletons, lane_state: Callable[[int, str], Tensor], call: Call, kept: dict[str, str]
+) -> Captured:
+    """Capture each variant of the members on its own inputs; zip the graphs into one."""
+    variants = []
+    for variant in range(len(skeletons.variants)):
+        lane = skeletons.variant_of_lane.index(variant)
+        member = materialize(skeletons.variants[variant], lambda path, i=lane: lane_state(i, path).clone())  # type: ignore[misc]
+        leaves, spec = _tree.flatten(call.for_lane(0))
+        variants.append(export_member(member, leaves, spec, kept))
+    return zip_variants(variants, skeletons.variant_of_lane)
+
+
+def _mode(config: WideConfig) -> str | None:
+    return None if config.compile_mode == "default" else config.compile_mode
+
+
+def training_flags(model: nn.Module) -> tuple[bool, ...]:
+    return tuple(m.training for m in model.modules())

@@ -1,0 +1,122 @@
+"""Lanes to and from files and state dicts."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from ..errors import InputError
+
+
+def save(model: Any, path: Any, lane: int | None) -> None:
+    state = model.state_dict() if lane is None else model.lane(lane).state_dict()
+    seen: dict[int, str] = {}
+    # safetensors wants every tensor once: tied names are left out and filled in again on loading.
+    unique = {
+        k: t.detach().contiguous()
+        for k, t in state.items()
+        if seen.setdefault(t.data_ptr() if t.numel() else id(t), k) == k
+    }
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        save_file(
+            unique,
+            temporary,
+            metadata={"format": "wide_compiler", "lanes": str(model.n if lane is None else 1)},
+        )
+        os.replace(temporary, target)  # a reader sees the old file or the new one, never half of one
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load(model: Any, path: Any, lane: int | None) -> None:
+    with safe_open(str(path), framework="pt") as file:
+        state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (not a mapping)
+    if lane is not None:
+        model.load_lane(lane, state)
+        return
+    expected = model.state_dict()
+    _compare_keys(state, expected, f"{path}")
+    _fill_ties(state, expected)
+    model.load_state_dict(state)
+
+
+def load_lane(model: Any, lane: int, state: Mapping[str, Tensor]) -> None:
+    """Copy a member's state into one lane; nothing is written unless all of it fits."""
+    lane %= model.n
+    member = model.lane(lane)
+    expected = member.state_dict()
+    _compare_keys(state, expected, "this state")
+    for key, tensor in state.items():
+        if tensor.shape != expected[key].shape:
+            raise InputError(
+                f"lane {lane}: {key} is {tuple(tensor.shape)}, the members have {tuple(expected[key].shape)}"
+            )
+    full = dict(state)
+    _fill_ties(full, expected)
+    member.load_state_dict(full)
+    _copy_in(model, lane, member)
+
+
+def _copy_in(model: Any, lane: int, member: nn.Module) -> None:
+    from ..capture import slots
+
+    with torch.no_grad():
+        for slot in slots(member):
+            if model._is_custom(slot.path):
+                model.lane_state(lane, slot.path).copy_(slot.tensor)
+                continue
+            place = next((p for p in model.places if p.path == slot.path), None)
+            if place is None:
+                continue  # a tied name: its canonical one is copied
+            if slot.path not in model.wide_states:
+                if torch.equal(place.tensor, slot.tensor):
+                    continue
+                model.promote(slot.path)
+            place.tensor[lane].copy_(slot.tensor)
+
+
+def _compare_keys(state: Mapping[str, Any], expected: Mapping[str, Tensor], what: str) -> None:
+    unexpected = [key for key in state if key not in expected]
+    if unexpected:
+        raise InputError(f"{what} has {unexpected[0]!r}, which the members do not have")
+    pointers = {expected[key].data_ptr() for key in state}
+    missing = [key for key in expected if key not in state and expected[key].data_ptr() not in pointers]
+    if missing:
+        raise InputError(f"{what} lacks {missing[0]!r}, which the members have")
+
+
+def _fill_ties(state: dict[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    by_pointer = {expected[key].data_ptr(): state[key] for key in state}
+    for key, tensor in expected.items():
+        state.setdefault(key, by_pointer.get(tensor.data_ptr(), tensor))
+
+
+def fit_lane_axes(model: Any, state: dict[str, Tensor], prefix: str) -> None:
+    """A state may come from a wide model in which other buffers had begun to differ by lane."""
+    for place in model.places:
+        key = prefix + place.path
+        incoming = state.get(key)
+        if incoming is None or place.kind == "parameter":
+            continue
+        if place.path not in model.wide_states and incoming.shape == (model.n, *place.tensor.shape):
+            model.promote(place.path)
+        elif place.path in model.wide_states and incoming.shape == place.tensor.shape[1:]:
+            state[key] = incoming.unsqueeze(0).expand_as(place.tensor)
+
+
+def registered_state(module: nn.Module, outer: str, name: str, lane: int, n: int) -> Tensor:
+    """One lane's tensor inside a registered wide module, where it stacks tensors under the members' names."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    if name in tensors and tensors[name].dim() and tensors[name].shape[0] == n:
+        return tensors[name].detach()[lane]
+    raise InputError(
+        f"{outer}: {type(module).__name__} does not hold {name!r} stacked over {n} lanes, so a single lane "
+        f"cannot be taken from it; name its parameters like the member's and stack them on axis 0"
+    )

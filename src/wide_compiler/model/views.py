@@ -1,0 +1,40 @@
+"""Zero-copy views: on request the original models' tensors become lanes of the stacked ones."""
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from ..capture import slots
+from ..capture.state import canonical_names
+from .members import Place
+
+
+class Views:
+    """Keeps the original models' tensors pointing into the wide model's memory."""
+
+    def __init__(self, models: Sequence[nn.Module], places: Sequence[Place], wide: set[str]):
+        self.models = [weakref.ref(model) for model in models]
+        for model in models:
+            model.register_state_dict_post_hook(_own_memory)
+        self.relink(places, wide)
+
+    def relink(self, places: Sequence[Place], wide: set[str]) -> None:
+        stacked = {place.path: place.tensor for place in places}
+        for lane, reference in enumerate(self.models):
+            model = reference()
+            if model is None:
+                continue
+            names = canonical_names(model)
+            for slot in slots(model):
+                path = names[slot.path]
+                if path in stacked:
+                    slot.tensor.data = stacked[path].data[lane] if path in wide else stacked[path].data
+
+
+def _own_memory(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    # Saving one member must not save the memory of all N.
+    for key in list(state):
+        if key.startswith(prefix):
+            state[key] = state[key].clone()

@@ -1,0 +1,116 @@
+"""Kernels and modules that run N lanes of one layer at once; the lane axis is dimension 0 of everything.
+
+A kernel `wide_*` takes activations `[N, B, ...]` and the members' weights stacked to `[N, *member_shape]`; a
+`shared_*` kernel takes an input without a lane axis that all lanes read. A module `Wide*` holds the stacked
+weights of N members: `WideLinear.from_modules(members)`.
+"""
+
+from . import dims, folds, indexing, matmul, pointwise, random, reductions, rnn_rules  # noqa: F401  (their rules)
+from ._lanes import resolve
+from ._module import WideModule
+from .attention import WideAttention, wide_sdpa
+from .batch_norm import WideBatchNorm1d, WideBatchNorm2d, WideBatchNorm3d, wide_batch_norm
+from .conv import (
+    WideConv1d,
+    WideConv2d,
+    WideConv3d,
+    WideConvTranspose1d,
+    WideConvTranspose2d,
+    WideConvTranspose3d,
+    shared_conv,
+    wide_conv,
+    wide_conv_transpose,
+)
+from .dropout import WideDropout, wide_dropout
+from .embedding import WideEmbedding, shared_embedding, wide_embedding
+from .embedding_bag import WideEmbeddingBag, wide_embedding_bag
+from .group_norm import WideGroupNorm, wide_group_norm
+from .instance_norm import (
+    WideInstanceNorm,
+    WideInstanceNorm1d,
+    WideInstanceNorm2d,
+    WideInstanceNorm3d,
+    wide_instance_norm,
+)
+from .layer_norm import WideLayerNorm, wide_layer_norm
+from .linear import WideLinear, shared_linear, wide_linear
+from .prelu import WidePReLU, wide_prelu
+from .rms_norm import WideRMSNorm, wide_rms_norm
+from .rnn import WideGRU, WideLSTM, WideRNN, wide_gru, wide_lstm, wide_rnn
+
+PRIMITIVES: tuple[type[WideModule], ...] = (
+    WideLinear,
+    WideConv1d,
+    WideConv2d,
+    WideConv3d,
+    WideConvTranspose1d,
+    WideConvTranspose2d,
+    WideConvTranspose3d,
+    WideBatchNorm1d,
+    WideBatchNorm2d,
+    WideBatchNorm3d,
+    WideLayerNorm,
+    WideGroupNorm,
+    WideInstanceNorm1d,
+    WideInstanceNorm2d,
+    WideInstanceNorm3d,
+    WideRMSNorm,
+    WideEmbedding,
+    WideEmbeddingBag,
+    WideAttention,
+    WideLSTM,
+    WideGRU,
+    WideRNN,
+    WideDropout,
+    WidePReLU,
+)
+
+__all__ = [
+    "PRIMITIVES",
+    "WideAttention",
+    "WideBatchNorm1d",
+    "WideBatchNorm2d",
+    "WideBatchNorm3d",
+    "WideConv1d",
+    "WideConv2d",
+    "WideConv3d",
+    "WideConvTranspose1d",
+    "WideConvTranspose2d",
+    "WideConvTranspose3d",
+    "WideDropout",
+    "WideEmbedding",
+    "WideEmbeddingBag",
+    "WideGRU",
+    "WideGroupNorm",
+    "WideInstanceNorm",
+    "WideInstanceNorm1d",
+    "WideInstanceNorm2d",
+    "WideInstanceNorm3d",
+    "WideLSTM",
+    "WideLayerNorm",
+    "WideLinear",
+    "WideModule",
+    "WidePReLU",
+    "WideRMSNorm",
+    "WideRNN",
+    "resolve",
+    "shared_conv",
+    "shared_embedding",
+    "shared_linear",
+    "wide_batch_norm",
+    "wide_conv",
+    "wide_conv_transpose",
+    "wide_dropout",
+    "wide_embedding",
+    "wide_embedding_bag",
+    "wide_group_norm",
+    "wide_gru",
+    "wide_instance_norm",
+    "wide_layer_norm",
+    "wide_linear",
+    "wide_lstm",
+    "wide_prelu",
+    "wide_rms_norm",
+    "wide_rnn",
+    "wide_sdpa",
+]

@@ -1,0 +1,197 @@
+"""The base of every wide module: N members of one configuration, their tensors stacked by name."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from ._lanes import resolve
+
+
+def _slots(module: nn.Module) -> Iterator[tuple[str, Tensor | None, bool]]:
+    """(dotted name, tensor or None, persistent?) of every parameter and buffer, absent ones included."""
+    for prefix, sub in module.named_modules():
+        dot = prefix + "." if prefix else ""
+        for name, p in sub._parameters.items():
+            yield dot + name, p, True
+        for name, b in sub._buffers.items():
+            yield dot + name, b, name not in sub._non_persistent_buffers_set
+
+
+def _owner(root: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The submodule that holds the tensor of a dotted name (made if it is missing), and the last part."""
+    *path, leaf = name.split(".")
+    for part in path:
+        if part not in root._modules:
+            root.add_module(part, nn.Module())
+        root = root.get_submodule(part)
+    return root, leaf
+
+
+def _skeleton(member: nn.Module) -> nn.Module:
+    """A copy of a module whose tensors live on the meta device: its settings without its data."""
+    memo: dict[int, Any] = {}
+    for _, t, _ in _slots(member):
+        if t is not None:
+            hollow = torch.empty_like(t, device="meta")
+            keep = nn.Parameter(hollow, t.requires_grad) if isinstance(t, nn.Parameter) else hollow
+            memo[id(t)] = keep
+    return copy.deepcopy(member, memo)
+
+
+class WideModule(nn.Module):
+    """N modules of one class and configuration as one module with a lane axis in front.
+
+    Every parameter and buffer of the member exists here under the member's name, stacked to
+    `[N, *member_shape]`. A subclass names its `MEMBER` class, the attributes of the member that are its
+    configuration (`CONFIG`), the strategies it can run with (`STRATEGIES`) and, where the member insists
+    on it, the number of axes of a wide input (`DIMS`, empty for any), and writes `forward`.
+    """
+
+    MEMBER: ClassVar[type[nn.Module] | tuple[type[nn.Module], ...]]
+    CONFIG: ClassVar[tuple[str, ...]] = ()
+    STRATEGIES: ClassVar[tuple[str, ...]] = ()
+    DIMS: tuple[int, ...] = ()
+
+    n: int
+    strategy: str
+    skeleton: nn.Module
+
+    if TYPE_CHECKING:  # configuration and stacked tensors are set by name
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def __init__(self, modules: Iterable[nn.Module], strategy: str = "auto") -> None:
+        super().__init__()
+        if isinstance(modules, nn.Module) and not isinstance(modules, nn.ModuleList):
+            raise TypeError(
+                f"{type(self).__name__}: expected a sequence of modules, one for each lane, "
+                f"got a single {type(modules).__name__}; pass [module]"
+            )
+        members = list(modules)
+        resolve(strategy, self.STRATEGIES, auto="auto", op=type(self).__name__)
+        self._check(members)
+        self.n = len(members)
+        self.strategy = strategy
+        # Past nn.Module.__setattr__: the skeleton must not become a submodule with parameters.
+        self.__dict__["skeleton"] = _skeleton(members[0])
+        for name in self.CONFIG:
+            setattr(self, name, getattr(members[0], name))
+        lanes: list[dict[str, Any]] = [{name: t for name, t, _ in _slots(m)} for m in members]
+        for name, first, persistent in _slots(members[0]):
+            owner, leaf = _owner(self, name)
+            wide = None if first is None else torch.stack([lane[name].detach() for lane in lanes])
+            if leaf not in _owner(members[0], name)[0]._parameters:
+                owner.register_buffer(leaf, wide, persistent)
+            elif first is None or wide is None:
+                owner.register_parameter(leaf, None)
+            else:
+                owner.register_parameter(leaf, nn.Parameter(wide, first.requires_grad))
+        self.setup(members)
+        self.train(members[0].training)
+
+    @classmethod
+    def from_modules(cls, modules: Iterable[nn.Module], strategy: str = "auto") -> Self:
+        """Stack modules of one class and configuration; their tensors are copied.
+
+        Args:
+            modules: one for each lane.
+            strategy: "auto" or one of `STRATEGIES`.
+        """
+        return cls(modules, strategy)
+
+    def setup(self, members: list[Any]) -> None:
+        """What a subclass wants to add, or refuse, once the stacked tensors are in place."""
+
+    def to_modules(self) -> list[nn.Module]:
+        """The N lanes as ordinary modules with tensors of their own."""
+        mine = {name: t for name, t, _ in _slots(self)}
+        out = []
+        for lane in range(self.n):
+            member = copy.deepcopy(self.skeleton)
+            for name, hollow, _ in list(_slots(member)):
+                wide = mine[name]
+                if hollow is None or wide is None:
+                    continue
+                t = wide.detach()[lane].clone()
+                owner, leaf = _owner(member, name)
+                is_parameter = isinstance(hollow, nn.Parameter)
+                setattr(owner, leaf, nn.Parameter(t, wide.requires_grad) if is_parameter else t)
+            out.append(member.train(self.training))
+        return out
+
+    def check_input(self, x: Tensor) -> None:
+        """Raise ValueError unless x has n lanes in front and as many axes as the member allows."""
+        if x.dim() == 0 or x.shape[0] != self.n or (self.DIMS and x.dim() not in self.DIMS):
+            axes = f" and {' or '.join(map(str, self.DIMS))} axes in all" if self.DIMS else ""
+            raise ValueError(
+                f"{type(self).__name__}: expected an input with {self.n} lanes as dimension 0{axes}, "
+                f"got {tuple(x.shape)}"
+            )
+
+    def _facts(self, member: nn.Module) -> dict[str, object]:
+        """All that must be the same in every lane: configuration, train flag, tensors."""
+        facts: dict[str, object] = {name: getattr(member, name, None) for name in self.CONFIG}
+        for name, t, _ in _slots(member):
+            if t is not None:
+                facts[f"{name}.shape"] = tuple(t.shape)
+                facts[f"{name}.dtype"] = t.dtype
+                facts[f"{name}.device"] = str(t.device)
+                facts[f"{name}.requires_grad"] = t.requires_grad
+        facts["training"] = member.training
+        return facts
+
+    def _check(self, members: list[nn.Module]) -> None:
+        """Refuse lanes that one wide module cannot stand for, naming the lane and what differs."""
+        wide = type(self).__name__
+        if not members:
+            raise ValueError(f"{wide}: got no modules; expected one for each lane")
+        kinds = self.MEMBER if isinstance(self.MEMBER, tuple) else (self.MEMBER,)
+        expected = " or ".join(f"nn.{kind.__name__}" for kind in kinds)
+        for lane, member in enumerate(members):
+            kind = next((k for k in kinds if isinstance(member, k)), None)
+            # A subclass that computes something else must not be taken for its base.
+            if kind is None or type(member).forward is not kind.forward:
+                raise TypeError(f"{wide}: lane {lane}: expected {expected}, got {type(member).__name__}")
+            if not isinstance(members[0], kind):
+                raise TypeError(
+                    f"{wide}: lane {lane} is {type(member).__name__}, lane 0 is {type(members[0]).__name__}; "
+                    "all lanes must be of one class"
+                )
+            if any(t is not None and nn.parameter.is_lazy(t) for _, t, _ in _slots(member)):
+                raise ValueError(
+                    f"{wide}: lane {lane}: the parameters of {type(member).__name__} are not initialised; "
+                    "run it once on an input first"
+                )
+            if nn.utils.parametrize.is_parametrized(member) or any(
+                getattr(member, hooks)
+                for hooks in (
+                    "_forward_hooks",
+                    "_forward_pre_hooks",
+                    "_backward_hooks",
+                    "_backward_pre_hooks",
+                )
+            ):
+                raise ValueError(
+                    f"{wide}: lane {lane}: this {type(member).__name__} has hooks or parametrizations, which "
+                    "a wide module would lose; remove them first"
+                )
+        first = self._facts(members[0])
+        for lane, member in enumerate(members):
+            facts = self._facts(member)
+            for key in {**first, **facts}:
+                got, want = facts.get(key), first.get(key)
+                if got != want:
+                    raise ValueError(
+                        f"{wide}: lane {lane}: {key} is {got!r}, lane 0 has {want!r}; "
+                        "all lanes must have the same configuration"
+                    )
+
+    def extra_repr(self) -> str:
+        """n, the members' configuration and the strategy."""
+        config = [f"{name}={getattr(self, name)!r}" for name in self.CONFIG if not name.startswith("_")]
+        return ", ".join([f"n={self.n}", *config, f"strategy={self.strategy!r}"])

@@ -1,0 +1,123 @@
+"""Batch norm of N lanes: a batch norm of N*C channels.
+
+Shapes: N lanes, B batch, C channels, P folded N*C; suffixes list the leading axes only.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..widen.builder import Builder, Val
+from ..widen.rules import ops, rule
+from ._lanes import check_lanes, flat, fold_channels, unfold_channels
+from ._module import WideModule
+
+
+def wide_batch_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    training: bool = False,
+    momentum: float | Tensor = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Normalise every channel of every lane over the batch and the spatial axes.
+
+    Args:
+        x: `[N, B, C, *spatial]` (no spatial axes: `[N, B, C]`).
+        weight, bias: `[N, C]` or None.
+        running_mean, running_var: `[N, C]`, contiguous, or None. Updated in place when training.
+        training: normalise by the batch's statistics (and update the running ones) or by the running ones.
+        momentum: weight of the new statistics in the running ones; a float, or a tensor `[N]`, one
+            for each lane.
+        eps: added to the variance.
+
+    Returns:
+        `[N, B, C, *spatial]`, a view of `[B, N*C, *spatial]`.
+    """
+    n = check_lanes("wide_batch_norm", x=x, weight=weight, bias=bias, running_mean=running_mean)
+    x_BP, w_P, b_P = fold_channels(x), flat(weight), flat(bias)
+    if running_mean is None or running_var is None:
+        y_BP = F.batch_norm(x_BP, None, None, w_P, b_P, training=True, eps=eps)
+    elif training and isinstance(momentum, Tensor):
+        # F.batch_norm takes one momentum: with 1.0 it hands back the batch's own statistics.
+        mean_NC, var_NC = torch.zeros_like(running_mean), torch.zeros_like(running_var)
+        y_BP = F.batch_norm(x_BP, mean_NC.view(-1), var_NC.view(-1), w_P, b_P, True, 1.0, eps)
+        with torch.no_grad():
+            running_mean.lerp_(mean_NC, momentum.to(running_mean.dtype).unsqueeze(1))
+            running_var.lerp_(var_NC, momentum.to(running_var.dtype).unsqueeze(1))
+    else:
+        # view, not flatten: a silent copy here would lose the update of the running statistics.
+        factor = 0.0 if isinstance(momentum, Tensor) else momentum
+        y_BP = F.batch_norm(
+            x_BP, running_mean.view(-1), running_var.view(-1), w_P, b_P, training, factor, eps
+        )
+    return unfold_channels(y_BP, n)
+
+
+class _WideBatchNorm(WideModule):
+    CONFIG = ("num_features", "eps", "momentum", "affine", "track_running_stats")
+    STRATEGIES = ("wide",)
+
+    weight: Tensor | None
+    bias: Tensor | None
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: `[N, B, C, *spatial]` -> the same shape."""
+        self.check_input(x)
+        momentum: float | Tensor = 0.0 if self.momentum is None else self.momentum
+        if self.training and self.track_running_stats and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:  # cumulative average; the lanes may have seen different counts
+                momentum = self.num_batches_tracked.to(torch.float64).reciprocal()
+        return wide_batch_norm(
+            x,
+            self.weight,
+            self.bias,
+            self.running_mean if not self.training or self.track_running_stats else None,
+            self.running_var if not self.training or self.track_running_stats else None,
+            self.training or self.running_mean is None,
+            momentum,
+            self.eps,
+        )
+
+
+class WideBatchNorm1d(_WideBatchNorm):
+    """N `nn.BatchNorm1d` layers: `[N, B, C]` or `[N, B, C, L]`."""
+
+    kernel = staticmethod(wide_batch_norm)
+
+    MEMBER = nn.BatchNorm1d
+    DIMS = (3, 4)
+
+
+class WideBatchNorm2d(_WideBatchNorm):
+    """N `nn.BatchNorm2d` layers: `[N, B, C, H, W]`."""
+
+    MEMBER = nn.BatchNorm2d
+    DIMS = (5,)
+
+
+class WideBatchNorm3d(_WideBatchNorm):
+    """N `nn.BatchNorm3d` layers: `[N, B, C, D, H, W]`."""
+
+    MEMBER = nn.BatchNorm3d
+    DIMS = (6,)
+
+
+_BY_RANK = {2: WideBatchNorm1d, 3: WideBatchNorm1d, 4: WideBatchNorm2d, 5: WideBatchNorm3d}
+
+
+@rule(*ops("batch_norm.default"))
+def batch_norm_rule(b: Builder, x: Val, weight, bias, mean, var, training, momentum, eps, cudnn=None) -> Val:
+    primitive = _BY_RANK.get(x.rank, WideBatchNorm1d)
+    b.choose(primitive, "wide")
+    tensors = [b.wide(t) for t in (x, weight, bias, mean, var)]
+    return b.call(primitive.kernel, *tensors, training, momentum, eps)

@@ -1,0 +1,254 @@
+"""Embedding tables of N lanes as one table of N*V rows.
+
+Shapes: N lanes, V rows of a table, D width of a row, `*` any number of axes.
+
+An index must never reach another lane's rows. With lane n's rows at `n*V ... n*V + V - 1`, index V of
+lane 0 or -1 of lane 1 would be a valid row of the big table, so every index outside `[0, V)` is sent to
+row N*V, which no table has: torch's own lookup then refuses it, as an IndexError on the CPU and as a
+device-side assertion on CUDA, exactly as it does for one `nn.Embedding`. Nothing waits for the device
+and nothing branches on data, so the same code compiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..widen.builder import Builder, Val
+from ..widen.rules import ops, rule
+from ._lanes import check_lanes, resolve
+from ._module import WideModule
+
+EMBEDDING_STRATEGIES = ("indexed", "gather", "sequential")
+
+
+def check_indices(op: str, indices: Tensor) -> None:
+    """Raise TypeError unless the indices are of a dtype torch looks up with."""
+    if indices.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"{op}: expected indices of dtype int32 or int64, got {indices.dtype}")
+
+
+def guarded_indices(indices: Tensor, rows: int) -> Tensor:
+    """The indices, those outside `[0, rows)` replaced by `rows`.
+
+    A negative index is refused when run eagerly but may count from the end of the table once compiled.
+    """
+    return torch.where((indices >= 0) & (indices < rows), indices, rows)
+
+
+def flat_indices(indices: Tensor, rows: int) -> Tensor:
+    """Row numbers in the table of all lanes; an index outside `[0, rows)` gives the row after the last.
+
+    Args:
+        indices: `[N, *]`.
+        rows: V, of one table.
+
+    Returns:
+        `[N, *]`, int64 (N*V may not fit the indices' own dtype).
+    """
+    n = indices.shape[0]
+    first = torch.arange(n, device=indices.device) * rows
+    shifted = indices + first.view(n, *(1,) * (indices.dim() - 1))
+    return torch.where((indices >= 0) & (indices < rows), shifted, n * rows)
+
+
+def flat_table(weight: Tensor) -> Tensor:
+    """`[N, V, D]` -> `[N*V, D]`."""
+    return weight.flatten(0, 1)
+
+
+def renorm_(weight: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> None:
+    """Scale the rows that are looked up down to `max_norm`, in place, outside of autograd.
+
+    Args:
+        weight: `[N, V, D]`, contiguous.
+        indices: `[N, *]`.
+    """
+    with torch.no_grad():
+        rows = flat_indices(indices, weight.shape[1]).flatten()
+        torch.embedding_renorm_(weight.detach().view(-1, weight.shape[-1]), rows, max_norm, norm_type)
+
+
+@contextmanager
+def naming_the_index(op: str, indices: Tensor, rows: int) -> Iterator[None]:
+    """Turn torch's refusal of an index into an IndexError that says which lane had which index."""
+    try:
+        yield
+    except (IndexError, RuntimeError) as error:
+        bad = ((indices < 0) | (indices >= rows)).nonzero()
+        if not len(bad):
+            raise
+        at = tuple(bad[0].tolist())
+        raise IndexError(
+            f"{op}: lane {at[0]}: index {int(indices[at])} is outside the table of {rows} rows; "
+            f"expected 0 to {rows - 1}"
+        ) from error
+
+
+def positive_padding(op: str, padding_idx: int | None, rows: int) -> int | None:
+    """`padding_idx` counted from the front."""
+    if padding_idx is None:
+        return None
+    if not -rows <= padding_idx < rows:
+        raise ValueError(f"{op}: padding_idx {padding_idx} is outside the table of {rows} rows")
+    return padding_idx % rows
+
+
+def wide_embedding(
+    indices: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    strategy: str = "auto",
+    *,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+) -> Tensor:
+    """Look up rows, each lane in its own table.
+
+    Args:
+        indices: `[N, *]`, int32 or int64.
+        weight: `[N, V, D]`.
+        padding_idx: the row of every lane that gets no gradient; looked up like any other.
+        strategy: "indexed" (one lookup in the table of all lanes), "gather" (`torch.gather` along V),
+            "sequential" (one `F.embedding` per lane), or "auto", which is "indexed".
+        max_norm, norm_type: scale rows that are looked up down to this norm, in `weight` itself.
+        scale_grad_by_freq: divide a row's gradient by how often its lane looks it up.
+
+    Returns:
+        `[N, *, D]`.
+
+    Raises:
+        IndexError: an index is outside `[0, V)` (on CUDA: a device-side assertion, as torch does).
+    """
+    op = "wide_embedding"
+    check_lanes(op, indices=indices, weight=weight)
+    check_indices(op, indices)
+    kind = resolve(strategy, EMBEDDING_STRATEGIES, auto="indexed", op=op)
+    rows = weight.shape[1]
+    padding_idx = positive_padding(op, padding_idx, rows)
+    with naming_the_index(op, indices, rows):
+        y = _lookup(indices, weight, padding_idx, kind, max_norm, norm_type, scale_grad_by_freq)
+    return _without_padding_grad(y, indices, None if kind == "sequential" else padding_idx)
+
+
+def _lookup(
+    indices: Tensor,
+    weight: Tensor,
+    padding_idx: int | None,
+    kind: str,
+    max_norm: float | None,
+    norm_type: float,
+    scale_grad_by_freq: bool,
+) -> Tensor:
+    """`wide_embedding` after its checks."""
+    if max_norm is not None:
+        renorm_(weight, indices, max_norm, norm_type)
+    if kind == "indexed":
+        rows = flat_indices(indices, weight.shape[1])
+        return F.embedding(rows, flat_table(weight), scale_grad_by_freq=scale_grad_by_freq)
+    indices = guarded_indices(indices, weight.shape[1])
+    if kind == "sequential":
+        lanes = zip(indices.unbind(0), weight.unbind(0), strict=True)
+        return torch.stack(
+            [F.embedding(i, w, padding_idx, scale_grad_by_freq=scale_grad_by_freq) for i, w in lanes]
+        )
+    if scale_grad_by_freq:
+        raise ValueError("wide_embedding: strategy 'gather' cannot scale_grad_by_freq; use 'indexed'")
+    index_NMD = indices.long().reshape(indices.shape[0], -1, 1).expand(-1, -1, weight.shape[2])
+    return weight.gather(1, index_NMD).view(*indices.shape, weight.shape[2])
+
+
+def _without_padding_grad(y: Tensor, indices: Tensor, padding_idx: int | None) -> Tensor:
+    """y `[N, *, D]` as it is, but with no gradient where the index (`[N, *]` or `[*]`) is the padding's.
+
+    F.embedding knows one padding row and here there are N, so the gradient is cut at the output.
+    """
+    if padding_idx is None or not torch.is_grad_enabled():
+        return y
+    return torch.where((indices == padding_idx).unsqueeze(-1), y.detach(), y)
+
+
+def shared_embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
+    """`wide_embedding` of indices that are the same for every lane: one selection along V.
+
+    Args:
+        indices: `[*]`, int32 or int64, no lane axis.
+        weight: `[N, V, D]`.
+        padding_idx: as in `wide_embedding`.
+
+    Returns:
+        `[N, *, D]`.
+    """
+    op = "shared_embedding"
+    check_indices(op, indices)
+    n, rows, width = weight.shape
+    padding_idx = positive_padding(op, padding_idx, rows)
+    with naming_the_index(op, indices.unsqueeze(0), rows):
+        y = weight.index_select(1, guarded_indices(indices, rows).flatten())
+    return _without_padding_grad(y.view(n, *indices.shape, width), indices, padding_idx)
+
+
+class WideEmbedding(WideModule):
+    """N `nn.Embedding` tables: indices `[N, *]` -> `[N, *, D]`."""
+
+    kernel = staticmethod(wide_embedding)
+
+    MEMBER = nn.Embedding
+    CONFIG = (
+        "num_embeddings",
+        "embedding_dim",
+        "padding_idx",
+        "max_norm",
+        "norm_type",
+        "scale_grad_by_freq",
+        "sparse",
+    )
+    STRATEGIES = EMBEDDING_STRATEGIES
+
+    weight: Tensor
+
+    def setup(self, members: list[Any]) -> None:
+        if self.sparse:
+            raise ValueError(
+                "WideEmbedding: sparse=True is not supported: a stacked table has no sparse gradient; "
+                "build the members with sparse=False"
+            )
+
+    def forward(self, indices: Tensor) -> Tensor:
+        """indices: `[N, *]` -> `[N, *, D]`."""
+        return self.kernel(
+            indices,
+            self.weight,
+            self.padding_idx,
+            self.strategy,
+            max_norm=self.max_norm,
+            norm_type=self.norm_type,
+            scale_grad_by_freq=self.scale_grad_by_freq,
+        )
+
+
+@rule(*ops("embedding.default"))
+def embedding_rule(
+    b: Builder,
+    weight: Val,
+    indices: Val,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Val | None:
+    if scale_grad_by_freq or sparse:
+        return None
+    if not weight.wide:
+        return b.call(torch.ops.aten.embedding.default, weight, indices, padding_idx)
+    padding = None if padding_idx < 0 else padding_idx
+    strategy = b.choose(WideEmbedding, "indexed")
+    if not indices.wide and strategy != "sequential":
+        b.strategy = "one gather"
+        return b.call(shared_embedding, indices, weight, padding)
+    return b.call(WideEmbedding.kernel, b.wide(indices), weight, padding, strategy)

@@ -1,0 +1,226 @@
+"""Embedding bags of N lanes as the bags of one table of N*V rows.
+
+Shapes: N lanes, V rows of a table, D width of a row, B bags, L indices of a bag of fixed length,
+T indices of a lane whose bags are given by offsets.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..widen.builder import Builder, Val
+from ..widen.rules import ops, rule
+from ._lanes import check_lanes, per_lane, resolve
+from ._module import WideModule
+from .embedding import (
+    check_indices,
+    flat_indices,
+    flat_table,
+    guarded_indices,
+    naming_the_index,
+    positive_padding,
+    renorm_,
+)
+
+EMBEDDING_BAG_STRATEGIES = ("indexed", "sequential")
+
+
+def _flat_offsets(offsets: Tensor, length: int, include_last_offset: bool) -> Tensor:
+    """Starts of all lanes' bags in the indices of all lanes laid end to end.
+
+    Args:
+        offsets: `[N, B]`, or `[N, B + 1]` with the last bag's end when `include_last_offset`.
+        length: T.
+
+    Returns:
+        `[N, B + 1]`: each lane's bags and then one for what the lane leaves over, so that the next
+        lane's first bag starts where that lane does.
+    """
+    n = offsets.shape[0]
+    offsets = offsets.long()
+    if not torch.compiler.is_compiling() and offsets.device.type == "cpu" and offsets.numel():
+        # torch checks the first and the last offset of a lane; laid end to end it would not see them.
+        if bool((offsets[:, 0] != 0).any()):
+            raise ValueError(
+                f"wide_embedding_bag: the first offset of every lane must be 0, got {offsets[:, 0]}"
+            )
+        if bool((offsets[:, -1] > length).any()):
+            raise ValueError(
+                f"wide_embedding_bag: the last offset of a lane must not exceed its {length} indices, "
+                f"got {offsets[:, -1]}"
+            )
+    ends = offsets[:, -1:] if include_last_offset else offsets.new_full((n, 1), length)
+    starts = offsets[:, :-1] if include_last_offset else offsets
+    # Where nothing is checked a bad offset must still stay within its lane.
+    starts = torch.cat([torch.zeros_like(ends), starts[:, 1:], ends], 1).clamp(0, length)
+    return starts + torch.arange(n, device=offsets.device).unsqueeze(1) * length
+
+
+def wide_embedding_bag(
+    indices: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    mode: str = "mean",
+    per_sample_weights: Tensor | None = None,
+    padding_idx: int | None = None,
+    include_last_offset: bool = False,
+    strategy: str = "auto",
+    *,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+) -> Tensor:
+    """Sum, mean or maximum of the rows of each bag, each lane with its own table.
+
+    Args:
+        indices: `[N, B, L]`, bags of one length, or `[N, T]` with `offsets`; int32 or int64.
+        weight: `[N, V, D]`.
+        offsets: `[N, B]`, where each bag starts within its lane's T indices (`[N, B + 1]` when
+            `include_last_offset`: the end of the last bag too). None with `[N, B, L]`.
+        mode: "sum", "mean" or "max".
+        per_sample_weights: the shape of indices, or None; "sum" only.
+        padding_idx: the index that no bag counts.
+        include_last_offset: see `offsets`.
+        strategy: "indexed" (one call over the table of all lanes), "sequential" (one call per lane), or
+            "auto", which is "indexed", or "sequential" where `scale_grad_by_freq` leaves nothing else.
+        max_norm, norm_type: as in `wide_embedding`.
+        scale_grad_by_freq: as in `F.embedding_bag`, "sequential" only: torch's gradient depends there on
+            the order of all indices of a call (pytorch issue 190063), so one call cannot stand for N.
+
+    Returns:
+        `[N, B, D]`.
+
+    Raises:
+        IndexError: an index is outside `[0, V)` (on CUDA: a device-side assertion, as torch does).
+    """
+    op = "wide_embedding_bag"
+    check_lanes(op, indices=indices, weight=weight, offsets=offsets, per_sample_weights=per_sample_weights)
+    check_indices(op, indices)
+    if (indices.dim(), offsets is None) not in ((3, True), (2, False)):
+        raise ValueError(
+            f"{op}: expected indices [N, B, L] without offsets or [N, T] with offsets, got indices "
+            f"{tuple(indices.shape)} {'without' if offsets is None else 'with'} offsets"
+        )
+    auto = "sequential" if scale_grad_by_freq else "indexed"
+    kind = resolve(strategy, EMBEDDING_BAG_STRATEGIES, auto, op)
+    if scale_grad_by_freq and kind == "indexed":
+        raise ValueError(f"{op}: strategy 'indexed' cannot scale_grad_by_freq; use 'sequential'")
+    rows = weight.shape[1]
+    padding_idx = positive_padding(op, padding_idx, rows)
+    options: dict[str, Any] = {
+        "mode": mode,
+        "padding_idx": padding_idx,
+        "scale_grad_by_freq": scale_grad_by_freq,
+    }
+    with naming_the_index(op, indices, rows):
+        if max_norm is not None:
+            renorm_(weight, indices, max_norm, norm_type)
+        if kind == "sequential":
+            n = indices.shape[0]
+            indices = guarded_indices(indices, rows)
+            lanes = zip(indices, weight, per_lane(offsets, n), per_lane(per_sample_weights, n), strict=True)
+            options["include_last_offset"] = include_last_offset
+            bags = [F.embedding_bag(i, w, o, per_sample_weights=s, **options) for i, w, o, s in lanes]
+            return torch.stack(bags)
+        return _flat_bags(indices, weight, offsets, per_sample_weights, include_last_offset, options)
+
+
+def _flat_bags(
+    indices: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None,
+    per_sample_weights: Tensor | None,
+    include_last_offset: bool,
+    options: dict[str, Any],
+) -> Tensor:
+    """All lanes' bags in one call; arguments and result as in `wide_embedding_bag`."""
+    rows = flat_indices(indices, weight.shape[1])
+    padding_idx = options["padding_idx"]
+    if padding_idx is not None:
+        # A padding entry is left out whatever its row holds: lane 0's padding row can stand for all.
+        rows = torch.where(indices == padding_idx, padding_idx, rows)
+    starts = None if offsets is None else _flat_offsets(offsets, indices.shape[1], include_last_offset)
+    bags = F.embedding_bag(
+        rows.flatten(0, 1),
+        flat_table(weight),
+        None if starts is None else starts.flatten(),
+        per_sample_weights=None if per_sample_weights is None else per_sample_weights.flatten(0, 1),
+        **options,
+    )
+    bags = bags.unflatten(0, (indices.shape[0], -1))
+    return bags if starts is None else bags[:, :-1]
+
+
+class WideEmbeddingBag(WideModule):
+    """N `nn.EmbeddingBag` tables: indices `[N, B, L]`, or `[N, T]` with offsets `[N, B]` -> `[N, B, D]`."""
+
+    kernel = staticmethod(wide_embedding_bag)
+
+    MEMBER = nn.EmbeddingBag
+    CONFIG = (
+        "num_embeddings",
+        "embedding_dim",
+        "mode",
+        "padding_idx",
+        "include_last_offset",
+        "max_norm",
+        "norm_type",
+        "scale_grad_by_freq",
+        "sparse",
+    )
+    STRATEGIES = EMBEDDING_BAG_STRATEGIES
+
+    weight: Tensor
+
+    def setup(self, members: list[Any]) -> None:
+        if self.sparse:
+            raise ValueError(
+                "WideEmbeddingBag: sparse=True is not supported: a stacked table has no sparse gradient; "
+                "build the members with sparse=False"
+            )
+
+    def forward(
+        self, indices: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
+    ) -> Tensor:
+        """indices: `[N, B, L]`, or `[N, T]` with offsets `[N, B]` -> `[N, B, D]`."""
+        return self.kernel(
+            indices,
+            self.weight,
+            offsets,
+            self.mode,
+            per_sample_weights,
+            self.padding_idx,
+            self.include_last_offset,
+            self.strategy,
+            max_norm=self.max_norm,
+            norm_type=self.norm_type,
+            scale_grad_by_freq=self.scale_grad_by_freq,
+        )
+
+
+_MODES = ("sum", "mean", "max")
+
+
+@rule(*ops("embedding_bag.default", "embedding_bag.padding_idx"))
+def embedding_bag_rule(
+    b: Builder, weight: Val, indices: Val, offsets: Val, scale_grad_by_freq: bool = False, mode: int = 0,
+    sparse: bool = False, per_sample_weights=None, include_last_offset: bool = False, padding_idx=None,
+) -> Val | None:  # fmt: skip
+    if scale_grad_by_freq or sparse:
+        return None
+    strategy = b.choose(WideEmbeddingBag, "indexed")
+    padding = None if padding_idx is None or padding_idx < 0 else padding_idx
+    return b.call(
+        bags_alone,
+        *(b.wide(indices), b.wide(weight), b.wide(offsets), _MODES[mode], b.wide(per_sample_weights)),
+        *(padding, include_last_offset, strategy),
+    )
+
+
+def bags_alone(*args):
+    """The op gives four results; a forward reads the bags, the others serve its own backward."""
+    return WideEmbeddingBag.kernel(*args), None, None, None

@@ -1,0 +1,53 @@
+"""Ops on images and signals that take one batch dim: lanes and batch are folded into one."""
+
+from typing import Any
+
+from ..widen.builder import Builder, Val
+from ..widen.helpers import fold, fold_pair
+from ..widen.rules import ops, rule
+
+# The rank of the op's batched input. A member without batch dim is one less; its lanes then are the batch.
+_BATCHED_RANK = {
+    3: ("max_pool1d", "avg_pool1d", "adaptive_max_pool1d", "adaptive_avg_pool1d", "max_pool1d_with_indices"),
+    4: ("max_pool2d", "avg_pool2d", "adaptive_max_pool2d", "adaptive_avg_pool2d", "max_pool2d_with_indices"),
+    5: ("max_pool3d", "avg_pool3d", "adaptive_max_pool3d", "adaptive_avg_pool3d", "max_pool3d_with_indices"),
+}
+_PADS = {3: "pad1d", 4: "pad2d", 5: "pad3d"}
+_IMAGES = ("im2col", "channel_shuffle", "native_channel_shuffle")
+_RESIZE = {
+    3: ("linear1d", "nearest1d", "nearest_exact1d"),
+    5: ("trilinear3d", "nearest3d", "nearest_exact3d"),
+}
+_RESIZE[4] = ("bilinear2d", "nearest2d", "bicubic2d", "nearest_exact2d", "bilinear2d_aa", "bicubic2d_aa")
+
+
+def folded(op: Any, batched_rank: int) -> Any:
+    def run(b: Builder, x: Val, *args: Any, **kwargs: Any) -> Val:
+        if x.rank == batched_rank - 1:
+            return b.call(op, x, *args, **kwargs)
+        return b.call(fold, op, x, *args, **kwargs)
+
+    return run
+
+
+for _rank, _names in _BATCHED_RANK.items():
+    for _op in ops(*_names):
+        rule(_op)(folded(_op, _rank))
+for _rank, _suffix in _PADS.items():
+    for _op in ops(f"reflection_{_suffix}", f"replication_{_suffix}"):
+        rule(_op)(folded(_op, _rank))
+for _rank, _names in _RESIZE.items():
+    for _op in ops(*(f"upsample_{name}" for name in _names), *(f"_upsample_{name}" for name in _names)):
+        rule(_op)(folded(_op, _rank))
+for _op in ops(*_IMAGES):
+    rule(_op)(folded(_op, 4))
+for _op in ops("col2im"):
+    rule(_op)(folded(_op, 3))
+for _op in ops("feature_dropout", "feature_alpha_dropout"):
+    rule(_op)(folded(_op, 0))
+
+
+@rule(*ops("grid_sampler", "grid_sampler_2d", "grid_sampler_3d"))
+def grid_sampler(b: Builder, x: Val, grid: Val, *args: Any) -> Val:
+    op = ops("grid_sampler.default")[0]
+    return b.call(fold_pair, op, b.wide(x), b.wide(grid), *args)

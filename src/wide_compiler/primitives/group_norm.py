@@ -1,0 +1,65 @@
+"""Group norm of N lanes: a group norm of N*C channels in N*num_groups groups.
+
+Shapes: N lanes, B batch, C channels, P folded N*C; suffixes list the leading axes only.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..widen.builder import Builder, Val
+from ..widen.rules import ops, rule
+from ._lanes import check_lanes, flat, fold_channels, unfold_channels
+from ._module import WideModule
+
+
+def wide_group_norm(
+    x: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Group norm, each lane with its own scale and shift.
+
+    The lanes are folded into the channels: no group crosses a lane, the scale and shift stay inside
+    the one call, and after a convolution the fold is free.
+
+    Args:
+        x: `[N, B, C, *spatial]` (no spatial axes: `[N, B, C]`).
+        num_groups: of ONE member.
+        weight, bias: `[N, C]` or None.
+        eps: added to the variance.
+
+    Returns:
+        `[N, B, C, *spatial]`, a view of `[B, N*C, *spatial]`.
+    """
+    n = check_lanes("wide_group_norm", x=x, weight=weight, bias=bias)
+    return unfold_channels(F.group_norm(fold_channels(x), n * num_groups, flat(weight), flat(bias), eps), n)
+
+
+class WideGroupNorm(WideModule):
+    """N `nn.GroupNorm` layers: `[N, B, C, *]`."""
+
+    kernel = staticmethod(wide_group_norm)
+
+    MEMBER = nn.GroupNorm
+    CONFIG = ("num_groups", "num_channels", "eps", "affine")
+    STRATEGIES = ("wide",)
+
+    weight: Tensor | None
+    bias: Tensor | None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: `[N, B, C, *spatial]` -> the same shape."""
+        self.check_input(x)
+        return self.kernel(x, self.num_groups, self.weight, self.bias, self.eps)
+
+
+@rule(*ops("group_norm.default"))
+def group_norm_rule(
+    b: Builder, x: Val, groups: int, weight=None, bias=None, eps: float = 1e-5, cudnn=None
+) -> Val:
+    b.choose(WideGroupNorm, "wide")
+    return b.call(WideGroupNorm.kernel, b.wide(x), groups, b.wide(weight), b.wide(bias), eps)

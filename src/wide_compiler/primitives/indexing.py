@@ -1,0 +1,139 @@
+"""Indexing with tensors. The lane axis takes part as one more index, so lanes never mix."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..widen.builder import Builder, Val
+from ..widen.rules import ops, rule
+
+aten = torch.ops.aten
+
+
+@rule(*ops("index.Tensor", "_unsafe_index.Tensor"))
+def index(b: Builder, x: Val, indices: list[Val | None]) -> Val | None:
+    given = [i for i in indices if i is not None]
+    if any(i.dtype in (torch.bool, torch.uint8) for i in given):
+        if x.wide and not any(i.wide for i in given) and _adjacent(indices):
+            return b.call(aten.index.Tensor, x, [None, *indices])
+        return None  # a mask per lane picks another number of elements in each
+    if x.wide and not any(i.wide for i in given) and _adjacent(indices):
+        return b.call(aten.index.Tensor, x, [None, *indices])
+    rank = max(i.rank for i in given)
+    lanes = [i if i is None else b.aligned(b.wide(i), rank) for i in indices]
+    return b.call(index_lanes, b.wide(x), lanes, _result_position(indices))
+
+
+def _adjacent(indices: list[Any]) -> bool:
+    positions = [k for k, i in enumerate(indices) if i is not None]
+    return positions == list(range(positions[0], positions[-1] + 1))
+
+
+def _result_position(indices: list[Any]) -> int:
+    """Where the indexed dims land in the member's result: in place if adjacent, else in front."""
+    return next(k for k, i in enumerate(indices) if i is not None) if _adjacent(indices) else 0
+
+
+def lane_index(x: Tensor, rank: int) -> Tensor:
+    """`[N, 1, ...]` with `rank` ones: which lane each index belongs to."""
+    return torch.arange(x.shape[0], device=x.device).view(-1, *([1] * rank))
+
+
+def index_lanes(x: Tensor, indices: list[Tensor | None], position: int) -> Tensor:
+    """x `[N, ...]` indexed per lane by `[N, ...]` indices of one rank.
+
+    With the lane index in front the indexed dims come out right behind the lane axis (or already in place);
+    `position` says where the member has them.
+    """
+    rank = next(i.dim() for i in indices if i is not None) - 1
+    out = aten.index.Tensor(x, [lane_index(x, rank), *indices])
+    if position and rank:
+        out = out.movedim(tuple(range(1, 1 + rank)), tuple(range(1 + position, 1 + position + rank)))
+    return out
+
+
+def index_put(op: Any) -> Any:
+    def run(
+        b: Builder, x: Val, indices: list[Val | None], values: Val, accumulate: bool = False, *_: Any
+    ) -> Val | None:
+        given = [i for i in indices if i is not None]
+        if any(i.dtype in (torch.bool, torch.uint8) for i in given):
+            if len(indices) != 1 or values.rank != 0:
+                return None
+            mask = b.wide(indices[0])
+            return b.call(put_masked, op is aten.index_put_.default, b.wide(x), mask, values)
+        if not _adjacent(indices) or indices[0] is None:
+            return None
+        rank = max(i.rank for i in given)
+        lanes = [b.aligned(b.wide(i), rank) for i in given]
+        # The values' member rank is that of the indexed result: index dims, then the rest of x.
+        result_rank = rank + x.rank - len(given)
+        return b.call(put_lanes, op, b.wide(x), lanes, b.aligned(values, result_rank), accumulate)
+
+    return run
+
+
+for _op in ops("index_put.default", "index_put_.default"):
+    rule(_op)(index_put(_op))
+
+
+def put_lanes(op: Any, x: Tensor, indices: list[Tensor], values: Tensor, accumulate: bool) -> Tensor:
+    return op(x, [lane_index(x, indices[0].dim() - 1), *indices], values, accumulate)
+
+
+def put_masked(in_place: bool, x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
+    """`x[mask] = value` for one number per lane or for all."""
+    mask = mask.bool().view(*mask.shape, *([1] * (x.dim() - mask.dim())))
+    value = value.view(-1, *([1] * (x.dim() - 1))) if value.dim() else value
+    filled = torch.where(mask, value.to(x.dtype), x)
+    return x.copy_(filled) if in_place else filled
+
+
+@rule(*ops("index_select.default"))
+def index_select(b: Builder, x: Val, dim: int, index: Val) -> Val | None:
+    if x.rank == 0 or index.rank != 1:
+        return None
+    dim = dim % x.rank
+    if x.wide and not index.wide:
+        return b.call(torch.index_select, x, dim + 1, index)
+    return b.call(index_lanes, b.wide(x), [None] * dim + [b.wide(index)], dim)
+
+
+def _index_write(op: Any) -> Any:
+    """index_add, index_copy, index_fill along `dim`: lanes become rows of one longer dim."""
+
+    def run(b: Builder, x: Val, dim: int, index: Val, source: Any, **kwargs: Any) -> Val | None:
+        if index.rank != 1 or not x.rank:
+            return None
+        dim = dim % x.rank + 1
+        source = b.wide(source) if isinstance(source, Val) and source.rank else source
+        if not index.wide:
+            return b.call(op, x, dim, index, source, **kwargs)
+        if not isinstance(source, Val):
+            return None
+        return b.call(write_rows, op, x, dim, index, source, **kwargs)
+
+    return run
+
+
+for _op in ops("index_add.default", "index_add_.default", "index_copy.default", "index_copy_.default"):
+    rule(_op)(_index_write(_op))
+for _op in ops("index_fill.int_Scalar", "index_fill_.int_Scalar"):
+    rule(_op)(_index_write(_op))
+
+
+def write_rows(op: Any, x: Tensor, dim: int, index: Tensor, source: Tensor, **kwargs: Any) -> Tensor:
+    """One call for all lanes: row r of lane n is row n*R + r of the joined dim."""
+    rows = x.shape[dim]
+    joined = x.movedim(dim, 1)
+    flat = joined.reshape(-1, *joined.shape[2:])
+    index_flat = (index + torch.arange(x.shape[0], device=x.device).unsqueeze(1) * rows).flatten()
+    out = op(flat, 0, index_flat, source.movedim(dim, 1).flatten(0, 1), **kwargs)
+    out = out.unflatten(0, (x.shape[0], rows)).movedim(1, dim)
+    return x.copy_(out) if op._schema.name.endswith("_") else out
+
+
+@rule(*ops("one_hot.default"))
+def one_hot(b: Builder, x: Val, num_classes: int = -1) -> Val | None:
+    return None if num_classes == -1 else b.call(torch.nn.functional.one_hot, x, num_classes)

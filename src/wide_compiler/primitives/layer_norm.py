@@ -1,0 +1,80 @@
+"""Layer norm of N lanes: one normalisation, then each lane's own scale and shift.
+
+Shapes: N lanes, `*` any number of axes, S the normalised axes (`normalized_shape`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..widen.builder import Builder, Val
+from ..widen.rules import ops, rule
+from ._lanes import check_lanes
+from ._module import WideModule
+
+
+def lane_affine(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """`y * weight + bias`, lane by lane, in y's dtype.
+
+    Args:
+        y: `[N, *, S]`.
+        weight, bias: `[N, S]` or None; S may be several axes.
+    """
+
+    def spread(t: Tensor) -> Tensor:  # [N, S] -> [N, 1, ..., 1, S]
+        return t.reshape(t.shape[0], *(1,) * (y.dim() - t.dim()), *t.shape[1:])
+
+    if weight is None:
+        return y if bias is None else (y + spread(bias)).to(y.dtype)
+    if bias is None:
+        return (y * spread(weight)).to(y.dtype)
+    return torch.addcmul(spread(bias), y, spread(weight)).to(y.dtype)
+
+
+def wide_layer_norm(
+    x: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Layer norm over the last axes, each lane with its own scale and shift.
+
+    Args:
+        x: `[N, *, *normalized_shape]`.
+        normalized_shape: of one member.
+        weight, bias: `[N, *normalized_shape]` or None.
+        eps: added to the variance.
+
+    Returns:
+        The shape of x.
+    """
+    check_lanes("wide_layer_norm", x=x, weight=weight, bias=bias)
+    return lane_affine(F.layer_norm(x, list(normalized_shape), eps=eps), weight, bias)
+
+
+class WideLayerNorm(WideModule):
+    """N `nn.LayerNorm` layers: `[N, *, *normalized_shape]`."""
+
+    kernel = staticmethod(wide_layer_norm)
+
+    MEMBER = nn.LayerNorm
+    CONFIG = ("normalized_shape", "eps", "elementwise_affine")
+    STRATEGIES = ("wide",)
+
+    weight: Tensor | None
+    bias: Tensor | None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: `[N, *, *normalized_shape]` -> the same shape."""
+        return self.kernel(x, self.normalized_shape, self.weight, self.bias, self.eps)
+
+
+@rule(*ops("layer_norm.default"))
+def layer_norm_rule(b: Builder, x: Val, shape, weight=None, bias=None, eps: float = 1e-5, cudnn=None) -> Val:
+    b.choose(WideLayerNorm, "wide")
+    return b.call(WideLayerNorm.kernel, b.wide(x), shape, b.wide(weight), b.wide(bias), eps)

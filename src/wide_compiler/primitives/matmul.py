@@ -1,0 +1,97 @@
+"""Matrix products of values that may or may not have lanes."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..widen.builder import Builder, Val
+from ..widen.rules import ops, rule
+
+LANE_LETTER = "Z"
+
+
+@rule(
+    *ops(
+        "matmul.default",
+        "mm.default",
+        "bmm.default",
+        "mv.default",
+        "dot.default",
+        "vdot",
+        "inner",
+        "linalg_matmul",
+    )
+)
+def matmul(b: Builder, x: Val, y: Val) -> Val:
+    if x.wide and not y.wide and (x.rank >= 2 or y.rank <= 2) and y.rank <= 2:
+        return b.call(torch.matmul, x, y)  # a shared matrix serves all lanes as one product
+    x, y = b.wide(x), b.wide(y)
+    row, column = x.rank == 1, y.rank == 1
+    if row:
+        x = b.call(torch.unsqueeze, x, 1)
+    if column:
+        y = b.call(torch.unsqueeze, y, -1)
+    rank = max(x.rank, y.rank)
+    out = b.call(torch.matmul, b.aligned(x, rank), b.aligned(y, rank))
+    if row:
+        out = b.call(torch.squeeze, out, -2)
+    return b.call(torch.squeeze, out, -1) if column else out
+
+
+@rule(*ops("addmm.default", "baddbmm.default", "addmv.default"))
+def addmm(b: Builder, bias: Val, x: Val, y: Val, *, beta: Any = 1, alpha: Any = 1) -> Val:
+    product = matmul(b, x, y)
+    return b.call(add_scaled, b.aligned(bias, product.rank), product, beta, alpha)
+
+
+def add_scaled(bias: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
+    return (bias if beta == 1 else bias * beta) + (product if alpha == 1 else product * alpha)
+
+
+@rule(*ops("outer.default", "ger.default"))
+def outer(b: Builder, x: Val, y: Val) -> Val:
+    return b.call(torch.mul, b.call(torch.unsqueeze, b.wide(x), 2), b.call(torch.unsqueeze, b.wide(y), 1))
+
+
+@rule(*ops("einsum.default"))
+def einsum(b: Builder, equation: str, tensors: list[Val], **_: Any) -> Val:
+    return b.call(torch.einsum, lane_equation(equation, [t.wide for t in tensors]), *tensors)
+
+
+def lane_equation(equation: str, wide: list[bool]) -> str:
+    """Give the wide operands and the result a lane letter in front.
+
+    >>> lane_equation("bij,jk->bik", [True, False])
+    'Zbij,jk->Zbik'
+    """
+    equation = equation.replace(" ", "")
+    left, arrow, right = equation.partition("->")
+    operands = left.split(",")
+    if not arrow:
+        letters = sorted(c for c in set(left) - {",", "."} if left.count(c) == 1)
+        right = ("..." if "..." in left else "") + "".join(letters)
+    assert LANE_LETTER not in equation
+    lanes = [LANE_LETTER + o if w else o for o, w in zip(operands, wide, strict=True)]
+    return f"{','.join(lanes)}->{LANE_LETTER}{right}"
+
+
+@rule(*ops("bilinear.default"))
+def bilinear(b: Builder, x: Val, y: Val, weight: Val, bias: Val | None = None) -> Val:
+    return b.call(wide_bilinear, b.wide(x), b.wide(y), b.wide(weight), b.wide(bias))
+
+
+def wide_bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x `[N, ..., I]`, y `[N, ..., J]`, weight `[N, O, I, J]`, bias `[N, O]` -> `[N, ..., O]`."""
+    x_NBI, y_NBJ = x.reshape(x.shape[0], -1, x.shape[-1]), y.reshape(y.shape[0], -1, y.shape[-1])
+    out = torch.einsum("nbi,noij,nbj->nbo", x_NBI, weight, y_NBJ)
+    out = out if bias is None else out + bias.unsqueeze(1)
+    return out.reshape(*x.shape[:-1], weight.shape[1])
+
+
+@rule(*ops("cdist.default"))
+def cdist(b: Builder, x: Val, y: Val, *args: Any, **kwargs: Any) -> Val:
+    rank = max(x.rank, y.rank)
+    return b.call(
+        torch.ops.aten.cdist.default, b.aligned(b.wide(x), rank), b.aligned(b.wide(y), rank), *args, **kwargs
+    )

@@ -1,0 +1,109 @@
+"""Elementwise ops: the same op on the wide tensors, ranks aligned behind the lane axis."""
+
+from typing import Any
+
+import torch
+
+from ..widen.builder import Builder, LaneScalar, Val, is_tensor_val, vals_in
+from ..widen.rules import generic_rule, ops, rule
+
+aten = torch.ops.aten
+
+# Elementwise, though PyTorch does not tag them so.
+_UNTAGGED = ops(
+    "copy_", "copy", "masked_fill", "masked_fill_", "where", "lerp", "addcmul", "addcdiv", "fill_.Tensor"
+)
+
+
+def _is_pointwise(op: Any) -> bool:
+    name = op._schema.name.split("::")[-1] if hasattr(op, "_schema") else ""
+    # PReLU's weight lies along channels, whatever the tag says.
+    return torch.Tag.pointwise in getattr(op, "tags", ()) and "prelu" not in name
+
+
+@generic_rule(_is_pointwise, lane_scalars=True)
+def pointwise(op: Any) -> Any:
+    def aligned(b: Builder, *args: Any, **kwargs: Any) -> Val:
+        tensors = [v for v in vals_in((args, kwargs)) if is_tensor_val(v)]
+        rank = max(v.rank for v in tensors)
+        scalars = any(isinstance(v, LaneScalar) for v in vals_in((args, kwargs)))
+
+        def place(x: Any) -> Any:
+            if isinstance(x, LaneScalar):
+                return b.aligned(b.lane_tensor(x, like=tensors[0]), rank)
+            return b.aligned(x, rank) if is_tensor_val(x) else x
+
+        # A per-lane number arrives as a tensor, so another overload of the op has to take it.
+        function = op.overloadpacket if scalars else op
+        return b.call(function, *map(place, args), **{k: place(v) for k, v in kwargs.items()})
+
+    return aligned
+
+
+for _op in _UNTAGGED:
+    rule(_op, lane_scalars=True)(pointwise(_op))
+
+
+_AS_IS = ops(
+    *("clone", "contiguous", "detach", "detach_", "alias", "lift_fresh_copy", "lift_fresh", "view.dtype"),
+    *("to.dtype", "to.device", "to.dtype_layout", "_to_copy", "zeros_like", "ones_like", "full_like"),
+    *("empty_like", "zero_", "fill_.Scalar", "view_as_real", "view_as_complex", "nan_to_num", "dropout_"),
+    *("pixel_shuffle", "pixel_unshuffle", "triu", "tril", "triu_", "tril_", "matrix_exp", "inverse"),
+    *("linalg_inv_ex", "linalg_inv", "linalg_det", "linalg_cholesky", "linalg_cholesky_ex", "linalg_qr"),
+    *(
+        "linalg_svd",
+        "linalg_eigh",
+        "linalg_slogdet",
+        "linalg_pinv",
+        "linalg_matrix_exp",
+        "linalg_matrix_power",
+    ),
+    *("constant_pad_nd", "resolve_conj", "resolve_neg", "conj", "real", "imag", "logdet", "det"),
+)
+
+
+def as_is(op: Any) -> Any:
+    """Ops on the last dims, or on each element: leading dims, and so lanes, pass through."""
+
+    def run(b: Builder, x: Val, *args: Any, **kwargs: Any) -> Val:
+        if kwargs.get("memory_format") not in (None, torch.contiguous_format, torch.preserve_format):
+            kwargs.pop("memory_format")  # channels_last speaks of 4-D tensors; a layout changes no value
+        return b.call(op, x, *args, **kwargs)
+
+    return run
+
+
+for _op in _AS_IS:
+    rule(_op)(as_is(_op))
+
+
+@rule(*ops("type_as", "to.other"))
+def type_as(b: Builder, x: Val, other: Val, *args: Any, **kwargs: Any) -> Val:
+    return b.call(aten.to.dtype, x, other.dtype, wide=x.wide)
+
+
+def new_tensor(op: Any) -> Any:
+    def run(b: Builder, x: Val, *args: Any, **kwargs: Any) -> Val:
+        return b.call(op, x, *args, wide=False, **kwargs)  # the same for all lanes until a lane writes it
+
+    return run
+
+
+for _op in ops("new_zeros", "new_ones", "new_full", "new_empty"):
+    rule(_op)(new_tensor(_op))
+
+
+@rule(*ops("sym_size.int"))
+def sym_size(b: Builder, x: Val, dim: int) -> Val:
+    return b.call(aten.sym_size.int, x, dim + 1 if x.wide and dim >= 0 else dim, wide=False)
+
+
+@rule(*ops("sym_numel.default"))
+def sym_numel(b: Builder, x: Val) -> Val:
+    return (
+        b.call(member_numel, x, b.n, wide=False) if x.wide else b.call(aten.sym_numel.default, x, wide=False)
+    )
+
+
+def member_numel(x: torch.Tensor, n: int) -> int:
+    return x.numel() // n

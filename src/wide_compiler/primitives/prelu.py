@@ -1,0 +1,58 @@
+"""PReLU of N lanes.
+
+Shapes: N lanes, B batch, C channels.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..widen.builder import Builder, Val
+from ..widen.rules import ops, rule
+from ._lanes import check_lanes, fold_channels, unfold_channels
+from ._module import WideModule
+
+
+def wide_prelu(x: Tensor, weight: Tensor) -> Tensor:
+    """`x` where it is positive, `weight * x` elsewhere.
+
+    Args:
+        x: `[N, B, C, *]`; with one slope for each lane `[N, *]` of any rank.
+        weight: `[N, C]`, or `[N, 1]` for one slope for each lane.
+
+    Returns:
+        The shape of x.
+    """
+    n = check_lanes("wide_prelu", x=x, weight=weight)
+    slopes = weight.shape[1]
+    if slopes == 1:  # F.prelu's channel axis is dimension 1: let it be the lanes
+        return F.prelu(x.unsqueeze(0), weight.flatten()).squeeze(0)
+    if x.dim() < 3 or x.shape[2] != slopes:
+        raise ValueError(
+            f"wide_prelu: expected x [N, B, C, *] with C = {slopes} channels (from the weight "
+            f"{tuple(weight.shape)}), got {tuple(x.shape)}"
+        )
+    return unfold_channels(F.prelu(fold_channels(x), weight.flatten()), n)
+
+
+class WidePReLU(WideModule):
+    """N `nn.PReLU` layers: `[N, B, C, *]`, any shape `[N, *]` with one slope for each lane."""
+
+    kernel = staticmethod(wide_prelu)
+
+    MEMBER = nn.PReLU
+    CONFIG = ("num_parameters",)
+    STRATEGIES = ("wide",)
+
+    weight: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: `[N, B, C, *]` -> the same shape."""
+        return self.kernel(x, self.weight)
+
+
+@rule(*ops("prelu.default"))
+def prelu_rule(b: Builder, x: Val, weight: Val) -> Val:
+    b.choose(WidePReLU, "wide")
+    return b.call(WidePReLU.kernel, b.wide(x), b.wide(weight))

@@ -1,0 +1,89 @@
+"""Reductions over a whole tensor: for lanes, over all of the member's dims."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..widen.builder import Builder, Val
+from ..widen.rules import ops, rule
+
+
+def flat_members(x: Tensor) -> Tensor:
+    """`[N, ...]` -> `[N, elements]`; a member that is a single number has one element."""
+    return x.reshape(x.shape[0], -1)
+
+
+def _whole(reduce: Callable[..., Any]) -> Callable[..., Val]:
+    def run(b: Builder, x: Val, *args: Any, **kwargs: Any) -> Val:
+        return b.call(reduce, b.call(flat_members, x), *args, **kwargs)
+
+    return run
+
+
+def _over_members(function: Callable[..., Tensor]) -> Callable[..., Any]:
+    def reduced(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return function(x, *args, dim=1, **kwargs)
+
+    reduced.__name__ = reduced.__qualname__ = f"{function.__name__}_of_each_lane"
+    return reduced
+
+
+for _name, _function in {
+    "sum.default": torch.sum,
+    "mean.default": torch.mean,
+    "prod.default": torch.prod,
+    "max.default": torch.amax,
+    "min.default": torch.amin,
+    "all.default": torch.all,
+    "any.default": torch.any,
+    "nansum.default": torch.nansum,
+    "count_nonzero.default": torch.count_nonzero,
+}.items():
+    for _op in ops(_name):
+        rule(_op)(_whole(_over_members(_function)))
+
+
+def spread(x: Tensor, unbiased: bool, square_root: bool) -> Tensor:
+    return (torch.std if square_root else torch.var)(x, dim=1, unbiased=unbiased)
+
+
+@rule(*ops("std.default"))
+def std(b: Builder, x: Val, unbiased: bool = True) -> Val:
+    return b.call(spread, b.call(flat_members, x), unbiased, True)
+
+
+@rule(*ops("var.default"))
+def var(b: Builder, x: Val, unbiased: bool = True) -> Val:
+    return b.call(spread, b.call(flat_members, x), unbiased, False)
+
+
+@rule(*ops("median.default"))
+def median(b: Builder, x: Val) -> Val:
+    return b.call(median_of_each_lane, b.call(flat_members, x))
+
+
+def median_of_each_lane(x: Tensor) -> Tensor:
+    return x.median(1).values
+
+
+@rule(*ops("norm.Scalar"))
+def norm(b: Builder, x: Val, p: float = 2) -> Val:
+    return b.call(torch.linalg.vector_norm, b.call(flat_members, x), p, 1)
+
+
+@rule(*ops("argmax.default"))
+def argmax(b: Builder, x: Val, dim: int | None = None, keepdim: bool = False) -> Val:
+    return _position(b, torch.argmax, x, dim, keepdim)
+
+
+@rule(*ops("argmin.default"))
+def argmin(b: Builder, x: Val, dim: int | None = None, keepdim: bool = False) -> Val:
+    return _position(b, torch.argmin, x, dim, keepdim)
+
+
+def _position(b: Builder, function: Callable[..., Tensor], x: Val, dim: int | None, keepdim: bool) -> Val:
+    if dim is None:
+        return b.call(function, b.call(flat_members, x), 1)
+    return b.call(function, x, dim + 1 if dim >= 0 else dim, keepdim)

@@ -1,0 +1,89 @@
+"""WideRegistry: which wide class runs N modules of one type. Users add to it with `register`."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+from .primitives import PRIMITIVES, WideModule
+
+
+class WideRegistry:
+    """Module type name -> the class whose `from_modules(modules)` makes one wide module of N.
+
+    The built-in primitives are listed here as well. Those run through the rules of their ops, which lets
+    graphs fuse across layers; an entry made by `register` instead keeps the module as one node of the graph
+    and hands its N instances to the class.
+    """
+
+    def __init__(self) -> None:
+        self._builtin: dict[str, Any] = {}
+        self._custom: dict[str, Any] = {}
+        for primitive in PRIMITIVES:
+            members = primitive.MEMBER if isinstance(primitive.MEMBER, tuple) else (primitive.MEMBER,)
+            for member in members:
+                self._builtin.setdefault(member.__name__, primitive)
+
+    def register(self, name: str, wide: Any = None) -> Any:
+        """Register `wide` for modules of type `name`; as a decorator when called with the name alone."""
+        if not isinstance(name, str):
+            raise TypeError(f"register takes the type's name first, got {name!r}; write @register('MyOp')")
+        if wide is None:
+            return lambda cls: self.register(name, cls)
+        if not callable(getattr(wide, "from_modules", None)):
+            raise TypeError(
+                f"{wide!r} needs a classmethod from_modules(modules) to be registered for {name!r}"
+            )
+        self._custom[name] = wide
+        return wide
+
+    def unregister(self, name: str) -> None:
+        """Take back a registration; the built-in one, if there is one, stands again."""
+        if name not in self._custom:
+            raise KeyError(f"{name!r} is not registered; registered: {', '.join(self._custom) or 'nothing'}")
+        del self._custom[name]
+
+    def get(self, name: str) -> Any:
+        """The class for a type name, or None."""
+        return self._custom.get(name, self._builtin.get(name))
+
+    def __contains__(self, name: str) -> bool:
+        return self.get(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._builtin, **self._custom})
+
+    def listing(self) -> Mapping[str, Any]:
+        """Every type name with its wide class."""
+        return {**self._builtin, **self._custom}
+
+    list = listing
+
+    def custom_builders(self, model: nn.Module) -> dict[str, Any]:
+        """Path -> wide class, for the submodules of `model` that a user registered; outermost first."""
+        found: dict[str, Any] = {}
+        for path, module in model.named_modules():
+            if any(path.startswith(f"{outer}.") for outer in found):
+                continue
+            if type(module).__name__ in self._custom and path:
+                found[path] = self._custom[type(module).__name__]
+        return found
+
+
+REGISTRY = WideRegistry()
+
+
+def register(name: str, wide: Any = None) -> Callable[..., Any] | Any:
+    """Keep modules of type `name` whole and run N of them by your own class.
+
+    The class has a classmethod `from_modules(modules)`; what it returns takes and gives `[N, B, ...]`.
+    """
+    return REGISTRY.register(name, wide)
+
+
+def strategies_of(wide: Any) -> tuple[str, ...]:
+    return (
+        tuple(getattr(wide, "STRATEGIES", ()))
+        if isinstance(wide, type) and issubclass(wide, WideModule)
+        else ()
+    )

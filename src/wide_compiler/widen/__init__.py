@@ -1,0 +1,24 @@
+"""Captured graph -> lane graph, a pure function of (states, inputs)."""
+
+from .builder import Builder, LaneScalar, Val
+from .lane_graph import LaneGraph, Row
+from .opaque_nodes import MEMBERS
+from .per_lane import lent
+from .rules import RULES, rule
+from .walk import Options, Probe, WidenFailed, widen
+
+__all__ = [
+    "MEMBERS",
+    "RULES",
+    "Builder",
+    "LaneGraph",
+    "LaneScalar",
+    "Options",
+    "Probe",
+    "Row",
+    "Val",
+    "WidenFailed",
+    "lent",
+    "rule",
+    "widen",
+]

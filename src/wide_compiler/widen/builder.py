@@ -1,0 +1,143 @@
+"""The builder: evaluates each call on probe values, then emits it into the lane graph.
+
+The probe is a few lanes (two, where there are two) with real numbers. A rule that raises, or gives another
+result than the member's own op on each lane, is seen at its node, before anything depends on it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from .helpers import expand_lanes
+
+
+@dataclass
+class Val:
+    """A value of the lane graph: its node, its probe value, and whether axis 0 is the lane axis."""
+
+    node: fx.Node
+    value: Any
+    wide: bool
+
+    @property
+    def rank(self) -> int:
+        """Dimensions without the lane axis: the rank the member sees."""
+        return self.value.dim() - int(self.wide)
+
+    @property
+    def shape(self) -> torch.Size:
+        """The member's shape on the probe."""
+        return self.value.shape[int(self.wide) :]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.value.dtype
+
+
+@dataclass(frozen=True)
+class LaneScalar:
+    """A Python number that differs by lane, known by the name of its placeholder."""
+
+    name: str
+    values: tuple[Any, ...]
+
+
+class Builder:
+    def __init__(self, graph: fx.Graph, lanes: int, feed: Callable[[str, str], fx.Node]):
+        self.graph = graph
+        self.feed = feed  # (kind, key) -> placeholder node, made once
+        self.n = Val(feed("n", "n"), lanes, wide=False)
+        self.rng: Val | None = None
+        self.emitted: list[fx.Node] = []
+        self.strategy = ""  # which strategy the rule took, for explain()
+        self.strategies: Mapping[str, str] = {}  # strategies the user forced, by primitive
+        self.random_sites = 0
+        self.meta: dict[str, Any] = {}
+
+    def choose(self, primitive: type, auto: str) -> str:
+        """The strategy a rule should take: the user's, where this primitive has it, else `auto`."""
+        forced = self.strategies.get(primitive.__name__, self.strategies.get("*", auto))
+        self.strategy = forced if forced in primitive.STRATEGIES else auto  # type: ignore[attr-defined]
+        return self.strategy
+
+    def random_site(self) -> int:
+        """A number for each place that draws random numbers, so that seeded places draw differently."""
+        self.random_sites += 1
+        return self.random_sites
+
+    def call(self, function: Callable[..., Any], *args: Any, wide: bool = True, **kwargs: Any) -> Val:
+        """Evaluate `function` on the probe, then emit the call. `wide` tells what the result is."""
+        value = function(*_values(args), **_values(kwargs))
+        node = self.graph.call_function(function, _nodes(args), _nodes(kwargs))
+        node.meta.update(self.meta)
+        self.emitted.append(node)
+        return Val(node, value, wide)
+
+    def wide(self, x: Any) -> Any:
+        """`x` with a lane axis: shared tensors are expanded (no copy), None and wide values pass."""
+        if not isinstance(x, Val) or x.wide:
+            return x
+        return self.call(expand_lanes, x, self.n)
+
+    def aligned(self, x: Val, rank: int) -> Val:
+        """A wide `x` whose member rank is raised to `rank` by new dims right behind the lane axis."""
+        for _ in range(rank - x.rank if x.wide else 0):
+            x = self.call(torch.unsqueeze, x, 1)
+        return x
+
+    def lane_tensor(self, scalar: LaneScalar, like: Val) -> Val:
+        """A per-lane number as a `[N]` tensor that promotes like the number itself would beside `like`."""
+        tensor = torch.tensor(scalar.values)
+        dtype = tensor.dtype
+        if tensor.is_floating_point():
+            dtype = like.dtype if like.value.is_floating_point() else torch.get_default_dtype()
+        elif dtype != torch.bool:
+            dtype = like.dtype
+        source = Val(self.feed("scalar", scalar.name), torch.tensor(scalar.values, dtype=torch.float64), True)
+        return self.call(torch.Tensor.to, source, device=like.value.device, dtype=dtype)
+
+    def lane_values(self, scalar: LaneScalar) -> Val:
+        """A per-lane number as a tuple of N Python numbers."""
+        return Val(self.feed("scalar_values", scalar.name), scalar.values, True)
+
+    def undo(self, mark: int) -> None:
+        """Erase what was emitted since `mark`, newest first."""
+        for node in reversed(self.emitted[mark:]):
+            self.graph.erase_node(node)
+        del self.emitted[mark:]
+
+
+def _map(tree: Any, leaf: Callable[[Val], Any]) -> Any:
+    if isinstance(tree, Val):
+        return leaf(tree)
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(_map(item, leaf) for item in tree)
+    if isinstance(tree, dict):
+        return {key: _map(item, leaf) for key, item in tree.items()}
+    return tree
+
+
+def _values(tree: Any) -> Any:
+    return _map(tree, lambda val: val.value)
+
+
+def _nodes(tree: Any) -> Any:
+    return _map(tree, lambda val: val.node)
+
+
+def vals_in(tree: Any) -> list[Any]:
+    """Every `Val` and `LaneScalar` in nested arguments."""
+    if isinstance(tree, (Val, LaneScalar)):
+        return [tree]
+    if isinstance(tree, (list, tuple)):
+        return [v for item in tree for v in vals_in(item)]
+    if isinstance(tree, dict):
+        return [v for item in tree.values() for v in vals_in(item)]
+    return []
+
+
+def is_tensor_val(x: Any) -> bool:
+    return isinstance(x, Val) and isinstance(x.value, Tensor)

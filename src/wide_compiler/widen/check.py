@@ -1,0 +1,181 @@
+"""Is what a rule gives what the member's own op gives on each lane? Asked at every node, on the probe."""
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _tree
+from .builder import LaneScalar, Val, vals_in
+from .fallbacks import lane_call, stack_results, vmap_over_lanes
+
+aten = torch.ops.aten
+
+# Relative to the largest expected number: far above rounding, far below any real mistake.
+_TOLERANCE = {torch.float64: 1e-8, torch.complex128: 1e-8, torch.float32: 1e-4, torch.complex64: 1e-4}
+_COARSE = 3e-2
+_UNSET = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
+
+
+def probe_values(tree: Any, copies: dict[int, Tensor]) -> Any:
+    """Nested arguments with probe values in place of `Val`s; tensors listed in `copies` by id are swapped."""
+    if isinstance(tree, Val):
+        return copies.get(id(tree.value), tree.value)
+    if isinstance(tree, LaneScalar):
+        return tree.values
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(probe_values(item, copies) for item in tree)
+    if isinstance(tree, dict):
+        return {key: probe_values(item, copies) for key, item in tree.items()}
+    return tree
+
+
+def expected_per_lane(op: Any, args: Any, kwargs: Any, n: int, written: Sequence[Tensor]) -> Any:
+    """What the member's op gives, lane by lane, stacked; None where it cannot be known (unset memory)."""
+    from .walk import wide_flags
+
+    if op._schema.name.split("::")[-1] in _UNSET:
+        return None
+    copies = {id(w): w.clone() for w in written}
+    args_values, kwargs_values = probe_values(args, copies), probe_values(kwargs, copies)
+    flags = wide_flags((args, kwargs))
+    return stack_results([lane_call(op, flags, lane, args_values, kwargs_values) for lane in range(n)])
+
+
+def differs(result: Any, expected: Any, n: int, used: set[int] | None = None) -> str | None:
+    """None if `result` (a `Val`) is what was expected, else in what it differs. `used` limits a tuple."""
+    got = result.value
+    if used is not None and isinstance(expected, (list, tuple)):
+        got, expected = [got[i] for i in sorted(used)], [expected[i] for i in sorted(used)]
+    if not result.wide:
+        got = _tree.tree_map(lambda t: t.expand(n, *t.shape) if isinstance(t, Tensor) else t, got)
+    got_leaves, expected_leaves = _tree.flatten(got)[0], _tree.flatten(expected)[0]
+    if len(got_leaves) != len(expected_leaves):
+        return f"gives {len(got_leaves)} results, expected {len(expected_leaves)}"
+    for a, b in zip(got_leaves, expected_leaves, strict=True):
+        problem = (
+            tensors_differ(a, b)
+            if isinstance(b, Tensor)
+            else (None if a == b else f"gives {a}, expected {b}")
+        )
+        if problem:
+            return problem
+    return None
+
+
+def tensors_differ(got: Any, expected: Tensor, factor: float = 1.0) -> str | None:
+    if not isinstance(got, Tensor):
+        return f"gives {type(got).__name__}, expected a tensor"
+    if got.shape != expected.shape:
+        return f"gives {tuple(got.shape)}, expected {tuple(expected.shape)}"
+    if got.dtype != expected.dtype:
+        return f"gives {got.dtype}, expected {expected.dtype}"
+    if expected.numel() == 0:
+        return None
+    if not (expected.is_floating_point() or expected.is_complex()):
+        return None if torch.equal(got, expected) else "gives other numbers than the loop"
+    finite = expected.isfinite()
+    if not torch.equal(finite, got.isfinite()):
+        return "is finite elsewhere than the loop"
+    same_limits = torch.equal(
+        got.masked_fill(finite, 0).nan_to_num(7.0), expected.masked_fill(finite, 0).nan_to_num(7.0)
+    )
+    if not same_limits:
+        return "has infinities elsewhere than the loop"
+    difference = (got - expected).masked_fill(~finite, 0).abs().max()
+    scale = expected.masked_fill(~finite, 0).abs().max()
+    tolerance = _TOLERANCE.get(expected.dtype, _COARSE) * factor
+    return None if difference <= tolerance * scale + 1e-30 else f"is off by {difference.item():.2g}"
+
+
+def gradients_differ(op: Any, flags: tuple[bool, ...], args: Any, kwargs: Any, n: int) -> str | None:
+    """Does vmap of `op` have the same gradient as the loop over lanes?"""
+    args_values, kwargs_values = probe_values(args, {}), probe_values(kwargs, {})
+    gradients = []
+    for vmapped in (True, False):
+        leaves, spec = _tree.flatten((args_values, kwargs_values))
+        leaves = [leaf.detach().clone().requires_grad_() if _is_float(leaf) else leaf for leaf in leaves]
+        roots = [leaf for leaf in leaves if _is_float(leaf)]
+        if not roots:
+            return None
+        a, k = _tree.unflatten(leaves, spec)
+        with torch.enable_grad():
+            if vmapped:
+                out = vmap_over_lanes(op, flags, *a, **k)
+            else:
+                out = stack_results([lane_call(op, flags, lane, a, k) for lane in range(n)])
+            outputs = [o for o in _tree.flatten(out)[0] if _is_float(o) and o.requires_grad]
+            if not outputs:
+                return None
+            weights = [
+                torch.linspace(0.5, 1.5, o.numel(), dtype=o.dtype, device=o.device).view(o.shape)
+                for o in outputs
+            ]
+            total = sum((o * w).sum() for o, w in zip(outputs, weights, strict=True))
+            gradients.append(torch.autograd.grad(total, roots, allow_unused=True))  # type: ignore[arg-type]
+    for got, expected in zip(*gradients, strict=True):
+        if (got is None) != (expected is None):
+            return "has a gradient where the loop has none, or the reverse"
+        if got is not None and (problem := tensors_differ(got, expected)):
+            return f"gradient {problem}"
+    return None
+
+
+def check_whole_graph(
+    captured: Any, probe: Any, wide_states: Any, wide_inputs: Any, outputs: list[Val]
+) -> None:
+    """Graphs with writes are run once more lane by lane, end to end.
+
+    A node-by-node check works on the lane graph's own values, so it cannot see that a write failed to reach
+    a view of the same memory; this can.
+    """
+    from .walk import WidenFailed, is_random
+
+    if captured.calls or any(is_random(n.target) for n in captured.graph.nodes):
+        return
+    per_lane = [_interpret(captured, probe, wide_states, wide_inputs, lane) for lane in range(probe.n)]
+    for k, output in enumerate(outputs):
+        problem = tensors_differ(output.value, torch.stack([result[k] for result in per_lane]), factor=10.0)
+        if problem:
+            raise WidenFailed(f"output {k} of the lane graph {problem}: a write does not reach a view of it")
+
+
+def _interpret(captured: Any, probe: Any, wide_states: Any, wide_inputs: Any, lane: int) -> list[Tensor]:
+    env: dict[Any, Any] = {}
+    for node in captured.graph.nodes:
+        if node.op == "placeholder":
+            env[node] = _lane_value(captured, probe, wide_states, wide_inputs, node.name, lane)
+        elif node.op == "output":
+            return [env[n] for n in node.args[0]]
+        else:
+            args = torch.fx.node.map_arg(node.args, lambda n: env[n])
+            kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: env[n])
+            env[node] = (
+                operator.getitem(*args) if node.target is operator.getitem else node.target(*args, **kwargs)
+            )
+    raise AssertionError("a graph without output")
+
+
+def _lane_value(captured: Any, probe: Any, wide_states: Any, wide_inputs: Any, name: str, lane: int) -> Any:
+    if name in captured.states:
+        path = captured.states[name]
+        value = probe.states[path]
+        return (value[lane] if path in wide_states else value).clone()
+    if name in captured.scalars:
+        return captured.scalars[name][lane]
+    if name in captured.lane_constants:
+        return captured.lane_constants[name][lane].clone()
+    if name in captured.constants:
+        return captured.constants[name].clone()
+    index = captured.inputs.index(name)
+    return (probe.inputs[index][lane] if wide_inputs[index] else probe.inputs[index]).clone()
+
+
+def _is_float(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.is_floating_point()
+
+
+def has_lane_scalar(tree: Any) -> bool:
+    return any(isinstance(v, LaneScalar) for v in vals_in(tree))

@@ -1,0 +1,79 @@
+"""What runs when an op has no rule, or its rule fails: vmap of that op, then a loop over lanes for it.
+
+`wide` lists, for each leaf of (args, kwargs) in order, whether it carries lanes: a tensor on axis 0, or a
+tuple of per-lane Python numbers.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _tree
+
+
+def vmap_over_lanes(op: Callable[..., Any], wide: tuple[bool, ...], *args: Any, **kwargs: Any) -> Any:
+    """One call of `op` under `torch.vmap`, the lane axis mapped."""
+    leaves, spec = _tree.flatten((args, kwargs))
+    lanes = [leaf for leaf, w in zip(leaves, wide, strict=True) if w]
+
+    def one_lane(*mapped: Any) -> Any:
+        mapped_iter = iter(mapped)
+        filled = [next(mapped_iter) if w else leaf for leaf, w in zip(leaves, wide, strict=True)]
+        a, k = _tree.unflatten(filled, spec)
+        return op(*a, **k)
+
+    return torch.vmap(one_lane, randomness="different")(*lanes)
+
+
+def loop_over_lanes(op: Callable[..., Any], wide: tuple[Any, ...], n: int, *args: Any, **kwargs: Any) -> Any:
+    """`op` once per lane, results stacked. Writes go through: each lane's slice is a view."""
+    return stack_results([lane_call(op, wide, i, args, kwargs) for i in range(n)])
+
+
+def loop_in_place(op: Callable[..., Any], wide: tuple[Any, ...], n: int, *args: Any, **kwargs: Any) -> Any:
+    """The same for an op that writes its first argument and returns it."""
+    for i in range(n):
+        lane_call(op, wide, i, args, kwargs)
+    return args[0]
+
+
+def lane_call(op: Callable[..., Any], wide: tuple[Any, ...], lane: int, args: Any, kwargs: Any) -> Any:
+    """`op` for one lane: leaves marked wide are indexed at `lane`."""
+    flags = iter(wide)
+
+    def pick(tree: Any) -> Any:
+        # Walked by hand: a tuple of per-lane numbers is one marked leaf, not a container of leaves.
+        if isinstance(tree, (list, tuple)) and not isinstance(tree, LaneValues):
+            return type(tree)(pick(item) for item in tree)
+        if isinstance(tree, dict):
+            return {key: pick(item) for key, item in tree.items()}
+        return tree[lane] if next(flags) else tree
+
+    picked_args = pick(args)
+    return op(*picked_args, **pick(kwargs))
+
+
+class LaneValues(tuple):
+    """N Python numbers, one per lane; a tuple that is a leaf."""
+
+    def __getitem__(self, index: Any) -> Any:
+        item = super().__getitem__(index)
+        return LaneValues(item) if isinstance(index, slice) else item
+
+
+def stack_results(results: list[Any]) -> Any:
+    """N results of one structure -> one result with a lane axis in every tensor."""
+    flat = [_tree.flatten(result) for result in results]
+    spec = flat[0][1]
+    columns = zip(*(leaves for leaves, _ in flat), strict=True)
+    return _tree.unflatten([_stack_column(column) for column in columns], spec)
+
+
+def _stack_column(column: tuple[Any, ...]) -> Any:
+    if isinstance(column[0], Tensor):
+        return torch.stack(column)
+    if any(leaf != column[0] for leaf in column):
+        raise ValueError(f"a Python number differs by lane: {column[:4]}")
+    return column[0]

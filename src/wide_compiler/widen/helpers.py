@@ -1,0 +1,39 @@
+"""Small functions that lane graphs call. They read the number of lanes from what they are given."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+
+def expand_lanes(x: Tensor, n: int) -> Tensor:
+    """`[...]` -> `[N, ...]`, the same memory for every lane."""
+    return x.unsqueeze(0).expand(n, *x.shape)
+
+
+def own_lanes(x: Tensor, n: int) -> Tensor:
+    """`[...]` -> `[N, ...]`, memory of its own for every lane, so that lanes may write."""
+    return expand_lanes(x, n).contiguous() if n > 1 else x.unsqueeze(0).clone()
+
+
+def fold(op: Callable[..., Any], x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Run a batched op on `[N, B, ...]` as one batch of N*B.
+
+    >>> fold(torch.nn.functional.max_pool2d, torch.zeros(3, 2, 4, 8, 8), 2).shape
+    torch.Size([3, 2, 4, 4, 4])
+    """
+    n, b = x.shape[:2]
+    out = op(x.flatten(0, 1), *args, **kwargs)
+    if isinstance(out, Tensor):
+        return out.unflatten(0, (n, b))
+    return type(out)(o.unflatten(0, (n, b)) for o in out)
+
+
+def fold_pair(op: Callable[..., Any], x: Tensor, y: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Like `fold`, for an op whose first two tensors are both batched."""
+    return op(x.flatten(0, 1), y.flatten(0, 1), *args, **kwargs).unflatten(0, x.shape[:2])
+
+
+def lane_shape(x: Tensor, size: Any) -> list[int]:
+    """The member's target shape `size` with the lane axis of `x` in front."""
+    return [x.shape[0], *size]

@@ -1,0 +1,94 @@
+"""The result of widening: a pure function of (states, inputs), for any number of lanes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from .fallbacks import LaneValues
+
+
+@dataclass
+class Row:
+    """One node of the member's graph and what became of it."""
+
+    path: str
+    op: str
+    how: str  # 'rule', 'shared', 'vmap' or 'loop'
+    strategy: str = ""
+    why: str = ""
+    ms: float | None = None
+    nodes: list[str] = field(default_factory=list)  # the lane graph's nodes that do it
+
+
+@dataclass
+class LaneGraph:
+    """`graph(states, inputs, n)`: the members' forward for n lanes at once.
+
+    `states` maps a member's tensor path to that tensor, stacked `[n, ...]` where `wide_states` says so and
+    without lane axis elsewhere; it may come from stacked parameters, from a differentiable stack of the
+    members' own, or from anywhere. Besides its result the graph writes exactly the states in `writes`, in
+    place, as the members' forward does. Nothing else is kept between calls.
+    """
+
+    module: fx.GraphModule
+    feeds: list[tuple[str, str]]  # what each placeholder stands for: (kind, key)
+    wide_states: frozenset[str]
+    wide_inputs: tuple[bool, ...]
+    writes: frozenset[str]
+    lane_data: dict[str, Any]  # per-lane numbers and constants made while tracing, for all N lanes
+    rows: list[Row]
+
+    def __call__(
+        self,
+        states: Mapping[str, Any],
+        inputs: Sequence[Any],
+        n: int,
+        lanes: slice | None = None,
+        rng: Any = None,
+    ) -> tuple[Any, ...]:
+        """Output tensors, each `[n, ...]`. `lanes` says which of the N lanes `states` holds (all if None)."""
+        return self.module(*self.arguments(states, inputs, n, lanes, rng))
+
+    def arguments(
+        self,
+        states: Mapping[str, Any],
+        inputs: Sequence[Any],
+        n: int,
+        lanes: slice | None = None,
+        rng: Any = None,
+    ) -> list[Any]:
+        arguments: list[Any] = []
+        for kind, key in self.feeds:
+            if kind == "state":
+                arguments.append(states[key])
+            elif kind == "input":
+                arguments.append(inputs[int(key)])
+            elif kind == "n":
+                arguments.append(n)
+            elif kind == "rng":
+                arguments.append(rng)
+            else:
+                data = self.lane_data[f"{kind}:{key}"]
+                arguments.append(data if lanes is None else data[lanes])
+        return arguments
+
+    @property
+    def coverage(self) -> float:
+        """The share of the member's nodes that run by an own rule or once for all lanes."""
+        own = sum(row.how in ("rule", "shared") for row in self.rows)
+        return own / len(self.rows) if self.rows else 1.0
+
+    @property
+    def code(self) -> str:
+        return self.module.code
+
+
+def scalar_data(name: str, values: tuple[Any, ...]) -> dict[str, Any]:
+    """The two forms in which a lane graph may ask for per-lane Python numbers."""
+    return {
+        f"scalar:{name}": torch.tensor(values, dtype=torch.float64),
+        f"scalar_values:{name}": LaneValues(values),
+    }

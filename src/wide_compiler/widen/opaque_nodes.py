@@ -1,0 +1,81 @@
+"""Calls that capture kept whole, in the lane graph: a registered wide module, or the callable per lane."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..capture import OpaqueCall, canonical_names, slots
+from .builder import Val
+from .per_lane import lent
+
+
+def is_registered(walk: Any, call: OpaqueCall) -> bool:
+    return bool(call.path) and isinstance(walk.states.get(call.path), nn.Module)
+
+
+def widen_call(walk: Any, call: OpaqueCall, tensors: list[Val], sizes: list[Any]) -> Val:
+    """Emit one call kept whole. The result is a tuple of wide tensors."""
+    builder = walk.builder
+    if is_registered(walk, call):
+        module = Val(walk.feed("state", call.path), walk.states[call.path], wide=True)
+        wide_tensors = [builder.wide(t) for t in tensors]
+        return builder.call(_registered(call), module, wide_tensors, sizes)
+    flags = tuple(t.wide for t in tensors)
+    if not call.path:
+        return builder.call(_function_per_lane(call, flags), builder.n, tensors, sizes)
+    members = Val(walk.feed("state", MEMBERS), walk.states[MEMBERS], wide=True)
+    names = _state_names(walk.states[MEMBERS][0], call.path)
+    states = {inner: walk.state(canonical) for inner, canonical in names.items()}
+    wide = {inner: state.wide for inner, state in states.items()}
+    return builder.call(_module_per_lane(call, flags, wide), members, states, tensors, sizes)
+
+
+MEMBERS = "<members>"  # the states' key for the N members' skeletons
+
+
+def _state_names(member: nn.Module, path: str) -> dict[str, str]:
+    """Tensor path inside the submodule -> its canonical path in the member."""
+    names = canonical_names(member)
+    return {slot.path: names[f"{path}.{slot.path}"] for slot in slots(member.get_submodule(path))}
+
+
+def _registered(call: OpaqueCall) -> Callable[..., Any]:
+    def run_registered(module: nn.Module, tensors: list[Tensor], sizes: list[int]) -> tuple[Tensor, ...]:
+        return tuple(call.run(module, tensors, sizes))
+
+    return _named(run_registered, call)
+
+
+def _function_per_lane(call: OpaqueCall, wide: tuple[bool, ...]) -> Callable[..., Any]:
+    def run_per_lane(n: int, tensors: list[Tensor], sizes: list[int]) -> tuple[Tensor, ...]:
+        lanes = [call.run(call.function, _pick(tensors, wide, i), sizes) for i in range(n)]
+        return tuple(torch.stack(column) for column in zip(*lanes, strict=True))
+
+    return _named(run_per_lane, call)
+
+
+def _module_per_lane(
+    call: OpaqueCall, wide: tuple[bool, ...], wide_states: dict[str, bool]
+) -> Callable[..., Any]:
+    def run_per_lane(
+        members: tuple[nn.Module, ...], states: dict[str, Tensor], tensors: list[Tensor], sizes: list[int]
+    ) -> tuple[Tensor, ...]:
+        lanes = []
+        for i, member in enumerate(members):
+            module = member.get_submodule(call.path)
+            with lent(module, lambda p, i=i: states[p][i] if wide_states[p] else states[p]):  # type: ignore[misc]
+                lanes.append(call.run(module.forward, _pick(tensors, wide, i), sizes))
+        return tuple(torch.stack(column) for column in zip(*lanes, strict=True))
+
+    return _named(run_per_lane, call)
+
+
+def _pick(tensors: list[Tensor], wide: tuple[bool, ...], lane: int) -> list[Tensor]:
+    return [t[lane] if w else t for t, w in zip(tensors, wide, strict=True)]
+
+
+def _named(function: Callable[..., Any], call: OpaqueCall) -> Callable[..., Any]:
+    function.__name__ = function.__qualname__ = f"{function.__name__}_{call.name}"
+    return function

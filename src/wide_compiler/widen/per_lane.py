@@ -1,0 +1,36 @@
+"""Running a member's own Python for one lane, on that lane's slices of the stacked state."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..capture import slots
+
+
+@contextlib.contextmanager
+def lent(module: nn.Module, tensor_of: Callable[[str], Tensor]) -> Iterator[None]:
+    """While active, every tensor of `module` is `tensor_of(path)`.
+
+    A buffer the module assigns anew meanwhile is copied back, so that the lane's state follows.
+    """
+    homes = []
+    for slot in list(slots(module)):
+        owner = module.get_submodule(slot.owner)
+        home = {"parameter": owner._parameters, "buffer": owner._buffers, "constant": vars(owner)}[slot.kind]
+        homes.append((home, slot.name, home[slot.name], tensor_of(slot.path)))
+    for home, name, _, borrowed in homes:
+        home[name] = borrowed
+    try:
+        yield
+        for home, name, _, borrowed in homes:
+            if home[name] is not borrowed and isinstance(home[name], Tensor):
+                borrowed.detach().copy_(home[name].detach())
+    finally:
+        for home, name, own, _ in homes:
+            home[name] = own
+
+
+def lane_of(state: Any, wide: bool, lane: int) -> Any:
+    return state[lane] if wide else state

@@ -1,0 +1,76 @@
+"""The rule table: one entry per graph op says how the op is written for lanes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+RuleFunction = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`function(builder, *args, **kwargs)` gets the op's own arguments, graph values wrapped as `Val`."""
+
+    function: RuleFunction
+    lane_scalars: bool = False  # does it take Python numbers that differ by lane (as `LaneScalar`)?
+
+
+RULES: dict[Any, Rule] = {}
+
+
+def rule(*ops: Any, lane_scalars: bool = False) -> Callable[[RuleFunction], RuleFunction]:
+    """Register `function` as the rule of each op: `@rule(aten.linear.default)`."""
+
+    def register(function: RuleFunction) -> RuleFunction:
+        for op in ops:
+            RULES[op] = Rule(function, lane_scalars)
+        return function
+
+    return register
+
+
+@dataclass(frozen=True)
+class _Generic:
+    applies: Callable[[Any], bool]
+    make: Callable[[Any], RuleFunction]
+    lane_scalars: bool
+
+
+_GENERIC: list[_Generic] = []
+
+
+def generic_rule(applies: Callable[[Any], bool], lane_scalars: bool = False) -> Callable[..., Any]:
+    """Register a maker of rules for every op that `applies` accepts and that has no rule of its own."""
+
+    def register(make: Callable[[Any], RuleFunction]) -> Callable[[Any], RuleFunction]:
+        _GENERIC.append(_Generic(applies, make, lane_scalars))
+        return make
+
+    return register
+
+
+def find_rule(op: Any) -> Rule | None:
+    if op in RULES:
+        return RULES[op]
+    for generic in _GENERIC:
+        if generic.applies(op):
+            return Rule(generic.make(op), generic.lane_scalars)
+    return None
+
+
+def overloads(packet: Any, *names: str) -> list[Any]:
+    """The named overloads of an op that this version of PyTorch has; all of them if none is named."""
+    return [getattr(packet, name) for name in (names or packet.overloads()) if hasattr(packet, name)]
+
+
+def ops(*names: str) -> list[Any]:
+    """ATen overloads by name: `ops("softmax.int", "roll")`; a bare name means every overload."""
+    found: list[Any] = []
+    for name in names:
+        packet_name, _, overload = name.partition(".")
+        packet = getattr(torch.ops.aten, packet_name, None)
+        if packet is not None:
+            found += overloads(packet, *([overload] if overload else []))
+    return found

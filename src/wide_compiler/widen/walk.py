@@ -1,0 +1,380 @@
+"""The walk: every node of the captured graph, in order, turned into lane code."""
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from ..capture import OPAQUE, Captured, module_path
+from ..capture.aliases import root_of, roots_written_through_reshape, written_args, written_roots
+from ..capture.cleanup import enter_autocast, exit_autocast
+from . import opaque_nodes
+from .builder import Builder, LaneScalar, Val, is_tensor_val, vals_in
+from .check import check_whole_graph, differs, expected_per_lane, gradients_differ
+from .fallbacks import LaneValues, loop_in_place, loop_over_lanes, vmap_over_lanes
+from .helpers import own_lanes
+from .lane_graph import LaneGraph, Row, scalar_data
+from .rules import Rule, find_rule
+
+
+class WidenFailed(Exception):
+    """No lane graph can be made; the message says why in one line."""
+
+
+class _WidenRoot(Exception):
+    """A wide value is written into a shared one: start again with that root wide."""
+
+    def __init__(self, root: fx.Node):
+        self.root = root
+
+
+@dataclass
+class Probe:
+    """A few lanes with real numbers: what widening evaluates on.
+
+    `states` as a `LaneGraph` takes them, for `n` lanes; `inputs` with a lane axis where `wide_inputs`.
+    """
+
+    n: int
+    states: Mapping[str, Any]
+    inputs: Sequence[Tensor]
+
+
+@dataclass
+class Options:
+    strategies: Mapping[str, str]  # primitive name -> forced strategy
+    allow_per_lane: bool = True
+
+
+def widen(
+    captured: Captured,
+    wide_states: frozenset[str],
+    wide_inputs: tuple[bool, ...],
+    probe: Probe,
+    options: Options | None = None,
+) -> LaneGraph:
+    """The lane graph of `captured`, for states and inputs that are wide where the arguments say so."""
+    walk = _Walk(captured, wide_states, wide_inputs, probe, options or Options({}))
+    devices = {t.device for t in probe.inputs if t.device.type == "cuda"}
+    with torch.no_grad(), torch.random.fork_rng(devices=list(devices)):
+        while True:
+            try:
+                return walk.once()
+            except _WidenRoot as found:
+                if found.root in walk.wide_roots:
+                    raise WidenFailed(f"a write into {found.root} loses its lane axis") from None
+                walk.wide_roots.add(found.root)
+
+
+class _Walk:
+    def __init__(self, captured, wide_states, wide_inputs, probe, options):
+        self.captured: Captured = captured
+        self.wide_states: frozenset[str] = wide_states
+        self.wide_inputs: tuple[bool, ...] = wide_inputs
+        self.probe: Probe = probe
+        self.options: Options = options
+        self.wide_roots: set[fx.Node] = set()
+        self.written = written_roots(captured.graph)
+        self.contiguous = roots_written_through_reshape(captured.graph)
+
+    def once(self) -> LaneGraph:
+        self.graph = fx.Graph()
+        self.module = fx.GraphModule(torch.nn.Module(), self.graph)
+        self.feeds: dict[tuple[str, str], fx.Node] = {}
+        self.rows: list[Row] = []
+        self.env: dict[fx.Node, Any] = {}
+        # What the graph writes is copied first: the probe must leave the lanes as they are.
+        self.states = {
+            path: value.clone() if path in self.captured.writes else value
+            for path, value in self.probe.states.items()
+        }
+        self.builder = Builder(self.graph, self.probe.n, self.feed)
+        self.builder.rng = Val(self.feed("rng", "rng"), None, wide=False)
+        self.builder.strategies = self.options.strategies
+        last_use = _last_uses(self.captured.graph)
+        outputs: Any = None
+        for node in self.captured.graph.nodes:
+            self.builder.meta = {"path": module_path(node)}
+            if node.op == "placeholder":
+                self.env[node] = self._root_ready(node, self._placeholder(node))
+            elif node.op == "output":
+                outputs = [self.builder.wide(self.env[n]) for n in node.args[0]]
+            else:
+                mark = len(self.builder.emitted)
+                self.env[node] = self._root_ready(node, self._compute(node))
+                if self.rows:
+                    self.rows[-1].nodes += [n.name for n in self.builder.emitted[mark:]]
+            for dead in last_use.get(node, ()):
+                if dead.op != "placeholder":
+                    self.env[dead] = _forget(self.env[dead])
+        self.graph.output(tuple(o.node for o in outputs))
+        if self.written:
+            check_whole_graph(self.captured, self.probe, self.wide_states, self.wide_inputs, outputs)
+        return self._finish()
+
+    def _finish(self) -> LaneGraph:
+        lane_data: dict[str, Any] = {}
+        for name, values in self.captured.scalars.items():
+            lane_data |= scalar_data(name, values)
+        for name, tensor in self.captured.lane_constants.items():
+            lane_data[f"lane_constant:{name}"] = tensor
+        self.graph.lint()
+        self.module.recompile()
+        return LaneGraph(
+            module=self.module,
+            feeds=list(self.feeds),
+            wide_states=self.wide_states,
+            wide_inputs=self.wide_inputs,
+            writes=frozenset(self.captured.writes),
+            lane_data=lane_data,
+            rows=self.rows,
+        )
+
+    def feed(self, kind: str, key: str) -> fx.Node:
+        """The placeholder for (kind, key), made on first demand, always before the first computation."""
+        if (kind, key) not in self.feeds:
+            hint = key if kind != "input" else f"input_{key}"
+            compute = next((n for n in self.graph.nodes if n.op != "placeholder"), None)
+            with self.graph.inserting_before(compute) if compute else self.graph.inserting_after():
+                self.feeds[kind, key] = self.graph.placeholder(hint.replace(".", "_") or "member")
+        return self.feeds[kind, key]
+
+    def state(self, path: str) -> Val:
+        return Val(self.feed("state", path), self.states[path], path in self.wide_states)
+
+    def _placeholder(self, node: fx.Node) -> Any:
+        name, captured = node.name, self.captured
+        if name in captured.states:
+            return self.state(captured.states[name])
+        if name in captured.scalars:
+            return LaneScalar(name, LaneValues(captured.scalars[name][: self.probe.n]))
+        if name in captured.lane_constants:
+            value = captured.lane_constants[name][: self.probe.n]
+            return Val(self.feed("lane_constant", name), value, wide=True)
+        if name in captured.constants:
+            self.module.register_buffer(name, captured.constants[name])
+            constant = self.graph.get_attr(name)
+            self.builder.emitted.append(constant)
+            return Val(constant, captured.constants[name], wide=False)
+        index = captured.inputs.index(name)
+        value = Val(self.feed("input", str(index)), self.probe.inputs[index], self.wide_inputs[index])
+        if node in self.written:
+            value = self.builder.call(
+                torch.clone, value, wide=value.wide
+            )  # a caller's input is never written
+        return value
+
+    def _root_ready(self, node: fx.Node, value: Any) -> Any:
+        if not is_tensor_val(value):
+            return value
+        if node in self.wide_roots and not value.wide:
+            if node.name in self.captured.states:
+                raise WidenFailed(
+                    f"{self.captured.states[node.name]} is one tensor for all lanes and lanes write it"
+                )
+            value = self.builder.call(own_lanes, value, self.builder.n)
+        if node in self.contiguous and node.op != "placeholder" and not value.value.is_contiguous():
+            value = self.builder.call(torch.Tensor.contiguous, value, wide=value.wide)
+        return value
+
+    def _compute(self, node: fx.Node) -> Any:
+        args = fx.node.map_arg(node.args, lambda n: _Held(self.env[n]))
+        kwargs = fx.node.map_arg(node.kwargs, lambda n: _Held(self.env[n]))
+        args, kwargs = _release(args), _release(kwargs)
+        if node.target in (enter_autocast, exit_autocast):
+            return self.builder.call(node.target, *args, wide=False)
+        if node.target is operator.getitem:
+            source, index = args
+            if isinstance(source, Val):
+                return self.builder.call(operator.getitem, source, index, wide=source.wide)
+            return source[index]
+        if node.target is OPAQUE:
+            return self._opaque(node, args)
+        vals = vals_in((args, kwargs))
+        if not isinstance(node.target, torch._ops.OpOverload) and not any(is_wide(v) for v in vals):
+            return self.builder.call(node.target, *args, wide=False, **kwargs)  # arithmetic on sizes
+        if is_size(node.target):
+            return find_rule(node.target).function(self.builder, *args)  # type: ignore[union-attr]
+        self.rows.append(Row(module_path(node), str(node.target).removeprefix("aten."), ""))
+        self.builder.strategy = ""
+        result = self._widened(node, args, kwargs, vals)
+        self.rows[-1].strategy = self.builder.strategy
+        return result
+
+    def _widened(self, node: fx.Node, args: Any, kwargs: Any, vals: list[Any]) -> Any:
+        row, op = self.rows[-1], node.target
+        random = is_random(op)
+        if not any(is_wide(v) for v in vals) and not random:
+            row.how = "shared"
+            return self.builder.call(op, *args, wide=False, **kwargs)
+        self._check_writes(node)
+        written = [self.env[n].value for n in written_args(node)]
+        before = [w.clone() for w in written]
+        expected = None if random else expected_per_lane(op, args, kwargs, self.probe.n, written)
+        reasons: list[str] = []
+        rule = find_rule(op)
+        if rule is not None and (rule.lane_scalars or not any(isinstance(v, LaneScalar) for v in vals)):
+            result = self._attempt(rule, node, args, kwargs, expected, written, before, reasons)
+            if result is not None:
+                row.how = "rule"
+                return result
+        elif rule is None:
+            reasons.append("no rule")
+        else:
+            reasons.append("a Python number differs by lane")
+        result = self._vmap(op, args, kwargs, vals, expected, written, before, reasons)
+        if result is not None:
+            row.how, row.why = "vmap", "; ".join(reasons)
+            return result
+        row.how, row.why = "loop", "; ".join(reasons)
+        return self._loop(node, args, kwargs)
+
+    def _attempt(self, rule: Rule, node, args, kwargs, expected, written, before, reasons) -> Any:
+        mark = len(self.builder.emitted)
+        try:
+            result = rule.function(self.builder, *args, **kwargs)
+            problem = (
+                differs(result, expected, self.probe.n, used_results(node)) if expected is not None else None
+            )
+        except Exception as error:
+            result, problem = (
+                None,
+                f"{type(error).__name__}: {str(error).splitlines()[0][:160] if str(error) else ''}",
+            )
+        if problem is None and result is not None:
+            return result
+        reasons.append(f"its rule: {problem or 'declined'}")
+        self._take_back(mark, written, before)
+        return None
+
+    def _take_back(self, mark: int, written: list[Tensor], before: list[Tensor]) -> None:
+        self.builder.undo(mark)
+        for value, old in zip(written, before, strict=True):
+            value.copy_(old)
+
+    def _vmap(self, op, args, kwargs, vals, expected, written, before, reasons) -> Any:
+        if any(isinstance(v, LaneScalar) for v in vals) or written:
+            return None
+        mark = len(self.builder.emitted)
+        flags = wide_flags((args, kwargs))
+        try:
+            result = self.builder.call(vmap_over_lanes, op, flags, *args, **kwargs)
+            problem = differs(result, expected, self.probe.n) if expected is not None else None
+            # vmap is right about values more often than about gradients (padding_idx is one trap).
+            if problem is None and expected is not None:
+                problem = gradients_differ(op, flags, args, kwargs, self.probe.n)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {str(error).splitlines()[0][:160] if str(error) else ''}"
+        if problem is None:
+            return result
+        reasons.append(f"vmap: {problem}")
+        self._take_back(mark, written, before)
+        return None
+
+    def _loop(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        flags = wide_flags((args, kwargs))
+        args, kwargs = self._with_lane_values(args), self._with_lane_values(kwargs)
+        in_place = bool(written_args(node)) and isinstance(args[0], Val)
+        try:
+            return self.builder.call(
+                loop_in_place if in_place else loop_over_lanes,
+                node.target,
+                flags,
+                self.builder.n,
+                *args,
+                **kwargs,
+            )
+        except Exception as error:
+            raise WidenFailed(f"{node.target} cannot run lane by lane: {error}") from error
+
+    def _with_lane_values(self, tree: Any) -> Any:
+        if isinstance(tree, LaneScalar):
+            return self.builder.lane_values(tree)
+        if isinstance(tree, (list, tuple)):
+            return type(tree)(self._with_lane_values(item) for item in tree)
+        if isinstance(tree, dict):
+            return {key: self._with_lane_values(item) for key, item in tree.items()}
+        return tree
+
+    def _check_writes(self, node: fx.Node) -> None:
+        for argument in written_args(node):
+            if not self.env[argument].wide:
+                raise _WidenRoot(root_of(argument))
+
+    def _opaque(self, node: fx.Node, args: Any) -> Any:
+        call = self.captured.calls[args[2]]
+        row = Row(call.path or module_path(node), call.name, "", why=call.why)
+        self.rows.append(row)
+        result = opaque_nodes.widen_call(self, call, args[0], args[1])
+        row.how = "rule" if opaque_nodes.is_registered(self, call) else "loop"
+        row.strategy = "registered" if row.how == "rule" else ""
+        return result
+
+
+class _Held:
+    """Keeps fx from looking inside a value while arguments are mapped."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+
+def _release(tree: Any) -> Any:
+    if isinstance(tree, _Held):
+        return tree.value
+    if isinstance(tree, (list, tuple)):
+        return [_release(x) for x in tree] if isinstance(tree, list) else tuple(_release(x) for x in tree)
+    if isinstance(tree, dict):
+        return {key: _release(item) for key, item in tree.items()}
+    return tree
+
+
+def is_wide(value: Any) -> bool:
+    return isinstance(value, LaneScalar) or value.wide
+
+
+def is_random(op: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(op, "tags", ())
+
+
+def used_results(node: fx.Node) -> set[int] | None:
+    """Which of an op's several results are read at all; None for all."""
+    if node.users and all(user.target is operator.getitem for user in node.users):
+        return {user.args[1] for user in node.users}  # type: ignore[misc]
+    return None
+
+
+def is_size(op: Any) -> bool:
+    """Reads a size: no computation, so it is not counted as one."""
+    return getattr(op, "_schema", None) is not None and op._schema.name.split("::")[-1].startswith("sym_")
+
+
+def wide_flags(tree: Any) -> tuple[bool, ...]:
+    """For each leaf of nested arguments, in order: does it carry lanes?"""
+    if isinstance(tree, (Val, LaneScalar)):
+        return (is_wide(tree),)
+    if isinstance(tree, (list, tuple)):
+        return tuple(f for item in tree for f in wide_flags(item))
+    if isinstance(tree, dict):
+        return tuple(f for item in tree.values() for f in wide_flags(item))
+    return (False,)
+
+
+def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
+    last: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        for used in node.all_input_nodes:
+            last[used] = node
+    uses: dict[fx.Node, list[fx.Node]] = {}
+    for used, node in last.items():
+        uses.setdefault(node, []).append(used)
+    return uses
+
+
+def _forget(value: Any) -> Any:
+    """Drop a probe value that nothing will read, so that widening holds what a forward would hold."""
+    if is_tensor_val(value):
+        value.value = None
+    return value

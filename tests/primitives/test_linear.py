@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from primitives.loop import N, assert_near, check_module, rand
+from wide_compiler.primitives import WideLinear, shared_linear, wide_linear
+
+STRATEGIES = ("auto", *WideLinear.STRATEGIES)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(), (4,), (1,), (2, 3), (2, 3, 2), (0,)])
+def test_module_is_the_loop(strategy: str, bias: bool, shape: tuple[int, ...]) -> None:
+    check_module(WideLinear, lambda: nn.Linear(5, 4, bias=bias), [rand(N, *shape, 5)], strategy)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("n", [1, 2])
+def test_float32_and_one_lane(strategy: str, n: int) -> None:
+    check_module(WideLinear, lambda: nn.Linear(16, 8), [rand(n, 6, 16)], strategy, torch.float32, n=n)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3)])
+def test_shared_input(bias: bool, shape: tuple[int, ...]) -> None:
+    x, w = rand(*shape, 5).requires_grad_(), rand(N, 4, 5).requires_grad_()
+    b = rand(N, 4).requires_grad_() if bias else None
+    got = shared_linear(x, w, b)
+    want = torch.stack([F.linear(x, w[i], None if b is None else b[i]) for i in range(N)])
+    assert_near(got, want)
+    leaves = [x, w] if b is None else [x, w, b]
+    seed = torch.randn_like(want)
+    for a, c in zip(
+        torch.autograd.grad(got, leaves, seed), torch.autograd.grad(want, leaves, seed), strict=True
+    ):
+        assert_near(a, c)
+
+
+def test_non_contiguous_input() -> None:
+    x, w = rand(4, 5, N).permute(2, 0, 1), rand(N, 2, 5)
+    assert_near(wide_linear(x, w), torch.stack([x[i] @ w[i].T for i in range(N)]))
+
+
+def test_complex_and_half() -> None:
+    x, w = torch.randn(N, 4, 5, dtype=torch.complex128), torch.randn(N, 2, 5, dtype=torch.complex128)
+    assert torch.allclose(wide_linear(x, w), torch.stack([F.linear(x[i], w[i]) for i in range(N)]))
+    assert wide_linear(rand(N, 4, 5).bfloat16(), rand(N, 2, 5).bfloat16()).dtype == torch.bfloat16
+
+
+def test_bad_input() -> None:
+    with pytest.raises(ValueError, match=r"lane axis.*x \(2, 4, 5\), weight \(3, 2, 5\)"):
+        wide_linear(rand(2, 4, 5), rand(3, 2, 5))
+    with pytest.raises(
+        ValueError, match="unknown strategy 'fast'; choose one of 'auto', 'einsum', 'sequential'"
+    ):
+        wide_linear(rand(N, 4, 5), rand(N, 2, 5), strategy="fast")
