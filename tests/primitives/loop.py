@@ -14,8 +14,8 @@ from wide_compiler.primitives import WideModule
 
 DEVICE = os.environ.get("WIDE_TEST_DEVICE", "cpu")
 N = 3
-# Relative to the largest value of the tensor.
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
+# Relative to the largest value of the tensor. cuDNN's recurrent cells are not that exact in float32.
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5 if DEVICE == "cpu" else 1e-4}
 
 
 def assert_near(got: Tensor, want: Tensor, what: str = "") -> None:

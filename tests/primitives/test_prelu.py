@@ -19,7 +19,7 @@ def test_a_slope_for_each_channel(shape: tuple[int, ...]) -> None:
 
 
 def test_zero_float32_and_one_lane() -> None:
-    check_module(WidePReLU, lambda: nn.PReLU(4), [torch.zeros(N, 2, 4)])
+    check_module(WidePReLU, lambda: nn.PReLU(4), [0 * rand(N, 2, 4)])
     check_module(WidePReLU, lambda: nn.PReLU(4), [rand(N, 2, 4, 5)], dtype=torch.float32)
     check_module(WidePReLU, lambda: nn.PReLU(4), [rand(1, 1, 4)], n=1)
 

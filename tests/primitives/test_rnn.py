@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
-from primitives.loop import N, assert_near, check_module, make_members, rand
+from primitives.loop import DEVICE, N, assert_near, check_module, make_members, rand
 from wide_compiler.primitives import WideGRU, WideLSTM, WideRNN, wide_gru, wide_lstm, wide_rnn
 
 KINDS: dict[str, tuple[Any, Any]] = {
@@ -72,7 +72,8 @@ def test_lstm_with_a_projection(strategy: str, given: bool, options: dict[str, A
 def test_dropout_between_layers(kind: str, strategy: str) -> None:
     """With probability 1 dropout is not random: only what the second layer makes of zeros is left."""
     check(kind, {"num_layers": 3, "dropout": 1.0}, strategy, (B,), True)
-    check(kind, {"num_layers": 2, "dropout": 0.5}, strategy, (B,), True, train=False)
+    if DEVICE == "cpu":  # cuDNN differentiates in training mode only
+        check(kind, {"num_layers": 2, "dropout": 0.5}, strategy, (B,), True, train=False)
     wide, member = KINDS[kind]
     layer = wide.from_modules(make_members(lambda: member(I, H, num_layers=2, dropout=0.5)), strategy)
     x = rand(N, T, B, I)

@@ -14,9 +14,9 @@ def token_ids(batch: int, length: int = 8) -> Tensor:
 
 
 def ids_and_attention_mask(batch: int) -> tuple[tuple, dict]:
-    """Token ids by keyword, with a mask that hides the end of each sequence."""
+    """Token ids by keyword, padded with 0 at the end, with the mask that says so."""
     mask = (torch.arange(8) < torch.randint(4, 9, (batch, 1))).long()
-    return (), {"input_ids": token_ids(batch), "attention_mask": mask}
+    return (), {"input_ids": token_ids(batch) * mask, "attention_mask": mask}
 
 
 def ids(batch: int) -> tuple[tuple, dict]:
@@ -48,8 +48,9 @@ if importlib.util.find_spec("transformers"):
     import transformers as hf
 
     NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    INIT = {"initializer_range": 0.2}  # large enough for attention that is far from even
     SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    SIZES["initializer_range"] = 0.2  # for attention that is not even
+    SIZES |= INIT
     TEXT = {"vocab_size": 40, "max_position_embeddings": 16}
     GATED = {**SIZES, **TEXT, "num_key_value_heads": 1, "head_dim": 8, "use_cache": False}
     PICTURE = {"image_size": 16, "patch_size": 4}
@@ -65,14 +66,7 @@ if importlib.util.find_spec("transformers"):
 
         def __init__(self):
             super().__init__()
-            sizes = {
-                "dim": 16,
-                "n_layers": 2,
-                "n_heads": 2,
-                "hidden_dim": 32,
-                "initializer_range": 0.2,
-                **TEXT,
-            }
+            sizes = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32, **TEXT, **INIT}
             no_dropout = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
             config = hf.DistilBertConfig(**sizes, **no_dropout, num_labels=3)
             self.classifier = hf.DistilBertForSequenceClassification(config)
@@ -89,16 +83,9 @@ if importlib.util.find_spec("transformers"):
     @zoo_case("hf_gpt2", ids, "hf")
     def gpt2():
         """GPT2LMHeadModel: tied embedding and head, Conv1D layers."""
-        sizes = {
-            "vocab_size": 40,
-            "n_positions": 16,
-            "n_embd": 16,
-            "n_layer": 2,
-            "n_head": 2,
-            "initializer_range": 0.2,
-        }
+        sizes = {"vocab_size": 40, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2, **INIT}
         no_dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-        config = hf.GPT2Config(**sizes, **no_dropout, use_cache=False)
+        config = hf.GPT2Config(**sizes, **no_dropout, use_cache=False, bos_token_id=1, eos_token_id=2)
         return hf.GPT2LMHeadModel(config)
 
     @zoo_case("hf_llama", ids, "hf")
@@ -161,7 +148,7 @@ if importlib.util.find_spec("transformers"):
 
         def __init__(self):
             super().__init__()
-            text = {**SIZES, **TEXT, "eos_token_id": 2, "projection_dim": 16}
+            text = {**SIZES, **TEXT, "bos_token_id": 1, "eos_token_id": 2, "projection_dim": 16}
             vision = {**SIZES, **PICTURE, "projection_dim": 16}
             self.clip = hf.CLIPModel(hf.CLIPConfig(text_config=text, vision_config=vision, projection_dim=16))
 
@@ -180,6 +167,5 @@ if importlib.util.find_spec("transformers"):
     def swin():
         """SwinModel: shifted windows, relative position biases, patch merging."""
         windows = {"image_size": 16, "patch_size": 2, "window_size": 4, "depths": [2, 1], "num_heads": [2, 2]}
-        return hf.SwinModel(
-            hf.SwinConfig(**windows, **NO_DROPOUT, embed_dim=8, initializer_range=0.2, drop_path_rate=0.0)
-        )
+        config = hf.SwinConfig(**windows, **NO_DROPOUT, **INIT, embed_dim=8, drop_path_rate=0.0)
+        return hf.SwinModel(config)

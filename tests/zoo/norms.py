@@ -10,17 +10,18 @@ from .convs import random_input
 
 @zoo_case("batch_norm1d", random_input(4, 12))
 def batch_norm1d():
-    """Batch norm over signals, then over plain vectors; a large eps and no affine part in the last one."""
+    """Batch norm over signals, then over plain vectors; no affine part in the last one."""
     return nn.Sequential(
-        nn.Conv1d(4, 8, 3, padding=1),
+        nn.Conv1d(4, 8, 3, padding=1, bias=False),
         nn.BatchNorm1d(8, eps=1e-3),
         nn.ReLU(),
         nn.Flatten(),
         nn.Linear(96, 16, bias=False),
         nn.BatchNorm1d(16, momentum=0.3),
         nn.ReLU(),
-        nn.Linear(16, 6),
+        nn.Linear(16, 6, bias=False),
         nn.BatchNorm1d(6, affine=False),
+        nn.Linear(6, 3),
     )
 
 
@@ -31,7 +32,7 @@ def batch_norm3d():
         nn.Conv3d(2, 6, 3, padding=1, bias=False),
         nn.BatchNorm3d(6),
         nn.ReLU(inplace=True),
-        nn.Conv3d(6, 4, 1),
+        nn.Conv3d(6, 4, 1, bias=False),
         nn.BatchNorm3d(4, track_running_stats=False),
         nn.AdaptiveAvgPool3d(1),
         nn.Flatten(),
@@ -45,7 +46,7 @@ class CumulativeBatchNorm(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.conv = nn.Conv2d(3, 8, 3)
+        self.conv = nn.Conv2d(3, 8, 3, bias=False)
         self.bn = nn.BatchNorm2d(8, momentum=None)
         self.head = nn.Linear(8, 4)
 
@@ -61,7 +62,7 @@ class FrozenBatchNorm(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(3, 8, 3, stride=2, bias=False)
         self.frozen = nn.BatchNorm2d(8)
-        self.conv = nn.Conv2d(8, 8, 3)
+        self.conv = nn.Conv2d(8, 8, 3, bias=False)
         self.live = nn.BatchNorm2d(8)
         self.head = nn.Linear(8, 4)
         nn.init.normal_(self.frozen.running_mean, std=0.3)
@@ -105,7 +106,7 @@ def group_norm():
         nn.Conv2d(12, 8, 3, stride=2),
         nn.GroupNorm(1, 8, eps=1e-3),
         nn.GELU(),
-        nn.Conv2d(8, 8, 1),
+        nn.Conv2d(8, 8, 1, bias=False),
         nn.GroupNorm(8, 8, affine=False),
         nn.Conv2d(8, 2, 1),
     )
@@ -118,8 +119,10 @@ class StyleTransfer(nn.Module):
     def __init__(self):
         super().__init__()
         self.pad = nn.ReflectionPad2d(1)
-        self.enter = nn.Sequential(nn.Conv2d(3, 8, 3), nn.InstanceNorm2d(8, affine=True), nn.ReLU())
-        self.residual = nn.Sequential(nn.Conv2d(8, 8, 3), nn.InstanceNorm2d(8), nn.ReLU(inplace=True))
+        self.enter = nn.Sequential(
+            nn.Conv2d(3, 8, 3, bias=False), nn.InstanceNorm2d(8, affine=True), nn.ReLU()
+        )
+        self.residual = nn.Sequential(nn.Conv2d(8, 8, 3, bias=False), nn.InstanceNorm2d(8), nn.ReLU())
         self.leave = nn.Conv2d(8, 3, 1)
 
     def forward(self, image):
@@ -131,7 +134,7 @@ class StyleTransfer(nn.Module):
 def instance_norm1d_running_stats():
     """Instance norm that keeps running statistics and uses them in eval."""
     return nn.Sequential(
-        nn.Conv1d(4, 8, 5, padding=2),
+        nn.Conv1d(4, 8, 5, padding=2, bias=False),
         nn.InstanceNorm1d(8, affine=True, track_running_stats=True, momentum=0.2),
         nn.ReLU(),
         nn.Conv1d(8, 3, 3),
@@ -148,11 +151,13 @@ class RmsNormMlp(nn.Module):
         self.gate_and_value = nn.Linear(12, 48, bias=False)
         self.project = nn.Linear(24, 12, bias=False)
         self.final_scale = nn.Parameter(torch.ones(12))
+        self.head = nn.Linear(12, 4)
 
     def forward(self, x):
         gate, value = self.gate_and_value(self.norm(x)).chunk(2, dim=-1)
         x = x + self.project(F.silu(gate) * value)
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.final_scale
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.final_scale
+        return self.head(x)
 
 
 @zoo_case("local_response_norm", random_input(3, 12, 12))

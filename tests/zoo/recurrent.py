@@ -87,9 +87,7 @@ def rnn_relu():
     return RnnRegressor("relu", layers=1)
 
 
-@zoo_case(
-    "lstm_time_first_given_state", lambda batch: ((torch.randn(batch, 6, 4), torch.randn(batch, 3)), {})
-)
+@zoo_case("lstm_time_first_with_state", lambda batch: ((torch.randn(batch, 6, 4), torch.randn(batch, 3)), {}))
 class ConditionedLstm(nn.Module):
     """A time-first LSTM that starts from a state computed from a condition."""
 
@@ -176,7 +174,7 @@ class ConvLstm(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.conv = nn.Sequential(nn.Conv1d(4, 8, 5, stride=2), nn.BatchNorm1d(8), nn.ReLU())
+        self.conv = nn.Sequential(nn.Conv1d(4, 8, 5, stride=2, bias=False), nn.BatchNorm1d(8), nn.ReLU())
         self.lstm = nn.LSTM(8, 12, num_layers=2, batch_first=True, proj_size=6)
         self.head = nn.Linear(6, 3)
 

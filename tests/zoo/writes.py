@@ -171,7 +171,9 @@ class ScatterOneHot(nn.Module):
         self.encode, self.step = nn.Linear(8 + 5, 12), nn.Linear(12, 12)
 
     def forward(self, x, label):
-        one_hot = torch.zeros(x.size(0), 5, dtype=x.dtype).scatter_(1, label.unsqueeze(1), 1.0)
+        one_hot = torch.zeros(x.size(0), 5, dtype=x.dtype, device=x.device).scatter_(
+            1, label.unsqueeze(1), 1.0
+        )
         state = self.encode(torch.cat([x, one_hot], dim=1))
         total = torch.zeros_like(state)
         for i in range(3):

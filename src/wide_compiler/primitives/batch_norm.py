@@ -60,6 +60,8 @@ def wide_batch_norm(
 
 
 class _WideBatchNorm(WideModule):
+    kernel = staticmethod(wide_batch_norm)
+
     CONFIG = ("num_features", "eps", "momentum", "affine", "track_running_stats")
     STRATEGIES = ("wide",)
 
@@ -77,7 +79,7 @@ class _WideBatchNorm(WideModule):
             self.num_batches_tracked.add_(1)
             if self.momentum is None:  # cumulative average; the lanes may have seen different counts
                 momentum = self.num_batches_tracked.to(torch.float64).reciprocal()
-        return wide_batch_norm(
+        return self.kernel(
             x,
             self.weight,
             self.bias,
@@ -91,8 +93,6 @@ class _WideBatchNorm(WideModule):
 
 class WideBatchNorm1d(_WideBatchNorm):
     """N `nn.BatchNorm1d` layers: `[N, B, C]` or `[N, B, C, L]`."""
-
-    kernel = staticmethod(wide_batch_norm)
 
     MEMBER = nn.BatchNorm1d
     DIMS = (3, 4)

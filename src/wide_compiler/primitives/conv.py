@@ -192,6 +192,8 @@ def pad_spatial(x: Tensor, pads: Sequence[int], mode: str) -> Tensor:
 
 
 class _WideConv(WideModule):
+    kernel = staticmethod(wide_conv)
+
     CONFIG = (
         "in_channels",
         "out_channels",
@@ -215,15 +217,13 @@ class _WideConv(WideModule):
         if self.padding_mode != "zeros":
             x = pad_spatial(x, self._reversed_padding_repeated_twice, self.padding_mode)
             padding = 0
-        return wide_conv(
+        return self.kernel(
             x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups, self.strategy
         )
 
 
 class WideConv1d(_WideConv):
     """N `nn.Conv1d` layers: `[N, B, C, L]`."""
-
-    kernel = staticmethod(wide_conv)
 
     MEMBER = nn.Conv1d
     STRATEGIES = ("grouped", "sequential")
@@ -245,6 +245,8 @@ class WideConv3d(_WideConv):
 
 
 class _WideConvTranspose(WideModule):
+    kernel = staticmethod(wide_conv_transpose)
+
     CONFIG = (
         "in_channels",
         "out_channels",
@@ -283,7 +285,7 @@ class _WideConvTranspose(WideModule):
         `output_size` is the spatial size of the result where the stride leaves it open, as in torch.
         """
         self.check_input(x)
-        return wide_conv_transpose(
+        return self.kernel(
             x,
             self.weight,
             self.bias,
@@ -298,8 +300,6 @@ class _WideConvTranspose(WideModule):
 
 class WideConvTranspose1d(_WideConvTranspose):
     """N `nn.ConvTranspose1d` layers: `[N, B, C, L]`."""
-
-    kernel = staticmethod(wide_conv_transpose)
 
     MEMBER = nn.ConvTranspose1d
     STRATEGIES = ("grouped", "sequential")

@@ -6,7 +6,8 @@ An index must never reach another lane's rows. With lane n's rows at `n*V ... n*
 lane 0 or -1 of lane 1 would be a valid row of the big table, so every index outside `[0, V)` is sent to
 row N*V, which no table has: torch's own lookup then refuses it, as an IndexError on the CPU and as a
 device-side assertion on CUDA, exactly as it does for one `nn.Embedding`. Nothing waits for the device
-and nothing branches on data, so the same code compiles.
+and nothing branches on data, so the same code compiles (compiled for the CPU, the refusal is the
+compiler's own RuntimeError).
 """
 
 from __future__ import annotations

@@ -1,0 +1,120 @@
+"""The demo's two ways to train the same networks: all at once, and one after another."""
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+import wide_compiler
+
+from .demo_data import Data, gaussian_loss
+
+LEARNING_RATE = 5e-3
+WIDTH = 64
+
+
+class Net(nn.Module):
+    """x -> the mean and the log-variance of y."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(1, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, 2)
+        # Steeper than PyTorch's own, so that lanes begin, and in the gap remain, different.
+        nn.init.uniform_(self.first.weight, -2.0, 2.0)
+        nn.init.uniform_(self.first.bias, -4.0, 4.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.second(torch.tanh(self.first(x)))))
+
+
+def make_nets(lanes: int, seed: int) -> list[Net]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return [Net() for _ in range(lanes)]
+
+
+@dataclass
+class WideRun:
+    """`losses` is `[steps, lanes]`; `compile_seconds` is part of `seconds`."""
+
+    model: wide_compiler.WideModel
+    losses: Tensor
+    seconds: float
+    compile_seconds: float
+
+
+def train_wide(nets: Sequence[Net], data: Data, steps: int, tell: Callable[[int, Tensor], None]) -> WideRun:
+    """All lanes at once; `tell(step, losses by lane)` now and then."""
+    start = time.perf_counter()
+    wide = wide_compiler.compile(nets, data.lane_x[0])
+    compiled = time.perf_counter()
+    optimizer = torch.optim.Adam(wide.parameters(), lr=LEARNING_RATE)
+    history = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        losses = gaussian_loss(wide.stacked(data.lane_x), data.lane_y).mean(dim=1)
+        losses.sum().backward()  # the sum, not the mean: every lane gets the gradient it would get alone
+        optimizer.step()
+        history.append(losses.detach())
+        if step % 10 == 0 or step == steps - 1:
+            tell(step + 1, history[-1])
+    end = time.perf_counter()
+    return WideRun(wide, torch.stack(history), end - start, compiled - start)
+
+
+@dataclass
+class LoopRun:
+    """The networks that were trained before time was up, which may be all of them."""
+
+    nets: list[Net]
+    seconds: float
+
+    def seconds_for(self, lanes: int) -> float:
+        """What all lanes take: measured, or from the lanes that were trained, each the same work."""
+        return self.seconds * lanes / len(self.nets)
+
+
+def train_loop(
+    nets: Sequence[Net], data: Data, steps: int, budget: float, tell: Callable[[int, float], None]
+) -> LoopRun:
+    """One net after another, stopping after the net in which `budget` seconds are spent."""
+    start = time.perf_counter()
+    trained: list[Net] = []
+    for lane, net in enumerate(nets):
+        trained.append(copy.deepcopy(net))
+        loss = train_one(trained[-1], data.lane_x[lane], data.lane_y[lane], steps)
+        tell(lane + 1, loss)
+        if time.perf_counter() - start > budget:
+            break
+    return LoopRun(trained, time.perf_counter() - start)
+
+
+def train_one(net: Net, x: Tensor, y: Tensor, steps: int) -> float:
+    """The plain training loop of one network; its last loss."""
+    optimizer = torch.optim.Adam(net.parameters(), lr=LEARNING_RATE)
+    loss = torch.zeros(())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = gaussian_loss(net(x), y).mean()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
+def warm_up(nets: Sequence[Net], data: Data) -> None:
+    """One step of both ways, so that neither pays for what PyTorch loads at its first use."""
+    first = Data(data.x, data.y, data.lane_x[:2], data.lane_y[:2])
+    train_wide(nets[:2], first, 1, lambda step, losses: None)
+    train_loop(nets[:1], first, 1, 0.0, lambda lane, loss: None)
+
+
+@torch.no_grad()
+def largest_difference(wide: wide_compiler.WideModel, nets: Sequence[Net], x: Tensor) -> float:
+    """Between the predictions of `nets` and of the first as many lanes, relative to the largest prediction."""
+    alone = torch.stack([net(x) for net in nets])
+    together = wide.shared(x)[: len(nets)]
+    return ((together - alone).abs().max() / alone.abs().max()).item()
