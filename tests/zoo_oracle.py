@@ -9,7 +9,9 @@ from zoo import Case
 import wide_compiler
 
 
-def make_models(case: Case, n: int, train: bool = False, dtype: torch.dtype = torch.float32) -> list[nn.Module]:
+def make_models(
+    case: Case, n: int, train: bool = False, dtype: torch.dtype = torch.float32
+) -> list[nn.Module]:
     """N fresh members; for training with every dropout off, so that two runs can be compared."""
     torch.manual_seed(sum(map(ord, case.name)))
     models = [case.make().to(dtype).train(train) for _ in range(n)]
@@ -27,7 +29,9 @@ def dropout_off(model: nn.Module) -> None:
             module.dropout = 0.0
 
 
-def make_inputs(case: Case, batch: int, n: int, dtype: torch.dtype = torch.float32) -> list[tuple[tuple, dict]]:
+def make_inputs(
+    case: Case, batch: int, n: int, dtype: torch.dtype = torch.float32
+) -> list[tuple[tuple, dict]]:
     def cast(x):
         return x.to(dtype) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
 

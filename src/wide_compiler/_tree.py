@@ -36,3 +36,22 @@ def argument_paths(args: tuple, kwargs: dict) -> list[str]:
     """Leaf paths as a caller reads them: `argument 0`, `argument 'mask'['key']`."""
     paths = [f"argument {i}{p}" for i, a in enumerate(args) for p in leaf_paths(a)]
     return paths + [f"argument {k!r}{p}" for k in sorted(kwargs) for p in leaf_paths(kwargs[k])]
+
+
+def signature(tree: Any) -> Any:
+    """A hashable picture of a pytree: its structure, and its leaves other than tensors.
+
+    Written as plain recursion, because `torch.compile` can follow that where it cannot hash a `TreeSpec`.
+    """
+    if isinstance(tree, torch.Tensor):
+        return "tensor"
+    if tree is None or isinstance(tree, (bool, int, float, str)):
+        return (type(tree).__name__, tree)
+    if type(tree) in (list, tuple):
+        return (type(tree).__name__, *[signature(item) for item in tree])
+    if type(tree) is dict:
+        return ("dict", *[(key, signature(item)) for key, item in tree.items()])
+    leaves, spec = flatten(tree)
+    if len(leaves) == 1 and leaves[0] is tree:
+        return repr(tree)
+    return (repr(spec), *[signature(leaf) for leaf in leaves])

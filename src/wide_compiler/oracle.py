@@ -16,7 +16,11 @@ Arguments = tuple[tuple, dict]
 
 @dataclass
 class Difference:
-    """One tensor compared: `error` is absolute, `scale` the largest number the loop gives."""
+    """One tensor compared: `error` is absolute, `scale` the largest number the loop gives.
+
+    Where that number is tiny beside the lane's other tensors of its kind (the gradient of a bias in front of
+    a norm is rounding noise around zero), `scale` is a ten-thousandth of the largest of those instead.
+    """
 
     what: str  # 'output', 'gradient', 'buffer', 'parameter after a step'
     path: str
@@ -126,7 +130,16 @@ def compare(
             if learning_rate:
                 torch.optim.SGD(member.parameters(), lr=learning_rate).step()
             _compare_members(report, lane, wide, member, learning_rate)
+    _raise_tiny_scales(report.differences)
     return report
+
+
+def _raise_tiny_scales(differences: list[Difference]) -> None:
+    largest: dict[tuple[str, int], float] = {}
+    for d in differences:
+        largest[d.what, d.lane] = max(d.scale, largest.get((d.what, d.lane), 0.0))
+    for d in differences:
+        d.scale = max(d.scale, 1e-4 * largest[d.what, d.lane])
 
 
 def _each(wide: Any, per_lane: Sequence[Any]) -> list[Any]:

@@ -26,7 +26,9 @@ class Case:
 CASES: dict[str, Case] = {}
 
 
-def zoo_case(name: str, inputs: Inputs, *tags: str) -> Callable[[Callable[[], nn.Module]], Callable[[], nn.Module]]:
+def zoo_case(
+    name: str, inputs: Inputs, *tags: str
+) -> Callable[[Callable[[], nn.Module]], Callable[[], nn.Module]]:
     """Register a maker (a function or a module class that takes no arguments) under `name`."""
 
     def register(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:

@@ -20,6 +20,8 @@ _DROPPED = {
     "sym_constrain_range",
     "sym_constrain_range_for_size",
 }
+# A lane's slice of a wide value may have other strides than the member's value had.
+_AS_RESHAPE = {aten.view.default, aten._unsafe_view.default}
 _REGIONS = {"wrap_with_set_grad_enabled", "wrap_with_autocast", "tag_activation_checkpoint"}
 enter_autocast = torch.amp.autocast_mode._enter_autocast
 exit_autocast = torch.amp.autocast_mode._exit_autocast
@@ -54,6 +56,8 @@ def _inline(module: fx.GraphModule, graph: fx.Graph, env: dict[fx.Node, Any]) ->
             env[node] = env[node.args[0]][node.args[1]]
         else:
             env[node] = graph.node_copy(node, lambda n: env[n])
+            if node.target in _AS_RESHAPE:
+                env[node].target = aten.reshape.default
     raise AssertionError("a graph without output")
 
 

@@ -1,6 +1,6 @@
 """torch.export of one member, through a wrapper that takes a flat tuple of tensors.
 
-Non-strict, training IR, every dim of every input dynamic where the model lets it be. Linear, convolutions,
+Non-strict, training IR, dims dynamic where asked for and where the model lets them be. Linear, convolutions,
 attention, norms, embeddings and RNNs stay whole ops in this IR.
 """
 
@@ -10,7 +10,7 @@ import io
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -76,9 +76,15 @@ def _python_state(member: nn.Module) -> dict[str, Any]:
 
 
 def export_member(
-    member: nn.Module, leaves: list[Any], spec: _tree.TreeSpec, kept: dict[str, str]
+    member: nn.Module,
+    leaves: list[Any],
+    spec: _tree.TreeSpec,
+    kept: dict[str, str],
+    dynamic: Sequence[set[int]],
 ) -> Captured:
     """Capture `member` at the given input leaves; modules in `kept` (path -> why) stay one node.
+
+    `dynamic[i]` are the dims of tensor i that are left free where the model lets them be.
 
     A submodule that cannot be traced is added to `kept` and the capture starts again; only when the
     member's own forward is the culprit does this raise `CaptureFailed`.
@@ -91,7 +97,7 @@ def export_member(
         try:
             with recorder.active(member), _watch_failures(member, failures), _watch_grad_mode() as grad_reads:
                 flat = _Flat(member, leaves, spec)
-                exported = _export(flat, dynamic=real_shapes is None)
+                exported = _export(flat, dynamic if real_shapes is None else None)
             captured = _read(flat, exported, recorder)
             captured.reads_grad_mode = bool(grad_reads)
             return captured
@@ -112,14 +118,22 @@ def export_member(
         real_shapes = watch_real_shapes(member, kept, lambda a=args, k=kwargs: member(*a, **k))
 
 
-def _export(flat: _Flat, dynamic: bool) -> torch.export.ExportedProgram:
+def _export(flat: _Flat, dynamic: Sequence[set[int]] | None) -> torch.export.ExportedProgram:
     # Copies, because export leaves marks about dynamic dims on the tensors it is given.
     tensors = tuple(leaf.detach().clone() for leaf in flat.leaves if isinstance(leaf, Tensor))
-    automatic = tuple(dict.fromkeys(range(t.dim()), Dim.AUTO) for t in tensors)
+    shapes = None
+    if dynamic is not None:
+        shapes = {
+            "tensors": tuple(
+                {d: _dim(d in dims) for d in range(t.dim())} for t, dims in zip(tensors, dynamic, strict=True)
+            )
+        }
     with _quiet(), torch.enable_grad():
-        return torch.export.export(
-            flat, tensors, dynamic_shapes={"tensors": automatic} if dynamic else None, strict=False
-        )
+        return torch.export.export(flat, tensors, dynamic_shapes=shapes, strict=False)
+
+
+def _dim(free: bool) -> Any:
+    return Dim.AUTO if free else Dim.STATIC
 
 
 def _read(flat: _Flat, exported: torch.export.ExportedProgram, recorder: Recorder) -> Captured:

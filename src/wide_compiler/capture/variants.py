@@ -42,7 +42,8 @@ class _Comparison:
     def __init__(self, a: nn.Module, b: nn.Module):
         # Tensors that are state are stacked per lane, so their values may differ freely.
         self.state = {id(slot.tensor) for model in (a, b) for slot in slots(model)}
-        self.seen: set[tuple[int, int]] = set()
+        # Pairs being compared, kept alive: the id of a dead object may be given to a new one.
+        self.seen: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def alike(self, a: Any, b: Any) -> bool:
         if a is b or (id(a), id(b)) in self.seen:
@@ -53,7 +54,7 @@ class _Comparison:
             return False
         if isinstance(a, _ATOMS):
             return bool(a == b) or repr(a) == repr(b)
-        self.seen.add((id(a), id(b)))
+        self.seen[id(a), id(b)] = (a, b)
         return self._alike_inside(a, b)
 
     def _alike_inside(self, a: Any, b: Any) -> bool:

@@ -68,8 +68,8 @@ def test(model: ModelNames = None, lanes: Lanes = 4) -> None:
 def trace(model: ModelName = "mlp", lanes: Lanes = 4) -> None:
     """Show the graph of one member, the graph of all lanes, and what became of every node.
 
-    A node runs by its own rule, once for all lanes (shared), under vmap, or in a loop over lanes; the last two
-    say why.
+    A node runs by its own rule, once for all lanes (shared), under vmap, or in a loop over lanes; the
+    last two say why.
 
     **Examples**
 
@@ -111,8 +111,9 @@ def demo(
 ) -> None:
     """Train an ensemble of 64 networks at once, then one after another, and compare.
 
-    Both sides start from the same weights, see the same data and take the same steps. The time of each, how far
-    their predictions are apart, and a picture of the ensemble's uncertainty. Under a minute on two CPU cores.
+    Both sides start from the same weights, see the same data and take the same steps. Shown are the time of
+    each, how far their predictions are apart, and, as a picture, what the ensemble knows and does not know.
+    It takes less than a minute on two CPU cores.
 
     **Examples**
 

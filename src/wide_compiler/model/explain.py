@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
-from .. import _tree
 from ..widen import Row
 from .program import WideProgram
 
@@ -118,16 +117,3 @@ def summarize(model: Any) -> str:
         note = "" if place.path in model.wide_states else "  (shared)"
         lines.append(f"    {place.path:<32} {tuple(place.tensor.shape)}{note}")
     return "\n".join(lines)
-
-
-def sample_leaves(sample: tuple[tuple, dict], wide: tuple[bool, ...], lanes: int) -> tuple[list[Any], Any]:
-    """The sample's leaves, spread over lanes where `wide`; odd lanes get the batch turned round."""
-    leaves, spec = _tree.flatten(sample)
-    flags = iter(wide)
-    return [(_spread(x, lanes) if next(flags) else x) if isinstance(x, Tensor) else x for x in leaves], spec
-
-
-def _spread(sample: Tensor, n: int) -> Tensor:
-    if sample.dim() == 0:
-        return sample.expand(n)
-    return torch.stack([sample, sample.flip(0)]).repeat((n + 1) // 2, *([1] * sample.dim()))[:n]

@@ -120,3 +120,30 @@ def _describe(arguments: Any) -> str:
     args, kwargs = arguments
     names = [f"{len(args)} positional"] + [f"{k}=" for k in kwargs]
     return "(" + ", ".join(names) + ")"
+
+
+def sample_leaves(sample: tuple[tuple, dict], wide: tuple[bool, ...], lanes: int) -> tuple[list[Any], Any]:
+    """The sample's leaves, spread over lanes where `wide`; odd lanes get the batch turned round."""
+    leaves, spec = _tree.flatten(sample)
+    flags = iter(wide)
+    return [(_spread(x, lanes) if next(flags) else x) if isinstance(x, Tensor) else x for x in leaves], spec
+
+
+def _spread(sample: Tensor, n: int) -> Tensor:
+    if sample.dim() == 0:
+        return sample.expand(n)
+    return torch.stack([sample, sample.flip(0)]).repeat((n + 1) // 2, *([1] * sample.dim()))[:n]
+
+
+def grown_sample(
+    sample: tuple[tuple, dict], shapes: Any, kinds: Any, wide: tuple[bool, ...], lanes: int
+) -> list[Tensor]:
+    """Tensors of the given member shapes, filled with the sample's own numbers over and over."""
+    grown = []
+    tensors = [leaf for leaf in _tree.flatten(sample)[0] if isinstance(leaf, Tensor)]
+    for tensor, shape, (dtype, device), spread in zip(tensors, shapes, kinds, wide, strict=True):
+        times = [-(-size // max(have, 1)) for size, have in zip(shape, tensor.shape, strict=True)]
+        big = tensor.repeat(times) if times else tensor
+        big = big[tuple(slice(size) for size in shape)].to(device, dtype)
+        grown.append(_spread(big, lanes) if spread else big)
+    return grown

@@ -20,6 +20,7 @@ class Call:
     leaves: list[Any]
     spec: _tree.TreeSpec
     wide: tuple[bool, ...]  # for each tensor leaf
+    signature: Any  # structure and plain leaves, hashable
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -66,7 +67,8 @@ class WideProgram:
         return self.rebuild(outputs)
 
     def _run(self, states: Mapping[str, Any], tensors: Sequence[Tensor], n: int, lanes: Any, rng: Any) -> Any:
-        return (self.runner or self.graph.module)(*self.graph.arguments(states, tensors, n, lanes, rng))
+        runner = self.graph.module if self.runner is None else self.runner
+        return runner(*self.graph.arguments(states, tensors, n, lanes, rng))
 
     def _run_chunks(
         self, states: Mapping[str, Any], call: Call, n: int, chunk: int, rng: Any

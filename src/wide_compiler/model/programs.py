@@ -28,6 +28,7 @@ class Programs:
         self.by_key: dict[Any, Program] = {}
         self.captures: dict[Any, list[Captured]] = {}
         self.latest: Program | None = None
+        self.traced: list[Program] = []  # built while torch.compile was tracing
 
     def clear(self) -> None:
         self.by_key.clear()
@@ -60,7 +61,11 @@ class Programs:
             raise CaptureFailed(
                 f"{len(known)} input shapes already needed a capture each; this one runs as a loop"
             )
-        captured = capture_members(model.skeletons, model.lane_state, call, self.kept)
+        shapes = call.member_shapes
+        captured = capture_members(
+            model.skeletons, model.lane_state, call, self.kept, free_dims(shapes, known)
+        )
+        captured.shapes = shapes
         for path in sorted(captured.writes - model.wide_states):
             model.promote(path)
         for graph_pass in self.passes:
@@ -102,7 +107,11 @@ class Programs:
 
 
 def capture_members(
-    skeletons: Skeletons, lane_state: Callable[[int, str], Tensor], call: Call, kept: dict[str, str]
+    skeletons: Skeletons,
+    lane_state: Callable[[int, str], Tensor],
+    call: Call,
+    kept: dict[str, str],
+    dynamic: list[set[int]],
 ) -> Captured:
     """Capture each variant of the members on its own inputs; zip the graphs into one."""
     variants = []
@@ -110,8 +119,20 @@ def capture_members(
         lane = skeletons.variant_of_lane.index(variant)
         member = materialize(skeletons.variants[variant], lambda path, i=lane: lane_state(i, path).clone())  # type: ignore[misc]
         leaves, spec = _tree.flatten(call.for_lane(0))
-        variants.append(export_member(member, leaves, spec, kept))
+        variants.append(export_member(member, leaves, spec, kept, dynamic))
     return zip_variants(variants, skeletons.variant_of_lane)
+
+
+def free_dims(shapes: list[tuple[int, ...]], known: list[Captured]) -> list[set[int]]:
+    """The dims to leave free: the first of each tensor, and whichever have been seen to vary.
+
+    Free dims make captures slow and full of conditions, so a dim is freed when a second size of it comes.
+    """
+    free = [{0} if shape else set() for shape in shapes]
+    for captured in known:
+        for dims, now, before in zip(free, shapes, captured.shapes, strict=True):
+            dims |= {d for d, (a, b) in enumerate(zip(now, before, strict=False)) if a != b}
+    return free
 
 
 def _mode(config: WideConfig) -> str | None:

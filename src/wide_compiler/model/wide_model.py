@@ -14,8 +14,15 @@ from ..errors import AlignmentError, InputError
 from ..registry import REGISTRY
 from ..widen import MEMBERS
 from . import saving
-from .explain import Explanation, sample_leaves, summarize
-from .inputs import accepted_sample, check_accepted, check_lanes, normalize_sample
+from .explain import Explanation, summarize
+from .inputs import (
+    accepted_sample,
+    check_accepted,
+    check_lanes,
+    grown_sample,
+    normalize_sample,
+    sample_leaves,
+)
 from .members import Place, Skeletons, build_tree
 from .program import Call, Program
 from .programs import Programs, training_flags
@@ -57,9 +64,7 @@ class WideModel(nn.Module):
         for path, module in self.custom.items():
             _hang_module(self, path, module)
         self.skeletons = Skeletons.of(models)
-        self.programs = Programs(
-            self.config, dict.fromkeys(self.custom, "registered"), tuple(graph_passes)
-        )
+        self.programs = Programs(self.config, dict.fromkeys(self.custom, "registered"), tuple(graph_passes))
         self.views = Views(models if views else (), self.places, self.wide_states)
         self.lane_seeds: Tensor | None = None
         self.draws = 0
@@ -117,7 +122,8 @@ class WideModel(nn.Module):
 
     def _run(self, args: tuple, kwargs: dict, wide: bool) -> Any:
         leaves, spec = _tree.flatten((args, kwargs))
-        call = Call(leaves, spec, (wide,) * sum(isinstance(leaf, Tensor) for leaf in leaves))
+        flags = (wide,) * sum(isinstance(leaf, Tensor) for leaf in leaves)
+        call = Call(leaves, spec, flags, _tree.signature((args, kwargs)))
         check_lanes(call, self.n)
         program = self._program(call)
         return program.run(self._states(program), call, self.n, self.config.chunk_lanes, self._rng())
@@ -125,13 +131,34 @@ class WideModel(nn.Module):
     def _program(self, call: Call) -> Program:
         mode = self._mode(call)
         key = (mode, tuple(call.member_shapes), call.wide)
+        if torch.compiler.is_compiling():
+            return self.programs.traced[self._find_while_tracing(key)]
         program = self.programs.find(key)
         if program is None:
             program = self._build(key, mode, call)
         self.programs.latest = program
         return program
 
-    @torch._dynamo.disable
+    @torch._dynamo.assume_constant_result
+    def _find_while_tracing(self, key: Any) -> int:
+        """`torch.compile` of a wide model may be the first to show it a shape: build from the sample, grown.
+
+        Gives the position in `programs.traced`: a tracer can only take a plain number from here.
+        """
+        program = self.programs.find(key)
+        if program is not None:
+            self.programs.traced.append(program)
+            return len(self.programs.traced) - 1
+        (signature, kinds, *_), shapes, wide = key
+        if signature != _tree.signature(self._sample):
+            raise InputError("call the wide model once with such an input before torch.compile traces it")
+        call = self._sample_call(wide)
+        tensors = iter(grown_sample(self._sample, shapes, kinds, wide, self.n))
+        call.leaves = [next(tensors) if isinstance(leaf, Tensor) else leaf for leaf in call.leaves]
+        with torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
+            self.programs.traced.append(self._build(key, key[0], call))
+        return len(self.programs.traced) - 1
+
     def _build(self, key: Any, mode: Any, call: Call) -> Program:
         if self.programs.by_key:
             check_accepted(call, self.lane(0), self._sample)
@@ -142,9 +169,8 @@ class WideModel(nn.Module):
 
     def _mode(self, call: Call) -> Any:
         """What a capture bakes in besides shapes."""
-        statics = tuple(repr(leaf) for leaf in call.leaves if not isinstance(leaf, Tensor))
         tensors = tuple((t.dtype, t.device) for t in call.tensors)
-        return (call.spec, statics, tensors, training_flags(self), _autocast_state())
+        return (call.signature, tensors, training_flags(self), _autocast_state())
 
     def _states(self, program: Program) -> dict[str, Any]:
         states: dict[str, Any] = self.tensors()
@@ -179,7 +205,7 @@ class WideModel(nn.Module):
         """The sample as a call of all lanes."""
         count = sum(isinstance(leaf, Tensor) for leaf in _tree.flatten(self._sample)[0])
         wide = wide or (True,) * count
-        return Call(*sample_leaves(self._sample, wide, self.n), wide)
+        return Call(*sample_leaves(self._sample, wide, self.n), wide, _tree.signature(self._sample))
 
     def _sample_program(self) -> Program:
         return self._program(self._sample_call())

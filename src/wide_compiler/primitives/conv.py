@@ -31,6 +31,11 @@ _CONV_TRANSPOSE: dict[int, Callable[..., Tensor]] = {
 _CHANNELS_LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 
+def auto_strategy(rank: int, x: Tensor) -> str:
+    """A CPU runs groups of few channels two to four times slower in the contiguous format."""
+    return "channels_last" if rank in _CHANNELS_LAST and x.device.type == "cpu" else "grouped"
+
+
 def _spatial_rank(op: str, x: Tensor, weight: Tensor, strategy: str) -> tuple[int, str]:
     """The number of spatial axes of a stacked kernel `[N, O, C, *k]` and the strategy it runs with."""
     rank = weight.dim() - 3
@@ -40,9 +45,7 @@ def _spatial_rank(op: str, x: Tensor, weight: Tensor, strategy: str) -> tuple[in
             f"got {tuple(weight.shape)}"
         )
     choices = CONV_STRATEGIES if rank in _CHANNELS_LAST else ("grouped", "sequential")
-    # A CPU runs groups of few channels two to four times slower in the contiguous format.
-    auto = "channels_last" if rank in _CHANNELS_LAST and x.device.type == "cpu" else "grouped"
-    return rank, resolve(strategy, choices, auto, op=f"{op} with {rank} spatial axes")
+    return rank, resolve(strategy, choices, auto_strategy(rank, x), op=f"{op} with {rank} spatial axes")
 
 
 def _wide(
@@ -337,9 +340,9 @@ def conv_rule(
 ) -> Val:
     primitive = _WIDE_CONV[weight.rank - 2]
     x, single = _batched(b, x, weight)
-    strategy = b.choose(primitive, "grouped")
+    strategy = b.choose(primitive, auto_strategy(weight.rank - 2, x.value))
     settings = [_spatial(v, weight.rank - 2) for v in (stride, padding, dilation)]
-    if not x.wide and weight.wide and strategy == "grouped":
+    if not x.wide and weight.wide and strategy != "sequential":
         b.strategy = "one convolution" if groups == 1 else strategy
         out = b.call(shared_conv, x, weight, b.wide(bias), *settings, groups)
     else:
@@ -361,7 +364,7 @@ def conv_transpose_rule(
 ) -> Val:
     primitive = _WIDE_CONV_TRANSPOSE[weight.rank - 2]
     x, single = _batched(b, x, weight)
-    strategy = b.choose(primitive, "grouped")
+    strategy = b.choose(primitive, auto_strategy(weight.rank - 2, x.value))
     stride, padding, output_padding, dilation = (
         _spatial(v, weight.rank - 2) for v in (stride, padding, output_padding, dilation)
     )

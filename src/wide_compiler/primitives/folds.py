@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from ..widen.builder import Builder, Val
 from ..widen.helpers import fold, fold_pair
 from ..widen.rules import ops, rule
@@ -51,3 +54,15 @@ for _op in ops("feature_dropout", "feature_alpha_dropout"):
 def grid_sampler(b: Builder, x: Val, grid: Val, *args: Any) -> Val:
     op = ops("grid_sampler.default")[0]
     return b.call(fold_pair, op, b.wide(x), b.wide(grid), *args)
+
+
+@rule(*ops("affine_grid_generator"))
+def affine_grid(b: Builder, theta: Val, size: list[Any], align_corners: bool) -> Val:
+    return b.call(lane_affine_grid, b.wide(theta), size, align_corners)
+
+
+def lane_affine_grid(theta: Tensor, size: list[int], align_corners: bool) -> Tensor:
+    """theta `[N, B, 2, 3]`; `size` is the member's, its batch in front."""
+    n, b = theta.shape[:2]
+    grid = torch.nn.functional.affine_grid(theta.flatten(0, 1), [n * b, *size[1:]], align_corners)
+    return grid.unflatten(0, (n, b))

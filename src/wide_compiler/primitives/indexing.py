@@ -106,7 +106,7 @@ def _index_write(op: Any) -> Any:
     def run(b: Builder, x: Val, dim: int, index: Val, source: Any, **kwargs: Any) -> Val | None:
         if index.rank != 1 or not x.rank:
             return None
-        dim = dim % x.rank + 1
+        x, dim = b.wide(x), dim % x.rank + 1
         source = b.wide(source) if isinstance(source, Val) and source.rank else source
         if not index.wide:
             return b.call(op, x, dim, index, source, **kwargs)

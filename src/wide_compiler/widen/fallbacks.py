@@ -4,7 +4,8 @@
 tuple of per-lane Python numbers.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -25,6 +26,17 @@ def vmap_over_lanes(op: Callable[..., Any], wide: tuple[bool, ...], *args: Any, 
         return op(*a, **k)
 
     return torch.vmap(one_lane, randomness="different")(*lanes)
+
+
+@contextlib.contextmanager
+def vmap_must_be_whole() -> Iterator[None]:
+    """Make vmap refuse an op it would itself run as a slow loop: then ours is the honest one."""
+    enabled = torch._C._functorch._is_vmap_fallback_enabled()
+    torch._C._functorch._set_vmap_fallback_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._functorch._set_vmap_fallback_enabled(enabled)
 
 
 def loop_over_lanes(op: Callable[..., Any], wide: tuple[Any, ...], n: int, *args: Any, **kwargs: Any) -> Any:

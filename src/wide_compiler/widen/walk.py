@@ -14,7 +14,7 @@ from ..capture.cleanup import enter_autocast, exit_autocast
 from . import opaque_nodes
 from .builder import Builder, LaneScalar, Val, is_tensor_val, vals_in
 from .check import check_whole_graph, differs, expected_per_lane, gradients_differ
-from .fallbacks import LaneValues, loop_in_place, loop_over_lanes, vmap_over_lanes
+from .fallbacks import LaneValues, loop_in_place, loop_over_lanes, vmap_must_be_whole, vmap_over_lanes
 from .helpers import own_lanes
 from .lane_graph import LaneGraph, Row, scalar_data
 from .rules import Rule, find_rule
@@ -107,7 +107,7 @@ class _Walk:
                 self.env[node] = self._root_ready(node, self._compute(node))
                 if self.rows:
                     self.rows[-1].nodes += [n.name for n in self.builder.emitted[mark:]]
-            for dead in last_use.get(node, ()):
+            for dead in last_use.get(node, ()) if node.op != "output" else ():
                 if dead.op != "placeholder":
                     self.env[dead] = _forget(self.env[dead])
         self.graph.output(tuple(o.node for o in outputs))
@@ -139,7 +139,10 @@ class _Walk:
             hint = key if kind != "input" else f"input_{key}"
             compute = next((n for n in self.graph.nodes if n.op != "placeholder"), None)
             with self.graph.inserting_before(compute) if compute else self.graph.inserting_after():
-                self.feeds[kind, key] = self.graph.placeholder(hint.replace(".", "_") or "member")
+                name = hint.replace(".", "_").strip("<>")
+                self.feeds[kind, key] = self.graph.placeholder(
+                    name if name.isidentifier() else f"member_{name}"
+                )
         return self.feeds[kind, key]
 
     def state(self, path: str) -> Val:
@@ -261,7 +264,8 @@ class _Walk:
         mark = len(self.builder.emitted)
         flags = wide_flags((args, kwargs))
         try:
-            result = self.builder.call(vmap_over_lanes, op, flags, *args, **kwargs)
+            with vmap_must_be_whole():
+                result = self.builder.call(vmap_over_lanes, op, flags, *args, **kwargs)
             problem = differs(result, expected, self.probe.n) if expected is not None else None
             # vmap is right about values more often than about gradients (padding_idx is one trap).
             if problem is None and expected is not None:

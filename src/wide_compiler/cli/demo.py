@@ -1,0 +1,123 @@
+"""`wide_compiler demo`: an ensemble trained at once and one network after another, and a picture of it."""
+
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from torch import Tensor
+
+from .demo_data import RANGE, Data, make_data
+from .demo_train import (
+    LoopRun,
+    Net,
+    WideRun,
+    largest_difference,
+    make_nets,
+    train_loop,
+    train_wide,
+    warm_up,
+)
+
+LOOP_BUDGET = 35.0  # seconds; a slow machine trains fewer networks alone, and the table says so
+
+
+def run(console: Console, lanes: int, steps: int, out: Path, seed: int, threads: int) -> None:
+    """Train, compare, print the table, write the picture."""
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        _run(console, lanes, steps, out, seed)
+    finally:
+        torch.set_num_threads(threads_before)
+
+
+def _run(console: Console, lanes: int, steps: int, out: Path, seed: int) -> None:
+    data, nets = make_data(lanes, seed), make_nets(lanes, seed)
+    numbers = sum(p.numel() for p in nets[0].parameters())
+    console.print(
+        f"[bold]{lanes} networks[/] of {numbers:,} parameters learn a curve from {len(data.x)} noisy points "
+        f"with a gap in the middle, {steps} steps of Adam each."
+    )
+    warm_up(nets, data)
+    with _progress(console) as progress:
+        wide = _train_wide(progress, nets, data, steps)
+        loop = _train_loop(progress, nets, data, steps)
+    grid = torch.linspace(RANGE[0] - 0.3, RANGE[1] + 0.3, 241, dtype=torch.float64).unsqueeze(-1)
+    console.print(_table(wide, loop, lanes, steps, largest_difference(wide.model, loop.nets, grid)))
+    _draw(console, wide, loop, data, grid, out)
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description:<18}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[news]}"),
+        console=console,
+    )
+
+
+def _train_wide(progress: Progress, nets: list[Net], data: Data, steps: int) -> WideRun:
+    task = progress.add_task("all at once", total=steps, news="")
+
+    def tell(step: int, losses: Tensor) -> None:
+        best, median, worst = losses.min().item(), losses.median().item(), losses.max().item()
+        news = f"[dim]loss[/] {best:.2f} [dim]best[/]  {median:.2f} [dim]median[/]  {worst:.2f} [dim]worst[/]"
+        progress.update(task, completed=step, news=news)
+
+    return train_wide(nets, data, steps, tell)
+
+
+def _train_loop(progress: Progress, nets: list[Net], data: Data, steps: int) -> LoopRun:
+    task = progress.add_task("one after another", total=len(nets), news="")
+
+    def tell(trained: int, loss: float) -> None:
+        progress.update(task, completed=trained, news=f"[dim]loss[/] {loss:.2f} [dim]of this network[/]")
+
+    return train_loop(nets, data, steps, LOOP_BUDGET, tell)
+
+
+def _table(wide: WideRun, loop: LoopRun, lanes: int, steps: int, difference: float) -> Table:
+    measured = len(loop.nets) == lanes
+    loop_seconds = loop.seconds_for(lanes)
+    note = "" if measured else f"  (extrapolated: {len(loop.nets)} of {lanes} took {loop.seconds:.1f} s)"
+    table = Table(
+        title=f"{lanes} networks, {steps} steps, float64, {_threads()}",
+        title_justify="left",
+        show_header=False,
+    )
+    table.add_column(style="bold")
+    table.add_column()
+    table.add_row("all at once", f"{wide.seconds:.2f} s  (of it {wide.compile_seconds:.2f} s to compile)")
+    table.add_row("one after another", f"{loop_seconds:.2f} s{note}")
+    table.add_row("ratio", f"[bold green]{loop_seconds / wide.seconds:.1f}x[/]")
+    compared = "all networks" if measured else f"the {len(loop.nets)} networks trained both ways"
+    table.add_row("largest difference", f"{difference:.1e} of the largest prediction, over {compared}")
+    return table
+
+
+def _threads() -> str:
+    threads = torch.get_num_threads()
+    return "1 thread" if threads == 1 else f"{threads} threads"
+
+
+def _draw(console: Console, wide: WideRun, loop: LoopRun, data: Data, grid: Tensor, out: Path) -> None:
+    try:
+        from .demo_picture import Story, draw
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] != "matplotlib":
+            raise
+        console.print("No picture, because matplotlib is not installed: pip install 'wide_compiler\\[plots]'")
+        return
+    lanes = wide.model.n
+    with torch.no_grad():
+        predictions = wide.model.shared(grid)
+    measured = len(loop.nets) == lanes
+    draw(
+        Story(data, grid, predictions, wide.losses, wide.seconds, loop.seconds_for(lanes), measured),
+        out,
+    )
+    console.print(f"picture: [bold]{out}[/]", soft_wrap=True)

@@ -1,0 +1,162 @@
+"""The demo's picture: what the ensemble knows, how its lanes learned, and how long it took."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")  # a file is written; no window is needed, nor a display to open it on
+
+import matplotlib.pyplot as plt
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from torch import Tensor
+
+from .demo_data import GAP, Data, curve
+
+INK, GREY, FAINT, PALE = "#1f2440", "#6b7088", "#d9dbe6", "#f4f5fa"
+MEMBER, EPISTEMIC, ALEATORIC, WARM = "#4c5fd5", "#c9d0fa", "#fbe3c6", "#e8833a"
+
+SUBTITLE = (
+    "One wide model, one optimizer, one backward pass a step; each lane has weights and data of its own."
+)
+
+LAYOUT: dict[str, Any] = {
+    **{"width_ratios": (2.2, 1), "height_ratios": (1.75, 1), "wspace": 0.12, "hspace": 0.46},
+    **{"left": 0.04, "right": 0.945, "bottom": 0.07, "top": 0.79},
+}
+
+STYLE: dict[str, Any] = {
+    "font.family": "sans-serif",
+    "font.size": 11,
+    "text.color": INK,
+    "axes.labelcolor": GREY,
+    "axes.edgecolor": FAINT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 13,
+    "axes.titleweight": "bold",
+    "axes.titlepad": 10,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+}
+
+
+@dataclass
+class Story:
+    """What the picture shows: predictions `[lanes, grid, (mean, log-variance)]`, losses `[steps, lanes]`."""
+
+    data: Data
+    grid: Tensor
+    predictions: Tensor
+    losses: Tensor
+    wide_seconds: float
+    loop_seconds: float
+    loop_is_measured: bool
+
+
+def draw(story: Story, path: Path) -> None:
+    """Write the picture to `path`."""
+    lanes = story.losses.shape[1]
+    with plt.rc_context(STYLE):
+        figure = plt.figure(figsize=(13.5, 6.9), dpi=150)
+        shape = figure.add_gridspec(2, 2, **LAYOUT)
+        title = f"{lanes} networks, trained as one"
+        figure.text(LAYOUT["left"], 0.945, title, fontsize=21, fontweight="bold", va="center")
+        figure.text(LAYOUT["left"], 0.887, SUBTITLE, fontsize=12, color=GREY, va="center")
+        _draw_ensemble(figure.add_subplot(shape[:, 0]), story)
+        _draw_losses(figure.add_subplot(shape[0, 1]), story.losses)
+        _draw_times(figure.add_subplot(shape[1, 1]), story)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path)
+        plt.close(figure)
+
+
+def _draw_ensemble(axes: Axes, story: Story) -> None:
+    means, log_variances = story.predictions.unbind(-1)
+    mean, epistemic = means.mean(dim=0), means.std(dim=0)
+    # The median of the lanes' noise: in the gap, where none was seen, single lanes may say anything.
+    aleatoric = log_variances.median(dim=0).values.exp()
+    both = (epistemic.square() + aleatoric).sqrt()
+    x = story.grid.squeeze(-1)
+
+    axes.axvspan(*GAP, color=PALE, lw=0, zorder=0)
+    for side in (-2, 2):  # beside the other band, not under it, so that the colours stay clean
+        axes.fill_between(x, mean + side * epistemic, mean + side * both, color=ALEATORIC, lw=0, zorder=1)
+    axes.fill_between(x, mean - 2 * epistemic, mean + 2 * epistemic, color=EPISTEMIC, lw=0, zorder=2)
+    axes.plot(x, means.T, color=MEMBER, alpha=min(0.5, 18 / len(means)), lw=0.7, zorder=3)
+    axes.plot(x, curve(x), color=WARM, lw=2, ls=(0, (4, 2.5)), zorder=4)
+    axes.plot(x, mean, color=INK, lw=2.4, zorder=5)
+    axes.scatter(story.data.x, story.data.y, s=28, color=INK, edgecolor="white", lw=0.9, zorder=6)
+
+    axes.set(
+        xlim=(float(x[0]), float(x[-1])), ylim=(-2.75, 2.95), title="Where there is no data, they disagree"
+    )
+    axes.text(sum(GAP) / 2, -2.6, "no data here", color=GREY, ha="center", fontsize=10.5)
+    axes.grid(axis="y", color=FAINT, lw=0.6, alpha=0.6)
+    axes.set_axisbelow(True)
+    handles: list[Artist] = [
+        Line2D([], [], marker="o", ls="", color=INK, label="data"),
+        Line2D([], [], color=WARM, lw=2, ls=(0, (2.6, 1.6)), label="the truth"),
+        Line2D([], [], color=INK, lw=2.4, label="mean of the networks"),
+        Line2D([], [], color=MEMBER, lw=1, label="each network"),
+        Patch(color=EPISTEMIC, lw=0, label="±2σ, the networks' disagreement"),
+        Patch(color=ALEATORIC, lw=0, label="±2σ, with the data's noise"),
+    ]
+    axes.legend(
+        handles=handles, loc="upper left", frameon=False, fontsize=10.5, handlelength=1.7, labelspacing=0.5
+    )
+
+
+def _draw_losses(axes: Axes, losses: Tensor) -> None:
+    steps = range(1, len(losses) + 1)
+    low, middle, high = losses.min(1).values, losses.median(1).values, losses.max(1).values
+    axes.fill_between(steps, low, high, color=EPISTEMIC, alpha=0.6, lw=0)
+    axes.plot(steps, losses, color=MEMBER, alpha=min(0.5, 12 / losses.shape[1]), lw=0.6)
+    axes.plot(steps, middle, color=INK, lw=2.2)
+    for name, line, colour in (("best", low, GREY), ("median", middle, INK), ("worst", high, GREY)):
+        axes.annotate(
+            name,
+            (len(losses), float(line[-1])),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=10.5,
+            color=colour,
+        )
+    bottom, top = float(low.min()), float(high.max())
+    axes.set(
+        xlim=(1, max(2, len(losses))),
+        ylim=(bottom - 0.08 * (top - bottom), top),
+        title="Every lane's loss",
+        xlabel="step",
+    )
+    axes.grid(axis="y", color=FAINT, lw=0.6, alpha=0.6)
+
+
+def _draw_times(axes: Axes, story: Story) -> None:
+    seconds = [story.wide_seconds, story.loop_seconds]
+    ratio = story.loop_seconds / story.wide_seconds
+    names = ["all at once", "one after another" + ("" if story.loop_is_measured else ", extrapolated")]
+    for place, name in enumerate(names):
+        axes.barh(place, seconds[place], color=(MEMBER, FAINT)[place], height=0.42)
+        axes.text(0, place - 0.32, name, va="bottom", fontsize=10.5, color=GREY)
+        axes.annotate(
+            f"{seconds[place]:.1f} s",
+            (seconds[place], place),
+            xytext=(7, 0),
+            textcoords="offset points",
+            va="center",
+            fontweight="bold",
+        )
+    title = f"{ratio:.1f} times as fast" if ratio >= 1 else "Time"
+    axes.set(title=title, xticks=[], yticks=[], xlim=(0, 1.18 * max(seconds)), ylim=(1.3, -0.75))
+    axes.spines[:].set_visible(False)
