@@ -114,7 +114,8 @@ def export_member(
                 kept[culprit] = f"torch.export cannot look into it: {_first_line(error)}"
                 if real_shapes is None:
                     continue
-        args, kwargs = _tree.unflatten(leaves, spec)
+        copies = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        args, kwargs = _tree.unflatten(copies, spec)
         real_shapes = watch_real_shapes(member, kept, lambda a=args, k=kwargs: member(*a, **k))
 
 
@@ -160,6 +161,11 @@ def _read(flat: _Flat, exported: torch.export.ExportedProgram, recorder: Recorde
         calls=recorder.calls,
     )
     captured.writes = {states[name] for name in written_placeholders(graph) if name in states}
+    # Nobody knows what a module kept whole does with its buffers, so it counts as writing them.
+    kept = tuple(f"{call.path}." for call in recorder.calls if call.path)
+    captured.writes |= (
+        {names[path] for path, _ in flat.member.named_buffers() if path.startswith(kept)} if kept else set()
+    )
     return captured
 
 

@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. What a command does is in the module of its name."""
+"""The command line: parse, call, print. What the commands do is in check, trace, info and demo."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,6 +21,8 @@ app = typer.Typer(
 # Written out, because the models themselves would have to be imported to be listed.
 MODEL_NAMES = ("mlp", "deep_mlp", "resblock", "convnet", "unet", "transformer", "gpt", "lstm")
 
+PICTURES = (".png", ".pdf", ".svg")
+
 ModelName = Annotated[
     str, typer.Option("--model", "-m", metavar="NAME", help=f"One of {', '.join(MODEL_NAMES)}.")
 ]
@@ -37,14 +39,14 @@ Lanes = Annotated[int, typer.Option("--lanes", "-n", min=1, help="How many model
 
 
 @app.callback(invoke_without_command=True)
-def root(context: typer.Context) -> None:
+def no_command(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         # Asking for nothing is a question, not a mistake: the help, and exit code 0.
         typer.echo(context.get_help(), nl=False)
 
 
-@app.command()
-def test(model: ModelNames = None, lanes: Lanes = 4) -> None:
+@app.command("test")
+def test_command(model: ModelNames = None, lanes: Lanes = 4) -> None:
     """Check that wide equals the loop, on the built-in models.
 
     Every model runs in evaluation and in training mode, in float64. Outputs, gradients and buffers of every
@@ -64,8 +66,8 @@ def test(model: ModelNames = None, lanes: Lanes = 4) -> None:
         raise typer.Exit(1)
 
 
-@app.command()
-def trace(model: ModelName = "mlp", lanes: Lanes = 4) -> None:
+@app.command("trace")
+def trace_command(model: ModelName = "mlp", lanes: Lanes = 4) -> None:
     """Show the graph of one member, the graph of all lanes, and what became of every node.
 
     A node runs by its own rule, once for all lanes (shared), under vmap, or in a loop over lanes; the
@@ -84,8 +86,8 @@ def trace(model: ModelName = "mlp", lanes: Lanes = 4) -> None:
     run(Console(), name, lanes)
 
 
-@app.command()
-def info() -> None:
+@app.command("info")
+def info_command() -> None:
     """List versions, devices, presets, and the layers that have a wide form.
 
     **Example**
@@ -99,8 +101,8 @@ def info() -> None:
     run(Console())
 
 
-@app.command()
-def demo(
+@app.command("demo")
+def demo_command(
     lanes: Annotated[int, typer.Option("--lanes", "-n", min=2, help="How many networks to train.")] = 64,
     steps: Annotated[int, typer.Option(min=1, help="Steps of Adam, for each network.")] = 400,
     out: Annotated[Path, typer.Option("--out", "-o", dir_okay=False, help="The picture.")] = Path(
@@ -122,6 +124,7 @@ def demo(
     wide_compiler demo -n 16 --steps 800 --out ensemble.png
     ```
     """
+    _check_picture(out)
     from .demo import run
 
     run(Console(), lanes, steps, out, seed, threads)
@@ -134,6 +137,16 @@ def _known(names: Iterable[str]) -> list[str]:
             choices = ", ".join(MODEL_NAMES)
             raise typer.BadParameter(f"unknown model {name!r}; choose one of {choices}", param_hint="--model")
     return list(dict.fromkeys(names))
+
+
+def _check_picture(out: Path) -> None:
+    """Training takes half a minute: a picture that cannot be written should be known before."""
+    if out.suffix.lower() not in PICTURES:
+        raise typer.BadParameter(f"{out} should end in {', '.join(PICTURES)}", param_hint="--out")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise typer.BadParameter(f"no folder for {out}: {error.strerror}", param_hint="--out") from None
 
 
 def main() -> None:

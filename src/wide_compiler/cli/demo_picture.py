@@ -25,11 +25,17 @@ SUBTITLE = (
 )
 
 LAYOUT: dict[str, Any] = {
-    **{"width_ratios": (2.2, 1), "height_ratios": (1.75, 1), "wspace": 0.12, "hspace": 0.46},
-    **{"left": 0.04, "right": 0.945, "bottom": 0.07, "top": 0.79},
+    "width_ratios": (2.2, 1),
+    "height_ratios": (1.75, 1),
+    "wspace": 0.12,
+    "hspace": 0.46,
+    "left": 0.04,
+    "right": 0.945,
+    "bottom": 0.07,
+    "top": 0.79,
 }
 
-STYLE: dict[str, Any] = {
+STYLE: Any = {  # matplotlib spells out the type of its keys, all of them
     "font.family": "sans-serif",
     "font.size": 11,
     "text.color": INK,
@@ -75,7 +81,6 @@ def draw(story: Story, path: Path) -> None:
         _draw_ensemble(figure.add_subplot(shape[:, 0]), story)
         _draw_losses(figure.add_subplot(shape[0, 1]), story.losses)
         _draw_times(figure.add_subplot(shape[1, 1]), story)
-        path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
         plt.close(figure)
 

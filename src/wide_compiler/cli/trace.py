@@ -31,10 +31,9 @@ def run(console: Console, name: str, lanes: int) -> None:
     if isinstance(program, WideProgram):
         _print_code(console, "one member, as captured", member_code(program.captured.graph))
         _print_code(console, f"all {lanes} lanes at once", without_releases(program.graph.code))
-    else:
-        console.print(f"[yellow]no graph: the lanes run one after another, because {program.why}[/]")
-    with torch.no_grad():
-        explanation = wide.explain()
+    explanation = wide.explain()
+    if explanation.why:
+        console.print(Text(f"no graph: the lanes run one after another, because {explanation.why}", "yellow"))
     console.print(_table(explanation))
 
 

@@ -48,7 +48,10 @@ def accepted_sample(member: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple
 
 
 def member_error(member: nn.Module, args: tuple, kwargs: dict) -> Exception | None:
-    """Run a copy of the member, so that nothing of it changes; its error, or None."""
+    """Run a copy of the member on a copy of the input, so that neither changes; its error, or None."""
+    args, kwargs = _tree.tree_map(
+        lambda x: x.detach().clone() if isinstance(x, Tensor) else x, (args, kwargs)
+    )
     try:
         with torch.no_grad(), torch.random.fork_rng():
             copy.deepcopy(member)(*args, **kwargs)

@@ -165,9 +165,14 @@ def permute(b: Builder, x: Val, dims: list[int]) -> Val:
     return b.call(torch.permute, x, [0, *(d % x.rank + 1 for d in dims)])
 
 
-@rule(*ops("t.default", "numpy_T", "mT", "adjoint", "t_"))
+@rule(*ops("t.default", "numpy_T", "mT", "t_"))
 def transpose_matrix(b: Builder, x: Val) -> Val:
     return b.call(torch.transpose, x, -1, -2) if x.rank >= 2 else x
+
+
+@rule(*ops("adjoint", "matrix_H", "mH"))
+def adjoint(b: Builder, x: Val) -> Val:
+    return b.call(torch.adjoint, x) if x.rank >= 2 else x
 
 
 @rule(*ops("squeeze.default"))

@@ -89,6 +89,13 @@ def wide_bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None) -> 
     return out.reshape(*x.shape[:-1], weight.shape[1])
 
 
+@rule(*ops("pairwise_distance.default"))
+def pairwise_distance(b: Builder, x: Val, y: Val, *args: Any) -> Val:
+    rank = max(x.rank, y.rank)
+    x, y = b.aligned(b.wide(x), rank), b.aligned(b.wide(y), rank)
+    return b.call(torch.ops.aten.pairwise_distance.default, x, y, *args)
+
+
 @rule(*ops("cdist.default"))
 def cdist(b: Builder, x: Val, y: Val, *args: Any, **kwargs: Any) -> Val:
     rank = max(x.rank, y.rank)

@@ -87,3 +87,15 @@ def _position(b: Builder, function: Callable[..., Tensor], x: Val, dim: int | No
     if dim is None:
         return b.call(function, b.call(flat_members, x), 1)
     return b.call(function, x, dim + 1 if dim >= 0 else dim, keepdim)
+
+
+@rule(*ops("_weight_norm.default"))
+def weight_norm(b: Builder, v: Val, g: Val, dim: int = 0) -> Val:
+    return b.call(scale_to_norm, b.wide(v), b.wide(g), dim)
+
+
+def scale_to_norm(v: Tensor, g: Tensor, dim: int) -> Tensor:
+    """v `[N, ...]` with the length g along each slice of the member's `dim` (of the whole for -1)."""
+    others = [d for d in range(1, v.dim()) if d != dim + 1 or dim == -1]
+    length = torch.linalg.vector_norm(v, dim=others, keepdim=True)
+    return v * (g.view(-1, *([1] * (v.dim() - 1))) if g.dim() == 1 else g) / length

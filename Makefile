@@ -1,0 +1,52 @@
+# Everything runs in a virtual environment of its own, made on the first use of any target.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+
+# One thread in each of the two test processes: small tensors gain nothing from more, and threads that wait
+# for each other on a busy machine lose a great deal.
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.PHONY: help demo test lint types docs clean
+
+help:
+	@echo "make demo    train 64 networks at once and one after another; writes wide_demo.png"
+	@echo "make test    lint, types and all tests"
+	@echo "make lint    ruff: rules and format"
+	@echo "make types   mypy"
+	@echo "make docs    the documentation, into site/"
+	@echo "make clean   remove what the other targets wrote, but not $(VENV)"
+
+demo: $(VENV)/.installed
+	$(BIN)/wide_compiler demo
+
+test: lint types
+	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed
+	$(BIN)/mypy
+
+docs: $(VENV)/.installed-docs
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis wide_demo.png src/*.egg-info
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade pip
+	# PyTorch first and alone: nothing that merely depends on it gets to choose the build.
+	$(PIP) install --quiet -c constraints.txt torch
+	$(PIP) install --quiet -c constraints.txt -e '.[dev,plots]'
+	touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(PIP) install --quiet -c constraints.txt -e '.[docs]'
+	touch $@
