@@ -75,7 +75,9 @@ def test_the_registered_class_receives_the_members_own_instances(registered):
     models = [Net() for _ in range(N)]
     seen = []
     original = WideScale.from_modules.__func__
-    WideScale.from_modules = classmethod(lambda cls, modules: (seen.append(list(modules)), original(cls, modules))[1])
+    WideScale.from_modules = classmethod(
+        lambda cls, modules: (seen.append(list(modules)), original(cls, modules))[1]
+    )
     try:
         wide_compiler.compile(models, torch.randn(2, 4))
     finally:

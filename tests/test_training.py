@@ -20,7 +20,9 @@ class Mlp(nn.Sequential):
 
 class Cnn(nn.Sequential):
     def __init__(self):
-        super().__init__(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(96, 4))
+        super().__init__(
+            nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(96, 4)
+        )
 
     inputs = staticmethod(lambda: torch.randn(8, 3, 6, 6))
 
@@ -79,7 +81,9 @@ def test_adamw(kind, shared):
             optimizer.step()
         for name, tensor in model.state_dict().items():
             torch.testing.assert_close(wide.state_dict()[name][lane], tensor, rtol=1e-6, atol=1e-6)
-        for (name, mine), theirs in zip(wide.lane(lane).state_dict().items(), model.state_dict().values(), strict=True):
+        for (name, mine), theirs in zip(
+            wide.lane(lane).state_dict().items(), model.state_dict().values(), strict=True
+        ):
             torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-6, msg=name)
 
 

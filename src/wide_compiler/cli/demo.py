@@ -38,7 +38,7 @@ def _run(console: Console, lanes: int, steps: int, out: Path, seed: int) -> None
     numbers = sum(p.numel() for p in nets[0].parameters())
     console.print(
         f"[bold]{lanes} networks[/] of {numbers:,} parameters learn a curve from {len(data.x)} noisy points "
-        f"with a gap in the middle, {steps} steps of Adam each."
+        f"with a gap in the middle, {steps} steps of Adam each. Losses: best / median / worst network."
     )
     warm_up(nets, data)
     with _progress(console) as progress:
@@ -52,7 +52,7 @@ def _run(console: Console, lanes: int, steps: int, out: Path, seed: int) -> None
 def _progress(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.description:<18}"),
-        BarColumn(),
+        BarColumn(bar_width=18),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("{task.fields[news]}"),
@@ -65,7 +65,7 @@ def _train_wide(progress: Progress, nets: list[Net], data: Data, steps: int) -> 
 
     def tell(step: int, losses: Tensor) -> None:
         best, median, worst = losses.min().item(), losses.median().item(), losses.max().item()
-        news = f"[dim]loss[/] {best:.2f} [dim]best[/]  {median:.2f} [dim]median[/]  {worst:.2f} [dim]worst[/]"
+        news = f"[dim]loss[/] {best:.2f} [dim]/[/] {median:.2f} [dim]/[/] {worst:.2f}"
         progress.update(task, completed=step, news=news)
 
     return train_wide(nets, data, steps, tell)
@@ -75,7 +75,7 @@ def _train_loop(progress: Progress, nets: list[Net], data: Data, steps: int) -> 
     task = progress.add_task("one after another", total=len(nets), news="")
 
     def tell(trained: int, loss: float) -> None:
-        progress.update(task, completed=trained, news=f"[dim]loss[/] {loss:.2f} [dim]of this network[/]")
+        progress.update(task, completed=trained, news=f"[dim]loss[/] {loss:.2f}")
 
     return train_loop(nets, data, steps, LOOP_BUDGET, tell)
 

@@ -1,5 +1,6 @@
 """What runs a call: the lane graph, or, where none could be made, a loop over the members."""
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +29,11 @@ class Call:
 
     @property
     def member_shapes(self) -> list[tuple[int, ...]]:
-        return [tuple(t.shape[int(w) :]) for t, w in zip(self.tensors, self.wide, strict=True)]
+        # operator.index: torch.compile may hand out symbolic sizes, and a program is chosen by numbers.
+        return [
+            tuple(map(operator.index, t.shape[int(w) :]))
+            for t, w in zip(self.tensors, self.wide, strict=True)
+        ]
 
     def for_lane(self, lane: int) -> tuple[tuple, dict]:
         """The member's own (args, kwargs) for one lane."""

@@ -63,7 +63,7 @@ class Programs:
             )
         shapes = call.member_shapes
         captured = capture_members(
-            model.skeletons, model.lane_state, call, self.kept, free_dims(shapes, known)
+            model.skeletons, model.capture_state, call, self.kept, free_dims(shapes, known)
         )
         captured.shapes = shapes
         for path in sorted(captured.writes - model.wide_states):

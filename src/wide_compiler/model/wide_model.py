@@ -82,6 +82,11 @@ class WideModel(nn.Module):
             raise ValueError(
                 f"chunk_lanes cannot split the registered wide module {next(iter(self._builders))!r}"
             )
+        # Two members of each are kept: capture and the probe need some, and a wide module of the user's need
+        # not be able to give its members back.
+        self._examples = {
+            path: [copy.deepcopy(m.get_submodule(path)) for m in models[:2]] for path in self._builders
+        }
         built = {}
         for path, builder in self._builders.items():
             built[path] = builder.from_modules([m.get_submodule(path) for m in models])
@@ -161,7 +166,7 @@ class WideModel(nn.Module):
 
     def _build(self, key: Any, mode: Any, call: Call) -> Program:
         if self.programs.by_key:
-            check_accepted(call, self.lane(0), self._sample)
+            check_accepted(call, self._example_member(), self._sample)
         self.skeletons.set_training(
             (p, m.training) for p, m in self.named_modules() if not self._is_custom(p)
         )
@@ -203,9 +208,11 @@ class WideModel(nn.Module):
 
     def _sample_call(self, wide: tuple[bool, ...] | None = None) -> Call:
         """The sample as a call of all lanes."""
-        count = sum(isinstance(leaf, Tensor) for leaf in _tree.flatten(self._sample)[0])
-        wide = wide or (True,) * count
+        wide = wide or (True,) * len(self._sample_tensors())
         return Call(*sample_leaves(self._sample, wide, self.n), wide, _tree.signature(self._sample))
+
+    def _sample_tensors(self) -> list[Tensor]:
+        return [leaf for leaf in _tree.flatten(self._sample)[0] if isinstance(leaf, Tensor)]
 
     def _sample_program(self) -> Program:
         return self._program(self._sample_call())
@@ -232,6 +239,9 @@ class WideModel(nn.Module):
             if not self._is_custom(path):
                 member.get_submodule(path).training = module.training
         return member
+
+    def _example_member(self) -> nn.Module:
+        return materialize(self.skeletons.lane(0), lambda path: self.capture_state(0, path).clone())
 
     def lanes(self) -> Iterator[nn.Module]:
         """Every lane as an ordinary model, one at a time."""
@@ -260,8 +270,19 @@ class WideModel(nn.Module):
 
     def probe_module(self, path: str, count: int) -> nn.Module:
         """A registered wide module of the first few lanes, for widening to try."""
-        members = [self.lane(i).get_submodule(path) for i in range(count)]
-        return self._builders[path].from_modules(members).train(self.get_submodule(path).training)
+        module = self._builders[path].from_modules(self._examples[path][:count])
+        return module.to(next(iter(self._sample_tensors()), torch.empty(0)).device).train(
+            self.get_submodule(path).training
+        )
+
+    def capture_state(self, lane: int, path: str) -> Tensor:
+        """A tensor to capture with; for registered modules an example's, since its numbers do not matter."""
+        for outer, examples in self._examples.items():
+            if path.startswith(f"{outer}."):
+                return {**dict(examples[0].named_parameters()), **dict(examples[0].named_buffers())}[
+                    path.removeprefix(f"{outer}.")
+                ]
+        return self.lane_state(lane, path)
 
     def _is_custom(self, path: str) -> bool:
         return any(path == p or path.startswith(f"{p}.") for p in self.custom)
