@@ -72,7 +72,7 @@ def test_a_primitive_runs_what_its_name_says(name, monkeypatch):
 
     monkeypatch.setattr(primitive, "kernel", staticmethod(doubled))
     # The walk compares every rule with the member's op and would drop a wrong one: switch that off here.
-    monkeypatch.setattr("wide_compiler.widen.walk.differs", lambda *args: None)
+    monkeypatch.setattr("wide_compiler.widen.attempt.differs", lambda *args: None)
     monkeypatch.setattr("wide_compiler.widen.walk.check_whole_graph", lambda *args: None)
     torch.manual_seed(1)
     after = first(wide_compiler.compile(models, x).stacked(x_lanes))

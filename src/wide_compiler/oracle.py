@@ -142,6 +142,18 @@ def _raise_tiny_scales(differences: list[Difference]) -> None:
         d.scale = max(d.scale, 1e-4 * largest[d.what, d.lane])
 
 
+def validate(models: Sequence[nn.Module], wide: Any) -> Report:
+    """Compare on the wide model's own sample. A model that draws random numbers is compared in eval mode."""
+    call = wide.sample_call()
+    inputs = [call.for_lane(i) for i in range(wide.n)]
+    if not wide.programs.latest.draws:
+        return compare(models, wide, inputs)
+    wide = copy.deepcopy(wide).eval()
+    report = compare([copy.deepcopy(m).eval() for m in models], wide, inputs)
+    report.note = "compared in eval mode, because the members draw random numbers in training"
+    return report
+
+
 def _each(wide: Any, per_lane: Sequence[Any]) -> list[Any]:
     args = tuple(zip(*(a for a, _ in per_lane), strict=True))
     kwargs = {key: [k[key] for _, k in per_lane] for key in per_lane[0][1]}

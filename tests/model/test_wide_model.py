@@ -234,7 +234,7 @@ def test_the_lane_graph_alone_compiles_whole(wide):
     x = torch.randn(N, 6, 5)
     expected = wide.stacked(x)["y"]
     graph = wide.programs.latest.graph
-    arguments = graph.arguments(wide._states(wide.programs.latest), [x], N)
+    arguments = graph.arguments(wide.states(), [x], N)
     out = torch.compile(graph.module, fullgraph=True, backend="eager")(*arguments)
     torch.testing.assert_close(out[0], expected)
 

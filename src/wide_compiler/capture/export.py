@@ -81,6 +81,7 @@ def export_member(
     spec: _tree.TreeSpec,
     kept: dict[str, str],
     dynamic: Sequence[set[int]],
+    grad: bool = True,
 ) -> Captured:
     """Capture `member` at the given input leaves; modules in `kept` (path -> why) stay one node.
 
@@ -97,7 +98,7 @@ def export_member(
         try:
             with recorder.active(member), _watch_failures(member, failures), _watch_grad_mode() as grad_reads:
                 flat = _Flat(member, leaves, spec)
-                exported = _export(flat, dynamic if real_shapes is None else None)
+                exported = _export(flat, dynamic if real_shapes is None else None, grad)
             captured = _read(flat, exported, recorder)
             captured.reads_grad_mode = bool(grad_reads)
             return captured
@@ -119,7 +120,7 @@ def export_member(
         real_shapes = watch_real_shapes(member, kept, lambda a=args, k=kwargs: member(*a, **k))
 
 
-def _export(flat: _Flat, dynamic: Sequence[set[int]] | None) -> torch.export.ExportedProgram:
+def _export(flat: _Flat, dynamic: Sequence[set[int]] | None, grad: bool) -> torch.export.ExportedProgram:
     # Copies, because export leaves marks about dynamic dims on the tensors it is given.
     tensors = tuple(leaf.detach().clone() for leaf in flat.leaves if isinstance(leaf, Tensor))
     shapes = None
@@ -129,7 +130,7 @@ def _export(flat: _Flat, dynamic: Sequence[set[int]] | None) -> torch.export.Exp
                 {d: _dim(d in dims) for d in range(t.dim())} for t, dims in zip(tensors, dynamic, strict=True)
             )
         }
-    with _quiet(), torch.enable_grad():
+    with _quiet(), torch.set_grad_enabled(grad):
         return torch.export.export(flat, tensors, dynamic_shapes=shapes, strict=False)
 
 

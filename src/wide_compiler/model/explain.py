@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from ..widen import Row
-from .program import WideProgram
+from .program import Program, WideProgram
 
 
 @dataclass
@@ -21,8 +21,7 @@ class Explanation:
     why: str = ""  # the reason, if the whole model runs as a loop
 
     @classmethod
-    def of(cls, model: Any, measure: bool) -> "Explanation":
-        program = model.programs.latest or model._sample_program()
+    def of(cls, model: Any, program: Program, measure: bool) -> "Explanation":
         rows = [replace(row) for row in program.rows]
         if measure and isinstance(program, WideProgram):
             _measure(model, program, rows)
@@ -77,9 +76,9 @@ class _Clock(fx.Interpreter):
 
 
 def _measure(model: Any, program: WideProgram, rows: list[Row], repeats: int = 3) -> None:
-    call = model._sample_call(program.graph.wide_inputs)
-    states = {k: v.clone() if k in program.graph.writes else v for k, v in model._states(program).items()}
-    arguments = program.graph.arguments(states, call.tensors, model.n, None, model._rng())
+    call = model.sample_call(program.graph.wide_inputs)
+    states = {k: v.clone() if k in program.graph.writes else v for k, v in model.states().items()}
+    arguments = program.graph.arguments(states, call.tensors, model.n, None, model.seeds.seeds)
     on_gpu = any(t.is_cuda for t in call.tensors)
     best: dict[str, float] = {}
     with torch.no_grad(), torch.random.fork_rng(devices=[] if not on_gpu else None):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .. import _tree
 from ..capture import OUTPUT_TENSOR, Captured, canonical_names
 from ..widen import MEMBERS, LaneGraph, Row, lent
+from ..widen.classify import is_random
 from ..widen.fallbacks import stack_results
 
 
@@ -51,6 +52,11 @@ class WideProgram:
     runner: Any = None  # the lane graph's module, or torch.compile of it
 
     why = ""
+
+    @property
+    def draws(self) -> bool:
+        """Does the members' forward draw random numbers in this mode?"""
+        return any(is_random(node.target) for node in self.captured.graph.nodes)
 
     @property
     def rows(self) -> list[Row]:
@@ -102,6 +108,7 @@ class LoopProgram:
     why: str
     wide_states: frozenset[str]
     rows: list[Row] = field(default_factory=list)
+    draws = True  # nobody knows what the members' Python does
     names: dict[str, str] | None = None  # the members' tensor paths, the same in every lane
 
     def __post_init__(self) -> None:

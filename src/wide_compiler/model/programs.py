@@ -10,7 +10,7 @@ from .. import _tree
 from ..capture import Captured, CaptureFailed, export_member, materialize, zip_variants
 from ..config import WideConfig
 from ..errors import UnsupportedError
-from ..widen import MEMBERS, Options, Probe, WidenFailed, widen
+from ..widen import MEMBERS, Probe, WidenFailed, widen
 from .members import Skeletons
 from .program import Call, LoopProgram, Program, WideProgram
 
@@ -28,6 +28,7 @@ class Programs:
         self.by_key: dict[Any, Program] = {}
         self.captures: dict[Any, list[Captured]] = {}
         self.latest: Program | None = None
+        self.grad_matters = False
         self.traced: list[Program] = []  # built while torch.compile was tracing
 
     def clear(self) -> None:
@@ -37,10 +38,20 @@ class Programs:
     def find(self, key: Any) -> Program | None:
         return self.by_key.get(key)
 
-    def build(self, key: Any, mode: Any, call: Call, model: Any) -> Program:
+    def grad_mode(self) -> bool:
+        """Captures are made with gradients on, unless the members' own code asks whether they are."""
+        return torch.is_grad_enabled() if self.grad_matters else True
+
+    def adopt(self, other: "Programs") -> None:
+        """Take over what another cache has built."""
+        self.by_key = dict(other.by_key)
+        self.captures = {mode: list(known) for mode, known in other.captures.items()}
+        self.grad_matters, self.latest = other.grad_matters, other.latest
+
+    def build(self, key: Any, call: Call, model: Any) -> Program:
         """Build the program for `call` on the wide model `model`, and keep it under `key`."""
         try:
-            captured = self._captured(mode, call, model)
+            captured = self._captured(key[0], call, model)
             program: Program = self._widened(captured, call, model)
         except (CaptureFailed, WidenFailed) as failure:
             program = self._loop(str(failure), model)
@@ -63,9 +74,14 @@ class Programs:
             )
         shapes = call.member_shapes
         captured = capture_members(
-            model.skeletons, model.capture_state, call, self.kept, free_dims(shapes, known)
+            *(model.skeletons, model.capture_state, call, self.kept),
+            *(free_dims(shapes, known), self.grad_mode()),
         )
         captured.shapes = shapes
+        if captured.reads_grad_mode and not self.grad_matters:
+            self.grad_matters = True
+            if not torch.is_grad_enabled():
+                return self._captured(mode, call, model)
         for path in sorted(captured.writes - model.wide_states):
             model.promote(path)
         for graph_pass in self.passes:
@@ -81,14 +97,15 @@ class Programs:
             for path, tensor in model.tensors().items()
         }
         states[MEMBERS] = model.skeletons.each()[:probe_lanes]
-        states |= {path: model.probe_module(path, probe_lanes) for path in self.kept}
+        for path in self.kept:
+            module = model.get_submodule(path)
+            states[path] = model.registered.probe(path, probe_lanes, model._device(), module.training)
         inputs = [
             t.detach()[:probe_lanes] if w else t.detach()
             for t, w in zip(call.tensors, call.wide, strict=True)
         ]
         probe = Probe(probe_lanes, states, inputs)
-        options = Options(self.config.strategies)
-        graph = widen(captured, frozenset(model.wide_states), call.wide, probe, options)
+        graph = widen(captured, frozenset(model.wide_states), call.wide, probe, self.config.strategies)
         program = WideProgram(captured, graph)
         if self.config.compile:
             program.runner = torch.compile(graph.module, mode=_mode(self.config), backend=self.config.backend)
@@ -112,6 +129,7 @@ def capture_members(
     call: Call,
     kept: dict[str, str],
     dynamic: list[set[int]],
+    grad: bool,
 ) -> Captured:
     """Capture each variant of the members on its own inputs; zip the graphs into one."""
     variants = []
@@ -119,7 +137,7 @@ def capture_members(
         lane = skeletons.variant_of_lane.index(variant)
         member = materialize(skeletons.variants[variant], lambda path, i=lane: lane_state(i, path).clone())  # type: ignore[misc]
         leaves, spec = _tree.flatten(call.for_lane(0))
-        variants.append(export_member(member, leaves, spec, kept, dynamic))
+        variants.append(export_member(member, leaves, spec, kept, dynamic, grad))
     return zip_variants(variants, skeletons.variant_of_lane)
 
 

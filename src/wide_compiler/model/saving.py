@@ -10,6 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from ..capture import slots
 from ..errors import InputError
 
 
@@ -65,11 +66,9 @@ def load_lane(model: Any, lane: int, state: Mapping[str, Tensor]) -> None:
 
 
 def _copy_in(model: Any, lane: int, member: nn.Module) -> None:
-    from ..capture import slots
-
     with torch.no_grad():
         for slot in slots(member):
-            if model._is_custom(slot.path):
+            if model.registered.outer(slot.path) is not None:
                 model.lane_state(lane, slot.path).copy_(slot.tensor)
                 continue
             place = next((p for p in model.places if p.path == slot.path), None)
@@ -109,14 +108,3 @@ def fit_lane_axes(model: Any, state: dict[str, Tensor], prefix: str) -> None:
             model.promote(place.path)
         elif place.path in model.wide_states and incoming.shape == place.tensor.shape[1:]:
             state[key] = incoming.unsqueeze(0).expand_as(place.tensor)
-
-
-def registered_state(module: nn.Module, outer: str, name: str, lane: int, n: int) -> Tensor:
-    """One lane's tensor inside a registered wide module, where it stacks tensors under the members' names."""
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    if name in tensors and tensors[name].dim() and tensors[name].shape[0] == n:
-        return tensors[name].detach()[lane]
-    raise InputError(
-        f"{outer}: {type(module).__name__} does not hold {name!r} stacked over {n} lanes, so a single lane "
-        f"cannot be taken from it; name its parameters like the member's and stack them on axis 0"
-    )

@@ -1,11 +1,12 @@
 """Captured graph -> lane graph, a pure function of (states, inputs)."""
 
+from .attempt import WidenFailed
 from .builder import Builder, LaneScalar, Val
 from .lane_graph import LaneGraph, Row
 from .opaque_nodes import MEMBERS
 from .per_lane import lent
 from .rules import RULES, rule
-from .walk import Options, Probe, WidenFailed, widen
+from .walk import Probe, widen
 
 __all__ = [
     "MEMBERS",
@@ -13,7 +14,6 @@ __all__ = [
     "Builder",
     "LaneGraph",
     "LaneScalar",
-    "Options",
     "Probe",
     "Row",
     "Val",

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from .. import _tree
-from .builder import LaneScalar, Val, vals_in
+from .builder import LaneScalar, Val
+from .classify import is_random, wide_flags
 from .fallbacks import lane_call, stack_results, vmap_over_lanes
 
 aten = torch.ops.aten
@@ -16,7 +17,10 @@ aten = torch.ops.aten
 # Relative to the largest expected number: far above rounding, far below any real mistake.
 _TOLERANCE = {torch.float64: 1e-8, torch.complex128: 1e-8, torch.float32: 1e-4, torch.complex64: 1e-4}
 _COARSE = 3e-2
-_UNSET = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
+
+
+class WholeGraphDiffers(Exception):
+    """Node by node all is right, end to end it is not."""
 
 
 def probe_values(tree: Any, copies: dict[int, Tensor]) -> Any:
@@ -33,11 +37,7 @@ def probe_values(tree: Any, copies: dict[int, Tensor]) -> Any:
 
 
 def expected_per_lane(op: Any, args: Any, kwargs: Any, n: int, written: Sequence[Tensor]) -> Any:
-    """What the member's op gives, lane by lane, stacked; None where it cannot be known (unset memory)."""
-    from .walk import wide_flags
-
-    if op._schema.name.split("::")[-1] in _UNSET:
-        return None
+    """What the member's op gives, lane by lane, stacked."""
     copies = {id(w): w.clone() for w in written}
     args_values, kwargs_values = probe_values(args, copies), probe_values(kwargs, copies)
     flags = wide_flags((args, kwargs))
@@ -131,15 +131,15 @@ def check_whole_graph(
     A node-by-node check works on the lane graph's own values, so it cannot see that a write failed to reach
     a view of the same memory; this can.
     """
-    from .walk import WidenFailed, is_random
-
     if captured.calls or any(is_random(n.target) for n in captured.graph.nodes):
         return
     per_lane = [_interpret(captured, probe, wide_states, wide_inputs, lane) for lane in range(probe.n)]
     for k, output in enumerate(outputs):
         problem = tensors_differ(output.value, torch.stack([result[k] for result in per_lane]), factor=10.0)
         if problem:
-            raise WidenFailed(f"output {k} of the lane graph {problem}: a write does not reach a view of it")
+            raise WholeGraphDiffers(
+                f"output {k} of the lane graph {problem}: a write does not reach a view of it"
+            )
 
 
 def _interpret(captured: Any, probe: Any, wide_states: Any, wide_inputs: Any, lane: int) -> list[Tensor]:
@@ -175,7 +175,3 @@ def _lane_value(captured: Any, probe: Any, wide_states: Any, wide_inputs: Any, n
 
 def _is_float(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.is_floating_point()
-
-
-def has_lane_scalar(tree: Any) -> bool:
-    return any(isinstance(v, LaneScalar) for v in vals_in(tree))

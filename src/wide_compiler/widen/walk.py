@@ -12,16 +12,14 @@ from ..capture import OPAQUE, Captured, module_path
 from ..capture.aliases import root_of, roots_written_through_reshape, written_args, written_roots
 from ..capture.cleanup import enter_autocast, exit_autocast
 from . import opaque_nodes
+from .attempt import Attempt, WidenFailed
 from .builder import Builder, LaneScalar, Val, is_tensor_val, vals_in
-from .check import check_whole_graph, differs, expected_per_lane, gradients_differ
-from .fallbacks import LaneValues, loop_in_place, loop_over_lanes, vmap_must_be_whole, vmap_over_lanes
+from .check import WholeGraphDiffers, check_whole_graph
+from .classify import is_random, is_size, is_wide
+from .fallbacks import LaneValues
 from .helpers import own_lanes
 from .lane_graph import LaneGraph, Row, scalar_data
-from .rules import Rule, find_rule
-
-
-class WidenFailed(Exception):
-    """No lane graph can be made; the message says why in one line."""
+from .rules import find_rule
 
 
 class _WidenRoot(Exception):
@@ -43,21 +41,15 @@ class Probe:
     inputs: Sequence[Tensor]
 
 
-@dataclass
-class Options:
-    strategies: Mapping[str, str]  # primitive name -> forced strategy
-    allow_per_lane: bool = True
-
-
 def widen(
     captured: Captured,
     wide_states: frozenset[str],
     wide_inputs: tuple[bool, ...],
     probe: Probe,
-    options: Options | None = None,
+    strategies: Mapping[str, str] | None = None,
 ) -> LaneGraph:
     """The lane graph of `captured`, for states and inputs that are wide where the arguments say so."""
-    walk = _Walk(captured, wide_states, wide_inputs, probe, options or Options({}))
+    walk = _Walk(captured, wide_states, wide_inputs, probe, strategies or {})
     devices = {t.device for t in probe.inputs if t.device.type == "cuda"}
     with torch.no_grad(), torch.random.fork_rng(devices=list(devices)):
         while True:
@@ -70,12 +62,16 @@ def widen(
 
 
 class _Walk:
-    def __init__(self, captured, wide_states, wide_inputs, probe, options):
-        self.captured: Captured = captured
-        self.wide_states: frozenset[str] = wide_states
-        self.wide_inputs: tuple[bool, ...] = wide_inputs
-        self.probe: Probe = probe
-        self.options: Options = options
+    def __init__(
+        self,
+        captured: Captured,
+        wide_states: frozenset[str],
+        wide_inputs: tuple[bool, ...],
+        probe: Probe,
+        strategies: Mapping[str, str],
+    ):
+        self.captured, self.probe, self.strategies = captured, probe, strategies
+        self.wide_states, self.wide_inputs = wide_states, wide_inputs
         self.wide_roots: set[fx.Node] = set()
         self.written = written_roots(captured.graph)
         self.contiguous = roots_written_through_reshape(captured.graph)
@@ -93,7 +89,7 @@ class _Walk:
         }
         self.builder = Builder(self.graph, self.probe.n, self.feed)
         self.builder.rng = Val(self.feed("rng", "rng"), None, wide=False)
-        self.builder.strategies = self.options.strategies
+        self.builder.strategies = self.strategies
         last_use = _last_uses(self.captured.graph)
         outputs: Any = None
         for node in self.captured.graph.nodes:
@@ -112,7 +108,10 @@ class _Walk:
                     self.env[dead] = _forget(self.env[dead])
         self.graph.output(tuple(o.node for o in outputs))
         if self.written:
-            check_whole_graph(self.captured, self.probe, self.wide_states, self.wide_inputs, outputs)
+            try:
+                check_whole_graph(self.captured, self.probe, self.wide_states, self.wide_inputs, outputs)
+            except WholeGraphDiffers as error:
+                raise WidenFailed(str(error)) from error
         return self._finish()
 
     def _finish(self) -> LaneGraph:
@@ -209,99 +208,12 @@ class _Walk:
 
     def _widened(self, node: fx.Node, args: Any, kwargs: Any, vals: list[Any]) -> Any:
         row, op = self.rows[-1], node.target
-        random = is_random(op)
-        if not any(is_wide(v) for v in vals) and not random:
+        if not any(is_wide(v) for v in vals) and not is_random(op):
             row.how = "shared"
-            return self.builder.call(op, *args, wide=False, **kwargs)
+            return self.builder.call(op, *args, wide=False, **kwargs)  # type: ignore[arg-type]
         self._check_writes(node)
         written = [self.env[n].value for n in written_args(node)]
-        before = [w.clone() for w in written]
-        expected = None if random else expected_per_lane(op, args, kwargs, self.probe.n, written)
-        reasons: list[str] = []
-        rule = find_rule(op)
-        if rule is not None and (rule.lane_scalars or not any(isinstance(v, LaneScalar) for v in vals)):
-            result = self._attempt(rule, node, args, kwargs, expected, written, before, reasons)
-            if result is not None:
-                row.how = "rule"
-                return result
-        elif rule is None:
-            reasons.append("no rule")
-        else:
-            reasons.append("a Python number differs by lane")
-        result = self._vmap(op, args, kwargs, vals, expected, written, before, reasons)
-        if result is not None:
-            row.how, row.why = "vmap", "; ".join(reasons)
-            return result
-        row.how, row.why = "loop", "; ".join(reasons)
-        return self._loop(node, args, kwargs)
-
-    def _attempt(self, rule: Rule, node, args, kwargs, expected, written, before, reasons) -> Any:
-        mark = len(self.builder.emitted)
-        try:
-            result = rule.function(self.builder, *args, **kwargs)
-            problem = (
-                differs(result, expected, self.probe.n, used_results(node)) if expected is not None else None
-            )
-        except Exception as error:
-            result, problem = (
-                None,
-                f"{type(error).__name__}: {str(error).splitlines()[0][:160] if str(error) else ''}",
-            )
-        if problem is None and result is not None:
-            return result
-        reasons.append(f"its rule: {problem or 'declined'}")
-        self._take_back(mark, written, before)
-        return None
-
-    def _take_back(self, mark: int, written: list[Tensor], before: list[Tensor]) -> None:
-        self.builder.undo(mark)
-        for value, old in zip(written, before, strict=True):
-            value.copy_(old)
-
-    def _vmap(self, op, args, kwargs, vals, expected, written, before, reasons) -> Any:
-        if any(isinstance(v, LaneScalar) for v in vals) or written:
-            return None
-        mark = len(self.builder.emitted)
-        flags = wide_flags((args, kwargs))
-        try:
-            with vmap_must_be_whole():
-                result = self.builder.call(vmap_over_lanes, op, flags, *args, **kwargs)
-            problem = differs(result, expected, self.probe.n) if expected is not None else None
-            # vmap is right about values more often than about gradients (padding_idx is one trap).
-            if problem is None and expected is not None:
-                problem = gradients_differ(op, flags, args, kwargs, self.probe.n)
-        except Exception as error:
-            problem = f"{type(error).__name__}: {str(error).splitlines()[0][:160] if str(error) else ''}"
-        if problem is None:
-            return result
-        reasons.append(f"vmap: {problem}")
-        self._take_back(mark, written, before)
-        return None
-
-    def _loop(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        flags = wide_flags((args, kwargs))
-        args, kwargs = self._with_lane_values(args), self._with_lane_values(kwargs)
-        in_place = bool(written_args(node)) and isinstance(args[0], Val)
-        try:
-            return self.builder.call(
-                loop_in_place if in_place else loop_over_lanes,
-                node.target,
-                flags,
-                self.builder.n,
-                *args,
-                **kwargs,
-            )
-        except Exception as error:
-            raise WidenFailed(f"{node.target} cannot run lane by lane: {error}") from error
-
-    def _with_lane_values(self, tree: Any) -> Any:
-        if isinstance(tree, LaneScalar):
-            return self.builder.lane_values(tree)
-        if isinstance(tree, (list, tuple)):
-            return type(tree)(self._with_lane_values(item) for item in tree)
-        if isinstance(tree, dict):
-            return {key: self._with_lane_values(item) for key, item in tree.items()}
-        return tree
+        return Attempt(self.builder, node, args, kwargs, written, row).run()
 
     def _check_writes(self, node: fx.Node) -> None:
         for argument in written_args(node):
@@ -333,37 +245,6 @@ def _release(tree: Any) -> Any:
     if isinstance(tree, dict):
         return {key: _release(item) for key, item in tree.items()}
     return tree
-
-
-def is_wide(value: Any) -> bool:
-    return isinstance(value, LaneScalar) or value.wide
-
-
-def is_random(op: Any) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(op, "tags", ())
-
-
-def used_results(node: fx.Node) -> set[int] | None:
-    """Which of an op's several results are read at all; None for all."""
-    if node.users and all(user.target is operator.getitem for user in node.users):
-        return {user.args[1] for user in node.users}  # type: ignore[misc]
-    return None
-
-
-def is_size(op: Any) -> bool:
-    """Reads a size: no computation, so it is not counted as one."""
-    return getattr(op, "_schema", None) is not None and op._schema.name.split("::")[-1].startswith("sym_")
-
-
-def wide_flags(tree: Any) -> tuple[bool, ...]:
-    """For each leaf of nested arguments, in order: does it carry lanes?"""
-    if isinstance(tree, (Val, LaneScalar)):
-        return (is_wide(tree),)
-    if isinstance(tree, (list, tuple)):
-        return tuple(f for item in tree for f in wide_flags(item))
-    if isinstance(tree, dict):
-        return tuple(f for item in tree.values() for f in wide_flags(item))
-    return (False,)
 
 
 def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:

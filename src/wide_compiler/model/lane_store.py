@@ -1,0 +1,112 @@
+"""LaneStore: the state of N members as one module, lanes in and out."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..capture import check_models, materialize
+from ..errors import AlignmentError, InputError
+from . import saving
+from .members import Skeletons, build_tree
+from .registered import Registered, lane_tensor
+from .views import Views
+
+
+class LaneStore(nn.Module):
+    """Parameters and buffers under the members' own names, stacked `[N, ...]`.
+
+    Tensors that are one object in all lanes (a shared trunk) and constant buffers that are equal in all
+    lanes have no lane axis.
+    """
+
+    def __init__(self, models: Sequence[nn.Module], views: bool = False):
+        super().__init__()
+        if not models:
+            raise AlignmentError("no models: compile needs at least one model, or one model and n=")
+        check_models(models)
+        self.n = len(models)
+        self.training = models[0].training
+        self.registered = Registered(models)
+        built = self.registered.build(models)
+        self.places, self.wide_states = build_tree(self, models, set(built))
+        for path, module in built.items():
+            parent, _, name = path.rpartition(".")
+            self.get_submodule(parent)._modules[name] = module
+        self.skeletons = Skeletons.of(models)
+        self.views = Views(models if views else (), self.places, self.wide_states)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Canonical member path -> tensor, `[N, ...]` where lanes differ."""
+        return {place.path: place.tensor for place in self.places}
+
+    def lane(self, lane: int) -> nn.Module:
+        """An ordinary model with a copy of one lane's weights."""
+        self._check_lane(lane)
+        member = materialize(self.skeletons.lane(lane), lambda path: self.lane_state(lane, path).clone())
+        for path, training in self.own_training():
+            member.get_submodule(path).training = training
+        return member
+
+    def lanes(self) -> Iterator[nn.Module]:
+        """Every lane as an ordinary model, one at a time."""
+        return (self.lane(i) for i in range(self.n))
+
+    def load_lane(self, lane: int, state: Mapping[str, Tensor] | nn.Module) -> None:
+        """Put a member's weights (a state_dict, or a model) into one lane."""
+        self._check_lane(lane)
+        saving.load_lane(self, lane, state.state_dict() if isinstance(state, nn.Module) else state)
+
+    def lane_state(self, lane: int, path: str) -> Tensor:
+        """One lane's tensor by the member's path, a view where there is a lane axis."""
+        outer = self.registered.outer(path)
+        if outer is not None:
+            return lane_tensor(self.get_submodule(outer), outer, path, lane, self.n)
+        tensor = self.tensors()[path].detach()
+        return tensor[lane] if path in self.wide_states else tensor
+
+    def capture_state(self, lane: int, path: str) -> Tensor:
+        """A tensor to capture with."""
+        registered = self.registered.outer(path) is not None
+        return self.registered.example_tensor(path) if registered else self.lane_state(lane, path)
+
+    def example_member(self) -> nn.Module:
+        """An ordinary model to try inputs on."""
+        return materialize(self.skeletons.lane(0), lambda path: self.capture_state(0, path).clone())
+
+    def own_training(self) -> Iterator[tuple[str, bool]]:
+        """The train flag of every module that is the member's own (not inside a registered one)."""
+        for path, module in self.named_modules():
+            if self.registered.outer(path) is None:
+                yield path, module.training
+
+    def promote(self, path: str) -> None:
+        """Give a buffer that all lanes shared a lane axis, because lanes begin to differ."""
+        place = next(p for p in self.places if p.path == path)
+        if place.kind == "parameter":
+            raise InputError(
+                f"{path} is one parameter for all lanes (a shared trunk) and cannot differ by lane"
+            )
+        old = place.tensor
+        wide = old.unsqueeze(0).repeat(self.n, *([1] * old.dim()))
+        for module in self.modules():
+            for name, buffer in module._buffers.items():
+                if buffer is old:
+                    module._buffers[name] = wide
+        self.wide_states.add(path)
+
+    def save(self, path: Any, lane: int | None = None) -> None:
+        """Write all lanes, or one as an ordinary model's state, as safetensors."""
+        saving.save(self, path, lane)
+
+    def load(self, path: Any, lane: int | None = None) -> None:
+        """Read what `save` wrote: all lanes, or an ordinary model's state into one."""
+        saving.load(self, path, lane)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        saving.fit_lane_axes(self, state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _check_lane(self, lane: int) -> None:
+        if not isinstance(lane, int) or not -self.n <= lane < self.n:
+            raise IndexError(f"lane {lane} is out of range for {self.n} lanes")

@@ -1,0 +1,34 @@
+"""A seed per lane: the numbers a lane draws depend on its own seed and on how often it has drawn."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_STRIDE = 1_000_003  # between two calls; any number that keeps nearby seeds and calls apart
+
+
+class LaneSeeds:
+    def __init__(self) -> None:
+        self.seeds: Tensor | None = None
+        self.calls = 0
+
+    def set(self, seeds: int | Sequence[int] | None, n: int, device: torch.device) -> None:
+        if seeds is None:
+            self.seeds = None
+            return
+        values = [seeds + i for i in range(n)] if isinstance(seeds, int) else list(seeds)
+        if len(values) != n:
+            raise ValueError(f"seed takes one number or {n}, one per lane, got {len(values)}")
+        self.seeds, self.calls = torch.tensor(values, dtype=torch.int64, device=device), 0
+
+    def next(self) -> Tensor | None:
+        """The seeds `[N]` for one call; None if PyTorch's own generator draws."""
+        if self.seeds is None:
+            return None
+        self.calls += 1
+        return self.seeds + self.calls * _STRIDE
+
+    def to(self, device: torch.device) -> None:
+        if self.seeds is not None:
+            self.seeds = self.seeds.to(device)

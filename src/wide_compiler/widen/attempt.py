@@ -1,0 +1,110 @@
+"""One node, three ways: its own rule, vmap of the op, a loop over lanes. The first that is right is taken."""
+
+from typing import Any
+
+from torch import Tensor, fx
+
+from ..capture.aliases import written_args
+from .builder import Builder, LaneScalar, Val, vals_in
+from .check import differs, expected_per_lane, gradients_differ
+from .classify import is_random, is_unset, used_results, wide_flags
+from .fallbacks import loop_in_place, loop_over_lanes, vmap_must_be_whole, vmap_over_lanes
+from .lane_graph import Row
+from .rules import find_rule
+
+
+class WidenFailed(Exception):
+    """No lane graph can be made; the message says why in one line."""
+
+
+class Attempt:
+    """Widening one node. `row` is told which way was taken, and why not a better one."""
+
+    def __init__(
+        self, builder: Builder, node: fx.Node, args: Any, kwargs: Any, written: list[Tensor], row: Row
+    ):
+        self.builder, self.node, self.args, self.kwargs, self.row = builder, node, args, kwargs, row
+        self.op: Any = node.target
+        self.written = written
+        self.before = [w.clone() for w in written]  # a failed try must not leave its writes behind
+        self.flags = wide_flags((args, kwargs))
+        self.lanes: int = builder.n.value
+        self.scalars = any(isinstance(v, LaneScalar) for v in vals_in((args, kwargs)))
+        unknown = is_random(self.op) or is_unset(self.op)
+        self.expected = None if unknown else expected_per_lane(self.op, args, kwargs, self.lanes, written)
+
+    def run(self) -> Val:
+        reasons: list[str] = []
+        for how, way in (("rule", self._by_rule), ("vmap", self._by_vmap)):
+            mark = len(self.builder.emitted)
+            try:
+                result, problem = way()
+            except Exception as error:
+                result, problem = None, _one_line(error)
+            if problem is None and result is not None:
+                self.row.how, self.row.why = how, "; ".join(reasons)
+                return result
+            if problem:
+                reasons.append(problem if how == "rule" else f"vmap: {problem}")
+            self._take_back(mark)
+        self.row.how, self.row.why = "loop", "; ".join(reasons)
+        return self._by_loop()
+
+    def _by_rule(self) -> tuple[Val | None, str | None]:
+        rule = find_rule(self.op)
+        if rule is None:
+            return None, "no rule"
+        if self.scalars and not rule.lane_scalars:
+            return None, "a Python number differs by lane"
+        try:
+            result = rule.function(self.builder, *self.args, **self.kwargs)
+        except Exception as error:
+            return None, f"its rule: {_one_line(error)}"
+        if result is None:
+            return None, "its rule declines this case"
+        problem = self._difference(result)
+        return result, None if problem is None else f"its rule: {problem}"
+
+    def _by_vmap(self) -> tuple[Val | None, str | None]:
+        if self.scalars or self.written:
+            return None, None
+        with vmap_must_be_whole():
+            result = self.builder.call(vmap_over_lanes, self.op, self.flags, *self.args, **self.kwargs)
+        problem = self._difference(result)
+        if problem is None and self.expected is not None:
+            # vmap is right about values more often than about gradients (padding_idx is one trap).
+            problem = gradients_differ(self.op, self.flags, self.args, self.kwargs, self.lanes)
+        return result, problem
+
+    def _by_loop(self) -> Val:
+        args, kwargs = self._with_lane_values(self.args), self._with_lane_values(self.kwargs)
+        in_place = bool(written_args(self.node)) and isinstance(args[0], Val)
+        loop = loop_in_place if in_place else loop_over_lanes
+        try:
+            return self.builder.call(loop, self.op, self.flags, self.builder.n, *args, **kwargs)
+        except Exception as error:
+            raise WidenFailed(f"{self.op} cannot run lane by lane: {_one_line(error)}") from error
+
+    def _difference(self, result: Val) -> str | None:
+        if self.expected is None:
+            return None
+        return differs(result, self.expected, self.lanes, used_results(self.node))
+
+    def _take_back(self, mark: int) -> None:
+        self.builder.undo(mark)
+        for value, old in zip(self.written, self.before, strict=True):
+            value.copy_(old)
+
+    def _with_lane_values(self, tree: Any) -> Any:
+        if isinstance(tree, LaneScalar):
+            return self.builder.lane_values(tree)
+        if isinstance(tree, (list, tuple)):
+            return type(tree)(self._with_lane_values(item) for item in tree)
+        if isinstance(tree, dict):
+            return {key: self._with_lane_values(item) for key, item in tree.items()}
+        return tree
+
+
+def _one_line(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__
