@@ -3,9 +3,9 @@
 import pytest
 import torch
 from torch import nn
-from untouched import picture, refused
 
 import wide_compiler
+from untouched import picture, refused
 from wide_compiler import (
     AlignmentError,
     SampleError,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from untouched import refused
 
 import wide_compiler
+from untouched import refused
 from wide_compiler import WideBuilder, WideConfig
 
 PRESETS = {

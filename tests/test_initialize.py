@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 from torch import nn
-from untouched import picture, refused
 
 import wide_compiler
+from untouched import picture, refused
 from wide_compiler import AlignmentError, oracle
 from wide_compiler.initialize import make_lanes, reinitialize
 
@@ -25,8 +25,7 @@ def pairs(wide, path):
 
 def unmoved(before, model):
     """Equal but for the random state, which fresh weights are drawn from."""
-    after = picture(model)
-    return {k: v for k, v in after.items() if k != "rng"} == {k: v for k, v in before.items() if k != "rng"}
+    return {**picture(model), "rng": None} == {**before, "rng": None}
 
 
 def test_fresh_lanes_differ_from_each_other_and_from_the_model():
@@ -43,8 +42,7 @@ def test_fresh_lanes_differ_from_each_other_and_from_the_model():
     assert (wide.tensors()["2.weight"] == 0.25).all()  # what PReLU starts from
     assert (wide.tensors()["1.running_mean"] == 0).all()
     assert not any(t.isnan().any() for t in wide.tensors().values())
-    members = list(wide.lanes())
-    oracle.compare(members, wide, shared_input=((torch.randn(5, 4),), {})).check(rtol=1e-5)
+    oracle.compare(list(wide.lanes()), wide, shared_input=((torch.randn(5, 4),), {})).check(rtol=1e-5)
 
 
 def test_fresh_is_the_default_and_follows_the_seed():
@@ -88,9 +86,8 @@ def test_a_callable_is_given_a_copy_and_the_lane():
 
 
 def test_a_callable_may_return_another_model():
-    given = model()
     others = [model() for _ in range(2)]
-    wide = wide_compiler.compile(given, x, n=2, init=lambda member, lane: others[lane])
+    wide = wide_compiler.compile(model(), x, n=2, init=lambda member, lane: others[lane])
     assert all(torch.equal(wide.tensors()["0.weight"][i], others[i][0].weight) for i in range(2))
 
 
@@ -138,9 +135,15 @@ def test_a_bare_parameter_that_nothing_can_initialise():
     given = Bare()
     with refused(AlignmentError, "inner.scale", "reset_parameters", "init='copy'", "callable", of=given):
         wide_compiler.compile(given, x, n=2)
+
+
+def test_the_remedies_for_a_bare_parameter():
+    given = Bare()
     wide = wide_compiler.compile(given, x, n=2, init="copy")
     assert torch.equal(wide.tensors()["inner.scale"], torch.ones(2, 4))
-    wide = wide_compiler.compile(given, x, n=2, init=lambda m, lane: nn.init.constant_(m.inner.scale, lane + 1.0))
+    wide = wide_compiler.compile(
+        given, x, n=2, init=lambda m, lane: nn.init.constant_(m.inner.scale, lane + 1.0)
+    )
     assert wide.tensors()["inner.scale"][:, 0].tolist() == [1.0, 2.0]
 
 
@@ -165,7 +168,6 @@ def test_an_outer_initialiser_has_the_last_word():
 
 
 def test_fresh_weights_of_a_transformer_are_as_wide_as_its_own():
-    torch.manual_seed(0)
     given = nn.Transformer(8, 2, 1, 1, 8, batch_first=True)
     xavier = math.sqrt(6 / 16)
     assert given.encoder.layers[0].linear1.weight.abs().max() > 0.9 * xavier
@@ -187,7 +189,6 @@ def test_every_layer_with_its_own_initialiser(make):
     member = make()
     reinitialize(member)
     assert not any(p.isnan().any() for p in member.parameters())
-    assert [tuple(p.shape) for p in member.parameters()] == [tuple(p.shape) for p in make().parameters()]
     if isinstance(member, nn.Embedding):
         assert (member.weight[2] == 0).all()
 

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils import _pytree
-from untouched import refused
 
 import wide_compiler
+from untouched import refused
 from wide_compiler import InputError, WideError, pack, stack, unpack, unstack
 from wide_compiler.lanes import join_lanes, packed_to_stacked, split_lanes, stacked_to_packed
 
@@ -52,8 +52,8 @@ def lanes_of_trees(draw, min_dims):
 
 
 class _Leaf:
-    def __init__(self, made):
-        _, self.shape, self.dtype = made
+    def __init__(self, shape, dtype):
+        self.shape, self.dtype = shape, dtype
 
     def make(self):
         return torch.randint(0, 2 if self.dtype is torch.bool else 99, self.shape).to(self.dtype)
@@ -92,7 +92,7 @@ def test_nested_structures_keep_their_kinds():
     tree = lambda i: {
         "x": torch.full((2, 3), i),
         "more": (Pair(torch.full((2, 1), i), "k"), [torch.ones(1, 2)]),
-    }  # noqa: E731
+    }
     packed = pack([tree(0), tree(1)])
     assert packed["x"].shape == (2, 6)
     assert isinstance(packed["more"][0], Pair) and packed["more"][0].left.shape == (2, 2)

@@ -49,7 +49,7 @@ output = wide(packed)
 
 # Unpack outputs
 outputs = wide_compiler.unpack(output, n=100)
-"""  # noqa: W293
+"""
 
 ENTRY_POINTS = """
 import wide_compiler

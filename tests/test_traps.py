@@ -80,14 +80,14 @@ def test_view_and_permute_with_sizes_read_from_the_input():
 def test_embedding_with_padding_idx_has_no_gradient_at_the_padding():
     x = torch.randint(0, 7, (2, 5))
     x[:, 0] = 3
-    models, wide = check(lambda: nn.Embedding(7, 4, padding_idx=3), x)
+    _, wide = check(lambda: nn.Embedding(7, 4, padding_idx=3), x)
     wide.shared(x).sum().backward()
     assert wide.weight.grad[:, 3].abs().max() == 0
     assert wide.weight.grad.abs().sum() > 0
 
 
 def test_batch_norm_in_training():
-    models, wide = check(
+    _, wide = check(
         lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), torch.randn(2, 3, 6, 6), train=True
     )
     before = wide.tensors()["1.running_mean"].clone()
@@ -157,7 +157,7 @@ def test_tied_weights_are_one_parameter_and_get_both_gradients():
         def forward(self, x):
             return self.head(self.embed(x).tanh())
 
-    models, wide = check(Tied, torch.randint(0, 9, (2, 5)))
+    _, wide = check(Tied, torch.randint(0, 9, (2, 5)))
     assert [name for name, _ in wide.named_parameters()] == ["embed.weight"]
     assert set(wide.state_dict()) == {"embed.weight", "head.weight"}
     lane = wide.lane(1)

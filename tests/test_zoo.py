@@ -4,10 +4,10 @@ import copy
 
 import pytest
 import torch
-from zoo import CASES
-from zoo_oracle import compile_case, make_inputs, make_models
 
 from wide_compiler import InputError, oracle
+from zoo import CASES
+from zoo_oracle import compile_case, make_inputs, make_models
 
 N = 4
 CAPTURED_AT, RUN_AT = 2, (1, 5, 17)

@@ -18,7 +18,7 @@ def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def picture(*modules: nn.Module) -> dict[str, Any]:
-    """Everything a refused call must leave alone: weights, buffers, memory, flags, hooks, the random state."""
+    """Everything a refused call must leave alone: weights, buffers, memory, flags, hooks, random state."""
     seen: dict[str, Any] = {"rng": torch.get_rng_state().tolist(), "grad mode": torch.is_grad_enabled()}
     for i, module in enumerate(modules):
         for path, tensor in _tensors(module).items():

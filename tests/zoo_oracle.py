@@ -4,9 +4,9 @@ import copy
 
 import torch
 from torch import nn
-from zoo import Case
 
 import wide_compiler
+from zoo import Case
 
 
 def make_models(

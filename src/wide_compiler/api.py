@@ -107,7 +107,8 @@ class WideBuilder:
     """`compile` step by step: `WideBuilder(models).with_sample(x).validate().compile().build()`."""
 
     def __init__(self, models: nn.Module | Sequence[nn.Module], n: int | None = None):
-        self._models, self._options = models, {"n": n}
+        self._models = models
+        self._options: dict[str, Any] = {"n": n}
         self._config = WideConfig()
         self._sample: tuple[Any, Mapping[str, Any] | None] | None = None
 

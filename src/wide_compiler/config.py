@@ -12,7 +12,7 @@ class _DebugField:
 
     def __get__(self, config: Any, owner: type) -> Any:
         if config is None:
-            return owner._debug_preset
+            return owner._debug_preset  # type: ignore[attr-defined]
         return config.__dict__["debug"]
 
     def __set__(self, config: Any, value: Any) -> None:

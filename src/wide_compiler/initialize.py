@@ -70,5 +70,5 @@ def _by_ancestor(model: nn.Module, path: str, module: nn.Module) -> None:
     for depth in range(len(names), -1, -1):
         ancestor = model.get_submodule(".".join(names[:depth]))
         if callable(getattr(ancestor, "_init_weights", None)):
-            ancestor._init_weights(module)
+            ancestor._init_weights(module)  # type: ignore[operator]
             return

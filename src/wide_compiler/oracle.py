@@ -33,7 +33,8 @@ class Difference:
         return self.error / self.scale if self.scale > 0 else self.error
 
     def __str__(self) -> str:
-        return f"lane {self.lane}: {self.what} {self.path} differs from the loop by {self.error:.3g} (of {self.scale:.3g})"
+        size = f"{self.error:.3g} (of {self.scale:.3g})"
+        return f"lane {self.lane}: {self.what} {self.path} differs from the loop by {size}"
 
 
 @dataclass

@@ -79,7 +79,7 @@ def test_train_and_eval_are_two_programs(models):
 
 
 def test_names_are_the_members_own(models, wide):
-    assert {k for k in wide.state_dict()} == {k for k in models[0].state_dict()}
+    assert set(wide.state_dict()) == set(models[0].state_dict())
     assert wide.fc1.weight.shape == (N, 8, 5)
     assert [name for name, _ in wide.named_parameters()] == [name for name, _ in models[0].named_parameters()]
 

@@ -62,7 +62,7 @@ def _inline(module: fx.GraphModule, graph: fx.Graph, env: dict[fx.Node, Any]) ->
 
 
 def _inline_region(node: fx.Node, graph: fx.Graph, env: dict[fx.Node, Any]) -> Any:
-    args = [env[a] if isinstance(a, fx.Node) else a for a in node.args]
+    args: list[Any] = [env[a] if isinstance(a, fx.Node) else a for a in node.args]
     name = _name(node)
     position = next(i for i, a in enumerate(args) if isinstance(a, fx.GraphModule))
     settings, body, operands = args[:position], args[position], args[position + 1 :]
@@ -73,10 +73,8 @@ def _inline_region(node: fx.Node, graph: fx.Graph, env: dict[fx.Node, Any]) -> A
         operands = [_detach(graph, o) if isinstance(o, fx.Node) else o for o in operands]
     elif name == "wrap_with_autocast" and (settings[2] or torch.is_autocast_enabled(settings[0])):
         context = graph.call_function(enter_autocast, tuple(settings))
-    inner = {
-        p: o for p, o in zip((n for n in body.graph.nodes if n.op == "placeholder"), operands, strict=False)
-    }
-    result = _inline(body, graph, inner)
+    placeholders = [n for n in body.graph.nodes if n.op == "placeholder"]
+    result = _inline(body, graph, dict(zip(placeholders, operands, strict=True)))
     if context is not None:
         graph.call_function(exit_autocast, (context,))
     return result

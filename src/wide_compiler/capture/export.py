@@ -117,7 +117,7 @@ def export_member(
                     continue
         copies = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         args, kwargs = _tree.unflatten(copies, spec)
-        real_shapes = watch_real_shapes(member, kept, lambda a=args, k=kwargs: member(*a, **k))
+        real_shapes = watch_real_shapes(member, kept, functools.partial(member, *args, **kwargs))
 
 
 def _export(flat: _Flat, dynamic: Sequence[set[int]] | None, grad: bool) -> torch.export.ExportedProgram:

@@ -99,7 +99,7 @@ class Recorder:
                 if originals[path] is None:
                     del module.forward
                 else:
-                    module.forward = originals[path]
+                    module.forward = originals[path]  # type: ignore[assignment]
             Recorder.current = previous
 
     def _apply_or_record(self, apply: Any) -> Callable[..., Any]:

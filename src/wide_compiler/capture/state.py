@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,11 @@ class Slot:
     @property
     def path(self) -> str:
         return f"{self.owner}.{self.name}" if self.owner else self.name
+
+
+def home_of(owner: nn.Module, kind: str) -> dict[str, Any]:
+    """The dictionary of `owner` in which tensors of this kind lie."""
+    return {"parameter": owner._parameters, "buffer": owner._buffers, "constant": vars(owner)}[kind]  # type: ignore[return-value]
 
 
 def slots(model: nn.Module) -> Iterator[Slot]:

@@ -1,4 +1,4 @@
-"""Do two members differ in plain Python: a dropout rate, a sign, a closure? Lanes that do not share one capture.
+"""Do two members differ in plain Python (a dropout rate, a sign, a closure)? If not, they share a capture.
 
 Everything a forward can read is compared: module attributes, hooks, closures, config objects. What cannot be
 compared counts as different; that costs one more capture and is never wrong.

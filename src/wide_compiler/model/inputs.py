@@ -26,7 +26,8 @@ def normalize_sample(sample: Any, sample_kwargs: Mapping[str, Any] | None) -> tu
     if sample is None and kwargs:
         return (), kwargs
     raise SampleError(
-        f"a sample is a tensor, a tuple of positional arguments or a dict of keywords, got {type(sample).__name__}"
+        f"a sample is a tensor, a tuple of positional arguments or a dict of keywords, "
+        f"got {type(sample).__name__}"
     )
 
 
@@ -80,7 +81,8 @@ def check_lanes(call: Call, n: int) -> None:
         if call.wide[position] and (tensor.dim() == 0 or tensor.shape[0] != n):
             path = call_paths(call)[position]
             raise InputError(
-                f"{path} is {tuple(tensor.shape)}, expected {n} lanes on axis 0; for one input for all lanes use wide.shared(...)"
+                f"{path} is {tuple(tensor.shape)}, expected {n} lanes on axis 0; "
+                f"for one input for all lanes use wide.shared(...)"
             )
 
 
@@ -92,9 +94,8 @@ def check_accepted(call: Call, member: nn.Module, sample: tuple[tuple, dict]) ->
     leaves, spec = _tree.flatten(sample)
     hints = []
     if call.spec != spec:
-        hints.append(
-            f"the sample had the structure {_describe(sample)}, this call has {_describe(_tree.unflatten(call.leaves, call.spec))}"
-        )
+        given = _describe(_tree.unflatten(call.leaves, call.spec))
+        hints.append(f"the sample had the structure {_describe(sample)}, this call has {given}")
     else:
         expected = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         for path, got, shape, want in zip(

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from ..capture import Slot, canonical_names, group_by_variant, make_skeleton, slots
+from ..capture.state import home_of
 
 
 class Scope(nn.Module):
@@ -45,20 +46,15 @@ class Place:
 
     @property
     def tensor(self) -> Tensor:
-        return (self.scope._parameters if self.kind == "parameter" else self.scope._buffers)[self.name]
-
-    @tensor.setter
-    def tensor(self, value: Tensor) -> None:
-        (self.scope._parameters if self.kind == "parameter" else self.scope._buffers)[self.name] = value
+        home: Any = self.scope._parameters if self.kind == "parameter" else self.scope._buffers
+        return home[self.name]
 
 
 def lane_tensors(models: Sequence[nn.Module], slot: Slot) -> list[Tensor]:
     """The tensor that each model holds where lane 0 holds `slot`."""
     found = []
     for model in models:
-        owner = model.get_submodule(slot.owner)
-        home = {"parameter": owner._parameters, "buffer": owner._buffers, "constant": vars(owner)}[slot.kind]
-        found.append(home[slot.name])
+        found.append(home_of(model.get_submodule(slot.owner), slot.kind)[slot.name])
     return found
 
 
@@ -110,7 +106,7 @@ def _scopes(root: nn.Module, template: nn.Module, skip: set[str]) -> dict[str, n
             continue
         parent, _, name = path.rpartition(".")
         scope = by_module.setdefault(id(module), Scope(module))
-        # Past add_module: a member may well have a child called `lane` or `shared`, as WideModel's methods are.
+        # Past add_module: a member may well have a child called `lane`, like a method of WideModel.
         scopes[parent]._modules[name] = scope
         scopes[path] = scope
     return scopes

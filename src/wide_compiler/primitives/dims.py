@@ -1,5 +1,6 @@
 """Ops that name dimensions: every dim that counts from the front moves one up, past the lane axis."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -220,7 +221,7 @@ def repeat_interleave(b: Builder, x: Val, repeats: Any, dim: int | None = None, 
 
 
 @rule(*ops("roll.default"))
-def roll(b: Builder, x: Val, shifts: list[Any], dims: list[int] = ()) -> Val:
+def roll(b: Builder, x: Val, shifts: list[Any], dims: Sequence[int] = ()) -> Val:
     if dims:
         return b.call(torch.roll, x, shifts, _shift(dims, x.rank))
     return b.call(roll_flat, x, shifts)

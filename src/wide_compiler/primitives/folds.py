@@ -10,18 +10,18 @@ from ..widen.helpers import fold, fold_pair
 from ..widen.rules import ops, rule
 
 # The rank of the op's batched input. A member without batch dim is one less; its lanes then are the batch.
-_BATCHED_RANK = {
+_BATCHED_RANK: dict[int, tuple[str, ...]] = {
     3: ("max_pool1d", "avg_pool1d", "adaptive_max_pool1d", "adaptive_avg_pool1d", "max_pool1d_with_indices"),
     4: ("max_pool2d", "avg_pool2d", "adaptive_max_pool2d", "adaptive_avg_pool2d", "max_pool2d_with_indices"),
     5: ("max_pool3d", "avg_pool3d", "adaptive_max_pool3d", "adaptive_avg_pool3d", "max_pool3d_with_indices"),
 }
 _PADS = {3: "pad1d", 4: "pad2d", 5: "pad3d"}
 _IMAGES = ("im2col", "channel_shuffle", "native_channel_shuffle")
-_RESIZE = {
+_RESIZE: dict[int, tuple[str, ...]] = {
     3: ("linear1d", "nearest1d", "nearest_exact1d"),
+    4: ("bilinear2d", "nearest2d", "bicubic2d", "nearest_exact2d", "bilinear2d_aa", "bicubic2d_aa"),
     5: ("trilinear3d", "nearest3d", "nearest_exact3d"),
 }
-_RESIZE[4] = ("bilinear2d", "nearest2d", "bicubic2d", "nearest_exact2d", "bilinear2d_aa", "bicubic2d_aa")
 
 
 def folded(op: Any, batched_rank: int) -> Any:

@@ -1,6 +1,6 @@
 """Random draws: every lane draws its own numbers.
 
-Without seeds the draw is PyTorch's own on the wide shape. With a seed per lane (`rng`, one integer a lane) the
+Without seeds the draw is PyTorch's own on the wide shape. With a seed per lane (`rng`, one integer each) the
 numbers come from a counter-based hash of (seed, place in the graph, element), so that a lane draws the same
 whichever lanes run beside it.
 """

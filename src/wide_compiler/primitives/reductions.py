@@ -30,7 +30,7 @@ def _over_members(function: Callable[..., Tensor]) -> Callable[..., Any]:
     return reduced
 
 
-for _name, _function in {
+_REDUCTIONS: dict[str, Callable[..., Any]] = {
     "sum.default": torch.sum,
     "mean.default": torch.mean,
     "prod.default": torch.prod,
@@ -40,7 +40,8 @@ for _name, _function in {
     "any.default": torch.any,
     "nansum.default": torch.nansum,
     "count_nonzero.default": torch.count_nonzero,
-}.items():
+}
+for _name, _function in _REDUCTIONS.items():
     for _op in ops(_name):
         rule(_op)(_whole(_over_members(_function)))
 

@@ -1,5 +1,7 @@
 """Rules of the recurrent ops: whole networks and single cells."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -28,7 +30,7 @@ def lstm_rule(
     )
 
 
-def _one_state_rule(primitive: type, *extra: str):
+def _one_state_rule(primitive: Any, *extra: str):
     def run(
         b: Builder, x: Val, hx: Val, weights: list[Val], has_biases: bool, num_layers: int, dropout: float,
         train: bool, bidirectional: bool, batch_first: bool,
@@ -77,11 +79,11 @@ def gru_cell(x: Tensor, h: Tensor, *weights) -> Tensor:
 
 
 def rnn_tanh_cell(x: Tensor, h: Tensor, *weights) -> Tensor:
-    return torch.tanh(sum(_gates(x, h, *weights)))
+    return torch.tanh(torch.add(*_gates(x, h, *weights)))
 
 
 def rnn_relu_cell(x: Tensor, h: Tensor, *weights) -> Tensor:
-    return torch.relu(sum(_gates(x, h, *weights)))
+    return torch.relu(torch.add(*_gates(x, h, *weights)))
 
 
 for _step in (lstm_cell, gru_cell, rnn_tanh_cell, rnn_relu_cell):

@@ -31,12 +31,13 @@ def vmap_over_lanes(op: Callable[..., Any], wide: tuple[bool, ...], *args: Any, 
 @contextlib.contextmanager
 def vmap_must_be_whole() -> Iterator[None]:
     """Make vmap refuse an op it would itself run as a slow loop: then ours is the honest one."""
-    enabled = torch._C._functorch._is_vmap_fallback_enabled()
-    torch._C._functorch._set_vmap_fallback_enabled(False)
+    functorch: Any = torch._C._functorch
+    enabled = functorch._is_vmap_fallback_enabled()
+    functorch._set_vmap_fallback_enabled(False)
     try:
         yield
     finally:
-        torch._C._functorch._set_vmap_fallback_enabled(enabled)
+        functorch._set_vmap_fallback_enabled(enabled)
 
 
 def loop_over_lanes(op: Callable[..., Any], wide: tuple[Any, ...], n: int, *args: Any, **kwargs: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..capture import slots
+from ..capture.state import home_of, slots
 
 
 @contextlib.contextmanager
@@ -15,10 +15,10 @@ def lent(module: nn.Module, tensor_of: Callable[[str], Tensor]) -> Iterator[None
 
     A buffer the module assigns anew meanwhile is copied back, so that the lane's state follows.
     """
-    homes = []
+    homes: list[tuple[dict[str, Any], str, Any, Tensor]] = []
     for slot in list(slots(module)):
         owner = module.get_submodule(slot.owner)
-        home = {"parameter": owner._parameters, "buffer": owner._buffers, "constant": vars(owner)}[slot.kind]
+        home = home_of(owner, slot.kind)
         homes.append((home, slot.name, home[slot.name], tensor_of(slot.path)))
     for home, name, _, borrowed in homes:
         home[name] = borrowed
@@ -30,7 +30,3 @@ def lent(module: nn.Module, tensor_of: Callable[[str], Tensor]) -> Iterator[None
     finally:
         for home, name, own, _ in homes:
             home[name] = own
-
-
-def lane_of(state: Any, wide: bool, lane: int) -> Any:
-    return state[lane] if wide else state

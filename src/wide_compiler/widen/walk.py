@@ -154,8 +154,8 @@ class _Walk:
         if name in captured.scalars:
             return LaneScalar(name, LaneValues(captured.scalars[name][: self.probe.n]))
         if name in captured.lane_constants:
-            value = captured.lane_constants[name][: self.probe.n]
-            return Val(self.feed("lane_constant", name), value, wide=True)
+            some = captured.lane_constants[name][: self.probe.n]
+            return Val(self.feed("lane_constant", name), some, wide=True)
         if name in captured.constants:
             self.module.register_buffer(name, captured.constants[name])
             constant = self.graph.get_attr(name)
@@ -183,9 +183,7 @@ class _Walk:
         return value
 
     def _compute(self, node: fx.Node) -> Any:
-        args = fx.node.map_arg(node.args, lambda n: _Held(self.env[n]))
-        kwargs = fx.node.map_arg(node.kwargs, lambda n: _Held(self.env[n]))
-        args, kwargs = _release(args), _release(kwargs)
+        args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
         if node.target in (enter_autocast, exit_autocast):
             return self.builder.call(node.target, *args, wide=False)
         if node.target is operator.getitem:
@@ -197,7 +195,7 @@ class _Walk:
             return self._opaque(node, args)
         vals = vals_in((args, kwargs))
         if not isinstance(node.target, torch._ops.OpOverload) and not any(is_wide(v) for v in vals):
-            return self.builder.call(node.target, *args, wide=False, **kwargs)  # arithmetic on sizes
+            return self.builder.call(node.target, *args, wide=False, **kwargs)  # type: ignore[arg-type]  # sizes
         if is_size(node.target):
             return find_rule(node.target).function(self.builder, *args)  # type: ignore[union-attr]
         self.rows.append(Row(module_path(node), str(node.target).removeprefix("aten."), ""))
@@ -205,6 +203,20 @@ class _Walk:
         result = self._widened(node, args, kwargs, vals)
         self.rows[-1].strategy = self.builder.strategy
         return result
+
+    def _resolve(self, tree: Any) -> Any:
+        """A node's arguments with the lane graph's values in place of nodes."""
+        if isinstance(tree, fx.Node):
+            return self.env[tree]
+        if isinstance(tree, (list, tuple)):
+            return (
+                [self._resolve(x) for x in tree]
+                if isinstance(tree, list)
+                else tuple(map(self._resolve, tree))
+            )
+        if isinstance(tree, dict):
+            return {key: self._resolve(item) for key, item in tree.items()}
+        return tree
 
     def _widened(self, node: fx.Node, args: Any, kwargs: Any, vals: list[Any]) -> Any:
         row, op = self.rows[-1], node.target
@@ -228,23 +240,6 @@ class _Walk:
         row.how = "rule" if opaque_nodes.is_registered(self, call) else "loop"
         row.strategy = "registered" if row.how == "rule" else ""
         return result
-
-
-class _Held:
-    """Keeps fx from looking inside a value while arguments are mapped."""
-
-    def __init__(self, value: Any):
-        self.value = value
-
-
-def _release(tree: Any) -> Any:
-    if isinstance(tree, _Held):
-        return tree.value
-    if isinstance(tree, (list, tuple)):
-        return [_release(x) for x in tree] if isinstance(tree, list) else tuple(_release(x) for x in tree)
-    if isinstance(tree, dict):
-        return {key: _release(item) for key, item in tree.items()}
-    return tree
 
 
 def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
