@@ -30,7 +30,8 @@ def test_zoo_on_the_gpu(case):
     wide = wide_compiler.compile(models, args, sample_kwargs=kwargs)
     oracle.compare(models, wide, inputs, gradients=train, learning_rate=0.1 if train else 0.0).check(rtol=1e-6)
     explanation = wide.explain(measure=False)
-    assert not explanation.why and explanation.coverage == 1.0
+    slow = [(r.op, r.how, r.why) for r in explanation.rows if r.how in ("vmap", "loop")]
+    assert not explanation.why and not slow
 
 
 def net():

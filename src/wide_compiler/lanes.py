@@ -12,6 +12,7 @@ from torch import Tensor
 
 from . import _tree
 from .errors import InputError
+from .lane_values import LaneValues
 
 
 def _columns(trees: Sequence[Any], what: str) -> tuple[list[tuple[Any, ...]], list[str], _tree.TreeSpec]:
@@ -69,8 +70,14 @@ def unstack(tree: Any, n: int) -> list[Any]:
     for path, leaf in zip(_tree.leaf_paths(tree), leaves, strict=True):
         if isinstance(leaf, Tensor) and (leaf.dim() == 0 or leaf.shape[0] != n):
             raise InputError(f"unstack: leaf{path} is {tuple(leaf.shape)}, expected {n} lanes on axis 0")
-    rows = [leaf.unbind(0) if isinstance(leaf, Tensor) else (leaf,) * n for leaf in leaves]
+    rows = [_rows(leaf, n) for leaf in leaves]
     return [_tree.unflatten([row[i] for row in rows], spec) for i in range(n)]
+
+
+def _rows(leaf: Any, n: int) -> Sequence[Any]:
+    if isinstance(leaf, Tensor):
+        return leaf.unbind(0)
+    return leaf if isinstance(leaf, LaneValues) else (leaf,) * n
 
 
 def pack(inputs: Sequence[Any]) -> Any:

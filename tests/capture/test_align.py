@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations
-from untouched import refused
 
 import wide_compiler
+from untouched import refused
 from wide_compiler import AlignmentError, oracle
 from wide_compiler.capture import check_models
 

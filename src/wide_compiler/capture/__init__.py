@@ -2,7 +2,8 @@
 
 from .align import check_models
 from .captured import OUTPUT_TENSOR, Captured
-from .export import CaptureFailed, export_member
+from .export import export_member
+from .failure import CaptureFailed
 from .opaque import OPAQUE, OpaqueCall
 from .skeleton import make_skeleton, materialize
 from .state import Slot, canonical_names, slots

@@ -59,6 +59,19 @@ def base_of(node: fx.Node) -> fx.Node | None:
     return None
 
 
+def written_tensor(node: fx.Node) -> fx.Node:
+    """The tensor that an in-place op writes and returns, through a chain of them; any other node itself."""
+    while (
+        node.op == "call_function"
+        and isinstance(node.target, torch._ops.OpOverload)
+        and node.target._schema.returns
+        and node.target._schema.returns[0].alias_info is not None
+        and node.target._schema.returns[0].alias_info.is_write
+    ):
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
 def root_of(node: fx.Node) -> fx.Node:
     """The value at the start of the view chain that ends in `node`."""
     while (base := base_of(node)) is not None:

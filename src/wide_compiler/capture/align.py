@@ -27,8 +27,36 @@ def check_models(models: Sequence[nn.Module]) -> None:
     for path, slot in reference.state.items():
         if is_uninitialized(slot.tensor):
             raise AlignmentError(f"{path} is not initialised yet (a lazy module); run each model once first")
+    for lane, model in enumerate(models):
+        _check_tensors(model, lane)
     for lane, model in enumerate(models[1:], start=1):
         reference.compare(_Signature(model), lane)
+
+
+def _check_tensors(model: nn.Module, lane: int) -> None:
+    """What stacking would silently lose: hooks on tensors, and tensors that overlap in memory."""
+    spans: list[tuple[int, int, str, int]] = []
+    for slot in slots(model):
+        tensor = slot.tensor
+        if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
+            raise AlignmentError(
+                f"lane {lane}: {slot.path} has a gradient hook, which a stacked tensor would lose; "
+                f"remove it, and register one on the wide model's parameter"
+            )
+        if tensor.numel() and tensor.device.type != "meta":
+            start = tensor.data_ptr()
+            extent = (
+                sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+                + 1
+            )
+            spans.append((start, start + extent * tensor.element_size(), slot.path, id(tensor)))
+    spans.sort()
+    for (_, end, path, this), (start, _, other, that) in zip(spans, spans[1:], strict=False):
+        if start < end and this != that:
+            raise AlignmentError(
+                f"lane {lane}: {other} shares memory with {path}, and stacked they would part; "
+                f"make one of them a clone, or the same object"
+            )
 
 
 class _Signature:
@@ -36,6 +64,7 @@ class _Signature:
         self.modules = {path: class_name(m) for path, m in model.named_modules(remove_duplicate=False)}
         self.state = {slot.path: slot for slot in slots(model)}
         self.ties = canonical_names(model)
+        self.training = {path: m.training for path, m in model.named_modules(remove_duplicate=False)}
 
     def compare(self, other: "_Signature", lane: int) -> None:
         for path in {**self.modules, **other.modules}:
@@ -45,6 +74,13 @@ class _Signature:
                 raise AlignmentError(f"lane {lane}: {where} is {theirs}, lane 0 has {mine}; {REMEDY}")
         for path in {**self.state, **other.state}:
             self._compare_slot(path, other, lane)
+        for path, training in self.training.items():
+            if other.training[path] != training:
+                words = {True: "in training", False: "in eval mode"}
+                raise AlignmentError(
+                    f"lane {lane}: {path or 'the model'} is {words[not training]}, lane 0 is {words[training]}; "
+                    f"call train() or eval() alike on all models before compiling"
+                )
         for path, canonical in self.ties.items():
             if other.ties[path] != canonical:
                 raise AlignmentError(

@@ -23,7 +23,7 @@ class Captured:
     inputs: list[str]
     states: dict[str, str]
     constants: dict[str, Tensor]
-    guards: ShapeGuards
+    guards: list[ShapeGuards]  # one of each variant; all must hold
     out_spec: _tree.TreeSpec
     out_statics: list[Any]
     calls: list[OpaqueCall]
@@ -33,9 +33,9 @@ class Captured:
     reads_grad_mode: bool = False
     shapes: list[tuple[int, ...]] = field(default_factory=list)  # of the inputs it was captured at
 
-    @property
-    def output(self) -> fx.Node:
-        return next(node for node in reversed(self.graph.nodes) if node.op == "output")
+    def admits(self, shapes: list[tuple[int, ...]]) -> bool:
+        """Is the graph true for inputs of these shapes?"""
+        return all(guards.admit(shapes) for guards in self.guards)
 
 
 OUTPUT_TENSOR = object()  # marks, in `out_statics`, the leaves that are graph outputs

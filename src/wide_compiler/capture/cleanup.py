@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .aliases import written_args, written_roots
+from .aliases import written_args, written_roots, written_tensor
 from .opaque import OPAQUE
 
 aten = torch.ops.aten
@@ -21,17 +21,33 @@ _DROPPED = {
     "sym_constrain_range_for_size",
 }
 # A lane's slice of a wide value may have other strides than the member's value had.
-_AS_RESHAPE = {aten.view.default, aten._unsafe_view.default}
+_AS_RESHAPE: dict[Any, Any] = {
+    aten.view.default: aten.reshape.default,
+    aten._unsafe_view.default: aten.reshape.default,
+    aten.view_as.default: aten.reshape_as.default,
+}
 _REGIONS = {"wrap_with_set_grad_enabled", "wrap_with_autocast", "tag_activation_checkpoint"}
 enter_autocast = torch.amp.autocast_mode._enter_autocast
 exit_autocast = torch.amp.autocast_mode._exit_autocast
 
 
-def clean(module: fx.GraphModule, inputs: set[str]) -> fx.Graph:
-    """A flat copy of the exported graph without regions, assertions and dead nodes."""
+def clean(module: fx.GraphModule, inputs: set[str], assigned: list[str | None]) -> fx.Graph:
+    """A flat copy of the exported graph without regions, assertions and dead nodes.
+
+    `assigned` says for each output which placeholder it is assigned to (a buffer set anew), None for a
+    result; assignments become writes.
+    """
     graph = fx.Graph()
     env: dict[fx.Node, Any] = {}
-    results = _inline(module, graph, env)
+    outputs = _inline(module, graph, env)
+    placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
+    results = []
+    for value, name in zip(outputs, assigned, strict=True):
+        if name is None:
+            results.append(value)
+        else:
+            fresh = graph.call_function(aten.detach.default, (value,))
+            graph.call_function(aten.copy_.default, (placeholders[name], fresh))
     graph.output(results)
     _drop_dead(graph, inputs)
     graph.lint()
@@ -56,8 +72,7 @@ def _inline(module: fx.GraphModule, graph: fx.Graph, env: dict[fx.Node, Any]) ->
             env[node] = env[node.args[0]][node.args[1]]
         else:
             env[node] = graph.node_copy(node, lambda n: env[n])
-            if node.target in _AS_RESHAPE:
-                env[node].target = aten.reshape.default
+            env[node].target = _AS_RESHAPE.get(node.target, node.target)
     raise AssertionError("a graph without output")
 
 
@@ -67,17 +82,21 @@ def _inline_region(node: fx.Node, graph: fx.Graph, env: dict[fx.Node, Any]) -> A
     position = next(i for i, a in enumerate(args) if isinstance(a, fx.GraphModule))
     settings, body, operands = args[:position], args[position], args[position + 1 :]
     context = None
+    detached: dict[fx.Node, fx.Node] = {}
     if name == "wrap_with_set_grad_enabled" and settings[0] is False:
         # No mode is switched, so none can be left behind by an error: what enters a no_grad region is
         # detached, and nothing inside can then carry a gradient.
-        operands = [_detach(graph, o) if isinstance(o, fx.Node) else o for o in operands]
+        detached = {o: _detach(graph, o) for o in operands if isinstance(o, fx.Node)}
+        operands = [detached.get(o, o) if isinstance(o, fx.Node) else o for o in operands]
     elif name == "wrap_with_autocast" and (settings[2] or torch.is_autocast_enabled(settings[0])):
         context = graph.call_function(enter_autocast, tuple(settings))
     placeholders = [n for n in body.graph.nodes if n.op == "placeholder"]
     result = _inline(body, graph, dict(zip(placeholders, operands, strict=True)))
     if context is not None:
         graph.call_function(exit_autocast, (context,))
-    return result
+    # A tensor written inside the region is still itself outside of it, gradient and all.
+    originals = {inner: outer for outer, inner in detached.items()}
+    return fx.node.map_arg(result, lambda n: originals.get(written_tensor(n), n))
 
 
 def _detach(graph: fx.Graph, node: fx.Node) -> fx.Node:

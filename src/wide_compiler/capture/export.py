@@ -16,20 +16,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 
 from .. import _tree
 from .captured import OUTPUT_TENSOR, Captured
 from .cleanup import clean, written_placeholders
+from .failure import CaptureFailed
+from .frozen import python_state, watch_frozen_effects
 from .guards import ShapeGuards
 from .opaque import NeedsRealShapes, Recorder, watch_real_shapes
 from .state import canonical_names
 
 _PREFIX = "member."
-
-
-class CaptureFailed(Exception):
-    """This member cannot be captured; the message says why in one line."""
 
 
 class _Seen:
@@ -52,27 +50,21 @@ class _Flat(nn.Module):
         tensor_iter = iter(tensors)
         leaves = [next(tensor_iter) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
         args, kwargs = _tree.unflatten(leaves, self.spec)
-        before = _python_state(self.member)
+        before = python_state(self.member)
         out, self.seen.out_spec = _tree.flatten(self.member(*args, **kwargs))
-        for name, value in _python_state(self.member).items():
-            if before.get(name) != value:
+        after = python_state(self.member)
+        for name in {**before, **after}:
+            if before.get(name) != after.get(name):
                 raise CaptureFailed(
                     f"its forward changes the Python attribute {name}, which a graph would freeze"
                 )
-        self.seen.out_statics = [OUTPUT_TENSOR if isinstance(leaf, Tensor) else leaf for leaf in out]
-        return tuple(leaf for leaf in out if isinstance(leaf, Tensor))
+        self.seen.out_statics = [OUTPUT_TENSOR if _is_output(leaf) else leaf for leaf in out]
+        return tuple(leaf for leaf in out if _is_output(leaf))
 
 
-def _python_state(member: nn.Module) -> dict[str, Any]:
-    """Numbers, strings and the sizes of containers that a forward might change between calls."""
-    state: dict[str, Any] = {}
-    for path, module in member.named_modules():
-        for name, value in vars(module).items():
-            if isinstance(value, (int, float, str, type(None))):
-                state[f"{path}.{name}".lstrip(".")] = value
-            elif isinstance(value, (list, dict, set)) and not name.startswith("_"):
-                state[f"{path}.{name}".lstrip(".")] = len(value)
-    return state
+def _is_output(leaf: Any) -> bool:
+    """Tensors, and sizes that depend on the input's: what a graph has to give anew in each call."""
+    return isinstance(leaf, (Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 def export_member(
@@ -96,7 +88,12 @@ def export_member(
         recorder = Recorder(kept, real_shapes)
         failures: list[str] = []
         try:
-            with recorder.active(member), _watch_failures(member, failures), _watch_grad_mode() as grad_reads:
+            with (
+                recorder.active(member),
+                _watch_failures(member, failures),
+                _watch_grad_mode() as grad_reads,
+                watch_frozen_effects(),
+            ):
                 flat = _Flat(member, leaves, spec)
                 exported = _export(flat, dynamic if real_shapes is None else None, grad)
             captured = _read(flat, exported, recorder)
@@ -105,6 +102,8 @@ def export_member(
         except NeedsRealShapes as error:
             if real_shapes is not None:
                 raise CaptureFailed(_first_line(error)) from error
+        except CaptureFailed:
+            raise
         except Exception as error:
             if isinstance(error.__cause__, NeedsRealShapes) and real_shapes is None:
                 pass
@@ -115,14 +114,14 @@ def export_member(
                 kept[culprit] = f"torch.export cannot look into it: {_first_line(error)}"
                 if real_shapes is None:
                     continue
-        copies = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        copies = [copy_of(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         args, kwargs = _tree.unflatten(copies, spec)
         real_shapes = watch_real_shapes(member, kept, functools.partial(member, *args, **kwargs))
 
 
 def _export(flat: _Flat, dynamic: Sequence[set[int]] | None, grad: bool) -> torch.export.ExportedProgram:
     # Copies, because export leaves marks about dynamic dims on the tensors it is given.
-    tensors = tuple(leaf.detach().clone() for leaf in flat.leaves if isinstance(leaf, Tensor))
+    tensors = tuple(copy_of(leaf) for leaf in flat.leaves if isinstance(leaf, Tensor))
     shapes = None
     if dynamic is not None:
         shapes = {
@@ -132,6 +131,11 @@ def _export(flat: _Flat, dynamic: Sequence[set[int]] | None, grad: bool) -> torc
         }
     with _quiet(), torch.set_grad_enabled(grad):
         return torch.export.export(flat, tensors, dynamic_shapes=shapes, strict=False)
+
+
+def copy_of(leaf: Tensor) -> Tensor:
+    """A leaf like `leaf`: a forward may ask whether its input requires gradients."""
+    return leaf.detach().clone().requires_grad_(leaf.requires_grad)
 
 
 def _dim(free: bool) -> Any:
@@ -150,18 +154,34 @@ def _read(flat: _Flat, exported: torch.export.ExportedProgram, recorder: Recorde
             states[name] = names[spec.target.removeprefix(_PREFIX)]
         else:
             constants[name] = exported.constants[spec.target]
-    graph = clean(exported.graph_module, set(inputs))
+    outputs = [(spec.kind, spec.target) for spec in exported.graph_signature.output_specs]
+    assigned = [
+        None if kind == OutputKind.USER_OUTPUT else target.removeprefix(_PREFIX) for kind, target in outputs
+    ]
+    by_path = {
+        names[spec.target.removeprefix(_PREFIX)]: spec.arg.name
+        for spec in exported.graph_signature.input_specs
+        if spec.target and spec.target.removeprefix(_PREFIX) in names
+    }
+    graph = clean(
+        exported.graph_module, set(inputs), [None if p is None else by_path[names[p]] for p in assigned]
+    )
     captured = Captured(
         graph=graph,
         inputs=inputs,
         states=states,
         constants=constants,
-        guards=ShapeGuards.from_export([placeholders[name].meta["val"] for name in inputs], exported),
+        guards=[ShapeGuards.from_export([placeholders[name].meta["val"] for name in inputs], exported)],
         out_spec=flat.seen.out_spec,
         out_statics=flat.seen.out_statics,
         calls=recorder.calls,
     )
-    captured.writes = {states[name] for name in written_placeholders(graph) if name in states}
+    written = written_placeholders(graph)
+    for name in written & constants.keys():
+        raise CaptureFailed(
+            f"its forward writes into a tensor that Python holds ({name}), which a graph would freeze"
+        )
+    captured.writes = {states[name] for name in written if name in states}
     # Nobody knows what a module kept whole does with its buffers, so it counts as writing them.
     kept = tuple(f"{call.path}." for call in recorder.calls if call.path)
     captured.writes |= (

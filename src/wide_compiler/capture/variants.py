@@ -10,11 +10,12 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from .align import class_name
-from .state import slots
+from .state import canonical_names, slots
 
 _ATOMS = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size, type)
 
@@ -41,14 +42,21 @@ def group_by_variant(models: Sequence[nn.Module]) -> list[int]:
 class _Comparison:
     def __init__(self, a: nn.Module, b: nn.Module):
         # Tensors that are state are stacked per lane, so their values may differ freely.
-        self.state = {id(slot.tensor) for model in (a, b) for slot in slots(model)}
+        self.state: dict[int, str] = {}
+        for model in (a, b):
+            names = canonical_names(model)
+            self.state |= {id(slot.tensor): names[slot.path] for slot in slots(model)}
+            # A submodule named a second time (in a plain list, say) must be the same one in both.
+            self.state |= {id(module): f"module {path}" for path, module in model.named_modules()}
         # Pairs being compared, kept alive: the id of a dead object may be given to a new one.
         self.seen: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def alike(self, a: Any, b: Any) -> bool:
         if a is b or (id(a), id(b)) in self.seen:
             return True
-        if id(a) in self.state and id(b) in self.state:
+        if self.state.get(id(a)) != self.state.get(id(b)):
+            return False
+        if id(a) in self.state and isinstance(a, Tensor):
             return True
         if class_name(a) != class_name(b):
             return False
@@ -83,7 +91,10 @@ class _Comparison:
             return self.alike(_attributes(a), _attributes(b))
         if hasattr(a, "__dict__"):
             return self.alike(vars(a), vars(b))
-        return bool(a == b)
+        if isinstance(a, np.ndarray):
+            return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        equal = a == b
+        return equal if isinstance(equal, bool) else False
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:

@@ -7,7 +7,9 @@ import torch
 from torch import fx
 
 from ..errors import AlignmentError
-from .captured import Captured
+from ..lane_values import LaneValues
+from .captured import OUTPUT_TENSOR, Captured
+from .failure import CaptureFailed
 
 
 def zip_variants(variants: Sequence[Captured], variant_of_lane: Sequence[int]) -> Captured:
@@ -28,6 +30,11 @@ def zip_variants(variants: Sequence[Captured], variant_of_lane: Sequence[int]) -
     for column in zip(*rows, strict=True):
         zipper.zip_nodes(column)
     _zip_constants(merged, variants, variant_of_lane, rows)
+    _zip_outputs(merged, variants, variant_of_lane)
+    _check_calls(variants)
+    merged.guards = [guards for variant in variants for guards in variant.guards]
+    merged.writes = set().union(*(variant.writes for variant in variants))
+    merged.reads_grad_mode = any(variant.reads_grad_mode for variant in variants)
     return merged
 
 
@@ -48,9 +55,14 @@ class _Zipper:
                     f"lane {lane}: {_where(node)} computes {node.target}, lane 0 computes {first.target}"
                 )
         self.count += 1
-        first.args = tuple(self._zip([n.args[i] for n in column], first) for i in range(len(first.args)))
-        keys = first.kwargs.keys()
-        first.kwargs = {k: self._zip([n.kwargs.get(k) for n in column], first) for k in keys}
+        spelled = (
+            [_spelled_out(node) for node in column]
+            if _differ_in_length(column)
+            else [(n.args, n.kwargs) for n in column]
+        )
+        arguments, keywords = spelled[0]
+        first.args = tuple(self._zip([a[i] for a, _ in spelled], first) for i in range(len(arguments)))
+        first.kwargs = {k: self._zip([kw[k] for _, kw in spelled], first) for k in keywords}
 
     def _zip(self, values: list[Any], node: fx.Node) -> Any:
         first = values[0]
@@ -66,6 +78,9 @@ class _Zipper:
         if all(type(v) is type(first) and v == first for v in values):
             return first
         if all(isinstance(v, (int, float, bool)) for v in values):
+            if any(type(v) is not type(first) for v in values):
+                kinds = " and ".join(sorted({type(v).__name__ for v in values}))
+                raise CaptureFailed(f"{_where(node)}: a Python number is {kinds} in different lanes")
             return self._scalar(values)
         lane = next(l for l, v in zip(self.lane_of, values, strict=True) if v != first)
         raise AlignmentError(
@@ -94,6 +109,49 @@ def _zip_constants(
         if not all(torch.equal(tensor, other) for other in mine):
             merged.lane_constants[name] = torch.stack([mine[v] for v in variant_of_lane])
             del merged.constants[name]
+
+
+def _zip_outputs(merged: Captured, variants: Sequence[Captured], variant_of_lane: Sequence[int]) -> None:
+    """Leaves of the output that are no tensors and differ become one value per lane."""
+    for variant, captured in enumerate(variants):
+        if captured.out_spec != merged.out_spec:
+            lane = variant_of_lane.index(variant)
+            raise AlignmentError(f"lane {lane} returns {captured.out_spec}, lane 0 returns {merged.out_spec}")
+    for position, leaf in enumerate(merged.out_statics):
+        leaves = [captured.out_statics[position] for captured in variants]
+        if leaf is not OUTPUT_TENSOR and any(other != leaf for other in leaves):
+            merged.out_statics[position] = LaneValues(leaves[v] for v in variant_of_lane)
+
+
+def _check_calls(variants: Sequence[Captured]) -> None:
+    """A call kept whole is one node with one set of plain arguments."""
+    for calls in zip(*(captured.calls for captured in variants), strict=True):
+        if any(
+            (c.path, c.name, repr(c.statics)) != (calls[0].path, calls[0].name, repr(calls[0].statics))
+            for c in calls
+        ):
+            raise CaptureFailed(
+                f"{calls[0].path or calls[0].name} is called with other Python values in other lanes"
+            )
+
+
+def _differ_in_length(column: Sequence[fx.Node]) -> bool:
+    return len({(len(n.args), *sorted(n.kwargs)) for n in column}) > 1
+
+
+def _spelled_out(node: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """All arguments, defaults included: an argument that equals its default is left out of a capture."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return node.args, dict(node.kwargs)
+    positional, keywords = list(node.args), {}
+    for index, argument in enumerate(schema.arguments):
+        default = argument.default_value if argument.has_default_value() else None
+        if argument.kwarg_only:
+            keywords[argument.name] = node.kwargs.get(argument.name, default)
+        elif index >= len(positional):
+            positional.append(node.kwargs.get(argument.name, default))
+    return tuple(positional), keywords
 
 
 def _where(node: fx.Node) -> str:

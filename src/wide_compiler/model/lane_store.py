@@ -36,6 +36,13 @@ class LaneStore(nn.Module):
         self.skeletons = Skeletons.of(models)
         self.views = Views(models if views else (), self.places, self.wide_states)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Past nn.Module: a member may have a parameter or child called like an attribute of this class.
+        if isinstance(value, (Tensor, nn.Module)):
+            super().__setattr__(name, value)
+        else:
+            object.__setattr__(self, name, value)
+
     def tensors(self) -> dict[str, Tensor]:
         """Canonical member path -> tensor, `[N, ...]` where lanes differ."""
         return {place.path: place.tensor for place in self.places}

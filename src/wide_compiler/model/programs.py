@@ -66,7 +66,7 @@ class Programs:
     def _captured(self, mode: Any, call: Call, model: Any) -> Captured:
         known = self.captures.setdefault(mode, [])
         for captured in known:
-            if captured.guards.admit(call.member_shapes):
+            if captured.admits(call.member_shapes):
                 return captured
         if len(known) >= MAX_CAPTURES:
             raise CaptureFailed(

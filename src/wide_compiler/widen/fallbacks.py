@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import _tree
+from ..lane_values import LaneValues
 
 
 def vmap_over_lanes(op: Callable[..., Any], wide: tuple[bool, ...], *args: Any, **kwargs: Any) -> Any:
@@ -45,11 +46,17 @@ def loop_over_lanes(op: Callable[..., Any], wide: tuple[Any, ...], n: int, *args
     return stack_results([lane_call(op, wide, i, args, kwargs) for i in range(n)])
 
 
-def loop_in_place(op: Callable[..., Any], wide: tuple[Any, ...], n: int, *args: Any, **kwargs: Any) -> Any:
-    """The same for an op that writes its first argument and returns it."""
-    for i in range(n):
-        lane_call(op, wide, i, args, kwargs)
-    return args[0]
+def loop_in_place(
+    op: Callable[..., Any], wide: tuple[Any, ...], n: int, x: Tensor, *args: Any, **kwargs: Any
+) -> Any:
+    """The same for an op that writes its first argument and returns it.
+
+    Each lane writes a copy and all are written back at once: autograd would take a write into one lane's
+    view for a change of what it saved for the others.
+    """
+    lanes = [x[i].clone() for i in range(n)]
+    written = [lane_call(op, (False, *wide[1:]), i, (lanes[i], *args), kwargs) for i in range(n)]
+    return x.copy_(torch.stack(written))
 
 
 def lane_call(op: Callable[..., Any], wide: tuple[Any, ...], lane: int, args: Any, kwargs: Any) -> Any:
@@ -66,14 +73,6 @@ def lane_call(op: Callable[..., Any], wide: tuple[Any, ...], lane: int, args: An
 
     picked_args = pick(args)
     return op(*picked_args, **pick(kwargs))
-
-
-class LaneValues(tuple):
-    """N Python numbers, one per lane; a tuple that is a leaf."""
-
-    def __getitem__(self, index: Any) -> Any:
-        item = super().__getitem__(index)
-        return LaneValues(item) if isinstance(index, slice) else item
 
 
 def stack_results(results: list[Any]) -> Any:

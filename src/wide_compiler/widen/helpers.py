@@ -19,6 +19,7 @@ def own_lanes(x: Tensor, n: int) -> Tensor:
 def fold(op: Callable[..., Any], x: Tensor, *args: Any, **kwargs: Any) -> Any:
     """Run a batched op on `[N, B, ...]` as one batch of N*B.
 
+    >>> import torch
     >>> fold(torch.nn.functional.max_pool2d, torch.zeros(3, 2, 4, 8, 8), 2).shape
     torch.Size([3, 2, 4, 4, 4])
     """

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .fallbacks import LaneValues
+from ..lane_values import LaneValues
 
 
 @dataclass

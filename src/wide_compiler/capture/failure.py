@@ -1,0 +1,5 @@
+"""The one exception that says: this member runs as a loop, and why."""
+
+
+class CaptureFailed(Exception):
+    """This member cannot be captured; the message says why in one line."""
