@@ -8,9 +8,11 @@ models, sample
   -> WideModel             four doors, lanes in and out                           model/
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import fx, nn
 
 from .config import WideConfig
@@ -67,14 +69,30 @@ def compile(
         "debug": debug,
         "chunk_lanes": chunk_lanes,
     }
+    if config is not None and not isinstance(config, WideConfig):
+        raise TypeError(
+            f"config must be a WideConfig, got {config!r}; WideConfig.preset(name) gives one by name"
+        )
     config = (config or WideConfig()).replace(**{k: v for k, v in changes.items() if v is not None})
-    members = _members(models, n, init)
-    wide = WideModel(members, sample, sample_kwargs, config, views=views, graph_passes=graph_passes)
+    with _unchanged_on_error():
+        members = _members(models, n, init)
+        wide = WideModel(members, sample, sample_kwargs, config, views=views, graph_passes=graph_passes)
     if config.debug:
         _print_build(wide)
     if config.validate:
         wide.validate(members)
     return wide
+
+
+@contextlib.contextmanager
+def _unchanged_on_error() -> Iterator[None]:
+    """A refused compile has drawn no random numbers."""
+    state = torch.get_rng_state()
+    try:
+        yield
+    except BaseException:
+        torch.set_rng_state(state)
+        raise
 
 
 def _members(models: Any, n: int | None, init: Any) -> list[nn.Module]:
@@ -90,7 +108,7 @@ def _members(models: Any, n: int | None, init: Any) -> list[nn.Module]:
             f"compile takes a list of models, or one model and n=, got {type(models).__name__}"
         )
     members = list(models)
-    if n is not None and n != len(members):
+    if n is not None and (n != len(members) or isinstance(n, bool)):
         raise AlignmentError(f"n={n} but {len(members)} models were given; n= goes with a single model")
     return members
 

@@ -16,8 +16,8 @@ class _DebugField:
         return config.__dict__["debug"]
 
     def __set__(self, config: Any, value: Any) -> None:
-        # The dataclass passes the class attribute itself where the caller gave nothing.
-        config.__dict__["debug"] = bool(value) if isinstance(value, (bool, int)) else False
+        # The dataclass passes the class attribute (the preset) where the caller gave nothing.
+        config.__dict__["debug"] = False if callable(value) else bool(value)
 
 
 @dataclass
@@ -55,7 +55,8 @@ class WideConfig:
             raise ValueError(
                 f"unknown compile_mode {self.compile_mode!r}; choose one of {', '.join(COMPILE_MODES)}"
             )
-        if self.chunk_lanes is not None and (not isinstance(self.chunk_lanes, int) or self.chunk_lanes < 1):
+        whole = isinstance(self.chunk_lanes, int) and not isinstance(self.chunk_lanes, bool)
+        if self.chunk_lanes is not None and (not whole or self.chunk_lanes < 1):
             raise ValueError(f"chunk_lanes must be a positive integer or None, got {self.chunk_lanes!r}")
         for name in ("validate_rtol", "validate_atol"):
             if not getattr(self, name) >= 0:

@@ -22,6 +22,9 @@ def make_lanes(model: nn.Module, n: int, init: str | Callable[..., Any]) -> list
         raise AlignmentError(
             f"unknown init {init!r}; choose one of {', '.join(map(repr, INITS))} or give a callable"
         )
+    for path, parameter in model.named_parameters():
+        if nn.parameter.is_lazy(parameter):
+            raise AlignmentError(f"{path} is not initialised yet (a lazy module); run the model once first")
     copies = [copy.deepcopy(model) for _ in range(n)]
     if init == "fresh":
         for member in copies:
@@ -45,7 +48,8 @@ def reinitialize(model: nn.Module) -> None:
     floating = {path: p for path, p in model.named_parameters() if p.is_floating_point()}
     for parameter in floating.values():
         parameter.fill_(float("nan"))
-    for path, module in model.named_modules():
+    # Innermost first, as constructors run: an outer module may have the last word about its parts.
+    for path, module in reversed(list(model.named_modules())):
         for method in ("_reset_parameters", "reset_parameters"):
             if callable(getattr(module, method, None)):
                 getattr(module, method)()

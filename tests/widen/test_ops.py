@@ -21,7 +21,42 @@ LINES = (Path(__file__).parent / "ops.txt").read_text().splitlines()
 EXPRESSIONS = [line for line in LINES if line and not line.startswith("#")]
 
 # Rare enough to run as vmap of the op or lane by lane; everything else must have a rule of its own.
-MAY_FALL_BACK: set[str] = set()
+MAY_FALL_BACK = set(
+    """
+torch.unique(y).float().mean() * m.s
+h[x > 0].sum()
+h[h > 0].sum()
+h[:, m.e]
+h[..., m.b]
+put(h.clone(), (Ellipsis, m.b), 0.0)
+h.masked_select(m.b)
+h.masked_scatter(m.e, x)
+torch.nonzero(m.e).sum() * m.s
+torch.histc(h.detach(), 4, -3.0, 3.0)
+torch.bincount(y.flatten(), minlength=4) * m.s
+torch.isin(y, torch.tensor([1, 2])) * m.s
+h.take(y)
+h.nanmedian()
+h.quantile(torch.tensor([0.2, 0.7], dtype=h.dtype), dim=-1, keepdim=True)
+torch.cov(h[0])
+torch.corrcoef(h[0])
+torch.renorm(h, 2, 1, 1.5)
+torch.cartesian_prod(m.v, m.c)
+torch.block_diag(m.w, m.q)
+torch.chain_matmul(m.w, m.q)
+torch.linalg.lstsq(m.q, h[0].T).solution
+torch.linalg.matrix_rank(m.q)
+torch.cholesky_solve(m.q[:, :2], m.q @ m.q.T + torch.eye(4, dtype=h.dtype))
+h.clone().unsqueeze_(1).squeeze_(1)
+F.one_hot(y)
+F.embedding(y, m.q, scale_grad_by_freq=True)
+F.max_unpool1d(*F.max_pool1d(h, 2, return_indices=True), 2)
+F.multi_margin_loss(h[:, 0], y[:, 0])
+F.multilabel_margin_loss(h[:, 0], y[:, :1].expand(-1, 4))
+F.gaussian_nll_loss(h, x, m.c.expand_as(h))
+F.ctc_loss(h.transpose(0, 1).log_softmax(-1), y[:, :1].clamp(min=1), torch.full((h.shape[0],), 3), torch.full((h.shape[0],), 1))
+""".strip().splitlines()
+)
 
 
 class Op(nn.Module):

@@ -94,6 +94,10 @@ class _Signature:
             raise AlignmentError(
                 f"lane {lane}: {path} is {_describe(theirs)}, lane 0 has {_describe(mine)}; {REMEDY}"
             )
+        if mine.kind != theirs.kind:
+            raise AlignmentError(
+                f"lane {lane}: {path} is a {theirs.kind}, lane 0 has a {mine.kind}; {REMEDY}"
+            )
         for attribute in ("shape", "dtype", "device", "requires_grad"):
             a, b = getattr(mine.tensor, attribute), getattr(theirs.tensor, attribute)
             if a != b:

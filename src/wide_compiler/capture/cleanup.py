@@ -20,11 +20,12 @@ _DROPPED = {
     "sym_constrain_range",
     "sym_constrain_range_for_size",
 }
-# A lane's slice of a wide value may have other strides than the member's value had.
-_AS_RESHAPE: dict[Any, Any] = {
+# A lane's slice of a wide value is a view, with other strides than the member's value had.
+_REPLACED: dict[Any, Any] = {
     aten.view.default: aten.reshape.default,
     aten._unsafe_view.default: aten.reshape.default,
     aten.view_as.default: aten.reshape_as.default,
+    aten.detach_.default: aten.detach.default,  # a lane's slice is a view, which cannot be detached in place
 }
 _REGIONS = {"wrap_with_set_grad_enabled", "wrap_with_autocast", "tag_activation_checkpoint"}
 enter_autocast = torch.amp.autocast_mode._enter_autocast
@@ -72,7 +73,7 @@ def _inline(module: fx.GraphModule, graph: fx.Graph, env: dict[fx.Node, Any]) ->
             env[node] = env[node.args[0]][node.args[1]]
         else:
             env[node] = graph.node_copy(node, lambda n: env[n])
-            env[node].target = _AS_RESHAPE.get(node.target, node.target)
+            env[node].target = _REPLACED.get(node.target, node.target)
     raise AssertionError("a graph without output")
 
 

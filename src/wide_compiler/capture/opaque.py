@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
+from .failure import CaptureFailed
 
 
 @dataclass
@@ -131,6 +132,11 @@ class Recorder:
         call = OpaqueCall(path, name, function, spec, statics, why=why)
         self.calls.append(call)
         outputs = torch.ops.wide_compiler.opaque(tensors, sizes, len(self.calls) - 1)
+        for leaf in call.out_statics:
+            if leaf is not _TENSOR and leaf is not None:
+                raise CaptureFailed(
+                    f"{path or name} gives the Python value {leaf!r}, which a graph would freeze"
+                )
         return call.rebuild(list(outputs))
 
     def fake_outputs(self, tensors: list[Tensor], sizes: list[int], handle: int) -> list[Tensor]:
@@ -164,7 +170,7 @@ def watch_real_shapes(model: nn.Module, kept: dict[str, str], run: Callable[[], 
             shown.append(([leaf for leaf in leaves if isinstance(leaf, Tensor)], spec, statics))
             return result
 
-    with Watcher(kept).active(model), torch.no_grad():
+    with Watcher(kept).active(model), torch.enable_grad():
         run()
     return shown
 

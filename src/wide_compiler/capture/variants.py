@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .align import class_name
 from .state import canonical_names, slots
 
 _ATOMS = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size, type)
@@ -58,14 +57,33 @@ class _Comparison:
             return False
         if id(a) in self.state and isinstance(a, Tensor):
             return True
-        if class_name(a) != class_name(b):
+        if type(a) is not type(b) and not self._alike_classes(type(a), type(b)):
             return False
         if isinstance(a, _ATOMS):
             return bool(a == b) or repr(a) == repr(b)
         self.seen[id(a), id(b)] = (a, b)
         return self._alike_inside(a, b)
 
+    def _alike_classes(self, a: type, b: type) -> bool:
+        """Two classes of one name, as a factory or a notebook cell run twice makes them: the same code?"""
+        if (
+            a.__qualname__ != b.__qualname__
+            or a.__module__ != b.__module__
+            or len(a.__mro__) != len(b.__mro__)
+        ):
+            return False
+        if (id(a), id(b)) in self.seen:
+            return True
+        self.seen[id(a), id(b)] = (a, b)
+        mine, theirs = _members(a), _members(b)
+        bases = all(
+            x is y or self._alike_classes(x, y) for x, y in zip(a.__mro__[1:], b.__mro__[1:], strict=True)
+        )
+        return bases and mine.keys() == theirs.keys() and all(self.alike(mine[k], theirs[k]) for k in mine)
+
     def _alike_inside(self, a: Any, b: Any) -> bool:
+        if isinstance(a, np.ndarray):
+            return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
         if isinstance(a, Tensor):
             return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
         if isinstance(a, (list, tuple)):
@@ -82,6 +100,7 @@ class _Comparison:
                 and self.alike(a.__defaults__, b.__defaults__)
                 and self.alike(a.__kwdefaults__, b.__kwdefaults__)
                 and self.alike(_cells(a), _cells(b))
+                and self.alike(vars(a), vars(b))
             )
         if isinstance(a, types.MethodType):
             return a.__func__ is b.__func__ and self.alike(a.__self__, b.__self__)
@@ -91,10 +110,20 @@ class _Comparison:
             return self.alike(_attributes(a), _attributes(b))
         if hasattr(a, "__dict__"):
             return self.alike(vars(a), vars(b))
-        if isinstance(a, np.ndarray):
-            return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
         equal = a == b
         return equal if isinstance(equal, bool) else False
+
+
+def _members(cls: type) -> dict[str, Any]:
+    """What a class defines itself, descriptors opened up to the functions in them."""
+    members: dict[str, Any] = {}
+    for name, value in vars(cls).items():
+        if name in ("__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__"):
+            continue
+        if isinstance(value, property):
+            value = (value.fget, value.fset, value.fdel)
+        members[name] = getattr(value, "__func__", value)
+    return members
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
@@ -105,4 +134,11 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
 
 
 def _cells(fn: types.FunctionType) -> list[Any]:
-    return [cell.cell_contents for cell in fn.__closure__ or ()]
+    return [_content(cell) for cell in fn.__closure__ or ()]
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a name the function closes over and that was never set
+        return None

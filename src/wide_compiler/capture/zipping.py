@@ -26,7 +26,7 @@ def zip_variants(variants: Sequence[Captured], variant_of_lane: Sequence[int]) -
                 f"lane {lane}: its forward has {len(row)} operations, lane 0 has {len(rows[0])}; "
                 f"the lanes' Python attributes lead to different computations"
             )
-    zipper = _Zipper(merged, variant_of_lane, lane_of)
+    zipper = _Zipper(variants, variant_of_lane, lane_of)
     for column in zip(*rows, strict=True):
         zipper.zip_nodes(column)
     _zip_constants(merged, variants, variant_of_lane, rows)
@@ -39,9 +39,14 @@ def zip_variants(variants: Sequence[Captured], variant_of_lane: Sequence[int]) -
 
 
 class _Zipper:
-    def __init__(self, merged: Captured, variant_of_lane: Sequence[int], lane_of: Sequence[int]):
-        self.merged, self.variant_of_lane, self.lane_of = merged, variant_of_lane, lane_of
-        self.position: list[dict[fx.Node, int]] = []
+    def __init__(self, variants: Sequence[Captured], variant_of_lane: Sequence[int], lane_of: Sequence[int]):
+        merged = variants[0]
+        self.variants, self.merged, self.variant_of_lane, self.lane_of = (
+            variants,
+            merged,
+            variant_of_lane,
+            lane_of,
+        )
         self.first_compute = next(n for n in merged.graph.nodes if n.op != "placeholder")
         self.index: dict[fx.Node, int] = {}
         self.count = 0
@@ -55,6 +60,8 @@ class _Zipper:
                     f"lane {lane}: {_where(node)} computes {node.target}, lane 0 computes {first.target}"
                 )
         self.count += 1
+        if first.op == "placeholder":
+            self._zip_placeholders(column)
         spelled = (
             [_spelled_out(node) for node in column]
             if _differ_in_length(column)
@@ -63,6 +70,14 @@ class _Zipper:
         arguments, keywords = spelled[0]
         first.args = tuple(self._zip([a[i] for a, _ in spelled], first) for i in range(len(arguments)))
         first.kwargs = {k: self._zip([kw[k] for _, kw in spelled], first) for k in keywords}
+
+    def _zip_placeholders(self, column: Sequence[fx.Node]) -> None:
+        stands_for = [v.states.get(n.name) for v, n in zip(self.variants, column, strict=True)]
+        for lane, path in zip(self.lane_of, stands_for, strict=True):
+            if path != stands_for[0]:
+                raise AlignmentError(
+                    f"lane {lane}: its forward reads {path}, lane 0 reads {stands_for[0]} in its place"
+                )
 
     def _zip(self, values: list[Any], node: fx.Node) -> Any:
         first = values[0]

@@ -51,10 +51,11 @@ def accepted_sample(member: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple
 def member_error(member: nn.Module, args: tuple, kwargs: dict) -> Exception | None:
     """Run a copy of the member on a copy of the input, so that neither changes; its error, or None."""
     args, kwargs = _tree.tree_map(
-        lambda x: x.detach().clone() if isinstance(x, Tensor) else x, (args, kwargs)
+        lambda x: x.detach().clone().requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x,
+        (args, kwargs),
     )
     try:
-        with torch.no_grad(), torch.random.fork_rng():
+        with torch.enable_grad(), torch.random.fork_rng():
             copy.deepcopy(member)(*args, **kwargs)
     except Exception as error:
         return error
@@ -145,7 +146,7 @@ def grown_sample(
     """Tensors of the given member shapes, filled with the sample's own numbers over and over."""
     grown = []
     tensors = [leaf for leaf in _tree.flatten(sample)[0] if isinstance(leaf, Tensor)]
-    for tensor, shape, (dtype, device), spread in zip(tensors, shapes, kinds, wide, strict=True):
+    for tensor, shape, (dtype, device, _), spread in zip(tensors, shapes, kinds, wide, strict=True):
         times = [-(-size // max(have, 1)) for size, have in zip(shape, tensor.shape, strict=True)]
         big = tensor.repeat(times) if times else tensor
         big = big[tuple(slice(size) for size in shape)].to(device, dtype)

@@ -1,11 +1,12 @@
 """LaneStore: the state of N members as one module, lanes in and out."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from ..capture import check_models, materialize
+from ..capture import canonical_names, check_models, materialize, slots
 from ..errors import AlignmentError, InputError
 from . import saving
 from .members import Skeletons, build_tree
@@ -20,21 +21,44 @@ class LaneStore(nn.Module):
     lanes have no lane axis.
     """
 
-    def __init__(self, models: Sequence[nn.Module], views: bool = False):
+    def __init__(self, models: Sequence[nn.Module]):
         super().__init__()
         if not models:
             raise AlignmentError("no models: compile needs at least one model, or one model and n=")
         check_models(models)
+        with torch.inference_mode(False):
+            self._take_apart(models)
+
+    def _take_apart(self, models: Sequence[nn.Module]) -> None:
         self.n = len(models)
         self.training = models[0].training
         self.registered = Registered(models)
         built = self.registered.build(models)
-        self.places, self.wide_states = build_tree(self, models, set(built))
+        self.places, self.wide_states, self.one_object = build_tree(self, models, set(built))
         for path, module in built.items():
             parent, _, name = path.rpartition(".")
             self.get_submodule(parent)._modules[name] = module
         self.skeletons = Skeletons.of(models)
-        self.views = Views(models if views else (), self.places, self.wide_states)
+        self.views = Views((), self.places, self.wide_states)
+        self.gradient_hooks = _gradient_hooks(models[0])
+
+    def train(self, mode: bool = True) -> "LaneStore":
+        """Set the train flags as the members' own `train` does (one may keep a norm frozen)."""
+        skeleton = self.skeletons.lane(0).train(mode)
+        for path, module in self.named_modules():
+            outer = self.registered.outer(path)
+            if outer is None:
+                module.training = skeleton.get_submodule(path).training
+            elif outer == path:
+                module.train(skeleton.get_submodule(path).training)
+        return self
+
+    def separate_members(self) -> None:
+        """Members will run as Python: each lane gets Python state, plain tensors and buffers of its own."""
+        self.skeletons.separate(lambda lane, path: self.lane_state(lane, path).clone())
+        for place in self.places:
+            if place.kind == "buffer" and place.path not in self.wide_states | self.one_object:
+                self.promote(place.path)
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Past nn.Module: a member may have a parameter or child called like an attribute of this class.
@@ -50,10 +74,7 @@ class LaneStore(nn.Module):
     def lane(self, lane: int) -> nn.Module:
         """An ordinary model with a copy of one lane's weights."""
         self._check_lane(lane)
-        member = materialize(self.skeletons.lane(lane), lambda path: self.lane_state(lane, path).clone())
-        for path, training in self.own_training():
-            member.get_submodule(path).training = training
-        return member
+        return self._with_flags(self._materialize(lane, self.lane_state))
 
     def lanes(self) -> Iterator[nn.Module]:
         """Every lane as an ordinary model, one at a time."""
@@ -79,7 +100,20 @@ class LaneStore(nn.Module):
 
     def example_member(self) -> nn.Module:
         """An ordinary model to try inputs on."""
-        return materialize(self.skeletons.lane(0), lambda path: self.capture_state(0, path).clone())
+        return self._with_flags(self._materialize(0, self.capture_state))
+
+    def _materialize(self, lane: int, state: Callable[[int, str], Tensor]) -> nn.Module:
+        skeleton = self.skeletons.lane(lane)
+        own = {path for path, tensor in _constants(skeleton).items() if tensor.device.type != "meta"}
+        constants = _constants(skeleton)
+        return materialize(
+            skeleton, lambda path: (constants[path] if path in own else state(lane, path)).clone()
+        )
+
+    def _with_flags(self, member: nn.Module) -> nn.Module:
+        for path, training in self.own_training():
+            member.get_submodule(path).training = training
+        return member
 
     def own_training(self) -> Iterator[tuple[str, bool]]:
         """The train flag of every module that is the member's own (not inside a registered one)."""
@@ -95,12 +129,14 @@ class LaneStore(nn.Module):
                 f"{path} is one parameter for all lanes (a shared trunk) and cannot differ by lane"
             )
         old = place.tensor
-        wide = old.unsqueeze(0).repeat(self.n, *([1] * old.dim()))
+        with torch.inference_mode(False):
+            wide = old.clone().unsqueeze(0).repeat(self.n, *([1] * old.dim()))
         for module in self.modules():
             for name, buffer in module._buffers.items():
                 if buffer is old:
                     module._buffers[name] = wide
         self.wide_states.add(path)
+        self.views.relink(self.places, self.wide_states)
 
     def save(self, path: Any, lane: int | None = None) -> None:
         """Write all lanes, or one as an ordinary model's state, as safetensors."""
@@ -117,3 +153,17 @@ class LaneStore(nn.Module):
     def _check_lane(self, lane: int) -> None:
         if not isinstance(lane, int) or not -self.n <= lane < self.n:
             raise IndexError(f"lane {lane} is out of range for {self.n} lanes")
+
+
+def _constants(skeleton: nn.Module) -> dict[str, Tensor]:
+    """Plain tensor attributes by canonical path; stubs unless the lane has its own."""
+    names = canonical_names(skeleton)
+    return {names[slot.path]: slot.tensor for slot in slots(skeleton) if slot.kind == "constant"}
+
+
+def _gradient_hooks(model: nn.Module) -> str:
+    """The path of a module with backward hooks, '' if there is none."""
+    for path, module in model.named_modules():
+        if module._backward_hooks or module._backward_pre_hooks:
+            return path or "the model"
+    return ""

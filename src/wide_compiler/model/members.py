@@ -1,7 +1,7 @@
 """N members taken apart: one tree of stacked tensors, and skeletons to put a lane together again."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,25 +58,34 @@ def lane_tensors(models: Sequence[nn.Module], slot: Slot) -> list[Tensor]:
     return found
 
 
+def is_one_object(tensors: Sequence[Tensor]) -> bool:
+    """The same tensor in all lanes: a shared trunk."""
+    return len(tensors) > 1 and all(t is tensors[0] for t in tensors)
+
+
 def is_shared(models: Sequence[nn.Module], slot: Slot, tensors: Sequence[Tensor]) -> bool:
-    """One object in all lanes (a shared trunk), or a buffer that never moves and is equal in all lanes."""
-    if all(t is tensors[0] for t in tensors):
-        return len(models) > 1
+    """One object in all lanes, or a buffer that never moves and is equal in all lanes."""
+    if is_one_object(tensors):
+        return True
     if slot.kind == "parameter" or isinstance(models[0].get_submodule(slot.owner), _NormBase):
         return False
     return len(models) > 1 and all(torch.equal(tensors[0], t) for t in tensors[1:])
 
 
-def build_tree(root: nn.Module, models: Sequence[nn.Module], skip: set[str]) -> tuple[list[Place], set[str]]:
+def build_tree(
+    root: nn.Module, models: Sequence[nn.Module], skip: set[str]
+) -> tuple[list[Place], set[str], set[str]]:
     """Hang the members' tensors, stacked, under `root`; paths in `skip` belong to registered modules.
 
-    Returns the places of the canonical tensors and the paths of those that carry lanes.
+    Returns the places of the canonical tensors, the paths of those that carry lanes, and of those that are
+    one object in all models.
     """
     template = models[0]
     scopes = _scopes(root, template, skip)
     names = canonical_names(template)
     places: dict[str, Place] = {}
     wide: set[str] = set()
+    one_object: set[str] = set()
     for slot in slots(template):
         if any(f"{slot.path}.".startswith(f"{path}.") for path in skip):
             continue
@@ -85,8 +94,12 @@ def build_tree(root: nn.Module, models: Sequence[nn.Module], skip: set[str]) -> 
             _hang(scope, slot, places[canonical].tensor)
             continue
         tensors = lane_tensors(models, slot)
+        if is_one_object(tensors):
+            one_object.add(canonical)
         if is_shared(models, slot, tensors):
-            data = tensors[0].detach() if slot.kind == "parameter" else tensors[0].detach().clone()
+            # A frozen trunk may be large and is not copied; what training may move must not move the models.
+            frozen = slot.kind == "parameter" and not slot.tensor.requires_grad
+            data = tensors[0].detach() if frozen else tensors[0].detach().clone()
         else:
             data = torch.stack([t.detach() for t in tensors])
             wide.add(canonical)
@@ -95,7 +108,7 @@ def build_tree(root: nn.Module, models: Sequence[nn.Module], skip: set[str]) -> 
         )
         kind = "parameter" if slot.kind == "parameter" else "buffer"
         places[canonical] = Place(canonical, scope, slot.name, kind)
-    return list(places.values()), wide
+    return list(places.values()), wide, one_object
 
 
 def _scopes(root: nn.Module, template: nn.Module, skip: set[str]) -> dict[str, nn.Module]:
@@ -127,6 +140,7 @@ class Skeletons:
 
     variant_of_lane: list[int]
     variants: list[nn.Module]
+    separated: bool = False
 
     @classmethod
     def of(cls, models: Sequence[nn.Module]) -> "Skeletons":
@@ -134,11 +148,31 @@ class Skeletons:
         leaders = [variant_of_lane.index(v) for v in range(max(variant_of_lane) + 1)]
         return cls(variant_of_lane, [make_skeleton(models[lane]) for lane in leaders])
 
-    def separate(self) -> None:
-        """Give every lane a skeleton of its own: where members run as a loop, their Python state may move."""
-        if len(self.variants) < len(self.variant_of_lane):
-            self.variants = [copy.deepcopy(self.variants[v]) for v in self.variant_of_lane]
-            self.variant_of_lane = list(range(len(self.variants)))
+    def separate(self, constant_of: Callable[[int, str], Tensor]) -> None:
+        """Give every lane a skeleton of its own, with its own plain tensors: where members run as a loop,
+        their Python state may move."""
+        if self.separated:
+            return
+        self.separated = True
+        lanes = [copy.deepcopy(self.variants[v]) for v in self.variant_of_lane]
+        for lane, skeleton in enumerate(lanes):
+            names = canonical_names(skeleton)
+            for slot in [slot for slot in slots(skeleton) if slot.kind == "constant"]:
+                home_of(skeleton.get_submodule(slot.owner), slot.kind)[slot.name] = constant_of(
+                    lane, names[slot.path]
+                )
+        self.variants, self.variant_of_lane = lanes, list(range(len(lanes)))
+
+    def to(self, tensor: Tensor) -> None:
+        """Plain tensors of separated lanes follow the model to another device or precision."""
+        for skeleton in self.variants if self.separated else ():
+            for slot in [slot for slot in slots(skeleton) if slot.kind == "constant"]:
+                moved = (
+                    slot.tensor.to(tensor)
+                    if slot.tensor.is_floating_point()
+                    else slot.tensor.to(tensor.device)
+                )
+                home_of(skeleton.get_submodule(slot.owner), slot.kind)[slot.name] = moved
 
     def each(self) -> tuple[nn.Module, ...]:
         return tuple(self.variants[v] for v in self.variant_of_lane)

@@ -1,5 +1,6 @@
 """What runs a call: the lane graph, or, where none could be made, a loop over the members."""
 
+import contextlib
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,9 +11,12 @@ from torch import Tensor, nn
 
 from .. import _tree
 from ..capture import OUTPUT_TENSOR, Captured, canonical_names
+from ..errors import InputError
+from ..lane_values import LaneValues
 from ..widen import MEMBERS, LaneGraph, Row, lent
-from ..widen.classify import is_random
-from ..widen.fallbacks import stack_results
+from ..widen.classify import draws
+from ..widen.helpers import autocast_restored
+from ..widen.per_lane import lane_generator
 
 
 @dataclass
@@ -23,6 +27,7 @@ class Call:
     spec: _tree.TreeSpec
     wide: tuple[bool, ...]  # for each tensor leaf
     signature: Any  # structure and plain leaves, hashable
+    is_sample: bool = False  # the members have taken it already
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -36,10 +41,14 @@ class Call:
             for t, w in zip(self.tensors, self.wide, strict=True)
         ]
 
-    def for_lane(self, lane: int) -> tuple[tuple, dict]:
-        """The member's own (args, kwargs) for one lane."""
+    def for_lane(self, lane: int, own: bool = False) -> tuple[tuple, dict]:
+        """The member's own (args, kwargs) for one lane; with `own`, tensors that it may write."""
         flags = iter(self.wide)
         leaves = [(x[lane] if next(flags) else x) if isinstance(x, Tensor) else x for x in self.leaves]
+        if own:
+            leaves = [
+                x.clone(memory_format=torch.contiguous_format) if isinstance(x, Tensor) else x for x in leaves
+            ]
         return _tree.unflatten(leaves, self.spec)
 
 
@@ -54,9 +63,14 @@ class WideProgram:
     why = ""
 
     @property
+    def runs_members(self) -> bool:
+        """Does it call the members' own Python, whose train flags must then follow?"""
+        return bool(self.captured.calls)
+
+    @property
     def draws(self) -> bool:
         """Does the members' forward draw random numbers in this mode?"""
-        return any(is_random(node.target) for node in self.captured.graph.nodes)
+        return any(draws(node) for node in self.captured.graph.nodes)
 
     @property
     def rows(self) -> list[Row]:
@@ -71,10 +85,11 @@ class WideProgram:
         rng: Tensor | None = None,
     ) -> Any:
         tensors = call.tensors
-        if chunk is None or chunk >= n:
-            outputs = self._run(states, tensors, n, None, rng)
-        else:
-            outputs = self._run_chunks(states, call, n, chunk, rng)
+        with autocast_restored() if self.graph.enters_autocast else contextlib.nullcontext():
+            if chunk is None or chunk >= n:
+                outputs = self._run(states, tensors, n, None, rng)
+            else:
+                outputs = self._run_chunks(states, call, n, chunk, rng)
         return self.rebuild(outputs)
 
     def _run(self, states: Mapping[str, Any], tensors: Sequence[Tensor], n: int, lanes: Any, rng: Any) -> Any:
@@ -93,7 +108,7 @@ class WideProgram:
             inputs = [t[lanes] if w else t for t, w in zip(call.tensors, call.wide, strict=True)]
             own_rng = None if rng is None else rng[lanes]
             parts.append(self._run(some, inputs, lanes.stop - lanes.start, lanes, own_rng))
-        return [torch.cat(column) for column in zip(*parts, strict=True)]
+        return [torch.cat(c) if isinstance(c[0], Tensor) else c[0] for c in zip(*parts, strict=True)]
 
     def rebuild(self, outputs: Sequence[Tensor]) -> Any:
         tensors = iter(outputs)
@@ -108,6 +123,7 @@ class LoopProgram:
     why: str
     wide_states: frozenset[str]
     rows: list[Row] = field(default_factory=list)
+    runs_members = True
     draws = True  # nobody knows what the members' Python does
     names: dict[str, str] | None = None  # the members' tensor paths, the same in every lane
 
@@ -124,10 +140,10 @@ class LoopProgram:
     ) -> Any:
         results = []
         for lane, member in enumerate(states[MEMBERS]):
-            args, kwargs = call.for_lane(lane)
-            with self._lane_state(member, states, lane), _lane_generator(rng, lane):
+            args, kwargs = call.for_lane(lane, own=True)
+            with self._lane_state(member, states, lane), lane_generator(rng, lane):
                 results.append(member(*args, **kwargs))
-        return stack_results(results)
+        return stack_members(results)
 
     def _lane_state(self, member: nn.Module, states: Mapping[str, Any], lane: int) -> Any:
         if self.names is None:
@@ -141,21 +157,28 @@ class LoopProgram:
         return lent(member, tensor_of)
 
 
-class _lane_generator:
-    """Draw from the lane's own seed, if seeds are given, and leave the global generator as it was."""
+def stack_members(results: list[Any]) -> Any:
+    """N outputs of one structure -> one; Python values that differ become one per lane."""
+    flat = [_tree.flatten(result) for result in results]
+    for lane, (leaves, spec) in enumerate(flat):
+        if spec != flat[0][1]:
+            raise InputError(
+                f"lane {lane} returns {spec}, lane 0 returns {flat[0][1]}; lanes cannot be stacked"
+            )
+        for path, mine, first in zip(_tree.leaf_paths(results[0]), leaves, flat[0][0], strict=True):
+            if isinstance(first, Tensor) and (not isinstance(mine, Tensor) or mine.shape != first.shape):
+                got = tuple(mine.shape) if isinstance(mine, Tensor) else mine
+                raise InputError(
+                    f"lane {lane}: output{path} is {got}, lane 0 gives {tuple(first.shape)}; lanes cannot be stacked"
+                )
+    columns = zip(*(leaves for leaves, _ in flat), strict=True)
+    return _tree.unflatten([_stack(column) for column in columns], flat[0][1])
 
-    def __init__(self, rng: Tensor | None, lane: int):
-        self.seed = None if rng is None else int(rng[lane]) & 0x7FFFFFFFFFFFFFFF
 
-    def __enter__(self) -> None:
-        if self.seed is not None:
-            self.fork = torch.random.fork_rng()
-            self.fork.__enter__()
-            torch.manual_seed(self.seed)
-
-    def __exit__(self, *error: Any) -> None:
-        if self.seed is not None:
-            self.fork.__exit__(*error)
+def _stack(column: tuple[Any, ...]) -> Any:
+    if isinstance(column[0], Tensor):
+        return torch.stack(column)
+    return column[0] if all(leaf == column[0] for leaf in column) else LaneValues(column)
 
 
 Program = WideProgram | LoopProgram

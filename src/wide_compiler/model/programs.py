@@ -1,5 +1,6 @@
 """One program per thing that gets baked into a capture: modes, structures, dtypes, devices, shapes."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +52,13 @@ class Programs:
     def build(self, key: Any, call: Call, model: Any) -> Program:
         """Build the program for `call` on the wide model `model`, and keep it under `key`."""
         try:
+            frozen = _tree.unkeyed_leaf(call.leaves)
+            if frozen is not None:
+                raise CaptureFailed(
+                    f"an argument is a {type(frozen).__name__}, whose content a graph would freeze"
+                )
+            if model.gradient_hooks:
+                raise CaptureFailed(f"{model.gradient_hooks} has a backward hook, which a graph would lose")
             captured = self._captured(key[0], call, model)
             program: Program = self._widened(captured, call, model)
         except (CaptureFailed, WidenFailed) as failure:
@@ -60,7 +68,7 @@ class Programs:
         return program
 
     def _loop(self, why: str, model: Any) -> LoopProgram:
-        model.skeletons.separate()
+        model.separate_members()
         return LoopProgram(why, frozenset(model.wide_states))
 
     def _captured(self, mode: Any, call: Call, model: Any) -> Captured:
@@ -83,7 +91,11 @@ class Programs:
             if not torch.is_grad_enabled():
                 return self._captured(mode, call, model)
         for path in sorted(captured.writes - model.wide_states):
+            if path in model.one_object:
+                raise CaptureFailed(f"{path} is one tensor in all lanes and every lane writes it, in turn")
             model.promote(path)
+        if any(c.path and c.path not in self.kept for c in captured.calls):
+            model.separate_members()
         for graph_pass in self.passes:
             captured.graph = graph_pass(captured.graph) or captured.graph
             captured.graph.lint()
@@ -96,7 +108,9 @@ class Programs:
             path: tensor.detach()[:probe_lanes] if path in model.wide_states else tensor.detach()
             for path, tensor in model.tensors().items()
         }
-        states[MEMBERS] = model.skeletons.each()[:probe_lanes]
+        states[MEMBERS] = copy.deepcopy(
+            model.skeletons.each()[:probe_lanes]
+        )  # trying must not move their state
         for path in self.kept:
             module = model.get_submodule(path)
             states[path] = model.registered.probe(path, probe_lanes, model._device(), module.training)

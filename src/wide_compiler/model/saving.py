@@ -44,6 +44,12 @@ def load(model: Any, path: Any, lane: int | None) -> None:
         return
     expected = model.state_dict()
     _compare_keys(state, expected, f"{path}")
+    shared = {p.path for p in model.places if p.kind == "buffer"}
+    for key, tensor in state.items():
+        if tensor.shape != expected[key].shape and key not in shared:
+            raise InputError(
+                f"{path}: {key} is {tuple(tensor.shape)}, this wide model has {tuple(expected[key].shape)}"
+            )
     _fill_ties(state, expected)
     model.load_state_dict(state)
 
@@ -55,6 +61,8 @@ def load_lane(model: Any, lane: int, state: Mapping[str, Tensor]) -> None:
     expected = member.state_dict()
     _compare_keys(state, expected, "this state")
     for key, tensor in state.items():
+        if not isinstance(tensor, Tensor):
+            raise InputError(f"lane {lane}: {key} is {type(tensor).__name__}, expected a tensor")
         if tensor.shape != expected[key].shape:
             raise InputError(
                 f"lane {lane}: {key} is {tuple(tensor.shape)}, the members have {tuple(expected[key].shape)}"
@@ -66,6 +74,12 @@ def load_lane(model: Any, lane: int, state: Mapping[str, Tensor]) -> None:
 
 
 def _copy_in(model: Any, lane: int, member: nn.Module) -> None:
+    for place in model.places:
+        if place.kind == "parameter" and place.path not in model.wide_states:
+            if not torch.equal(place.tensor, member.get_parameter(place.path)):
+                raise InputError(
+                    f"{place.path} is one parameter for all lanes (a shared trunk), and this state has another"
+                )
     with torch.no_grad():
         for slot in slots(member):
             if model.registered.outer(slot.path) is not None:

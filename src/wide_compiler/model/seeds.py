@@ -10,8 +10,9 @@ _STRIDE = 1_000_003  # between two calls; any number that keeps nearby seeds and
 
 class LaneSeeds:
     def __init__(self) -> None:
-        self.seeds: Tensor | None = None
-        self.calls = 0
+        self.seeds: Tensor | None = (
+            None  # a tensor that moves on, so that torch.compile need not know the count
+        )
 
     def set(self, seeds: int | Sequence[int] | None, n: int, device: torch.device) -> None:
         if seeds is None:
@@ -20,14 +21,14 @@ class LaneSeeds:
         values = [seeds + i for i in range(n)] if isinstance(seeds, int) else list(seeds)
         if len(values) != n:
             raise ValueError(f"seed takes one number or {n}, one per lane, got {len(values)}")
-        self.seeds, self.calls = torch.tensor(values, dtype=torch.int64, device=device), 0
+        self.seeds = torch.tensor(values, dtype=torch.int64, device=device)
 
     def next(self) -> Tensor | None:
         """The seeds `[N]` for one call; None if PyTorch's own generator draws."""
         if self.seeds is None:
             return None
-        self.calls += 1
-        return self.seeds + self.calls * _STRIDE
+        self.seeds = self.seeds + _STRIDE
+        return self.seeds
 
     def to(self, device: torch.device) -> None:
         if self.seeds is not None:

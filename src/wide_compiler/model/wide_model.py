@@ -48,7 +48,7 @@ class WideModel(LaneStore):
         graph_passes: Sequence[Any] = (),
     ):
         models = list(models)
-        super().__init__(models, views)
+        super().__init__(models)
         self.config = config or WideConfig()
         if self.registered.builders and self.config.chunk_lanes:
             path = next(iter(self.registered.builders))
@@ -58,6 +58,8 @@ class WideModel(LaneStore):
         self.seeds = LaneSeeds()
         self._sample = accepted_sample(models[0], *normalize_sample(sample, sample_kwargs))
         self._program(self.sample_call())
+        if views:
+            self.views = Views(models, self.places, self.wide_states)
 
     @classmethod
     def from_models(cls, models: Sequence[nn.Module], sample: Any, **options: Any) -> "WideModel":
@@ -99,6 +101,8 @@ class WideModel(LaneStore):
         call = Call(leaves, spec, flags, _tree.signature((args, kwargs)))
         check_lanes(call, self.n)
         program = self._program(call)
+        if program.runs_members:
+            self.skeletons.set_training(self.own_training())
         return program.run(self.states(), call, self.n, self.config.chunk_lanes, self.seeds.next())
 
     def _program(self, call: Call) -> Program:
@@ -113,12 +117,12 @@ class WideModel(LaneStore):
 
     def _key(self, call: Call) -> tuple[Any, ...]:
         """What a capture bakes in: structure and plain arguments, dtypes, modes; then shapes and lanes."""
-        tensors = tuple((t.dtype, t.device) for t in call.tensors)
+        tensors = tuple((t.dtype, t.device, t.requires_grad) for t in call.tensors)
         mode = (call.signature, tensors, training_flags(self), _autocast_state(), self.programs.grad_mode())
         return (mode, tuple(call.member_shapes), call.wide)
 
     def _build(self, key: tuple[Any, ...], call: Call) -> Program:
-        if self.programs.by_key:
+        if not call.is_sample:
             check_accepted(call, self.example_member(), self._sample)
         self.skeletons.set_training(self.own_training())
         return self.programs.build(key, call, self)
@@ -154,7 +158,8 @@ class WideModel(LaneStore):
         """The sample as a call of all lanes, each tensor spread over lanes or shared."""
         tensors = [leaf for leaf in _tree.flatten(self._sample)[0] if isinstance(leaf, Tensor)]
         wide = (True,) * len(tensors) if wide is None else wide
-        return Call(*sample_leaves(self._sample, wide, self.n), wide, _tree.signature(self._sample))
+        leaves, spec = sample_leaves(self._sample, wide, self.n)
+        return Call(leaves, spec, wide, _tree.signature(self._sample), is_sample=True)
 
     def promote(self, path: str) -> None:
         super().promote(path)
@@ -196,6 +201,9 @@ class WideModel(LaneStore):
         if before != [(p.tensor.dtype, p.tensor.device) for p in self.places]:
             self.programs.clear()
             self.seeds.to(self._device())
+            self.skeletons.to(
+                next((p.tensor for p in self.places if p.tensor.is_floating_point()), torch.empty(0))
+            )
             self._sample = _tree.tree_map(_following(self.places), self._sample)
         self.views.relink(self.places, self.wide_states)
         return self

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..widen.builder import Builder, Val
 from ..widen.rules import ops, rule
+from .embedding import flat_indices
 
 aten = torch.ops.aten
 
@@ -128,7 +129,7 @@ def write_rows(op: Any, x: Tensor, dim: int, index: Tensor, source: Tensor, **kw
     rows = x.shape[dim]
     joined = x.movedim(dim, 1)
     flat = joined.reshape(-1, *joined.shape[2:])
-    index_flat = (index + torch.arange(x.shape[0], device=x.device).unsqueeze(1) * rows).flatten()
+    index_flat = flat_indices(index, rows).flatten()
     out = op(flat, 0, index_flat, source.movedim(dim, 1).flatten(0, 1), **kwargs)
     out = out.unflatten(0, (x.shape[0], rows)).movedim(1, dim)
     return x.copy_(out) if op._schema.name.endswith("_") else out

@@ -60,7 +60,7 @@ def pointwise(op: Any) -> Any:
 
         def place(x: Any) -> Any:
             if isinstance(x, LaneScalar):
-                return b.aligned(b.lane_tensor(x, like=tensors[0]), rank)
+                return b.aligned(b.lane_tensor(x, like=_dominant(tensors)), rank)
             return b.aligned(x, rank) if is_tensor_val(x) else x
 
         # A per-lane number arrives as a tensor, so another overload of the op has to take it.
@@ -70,6 +70,11 @@ def pointwise(op: Any) -> Any:
     return aligned
 
 
+def _dominant(tensors: list[Val]) -> Val:
+    """The operand whose dtype a plain number takes: a floating one before others, anything before a mask."""
+    return max(tensors, key=lambda v: (v.value.is_floating_point(), v.dtype != torch.bool, v.dtype.itemsize))
+
+
 for _op in _UNTAGGED:
     rule(_op, lane_scalars=True)(pointwise(_op))
 
@@ -77,7 +82,7 @@ for _op in _UNTAGGED:
 _AS_IS = ops(
     *("clone", "contiguous", "detach", "detach_", "alias", "lift_fresh_copy", "lift_fresh", "view.dtype"),
     *("to.dtype", "to.device", "to.dtype_layout", "_to_copy", "zeros_like", "ones_like", "full_like"),
-    *("empty_like", "zero_", "fill_.Scalar", "view_as_real", "view_as_complex", "nan_to_num", "dropout_"),
+    *("empty_like", "zero_", "fill_.Scalar", "view_as_real", "view_as_complex", "nan_to_num"),
     *("pixel_shuffle", "pixel_unshuffle", "triu", "tril", "triu_", "tril_", "matrix_exp", "inverse"),
     *("linalg_inv_ex", "linalg_inv", "linalg_det", "linalg_cholesky", "linalg_cholesky_ex", "linalg_qr"),
     *(

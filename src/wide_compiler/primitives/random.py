@@ -30,15 +30,17 @@ def _mix(h: Tensor) -> Tensor:
 def lane_uniform(rng: Tensor, site: int, shape: Any, dtype: torch.dtype, stream: int = 0) -> Tensor:
     """Uniform numbers in [0, 1): `[N, *shape]` from `rng` `[N]`, the same for a lane in any company."""
     count = math.prod(shape)
+    wide_enough = dtype if dtype in (torch.float32, torch.float64) else torch.float32
     key_N = _mix((rng & _MASK) ^ _mix(((rng >> 32) & _MASK) + site * 2654435761 + stream * 40503))
     bits = _mix(_mix(torch.arange(count, device=rng.device) & _MASK) ^ key_N.unsqueeze(1))
-    return ((bits >> 8).to(dtype) * 2.0**-24).view(rng.shape[0], *shape)
+    return ((bits >> 8).to(wide_enough) * 2.0**-24).view(rng.shape[0], *shape).to(dtype)
 
 
 def lane_normal(rng: Tensor, site: int, shape: Any, dtype: torch.dtype) -> Tensor:
     """Standard normal numbers by Box and Muller from two uniform streams."""
-    radius = torch.sqrt(-2.0 * torch.log1p(-lane_uniform(rng, site, shape, dtype, 0)))
-    return radius * torch.cos(2.0 * math.pi * lane_uniform(rng, site, shape, dtype, 1))
+    exact = dtype if dtype == torch.float64 else torch.float32
+    radius = torch.sqrt(-2.0 * torch.log1p(-lane_uniform(rng, site, shape, exact, 0)))
+    return (radius * torch.cos(2.0 * math.pi * lane_uniform(rng, site, shape, exact, 1))).to(dtype)
 
 
 def draw_dropout(x: Tensor, p: Any, train: bool, rng: Tensor | None, site: int) -> Tensor:
@@ -53,7 +55,7 @@ def draw_dropout(x: Tensor, p: Any, train: bool, rng: Tensor | None, site: int) 
     return torch.where(mask, x * scale, 0.0).to(x.dtype)
 
 
-@rule(*ops("dropout.default", "native_dropout"), lane_scalars=True)
+@rule(*ops("dropout.default"), lane_scalars=True, seeded=True)
 def dropout(b: Builder, x: Val, p: Any, train: Any = True) -> Val | None:
     if isinstance(train, LaneScalar):
         return None
@@ -69,12 +71,12 @@ def draw_like(x: Tensor, normal: bool, rng: Tensor | None, site: int, **kwargs: 
     return draw(rng, site, x.shape[1:], kwargs.get("dtype") or x.dtype)
 
 
-@rule(*ops("randn_like.default"))
+@rule(*ops("randn_like.default"), seeded=True)
 def randn_like(b: Builder, x: Val, **kwargs: Any) -> Val:
     return b.call(draw_like, b.wide(x), True, b.rng, b.random_site(), **_plain(kwargs))
 
 
-@rule(*ops("rand_like.default"))
+@rule(*ops("rand_like.default"), seeded=True)
 def rand_like(b: Builder, x: Val, **kwargs: Any) -> Val:
     return b.call(draw_like, b.wide(x), False, b.rng, b.random_site(), **_plain(kwargs))
 
@@ -86,12 +88,12 @@ def draw(n: int, size: list[int], normal: bool, rng: Tensor | None, site: int, *
     return function(rng, site, size, kwargs.get("dtype") or torch.get_default_dtype())
 
 
-@rule(*ops("randn.default"))
+@rule(*ops("randn.default"), seeded=True)
 def randn(b: Builder, size: list[Any], **kwargs: Any) -> Val:
     return b.call(draw, b.n, size, True, b.rng, b.random_site(), **_plain(kwargs))
 
 
-@rule(*ops("rand.default"))
+@rule(*ops("rand.default"), seeded=True)
 def rand(b: Builder, size: list[Any], **kwargs: Any) -> Val:
     return b.call(draw, b.n, size, False, b.rng, b.random_site(), **_plain(kwargs))
 
@@ -106,36 +108,40 @@ def draw_bernoulli(p: Tensor, rng: Tensor | None, site: int) -> Tensor:
     return (lane_uniform(rng, site, p.shape[1:], torch.float32) < p).to(p.dtype)
 
 
-@rule(*ops("bernoulli.default"))
+@rule(*ops("bernoulli.default"), seeded=True)
 def bernoulli(b: Builder, p: Val, **_: Any) -> Val:
     return b.call(draw_bernoulli, b.wide(p), b.rng, b.random_site())
 
 
 @rule(*ops("multinomial.default"))
 def multinomial(b: Builder, p: Val, *args: Any, **kwargs: Any) -> Val:
-    return b.call(unseeded, aten.multinomial.default, p.rank == 2, b.rng, b.wide(p), *args, **kwargs)
+    if p.rank == 2:
+        return b.call(fold, aten.multinomial.default, b.wide(p), *args, **kwargs)
+    return b.call(aten.multinomial.default, b.wide(p), *args, **kwargs)
 
 
-def unseeded(op: Any, folds: bool, rng: Tensor | None, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Draws that only PyTorch's own generator can make."""
-    if rng is not None:
-        raise NotImplementedError(f"{op} cannot draw from a seed per lane; call wide.seed(None) first")
-    return fold(op, x, *args, **kwargs) if folds else op(x, *args, **kwargs)
+# Draws for each element: on the wide shape every lane has its own.
+_ELEMENTWISE = ops(
+    *(
+        "normal_.default",
+        "uniform_.default",
+        "bernoulli_",
+        "exponential_",
+        "random_",
+        "geometric_",
+        "cauchy_",
+    ),
+    *("log_normal_", "randint_like", "alpha_dropout", "alpha_dropout_", "dropout_", "poisson", "bernoulli.p"),
+    *("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", "binomial", "rrelu", "rrelu_"),
+)
 
 
-def _written(op: Any) -> Any:
-    def run(b: Builder, x: Val, *args: Any, **kwargs: Any) -> Val:
-        return b.call(unseeded, op, False, b.rng, x, *args, **kwargs)
+def _elementwise(op: Any) -> Any:
+    def run(b: Builder, *args: Any, **kwargs: Any) -> Val:
+        return b.call(op, *(b.wide(a) for a in args), **{k: b.wide(v) for k, v in kwargs.items()})
 
     return run
 
 
-for _op in ops(
-    "normal_.default",
-    "uniform_.default",
-    "bernoulli_.float",
-    "exponential_.default",
-    "randint_like",
-    "alpha_dropout",
-):
-    rule(_op)(_written(_op))
+for _op in _ELEMENTWISE:
+    rule(_op)(_elementwise(_op))

@@ -7,10 +7,13 @@ from torch import Tensor, fx
 from ..capture.aliases import written_args
 from .builder import Builder, LaneScalar, Val, vals_in
 from .check import differs, expected_per_lane, gradients_differ
-from .classify import is_random, is_unset, used_results, wide_flags
+from .classify import depends_on_values, draws, is_unset, used_results, wide_flags
 from .fallbacks import loop_in_place, loop_over_lanes, vmap_must_be_whole, vmap_over_lanes
+from .helpers import refuse_seeds
 from .lane_graph import Row
-from .rules import find_rule
+from .rules import SEEDED, find_rule, ops
+
+_LAYOUT = set(ops("as_strided", "as_strided_", "as_strided_scatter"))
 
 
 class WidenFailed(Exception):
@@ -30,8 +33,18 @@ class Attempt:
         self.flags = wide_flags((args, kwargs))
         self.lanes: int = builder.n.value
         self.scalars = any(isinstance(v, LaneScalar) for v in vals_in((args, kwargs)))
-        unknown = is_random(self.op) or is_unset(self.op)
-        self.expected = None if unknown else expected_per_lane(self.op, args, kwargs, self.lanes, written)
+        if self.op in _LAYOUT:
+            raise WidenFailed(f"{self.op} reads the layout of memory, which lanes change")
+        if depends_on_values(self.op, args):
+            raise WidenFailed(f"{self.op} gives a shape that depends on values, and so on the lane")
+        self.expected = None
+        if not (draws(node) or is_unset(self.op)):
+            try:
+                self.expected = expected_per_lane(self.op, args, kwargs, self.lanes, written)
+            except Exception as error:
+                raise WidenFailed(f"{self.op} cannot run lane by lane: {one_line(error)}") from error
+        elif draws(node) and self.op not in SEEDED:
+            builder.call(refuse_seeds, builder.rng, str(self.op), wide=False)
 
     def run(self) -> Val:
         reasons: list[str] = []
@@ -40,7 +53,7 @@ class Attempt:
             try:
                 result, problem = way()
             except Exception as error:
-                result, problem = None, _one_line(error)
+                result, problem = None, one_line(error)
             if problem is None and result is not None:
                 self.row.how, self.row.why = how, "; ".join(reasons)
                 return result
@@ -59,7 +72,7 @@ class Attempt:
         try:
             result = rule.function(self.builder, *self.args, **self.kwargs)
         except Exception as error:
-            return None, f"its rule: {_one_line(error)}"
+            return None, f"its rule: {one_line(error)}"
         if result is None:
             return None, "its rule declines this case"
         problem = self._difference(result)
@@ -83,7 +96,7 @@ class Attempt:
         try:
             return self.builder.call(loop, self.op, self.flags, self.builder.n, *args, **kwargs)
         except Exception as error:
-            raise WidenFailed(f"{self.op} cannot run lane by lane: {_one_line(error)}") from error
+            raise WidenFailed(f"{self.op} cannot run lane by lane: {one_line(error)}") from error
 
     def _difference(self, result: Val) -> str | None:
         if self.expected is None:
@@ -105,6 +118,6 @@ class Attempt:
         return tree
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__

@@ -25,6 +25,31 @@ def is_random(op: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(op, "tags", ())
 
 
+def draws(node: fx.Node) -> bool:
+    """Does this very node draw random numbers? Attention and dropout do so only if told to."""
+    if not is_random(node.target):
+        return False
+    named = dict(zip((a.name for a in node.target._schema.arguments), node.args, strict=False)) | dict(
+        node.kwargs
+    )  # type: ignore[union-attr]
+    if "dropout_p" in named or op_name(node.target) == "scaled_dot_product_attention":
+        return bool(named.get("dropout_p", 0.0))
+    if "dropout" in named:  # the recurrent networks
+        return bool(named["dropout"]) and bool(named.get("train", True))
+    return bool(named.get("train", named.get("training", True)))
+
+
+def depends_on_values(op: Any, args: Any) -> bool:
+    """Is the shape of the result a matter of the lane's own values?"""
+    if torch.Tag.dynamic_output_shape not in getattr(op, "tags", ()):
+        return False
+    if op_name(op) in ("index", "_unsafe_index"):
+        return any(i is not None and i.wide and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+    if op_name(op) == "one_hot":
+        return len(args) < 2 or args[1] == -1
+    return True
+
+
 def is_unset(op: Any) -> bool:
     return op_name(op) in _UNSET
 

@@ -1,8 +1,10 @@
 """Small functions that lane graphs call. They read the number of lanes from what they are given."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -14,6 +16,29 @@ def expand_lanes(x: Tensor, n: int) -> Tensor:
 def own_lanes(x: Tensor, n: int) -> Tensor:
     """`[...]` -> `[N, ...]`, memory of its own for every lane, so that lanes may write."""
     return expand_lanes(x, n).contiguous() if n > 1 else x.unsqueeze(0).clone()
+
+
+@contextlib.contextmanager
+def autocast_restored() -> Iterator[None]:
+    """An error between a graph's entering and leaving autocast must not leave it on."""
+    kinds = ("cpu", "cuda")
+    before = [(torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds]
+    try:
+        yield
+    except BaseException:
+        for kind, (enabled, dtype) in zip(kinds, before, strict=True):
+            torch.set_autocast_enabled(kind, enabled)
+            torch.set_autocast_dtype(kind, dtype)
+        torch.clear_autocast_cache()
+        raise
+
+
+def refuse_seeds(rng: Tensor | None, op: str) -> None:
+    """Some draws only PyTorch's own generator can make."""
+    if rng is not None:
+        raise NotImplementedError(
+            f"{op} cannot draw from a seed per lane; give the seeds back with wide.seed(None)"
+        )
 
 
 def fold(op: Callable[..., Any], x: Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..capture import OpaqueCall, canonical_names, slots
 from .builder import Val
-from .per_lane import lent
+from .per_lane import lane_generator, lent
 
 
 def is_registered(walk: Any, call: OpaqueCall) -> bool:
@@ -24,12 +24,12 @@ def widen_call(walk: Any, call: OpaqueCall, tensors: list[Val], sizes: list[Any]
         return builder.call(_registered(call), module, wide_tensors, sizes)
     flags = tuple(t.wide for t in tensors)
     if not call.path:
-        return builder.call(_function_per_lane(call, flags), builder.n, tensors, sizes)
+        return builder.call(_function_per_lane(call, flags), builder.n, tensors, sizes, builder.rng)
     members = Val(walk.feed("state", MEMBERS), walk.states[MEMBERS], wide=True)
     names = _state_names(walk.states[MEMBERS][0], call.path)
     states = {inner: walk.state(canonical) for inner, canonical in names.items()}
     wide = {inner: state.wide for inner, state in states.items()}
-    return builder.call(_module_per_lane(call, flags, wide), members, states, tensors, sizes)
+    return builder.call(_module_per_lane(call, flags, wide), members, states, tensors, sizes, builder.rng)
 
 
 MEMBERS = "<members>"  # the states' key for the N members' skeletons
@@ -38,7 +38,11 @@ MEMBERS = "<members>"  # the states' key for the N members' skeletons
 def _state_names(member: nn.Module, path: str) -> dict[str, str]:
     """Tensor path inside the submodule -> its canonical path in the member."""
     names = canonical_names(member)
-    return {slot.path: names[f"{path}.{slot.path}"] for slot in slots(member.get_submodule(path))}
+    return {
+        slot.path: names[f"{path}.{slot.path}"]
+        for slot in slots(member.get_submodule(path))
+        if slot.kind != "constant"
+    }
 
 
 def _registered(call: OpaqueCall) -> Callable[..., Any]:
@@ -49,8 +53,10 @@ def _registered(call: OpaqueCall) -> Callable[..., Any]:
 
 
 def _function_per_lane(call: OpaqueCall, wide: tuple[bool, ...]) -> Callable[..., Any]:
-    def run_per_lane(n: int, tensors: list[Tensor], sizes: list[int]) -> tuple[Tensor, ...]:
-        lanes = [call.run(call.function, _pick(tensors, wide, i), sizes) for i in range(n)]
+    def run_per_lane(
+        n: int, tensors: list[Tensor], sizes: list[int], rng: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        lanes = [_run_lane(call, call.function, tensors, wide, sizes, rng, i) for i in range(n)]
         return tuple(torch.stack(column) for column in zip(*lanes, strict=True))
 
     return _named(run_per_lane, call)
@@ -60,20 +66,45 @@ def _module_per_lane(
     call: OpaqueCall, wide: tuple[bool, ...], wide_states: dict[str, bool]
 ) -> Callable[..., Any]:
     def run_per_lane(
-        members: tuple[nn.Module, ...], states: dict[str, Tensor], tensors: list[Tensor], sizes: list[int]
+        members: tuple[nn.Module, ...],
+        states: dict[str, Tensor],
+        tensors: list[Tensor],
+        sizes: list[int],
+        rng: Tensor | None,
     ) -> tuple[Tensor, ...]:
         lanes = []
         for i, member in enumerate(members):
             module = member.get_submodule(call.path)
             with lent(module, lambda p, i=i: states[p][i] if wide_states[p] else states[p]):  # type: ignore[misc]
-                lanes.append(call.run(module.forward, _pick(tensors, wide, i), sizes))
+                lanes.append(_run_lane(call, module.forward, tensors, wide, sizes, rng, i))
         return tuple(torch.stack(column) for column in zip(*lanes, strict=True))
 
     return _named(run_per_lane, call)
 
 
-def _pick(tensors: list[Tensor], wide: tuple[bool, ...], lane: int) -> list[Tensor]:
-    return [t[lane] if w else t for t, w in zip(tensors, wide, strict=True)]
+def _run_lane(
+    call: OpaqueCall,
+    function: Any,
+    tensors: list[Tensor],
+    wide: Any,
+    sizes: list[int],
+    rng: Tensor | None,
+    lane: int,
+) -> list[Tensor]:
+    """One lane, on copies: a graph does not know what a callable kept whole writes."""
+    own = [(t[lane] if w else t).clone() for t, w in zip(tensors, wide, strict=True)]
+    versions = [t._version for t in own]
+    with lane_generator(rng, lane):
+        results = call.run(function, own, sizes)
+    if [t._version for t in own] != versions:
+        raise WritesItsInput(
+            f"{call.path or call.name} writes into its input, which the graph around it would not see"
+        )
+    return results
+
+
+class WritesItsInput(RuntimeError):
+    pass
 
 
 def _named(function: Callable[..., Any], call: OpaqueCall) -> Callable[..., Any]:

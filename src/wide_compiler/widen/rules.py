@@ -19,13 +19,20 @@ class Rule:
 
 RULES: dict[Any, Rule] = {}
 
+# Random ops whose rule can draw from a seed per lane.
+SEEDED: set[Any] = set()
 
-def rule(*ops: Any, lane_scalars: bool = False) -> Callable[[RuleFunction], RuleFunction]:
+
+def rule(
+    *ops: Any, lane_scalars: bool = False, seeded: bool = False
+) -> Callable[[RuleFunction], RuleFunction]:
     """Register `function` as the rule of each op: `@rule(aten.linear.default)`."""
 
     def register(function: RuleFunction) -> RuleFunction:
         for op in ops:
             RULES[op] = Rule(function, lane_scalars)
+            if seeded:
+                SEEDED.add(op)
         return function
 
     return register

@@ -11,13 +11,13 @@ from torch import Tensor, fx
 from ..capture import OPAQUE, Captured, module_path
 from ..capture.aliases import root_of, roots_written_through_reshape, written_args, written_roots
 from ..capture.cleanup import enter_autocast, exit_autocast
-from . import opaque_nodes
 from ..lane_values import LaneValues
-from .attempt import Attempt, WidenFailed
+from . import opaque_nodes
+from .attempt import Attempt, WidenFailed, one_line
 from .builder import Builder, LaneScalar, Val, is_tensor_val, vals_in
 from .check import WholeGraphDiffers, check_whole_graph
 from .classify import is_random, is_size, is_wide
-from .helpers import own_lanes
+from .helpers import autocast_restored, own_lanes
 from .lane_graph import LaneGraph, Row, scalar_data
 from .rules import find_rule
 
@@ -51,7 +51,7 @@ def widen(
     """The lane graph of `captured`, for states and inputs that are wide where the arguments say so."""
     walk = _Walk(captured, wide_states, wide_inputs, probe, strategies or {})
     devices = {t.device for t in probe.inputs if t.device.type == "cuda"}
-    with torch.no_grad(), torch.random.fork_rng(devices=list(devices)):
+    with torch.no_grad(), torch.random.fork_rng(devices=list(devices)), autocast_restored():
         while True:
             try:
                 return walk.once()
@@ -97,7 +97,7 @@ class _Walk:
             if node.op == "placeholder":
                 self.env[node] = self._root_ready(node, self._placeholder(node))
             elif node.op == "output":
-                outputs = [self.builder.wide(self.env[n]) for n in node.args[0]]
+                outputs = [self._output(self.env[n]) for n in node.args[0]]
             else:
                 mark = len(self.builder.emitted)
                 self.env[node] = self._root_ready(node, self._compute(node))
@@ -113,6 +113,12 @@ class _Walk:
             except WholeGraphDiffers as error:
                 raise WidenFailed(str(error)) from error
         return self._finish()
+
+    def _output(self, value: Any) -> Val:
+        """A result with a lane axis, and memory of its own for each lane; a size stays a number."""
+        if is_tensor_val(value) and not value.wide:
+            return self.builder.call(own_lanes, value, self.builder.n)
+        return value
 
     def _finish(self) -> LaneGraph:
         lane_data: dict[str, Any] = {}
@@ -130,6 +136,7 @@ class _Walk:
             writes=frozenset(self.captured.writes),
             lane_data=lane_data,
             rows=self.rows,
+            enters_autocast=any(n.target is enter_autocast for n in self.captured.graph.nodes),
         )
 
     def feed(self, kind: str, key: str) -> fx.Node:
@@ -138,7 +145,7 @@ class _Walk:
             hint = key if kind != "input" else f"input_{key}"
             compute = next((n for n in self.graph.nodes if n.op != "placeholder"), None)
             with self.graph.inserting_before(compute) if compute else self.graph.inserting_after():
-                name = hint.replace(".", "_").strip("<>")
+                name = hint.replace(".", "_").strip("<>") + ("_values" if kind == "scalar_values" else "")
                 self.feeds[kind, key] = self.graph.placeholder(
                     name if name.isidentifier() else f"member_{name}"
                 )
@@ -197,7 +204,10 @@ class _Walk:
         if not isinstance(node.target, torch._ops.OpOverload) and not any(is_wide(v) for v in vals):
             return self.builder.call(node.target, *args, wide=False, **kwargs)  # type: ignore[arg-type]  # sizes
         if is_size(node.target):
-            return find_rule(node.target).function(self.builder, *args)  # type: ignore[union-attr]
+            rule = find_rule(node.target)
+            if rule is None:
+                raise WidenFailed(f"{node.target} reads the layout of memory, which lanes change")
+            return rule.function(self.builder, *args)
         self.rows.append(Row(module_path(node), str(node.target).removeprefix("aten."), ""))
         self.builder.strategy = ""
         result = self._widened(node, args, kwargs, vals)
@@ -236,7 +246,10 @@ class _Walk:
         call = self.captured.calls[args[2]]
         row = Row(call.path or module_path(node), call.name, "", why=call.why)
         self.rows.append(row)
-        result = opaque_nodes.widen_call(self, call, args[0], args[1])
+        try:
+            result = opaque_nodes.widen_call(self, call, args[0], args[1])
+        except Exception as error:
+            raise WidenFailed(f"{call.path or call.name} kept whole: {one_line(error)}") from error
         row.how = "rule" if opaque_nodes.is_registered(self, call) else "loop"
         row.strategy = "registered" if row.how == "rule" else ""
         return result
