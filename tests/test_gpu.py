@@ -1,15 +1,15 @@
-"""On a CUDA device: the zoo against the loop, moving there and back, seeds, torch.compile. Skipped elsewhere."""
+"""On a CUDA device: the zoo against the loop, moving there and back, seeds, torch.compile."""
 
 import copy
 
 import pytest
 import torch
 from torch import nn
-from zoo import CASES
-from zoo_oracle import make_inputs, make_models
 
 import wide_compiler
 from wide_compiler import oracle
+from zoo import CASES
+from zoo_oracle import make_inputs, make_models
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 N = 4
@@ -28,7 +28,9 @@ def test_zoo_on_the_gpu(case):
     inputs = [to_gpu(i) for i in make_inputs(case, batch, N, dtype)]
     args, kwargs = inputs[0]
     wide = wide_compiler.compile(models, args, sample_kwargs=kwargs)
-    oracle.compare(models, wide, inputs, gradients=train, learning_rate=0.1 if train else 0.0).check(rtol=1e-6)
+    oracle.compare(models, wide, inputs, gradients=train, learning_rate=0.1 if train else 0.0).check(
+        rtol=1e-6
+    )
     explanation = wide.explain(measure=False)
     slow = [(r.op, r.how, r.why) for r in explanation.rows if r.how in ("vmap", "loop")]
     assert not explanation.why and not slow
@@ -53,7 +55,9 @@ def test_a_lane_seed_draws_the_same_on_the_gpu():
     models = [nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5)) for _ in range(N)]
     x = torch.randn(3, 4)
     on_cpu = wide_compiler.compile(models, x).seed(7).shared(x)
-    on_gpu = wide_compiler.compile([copy.deepcopy(m).cuda() for m in models], x.cuda()).seed(7).shared(x.cuda())
+    on_gpu = (
+        wide_compiler.compile([copy.deepcopy(m).cuda() for m in models], x.cuda()).seed(7).shared(x.cuda())
+    )
     assert torch.equal(on_cpu == 0, (on_gpu == 0).cpu())
 
 

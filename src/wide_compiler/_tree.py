@@ -1,7 +1,7 @@
 """Pytrees of arguments. The only file that touches PyTorch's private pytree module."""
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,23 @@ def unflatten(leaves: Sequence[Any], spec: TreeSpec) -> Any:
 
 def tree_map(fn: Callable[[Any], Any], tree: Any) -> Any:
     return _pytree.tree_map(fn, tree)
+
+
+def rebuild(picture: Any, tensors: Iterator[torch.Tensor]) -> Any:
+    """The tree of which `signature` gave this picture, with other tensors in it. Plain structures only."""
+    if picture == "tensor":
+        return next(tensors)
+    kind, *parts = picture
+    if kind in ("list", "tuple"):
+        items = [rebuild(part, tensors) for part in parts]
+        return items if kind == "list" else tuple(items)
+    if kind == "dict":
+        return {key: rebuild(part, tensors) for key, part in parts}
+    if kind == "float":
+        return float(parts[0])
+    if kind in ("NoneType", "bool", "int", "str"):
+        return parts[0]
+    raise TypeError(f"cannot rebuild {kind}")
 
 
 def leaf_paths(tree: Any) -> list[str]:

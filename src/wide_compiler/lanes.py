@@ -17,7 +17,7 @@ from .lane_values import LaneValues
 
 def _columns(trees: Sequence[Any], what: str) -> tuple[list[tuple[Any, ...]], list[str], _tree.TreeSpec]:
     """The i-th leaf of every tree, side by side, after checking that the trees are alike."""
-    if isinstance(trees, Tensor) or not isinstance(trees, Sequence):
+    if isinstance(trees, (Tensor, str, bytes)) or not isinstance(trees, Sequence):
         raise InputError(f"{what} takes a list with one entry per lane, got {type(trees).__name__}")
     if not trees:
         raise InputError(f"{what} needs at least one lane, got an empty list")
@@ -50,14 +50,14 @@ def _stack_column(column: tuple[Any, ...], path: str, what: str) -> Any:
     return torch.stack(column) if isinstance(first, Tensor) else first
 
 
-def stack(trees: Sequence[Any]) -> Any:
+def stack(trees: Sequence[Any], what: str = "stack") -> Any:
     """A list of N alike pytrees -> one pytree of `[N, ...]` tensors; other leaves must be equal.
 
     >>> stack([{"x": torch.zeros(2)}, {"x": torch.ones(2)}])["x"].shape
     torch.Size([2, 2])
     """
-    columns, paths, spec = _columns(trees, "stack")
-    return _tree.unflatten([_stack_column(c, p, "stack") for c, p in zip(columns, paths, strict=True)], spec)
+    columns, paths, spec = _columns(trees, what)
+    return _tree.unflatten([_stack_column(c, p, what) for c, p in zip(columns, paths, strict=True)], spec)
 
 
 def unstack(tree: Any, n: int) -> list[Any]:
@@ -66,12 +66,18 @@ def unstack(tree: Any, n: int) -> list[Any]:
     >>> [t["x"].item() for t in unstack({"x": torch.tensor([1.0, 2.0])}, 2)]
     [1.0, 2.0]
     """
+    _check_count(n)
     leaves, spec = _tree.flatten(tree)
     for path, leaf in zip(_tree.leaf_paths(tree), leaves, strict=True):
         if isinstance(leaf, Tensor) and (leaf.dim() == 0 or leaf.shape[0] != n):
             raise InputError(f"unstack: leaf{path} is {tuple(leaf.shape)}, expected {n} lanes on axis 0")
     rows = [_rows(leaf, n) for leaf in leaves]
     return [_tree.unflatten([row[i] for row in rows], spec) for i in range(n)]
+
+
+def _check_count(n: Any) -> None:
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        raise InputError(f"the number of lanes must be a positive integer, got {n!r}")
 
 
 def _rows(leaf: Any, n: int) -> Sequence[Any]:
@@ -108,8 +114,7 @@ def unpack(output: Any, n: int) -> list[Any]:
 
 def packed_to_stacked(tree: Any, n: int) -> Any:
     """Every tensor leaf `[B, N*C, ...]` -> `[N, B, C, ...]` (a view)."""
-    if not isinstance(n, int) or n < 1:
-        raise InputError(f"the number of lanes must be a positive integer, got {n!r}")
+    _check_count(n)
     leaves, spec = _tree.flatten(tree)
     paths = _tree.leaf_paths(tree)
     return _tree.unflatten(

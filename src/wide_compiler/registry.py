@@ -62,10 +62,16 @@ class WideRegistry:
     def custom_builders(self, model: nn.Module) -> dict[str, Any]:
         """Path -> wide class, for the submodules of `model` that a user registered; outermost first."""
         found: dict[str, Any] = {}
+        if type(model).__name__ in self._custom:
+            wide = self._custom[type(model).__name__]
+            raise ValueError(
+                f"{type(model).__name__} is registered itself: {wide.__name__}.from_modules(models) is its "
+                f"wide module; compile is for models that contain it"
+            )
         for path, module in model.named_modules():
             if any(path.startswith(f"{outer}.") for outer in found):
                 continue
-            if type(module).__name__ in self._custom and path:
+            if type(module).__name__ in self._custom:
                 found[path] = self._custom[type(module).__name__]
         return found
 

@@ -26,7 +26,7 @@ def guards(model, *tensors, free=None):
     """The guards of a capture at `tensors`, with the named dims of each left free."""
     leaves, spec = _tree.flatten((tensors, {}))
     dynamic = free or [{0} for _ in tensors]
-    return export_member(model, leaves, spec, {}, dynamic).guards
+    return export_member(model, leaves, spec, {}, dynamic).guards[0]
 
 
 def test_a_batch_is_free():

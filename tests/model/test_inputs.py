@@ -170,7 +170,7 @@ def test_an_output_that_cannot_be_packed_is_refused_before_anything_moves():
     ]
     wide = wide_compiler.compile(models, x)
     packed = torch.randn(5, 12)
-    with refused(InputError, "(5,)", "2 dims", ".each", of=wide):
+    with refused(InputError, "1 dims per lane", "at least 2", ".each", of=wide):
         wide(packed)
 
 

@@ -1,11 +1,12 @@
 """Are these N models of one architecture? If not: the first difference, by path."""
 
+import itertools
 from collections.abc import Sequence
 
 from torch import nn
 
 from ..errors import AlignmentError
-from .state import canonical_names, is_uninitialized, slots
+from .state import Slot, canonical_names, is_uninitialized, slots
 
 REMEDY = "group lanes by signature with WideRouter"
 
@@ -23,12 +24,9 @@ def check_models(models: Sequence[nn.Module]) -> None:
                 f"lane {lane} is {type(model).__name__}, expected a torch.nn.Module; "
                 f"compile takes a list of models, or one model and n="
             )
-    reference = _Signature(models[0])
-    for path, slot in reference.state.items():
-        if is_uninitialized(slot.tensor):
-            raise AlignmentError(f"{path} is not initialised yet (a lazy module); run each model once first")
     for lane, model in enumerate(models):
         _check_tensors(model, lane)
+    reference = _Signature(models[0])
     for lane, model in enumerate(models[1:], start=1):
         reference.compare(_Signature(model), lane)
 
@@ -38,6 +36,11 @@ def _check_tensors(model: nn.Module, lane: int) -> None:
     spans: list[tuple[int, int, str, int]] = []
     for slot in slots(model):
         tensor = slot.tensor
+        if is_uninitialized(tensor):
+            raise AlignmentError(
+                f"lane {lane}: {slot.path} of {_owner_name(model, slot)} is not initialised "
+                f"yet (a lazy module); run each model once first"
+            )
         if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
             raise AlignmentError(
                 f"lane {lane}: {slot.path} has a gradient hook, which a stacked tensor would lose; "
@@ -51,7 +54,7 @@ def _check_tensors(model: nn.Module, lane: int) -> None:
             )
             spans.append((start, start + extent * tensor.element_size(), slot.path, id(tensor)))
     spans.sort()
-    for (_, end, path, this), (start, _, other, that) in zip(spans, spans[1:], strict=False):
+    for (_, end, path, this), (start, _, other, that) in itertools.pairwise(spans):
         if start < end and this != that:
             raise AlignmentError(
                 f"lane {lane}: {other} shares memory with {path}, and stacked they would part; "
@@ -78,7 +81,8 @@ class _Signature:
             if other.training[path] != training:
                 words = {True: "in training", False: "in eval mode"}
                 raise AlignmentError(
-                    f"lane {lane}: {path or 'the model'} is {words[not training]}, lane 0 is {words[training]}; "
+                    f"lane {lane}: {path or 'the model'} is {words[not training]}, "
+                    f"lane 0 is {words[training]}; "
                     f"call train() or eval() alike on all models before compiling"
                 )
         for path, canonical in self.ties.items():
@@ -109,6 +113,10 @@ class _Signature:
                     f"lane {lane}: {path} has {attribute}={b}, lane 0 has {attribute}={a}; "
                     f"make the lanes agree before compiling"
                 )
+
+
+def _owner_name(model: nn.Module, slot: Slot) -> str:
+    return type(model.get_submodule(slot.owner)).__name__
 
 
 def _describe(slot) -> str:

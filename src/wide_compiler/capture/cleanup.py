@@ -32,23 +32,11 @@ enter_autocast = torch.amp.autocast_mode._enter_autocast
 exit_autocast = torch.amp.autocast_mode._exit_autocast
 
 
-def clean(module: fx.GraphModule, inputs: set[str], assigned: list[str | None]) -> fx.Graph:
-    """A flat copy of the exported graph without regions, assertions and dead nodes.
-
-    `assigned` says for each output which placeholder it is assigned to (a buffer set anew), None for a
-    result; assignments become writes.
-    """
+def clean(module: fx.GraphModule, inputs: set[str]) -> fx.Graph:
+    """A flat copy of the exported graph without regions, assertions and dead nodes."""
     graph = fx.Graph()
     env: dict[fx.Node, Any] = {}
-    outputs = _inline(module, graph, env)
-    placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
-    results = []
-    for value, name in zip(outputs, assigned, strict=True):
-        if name is None:
-            results.append(value)
-        else:
-            fresh = graph.call_function(aten.detach.default, (value,))
-            graph.call_function(aten.copy_.default, (placeholders[name], fresh))
+    results = _inline(module, graph, env)
     graph.output(results)
     _drop_dead(graph, inputs)
     graph.lint()

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.graph_signature import InputKind
 
 from .. import _tree
 from .captured import OUTPUT_TENSOR, Captured
@@ -50,7 +50,7 @@ class _Flat(nn.Module):
         tensor_iter = iter(tensors)
         leaves = [next(tensor_iter) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
         args, kwargs = _tree.unflatten(leaves, self.spec)
-        before = python_state(self.member)
+        before, buffers = python_state(self.member), _buffers(self.member)
         out, self.seen.out_spec = _tree.flatten(self.member(*args, **kwargs))
         after = python_state(self.member)
         for name in {**before, **after}:
@@ -58,8 +58,26 @@ class _Flat(nn.Module):
                 raise CaptureFailed(
                     f"its forward changes the Python attribute {name}, which a graph would freeze"
                 )
+        for home, name, buffer in buffers:
+            _write_assigned(home, name, buffer)
         self.seen.out_statics = [OUTPUT_TENSOR if _is_output(leaf) else leaf for leaf in out]
         return tuple(leaf for leaf in out if _is_output(leaf))
+
+
+def _buffers(member: nn.Module) -> list[tuple[dict[str, Any], str, Tensor]]:
+    return [(m._buffers, n, t) for m in member.modules() for n, t in m._buffers.items() if t is not None]
+
+
+def _write_assigned(home: dict[str, Any], name: str, buffer: Tensor) -> None:
+    """A buffer set anew (`self.mean = ...`) is lost on export: record it as a write into the old one."""
+    new = home[name]
+    if new is buffer:
+        return
+    if not isinstance(new, Tensor) or new.shape != buffer.shape or new.dtype != buffer.dtype:
+        raise CaptureFailed(f"its forward sets the buffer {name} to something of another kind")
+    with torch.no_grad():
+        buffer.copy_(new)
+    home[name] = buffer
 
 
 def _is_output(leaf: Any) -> bool:
@@ -154,18 +172,7 @@ def _read(flat: _Flat, exported: torch.export.ExportedProgram, recorder: Recorde
             states[name] = names[spec.target.removeprefix(_PREFIX)]
         else:
             constants[name] = exported.constants[spec.target]
-    outputs = [(spec.kind, spec.target) for spec in exported.graph_signature.output_specs]
-    assigned = [
-        None if kind == OutputKind.USER_OUTPUT else target.removeprefix(_PREFIX) for kind, target in outputs
-    ]
-    by_path = {
-        names[spec.target.removeprefix(_PREFIX)]: spec.arg.name
-        for spec in exported.graph_signature.input_specs
-        if spec.target and spec.target.removeprefix(_PREFIX) in names
-    }
-    graph = clean(
-        exported.graph_module, set(inputs), [None if p is None else by_path[names[p]] for p in assigned]
-    )
+    graph = clean(exported.graph_module, set(inputs))
     captured = Captured(
         graph=graph,
         inputs=inputs,

@@ -47,7 +47,7 @@ def _picture(value: Any, depth: int) -> Any:
 
 @contextlib.contextmanager
 def watch_frozen_effects() -> Iterator[None]:
-    """Raise `CaptureFailed` if the forward draws from Python's generators or hooks into a tensor's gradient."""
+    """Raise `CaptureFailed` if the forward draws from Python's generators or hooks into a gradient."""
     before = (random.getstate(), repr(np.random.get_state()))
     register_hook = torch.Tensor.register_hook
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import sympy
 
+_SIZES = (2, 3, 4, 5, 7, 16, 17, 64, 100, 513, 1000, 4097, 65536, 100003)
+
 
 @dataclass
 class ShapeGuards:
@@ -41,6 +43,20 @@ class ShapeGuards:
                 value = dim.xreplace(binding) if isinstance(dim, sympy.Basic) else dim
                 if value != size:
                     return False
+        return self._holds(binding)
+
+    def any_batch(self) -> bool:
+        """Is dim 0 of every input free? Told by trying sizes of every kind, small and large, odd and even."""
+        if not all(dims and isinstance(dims[0], sympy.Symbol) for dims in self.dims):
+            return False
+        symbols = {dims[0] for dims in self.dims}
+        if any(
+            d.free_symbols & symbols for dims in self.dims for d in dims[1:] if isinstance(d, sympy.Basic)
+        ):
+            return False
+        return all(self._holds(dict.fromkeys(symbols, size)) for size in _SIZES)
+
+    def _holds(self, binding: dict[Any, int]) -> bool:
         return self._ranges_hold(binding) and self._conditions_hold(binding)
 
     def _ranges_hold(self, binding: dict[Any, int]) -> bool:

@@ -110,8 +110,10 @@ class _Comparison:
             return self.alike(_attributes(a), _attributes(b))
         if hasattr(a, "__dict__"):
             return self.alike(vars(a), vars(b))
-        equal = a == b
-        return equal if isinstance(equal, bool) else False
+        try:
+            return bool(a == b)
+        except Exception:  # an object may raise anything when compared; not knowing is the safe answer
+            return False
 
 
 def _members(cls: type) -> dict[str, Any]:

@@ -75,9 +75,7 @@ class _Zipper:
         stands_for = [v.states.get(n.name) for v, n in zip(self.variants, column, strict=True)]
         for lane, path in zip(self.lane_of, stands_for, strict=True):
             if path != stands_for[0]:
-                raise AlignmentError(
-                    f"lane {lane}: its forward reads {path}, lane 0 reads {stands_for[0]} in its place"
-                )
+                raise CaptureFailed(f"lane {lane} reads {path} where lane 0 reads {stands_for[0]}")
 
     def _zip(self, values: list[Any], node: fx.Node) -> Any:
         first = values[0]

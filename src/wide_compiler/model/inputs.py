@@ -141,11 +141,10 @@ def _spread(sample: Tensor, n: int) -> Tensor:
 
 
 def grown_sample(
-    sample: tuple[tuple, dict], shapes: Any, kinds: Any, wide: tuple[bool, ...], lanes: int
+    tensors: list[Tensor], shapes: Any, kinds: Any, wide: tuple[bool, ...], lanes: int
 ) -> list[Tensor]:
     """Tensors of the given member shapes, filled with the sample's own numbers over and over."""
     grown = []
-    tensors = [leaf for leaf in _tree.flatten(sample)[0] if isinstance(leaf, Tensor)]
     for tensor, shape, (dtype, device, _), spread in zip(tensors, shapes, kinds, wide, strict=True):
         times = [-(-size // max(have, 1)) for size, have in zip(shape, tensor.shape, strict=True)]
         big = tensor.repeat(times) if times else tensor

@@ -98,9 +98,9 @@ class LaneStore(nn.Module):
         registered = self.registered.outer(path) is not None
         return self.registered.example_tensor(path) if registered else self.lane_state(lane, path)
 
-    def example_member(self) -> nn.Module:
+    def example_member(self, lane: int = 0) -> nn.Module:
         """An ordinary model to try inputs on."""
-        return self._with_flags(self._materialize(0, self.capture_state))
+        return self._with_flags(self._materialize(lane, self.capture_state))
 
     def _materialize(self, lane: int, state: Callable[[int, str], Tensor]) -> nn.Module:
         skeleton = self.skeletons.lane(lane)

@@ -62,6 +62,16 @@ class WideProgram:
 
     why = ""
 
+    def check_packable(self) -> None:
+        """Refuse the packed door before anything runs and buffers move, if an output has no channels."""
+        for rank in self.graph.output_ranks:
+            if rank is not None and rank < 2:
+                raise InputError(
+                    f"an output has {rank} dims per lane, but packing joins lanes on dim 1 and needs "
+                    f"at least 2; "
+                    f"use wide.each(...) or wide.stacked(...)"
+                )
+
     @property
     def runs_members(self) -> bool:
         """Does it call the members' own Python, whose train flags must then follow?"""
@@ -127,6 +137,9 @@ class LoopProgram:
     draws = True  # nobody knows what the members' Python does
     names: dict[str, str] | None = None  # the members' tensor paths, the same in every lane
 
+    def check_packable(self) -> None:
+        """Nobody knows the outputs before the members have run."""
+
     def __post_init__(self) -> None:
         self.rows = [Row("", "the whole model", "loop", why=self.why)]
 
@@ -169,7 +182,8 @@ def stack_members(results: list[Any]) -> Any:
             if isinstance(first, Tensor) and (not isinstance(mine, Tensor) or mine.shape != first.shape):
                 got = tuple(mine.shape) if isinstance(mine, Tensor) else mine
                 raise InputError(
-                    f"lane {lane}: output{path} is {got}, lane 0 gives {tuple(first.shape)}; lanes cannot be stacked"
+                    f"lane {lane}: output{path} is {got}, lane 0 gives {tuple(first.shape)}; "
+                    f"lanes cannot be stacked"
                 )
     columns = zip(*(leaves for leaves, _ in flat), strict=True)
     return _tree.unflatten([_stack(column) for column in columns], flat[0][1])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from .. import _tree
 from ..capture import Captured, CaptureFailed, export_member, materialize, zip_variants
 from ..config import WideConfig
-from ..errors import UnsupportedError
+from ..errors import AlignmentError, UnsupportedError
 from ..widen import MEMBERS, Probe, WidenFailed, widen
 from .members import Skeletons
 from .program import Call, LoopProgram, Program, WideProgram
@@ -39,6 +39,21 @@ class Programs:
     def find(self, key: Any) -> Program | None:
         return self.by_key.get(key)
 
+    def find_traced(self, mode: Any, shapes: Any, wide: Any, any_batch: bool) -> Program | None:
+        return self.any_batch(mode, shapes, wide) if any_batch else self.find((mode, shapes, wide))
+
+    def any_batch(self, mode: Any, rest: Any, wide: Any) -> Program | None:
+        """A program that is true for every batch size, its other dims being `rest`."""
+        for (known, shapes, lanes), program in self.by_key.items():
+            same = (known, tuple(shape[1:] for shape in shapes), lanes) == (mode, rest, wide)
+            if (
+                same
+                and isinstance(program, WideProgram)
+                and all(g.any_batch() for g in program.captured.guards)
+            ):
+                return program
+        return None
+
     def grad_mode(self) -> bool:
         """Captures are made with gradients on, unless the members' own code asks whether they are."""
         return torch.is_grad_enabled() if self.grad_matters else True
@@ -62,12 +77,18 @@ class Programs:
             captured = self._captured(key[0], call, model)
             program: Program = self._widened(captured, call, model)
         except (CaptureFailed, WidenFailed) as failure:
-            program = self._loop(str(failure), model)
+            program = self._loop(str(failure), call, model)
+        except AlignmentError as difference:
+            if call.is_sample:
+                raise
+            program = self._loop(str(difference), call, model)  # lanes that part at this input only
         self._refuse_loops(program)
         self.by_key[key] = program
         return program
 
-    def _loop(self, why: str, model: Any) -> LoopProgram:
+    def _loop(self, why: str, call: Call, model: Any) -> LoopProgram:
+        if call.is_sample:
+            _check_outputs_alike(model, call)
         model.separate_members()
         return LoopProgram(why, frozenset(model.wide_states))
 
@@ -153,6 +174,24 @@ def capture_members(
         leaves, spec = _tree.flatten(call.for_lane(0))
         variants.append(export_member(member, leaves, spec, kept, dynamic, grad))
     return zip_variants(variants, skeletons.variant_of_lane)
+
+
+def _check_outputs_alike(model: Any, call: Call) -> None:
+    """Lanes whose Python differs may give outputs that cannot be stacked: say so when compiling."""
+    variants = model.skeletons.variant_of_lane
+    leaders = sorted({variants.index(v) for v in set(variants)})
+    shapes = []
+    with torch.enable_grad(), torch.random.fork_rng():
+        for lane in leaders:
+            args, kwargs = call.for_lane(0, own=True)
+            leaves = _tree.flatten(model.example_member(lane)(*args, **kwargs))[0]
+            shapes.append([tuple(leaf.shape) for leaf in leaves if isinstance(leaf, Tensor)])
+    for lane, found in zip(leaders, shapes, strict=True):
+        if found != shapes[0]:
+            raise AlignmentError(
+                f"lane {lane} gives outputs of shape {found}, lane 0 gives {shapes[0]}; "
+                f"they cannot be stacked"
+            )
 
 
 def free_dims(shapes: list[tuple[int, ...]], known: list[Captured]) -> list[set[int]]:

@@ -44,11 +44,12 @@ def load(model: Any, path: Any, lane: int | None) -> None:
         return
     expected = model.state_dict()
     _compare_keys(state, expected, f"{path}")
-    shared = {p.path for p in model.places if p.kind == "buffer"}
-    for key, tensor in state.items():
-        if tensor.shape != expected[key].shape and key not in shared:
+    may_gain_lanes = {p.path for p in model.places if p.kind == "buffer"}
+    for key in [key for key in expected if key in state and key not in may_gain_lanes]:
+        if state[key].shape != expected[key].shape:
             raise InputError(
-                f"{path}: {key} is {tuple(tensor.shape)}, this wide model has {tuple(expected[key].shape)}"
+                f"{path}: {key} is {tuple(state[key].shape)}, "
+                f"this wide model of {model.n} lanes has {tuple(expected[key].shape)}"
             )
     _fill_ties(state, expected)
     model.load_state_dict(state)
@@ -74,12 +75,12 @@ def load_lane(model: Any, lane: int, state: Mapping[str, Tensor]) -> None:
 
 
 def _copy_in(model: Any, lane: int, member: nn.Module) -> None:
-    for place in model.places:
-        if place.kind == "parameter" and place.path not in model.wide_states:
-            if not torch.equal(place.tensor, member.get_parameter(place.path)):
-                raise InputError(
-                    f"{place.path} is one parameter for all lanes (a shared trunk), and this state has another"
-                )
+    trunk = [p for p in model.places if p.kind == "parameter" and p.path not in model.wide_states]
+    for place in trunk:
+        if not torch.equal(place.tensor, member.get_parameter(place.path)):
+            raise InputError(
+                f"{place.path} is one parameter for all lanes (a shared trunk); this state has another"
+            )
     with torch.no_grad():
         for slot in slots(member):
             if model.registered.outer(slot.path) is not None:

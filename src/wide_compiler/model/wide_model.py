@@ -1,6 +1,7 @@
 """WideModel: N members as one module that runs."""
 
 import copy
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -71,7 +72,7 @@ class WideModel(LaneStore):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Packed: every tensor `[B, N*C, ...]`, lane i in channel block i."""
         args, kwargs = lanes.packed_to_stacked((args, kwargs), self.n)
-        return lanes.stacked_to_packed(self._run(args, kwargs, wide=True))
+        return lanes.stacked_to_packed(self._run(args, kwargs, wide=True, packed=True))
 
     def each(self, *args: Sequence[Any], **kwargs: Sequence[Any]) -> list[Any]:
         """Like `map`: every argument is a list of N, one per lane; gives a list of N outputs."""
@@ -81,8 +82,8 @@ class WideModel(LaneStore):
                 raise InputError(
                     f"each: argument {name!r} must be a list of {self.n}, one per lane, got {got}"
                 )
-        stacked_args = tuple(lanes.stack(a) for a in args)
-        stacked_kwargs = {k: lanes.stack(v) for k, v in kwargs.items()}
+        stacked_args = tuple(lanes.stack(a, f"each: argument {i}") for i, a in enumerate(args))
+        stacked_kwargs = {k: lanes.stack(v, f"each: argument {k!r}") for k, v in kwargs.items()}
         return lanes.unstack(self._run(stacked_args, stacked_kwargs, wide=True), self.n)
 
     def stacked(self, *args: Any, **kwargs: Any) -> Any:
@@ -95,31 +96,32 @@ class WideModel(LaneStore):
 
     # What runs.
 
-    def _run(self, args: tuple, kwargs: dict, wide: bool) -> Any:
+    def _run(self, args: tuple, kwargs: dict, wide: bool, packed: bool = False) -> Any:
         leaves, spec = _tree.flatten((args, kwargs))
         flags = (wide,) * sum(isinstance(leaf, Tensor) for leaf in leaves)
         call = Call(leaves, spec, flags, _tree.signature((args, kwargs)))
         check_lanes(call, self.n)
         program = self._program(call)
+        if packed:
+            program.check_packable()
         if program.runs_members:
             self.skeletons.set_training(self.own_training())
         return program.run(self.states(), call, self.n, self.config.chunk_lanes, self.seeds.next())
 
     def _program(self, call: Call) -> Program:
-        key = self._key(call)
         if torch.compiler.is_compiling():
-            return self.programs.traced[self._find_while_tracing(key)]
+            return self._traced_program(call)
+        key = (self._mode(call), tuple(call.member_shapes), call.wide)
         program = self.programs.find(key)
         if program is None:
             program = self._build(key, call)
         self.programs.latest = program
         return program
 
-    def _key(self, call: Call) -> tuple[Any, ...]:
-        """What a capture bakes in: structure and plain arguments, dtypes, modes; then shapes and lanes."""
+    def _mode(self, call: Call) -> tuple[Any, ...]:
+        """What a capture bakes in besides shapes: structure and plain arguments, dtypes, flags, modes."""
         tensors = tuple((t.dtype, t.device, t.requires_grad) for t in call.tensors)
-        mode = (call.signature, tensors, training_flags(self), _autocast_state(), self.programs.grad_mode())
-        return (mode, tuple(call.member_shapes), call.wide)
+        return (call.signature, tensors, training_flags(self), _autocast_state(), self.programs.grad_mode())
 
     def _build(self, key: tuple[Any, ...], call: Call) -> Program:
         if not call.is_sample:
@@ -127,24 +129,43 @@ class WideModel(LaneStore):
         self.skeletons.set_training(self.own_training())
         return self.programs.build(key, call, self)
 
-    @torch._dynamo.assume_constant_result
-    def _find_while_tracing(self, key: tuple[Any, ...]) -> int:
-        """`torch.compile` of a wide model may be the first to show it a shape: build from the sample, grown.
+    def _traced_program(self, call: Call) -> Program:
+        """The same inside torch.compile: for any batch if possible, so that a new one compiles nothing."""
+        found = -1
+        shapes = [t.shape[int(w) :] for t, w in zip(call.tensors, call.wide, strict=True)]
+        if all(len(shape) > 0 and shape[0] >= 2 for shape in shapes):
+            rest = tuple(tuple(map(operator.index, shape[1:])) for shape in shapes)
+            found = self._find_while_tracing(self._mode(call), rest, call.wide, True)
+        if found < 0:
+            found = self._find_while_tracing(self._mode(call), tuple(call.member_shapes), call.wide, False)
+        return self.programs.traced[found]
 
-        Gives the position in `programs.traced`: a tracer can only take a plain number from here.
+    @torch._dynamo.assume_constant_result
+    def _find_while_tracing(self, mode: Any, shapes: Any, wide: Any, any_batch: bool) -> int:
+        """The position in `programs.traced` (a tracer can only take a plain number from here), or -1.
+
+        torch.compile may be the first to show a wide model this input; then it is built from the sample.
         """
-        program = self.programs.find(key)
+        program = self.programs.find_traced(mode, shapes, wide, any_batch)
         if program is None:
-            (signature, kinds, *_), shapes, wide = key
-            if signature != _tree.signature(self._sample):
-                raise InputError("call the wide model once with such an input before torch.compile traces it")
-            tensors = iter(grown_sample(self._sample, shapes, kinds, wide, self.n))
-            call = self.sample_call(wide)
-            call.leaves = [next(tensors) if isinstance(leaf, Tensor) else leaf for leaf in call.leaves]
             with torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
-                program = self._build(key, call)
+                self._build_from_sample(mode, shapes, wide, any_batch)
+            program = self.programs.find_traced(mode, shapes, wide, any_batch)
+        if program is None:
+            return -1
         self.programs.traced.append(program)
         return len(self.programs.traced) - 1
+
+    def _build_from_sample(self, mode: Any, shapes: Any, wide: Any, any_batch: bool) -> None:
+        sample = [leaf for leaf in _tree.flatten(self._sample)[0] if isinstance(leaf, Tensor)]
+        ranks = [len(shape) + any_batch for shape in shapes]
+        if ranks != [t.dim() for t in sample]:
+            raise InputError("call the wide model once with such an input before torch.compile traces it")
+        if any_batch:
+            shapes = tuple((max(t.shape[0], 2), *rest) for t, rest in zip(sample, shapes, strict=True))
+        tensors = grown_sample(sample, shapes, mode[1], wide, self.n)
+        tree = _tree.rebuild(mode[0], iter(tensors))
+        self._build((mode, shapes, wide), Call(*_tree.flatten(tree), wide, mode[0]))
 
     def states(self) -> dict[str, Any]:
         """All that a lane graph may ask for: stacked tensors, registered wide modules, members' skeletons."""

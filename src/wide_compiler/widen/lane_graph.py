@@ -40,6 +40,7 @@ class LaneGraph:
     writes: frozenset[str]
     lane_data: dict[str, Any]  # per-lane numbers and constants made while tracing, for all N lanes
     rows: list[Row]
+    output_ranks: list[int | None]  # the members' own; None for a number
     enters_autocast: bool = False
 
     def __call__(

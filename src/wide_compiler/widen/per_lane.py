@@ -14,7 +14,8 @@ from ..capture.state import home_of, slots
 def lent(module: nn.Module, tensor_of: Callable[[str], Tensor]) -> Iterator[None]:
     """While active, every parameter and buffer of `module` is `tensor_of(path)`.
 
-    Plain tensor attributes are the module's own and stay with it, as its other Python state does. A buffer the module assigns anew meanwhile is copied back, so that the lane's state follows.
+    Plain tensor attributes are the module's own and stay with it, as its other Python state does. A buffer
+    the module assigns anew meanwhile is copied back, so that the lane's state follows.
     """
     homes: list[tuple[dict[str, Any], str, Any, Tensor]] = []
     for slot in [slot for slot in slots(module) if slot.kind != "constant"]:

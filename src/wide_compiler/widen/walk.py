@@ -112,7 +112,8 @@ class _Walk:
                 check_whole_graph(self.captured, self.probe, self.wide_states, self.wide_inputs, outputs)
             except WholeGraphDiffers as error:
                 raise WidenFailed(str(error)) from error
-        return self._finish()
+        ranks = [o.rank if is_tensor_val(o) else None for o in outputs]
+        return self._finish(ranks)
 
     def _output(self, value: Any) -> Val:
         """A result with a lane axis, and memory of its own for each lane; a size stays a number."""
@@ -120,7 +121,7 @@ class _Walk:
             return self.builder.call(own_lanes, value, self.builder.n)
         return value
 
-    def _finish(self) -> LaneGraph:
+    def _finish(self, output_ranks: list[int | None]) -> LaneGraph:
         lane_data: dict[str, Any] = {}
         for name, values in self.captured.scalars.items():
             lane_data |= scalar_data(name, values)
@@ -136,6 +137,7 @@ class _Walk:
             writes=frozenset(self.captured.writes),
             lane_data=lane_data,
             rows=self.rows,
+            output_ranks=output_ranks,
             enters_autocast=any(n.target is enter_autocast for n in self.captured.graph.nodes),
         )
 
@@ -146,9 +148,10 @@ class _Walk:
             compute = next((n for n in self.graph.nodes if n.op != "placeholder"), None)
             with self.graph.inserting_before(compute) if compute else self.graph.inserting_after():
                 name = hint.replace(".", "_").strip("<>") + ("_values" if kind == "scalar_values" else "")
-                self.feeds[kind, key] = self.graph.placeholder(
-                    name if name.isidentifier() else f"member_{name}"
-                )
+                name = name if name.isidentifier() else f"member_{name}"
+                # fx makes the names of nodes unique, but not those of arguments.
+                name = self.graph._graph_namespace.create_name(name, None)
+                self.feeds[kind, key] = self.graph.placeholder(name)
         return self.feeds[kind, key]
 
     def state(self, path: str) -> Val:
