@@ -29,9 +29,8 @@ def draws(node: fx.Node) -> bool:
     """Does this very node draw random numbers? Attention and dropout do so only if told to."""
     if not is_random(node.target):
         return False
-    named = dict(zip((a.name for a in node.target._schema.arguments), node.args, strict=False)) | dict(
-        node.kwargs
-    )  # type: ignore[union-attr]
+    target: Any = node.target
+    named = dict(zip((a.name for a in target._schema.arguments), node.args, strict=False)) | dict(node.kwargs)
     if "dropout_p" in named or op_name(node.target) == "scaled_dot_product_attention":
         return bool(named.get("dropout_p", 0.0))
     if "dropout" in named:  # the recurrent networks

@@ -1,8 +1,8 @@
-"""What torch.vmap does with every architecture of the zoo, against a loop over the models.
+"""What torch.vmap and wide_compiler do with every architecture of the zoo, against a loop over the models.
 
-    python benchmarks/zoo_vmap.py                          # the whole zoo, a table
-    python benchmarks/zoo_vmap.py --only hf_ lstm          # the cases with one of these in their name
-    python benchmarks/zoo_vmap.py --out results/zoo.json   # and the verdicts as JSON
+    python benchmarks/zoo.py                          # the whole zoo, a table
+    python benchmarks/zoo.py --only hf_ lstm          # the cases with one of these in their name
+    python benchmarks/zoo.py --out results/zoo.json   # and the verdicts as JSON
 
 Each lane has a model and inputs of its own. Evaluation: the outputs, in float32. Training: outputs, gradients
 of the parameters and updated buffers, in float64, with every dropout at 0; cases that draw other random
@@ -28,6 +28,7 @@ from torch.func import functional_call, stack_module_state
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+import wide_compiler
 from zoo import CASES, Case
 
 TOLERANCE = {"eval": 1e-5, "train": 1e-8}
@@ -92,8 +93,36 @@ def vmap(models: list[nn.Module], inputs: Inputs, training: bool) -> list[Lane]:
     ]
 
 
+class Wide:
+    """wide_compiler; `detail` says how the nodes of the last call ran."""
+
+    detail: dict[str, Any]
+
+    def __call__(self, models: list[nn.Module], inputs: Inputs, training: bool) -> list[Lane]:
+        args, kwargs = copy.deepcopy(inputs[0])
+        wide = wide_compiler.compile(models, args, sample_kwargs=kwargs)
+        columns = [list(column) for column in zip(*(a for a, _ in inputs), strict=True)]
+        outputs = wide.each(*columns, **{key: [k[key] for _, k in inputs] for key in inputs[0][1]})
+        explanation = wide.explain(measure=False)
+        self.detail = {"nodes": explanation.counts, "loop": explanation.why}
+        if not training:
+            return [Lane(out, {}, {}) for out in outputs]
+        held, lanes = wide.tensors(), wide.wide_states
+        parameters = {k: t for k, t in held.items() if isinstance(t, nn.Parameter)}
+        gradients = gradients_of(sum(loss_of(out) for out in outputs), parameters)
+        buffers = [name for name, _ in models[0].named_buffers() if name in held]
+        return [
+            Lane(
+                out,
+                {k: None if g is None else g[i] for k, g in gradients.items()},
+                {k: held[k][i] if k in lanes else held[k] for k in buffers},
+            )
+            for i, out in enumerate(outputs)
+        ]
+
+
 Contender = Callable[[list[nn.Module], Inputs, bool], list[Lane]]
-CONTENDERS: dict[str, Contender] = {"vmap": vmap}
+CONTENDERS: dict[str, Contender] = {"vmap": vmap, "wide_compiler": Wide()}
 """They get models and inputs that they may change, and whether to train; gradients are those of `loss_of`."""
 
 
@@ -166,9 +195,10 @@ def verdict(case: Case, mode: str, contender: Contender, options: argparse.Names
             why = f"{type(problem).__name__}: {first_line}"
             return {"verdict": "loop fails" if who is loop else "error", "why": why}
     error = max(lane_error(got, wanted) for wanted, got in zip(*results, strict=True))
+    detail = getattr(contender, "detail", {})
     if error == float("inf"):
         return {"verdict": "wrong", "why": "another structure, shape or type, other integers, or not finite"}
-    return {"verdict": "right" if error <= TOLERANCE[mode] else "wrong", "relative_error": error}
+    return {"verdict": "right" if error <= TOLERANCE[mode] else "wrong", "relative_error": error, **detail}
 
 
 def described(result: dict[str, Any]) -> str:
@@ -196,7 +226,7 @@ def main() -> None:
         "torch": torch.__version__,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": torch.cuda.get_device_name() if options.device.startswith("cuda") else options.device,
-        "command": " ".join(["python", "benchmarks/zoo_vmap.py", *sys.argv[1:]]),
+        "command": " ".join(["python", "benchmarks/zoo.py", *sys.argv[1:]]),
         "tolerance": TOLERANCE,
         "contenders": {},
     }
@@ -213,6 +243,10 @@ def main() -> None:
         console.print(table)
         for mode, count in counts.items():
             console.print(f"{name} {mode}: " + ", ".join(f"{n} {what}" for what, n in count.most_common()))
+            if ran := [v[mode]["nodes"] for v in verdicts.values() if v[mode].get("nodes")]:
+                console.print(f"  nodes: {dict(sum(map(Counter, ran), Counter()))}")
+                whole = sum(not v[mode].get("loop") for v in verdicts.values() if "nodes" in v[mode])
+                console.print(f"  through the wide graph: {whole} of {len(ran)}")
         report["contenders"][name] = {"counts": counts, "cases": verdicts}
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
