@@ -1,12 +1,16 @@
 """What an adversary found: every test here names one way in which the wide model was not the loop."""
 
+import collections
 import copy
+import itertools
 import random
+import time
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import nn
 
 import wide_compiler
@@ -749,6 +753,284 @@ def test_padded_positions_of_a_transformer_encoder_in_eval():
         torch.testing.assert_close(out[lane], model(x, src_key_padding_mask=padding))
 
 
+# A rule that is wrong passes the check where the numbers at hand hide it, and is wrong after training.
+
+
+@pytest.mark.parametrize(
+    "function, start, later",
+    [
+        (lambda m, x: torch.inner(x, m.p), torch.zeros(4, 4), torch.randn(4, 4)),
+        (lambda m, x: torch.inner(x, m.p), torch.eye(4), torch.randn(4, 4)),
+        (lambda m, x: torch.renorm(x[0] * m.p, 2, 0, 1.5), torch.zeros(4, 4), torch.randn(4, 4)),
+        (lambda m, x: x * m.p.sort().values, torch.zeros(()), torch.randn(())),
+        (lambda m, x: x * m.p.cummax(-1).values, torch.zeros(()), torch.randn(())),
+        (lambda m, x: x * m.p.cumsum(-1), torch.zeros(()), torch.randn(())),
+    ],
+    ids=["inner of zeros", "inner of an identity", "renorm", "sort of a number", "cummax of a number", "cumsum of a number"],
+)
+def test_weights_at_the_start_hide_a_wrong_rule(function, start, later):
+    models = members(lambda i: Fn(function, p=nn.Parameter(start.clone())))
+    wide = wide_compiler.compile(models, rand(2, 4))
+    for lane, model in enumerate(models):
+        model.p.data = later.double() * (2.0 - lane)
+        wide.load_lane(lane, model)
+    assert_equal(models, wide, rand(2, 4))
+
+
+def test_trunk_shared_by_some_lanes_only():
+    # Equal to the loop, or an error when compiled: lanes 0 and 1 train one trunk together.
+    one, other = nn.Linear(4, 4), nn.Linear(4, 4)
+    models = members(lambda i: nn.Sequential([one, one, other][i], nn.Tanh(), nn.Linear(4, 4)))
+    loop = copy.deepcopy(models)
+    try:
+        wide = wide_compiler.compile(models, rand(2, 4))
+    except wide_compiler.WideError:
+        return
+    parameters = {id(p): p for model in loop for p in model.parameters()}
+    optimizers = [torch.optim.SGD(wide.parameters(), lr=0.1), torch.optim.SGD(parameters.values(), lr=0.1)]
+    x = rand(5, 4)
+    for _ in range(2):
+        out, expected = wide.shared(x), torch.stack([model(x) for model in loop])
+        torch.testing.assert_close(out, expected)
+        (out.pow(2).sum() + expected.pow(2).sum()).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("norm", [nn.utils.spectral_norm, nn.utils.weight_norm])
+def test_norms_of_weights_by_hooks(norm):
+    # The old ones, still common in GANs: `weight` is a plain tensor that a hook sets before every forward.
+    models = members(lambda i: nn.Sequential(norm(nn.Linear(4, 4)), nn.Tanh()), train=True)
+    wide = wide_compiler.compile(models, rand(2, 4))
+    for mode in (True, True, False):
+        x = rand(5, 4)
+        out = wide.train(mode).shared(x)
+        torch.testing.assert_close(out, torch.stack([model.train(mode)(x) for model in models]))
+
+
+def test_sparse_gradients_of_an_embedding():
+    # NotImplementedError in backward.
+    models = members(lambda i: nn.Embedding(7, 4, sparse=True))
+    wide = wide_compiler.compile(models, torch.tensor([0, 1]))
+    x = torch.tensor([1, 2, 1])
+    wide.shared(x).sum().backward()
+    for lane, model in enumerate(models):
+        model(x).sum().backward()
+        gradient = wide.tensors()["weight"].grad
+        torch.testing.assert_close(gradient.to_dense()[lane], model.weight.grad.to_dense())
+
+
+# A second look: state and effects that hide better.
+
+
+class Schedule:
+    """An object that is called, and counts."""
+
+    def __init__(self):
+        self.step = 0
+
+    def __call__(self):
+        self.step += 1
+        return self.step
+
+
+class Slotted:
+    __slots__ = ("step",)
+
+    def __init__(self):
+        self.step = 0
+
+    def __call__(self):
+        self.step += 1
+        return self.step
+
+
+def next_in_deque(m, x):
+    m.state.append(float(len(m.state)) + 1.0)
+    return m.fc(x) * sum(m.state)
+
+
+HIDDEN = {
+    "deque": (next_in_deque, lambda: collections.deque([1.0], maxlen=3)),
+    "iterator": (lambda m, x: m.fc(x) * next(m.state), lambda: itertools.count(1)),
+    "random.Random": (lambda m, x: m.fc(x) * m.state.random(), lambda: random.Random(0)),
+    "numpy Generator": (lambda m, x: m.fc(x) * m.state.random(), lambda: np.random.default_rng(0)),
+    "numpy RandomState": (lambda m, x: m.fc(x) * m.state.rand(), lambda: np.random.RandomState(0)),
+    "callable object": (lambda m, x: m.fc(x) * m.state(), Schedule),
+    "object with slots": (lambda m, x: m.fc(x) * m.state(), Slotted),
+}
+
+
+@pytest.mark.parametrize("kind", HIDDEN)
+def test_python_state_that_hides(kind):
+    forward, make_state = HIDDEN[kind]
+    models = members(lambda i: Fn(forward, fc=nn.Linear(4, 4), state=make_state()))
+    check_calls(models, rand(2, 4))
+
+
+CALLS = [0]
+
+
+class CountedByClass(nn.Module):
+    calls = 0
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        type(self).calls += 1
+        return self.fc(x) * type(self).calls
+
+
+def counted_in_a_global(m, x):
+    CALLS[0] += 1
+    return m.fc(x) * CALLS[0]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        CountedByClass,
+        lambda: Fn(counted_in_a_global, fc=nn.Linear(4, 4)),
+        lambda: Fn(lambda m, x: m.fc(x) * time.perf_counter(), fc=nn.Linear(4, 4)),
+    ],
+    ids=["class attribute", "global", "clock"],
+)
+def test_state_outside_of_the_model_is_not_frozen(make):
+    wide = wide_compiler.compile([make() for _ in range(N)], torch.randn(2, 4))
+    x = torch.randn(2, 4)
+    assert not torch.equal(wide.shared(x), wide.shared(x))
+
+
+def test_torch_generator_as_attribute():
+    # TypeError from compile
+    def make(lane):
+        generator = torch.Generator().manual_seed(lane)
+        forward = lambda m, x: m.fc(x) * torch.rand(4, generator=m.generator, dtype=x.dtype)  # noqa: E731
+        return Fn(forward, fc=nn.Linear(4, 4), generator=generator)
+
+    wide = wide_compiler.compile(members(make), rand(2, 4))
+    x = rand(2, 4)
+    assert not torch.equal(wide.shared(x), wide.shared(x))
+
+
+class Ping(nn.Module):
+    """Two buffers; `uncapturable` makes it run per lane."""
+
+    def __init__(self, function, uncapturable=False):
+        super().__init__()
+        self.fc, self.function, self.uncapturable = nn.Linear(4, 4), function, uncapturable
+        self.register_buffer("a", torch.full((4,), 2.0))
+        self.register_buffer("b", torch.full((4,), 3.0))
+
+    def forward(self, x):
+        out = self.function(self, x)
+        return out * 2 if self.uncapturable and x.sum() > 1e9 else out
+
+
+def swap(m, x):
+    m.a, m.b = m.b, m.a
+    return m.fc(x) * m.a + m.b
+
+
+def give_the_state_before(m, x):
+    before = m.a
+    m.a = m.a + x.mean(0)
+    return before
+
+
+def give_a_view_of_the_state_before(m, x):
+    before = m.a[:2]
+    m.a = m.a + x.mean(0)
+    return before
+
+
+@pytest.mark.parametrize("uncapturable", [False, True])
+@pytest.mark.parametrize("function", [swap, give_the_state_before, give_a_view_of_the_state_before])
+def test_buffers_assigned_anew_and_still_in_use(function, uncapturable):
+    check_calls(members(lambda i: Ping(function, uncapturable)), rand(2, 4))
+
+
+@pytest.mark.parametrize("uncapturable", [False, True])
+def test_state_carries_its_gradient_to_the_next_call(uncapturable):
+    def carry(m, x):
+        m.a = m.fc(x).mean(0) + 0.5 * m.a
+        return m.a * 1
+
+    models = members(lambda i: Ping(carry, uncapturable))
+    wide = wide_compiler.compile(models, rand(2, 4))
+    x = rand(2, 4)
+    for run, parameter in [(wide.shared, wide.fc.weight), *((m, m.fc.weight) for m in models)]:
+        (run(x).sum() + run(x).pow(2).sum()).backward()
+        assert parameter.grad is not None
+    for lane, model in enumerate(models):
+        torch.testing.assert_close(wide.fc.weight.grad[lane], model.fc.weight.grad)
+
+
+class CountsAndUses(nn.Module):
+    def __init__(self, uncapturable=False):
+        super().__init__()
+        self.fc, self.uncapturable = nn.Linear(4, 4), uncapturable
+        self.register_buffer("count", torch.zeros(4))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.count += 1
+        h = self.fc(x) * self.count
+        return h * 2 if self.uncapturable and h.sum() > 1e9 else h
+
+
+@pytest.mark.parametrize(
+    "make, chunk",
+    [
+        (CountsAndUses, 1),
+        (CountsAndUses, 2),
+        (lambda: CountsAndUses(True), None),
+        (lambda: nn.Sequential(nn.Linear(4, 4), CountsAndUses(True)), None),
+    ],
+    ids=["chunks of one", "chunks of two", "whole", "inside"],
+)
+def test_buffer_written_and_used_lane_after_lane_has_a_backward(make, chunk):
+    # RuntimeError in backward: a later lane's write spoils what an earlier lane saved, of the same tensor.
+    models = members(lambda i: make())
+    assert_equal(models, wide_compiler.compile(models, rand(2, 4), chunk_lanes=chunk), rand(5, 4))
+
+
+def test_reentrant_checkpoint():
+    # No gradient at all. It is what many libraries' gradient checkpointing uses.
+    def forward(m, x):
+        return torch.utils.checkpoint.checkpoint(lambda z: m.fc(z).tanh(), m.fc(x), use_reentrant=True)
+
+    check(linears(forward))
+
+
+def test_loading_leaves_the_models_frozen_trunk_alone():
+    trunk = nn.Linear(4, 4).requires_grad_(False)
+    models = members(lambda i: nn.Sequential(trunk, nn.Linear(4, 4)))
+    before = copy.deepcopy(trunk.state_dict())
+    wide = wide_compiler.compile(models, rand(2, 4))
+    wide.load_state_dict({name: tensor * 2 for name, tensor in wide.state_dict().items()})
+    torch.testing.assert_close(trunk.state_dict(), before, rtol=0, atol=0)
+
+
+def test_large_whole_numbers_that_differ_by_lane():
+    # They pass through float64.
+    forward = lambda m, x: (x * m.factor) % m.modulus  # noqa: E731
+    numbers = [(3, 7), (5, 11), (2**53 + 1, 2**61 - 1)]
+    models = [Fn(forward, p=nn.Parameter(torch.zeros(1)), factor=f, modulus=m) for f, m in numbers]
+    x = torch.randint(0, 100, (5, 4))
+    out = wide_compiler.compile(models, x[:2]).shared(x)
+    for lane, model in enumerate(models):
+        assert torch.equal(out[lane], model(x))
+
+
+def test_minus_zero_differs_by_lane():
+    check(linears(lambda m, x: torch.copysign(m.fc(x), m.sign), sign=[0.0, -0.0, 0.0]))
+
+
 # Random draws.
 
 DRAWS = {
@@ -834,3 +1116,24 @@ def test_compiled_model_with_a_number_that_changes():
     run, x = torch.compile(wide, backend="eager"), rand(5, 4 * N)
     for s in (1.0, 2.0, 3.0):
         torch.testing.assert_close(run(x, s=s), wide(x) * s)
+
+
+def test_compiled_model_with_a_number_it_has_seen_before():
+    # Unsupported: dynamo cannot trace str() of a float that it has made symbolic.
+    wide = wide_compiler.compile(linears(lambda m, x, s=1.0: m.fc(x) * s), rand(2, 4))
+    x = rand(5, 4 * N)
+    for s in (1.0, 2.0, 3.0):
+        wide(x, s=s)
+    run = compiled(wide)
+    for s in (1.0, 2.0, 3.0, 1.0):
+        torch.testing.assert_close(run(x, s=s), wide(x) * s)
+
+
+def test_compiled_model_whose_members_branch_on_the_batch():
+    # FailOnRecompileLimitHit after eight batch sizes, although there are but two branches.
+    models = linears(lambda m, x: m.fc(x) if x.shape[0] < 8 else m.fc(x) * 2)
+    wide = wide_compiler.compile(models, rand(2, 4))
+    run = compiled(wide)
+    for batch in range(2, 16):
+        x = rand(batch, 4 * N)
+        torch.testing.assert_close(run(x), wide(x))

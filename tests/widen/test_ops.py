@@ -24,6 +24,39 @@ EXPRESSIONS = [line for line in LINES if line and not line.startswith("#")]
 MAY_FALL_BACK = set(
     """
 torch.unique(y).float().mean() * m.s
+h.quantile(0.3)
+torch.searchsorted(h.sort(-1).values, x)
+torch.trapezoid(h, dim=1)
+m.s.flatten() + 0
+h.repeat_interleave(torch.tensor([1, 0, 2]), dim=1)
+h.fliplr()
+h.flipud()
+h.hsplit([1])
+torch.dstack([h, x])
+torch.column_stack([m.v, m.q])
+m.w[m.j.clamp(max=2), y[0, 0]]
+torch.kron(m.w, m.q)
+torch.atleast_2d(h[0, 0])
+h[y[0, 0].clamp(max=1)]
+h[torch.zeros((), dtype=torch.long)]
+h[:, :, y[0, 0]]
+h.diagonal_scatter(x[:, :, 0], 0, 1, 2)
+put(h.clone(), (slice(None), m.i), x[:, :2])
+put(h.clone(), (slice(None), m.j), m.s)
+torch.linalg.solve(m.q, h.mT)
+torch.addbmm(m.w[:, :3], h, x.mT)
+torch.linalg.solve(m.q, x[0, 0])
+torch.addr(m.w, m.w[:, 0], m.v)
+torch.linalg.solve_triangular(m.q.tril() + 5 * torch.eye(4, dtype=h.dtype), h.mT, upper=False)
+torch.fft.fftn(h).imag
+torch.fft.fftshift(h)
+torch.tensordot(h, m.q, 1)
+torch.fft.fftshift(h, dim=1)
+torch.tensordot(h, x, ([0, 1], [0, 1]))
+torch.stft(h.flatten(1), 4, window=torch.ones(4, dtype=h.dtype), return_complex=True).abs()
+torch.linalg.multi_dot([h[0], m.q, m.q])
+F.triplet_margin_loss(h, x, h.flip(1))
+F.cosine_embedding_loss(h[:, 0], x[:, 0], x[:, 1, 0].sign())
 h[x > 0].sum()
 h[h > 0].sum()
 h[:, m.e]

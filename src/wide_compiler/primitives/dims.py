@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from ..widen.builder import Builder, Val, is_tensor_val
+from ..widen.classify import op_name
 from ..widen.rules import ops, rule
 
 aten = torch.ops.aten
 
 _DIM_NAMES = {"dim", "dims", "dim0", "dim1", "dim2", "start_dim", "end_dim", "source", "destination"}
+_DIM_NAMES |= {"axis0", "axis1"}
 
 _SHIFTED = ops(
     *(
@@ -89,7 +91,6 @@ _SHIFTED = ops(
         "nanmean",
         "amax",
         "amin",
-        "aminmax",
     ),
     *("var.dim", "std.dim", "var.correction", "std.correction", "var_mean.correction", "std_mean.correction"),
     *("var_mean.dim", "std_mean.dim", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype", "linalg_vector_norm"),
@@ -113,8 +114,18 @@ _SHIFTED = ops(
         "scatter_reduce_.two",
     ),
     *("scatter.reduce", "scatter.value_reduce", "take_along_dim", "select_scatter", "slice_scatter"),
-    *("cosine_similarity", "linalg_cross", "cross", "quantile.scalar", "rot90", "gradient", "linalg_norm"),
+    *(
+        "linalg_cross",
+        "cross",
+        "quantile.scalar",
+        "rot90",
+        "gradient",
+        "linalg_matrix_norm",
+    ),
 )
+
+
+_RESHAPING = {"unsqueeze", "unsqueeze_", "flatten", "squeeze", "diag_embed"}
 
 
 def shifted(op: Any) -> Any:
@@ -125,6 +136,8 @@ def shifted(op: Any) -> Any:
     def run(b: Builder, *args: Any, **kwargs: Any) -> Val:
         named = {a.name: value for a, value in zip(arguments, args, strict=False)} | kwargs
         rank = max(v.rank for v in named.values() if is_tensor_val(v))
+        if rank == 0 and op_name(op) not in _RESHAPING:
+            return _on_numbers(b, run, named)
         for argument in dim_arguments:
             given = named.get(argument.name, argument.default_value if argument.has_default_value() else None)
             named[argument.name] = _shift(given, rank)
@@ -137,6 +150,18 @@ def shifted(op: Any) -> Any:
         return b.call(op, *positional, **lanes)
 
     return run
+
+
+def _on_numbers(b: Builder, run: Any, named: dict[str, Any]) -> Val:
+    """A member's 0-d tensor counts as having one dim of size 1; lanes of it are `[N, 1]`."""
+    raised = {k: b.call(torch.unsqueeze, b.wide(v), 1) if is_tensor_val(v) else v for k, v in named.items()}
+    return b.call(drop_last_one, run(b, **raised))
+
+
+def drop_last_one(results: Any) -> Any:
+    if isinstance(results, Tensor):
+        return results.squeeze(1) if results.dim() == 2 else results
+    return tuple(drop_last_one(result) for result in results)
 
 
 def _leads(argument: Any, named: dict[str, Any], arguments: list[Any]) -> bool:
@@ -238,6 +263,8 @@ def unfold(b: Builder, x: Val, dimension: int, size: int, step: int) -> Val:
 
 @rule(*ops("cat.default", "concat.default", "concatenate.default"))
 def cat(b: Builder, tensors: list[Val], dim: int = 0) -> Val:
+    # An empty 1-D tensor may stand beside anything, for the sake of old code.
+    tensors = [t for t in tensors if t.shape != (0,)] or tensors
     return b.call(torch.cat, [b.wide(t) for t in tensors], _shift(dim, 0))
 
 
@@ -246,10 +273,53 @@ def stack(b: Builder, tensors: list[Val], dim: int = 0) -> Val:
     return b.call(torch.stack, [b.wide(t) for t in tensors], _shift(dim, 0))
 
 
-@rule(*ops("meshgrid.indexing", "meshgrid.default", "broadcast_tensors.default"))
-def broadcast_tensors(b: Builder, tensors: list[Val], *args: Any, **kwargs: Any) -> Val | None:
-    if args or kwargs:
+@rule(*ops("meshgrid.indexing", "meshgrid.default"))
+def meshgrid(b: Builder, tensors: list[Val], indexing: str = "ij") -> Val:
+    return b.call(lane_meshgrid, [b.wide(t) for t in tensors], indexing)
+
+
+def lane_meshgrid(tensors: list[Tensor], indexing: str) -> list[Tensor]:
+    """Each tensor `[N, size]` along a dim of its own; "xy" swaps the first two."""
+    order = list(range(len(tensors)))
+    if indexing == "xy" and len(tensors) > 1:
+        order[:2] = [1, 0]
+    sizes = [tensors[i].shape[1] for i in order]
+    grids = []
+    for i, tensor in enumerate(tensors):
+        place = order.index(i)
+        shape = [tensor.shape[0], *(tensor.shape[1] if k == place else 1 for k in range(len(tensors)))]
+        grids.append(tensor.reshape(shape).expand(tensor.shape[0], *sizes))
+    return grids
+
+
+@rule(*ops("hstack"))
+def hstack(b: Builder, tensors: list[Val]) -> Val | None:
+    if any(t.rank == 0 for t in tensors):
         return None
+    return b.call(torch.cat, [b.wide(t) for t in tensors], 1 if tensors[0].rank == 1 else 2)
+
+
+@rule(*ops("vstack"))
+def vstack(b: Builder, tensors: list[Val]) -> Val | None:
+    if any(t.rank == 0 for t in tensors):
+        return None
+    return b.call(torch.cat, [b.aligned(b.wide(t), 2) for t in tensors], 1)
+
+
+@rule(*ops("diag.default"))
+def diag(b: Builder, x: Val, diagonal: int = 0) -> Val:
+    if x.rank == 1:
+        return b.call(torch.diag_embed, x, diagonal)
+    return b.call(torch.clone, b.call(torch.diagonal, x, diagonal, 1, 2))  # the member's is a copy too
+
+
+@rule(*ops("ravel"))
+def ravel(b: Builder, x: Val) -> Val:
+    return b.call(torch.reshape, x, [b.n, -1])
+
+
+@rule(*ops("broadcast_tensors.default"))
+def broadcast_tensors(b: Builder, tensors: list[Val]) -> Val:
     rank = max(t.rank for t in tensors)
     return b.call(torch.broadcast_tensors, *[b.aligned(b.wide(t), rank) for t in tensors])
 
@@ -266,3 +336,10 @@ def pad_folded(x: Tensor, padding: list[int], mode: str) -> Tensor:
     kept = len(padding) // 2 + 1
     out = torch.nn.functional.pad(x.flatten(0, x.dim() - kept - 1), padding, mode=mode)
     return out.unflatten(0, x.shape[: x.dim() - kept])
+
+
+@rule(*ops("cosine_similarity"))
+def cosine_similarity(b: Builder, x: Val, y: Val, dim: int = 1, eps: float = 1e-8) -> Val:
+    rank = max(x.rank, y.rank)
+    x, y = b.aligned(b.wide(x), rank), b.aligned(b.wide(y), rank)
+    return b.call(torch.cosine_similarity, x, y, _shift(dim, rank), eps)

@@ -64,8 +64,10 @@ def index_put(op: Any) -> Any:
                 return None
             mask = b.wide(indices[0])
             return b.call(put_masked, op is aten.index_put_.default, b.wide(x), mask, values)
-        if not _adjacent(indices) or indices[0] is None:
+        if not _adjacent(indices):
             return None
+        if indices[0] is None:
+            return _put_behind(b, op, x, indices, values, accumulate)
         rank = max(i.rank for i in given)
         lanes = [b.aligned(b.wide(i), rank) for i in given]
         # The values' member rank is that of the indexed result: index dims, then the rest of x.
@@ -77,6 +79,17 @@ def index_put(op: Any) -> Any:
 
 for _op in ops("index_put.default", "index_put_.default"):
     rule(_op)(index_put(_op))
+
+
+def _put_behind(
+    b: Builder, op: Any, x: Val, indices: list[Val | None], values: Val, accumulate: bool
+) -> Val | None:
+    """`x[:, index] = values`: with an index for all lanes, one more `:` in front does it."""
+    given = [i for i in indices if i is not None]
+    if any(i.wide for i in given):
+        return None
+    result_rank = x.rank - len(given) + max(i.rank for i in given)
+    return b.call(op, b.wide(x), [None, *indices], b.aligned(values, result_rank), accumulate)
 
 
 def put_lanes(op: Any, x: Tensor, indices: list[Tensor], values: Tensor, accumulate: bool) -> Tensor:
@@ -111,8 +124,6 @@ def _index_write(op: Any) -> Any:
         source = b.wide(source) if isinstance(source, Val) and source.rank else source
         if not index.wide:
             return b.call(op, x, dim, index, source, **kwargs)
-        if not isinstance(source, Val):
-            return None
         return b.call(write_rows, op, x, dim, index, source, **kwargs)
 
     return run
@@ -130,7 +141,13 @@ def write_rows(op: Any, x: Tensor, dim: int, index: Tensor, source: Tensor, **kw
     joined = x.movedim(dim, 1)
     flat = joined.reshape(-1, *joined.shape[2:])
     index_flat = flat_indices(index, rows).flatten()
-    out = op(flat, 0, index_flat, source.movedim(dim, 1).flatten(0, 1), **kwargs)
+    out = op(
+        flat,
+        0,
+        index_flat,
+        source.movedim(dim, 1).flatten(0, 1) if isinstance(source, Tensor) else source,
+        **kwargs,
+    )
     out = out.unflatten(0, (x.shape[0], rows)).movedim(1, dim)
     return x.copy_(out) if op._schema.name.endswith("_") else out
 

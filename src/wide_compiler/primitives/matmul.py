@@ -8,7 +8,7 @@ from torch import Tensor
 from ..widen.builder import Builder, Val
 from ..widen.rules import ops, rule
 
-LANE_LETTER = "Z"
+LANE_LETTERS = "ZYXWVUTSRQPONMLKJIHGFEDCBAzyxwvutsrqponmlkjihgfedcba"
 
 
 @rule(
@@ -19,7 +19,6 @@ LANE_LETTER = "Z"
         "mv.default",
         "dot.default",
         "vdot",
-        "inner",
         "linalg_matmul",
     )
 )
@@ -49,6 +48,13 @@ def add_scaled(bias: Tensor, product: Tensor, beta: float, alpha: float) -> Tens
     return (bias if beta == 1 else bias * beta) + (product if alpha == 1 else product * alpha)
 
 
+@rule(*ops("inner.default"))
+def inner(b: Builder, x: Val, y: Val) -> Val | None:
+    if x.rank == 0 or y.rank not in (1, 2):
+        return None
+    return matmul(b, x, y if y.rank == 1 else b.call(torch.transpose, y, -1, -2, wide=y.wide))
+
+
 @rule(*ops("outer.default", "ger.default"))
 def outer(b: Builder, x: Val, y: Val) -> Val:
     return b.call(torch.mul, b.call(torch.unsqueeze, b.wide(x), 2), b.call(torch.unsqueeze, b.wide(y), 1))
@@ -71,9 +77,9 @@ def lane_equation(equation: str, wide: list[bool]) -> str:
     if not arrow:
         letters = sorted(c for c in set(left) - {",", "."} if left.count(c) == 1)
         right = ("..." if "..." in left else "") + "".join(letters)
-    assert LANE_LETTER not in equation
-    lanes = [LANE_LETTER + o if w else o for o, w in zip(operands, wide, strict=True)]
-    return f"{','.join(lanes)}->{LANE_LETTER}{right}"
+    letter = next(c for c in LANE_LETTERS if c not in equation)
+    lanes = [letter + o if w else o for o, w in zip(operands, wide, strict=True)]
+    return f"{','.join(lanes)}->{letter}{right}"
 
 
 @rule(*ops("bilinear.default"))

@@ -41,7 +41,18 @@ _UNTAGGED = ops(
     ),
     *("divide", "greater", "less", "greater_equal", "less_equal", "not_equal", "rsub", "fix", "isclose"),
     *("isfinite", "isreal", "logical_and_", "logical_or_", "logical_not_", "arccos", "arcsin", "arctan"),
-    *("arccosh", "arcsinh", "arctanh", "positive", "special_expit"),
+    *(
+        "arccosh",
+        "arcsinh",
+        "arctanh",
+        "positive",
+        "special_expit",
+        "complex",
+        "polar",
+        "angle",
+        "_conj",
+        "conj_physical",
+    ),
 )
 
 
@@ -61,13 +72,35 @@ def pointwise(op: Any) -> Any:
         def place(x: Any) -> Any:
             if isinstance(x, LaneScalar):
                 return b.aligned(b.lane_tensor(x, like=_dominant(tensors)), rank)
-            return b.aligned(x, rank) if is_tensor_val(x) else x
+            return b.aligned(_as_number(b, x, tensors), rank) if is_tensor_val(x) else x
 
         # A per-lane number arrives as a tensor, so another overload of the op has to take it.
         function = op.overloadpacket if scalars else op
         return b.call(function, *map(place, args), **{k: place(v) for k, v in kwargs.items()})
 
     return aligned
+
+
+def _as_number(b: Builder, x: Val, tensors: list[Val]) -> Val:
+    """A member's 0-d tensor takes the dtype of the tensors beside it, as a number would; `[N]` would not."""
+    beside = [t.value for t in tensors if t.rank > 0]
+    if x.rank or not x.wide or not beside:
+        return x
+    dtype = torch.result_type(torch.empty(0, dtype=_promoted(beside)), torch.empty((), dtype=x.dtype))
+    return (
+        x if dtype == x.dtype or not _same_kind(dtype, x.dtype) else b.call(torch.Tensor.to, x, dtype=dtype)
+    )
+
+
+def _promoted(tensors: list[torch.Tensor]) -> torch.dtype:
+    dtype = tensors[0].dtype
+    for tensor in tensors[1:]:
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    return dtype
+
+
+def _same_kind(a: torch.dtype, b: torch.dtype) -> bool:
+    return (a.is_floating_point, a.is_complex) == (b.is_floating_point, b.is_complex)
 
 
 def _dominant(tensors: list[Val]) -> Val:
@@ -89,6 +122,8 @@ _AS_IS = ops(
         "linalg_svd",
         "linalg_eigh",
         "linalg_slogdet",
+        "linalg_eigvalsh",
+        "linalg_svdvals",
         "linalg_pinv",
         "linalg_matrix_exp",
         "linalg_matrix_power",
@@ -142,3 +177,20 @@ def sym_numel(b: Builder, x: Val) -> Val:
 
 def member_numel(x: torch.Tensor, n: int) -> int:
     return x.numel() // n
+
+
+@rule(*ops("masked_fill.Tensor"))
+def masked_fill(b: Builder, x: Val, mask: Val, value: Val) -> Val:
+    rank = max(x.rank, mask.rank)
+    lanes = (b.aligned(v, rank) for v in (mask, _as_number(b, value, [x]), x))
+    return b.call(torch.where, *lanes)
+
+
+@rule(*ops("fill_.Tensor"))
+def fill(b: Builder, x: Val, value: Val) -> Val:
+    return b.call(torch.Tensor.copy_, x, b.aligned(value, x.rank))
+
+
+@rule(*ops("broadcast_to.default"))
+def broadcast_to(b: Builder, x: Val, size: list[Any]) -> Val:
+    return b.call(torch.broadcast_to, b.aligned(x, len(size)), [b.n, *size])

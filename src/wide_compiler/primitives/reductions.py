@@ -38,8 +38,6 @@ _REDUCTIONS: dict[str, Callable[..., Any]] = {
     "min.default": torch.amin,
     "all.default": torch.all,
     "any.default": torch.any,
-    "nansum.default": torch.nansum,
-    "count_nonzero.default": torch.count_nonzero,
 }
 for _name, _function in _REDUCTIONS.items():
     for _op in ops(_name):
@@ -86,7 +84,8 @@ def argmin(b: Builder, x: Val, dim: int | None = None, keepdim: bool = False) ->
 
 def _position(b: Builder, function: Callable[..., Tensor], x: Val, dim: int | None, keepdim: bool) -> Val:
     if dim is None:
-        return b.call(function, b.call(flat_members, x), 1)
+        flat = b.call(function, b.call(flat_members, x), 1)
+        return b.call(torch.reshape, flat, [b.n, *[1] * x.rank]) if keepdim else flat
     return b.call(function, x, dim + 1 if dim >= 0 else dim, keepdim)
 
 
@@ -100,3 +99,60 @@ def scale_to_norm(v: Tensor, g: Tensor, dim: int) -> Tensor:
     others = [d for d in range(1, v.dim()) if d != dim + 1 or dim == -1]
     length = torch.linalg.vector_norm(v, dim=others, keepdim=True)
     return v * (g.view(-1, *([1] * (v.dim() - 1))) if g.dim() == 1 else g) / length
+
+
+@rule(*ops("count_nonzero.default"))
+def count_nonzero(b: Builder, x: Val, dim: int | None = None) -> Val:
+    if dim is None:
+        return b.call(torch.count_nonzero, b.call(flat_members, x), 1)
+    return b.call(torch.count_nonzero, x, dim + 1 if dim >= 0 else dim)
+
+
+@rule(*ops("aminmax.default"))
+def aminmax(b: Builder, x: Val, *, dim: int | None = None, keepdim: bool = False) -> Val | None:
+    if dim is not None:
+        return b.call(torch.aminmax, x, dim=dim + 1 if dim >= 0 else dim, keepdim=keepdim)
+    return None if keepdim else b.call(torch.aminmax, b.call(flat_members, x), dim=1)
+
+
+@rule(*ops("trace.default"))
+def trace(b: Builder, x: Val) -> Val:
+    return b.call(torch.sum, b.call(torch.diagonal, x, 0, 1, 2), -1)
+
+
+@rule(*ops("dist.default"))
+def dist(b: Builder, x: Val, y: Val, p: float = 2) -> Val:
+    rank = max(x.rank, y.rank)
+    difference = b.call(torch.sub, b.aligned(x, rank), b.aligned(y, rank))
+    return b.call(torch.linalg.vector_norm, b.call(flat_members, difference), p, 1)
+
+
+@rule(*ops("linalg_norm.default"))
+def linalg_norm(
+    b: Builder, x: Val, ord: Any = None, dim: Any = None, keepdim: bool = False, **kwargs: Any
+) -> Val | None:
+    if dim is not None:
+        dims = [d + 1 if d >= 0 else d for d in ([dim] if isinstance(dim, int) else dim)]
+        return b.call(torch.linalg.norm, x, ord, dims, keepdim, **kwargs)
+    if ord is not None or keepdim:
+        return None
+    return b.call(torch.linalg.vector_norm, b.call(flat_members, x), 2, 1, **kwargs)
+
+
+@rule(*ops("searchsorted.Tensor"))
+def searchsorted(b: Builder, edges: Val, x: Val, **kwargs: Any) -> Val | None:
+    if edges.rank != 1 or kwargs.get("sorter") is not None:
+        return None
+    return b.call(
+        lane_searchsorted, b.wide(edges), b.wide(x), **{k: v for k, v in kwargs.items() if v is not None}
+    )
+
+
+@rule(*ops("bucketize.Tensor"))
+def bucketize(b: Builder, x: Val, edges: Val, **kwargs: Any) -> Val:
+    return b.call(lane_searchsorted, b.wide(edges), b.wide(x), **kwargs)
+
+
+def lane_searchsorted(edges: Tensor, x: Tensor, **kwargs: Any) -> Tensor:
+    """edges `[N, K]` ascending, x `[N, ...]`."""
+    return torch.searchsorted(edges.contiguous(), flat_members(x).contiguous(), **kwargs).view(x.shape)

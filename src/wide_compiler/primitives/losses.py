@@ -1,0 +1,113 @@
+"""Losses inside a forward: element by element (or example by example) first, then reduced within each lane.
+
+Shapes: N lanes, B batch, C classes; `*` whatever follows the classes.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..widen.builder import Builder, Val, is_tensor_val
+from ..widen.rules import ops, rule
+
+NONE, MEAN, SUM = 0, 1, 2  # ATen's numbers for `reduction`
+
+_ELEMENTWISE = ops(
+    *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "binary_cross_entropy"),
+    *("binary_cross_entropy_with_logits", "soft_margin_loss", "poisson_nll_loss", "hinge_embedding_loss"),
+    *("margin_ranking_loss",),
+)
+
+
+def _elementwise(op: Any) -> Any:
+    names = [argument.name for argument in op._schema.arguments if not argument.kwarg_only]
+    defaults = {a.name: a.default_value for a in op._schema.arguments if a.has_default_value()}
+
+    def run(b: Builder, *args: Any, **kwargs: Any) -> Val:
+        named = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+        rank = max(v.rank for v in named.values() if is_tensor_val(v))
+        lanes = {k: b.aligned(b.wide(v), rank) if is_tensor_val(v) else v for k, v in named.items()}
+        reduction, lanes["reduction"] = lanes["reduction"], NONE
+        positional = [lanes.pop(name) for name in names]
+        return b.call(reduce_lanes, b.call(op, *positional, **lanes), reduction)
+
+    return run
+
+
+for _op in _ELEMENTWISE:
+    rule(_op)(_elementwise(_op))
+
+
+def reduce_lanes(loss: Tensor, reduction: int) -> Tensor:
+    """`[N, ...]` -> itself, or `[N]` by the mean or the sum of each lane."""
+    if reduction == NONE:
+        return loss
+    flat = loss.reshape(loss.shape[0], -1)
+    return flat.mean(1) if reduction == MEAN else flat.sum(1)
+
+
+@rule(*ops("cross_entropy_loss.default"))
+def cross_entropy(
+    b: Builder, x: Val, target: Val, weight: Val | None = None, reduction: int = MEAN,
+    ignore_index: int = -100, label_smoothing: float = 0.0,
+) -> Val:  # fmt: skip
+    x, target = b.wide(x), b.wide(target)
+    logp = b.call(torch.log_softmax, x, 2 if x.rank > 1 else 1)
+    if target.value.is_floating_point():
+        return b.call(soft_target_loss, logp, target, b.wide(weight), reduction, label_smoothing)
+    return b.call(class_loss, logp, target, b.wide(weight), reduction, ignore_index, label_smoothing)
+
+
+@rule(*ops("nll_loss.default", "nll_loss_nd.default", "nll_loss2d.default"))
+def nll_loss(
+    b: Builder,
+    logp: Val,
+    target: Val,
+    weight: Val | None = None,
+    reduction: int = MEAN,
+    ignore_index: int = -100,
+) -> Val:
+    return b.call(class_loss, b.wide(logp), b.wide(target), b.wide(weight), reduction, ignore_index, 0.0)
+
+
+def class_loss(
+    logp: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int, smoothing: float
+) -> Tensor:
+    """logp `[N, B, C, *]` (or `[N, C]`), target `[N, B, *]` of class numbers, weight `[N, C]`."""
+    single = logp.dim() == 2
+    if single:
+        logp, target = logp.unsqueeze(1), target.unsqueeze(1)
+    counted = target != ignore_index
+    classes = target.where(counted, 0)
+    weights = counted.to(logp.dtype)
+    if weight is not None:
+        weights = weights * weight.gather(1, classes.flatten(1)).view_as(classes)
+    loss = -logp.gather(2, classes.unsqueeze(2)).squeeze(2) * weights
+    if smoothing:
+        every = (
+            logp if weight is None else logp * weight.view(weight.shape[0], 1, -1, *([1] * (logp.dim() - 3)))
+        )
+        loss = (1 - smoothing) * loss - smoothing / logp.shape[2] * every.sum(2) * counted
+    if reduction == NONE:
+        return loss.squeeze(1) if single else loss
+    total = loss.flatten(1).sum(1)
+    return total / weights.flatten(1).sum(1) if reduction == MEAN else total
+
+
+def soft_target_loss(
+    logp: Tensor, target: Tensor, weight: Tensor | None, reduction: int, smoothing: float
+) -> Tensor:
+    """The same for targets that are probabilities, `[N, B, C, *]`."""
+    single = logp.dim() == 2
+    if single:
+        logp, target = logp.unsqueeze(1), target.unsqueeze(1)
+    if smoothing:
+        target = target * (1 - smoothing) + smoothing / logp.shape[2]
+    terms = logp * target
+    if weight is not None:
+        terms = terms * weight.view(weight.shape[0], 1, -1, *([1] * (logp.dim() - 3)))
+    loss = -terms.sum(2)
+    if reduction == NONE:
+        return loss.squeeze(1) if single else loss
+    return reduce_lanes(loss, reduction)
