@@ -32,8 +32,10 @@ def test_zoo_on_the_gpu(case):
         rtol=1e-6
     )
     explanation = wide.explain(measure=False)
+    # What torch.export itself cannot look into on a GPU (fused RNN cells) is kept whole and runs per lane.
     slow = [(r.op, r.how, r.why) for r in explanation.rows if r.how in ("vmap", "loop")]
-    assert not explanation.why and not slow
+    assert not explanation.why
+    assert not [row for row in slow if "torch.export cannot look into it" not in row[2]]
 
 
 def net():

@@ -48,7 +48,7 @@ class Scale(nn.Module):
 
 def anywhere(shape):
     """Pieces for any rank; the last dim is the features'."""
-    width = shape[-1]
+    *rest, width = shape
     activations = (
         nn.ReLU,
         nn.GELU,
@@ -66,10 +66,10 @@ def anywhere(shape):
         (lambda: nn.LayerNorm(width), shape),
         (lambda: nn.RMSNorm(shape), shape),
         (lambda: Scale(width), shape),
-        (lambda: Do(lambda m, x: x + m.inner(x), inner=nn.Sequential(nn.Linear(width, 4), nn.Tanh(), nn.Linear(4, width))), shape),
+        (lambda: Do(lambda m, x: x + m.b(m.a(x).cos()), a=nn.Linear(width, 4), b=nn.Linear(4, width)), shape),
         (lambda: Do(lambda m, x: x * m.gate(x).sigmoid(), gate=nn.Linear(width, width, bias=False)), shape),
         (lambda: Do(lambda m, x: x.softmax(-1) - x.mean(-1, keepdim=True)), shape),
-        (lambda: Do(lambda m, x: torch.cat([x, m.a(x)], -1), a=nn.Linear(width, 2)), (*shape[:-1], width + 2)),
+        (lambda: Do(lambda m, x: torch.cat([x, m.a(x)], -1), a=nn.Linear(width, 2)), (*rest, width + 2)),
         (lambda: Do(lambda m, x: F.normalize(x, dim=-1) + x.std() + x.amax()), shape),
         (lambda: Do(lambda m, x: x.flip(1) + x.roll(1, -1).cumsum(-1)), shape),
     ]  # fmt: skip

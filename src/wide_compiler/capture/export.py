@@ -58,8 +58,10 @@ class _Flat(nn.Module):
                 raise CaptureFailed(
                     f"its forward changes the Python attribute {name}, which a graph would freeze"
                 )
-        for home, name, buffer in buffers:
-            _write_assigned(home, name, buffer)
+        if any(home[name] is not old for home, name, old in buffers):
+            # Copied before the write: what is returned may be the old buffer, or a view of it.
+            out = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in out]
+            _write_assigned(buffers)
         self.seen.out_statics = [OUTPUT_TENSOR if _is_output(leaf) else leaf for leaf in out]
         return tuple(leaf for leaf in out if _is_output(leaf))
 
@@ -68,16 +70,19 @@ def _buffers(member: nn.Module) -> list[tuple[dict[str, Any], str, Tensor]]:
     return [(m._buffers, n, t) for m in member.modules() for n, t in m._buffers.items() if t is not None]
 
 
-def _write_assigned(home: dict[str, Any], name: str, buffer: Tensor) -> None:
-    """A buffer set anew (`self.mean = ...`) is lost on export: record it as a write into the old one."""
-    new = home[name]
-    if new is buffer:
-        return
-    if not isinstance(new, Tensor) or new.shape != buffer.shape or new.dtype != buffer.dtype:
-        raise CaptureFailed(f"its forward sets the buffer {name} to something of another kind")
+def _write_assigned(buffers: list[tuple[dict[str, Any], str, Tensor]]) -> None:
+    """Buffers set anew (`self.mean = ...`) are lost on export: record them as writes into the old ones."""
+    assigned = [(home, name, old, home[name]) for home, name, old in buffers if home[name] is not old]
+    for _, name, old, new in assigned:
+        if not isinstance(new, Tensor) or new.shape != old.shape or new.dtype != old.dtype:
+            raise CaptureFailed(f"its forward sets the buffer {name} to something of another kind")
+        if new.requires_grad:
+            raise CaptureFailed(f"its forward carries gradients to the next call in the buffer {name}")
     with torch.no_grad():
-        buffer.copy_(new)
-    home[name] = buffer
+        fresh = [new.clone() for *_, new in assigned]  # all of them first: they may be swapped
+        for (home, name, old, _), value in zip(assigned, fresh, strict=True):
+            old.copy_(value)
+            home[name] = old
 
 
 def _is_output(leaf: Any) -> bool:

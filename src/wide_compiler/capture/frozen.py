@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,13 +17,30 @@ _INTERNAL = {*vars(nn.Module()), "_flat_weights", "_flat_weight_refs", "_flat_we
 
 
 def python_state(member: nn.Module) -> dict[str, Any]:
-    """A picture of all plain attributes, to tell whether a forward has changed one."""
+    """A picture of all that plain Python holds for a forward, to tell whether it has changed any of it."""
     state: dict[str, Any] = {}
     for path, module in member.named_modules():
         for name, value in vars(module).items():
             if name not in _INTERNAL and name != "forward":
                 state[f"{path}.{name}".lstrip(".")] = _picture(value, depth=4)
+                state |= _globals_of(value)
+        for cls in type(module).__mro__:
+            if cls.__module__.split(".")[0] != "torch":
+                state |= {f"{cls.__name__}.{k}": _picture(v, 3) for k, v in vars(cls).items() if _is_data(v)}
+                state |= _globals_of(vars(cls).get("forward"))
     return state
+
+
+def _globals_of(function: Any) -> dict[str, Any]:
+    """Numbers and containers among the globals that a function names."""
+    if not isinstance(function, types.FunctionType):
+        return {}
+    named = {n: function.__globals__[n] for n in function.__code__.co_names if n in function.__globals__}
+    return {f"the global {name}": _picture(value, 3) for name, value in named.items() if _is_data(value)}
+
+
+def _is_data(value: Any) -> bool:
+    return isinstance(value, (bool, int, float, str, list, dict, set, np.ndarray, Tensor))
 
 
 def _picture(value: Any, depth: int) -> Any:
@@ -30,7 +48,7 @@ def _picture(value: Any, depth: int) -> Any:
         return (type(value).__name__, repr(value))
     if isinstance(value, Tensor):
         return ("tensor", id(value), value._version)
-    if isinstance(value, nn.Module) or depth == 0:
+    if isinstance(value, (nn.Module, type, types.FunctionType, types.ModuleType)) or depth == 0:
         return ("object", id(value))
     if isinstance(value, (list, tuple)):
         return tuple(_picture(item, depth - 1) for item in value)
@@ -40,9 +58,16 @@ def _picture(value: Any, depth: int) -> Any:
         return frozenset(map(repr, value))
     if isinstance(value, np.ndarray):
         return ("array", value.tobytes())
-    if hasattr(value, "__dict__") and not callable(value):
-        return tuple((name, _picture(item, depth - 1)) for name, item in vars(value).items())
-    return ("object", id(value))
+    return _picture_by_pickling(value, depth)
+
+
+def _picture_by_pickling(value: Any, depth: int) -> Any:
+    """What pickle would write of an object is its state: counters, queues, iterators, generators."""
+    try:
+        _, *parts = value.__reduce_ex__(4)
+    except Exception:  # an object may refuse in any way; then it has no state that we could see
+        return ("object", id(value))
+    return tuple(_picture(list(p) if isinstance(p, Iterator) else p, depth - 1) for p in parts)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointFunction
 
 from .. import _tree
 from .failure import CaptureFailed
@@ -106,6 +107,9 @@ class Recorder:
     def _apply_or_record(self, apply: Any) -> Callable[..., Any]:
         def patched(cls: type, *args: Any, **kwargs: Any) -> Any:
             original = apply.__get__(None, cls)
+            if cls is CheckpointFunction:
+                run, _preserve_rng, *operands = args
+                return run(*operands)  # it only trades memory for time; the graph keeps its operations
             if self.inside or cls.__module__.split(".")[0] == "torch":
                 return original(*args, **kwargs)
             why = f"autograd function {cls.__name__} keeps its own backward"

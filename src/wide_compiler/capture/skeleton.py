@@ -6,12 +6,18 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from ..errors import AlignmentError
 from .state import canonical_names, slots
 
 
 def make_skeleton(model: nn.Module) -> nn.Module:
     """A deep copy of `model` whose tensors are stubs on the meta device: structure and code, no memory."""
     return _copy_with(model, lambda path, tensor: _like(tensor, torch.empty_like(tensor, device="meta")))
+
+
+def clone_member(model: nn.Module) -> nn.Module:
+    """A copy with tensors of its own; also where deepcopy refuses, for weights computed by hooks."""
+    return _copy_with(model, lambda path, tensor: _like(tensor, tensor.detach().clone()))
 
 
 def materialize(skeleton: nn.Module, tensor_of: Callable[[str], Tensor]) -> nn.Module:
@@ -27,7 +33,10 @@ def _copy_with(model: nn.Module, replace: Callable[[str, Tensor], Tensor]) -> nn
     for slot in slots(model):
         if id(slot.tensor) not in memo:
             memo[id(slot.tensor)] = replace(names[slot.path], slot.tensor)
-    return copy.deepcopy(model, memo)
+    try:
+        return copy.deepcopy(model, memo)
+    except TypeError as error:
+        raise AlignmentError(f"{type(model).__name__} cannot be copied: {error}") from error
 
 
 def _like(original: Tensor, data: Tensor) -> Tensor:

@@ -60,7 +60,7 @@ class _Comparison:
         if type(a) is not type(b) and not self._alike_classes(type(a), type(b)):
             return False
         if isinstance(a, _ATOMS):
-            return bool(a == b) or repr(a) == repr(b)
+            return repr(a) == repr(b) if isinstance(a, (float, complex)) else bool(a == b)
         self.seen[id(a), id(b)] = (a, b)
         return self._alike_inside(a, b)
 

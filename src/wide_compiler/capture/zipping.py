@@ -88,7 +88,7 @@ class _Zipper:
             isinstance(v, (list, tuple)) and len(v) == len(first) for v in values
         ):
             return type(first)(self._zip(list(items), node) for items in zip(*values, strict=True))
-        if all(type(v) is type(first) and v == first for v in values):
+        if all(type(v) is type(first) and v == first and repr(v) == repr(first) for v in values):
             return first
         if all(isinstance(v, (int, float, bool)) for v in values):
             if any(type(v) is not type(first) for v in values):

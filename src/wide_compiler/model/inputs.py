@@ -1,6 +1,5 @@
 """Samples and calls checked at the door, with errors that say what was expected."""
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
+from ..capture import clone_member
 from ..errors import InputError, SampleError
 from .program import Call
 
@@ -56,7 +56,7 @@ def member_error(member: nn.Module, args: tuple, kwargs: dict) -> Exception | No
     )
     try:
         with torch.enable_grad(), torch.random.fork_rng():
-            copy.deepcopy(member)(*args, **kwargs)
+            clone_member(member)(*args, **kwargs)
     except Exception as error:
         return error
     return None

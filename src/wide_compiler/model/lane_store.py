@@ -148,6 +148,11 @@ class LaneStore(nn.Module):
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         saving.fit_lane_axes(self, state_dict, prefix)
+        for place in self.places:
+            if place.kind == "parameter" and place.path in self.one_object:
+                place.tensor.data = (
+                    place.tensor.data.clone()
+                )  # a frozen trunk is the models' own memory until now
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _check_lane(self, lane: int) -> None:

@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from ..capture import Slot, canonical_names, group_by_variant, make_skeleton, slots
 from ..capture.state import home_of
+from ..errors import AlignmentError
 
 
 class Scope(nn.Module):
@@ -96,6 +97,11 @@ def build_tree(
         tensors = lane_tensors(models, slot)
         if is_one_object(tensors):
             one_object.add(canonical)
+        elif len({id(t) for t in tensors}) < len(tensors) and tensors[0].requires_grad:
+            raise AlignmentError(
+                f"{slot.path} is one tensor in some lanes and another in others; training would part them: "
+                f"share it between all lanes or none"
+            )
         if is_shared(models, slot, tensors):
             # A frozen trunk may be large and is not copied; what training may move must not move the models.
             frozen = slot.kind == "parameter" and not slot.tensor.requires_grad

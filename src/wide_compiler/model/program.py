@@ -16,7 +16,7 @@ from ..lane_values import LaneValues
 from ..widen import MEMBERS, LaneGraph, Row, lent
 from ..widen.classify import draws
 from ..widen.helpers import autocast_restored
-from ..widen.per_lane import lane_generator
+from ..widen.per_lane import give_back, lane_generator
 
 
 @dataclass
@@ -110,14 +110,19 @@ class WideProgram:
         self, states: Mapping[str, Any], call: Call, n: int, chunk: int, rng: Any
     ) -> list[Tensor]:
         parts = []
+        returns: list[tuple[Tensor, Tensor]] = []
         for start in range(0, n, chunk):
             lanes = slice(start, min(start + chunk, n))
             some = {
                 p: s[lanes] if p in self.graph.wide_states or p == MEMBERS else s for p, s in states.items()
             }
+            for path in self.graph.writes:  # copies, given back at the end: see `lent`
+                source, some[path] = some[path], some[path].clone()
+                returns.append((source, some[path]))
             inputs = [t[lanes] if w else t for t, w in zip(call.tensors, call.wide, strict=True)]
             own_rng = None if rng is None else rng[lanes]
             parts.append(self._run(some, inputs, lanes.stop - lanes.start, lanes, own_rng))
+        give_back(returns)
         return [torch.cat(c) if isinstance(c[0], Tensor) else c[0] for c in zip(*parts, strict=True)]
 
     def rebuild(self, outputs: Sequence[Tensor]) -> Any:
@@ -132,6 +137,7 @@ class LoopProgram:
 
     why: str
     wide_states: frozenset[str]
+    one_object: bool  # is a buffer one tensor in all lanes?
     rows: list[Row] = field(default_factory=list)
     runs_members = True
     draws = True  # nobody knows what the members' Python does
@@ -152,13 +158,18 @@ class LoopProgram:
         rng: Tensor | None = None,
     ) -> Any:
         results = []
+        returns: list[tuple[Tensor, Tensor]] = []
         for lane, member in enumerate(states[MEMBERS]):
             args, kwargs = call.for_lane(lane, own=True)
-            with self._lane_state(member, states, lane), lane_generator(rng, lane):
+            with self._lane_state(member, states, lane, returns), lane_generator(rng, lane):
                 results.append(member(*args, **kwargs))
+            if self.one_object:
+                give_back(returns)  # the next lane goes on where this one has left a shared buffer
+                returns.clear()
+        give_back(returns)
         return stack_members(results)
 
-    def _lane_state(self, member: nn.Module, states: Mapping[str, Any], lane: int) -> Any:
+    def _lane_state(self, member: nn.Module, states: Mapping[str, Any], lane: int, returns: list) -> Any:
         if self.names is None:
             self.names = canonical_names(member)
         names = self.names
@@ -167,7 +178,7 @@ class LoopProgram:
             canonical = names[path]
             return states[canonical][lane] if canonical in self.wide_states else states[canonical]
 
-        return lent(member, tensor_of)
+        return lent(member, tensor_of, returns)
 
 
 def stack_members(results: list[Any]) -> Any:

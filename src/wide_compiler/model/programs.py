@@ -90,7 +90,8 @@ class Programs:
         if call.is_sample:
             _check_outputs_alike(model, call)
         model.separate_members()
-        return LoopProgram(why, frozenset(model.wide_states))
+        one_object = any(p.kind == "buffer" and p.path in model.one_object for p in model.places)
+        return LoopProgram(why, frozenset(model.wide_states), one_object)
 
     def _captured(self, mode: Any, call: Call, model: Any) -> Captured:
         known = self.captures.setdefault(mode, [])

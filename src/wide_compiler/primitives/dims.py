@@ -94,7 +94,7 @@ _SHIFTED = ops(
     ),
     *("var.dim", "std.dim", "var.correction", "std.correction", "var_mean.correction", "std_mean.correction"),
     *("var_mean.dim", "std_mean.dim", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype", "linalg_vector_norm"),
-    *("count_nonzero.dim_IntList", "renorm", "fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_hfft"),
+    *("count_nonzero.dim_IntList", "fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_hfft"),
     *(
         "fft_fft2",
         "fft_ifft2",

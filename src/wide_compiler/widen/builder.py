@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from .helpers import expand_lanes
+from .lane_graph import scalar_tensor
 
 
 @dataclass
@@ -90,13 +91,13 @@ class Builder:
 
     def lane_tensor(self, scalar: LaneScalar, like: Val) -> Val:
         """A per-lane number as a `[N]` tensor that promotes like the number itself would beside `like`."""
-        tensor = torch.tensor(scalar.values)
+        tensor = scalar_tensor(scalar.values)
         dtype = tensor.dtype
         if tensor.is_floating_point():
             dtype = like.dtype if like.value.is_floating_point() else torch.get_default_dtype()
         elif dtype != torch.bool:
             dtype = like.dtype
-        source = Val(self.feed("scalar", scalar.name), torch.tensor(scalar.values, dtype=torch.float64), True)
+        source = Val(self.feed("scalar", scalar.name), tensor, True)
         return self.call(torch.Tensor.to, source, device=like.value.device, dtype=dtype)
 
     def lane_values(self, scalar: LaneScalar) -> Val:

@@ -15,7 +15,7 @@ from .fallbacks import lane_call, stack_results, vmap_over_lanes
 aten = torch.ops.aten
 
 # Relative to the largest expected number: far above rounding, far below any real mistake.
-_TOLERANCE = {torch.float64: 1e-8, torch.complex128: 1e-8, torch.float32: 1e-4, torch.complex64: 1e-4}
+_TOLERANCE = {torch.float64: 1e-6, torch.complex128: 1e-6, torch.float32: 1e-4, torch.complex64: 1e-4}
 _COARSE = 3e-2
 
 

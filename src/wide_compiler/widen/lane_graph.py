@@ -88,9 +88,14 @@ class LaneGraph:
         return self.module.code
 
 
+def scalar_tensor(values: tuple[Any, ...]) -> torch.Tensor:
+    """`[N]`, exact: whole numbers as int64, others as float64."""
+    return torch.tensor(values, dtype=torch.float64 if isinstance(values[0], float) else None)
+
+
 def scalar_data(name: str, values: tuple[Any, ...]) -> dict[str, Any]:
     """The two forms in which a lane graph may ask for per-lane Python numbers."""
     return {
-        f"scalar:{name}": torch.tensor(values, dtype=torch.float64),
+        f"scalar:{name}": scalar_tensor(values),
         f"scalar_values:{name}": LaneValues(values),
     }

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..capture import OpaqueCall, canonical_names, slots
 from .builder import Val
-from .per_lane import lane_generator, lent
+from .per_lane import give_back, lane_generator, lent
 
 
 def is_registered(walk: Any, call: OpaqueCall) -> bool:
@@ -72,11 +72,13 @@ def _module_per_lane(
         sizes: list[int],
         rng: Tensor | None,
     ) -> tuple[Tensor, ...]:
-        lanes = []
+        lanes: list[list[Tensor]] = []
+        returns: list[tuple[Tensor, Tensor]] = []
         for i, member in enumerate(members):
             module = member.get_submodule(call.path)
-            with lent(module, lambda p, i=i: states[p][i] if wide_states[p] else states[p]):  # type: ignore[misc]
+            with lent(module, lambda p, i=i: states[p][i] if wide_states[p] else states[p], returns):  # type: ignore[misc]
                 lanes.append(_run_lane(call, module.forward, tensors, wide, sizes, rng, i))
+        give_back(returns)
         return tuple(torch.stack(column) for column in zip(*lanes, strict=True))
 
     return _named(run_per_lane, call)

@@ -8,30 +8,46 @@ import torch
 from torch import Tensor, nn
 
 from ..capture.state import home_of, slots
+from ..errors import UnsupportedError
 
 
 @contextlib.contextmanager
-def lent(module: nn.Module, tensor_of: Callable[[str], Tensor]) -> Iterator[None]:
+def lent(
+    module: nn.Module, tensor_of: Callable[[str], Tensor], returns: list[tuple[Tensor, Tensor]]
+) -> Iterator[None]:
     """While active, every parameter and buffer of `module` is `tensor_of(path)`.
 
-    Plain tensor attributes are the module's own and stay with it, as its other Python state does. A buffer
-    the module assigns anew meanwhile is copied back, so that the lane's state follows.
+    Buffers are lent as copies; what they have become goes into `returns`, to be given back when all lanes
+    have run: autograd would take a write into one lane's slice for a change of what it saved for the others.
+    Plain tensor attributes are the module's own and stay with it, as its other Python state does.
     """
-    homes: list[tuple[dict[str, Any], str, Any, Tensor]] = []
+    homes: list[tuple[dict[str, Any], str, Any, Tensor, Tensor]] = []
     for slot in [slot for slot in slots(module) if slot.kind != "constant"]:
-        owner = module.get_submodule(slot.owner)
-        home = home_of(owner, slot.kind)
-        homes.append((home, slot.name, home[slot.name], tensor_of(slot.path)))
-    for home, name, _, borrowed in homes:
-        home[name] = borrowed
+        home = home_of(module.get_submodule(slot.owner), slot.kind)
+        source = tensor_of(slot.path)
+        lent_one = source.clone() if slot.kind == "buffer" else source
+        homes.append((home, slot.name, home[slot.name], source, lent_one))
+    for home, name, _, _, lent_one in homes:
+        home[name] = lent_one
     try:
         yield
-        for home, name, _, borrowed in homes:
-            if home[name] is not borrowed and isinstance(home[name], Tensor):
-                borrowed.detach().copy_(home[name].detach())
+        returns += [(source, home[name]) for home, name, _, source, one in homes if one is not source]
     finally:
-        for home, name, own, _ in homes:
+        for home, name, own, _, _ in homes:
             home[name] = own
+
+
+def give_back(returns: list[tuple[Tensor, Tensor]]) -> None:
+    """Write buffers back where they were lent from."""
+    if any(isinstance(value, Tensor) and value.requires_grad for _, value in returns):
+        raise UnsupportedError(
+            "a buffer carries gradients from one call to the next, which stacked buffers cannot; "
+            "detach it in the forward"
+        )
+    with torch.no_grad():
+        for source, value in returns:
+            if isinstance(value, Tensor):
+                source.copy_(value)
 
 
 @contextlib.contextmanager
