@@ -1037,6 +1037,28 @@ def test_minus_zero_differs_by_lane():
     check(linears(lambda m, x: torch.copysign(m.fc(x), m.sign), sign=[0.0, -0.0, 0.0]))
 
 
+# Losses inside a forward.
+
+
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}], ids=["plain", "smoothed"])
+def test_cross_entropy_of_a_lane_whose_targets_are_all_ignored(options):
+    # The loop gives a nan loss and a gradient of zero; here the gradient is nan, and the lane lost.
+    models = linears(lambda m, x, y: F.cross_entropy(m.fc(x), y, ignore_index=1, **options))
+    wide = wide_compiler.compile(models, (rand(2, 4), torch.tensor([0, 2])))
+    assert_equal(models, wide, rand(3, 4), torch.tensor([1, 1, 1]))
+
+
+def test_cross_entropy_of_masked_logits_and_an_ignored_target():
+    # Class 0 is masked out by -inf; the ignored target is looked up as class 0, and -inf * 0 is nan.
+    def forward(m, x, y):
+        mask = torch.tensor([True, False, False, False])
+        return F.cross_entropy(m.fc(x).masked_fill(mask, float("-inf")), y)
+
+    models = linears(forward)
+    wide = wide_compiler.compile(models, (rand(2, 4), torch.tensor([1, 2])))
+    assert_equal(models, wide, rand(3, 4), torch.tensor([2, -100, 3]))
+
+
 # Random draws.
 
 DRAWS = {

@@ -47,10 +47,6 @@ def leaf_paths(tree: Any) -> list[str]:
     return [_pytree.keystr(path) for path, _ in pairs]
 
 
-def is_tensor(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor)
-
-
 def argument_paths(args: tuple, kwargs: dict) -> list[str]:
     """Leaf paths as a caller reads them: `argument 0`, `argument 'mask'['key']`."""
     paths = [f"argument {i}{p}" for i, a in enumerate(args) for p in leaf_paths(a)]

@@ -10,7 +10,6 @@ from .aliases import written_args, written_roots, written_tensor
 from .opaque import OPAQUE
 
 aten = torch.ops.aten
-hop = torch.ops.higher_order
 
 # Input shapes are checked by ShapeGuards; these would only repeat it, or pin metadata that lanes change.
 _DROPPED = {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from ..capture import make_skeleton
 from ._lanes import resolve
 
 
@@ -30,17 +31,6 @@ def _owner(root: nn.Module, name: str) -> tuple[nn.Module, str]:
             root.add_module(part, nn.Module())
         root = root.get_submodule(part)
     return root, leaf
-
-
-def _skeleton(member: nn.Module) -> nn.Module:
-    """A copy of a module whose tensors live on the meta device: its settings without its data."""
-    memo: dict[int, Any] = {}
-    for _, t, _ in _slots(member):
-        if t is not None:
-            hollow = torch.empty_like(t, device="meta")
-            keep = nn.Parameter(hollow, t.requires_grad) if isinstance(t, nn.Parameter) else hollow
-            memo[id(t)] = keep
-    return copy.deepcopy(member, memo)
 
 
 class WideModule(nn.Module):
@@ -78,7 +68,7 @@ class WideModule(nn.Module):
         self.n = len(members)
         self.strategy = strategy
         # Past nn.Module.__setattr__: the skeleton must not become a submodule with parameters.
-        self.__dict__["skeleton"] = _skeleton(members[0])
+        self.__dict__["skeleton"] = make_skeleton(members[0])
         for name in self.CONFIG:
             setattr(self, name, getattr(members[0], name))
         lanes: list[dict[str, Any]] = [{name: t for name, t, _ in _slots(m)} for m in members]

@@ -58,8 +58,3 @@ def fold(op: Callable[..., Any], x: Tensor, *args: Any, **kwargs: Any) -> Any:
 def fold_pair(op: Callable[..., Any], x: Tensor, y: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Like `fold`, for an op whose first two tensors are both batched."""
     return op(x.flatten(0, 1), y.flatten(0, 1), *args, **kwargs).unflatten(0, x.shape[:2])
-
-
-def lane_shape(x: Tensor, size: Any) -> list[int]:
-    """The member's target shape `size` with the lane axis of `x` in front."""
-    return [x.shape[0], *size]
