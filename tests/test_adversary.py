@@ -1055,8 +1055,19 @@ def test_cross_entropy_of_masked_logits_and_an_ignored_target():
         return F.cross_entropy(m.fc(x).masked_fill(mask, float("-inf")), y)
 
     models = linears(forward)
+    # At a shape that was tried with harmless targets.
     wide = wide_compiler.compile(models, (rand(2, 4), torch.tensor([1, 2])))
-    assert_equal(models, wide, rand(3, 4), torch.tensor([2, -100, 3]))
+    wide.shared(rand(2, 4), torch.tensor([1, 2]))
+    assert_equal(models, wide, rand(2, 4), torch.tensor([2, -100]))
+
+
+@pytest.mark.parametrize("name", ["median", "nanmedian"])
+def test_gradient_of_a_median_among_equals(name):
+    # The loop spreads it over all elements that equal the median, as after a relu.
+    models = linears(lambda m, x: getattr(m.fc(x).relu(), name)() + getattr(m.fc(x) * 0, name)())
+    wide = wide_compiler.compile(models, rand(2, 4))
+    assert_equal(models, wide, rand(5, 4) * 0)
+    assert_equal(models, wide, rand(5, 4))
 
 
 # Random draws.

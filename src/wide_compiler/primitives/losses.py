@@ -85,16 +85,20 @@ def class_loss(
     weights = counted.to(logp.dtype)
     if weight is not None:
         weights = weights * weight.gather(1, classes.flatten(1)).view_as(classes)
-    loss = -logp.gather(2, classes.unsqueeze(2)).squeeze(2) * weights
+    # `where`, not a product: an ignored target may point at an infinite logit.
+    loss = torch.where(counted, -logp.gather(2, classes.unsqueeze(2)).squeeze(2) * weights, 0.0)
     if smoothing:
         every = (
             logp if weight is None else logp * weight.view(weight.shape[0], 1, -1, *([1] * (logp.dim() - 3)))
         )
-        loss = (1 - smoothing) * loss - smoothing / logp.shape[2] * every.sum(2) * counted
+        loss = (1 - smoothing) * loss - smoothing / logp.shape[2] * torch.where(counted, every.sum(2), 0.0)
     if reduction == NONE:
         return loss.squeeze(1) if single else loss
-    total = loss.flatten(1).sum(1)
-    return total / weights.flatten(1).sum(1) if reduction == MEAN else total
+    total, count = loss.flatten(1).sum(1), weights.flatten(1).sum(1)
+    if reduction == SUM:
+        return total
+    # A lane without a counted target has no mean, and no gradient either.
+    return torch.where(count != 0, total / count.where(count != 0, 1.0), float("nan"))
 
 
 def soft_target_loss(
