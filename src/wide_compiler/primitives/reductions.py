@@ -58,15 +58,6 @@ def var(b: Builder, x: Val, unbiased: bool = True) -> Val:
     return b.call(spread, b.call(flat_members, x), unbiased, False)
 
 
-@rule(*ops("median.default"))
-def median(b: Builder, x: Val) -> Val:
-    return b.call(median_of_each_lane, b.call(flat_members, x))
-
-
-def median_of_each_lane(x: Tensor) -> Tensor:
-    return x.median(1).values
-
-
 @rule(*ops("norm.Scalar"))
 def norm(b: Builder, x: Val, p: float = 2) -> Val:
     return b.call(torch.linalg.vector_norm, b.call(flat_members, x), p, 1)
