@@ -71,6 +71,7 @@ torch.isin(y, torch.tensor([1, 2])) * m.s
 h.take(y)
 h.nanmedian()
 h.median()
+(h * 0).relu().median()
 h.quantile(torch.tensor([0.2, 0.7], dtype=h.dtype), dim=-1, keepdim=True)
 torch.cov(h[0])
 torch.corrcoef(h[0])
