@@ -38,6 +38,7 @@ class LaneStore(nn.Module):
         for path, module in built.items():
             parent, _, name = path.rpartition(".")
             self.get_submodule(parent)._modules[name] = module
+        self.scopes = list(self.modules())  # listed once: every call looks at their train flags
         self.skeletons = Skeletons.of(models)
         self.views = Views((), self.places, self.wide_states)
         self.gradient_hooks = _gradient_hooks(models[0])

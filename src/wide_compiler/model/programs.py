@@ -211,5 +211,5 @@ def _mode(config: WideConfig) -> str | None:
     return None if config.compile_mode == "default" else config.compile_mode
 
 
-def training_flags(model: nn.Module) -> tuple[bool, ...]:
-    return tuple(m.training for m in model.modules())
+def training_flags(scopes: list[nn.Module]) -> tuple[bool, ...]:
+    return tuple([scope.training for scope in scopes])

@@ -106,7 +106,9 @@ class WideModel(LaneStore):
             program.check_packable()
         if program.runs_members:
             self.skeletons.set_training(self.own_training())
-        return program.run(self.states(), call, self.n, self.config.chunk_lanes, self.seeds.next())
+        return program.run(
+            self.states(program.runs_members), call, self.n, self.config.chunk_lanes, self.seeds.next()
+        )
 
     def _program(self, call: Call) -> Program:
         if torch.compiler.is_compiling():
@@ -121,7 +123,13 @@ class WideModel(LaneStore):
     def _mode(self, call: Call) -> tuple[Any, ...]:
         """What a capture bakes in besides shapes: structure and plain arguments, dtypes, flags, modes."""
         tensors = tuple((t.dtype, t.device, t.requires_grad) for t in call.tensors)
-        return (call.signature, tensors, training_flags(self), _autocast_state(), self.programs.grad_mode())
+        return (
+            call.signature,
+            tensors,
+            training_flags(self.scopes),
+            _autocast_state(),
+            self.programs.grad_mode(),
+        )
 
     def _build(self, key: tuple[Any, ...], call: Call) -> Program:
         if not call.is_sample:
@@ -167,10 +175,11 @@ class WideModel(LaneStore):
         tree = _tree.rebuild(mode[0], iter(tensors))
         self._build((mode, shapes, wide), Call(*_tree.flatten(tree), wide, mode[0]))
 
-    def states(self) -> dict[str, Any]:
+    def states(self, members: bool = True) -> dict[str, Any]:
         """All that a lane graph may ask for: stacked tensors, registered wide modules, members' skeletons."""
         states: dict[str, Any] = dict(self.tensors())
-        states[MEMBERS] = self.skeletons.each()
+        if members:
+            states[MEMBERS] = self.skeletons.each()
         for path in self.registered.builders:
             states[path] = self.get_submodule(path)
         return states
