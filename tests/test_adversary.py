@@ -14,22 +14,10 @@ import torch.utils.checkpoint
 from torch import nn
 
 import wide_compiler
+from fn import Fn
 from wide_compiler import oracle
 
 N = 3
-
-
-class Fn(nn.Module):
-    """A module that runs one function of itself and its input; what else is given becomes an attribute."""
-
-    def __init__(self, function, **attributes):
-        super().__init__()
-        self.function = function
-        for name, value in attributes.items():
-            setattr(self, name, value)
-
-    def forward(self, *args, **kwargs):
-        return self.function(self, *args, **kwargs)
 
 
 def rand(*shape):

@@ -11,23 +11,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 import wide_compiler
+from fn import Fn
 from wide_compiler import oracle
 
 EXAMPLES = 25
 nodes: Counter[str] = Counter()  # how the nodes of all examples ran
-
-
-class Do(nn.Module):
-    """A function of the input and of the layers given by name."""
-
-    def __init__(self, function, **layers):
-        super().__init__()
-        self.function = function
-        for name, layer in layers.items():
-            self.add_module(name, layer)
-
-    def forward(self, x):
-        return self.function(self, x)
 
 
 class Scale(nn.Module):
@@ -66,12 +54,12 @@ def anywhere(shape):
         (lambda: nn.LayerNorm(width), shape),
         (lambda: nn.RMSNorm(shape), shape),
         (lambda: Scale(width), shape),
-        (lambda: Do(lambda m, x: x + m.b(m.a(x).cos()), a=nn.Linear(width, 4), b=nn.Linear(4, width)), shape),
-        (lambda: Do(lambda m, x: x * m.gate(x).sigmoid(), gate=nn.Linear(width, width, bias=False)), shape),
-        (lambda: Do(lambda m, x: x.softmax(-1) - x.mean(-1, keepdim=True)), shape),
-        (lambda: Do(lambda m, x: torch.cat([x, m.a(x)], -1), a=nn.Linear(width, 2)), (*rest, width + 2)),
-        (lambda: Do(lambda m, x: F.normalize(x, dim=-1) + x.std() + x.amax()), shape),
-        (lambda: Do(lambda m, x: x.flip(1) + x.roll(1, -1).cumsum(-1)), shape),
+        (lambda: Fn(lambda m, x: x + m.b(m.a(x).cos()), a=nn.Linear(width, 4), b=nn.Linear(4, width)), shape),
+        (lambda: Fn(lambda m, x: x * m.gate(x).sigmoid(), gate=nn.Linear(width, width, bias=False)), shape),
+        (lambda: Fn(lambda m, x: x.softmax(-1) - x.mean(-1, keepdim=True)), shape),
+        (lambda: Fn(lambda m, x: torch.cat([x, m.a(x)], -1), a=nn.Linear(width, 2)), (*rest, width + 2)),
+        (lambda: Fn(lambda m, x: F.normalize(x, dim=-1) + x.std() + x.amax()), shape),
+        (lambda: Fn(lambda m, x: x.flip(1) + x.roll(1, -1).cumsum(-1)), shape),
     ]  # fmt: skip
     return pieces
 
@@ -81,9 +69,9 @@ def on_vectors(shape):
     return [
         (lambda: nn.BatchNorm1d(width), shape),
         (lambda: nn.GroupNorm(1, width), shape),
-        (lambda: Do(lambda m, x: m.up(x).view(x.shape[0], 3, 4), up=nn.Linear(width, 12)), (3, 4)),
-        (lambda: Do(lambda m, x: m.up(x).unflatten(-1, (2, 4, 4)), up=nn.Linear(width, 32)), (2, 4, 4)),
-        (lambda: Do(lambda m, x: torch.einsum("bi,bj->bij", x, m.a(x)), a=nn.Linear(width, 4)), (width, 4)),
+        (lambda: Fn(lambda m, x: m.up(x).view(x.shape[0], 3, 4), up=nn.Linear(width, 12)), (3, 4)),
+        (lambda: Fn(lambda m, x: m.up(x).unflatten(-1, (2, 4, 4)), up=nn.Linear(width, 32)), (2, 4, 4)),
+        (lambda: Fn(lambda m, x: torch.einsum("bi,bj->bij", x, m.a(x)), a=nn.Linear(width, 4)), (width, 4)),
         (lambda: nn.Dropout(0.0), shape),
     ]
 
@@ -100,12 +88,12 @@ def on_sequences(shape):
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
     return [
-        (lambda: Do(attend, a=nn.MultiheadAttention(width, heads, batch_first=True)), shape),
-        (lambda: Do(causal, qkv=nn.Linear(width, 3 * width)), shape),
+        (lambda: Fn(attend, a=nn.MultiheadAttention(width, heads, batch_first=True)), shape),
+        (lambda: Fn(causal, qkv=nn.Linear(width, 3 * width)), shape),
         (lambda: nn.TransformerEncoderLayer(width, heads, 5, dropout=0.0, batch_first=True), shape),
-        (lambda: Do(lambda m, x: m.rnn(x)[0], rnn=nn.GRU(width, 3, batch_first=True)), (length, 3)),
+        (lambda: Fn(lambda m, x: m.rnn(x)[0], rnn=nn.GRU(width, 3, batch_first=True)), (length, 3)),
         (
-            lambda: Do(
+            lambda: Fn(
                 lambda m, x: m.rnn(x)[0], rnn=nn.LSTM(width, 2, 2, batch_first=True, bidirectional=True)
             ),
             (length, 4),
@@ -113,9 +101,9 @@ def on_sequences(shape):
         (lambda: nn.Conv1d(length, 4, 3, padding=1), (4, width)),
         (lambda: nn.BatchNorm1d(length), shape),
         (lambda: nn.InstanceNorm1d(length), shape),
-        (lambda: Do(lambda m, x: x.transpose(1, 2)), (width, length)),
-        (lambda: Do(lambda m, x: x.mean(1)), (width,)),
-        (lambda: Do(lambda m, x: x.max(1).values + x[:, -1]), (width,)),
+        (lambda: Fn(lambda m, x: x.transpose(1, 2)), (width, length)),
+        (lambda: Fn(lambda m, x: x.mean(1)), (width,)),
+        (lambda: Fn(lambda m, x: x.max(1).values + x[:, -1]), (width,)),
         (lambda: nn.Flatten(), (length * width,)),
     ]
 
@@ -132,8 +120,8 @@ def on_images(shape):
         (lambda: nn.InstanceNorm2d(c, affine=True), shape),
         (lambda: nn.AdaptiveAvgPool2d((2, 2)), (c, 2, 2)),
         (lambda: nn.Upsample(scale_factor=2, mode="bilinear"), (c, 2 * h, 2 * w)),
-        (lambda: Do(lambda m, x: x.mean((-1, -2))), (c,)),
-        (lambda: Do(lambda m, x: x.flatten(2).transpose(1, 2)), (h * w, c)),
+        (lambda: Fn(lambda m, x: x.mean((-1, -2))), (c,)),
+        (lambda: Fn(lambda m, x: x.flatten(2).transpose(1, 2)), (h * w, c)),
         (lambda: nn.Flatten(), (c * h * w,)),
     ]
     if min(h, w) >= 2:

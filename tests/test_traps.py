@@ -6,22 +6,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import wide_compiler
+from fn import Fn
 from wide_compiler import oracle
 
 N = 3
-
-
-class Fn(nn.Module):
-    """A module that runs one function, besides its layers."""
-
-    def __init__(self, function, **layers):
-        super().__init__()
-        self.function = function
-        for name, layer in layers.items():
-            self.add_module(name, layer)
-
-    def forward(self, x):
-        return self.function(self, x)
 
 
 def check(make, x, train=False, batch=5):
@@ -183,3 +171,19 @@ def test_the_callers_input_is_never_written():
         before = value.clone()
         door(value)
         assert torch.equal(value, before)
+
+
+def test_a_norm_run_per_lane_leaves_its_input_alone():
+    # Its momentum differs by lane, so that op runs as a loop; it writes its statistics, not what it reads.
+    def residual(m, x):
+        h = m.fc(x)
+        return h + m.norm(h)
+
+    models = [
+        Fn(residual, fc=nn.Linear(4, 6), norm=nn.BatchNorm1d(6, momentum=p)).double() for p in (0.1, 0.2, 0.3)
+    ]
+    wide = wide_compiler.compile(models, torch.randn(4, 4).double())
+    inputs = [((torch.randn(5, 4).double(),), {}) for _ in models]
+    oracle.compare(models, wide, inputs, gradients=True, learning_rate=0.1).check(rtol=1e-9)
+    assert [row.how for row in wide.explain(measure=False).rows].count("loop") == 1
+    assert not wide.explain(measure=False).why

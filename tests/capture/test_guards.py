@@ -6,20 +6,10 @@ import torch
 from torch import nn
 
 import wide_compiler
+from fn import Fn
 from wide_compiler import _tree, oracle
 from wide_compiler.capture import export_member
 from wide_compiler.capture.guards import ShapeGuards
-
-
-class Fn(nn.Module):
-    def __init__(self, function, **attributes):
-        super().__init__()
-        self.function = function
-        for name, value in attributes.items():
-            setattr(self, name, value)
-
-    def forward(self, *inputs):
-        return self.function(self, *inputs)
 
 
 def guards(model, *tensors, free=None):

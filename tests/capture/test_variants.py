@@ -11,23 +11,11 @@ import torch
 from torch import nn
 
 import wide_compiler
+from fn import Fn
 from wide_compiler import AlignmentError, oracle
 from wide_compiler.capture import group_by_variant
 
 x = torch.randn(2, 4)
-
-
-class Fn(nn.Module):
-    """A module with attributes, that runs one function."""
-
-    def __init__(self, function, **attributes):
-        super().__init__()
-        self.function = function
-        for name, value in attributes.items():
-            setattr(self, name, value)
-
-    def forward(self, x):
-        return self.function(self, x)
 
 
 def held(*values):

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from ..widen.builder import Builder, LaneScalar, Val, is_tensor_val, vals_in
+from ..widen.classify import op_name
 from ..widen.rules import generic_rule, ops, rule
 
 aten = torch.ops.aten
@@ -57,9 +58,8 @@ _UNTAGGED = ops(
 
 
 def _is_pointwise(op: Any) -> bool:
-    name = op._schema.name.split("::")[-1] if hasattr(op, "_schema") else ""
     # PReLU's weight lies along channels, whatever the tag says.
-    return torch.Tag.pointwise in getattr(op, "tags", ()) and "prelu" not in name
+    return torch.Tag.pointwise in getattr(op, "tags", ()) and "prelu" not in op_name(op)
 
 
 @generic_rule(_is_pointwise, lane_scalars=True)

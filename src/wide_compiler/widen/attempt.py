@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from ..capture.aliases import written_args
+from ..capture.aliases import written_tensor
 from .builder import Builder, LaneScalar, Val, vals_in
 from .check import differs, expected_per_lane, gradients_differ
 from .classify import depends_on_values, draws, is_unset, used_results, wide_flags
@@ -91,7 +91,8 @@ class Attempt:
 
     def _by_loop(self) -> Val:
         args, kwargs = self._with_lane_values(self.args), self._with_lane_values(self.kwargs)
-        in_place = bool(written_args(self.node)) and isinstance(args[0], Val)
+        # Only an op that gives back what it wrote: a norm writes its statistics, not its input.
+        in_place = written_tensor(self.node) is not self.node
         loop = loop_in_place if in_place else loop_over_lanes
         try:
             return self.builder.call(loop, self.op, self.flags, self.builder.n, *args, **kwargs)
