@@ -135,7 +135,7 @@ def test_every_entry_point():
     x = torch.randn(5, 4)
     expected = torch.stack([m(x) for m in names["models"]])
     torch.testing.assert_close(names["wide"].shared(x), expected)
-    assert names["wide"].programs.latest.runner is not None
+    assert names["wide"].config.compile
 
 
 def test_builder():

@@ -38,8 +38,7 @@ from .primitives import (
     WideRNN,
 )
 from .registry import REGISTRY, WideRegistry, register
-
-__version__ = "0.1.0"
+from .version import __version__
 
 # The name of the first WideCompiler for the same class.
 TracedWideModel = WideModel

@@ -37,6 +37,8 @@ class WideConfig:
         strategy: force a strategy, by name for all primitives that have it ('sequential') or per primitive
             ({'WideLinear': 'sequential'}).
         chunk_lanes: run at most so many lanes at a time, to bound memory.
+        tune_seconds: how long the first call with a new shape may take to measure the ways to run it (a short
+            call costs about forty calls); 0 takes the lane graph as it is.
     """
 
     compile: bool = False
@@ -49,6 +51,7 @@ class WideConfig:
     debug: bool = _DebugField()  # type: ignore[assignment]
     strategy: str | Mapping[str, str] | None = None
     chunk_lanes: int | None = None
+    tune_seconds: float = 3.0
 
     def __post_init__(self) -> None:
         if self.compile_mode not in COMPILE_MODES:
@@ -58,7 +61,7 @@ class WideConfig:
         whole = isinstance(self.chunk_lanes, int) and not isinstance(self.chunk_lanes, bool)
         if self.chunk_lanes is not None and (not whole or self.chunk_lanes < 1):
             raise ValueError(f"chunk_lanes must be a positive integer or None, got {self.chunk_lanes!r}")
-        for name in ("validate_rtol", "validate_atol"):
+        for name in ("validate_rtol", "validate_atol", "tune_seconds"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)!r}")
         check_strategies(self.strategies)

@@ -31,6 +31,7 @@ TRANSPOSED: dict[int, tuple[Any, Any]] = {
     3: (WideConvTranspose3d, nn.ConvTranspose3d),
 }
 CASES = [(rank, s) for rank in (1, 2, 3) for s in ("auto", *CONVS[rank][0].STRATEGIES)]
+TRANSPOSED_CASES = [(rank, s) for rank in (1, 2, 3) for s in ("auto", *TRANSPOSED[rank][0].STRATEGIES)]
 
 
 @pytest.mark.parametrize(("rank", "strategy"), CASES)
@@ -54,7 +55,7 @@ def test_module_is_the_loop(rank: int, strategy: str, options: dict[str, Any]) -
     check_module(wide, lambda: member(4, 8, 3, **options), [x], strategy)
 
 
-@pytest.mark.parametrize(("rank", "strategy"), CASES)
+@pytest.mark.parametrize(("rank", "strategy"), TRANSPOSED_CASES)
 @pytest.mark.parametrize(
     "options",
     [{}, {"bias": False, "stride": 2, "padding": 1, "output_padding": 1}, {"groups": 2, "dilation": 2}],

@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. What the commands do is in check, trace, info and demo."""
+"""The command line: parse, call, print. What the commands do is in check, trace, info, demo and benchmark."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+
+from .benchmark import benchmark_command
 
 app = typer.Typer(
     help="""Write it for one; run it for N: fuse N PyTorch models of one architecture into one wide model.
@@ -128,6 +130,9 @@ def demo_command(
     from .demo import run
 
     run(Console(), lanes, steps, out, seed, threads)
+
+
+app.command("benchmark")(benchmark_command)
 
 
 def _known(names: Iterable[str]) -> list[str]:

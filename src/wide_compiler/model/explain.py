@@ -9,23 +9,40 @@ import torch
 from torch import fx
 
 from ..widen import Row
+from .choice import Tuned
 from .program import Program, WideProgram
 
 
 @dataclass
 class Explanation:
-    """`rows`: one per node of the members' graph; `coverage`: the share that runs by an own rule."""
+    """What became of the members' graph.
+
+    `rows`: one per node; `coverage`: the share that runs by an own rule; `way`: whether all lanes ran at once
+    ('wide'), some at a time ('chunks of 8') or one by one ('loop'); `ms`: what was measured to decide that.
+    """
 
     rows: list[Row]
     n: int
     why: str = ""  # the reason, if the whole model runs as a loop
+    tuned: Tuned | None = None  # how the last call ran, with the times of what was tried
 
     @classmethod
     def of(cls, model: Any, program: Program, measure: bool) -> "Explanation":
         rows = [replace(row) for row in program.rows]
         if measure and isinstance(program, WideProgram):
             _measure(model, program, rows)
-        return cls(rows, model.n, program.why)
+        tuned = program.latest if isinstance(program, WideProgram) else None
+        return cls(rows, model.n, program.why, tuned)
+
+    @property
+    def way(self) -> str:
+        if self.why:
+            return "loop"
+        return self.tuned.plan.way if self.tuned else "wide"
+
+    @property
+    def ms(self) -> dict[str, float]:
+        return self.tuned.ms if self.tuned else {}
 
     @property
     def coverage(self) -> float:
@@ -54,7 +71,10 @@ class Explanation:
             ms = "" if row.ms is None else f"{row.ms:.3f}"
             table.add_row(row.path, row.op, row.how, row.strategy, ms, row.why)
         buffer = io.StringIO()
-        Console(file=buffer, width=130).print(table)
+        console = Console(file=buffer, width=130)
+        console.print(table)
+        if self.tuned is not None:
+            console.print(f"runs as: {self.tuned}", highlight=False, markup=False)
         return buffer.getvalue()
 
 
@@ -76,14 +96,15 @@ class _Clock(fx.Interpreter):
 
 
 def _measure(model: Any, program: WideProgram, rows: list[Row], repeats: int = 3) -> None:
-    call = model.sample_call(program.graph.wide_inputs)
-    states = {k: v.clone() if k in program.graph.writes else v for k, v in model.states().items()}
-    arguments = program.graph.arguments(states, call.tensors, model.n, None, model.seeds.seeds)
+    graph = program.graph if program.latest is None else program.latest.graph
+    call = model.sample_call(graph.wide_inputs)
+    states = {k: v.clone() if k in graph.writes else v for k, v in model.states().items()}
+    arguments = graph.arguments(states, call.tensors, model.n, None, model.seeds.seeds)
     on_gpu = any(t.is_cuda for t in call.tensors)
     best: dict[str, float] = {}
     with torch.no_grad(), torch.random.fork_rng(devices=[] if not on_gpu else None):
         for _ in range(repeats):
-            clock = _Clock(program.graph.module, on_gpu)
+            clock = _Clock(graph.module, on_gpu)
             clock.run(*arguments)
             for name, seconds in clock.seconds.items():
                 best[name] = min(seconds, best.get(name, seconds))
@@ -108,7 +129,8 @@ def summarize(model: Any) -> str:
     elif isinstance(program, WideProgram):
         rows = program.rows
         own = sum(r.how in ("rule", "shared") for r in rows)
-        lines.append(f"  runs: one lane graph, {own} of {len(rows)} nodes by own rules")
+        how = f", {program.latest.plan.way} ({program.latest.why})" if program.latest else ""
+        lines.append(f"  runs: one lane graph, {own} of {len(rows)} nodes by own rules{how}")
     else:
         lines.append(f"  runs: a loop over lanes, because {program.why}")
     lines.append("  tensors:")

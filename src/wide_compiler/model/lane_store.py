@@ -10,6 +10,7 @@ from ..capture import canonical_names, check_models, materialize, slots
 from ..errors import AlignmentError, InputError
 from . import saving
 from .members import Skeletons, build_tree
+from .plans import channels_last
 from .registered import Registered, lane_tensor
 from .views import Views
 
@@ -134,6 +135,12 @@ class LaneStore(nn.Module):
                 if buffer is old:
                     module._buffers[name] = wide
         self.wide_states.add(path)
+        self.views.relink(self.places, self.wide_states)
+
+    def put_channels_last(self, path: str) -> None:
+        """Lay out a convolution's weight as its kernel reads it."""
+        place = next(p for p in self.places if p.path == path)
+        place.tensor.data = channels_last(place.tensor.data)
         self.views.relink(self.places, self.wide_states)
 
     def save(self, path: Any, lane: int | None = None) -> None:

@@ -46,9 +46,12 @@ class Place:
     kind: str  # 'parameter', 'buffer' or 'constant'
 
     @property
+    def home(self) -> dict[str, Any]:
+        return self.scope._parameters if self.kind == "parameter" else self.scope._buffers
+
+    @property
     def tensor(self) -> Tensor:
-        home: Any = self.scope._parameters if self.kind == "parameter" else self.scope._buffers
-        return home[self.name]
+        return self.home[self.name]
 
 
 def lane_tensors(models: Sequence[nn.Module], slot: Slot) -> list[Tensor]:

@@ -1,8 +1,7 @@
 """What runs a call: the lane graph, or, where none could be made, a loop over the members."""
 
-import contextlib
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +16,8 @@ from ..widen import MEMBERS, LaneGraph, Row, lent
 from ..widen.classify import draws
 from ..widen.helpers import autocast_restored
 from ..widen.per_lane import give_back, lane_generator
+from .choice import Tuned
+from .ways import Chunks, Way, Whole
 
 
 @dataclass
@@ -58,7 +59,8 @@ class WideProgram:
 
     captured: Captured
     graph: LaneGraph
-    runner: Any = None  # the lane graph's module, or torch.compile of it
+    tuned: dict[bool, Tuned] = field(default_factory=dict)  # with and without gradients
+    latest: Tuned | None = None  # what ran last
 
     why = ""
 
@@ -84,48 +86,26 @@ class WideProgram:
 
     @property
     def rows(self) -> list[Row]:
-        return self.graph.rows
+        return self.graph.rows if self.latest is None else self.latest.graph.rows
 
     def run(
-        self,
-        states: Mapping[str, Any],
-        call: Call,
-        n: int,
-        chunk: int | None = None,
-        rng: Tensor | None = None,
+        self, states: Mapping[str, Any], call: Call, n: int, chunk: int | None = None, rng: Any = None
     ) -> Any:
-        tensors = call.tensors
-        with autocast_restored() if self.graph.enters_autocast else contextlib.nullcontext():
-            if chunk is None or chunk >= n:
-                outputs = self._run(states, tensors, n, None, rng)
-            else:
-                outputs = self._run_chunks(states, call, n, chunk, rng)
-        return self.rebuild(outputs)
+        """Run without a choice: where nothing can be measured, and while torch.compile is tracing."""
+        way: Way = Whole(self.graph.module)
+        if chunk is not None and chunk < n:
+            way = Chunks(self.graph, self.graph.module, n, chunk)
+        return self.run_way(way, self.graph.arguments(states, call.tensors, n, None, rng))
 
-    def _run(self, states: Mapping[str, Any], tensors: Sequence[Tensor], n: int, lanes: Any, rng: Any) -> Any:
-        runner = self.graph.module if self.runner is None else self.runner
-        return runner(*self.graph.arguments(states, tensors, n, lanes, rng))
-
-    def _run_chunks(
-        self, states: Mapping[str, Any], call: Call, n: int, chunk: int, rng: Any
-    ) -> list[Tensor]:
-        parts = []
-        returns: list[tuple[Tensor, Tensor]] = []
-        for start in range(0, n, chunk):
-            lanes = slice(start, min(start + chunk, n))
-            some = {
-                p: s[lanes] if p in self.graph.wide_states or p == MEMBERS else s for p, s in states.items()
-            }
-            for path in self.graph.writes:  # copies, given back at the end: see `lent`
-                source, some[path] = some[path], some[path].clone()
-                returns.append((source, some[path]))
-            inputs = [t[lanes] if w else t for t, w in zip(call.tensors, call.wide, strict=True)]
-            own_rng = None if rng is None else rng[lanes]
-            parts.append(self._run(some, inputs, lanes.stop - lanes.start, lanes, own_rng))
-        give_back(returns)
-        return [torch.cat(c) if isinstance(c[0], Tensor) else c[0] for c in zip(*parts, strict=True)]
+    def run_way(self, way: Callable[[list[Any]], Sequence[Any]], arguments: list[Any]) -> Any:
+        if not self.graph.enters_autocast:
+            return self.rebuild(way(arguments))
+        with autocast_restored():
+            return self.rebuild(way(arguments))
 
     def rebuild(self, outputs: Sequence[Tensor]) -> Any:
+        if self.captured.out_spec.is_leaf() and self.captured.out_statics[0] is OUTPUT_TENSOR:
+            return outputs[0]
         tensors = iter(outputs)
         leaves = [next(tensors) if leaf is OUTPUT_TENSOR else leaf for leaf in self.captured.out_statics]
         return _tree.unflatten(leaves, self.captured.out_spec)

@@ -142,10 +142,7 @@ class Programs:
         ]
         probe = Probe(probe_lanes, states, inputs)
         graph = widen(captured, frozenset(model.wide_states), call.wide, probe, self.config.strategies)
-        program = WideProgram(captured, graph)
-        if self.config.compile:
-            program.runner = torch.compile(graph.module, mode=_mode(self.config), backend=self.config.backend)
-        return program
+        return WideProgram(captured, graph)
 
     def _refuse_loops(self, program: Program) -> None:
         if self.config.fallback_passthrough:
@@ -205,10 +202,6 @@ def free_dims(shapes: list[tuple[int, ...]], known: list[Captured]) -> list[set[
         for dims, now, before in zip(free, shapes, captured.shapes, strict=True):
             dims |= {d for d, (a, b) in enumerate(zip(now, before, strict=False)) if a != b}
     return free
-
-
-def _mode(config: WideConfig) -> str | None:
-    return None if config.compile_mode == "default" else config.compile_mode
 
 
 def training_flags(scopes: list[nn.Module]) -> tuple[bool, ...]:

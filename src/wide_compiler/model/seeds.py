@@ -23,6 +23,10 @@ class LaneSeeds:
             raise ValueError(f"seed takes one number or {n}, one per lane, got {len(values)}")
         self.seeds = torch.tensor(values, dtype=torch.int64, device=device)
 
+    def peek(self) -> Tensor | None:
+        """Seeds to try something with, without moving on."""
+        return self.seeds
+
     def next(self) -> Tensor | None:
         """The seeds `[N]` for one call; None if PyTorch's own generator draws."""
         if self.seeds is None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .. import _tree, lanes, oracle
 from ..config import WideConfig
 from ..errors import InputError
+from ..tuning.when import plain_world
 from ..widen import MEMBERS
 from .explain import Explanation, summarize
 from .inputs import (
@@ -23,8 +24,9 @@ from .inputs import (
 )
 from .lane_store import LaneStore
 from .members import Place
-from .program import Call, Program
+from .program import Call, LoopProgram, Program
 from .programs import Programs, training_flags
+from .routes import Route, Routes, looks
 from .seeds import LaneSeeds
 from .views import Views
 
@@ -56,6 +58,7 @@ class WideModel(LaneStore):
             raise ValueError(f"chunk_lanes cannot split the registered wide module {path!r}")
         kept = dict.fromkeys(self.registered.builders, "registered")
         self.programs = Programs(self.config, kept, tuple(graph_passes))
+        self.routes = Routes()
         self.seeds = LaneSeeds()
         self._sample = accepted_sample(models[0], *normalize_sample(sample, sample_kwargs))
         self._program(self.sample_call())
@@ -97,6 +100,25 @@ class WideModel(LaneStore):
     # What runs.
 
     def _run(self, args: tuple, kwargs: dict, wide: bool, packed: bool = False) -> Any:
+        if torch.compiler.is_compiling() or not plain_world():
+            return self._run_plainly(*self._found(args, kwargs, wide, packed))
+        key = (wide, packed, self.circumstances(), *looks(args)) if not kwargs else None
+        route = None if key is None else self.routes.get(key)
+        if route is not None:
+            return route(args, self.seeds.next())
+        call, program = self._found(args, kwargs, wide, packed)
+        if isinstance(program, LoopProgram):
+            return self._run_plainly(call, program)
+        route = Route(self, program, call)
+        if key is not None and all(type(x) is Tensor for x in args):
+            self.routes.keep(key, route)
+        return route(call.tensors, self.seeds.next())
+
+    def circumstances(self) -> tuple[Any, ...]:
+        """What decides, besides the arguments, which program runs."""
+        return training_flags(self.scopes), torch.is_grad_enabled(), _autocast_state()
+
+    def _found(self, args: tuple, kwargs: dict, wide: bool, packed: bool) -> tuple[Call, Program]:
         leaves, spec = _tree.flatten((args, kwargs))
         flags = (wide,) * sum(isinstance(leaf, Tensor) for leaf in leaves)
         call = Call(leaves, spec, flags, _tree.signature((args, kwargs)))
@@ -104,6 +126,9 @@ class WideModel(LaneStore):
         program = self._program(call)
         if packed:
             program.check_packable()
+        return call, program
+
+    def _run_plainly(self, call: Call, program: Program) -> Any:
         if program.runs_members:
             self.skeletons.set_training(self.own_training())
         return program.run(
@@ -193,7 +218,12 @@ class WideModel(LaneStore):
 
     def promote(self, path: str) -> None:
         super().promote(path)
+        self._forget()
+
+    def _forget(self) -> None:
+        """What was built is no longer true."""
         self.programs.clear()
+        self.routes.clear()
 
     def seed(self, seeds: int | Sequence[int] | None) -> "WideModel":
         """Seed the random draws of each lane; None gives them back to PyTorch's own generator.
@@ -229,7 +259,7 @@ class WideModel(LaneStore):
         before = [(p.tensor.dtype, p.tensor.device) for p in self.places]
         super()._apply(fn, recurse)
         if before != [(p.tensor.dtype, p.tensor.device) for p in self.places]:
-            self.programs.clear()
+            self._forget()
             self.seeds.to(self._device())
             self.skeletons.to(
                 next((p.tensor for p in self.places if p.tensor.is_floating_point()), torch.empty(0))
@@ -242,6 +272,7 @@ class WideModel(LaneStore):
         state = self.__dict__.copy()
         # Graphs are rebuilt where they are needed, and copies do not pull the original models along.
         state["programs"] = Programs(self.config, self.programs.kept, self.programs.passes)
+        state["routes"] = Routes()
         state["views"] = Views((), self.places, self.wide_states)
         return state
 

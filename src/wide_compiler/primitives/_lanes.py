@@ -28,14 +28,16 @@ def resolve(strategy: str, choices: Sequence[str], auto: str, op: str = "") -> s
 
 def check_lanes(op: str, **tensors: Tensor | None) -> int:
     """The common size N of dimension 0 of the tensors given by name (None is skipped)."""
-    sizes = {name: t.shape[0] if t.dim() else None for name, t in tensors.items() if t is not None}
-    n = next(iter(sizes.values()))
-    if n is None or any(size != n for size in sizes.values()):
-        got = ", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items() if t is not None)
-        raise ValueError(
-            f"{op}: dimension 0 of every tensor is the lane axis and must have one size; got {got}. "
-            "Stack the lanes' tensors with torch.stack, or expand one that all lanes share."
-        )
+    given = [t for t in tensors.values() if t is not None]
+    n = given[0].shape[0] if given[0].dim() else None
+    for t in given:  # a plain loop: this runs at every call of a lane graph
+        if n is None or not t.dim() or t.shape[0] != n:
+            got = ", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items() if t is not None)
+            raise ValueError(
+                f"{op}: dimension 0 of every tensor is the lane axis and must have one size; got {got}. "
+                "Stack the lanes' tensors with torch.stack, or expand one that all lanes share."
+            )
+    assert n is not None
     return n
 
 

@@ -13,12 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import kernels
 from ..widen.builder import Builder, Val
 from ..widen.rules import ops, rule
 from ._lanes import check_lanes, flat, fold_channels, per_lane, resolve, unfold_channels
 from ._module import WideModule
 
-CONV_STRATEGIES = ("grouped", "channels_last", "sequential")
+CONV_STRATEGIES = ("grouped", "channels_last", "implicit_gemm", "streams", "sequential")
+TRANSPOSE_STRATEGIES = ("grouped", "channels_last", "sequential")
 
 Ints = int | Sequence[int]
 
@@ -36,6 +38,29 @@ def auto_strategy(rank: int, x: Tensor) -> str:
     return "channels_last" if rank in _CHANNELS_LAST and x.device.type == "cpu" else "grouped"
 
 
+def conv_choices(rank: int, x: Tensor, groups: int) -> tuple[str, ...]:
+    """The strategies worth trying on `x`, for members with so many groups."""
+    choices = ["grouped", "sequential"]
+    if rank in _CHANNELS_LAST:
+        choices.insert(1, "channels_last")
+    if x.is_cuda:
+        choices.insert(-1, "streams")
+        if implicit_gemm_fits(rank, x, groups):
+            choices.insert(-1, "implicit_gemm")
+    return tuple(choices)
+
+
+def implicit_gemm_fits(rank: int, x: Tensor, groups: int) -> bool:
+    return rank == 2 and groups == 1 and x.is_cuda and kernels.can_run(x)
+
+
+def _possible(kind: str, rank: int, x: Tensor, groups: int) -> str:
+    """`kind`, or what stands in for it where it cannot run."""
+    if kind == "implicit_gemm" and not implicit_gemm_fits(rank, x, groups):
+        return "grouped"
+    return "sequential" if kind == "streams" and not x.is_cuda else kind
+
+
 def _spatial_rank(op: str, x: Tensor, weight: Tensor, strategy: str) -> tuple[int, str]:
     """The number of spatial axes of a stacked kernel `[N, O, C, *k]` and the strategy it runs with."""
     rank = weight.dim() - 3
@@ -44,7 +69,7 @@ def _spatial_rank(op: str, x: Tensor, weight: Tensor, strategy: str) -> tuple[in
             f"{op}: expected a weight [N, O, C, *kernel] with 1, 2 or 3 kernel axes, "
             f"got {tuple(weight.shape)}"
         )
-    choices = CONV_STRATEGIES if rank in _CHANNELS_LAST else ("grouped", "sequential")
+    choices = [s for s in CONV_STRATEGIES if s != "channels_last" or rank in _CHANNELS_LAST]
     return rank, resolve(strategy, choices, auto_strategy(rank, x), op=f"{op} with {rank} spatial axes")
 
 
@@ -100,14 +125,26 @@ def wide_conv(
         padding: the same, or "same" / "valid".
         groups: of ONE member.
         strategy: "grouped" (one convolution of `N*groups` groups), "channels_last" (the same in
-            channels-last memory format, 2-D and 3-D only), "sequential" (one call per lane), or
-            "auto", which is "channels_last" for 2-D and 3-D on a CPU and "grouped" elsewhere.
+            channels-last memory format, 2-D and 3-D only), "implicit_gemm" (an own kernel, 2-D on CUDA with
+            groups == 1, else "grouped"), "streams" (one call per lane on several CUDA streams),
+            "sequential" (one call per lane), or "auto", which is "channels_last" for 2-D and 3-D on a CPU
+            and "grouped" elsewhere.
 
     Returns:
         `[N, B, O, *spatial]`; for the folded strategies a view of `[B, N*O, *spatial]`, which the
         next convolution or batch norm folds back without a copy.
     """
     rank, kind = _spatial_rank("wide_conv", x, weight, strategy)
+    kind = _possible(kind, rank, x, groups)
+    if kind == "streams" and x.dim() == rank + 3:
+        from ..kernels.streams import streamed_conv
+
+        sizes = [_spatial(v, rank) for v in (stride, padding, dilation)]
+        return streamed_conv(x, weight, bias, *sizes, groups)
+    if kind == "implicit_gemm" and x.dim() == rank + 3 and not isinstance(padding, str):
+        from ..kernels.conv import lane_conv2d
+
+        return lane_conv2d(x, weight, bias, *(_spatial(v, rank) for v in (stride, padding, dilation)))
     options: dict[str, object] = {"stride": stride, "padding": padding, "dilation": dilation}
     return _wide("wide_conv", _CONV[rank], x, weight, bias, rank, kind, groups, options)
 
@@ -171,7 +208,7 @@ def shared_conv(
     """
     rank, kind = _spatial_rank("shared_conv", x, weight, strategy)
     n = check_lanes("shared_conv", weight=weight, bias=bias)
-    if groups != 1 or kind == "sequential":
+    if groups != 1 or kind in ("sequential", "streams", "implicit_gemm"):
         x = x.expand(n, *x.shape)
         return wide_conv(x, weight, bias, stride, padding, dilation, groups, kind)
     if x.dim() == rank + 1:
@@ -229,7 +266,7 @@ class WideConv1d(_WideConv):
     """N `nn.Conv1d` layers: `[N, B, C, L]`."""
 
     MEMBER = nn.Conv1d
-    STRATEGIES = ("grouped", "sequential")
+    STRATEGIES = ("grouped", "streams", "sequential")
     DIMS = (3, 4)
 
 
@@ -260,7 +297,7 @@ class _WideConvTranspose(WideModule):
         "dilation",
         "groups",
     )
-    STRATEGIES: ClassVar[tuple[str, ...]] = CONV_STRATEGIES
+    STRATEGIES: ClassVar[tuple[str, ...]] = TRANSPOSE_STRATEGIES
 
     weight: Tensor
     bias: Tensor | None
@@ -340,11 +377,12 @@ def conv_rule(
 ) -> Val:
     primitive = _WIDE_CONV[weight.rank - 2]
     x, single = _batched(b, x, weight)
-    strategy = b.choose(primitive, auto_strategy(weight.rank - 2, x.value))
+    rank = weight.rank - 2
+    strategy = b.choose(primitive, auto_strategy(rank, x.value), conv_choices(rank, x.value, groups))
     settings = [_spatial(v, weight.rank - 2) for v in (stride, padding, dilation)]
     if not x.wide and weight.wide and strategy != "sequential":
         b.strategy = "one convolution" if groups == 1 else strategy
-        out = b.call(shared_conv, x, weight, b.wide(bias), *settings, groups)
+        out = b.call(shared_conv, x, weight, b.wide(bias), *settings, groups, strategy)
     else:
         out = b.call(primitive.kernel, b.wide(x), b.wide(weight), b.wide(bias), *settings, groups, strategy)
     return b.call(torch.squeeze, out, 1) if single else out

@@ -9,12 +9,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import kernels
 from ..widen.builder import Builder, Val
 from ..widen.rules import ops, rule
 from ._lanes import check_lanes, per_lane, resolve
 from ._module import WideModule
 
-LINEAR_STRATEGIES = ("einsum", "sequential")
+LINEAR_STRATEGIES = ("einsum", "transposed", "tensor_core", "sequential")
+SHARED_STRATEGIES = ("one product", "einsum", "transposed", "sequential")
+
+
+def linear_choices(x: Tensor) -> tuple[str, ...]:
+    """The strategies that can run on `x`."""
+    return tuple(s for s in LINEAR_STRATEGIES if s != "tensor_core" or tensor_core_fits(x))
+
+
+def tensor_core_fits(x: Tensor) -> bool:
+    return x.is_cuda and kernels.can_run(x)
 
 
 def wide_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, strategy: str = "auto") -> Tensor:
@@ -24,37 +35,73 @@ def wide_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, strategy:
         x: `[N, *, I]`; `*` may be empty.
         weight: `[N, O, I]`.
         bias: `[N, O]` or None.
-        strategy: "einsum" (one batched product), "sequential" (one `F.linear` per lane), or "auto",
-            which is "einsum".
+        strategy: "einsum" (one batched product), "transposed" (the same with features first in memory, so
+            that no gradient of a weight has to be turned round), "tensor_core" (an own kernel on CUDA, fp32
+            accuracy from tensor cores; "einsum" elsewhere), "sequential" (one `F.linear` per lane), or
+            "auto", which is "einsum".
 
     Returns:
         `[N, *, O]`.
     """
-    n = check_lanes("wide_linear", x=x, weight=weight, bias=bias)
-    if resolve(strategy, LINEAR_STRATEGIES, auto="einsum", op="wide_linear") == "sequential":
-        lanes = zip(x.unbind(0), weight.unbind(0), per_lane(bias, n), strict=True)
-        return torch.stack([F.linear(x_, w_, b_) for x_, w_, b_ in lanes])
-
+    check_lanes("wide_linear", x=x, weight=weight, bias=bias)
+    product = _PRODUCTS[resolve(strategy, LINEAR_STRATEGIES, auto="einsum", op="wide_linear")]
+    if x.dim() == 3:
+        return product(x, weight, bias)
     x_NMI = x.unsqueeze(1) if x.dim() == 2 else x.flatten(1, -2)
-    if bias is None:
-        y_NMO = torch.bmm(x_NMI, weight.mT)
-    else:
-        y_NMO = torch.baddbmm(bias.unsqueeze(1), x_NMI, weight.mT)
-    return y_NMO.reshape(*x.shape[:-1], weight.shape[1])
+    return product(x_NMI, weight, bias).reshape(*x.shape[:-1], weight.shape[1])
 
 
-def shared_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`wide_linear` of an input that is the same for every lane, as ONE product with N*O outputs.
+def _einsum(x_NMI: Tensor, w_NOI: Tensor, b_NO: Tensor | None) -> Tensor:
+    if b_NO is None:
+        return torch.bmm(x_NMI, w_NOI.mT)
+    return torch.baddbmm(b_NO.unsqueeze(1), x_NMI, w_NOI.mT)
+
+
+def _transposed(x_NMI: Tensor, w_NOI: Tensor, b_NO: Tensor | None) -> Tensor:
+    if b_NO is None:
+        return torch.bmm(w_NOI, x_NMI.mT).mT
+    return torch.baddbmm(b_NO.unsqueeze(2), w_NOI, x_NMI.mT).mT
+
+
+def _tensor_core(x_NMI: Tensor, w_NOI: Tensor, b_NO: Tensor | None) -> Tensor:
+    if not tensor_core_fits(x_NMI):
+        return _einsum(x_NMI, w_NOI, b_NO)
+    from ..kernels.linear import lane_linear
+
+    return lane_linear(x_NMI, w_NOI, b_NO)
+
+
+def _sequential(x_NMI: Tensor, w_NOI: Tensor, b_NO: Tensor | None) -> Tensor:
+    lanes = zip(x_NMI.unbind(0), w_NOI.unbind(0), per_lane(b_NO, len(w_NOI)), strict=True)
+    return torch.stack([F.linear(x, w, b) for x, w, b in lanes])
+
+
+_PRODUCTS = {
+    "einsum": _einsum,
+    "transposed": _transposed,
+    "tensor_core": _tensor_core,
+    "sequential": _sequential,
+}
+
+
+def shared_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, strategy: str = "one product"
+) -> Tensor:
+    """`wide_linear` of an input that is the same for every lane.
 
     Args:
         x: `[*, I]`, no lane axis.
         weight: `[N, O, I]`.
         bias: `[N, O]` or None.
+        strategy: "one product" (ONE matrix product with N*O outputs), or one of `wide_linear`'s, which then
+            reads the input once per lane.
 
     Returns:
-        `[N, *, O]`, a view of the product `[*, N*O]`.
+        `[N, *, O]`; of one product a view of `[*, N*O]`.
     """
     n = check_lanes("shared_linear", weight=weight, bias=bias)
+    if strategy != "one product":
+        return wide_linear(x.expand(n, *x.shape), weight, bias, strategy)
     y = F.linear(x, weight.flatten(0, 1), None if bias is None else bias.flatten())
     return y.unflatten(-1, (n, weight.shape[1])).movedim(-2, 0)
 
@@ -80,8 +127,8 @@ class WideLinear(WideModule):
 def linear_rule(b: Builder, x: Val, weight: Val, bias: Val | None = None) -> Val:
     if not weight.wide and not (bias is not None and bias.wide):
         return b.call(F.linear, x, weight, bias)  # a shared layer: one product for all lanes
-    strategy = b.choose(WideLinear, "einsum")
-    if not x.wide and weight.wide and strategy == "einsum":
-        b.strategy = "one product"
-        return b.call(shared_linear, x, weight, b.wide(bias))
+    if not x.wide and weight.wide:
+        strategy = b.choose(WideLinear, "one product", SHARED_STRATEGIES)
+        return b.call(shared_linear, x, weight, b.wide(bias), strategy)
+    strategy = b.choose(WideLinear, "einsum", linear_choices(x.value))
     return b.call(WideLinear.kernel, b.wide(x), b.wide(weight), b.wide(bias), strategy)

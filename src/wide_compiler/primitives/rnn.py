@@ -16,11 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import kernels
 from ._lanes import check_lanes, resolve
 from ._module import WideModule
 from .linear import wide_linear
 
-RNN_STRATEGIES = ("batched", "sequential")
+RNN_STRATEGIES = ("batched", "persistent", "sequential")
 
 State = tuple[Tensor, ...]  # (h,) or (h, c); h is what a step puts out
 
@@ -128,7 +129,9 @@ def _layers(
     return layers
 
 
-def _run_layer(kind: _Kind, x: Tensor, state: State, w: _Weights, time: int) -> tuple[Tensor, State]:
+def _run_layer(
+    kind: _Kind, x: Tensor, state: State, w: _Weights, time: int, persistent: bool
+) -> tuple[Tensor, State]:
     """One layer over all time steps.
 
     Args:
@@ -142,6 +145,8 @@ def _run_layer(kind: _Kind, x: Tensor, state: State, w: _Weights, time: int) -> 
     if bias is not None and w.b_hh is not None and not kind.bias_in_step:
         bias = bias + w.b_hh
     gates_x = wide_linear(x, w.w_ih, bias)  # of all time steps at once
+    if persistent and _persistent_fits(kind, gates_x, w):
+        return _run_persistent(kind, gates_x, state, w, time)
     outputs = []
     # Time in front, once, so that what a step reads is contiguous. unbind, not gates_x[t]: the backward
     # of T selects would fill T tensors of the size of gates_x.
@@ -151,8 +156,41 @@ def _run_layer(kind: _Kind, x: Tensor, state: State, w: _Weights, time: int) -> 
     return torch.stack(outputs, time), state
 
 
+def _persistent_fits(kind: _Kind, gates_x: Tensor, w: _Weights) -> bool:
+    if kind.name not in ("wide_lstm", "wide_gru") or w.w_hr is not None or not gates_x.is_cuda:
+        return False
+    if not kernels.can_run(gates_x, w.w_hh):
+        return False
+    from ..kernels.rnn import fits
+
+    return fits(gates_x, w.w_hh.shape[-1])
+
+
+def _run_persistent(
+    kind: _Kind, gates_x: Tensor, state: State, w: _Weights, time: int
+) -> tuple[Tensor, State]:
+    """`_run_layer` from the gates on: all time steps in one kernel, which keeps the state on the chip."""
+    from ..kernels.rnn import lane_gru, lane_lstm
+
+    gates_NTB = gates_x if time == 1 else gates_x.transpose(1, 2)
+    if kind.states == 2:
+        y_NTB, cell = lane_lstm(gates_NTB, w.w_hh, *state)
+        last: State = (y_NTB[:, -1], cell)
+    else:
+        y_NTB = lane_gru(gates_NTB, w.w_hh, w.b_hh, *state)
+        last = (y_NTB[:, -1],)
+    return (y_NTB if time == 1 else y_NTB.transpose(1, 2)), last
+
+
 def _batched(
-    kind: _Kind, x: Tensor, state: State, layers: list[_Weights], directions: int, time: int, dropout: float
+    kind: _Kind,
+    x: Tensor,
+    state: State,
+    layers: list[_Weights],
+    directions: int,
+    time: int,
+    dropout: float,
+    persistent: bool,
 ) -> tuple[Tensor, State]:
     """All layers; x as in `_run_layer` with N lanes, state each `[N, K, B, H]`."""
     n = x.shape[0]
@@ -164,7 +202,7 @@ def _batched(
         if index and dropout > 0:
             x = F.dropout(x, dropout)
         both = x if directions == 1 else torch.cat([x, x.flip(time)])
-        y, last = _run_layer(kind, both, own, w, time)
+        y, last = _run_layer(kind, both, own, w, time, persistent)
         if directions == 2:
             ahead, back = y.chunk(2)
             y = torch.cat([ahead, back.flip(time)], -1)
@@ -228,7 +266,8 @@ def _wide_rnn(
         y, *final = (torch.stack(parts) for parts in zip(*results, strict=True))
         last: State = tuple(final)
     else:
-        y, last = _batched(kind, x, state, layers, directions, time, dropout if train else 0.0)
+        rate = dropout if train else 0.0
+        y, last = _batched(kind, x, state, layers, directions, time, rate, chosen == "persistent")
     if batched:
         return y, last
     return y.squeeze(3 - time), tuple(s.squeeze(2) for s in last)
@@ -256,8 +295,9 @@ def wide_lstm(
         num_layers, bidirectional, batch_first, dropout: of the member.
         has_biases: whether the list holds biases.
         train: whether to drop out between layers.
-        strategy: "batched" (one batched product per step for all lanes), "sequential" (torch's own
-            LSTM, lane by lane), or "auto", which is "batched".
+        strategy: "batched" (one batched product per step for all lanes), "persistent" (an own kernel on
+            CUDA for all steps at once, where the layer is narrow enough; else "batched"), "sequential"
+            (torch's own LSTM, lane by lane), or "auto", which is "batched".
 
     Returns:
         `(output, (h_n, c_n))` as `nn.LSTM` gives, with a lane axis in front.

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..widen.builder import Builder, Val
 from ..widen.rules import ops, rule
 from .linear import wide_linear
-from .rnn import WideGRU, WideLSTM, WideRNN
+from .rnn import RNN_STRATEGIES, WideGRU, WideLSTM, WideRNN
 
 
 def flat_lstm(*args):
@@ -17,12 +17,16 @@ def flat_lstm(*args):
     return output, h, c
 
 
+def _choices(x: Val) -> tuple[str, ...]:
+    return RNN_STRATEGIES if x.value.is_cuda else ("batched", "sequential")
+
+
 @rule(*ops("lstm.input"))
 def lstm_rule(
     b: Builder, x: Val, hx: list[Val], weights: list[Val], has_biases: bool, num_layers: int, dropout: float,
     train: bool, bidirectional: bool, batch_first: bool,
 ) -> Val:  # fmt: skip
-    strategy = b.choose(WideLSTM, "batched")
+    strategy = b.choose(WideLSTM, "batched", _choices(x))
     return b.call(
         flat_lstm,
         *(b.wide(x), tuple(b.wide(h) for h in hx), [b.wide(w) for w in weights], num_layers, bidirectional),
@@ -35,7 +39,7 @@ def _one_state_rule(primitive: Any, *extra: str):
         b: Builder, x: Val, hx: Val, weights: list[Val], has_biases: bool, num_layers: int, dropout: float,
         train: bool, bidirectional: bool, batch_first: bool,
     ) -> Val:  # fmt: skip
-        strategy = b.choose(primitive, "batched")
+        strategy = b.choose(primitive, "batched", _choices(x))
         return b.call(
             primitive.kernel,
             *(b.wide(x), b.wide(hx), [b.wide(w) for w in weights], num_layers, bidirectional, batch_first),

@@ -4,7 +4,7 @@ The probe is a few lanes (two, where there are two) with real numbers. A rule th
 result than the member's own op on each lane, is seen at its node, before anything depends on it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,19 @@ class LaneScalar:
     values: tuple[Any, ...]
 
 
+class Choice(str):
+    """A strategy that nobody has forced: the name of the one taken, and those it was taken from."""
+
+    primitive: str
+    choices: tuple[str, ...]
+
+    @classmethod
+    def of(cls, name: str, primitive: str, choices: tuple[str, ...]) -> "Choice":
+        choice = cls(name)
+        choice.primitive, choice.choices = primitive, choices
+        return choice
+
+
 class Builder:
     def __init__(self, graph: fx.Graph, lanes: int, feed: Callable[[str, str], fx.Node]):
         self.graph = graph
@@ -58,11 +71,19 @@ class Builder:
         self.random_sites = 0
         self.meta: dict[str, Any] = {}
 
-    def choose(self, primitive: type, auto: str) -> str:
-        """The strategy a rule should take: the user's, where this primitive has it, else `auto`."""
-        forced = self.strategies.get(primitive.__name__, self.strategies.get("*", auto))
-        self.strategy = forced if forced in primitive.STRATEGIES else auto  # type: ignore[attr-defined]
-        return self.strategy
+    def choose(self, primitive: Any, auto: str, choices: Sequence[str] | None = None) -> str:
+        """The strategy a rule should take: the user's, where this primitive has it, else `auto`.
+
+        In the second case it is a `Choice`, which tuning may replace by another of `choices` (by default: all
+        that the primitive has) once the lane graph can be timed.
+        """
+        name = primitive.__name__
+        forced = self.strategies.get(name, self.strategies.get("*"))
+        if forced in (choices or primitive.STRATEGIES):
+            self.strategy = str(forced)
+            return self.strategy
+        self.strategy = auto
+        return Choice.of(auto, name, tuple(choices or primitive.STRATEGIES))
 
     def random_site(self) -> int:
         """A number for each place that draws random numbers, so that seeded places draw differently."""
@@ -74,6 +95,11 @@ class Builder:
         value = function(*_values(args), **_values(kwargs))
         node = self.graph.call_function(function, _nodes(args), _nodes(kwargs))
         node.meta.update(self.meta)
+        if any(isinstance(arg, Choice) for arg in args):
+            # Sites of one kind and shape are tuned as one.
+            shapes = [tuple(a.shape) for a in vals_in(args) if is_tensor_val(a)]
+            node.meta["site"] = f"{function.__name__} {shapes}"
+            node.meta["rank"] = len(shapes[0])
         self.emitted.append(node)
         return Val(node, value, wide)
 

@@ -1,0 +1,37 @@
+"""Benchmarks: wide against the loop and against whoever claims to be faster, layer by layer and whole models.
+
+selection   names            -> workloads (workloads, primitive_cases)
+runner      workloads        -> rows: built, held against the loop, timed in turns
+ours, peers, training_peers, jax_peer: the candidates of a row
+report, document, plot: rows -> a table, a JSON file, a picture
+"""
+
+from .document import device_name, document, timestamped, write
+from .presets import PRESETS, Preset
+from .primitive_cases import PRIMITIVE_CASES
+from .rows import Row, crossover
+from .runner import Options, Point, measure, plan, run
+from .selection import choices, find
+from .workload import Workload
+from .workloads import MODELS
+
+__all__ = [
+    "MODELS",
+    "PRESETS",
+    "PRIMITIVE_CASES",
+    "Options",
+    "Point",
+    "Preset",
+    "Row",
+    "Workload",
+    "choices",
+    "crossover",
+    "device_name",
+    "document",
+    "find",
+    "measure",
+    "plan",
+    "run",
+    "timestamped",
+    "write",
+]

@@ -1,0 +1,75 @@
+"""What was measured, for programs: a JSON document that says on what, with what, when and how."""
+
+import json
+import math
+import os
+import platform
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import wide_compiler
+
+from .rows import Row, crossover, lines
+
+
+def device_name(device: torch.device) -> str:
+    """The GPU's name, or the processor's with the number of threads PyTorch uses."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"{_processor()}, {threads} thread{'s' * (threads != 1)}"
+
+
+def _processor() -> str:
+    try:
+        described = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        described = []
+    names = [line.partition(":")[2].strip() for line in described if line.startswith("model name")]
+    return (names or [platform.processor() or platform.machine()])[0]
+
+
+def document(
+    rows: Sequence[Row], device: torch.device, command: str, preset: str, complete: bool = True
+) -> dict[str, Any]:
+    """The measured rows with everything needed to understand and to repeat them."""
+    return {
+        "command": command,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": device_name(device),
+        "cores": os.cpu_count(),
+        "wide_compiler": wide_compiler.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "preset": preset,
+        "complete": complete,
+        "crossover": [
+            {"kind": kind, "name": name, "strategy": strategy, "n": crossover(line)}
+            for (kind, name, strategy), line in lines(rows).items()
+        ],
+        "rows": [row.as_dict() for row in rows],
+    }
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """As JSON proper: what is infinite or not a number becomes null."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(_finite(content), indent=1, allow_nan=False) + "\n")
+
+
+def timestamped(name: str) -> Path:
+    """`wide_benchmark_<name>_<timestamp>.json`."""
+    moment = datetime.now().strftime("%Y%m%d_%H%M%S")
+    return Path(f"wide_benchmark_{name.replace(':', '_')}_{moment}.json")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,65 @@
+"""The members as functions of their tensors, as `torch.func.vmap` takes them."""
+
+import copy
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+
+State = dict[str, Tensor]
+Then = Callable[[Any], Any]
+
+
+def as_it_is(output: Any) -> Any:
+    return output
+
+
+class Functional:
+    """`then` is applied to a member's output: a loss in training."""
+
+    def __init__(self, modules: list[nn.Module], x: Tensor, then: Then = as_it_is) -> None:
+        self.modules = modules
+        self.x = x
+        self.then = then
+        self.template = copy.deepcopy(modules[0]).to("meta")
+
+    def member(self, parameters: State, buffers: State, x: Tensor) -> Any:
+        """One member's output."""
+        return self.then(functional_call(self.template, (parameters, buffers), (x,)))
+
+    def lanes(self, parameters: State, buffers: State, x: Tensor) -> Any:
+        """All lanes' outputs `[N, ...]` of stacked tensors."""
+        return vmap(self.member, randomness="different")(parameters, buffers, x)
+
+    @cached_property
+    def compiled_member(self) -> Callable[..., Any]:
+        return torch.compile(self.member)
+
+    @cached_property
+    def compiled_lanes(self) -> Callable[..., Any]:
+        return torch.compile(self.lanes)
+
+    @cached_property
+    def states(self) -> list[tuple[State, State]]:
+        """Each member's own parameters and buffers."""
+        return [(dict(m.named_parameters()), dict(m.named_buffers())) for m in self.modules]
+
+    @cached_property
+    def stacked(self) -> tuple[State, State]:
+        """The lanes' parameters and buffers stacked; the parameters are leaves that learn."""
+        return stack_module_state(self.modules)  # type: ignore[return-value]
+
+    def each(self, compiled: bool) -> Callable[[], list[Any]]:
+        """A loop over the lanes that calls one function for all of them."""
+        function = self.compiled_member if compiled else self.member
+        lanes = [(*state, x) for state, x in zip(self.states, self.x.unbind(0), strict=True)]
+        return lambda: [function(*lane) for lane in lanes]
+
+    def together(self, compiled: bool) -> Callable[[], Any]:
+        """All lanes under vmap."""
+        function = self.compiled_lanes if compiled else self.lanes
+        parameters, buffers = self.stacked
+        return lambda: function(parameters, buffers, self.x)

@@ -1,0 +1,119 @@
+"""wide_compiler's own candidates: a wide model, or a wide layer with each of its strategies."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import wide_compiler
+
+from ..config import WideConfig
+from ..model import WideModel
+from ..primitives import WideModule
+from .compare import Results
+from .problem import Build, Candidate, Problem, inference
+from .rows import OURS
+from .training import Trainee, fused_adam, lane_losses, tensors_of
+
+
+def our_candidates(problem: Problem, compiled: bool, mode: str | None) -> dict[str, Build]:
+    """By name: one for a model, one for each strategy of a layer; through `torch.compile` in `mode` if so."""
+    primitive = problem.workload.primitive
+    if primitive is None:
+        config = WideConfig.fast() if compiled else WideConfig.default()
+        config = config.replace(compile_mode=mode) if compiled and mode else config
+        return {OURS: lambda: _model(problem, config)}
+    return {
+        f"{OURS}: {strategy}": lambda s=strategy: _layer(problem, primitive, s, compiled, mode)  # type: ignore[misc]
+        for strategy in primitive.STRATEGIES
+    }
+
+
+def _model(problem: Problem, config: WideConfig) -> Candidate:
+    wide = wide_compiler.compile(problem.members, problem.x[0], config=config)
+    x = problem.x
+    if not problem.train:
+        return inference(lambda: wide.stacked(x), lambda: strategies_of(wide))
+    optimizer = fused_adam(wide.parameters(), problem.cuda)
+    candidate = _trained(problem, wide, wide.stacked, optimizer, _train_step(wide, optimizer, x))
+    candidate.strategy = lambda: strategies_of(wide)
+    return candidate
+
+
+def _layer(
+    problem: Problem, primitive: type[WideModule], strategy: str, compiled: bool, mode: str | None
+) -> Candidate:
+    layer = primitive.from_modules(problem.members, strategy=strategy)
+    net: Callable[[Tensor], Any] = lambda x: problem.workload.call(layer, x)  # noqa: E731
+    if compiled:
+        net = torch.compile(net, mode=mode)
+    if not problem.train:
+        return inference(lambda: net(problem.x), lambda: strategy)
+    optimizer = fused_adam(layer.parameters(), problem.cuda)
+    step = _plain_step(net, optimizer, problem.x)
+    candidate = _trained(problem, layer, net, optimizer, step)
+    candidate.strategy = lambda: strategy
+    return candidate
+
+
+def _train_step(wide: WideModel, optimizer: torch.optim.Optimizer, x: Tensor) -> Callable[[], Tensor]:
+    try:
+        from wide_compiler.training import TrainStep  # type: ignore[import-not-found,unused-ignore]
+    except ModuleNotFoundError:
+        return _plain_step(wide.stacked, optimizer, x)
+    step = TrainStep(wide, optimizer, lane_losses, door="stacked")
+    return lambda: step(x)
+
+
+def _plain_step(
+    net: Callable[[Tensor], Any], optimizer: torch.optim.Optimizer, x: Tensor
+) -> Callable[[], Tensor]:
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        losses = lane_losses(net(x))
+        losses.sum().backward()
+        optimizer.step()
+        return losses
+
+    return step
+
+
+def _trained(
+    problem: Problem,
+    module: nn.Module,
+    net: Callable[[Tensor], Any],
+    optimizer: torch.optim.Optimizer,
+    step: Callable[[], Tensor],
+) -> Candidate:
+    """Besides the losses of the first steps, buffers and gradients of the very first are compared."""
+    trainee = Trainee(step, tensors_of(module), [optimizer])
+    names = [name for name, _ in problem.members[0].named_parameters()]
+
+    def results() -> Results:
+        found: dict[str, Sequence[Tensor]] = {"losses": [trainee.losses()]}
+        trainee.reset()
+        trainee.step()
+        buffers = dict(module.named_buffers())
+        for name, buffer in problem.members[0].named_buffers():
+            if buffers[name].dim() == buffer.dim() + 1:  # one that no lane writes has no lane axis
+                found[f"buffer {name}"] = [buffers[name].clone()]
+        trainee.reset()
+        parameters = [module.get_parameter(name) for name in names]
+        found["gradients"] = torch.autograd.grad(
+            lane_losses(net(problem.x)).sum(), parameters, allow_unused=True, materialize_grads=True
+        )
+        trainee.reset()
+        return found
+
+    return Candidate(step, results)
+
+
+def strategies_of(wide: WideModel) -> str:
+    """The strategies of a wide model's nodes, each once, in the order they run."""
+    explanation = wide.explain(measure=False)
+    if explanation.why:
+        return "loop"
+    found = dict.fromkeys(row.strategy for row in explanation.rows if row.strategy)
+    kept = [name for name in found if name != "wide"] or list(found)
+    return ", ".join([*kept, *["torch.compile"] * wide.config.compile])

@@ -1,0 +1,97 @@
+"""Problem: one workload with its lanes made, and Candidate: one way to run it."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .compare import Results
+from .workload import Call, Workload
+
+
+class Called(nn.Module):
+    """A member together with how it is called, for tools that want a module of one tensor."""
+
+    def __init__(self, member: nn.Module, call: Call) -> None:
+        super().__init__()
+        self.member = member
+        self.call = call
+
+    def forward(self, x: Tensor) -> Any:
+        return self.call(self.member, x)
+
+
+@dataclass
+class Problem:
+    """N members and an input `[N, B, ...]`: the same for all candidates."""
+
+    workload: Workload
+    n: int
+    batch: int
+    device: torch.device
+    train: bool
+    members: list[nn.Module]
+    x: Tensor
+
+    @classmethod
+    def of(cls, workload: Workload, n: int, batch: int, device: torch.device, train: bool) -> "Problem":
+        """Members and inputs follow from a fixed seed; PyTorch's own generator is left as it was."""
+        with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
+            torch.manual_seed(0)
+            training = train or workload.random
+            members = [workload.make().to(device).train(training) for _ in range(n)]
+            x = torch.stack([workload.inputs(batch, device) for _ in range(n)])
+        return cls(workload, n, batch, device, train, members, x)
+
+    @property
+    def cuda(self) -> bool:
+        return self.device.type == "cuda"
+
+    def called(self) -> list[nn.Module]:
+        """The members as modules of one tensor, whatever they want to be called with."""
+        return [Called(member, self.workload.call) for member in self.members]
+
+    def in_float64(self, lanes: int) -> "Problem":
+        """The first lanes of the same problem, in double precision."""
+        members = [copy.deepcopy(member).double() for member in self.members[:lanes]]
+        x = self.x[:lanes].double() if self.x.is_floating_point() else self.x[:lanes]
+        return replace(self, n=len(members), members=members, x=x)
+
+    @property
+    def tolerance(self) -> float:
+        return self.workload.train_tolerance if self.train else self.workload.tolerance
+
+
+@dataclass
+class Candidate:
+    """One way to run a problem.
+
+    Attributes:
+        call: what is timed.
+        results: what it computes, to be held against the loop's.
+        repeats: how often one `call` runs the problem.
+        strategy: says, once it has run, how it runs.
+    """
+
+    call: Callable[[], Any]
+    results: Callable[[], Results]
+    repeats: int = 1
+    strategy: Callable[[], str] = str
+
+
+Build = Callable[[], Candidate]
+
+
+def stacked(outputs: Tensor | Sequence[Tensor]) -> Tensor:
+    """`[N, ...]` of a list of N, or of what is stacked already; a copy that later calls do not overwrite."""
+    if isinstance(outputs, Tensor):
+        return outputs.detach().clone()
+    return torch.stack([output.detach() for output in outputs])
+
+
+def inference(call: Callable[[], Any], strategy: Callable[[], str] = str) -> Candidate:
+    """The candidate of a function that gives the outputs of all lanes."""
+    return Candidate(call, lambda: {"outputs": [stacked(call())]}, strategy=strategy)

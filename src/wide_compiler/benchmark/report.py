@@ -1,0 +1,119 @@
+"""What was measured, for people: a table, the peers, where wide begins to pay, and what went wrong."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from .rows import LOOP, OURS, Row, crossover, lines
+
+MODES = {"infer": "forward pass", "train": "training step (forward, backward, Adam)"}
+
+
+def best_first(rows: Sequence[Row], top: int | None) -> list[Row]:
+    """The `top` largest speed-ups, or all rows in the order they were measured."""
+    if top is None:
+        return list(rows)
+    return sorted(rows, key=lambda row: row.speedup or 0.0, reverse=True)[:top]
+
+
+def table(rows: Sequence[Row], device: str) -> Table:
+    """One line for each row: the loop, ours, and how they compare."""
+    mode = MODES[rows[0].mode] if rows else ""
+    result = Table(title=f"Milliseconds per {mode} of all N lanes, {device}", title_justify="left")
+    result.add_column("primitive" if all(row.kind == "primitive" for row in rows) else "model", no_wrap=True)
+    for column in ("N", "batch", "loop ms", "ours ms", "x loop"):
+        result.add_column(column, justify="right", no_wrap=True)
+    result.add_column("strategy")
+    with_peers = any(has_peers(row) for row in rows)
+    if with_peers:
+        result.add_column("best peer")
+        result.add_column("x peer", justify="right", no_wrap=True)
+    result.add_column("error", justify="right", no_wrap=True)
+    result.add_column("", no_wrap=True)
+    for row in rows:
+        cells = [row.name, str(row.n), str(row.batch), number(row.ms.get(LOOP)), number(row.ms.get(OURS))]
+        cells += [_ratio(row.speedup), row.strategy]
+        if with_peers:
+            cells += [row.best_peer or "–", _ratio(row.peer_ratio)]
+        cells += ["–" if row.error is None else f"{row.error:.0e}", verdict(row)]
+        result.add_row(*cells)
+    return result
+
+
+def has_peers(row: Row) -> bool:
+    return bool(row.failures or row.errors)
+
+
+def peer_table(rows: Sequence[Row]) -> Table | None:
+    """The time of every peer; None if none was asked for. Strategies of one layer share their peers."""
+    points = {(row.kind, row.name, row.n, row.batch): row for row in rows if has_peers(row)}
+    if not points:
+        return None
+    names = list(dict.fromkeys(name for row in points.values() for name in (*row.errors, *row.failures)))
+    result = Table(title="Peers, milliseconds", title_justify="left")
+    result.add_column("", no_wrap=True)
+    for column in ("N", LOOP, *names):
+        result.add_column(column, justify="right")
+    for row in points.values():
+        result.add_row(row.name, str(row.n), number(row.ms.get(LOOP)), *(_peer(row, name) for name in names))
+    return result
+
+
+def _peer(row: Row, name: str) -> str:
+    if name in row.failures:
+        return "[yellow]fails[/]"
+    if name not in row.errors:
+        return "–"
+    wrong = "" if row.errors[name] <= row.tolerance else f" [red]({row.errors[name]:.0e} off)[/]"
+    return number(row.ms.get(name)) + wrong
+
+
+def notes(rows: Sequence[Row]) -> Iterator[Text]:
+    """Whatever is wrong, could not run, or failed; each said once."""
+    said: dict[tuple[str, str, str, str], list[int]] = {}
+    for row in rows:
+        if not row.ok:
+            colour = "red" if row.wrong else "yellow"
+            said.setdefault((colour, row.name, row.strategy or OURS, row.why), []).append(row.n)
+        for peer, why in row.failures.items():
+            said.setdefault(("yellow", row.name, peer, why), []).append(row.n)
+    for (colour, name, who, why), lanes in said.items():
+        where = ", ".join(map(str, dict.fromkeys(lanes)))
+        yield Text(f"{name}, {who}, N={where}: ", colour) + Text(why)
+
+
+def crossovers(rows: Sequence[Row]) -> Iterator[str]:
+    """From which N on wide is faster than the loop, for everything measured at more than one N."""
+    for (_, name, strategy), line in lines(rows).items():
+        timed = sorted(row.n for row in line if row.speedup is not None)
+        if len(timed) < 2:
+            continue
+        first = crossover(line)
+        what = name if strategy == OURS else f"{name}, {strategy}"
+        if first is None:
+            yield f"{what}: not faster than the loop at N={timed[-1]}"
+        elif first == timed[0]:
+            yield f"{what}: faster than the loop at every N measured ({first} to {timed[-1]})"
+        else:
+            yield f"{what}: faster than the loop from N={first} on"
+
+
+def number(ms: float | None) -> str:
+    """Three digits that count."""
+    if ms is None:
+        return "–"
+    return f"{ms:.4f}" if ms < 0.1 else f"{ms:.3f}" if ms < 10 else f"{ms:.1f}"
+
+
+def _ratio(ratio: float | None) -> str:
+    if ratio is None:
+        return "–"
+    colour = "green" if ratio > 1 else "red"
+    return f"[{colour}]{ratio:.2f}x[/]" if ratio < 100 else f"[{colour}]{ratio:.0f}x[/]"
+
+
+def verdict(row: Row) -> str:
+    if row.ok:
+        return "[green]ok[/]"
+    return "[bold red]WRONG[/]" if row.wrong else "[yellow]cannot run[/]"

@@ -1,0 +1,103 @@
+"""Row: what was measured of one strategy at one number of lanes; and where wide begins to pay."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+LOOP = "loop"
+OURS = "ours"
+
+
+@dataclass
+class Row:
+    """One line of the table.
+
+    Attributes:
+        name: of the workload.
+        kind: "model" or "primitive".
+        n: lanes.
+        batch: of each lane.
+        mode: "infer" (a forward pass) or "train" (forward, backward, Adam).
+        device: as PyTorch calls it.
+        strategy: the primitive's strategy, or those a wide model has chosen.
+        ms: milliseconds for all lanes, by candidate: "loop", "ours", and the peers.
+        error: how far from the loop, relative to the largest number; None if it did not run.
+        loop_error: how far the loop itself is from the same in float64 (a few lanes of it).
+        ok: ran, and is within the tolerance.
+        why: what is not ok.
+        errors: the same as `error`, of every peer.
+        failures: of the peers that raised: type and first line of the error.
+        tolerance: the error that is allowed.
+        build_seconds: from the members to the first result.
+    """
+
+    name: str
+    kind: str
+    n: int
+    batch: int
+    mode: str
+    device: str
+    strategy: str
+    ms: dict[str, float] = field(default_factory=dict)
+    error: float | None = None
+    loop_error: float = 0.0
+    ok: bool = False
+    why: str = ""
+    errors: dict[str, float] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    tolerance: float = 0.0
+    build_seconds: float | None = None
+
+    @property
+    def ran(self) -> bool:
+        return OURS in self.ms
+
+    @property
+    def wrong(self) -> bool:
+        """Ran, but not as the loop does."""
+        return self.error is not None and not self.ok
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times faster than the eager loop."""
+        return self.ms[LOOP] / self.ms[OURS] if self.ran and LOOP in self.ms else None
+
+    @property
+    def best_peer(self) -> str | None:
+        """The fastest of the others, the loop included, whose result is right; None without peers."""
+        right = {
+            name: ms
+            for name, ms in self.ms.items()
+            if name != OURS and self.errors.get(name, 0.0) <= self.tolerance
+        }
+        return min(right, key=right.__getitem__) if len(self.ms) + len(self.failures) > 2 and right else None
+
+    @property
+    def peer_ratio(self) -> float | None:
+        """How many times faster than the best peer."""
+        return self.ms[self.best_peer] / self.ms[OURS] if self.ran and self.best_peer else None
+
+    def as_dict(self) -> dict[str, Any]:
+        extra = {"speedup": self.speedup, "best_peer": self.best_peer, "peer_ratio": self.peer_ratio}
+        return {**asdict(self), **extra}
+
+
+def crossover(rows: Iterable[Row]) -> int | None:
+    """The smallest N from which wide stays faster than the loop; None if it is slower at the largest."""
+    found = None
+    for row in sorted(rows, key=lambda row: row.n, reverse=True):
+        if row.speedup is None:
+            continue
+        if row.speedup <= 1:
+            break
+        found = row.n
+    return found
+
+
+def lines(rows: Iterable[Row]) -> dict[tuple[str, str, str], list[Row]]:
+    """The rows that differ in N alone: by kind, name and strategy (of a model: all of it)."""
+    found: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        strategy = row.strategy if row.kind == "primitive" else OURS
+        found.setdefault((row.kind, row.name, strategy), []).append(row)
+    return found

@@ -1,0 +1,179 @@
+"""Runs workloads: everything of a row is built, held against the loop, and timed in turns."""
+
+import gc
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..tuning.clock import interleaved
+from . import peers, training_peers
+from .compare import first_lanes, largest_error
+from .ours import our_candidates
+from .presets import PRESETS, Preset
+from .problem import Candidate, Problem
+from .rows import LOOP, OURS, Row
+from .workload import Workload
+
+# The loop's own error is found on so many lanes, and so many times that is still the same result.
+EXACT_LANES = 3
+NOISE_FACTOR = 10
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says; None is what the preset and the workload say."""
+
+    preset: Preset = PRESETS["full"]
+    lanes: Sequence[int] | None = None
+    batch: int | None = None
+    train: bool = False
+    compile: bool = False
+    compile_mode: str | None = None
+    peers: bool = False
+    device: torch.device = CPU
+    seconds: float | None = None
+
+    @property
+    def mode(self) -> str:
+        return "train" if self.train else "infer"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One workload at one number of lanes: a row for each strategy."""
+
+    workload: Workload
+    n: int
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{self.workload.name} N={self.n}"
+
+
+def trainable(workload: Workload) -> bool:
+    return any(True for _ in workload.make().parameters())
+
+
+def plan(workloads: Sequence[Workload], options: Options) -> list[Point]:
+    """What there is to measure. What has no parameters is not trained."""
+    return [
+        Point(workload, n, options.batch or options.preset.batch(workload))
+        for workload in workloads
+        if not options.train or trainable(workload)
+        for n in options.lanes or options.preset.lanes(workload)
+    ]
+
+
+def run(
+    points: Sequence[Point], options: Options, tell: Callable[[str], None] = lambda what: None
+) -> Iterator[Row]:
+    """The rows, as they are measured. `tell` hears what is being done."""
+    for point in points:
+        yield from measure(point, options, tell)
+        gc.collect()
+        if options.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def measure(point: Point, options: Options, tell: Callable[[str], None] = lambda what: None) -> list[Row]:
+    """The rows of one point: one for each strategy, all timed together with the loop and the peers."""
+    if options.compile or options.peers:
+        torch._dynamo.reset()  # else it counts the recompilations of all rows and gives up at some
+    tell(f"{point}: members")
+    with torch.set_grad_enabled(options.train):
+        problem = Problem.of(point.workload, point.n, point.batch, options.device, options.train)
+        found = _Measured(problem)
+        ours = our_candidates(problem, options.compile, options.compile_mode)
+        others = {}
+        if options.peers:
+            others = (training_peers.training_peers if options.train else peers.inference_peers)(problem)
+        found.start(training_peers.loop if options.train else peers.loop)
+        for name, build in {**ours, **others}.items():
+            tell(f"{point}: {name}")
+            found.add(name, build)
+        tell(f"{point}: timing")
+        seconds = options.preset.seconds if options.seconds is None else options.seconds
+        found.time(seconds)
+    return [found.row(name, options.mode, set(ours)) for name in ours]
+
+
+class _Measured:
+    """The candidates of one problem, their errors and their times."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.candidates: dict[str, Candidate] = {}
+        self.errors: dict[str, float] = {}
+        self.failures: dict[str, str] = {}
+        self.build_seconds: dict[str, float] = {}
+        self.ms: dict[str, float] = {}
+        self.loop_error = 0.0
+
+    def start(self, loop: Callable[[Problem], Candidate]) -> None:
+        """The loop, and how exact it is: where it rounds to TF32, that is all that others can be held to."""
+        self.candidates[LOOP] = loop(self.problem)
+        self.wanted = self.candidates[LOOP].results()
+        if not self.problem.workload.random:
+            exact = loop(self.problem.in_float64(EXACT_LANES)).results()
+            self.loop_error = largest_error(first_lanes(self.wanted, EXACT_LANES), exact)
+        self.tolerance = max(self.problem.tolerance, NOISE_FACTOR * self.loop_error)
+
+    def add(self, name: str, build: Callable[[], Candidate]) -> None:
+        """Whatever goes wrong with one candidate is noted, and the others go on."""
+        started = time.perf_counter()
+        try:
+            candidate = build()
+            results = candidate.results()
+            self.errors[name] = largest_error(results, self.wanted, self.problem.workload.random)
+            self.candidates[name] = candidate
+        except Exception as error:
+            self.failures[name] = described(error)
+        self.build_seconds[name] = time.perf_counter() - started
+
+    def time(self, seconds: float) -> None:
+        calls = {name: candidate.call for name, candidate in self.candidates.items()}
+        times = interleaved(calls, seconds * len(calls), self.problem.cuda)
+        self.ms = {name: 1e3 * t / self.candidates[name].repeats for name, t in times.items()}
+
+    def row(self, name: str, mode: str, ours: set[str]) -> Row:
+        problem, candidate = self.problem, self.candidates.get(name)
+        error = self.errors.get(name)
+        ok = error is not None and error <= self.tolerance
+        strategy = candidate.strategy() if candidate else name.removeprefix(OURS).removeprefix(": ")
+        return Row(
+            name=problem.workload.name,
+            kind=problem.workload.kind,
+            n=problem.n,
+            batch=problem.batch,
+            mode=mode,
+            device=str(problem.device),
+            strategy=strategy,
+            ms={OURS if k == name else k: v for k, v in self.ms.items() if k == name or k not in ours},
+            error=error,
+            loop_error=self.loop_error,
+            ok=ok,
+            why=self._why(name, ok),
+            errors={k: v for k, v in self.errors.items() if k not in ours},
+            failures={k: v for k, v in self.failures.items() if k not in ours},
+            tolerance=self.tolerance,
+            build_seconds=self.build_seconds.get(name),
+        )
+
+    def _why(self, name: str, ok: bool) -> str:
+        if ok:
+            return ""
+        if name in self.failures:
+            return self.failures[name]
+        error = self.errors[name]
+        far = f"{error:.1e} of the largest number" if math.isfinite(error) else "another shape, or not finite"
+        return f"differs from the loop: {far}, allowed {self.tolerance:.0e}"
+
+
+def described(error: BaseException) -> str:
+    """Type and first line."""
+    first = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

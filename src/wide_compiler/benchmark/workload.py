@@ -1,0 +1,67 @@
+"""Workload: what is measured: a model or a layer, an input for it, and numbers of lanes to look at."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..primitives import WideModule
+
+InputMaker = Callable[[int, torch.device], Tensor]
+Call = Callable[[nn.Module, Tensor], Any]
+
+
+def plain_call(module: nn.Module, x: Tensor) -> Any:
+    return module(x)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One architecture to run N times.
+
+    Attributes:
+        name: as on the command line.
+        about: one line for the list.
+        make: a member with fresh weights.
+        inputs: one member's input of a batch size, on a device.
+        n: the number of lanes to quote.
+        batch: the batch size to quote.
+        sweep: the numbers of lanes of the full preset.
+        few: those of the quick preset.
+        tolerance: how far from the loop a result may be, relative to the loop's largest number. Where the
+            loop itself is less exact than that (TF32), its own error counts instead.
+        train_tolerance: the same of the first steps of training.
+        primitive: the wide layer whose strategies are measured; None for a whole model.
+        call: how a member, or the wide layer, is run on its input.
+        random: zeroes elements at random: run in training mode, compared where neither side drew a zero.
+    """
+
+    name: str
+    about: str
+    make: Callable[[], nn.Module]
+    inputs: InputMaker
+    n: int
+    batch: int
+    sweep: Sequence[int]
+    few: Sequence[int]
+    tolerance: float = 1e-4
+    train_tolerance: float = 1e-3
+    primitive: type[WideModule] | None = None
+    call: Call = plain_call
+    random: bool = False
+
+    @property
+    def kind(self) -> str:
+        return "model" if self.primitive is None else "primitive"
+
+
+def floats(*shape: int) -> InputMaker:
+    """Normal numbers `[batch, *shape]`."""
+    return lambda batch, device: torch.randn(batch, *shape, device=device)
+
+
+def token_ids(vocabulary: int, *shape: int) -> InputMaker:
+    """Whole numbers below `vocabulary`, `[batch, *shape]`."""
+    return lambda batch, device: torch.randint(0, vocabulary, (batch, *shape), device=device)

@@ -1,0 +1,130 @@
+"""`wide_compiler benchmark`: its options. What it does with them is in benchmark_run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ..config import COMPILE_MODES
+
+# Written out, because the presets' own module would have to import PyTorch to be asked.
+PRESET_NAMES = ("quick", "full", "ci")
+PICTURES = (".png", ".pdf", ".svg")
+
+
+def _one_of(choices: tuple[str, ...], option: str, value: str | None) -> None:
+    if value is not None and value not in choices:
+        raise typer.BadParameter(f"unknown {value!r}; choose one of {', '.join(choices)}", param_hint=option)
+
+
+def parse_lanes(given: list[str] | None) -> list[int] | None:
+    """`-n 4 -n 16` and `-n 4,16` are the same."""
+    if not given:
+        return None
+    lanes = []
+    for part in ",".join(given).split(","):
+        if not part.strip().isdecimal() or int(part) < 1:
+            raise typer.BadParameter(
+                f"{part!r} is no number of lanes; write -n 16 or -n 4,16,64", param_hint="-n"
+            )
+        lanes.append(int(part))
+    return list(dict.fromkeys(lanes))
+
+
+def benchmark_command(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="A primitive (linear, conv2d, attention ...), a model (mlp, resblock, gpt ...), "
+            "'all' for all primitives, 'models' for all models. Without a name: what there is.",
+            show_default=False,
+        ),
+    ] = None,
+    preset: Annotated[
+        str,
+        typer.Option(
+            "--preset",
+            "-p",
+            metavar="|".join(PRESET_NAMES),
+            help="How much: a few numbers of lanes, the whole sweep, or the least that shows it runs.",
+        ),
+    ] = "full",
+    top: Annotated[
+        int | None, typer.Option("--top", "-t", min=1, help="Show the N largest speed-ups.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    save: Annotated[
+        bool, typer.Option("--save", "-s", help="Write wide_benchmark_<name>_<timestamp>.json here.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", dir_okay=False, help="Write the results as JSON here.")
+    ] = None,
+    lanes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--n", "-n", metavar="N", help="Lanes, instead of the preset's: -n 4 -n 16, or -n 4,16."
+        ),
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option("--batch", "-b", min=1, help="Batch size of each lane.")
+    ] = None,
+    compile: Annotated[
+        bool, typer.Option("--compile", "-c", help="Ours with WideConfig.fast(), layers with torch.compile.")
+    ] = False,
+    compile_mode: Annotated[
+        str | None,
+        typer.Option(
+            "--compile-mode", metavar="MODE", help=f"The same in one mode: {', '.join(COMPILE_MODES)}."
+        ),
+    ] = None,
+    train: Annotated[bool, typer.Option("--train", help="A training step: forward, backward, Adam.")] = False,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", metavar="DEVICE", help="cpu, cuda or cuda:1; by default the GPU, if any."),
+    ] = None,
+    peers: Annotated[
+        bool,
+        typer.Option("--peers", help="Also a compiled loop, torch.func.vmap, CUDA graphs, and JAX."),
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot", metavar="FILE", dir_okay=False, help="Draw speed-up against N: .png, .pdf, .svg."
+        ),
+    ] = None,
+) -> None:
+    """Measure wide against the loop, for one layer with all its strategies or for a whole model.
+
+    Every result is held against the loop's before it is timed, and everything of a row is timed in turns.
+    Exit code 1 if any result differs. Ctrl-C shows what has been measured so far.
+
+    **Examples**
+
+    ```
+    wide_compiler benchmark
+    wide_compiler benchmark attention -p quick
+    wide_compiler benchmark mlp -n 4,100,1000 --peers --plot mlp.png
+    wide_compiler benchmark all -q -s
+    wide_compiler benchmark -n 100 -c
+    ```
+    """
+    _one_of(PRESET_NAMES, "--preset", preset)
+    _one_of(COMPILE_MODES, "--compile-mode", compile_mode)
+    counts = parse_lanes(lanes)
+    if plot is not None and plot.suffix.lower() not in PICTURES:
+        raise typer.BadParameter(f"{plot} should end in {', '.join(PICTURES)}", param_hint="--plot")
+    from . import benchmark_run as bench
+
+    if name is None and not (counts or batch or compile or compile_mode or train or peers):
+        bench.listing(Console())
+        return
+    name = name or "mlp"
+    where = bench.known_device(device)
+    options = bench.options(
+        preset, counts, batch, train, compile or compile_mode is not None, compile_mode, peers, where
+    )
+    files = bench.Files(name, save, output, plot)
+    code = bench.run(Console(), bench.known(name, train), options, files, top, quiet)
+    if code:
+        raise typer.Exit(code)

@@ -1,0 +1,13 @@
+"""Own GPU kernels over lanes, in Triton. Their modules are imported where they are used: they need triton."""
+
+import torch
+from torch import Tensor
+
+from ._triton import available, precision, supports
+
+__all__ = ["available", "can_run", "precision", "supports"]
+
+
+def can_run(*tensors: Tensor) -> bool:
+    """Whether the kernels take these tensors here and now. Under autocast torch's own ops cast, these do not."""
+    return available() and supports(*tensors) and not torch.is_autocast_enabled(tensors[0].device.type)

@@ -1,0 +1,238 @@
+"""2-D convolutions of N lanes as one implicit matrix product in Triton, with bias and relu inside it.
+
+A grouped convolution gives every group a sliver of a kernel made for many channels; here each lane is a
+product of its own: rows M are the output pixels of the batch, columns the output channels O, and the sum
+runs over (c, kh, kw). Import this module only after `_triton.available()`: it needs triton.
+
+Shapes: N lanes, B batch, C in-channels, O out-channels, H x W the input, OH x OW the output, M = B*OH*OW.
+What comes out lies in memory as `[B, OH, OW, N, O]`: channels-last of the folded `[B, N*O, OH, OW]`, which
+the layers that fold their lanes read without a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ._triton import interpreting, next_pow2, on_device, precision, supports
+from .conv_backward import lane_conv2d_dw, lane_conv2d_dx, lanes_inside, packed
+from .streams import Ints, per_axis, plain_padding
+
+ACTIVATIONS = ("none", "relu")
+
+# (BM, BN, BK, FLAT, warps, stages); the autotuner times those that `_prune` leaves.
+BLOCKS = (
+    (128, 64, 32, False, 4, 3),
+    (128, 128, 32, False, 8, 3),
+    (256, 64, 32, False, 8, 3),
+    (64, 64, 32, False, 4, 4),
+    (64, 32, 64, False, 4, 3),
+    (32, 32, 64, False, 4, 3),
+    (128, 64, 32, True, 4, 3),
+    (128, 32, 32, True, 4, 3),
+    (256, 32, 32, True, 8, 3),
+    (64, 64, 32, True, 4, 3),
+    (64, 32, 64, True, 4, 3),
+    (32, 32, 64, True, 4, 4),
+)
+CONFIGS = [
+    triton.Config({"BM": bm, "BN": bn, "BK": bk, "FLAT": flat}, num_warps=warps, num_stages=stages)
+    for bm, bn, bk, flat, warps, stages in BLOCKS
+]
+if interpreting():
+    CONFIGS = [triton.Config({"BM": 64, "BN": 32, "BK": 32, "FLAT": True})]  # one: no GPU to time them on
+
+
+def _prune(configs: list[triton.Config], named: dict, **meta) -> list[triton.Config]:
+    """Drop blocks much larger than the product, and slivers of a large one: neither can win."""
+    rows, columns, channels = max(named["M_KEY"], 32), max(next_pow2(named["O"]), 32), named["C"]
+    kept = []
+    for config in configs:
+        block = config.kwargs
+        fits_in = block["BM"] <= rows and block["BN"] <= columns and block["BM"] * 8 >= min(rows, 512)
+        # Few channels would leave most of a block along c empty; many may go either way.
+        order = channels < 16 or meta["PACKED"] if block["FLAT"] else channels >= 16
+        if fits_in and order:
+            kept.append(config)
+    return kept or configs[-1:]
+
+
+@triton.autotune(
+    configs=CONFIGS,
+    key=["N", "M_KEY", "C", "O", "KH", "KW", "SH", "x_c", "PACKED", "PRECISION"],
+    prune_configs_by={"early_config_prune": _prune},
+)
+@triton.jit(do_not_specialize=["M_KEY"])
+def _conv_kernel(
+    x, w, bias, y,
+    N, M, C, O, H, W, OH, OW,
+    x_n, x_b, x_c, x_h, x_w,
+    w_n, w_o, w_c, w_h, w_w,
+    bias_n, bias_o,
+    M_KEY,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
+    PACKED: tl.constexpr, HAS_BIAS: tl.constexpr, RELU: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, FLAT: tl.constexpr,
+):  # fmt: skip
+    """One block of pixels x channels of one lane.
+
+    FLAT walks k = (c, kh, kw) in the weight's own order; otherwise a step is one (kh, kw) and a block of c.
+    """
+    TAPS: tl.constexpr = KH * KW
+    lane = tl.program_id(1).to(tl.int64)
+    tiles_o = tl.cdiv(O, BN)
+    m = tl.program_id(0) // tiles_o * BM + tl.arange(0, BM)
+    o = tl.program_id(0) % tiles_o * BN + tl.arange(0, BN)
+    in_m = m < M
+    in_o = o < O
+    h = m // OW % OH * SH - PH  # of the window's first row, which may lie in the padding
+    v = m % OW * SW - PW
+    x_m = x + lane * x_n + (m // (OW * OH) * x_b + h * x_h + v * x_w)
+    w_base = w + lane * w_n + o * w_o
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    if FLAT:
+        for k0 in range(0, C * TAPS, BK):
+            k = k0 + tl.arange(0, BK)
+            in_k = k < C * TAPS
+            c = k // TAPS
+            kh = k % TAPS // KW
+            kw = k % KW
+            ok = in_m[:, None] & in_k[None, :]
+            if PH > 0 or PW > 0:
+                row = h[:, None] + (kh * DH)[None, :]
+                col = v[:, None] + (kw * DW)[None, :]
+                ok &= (row >= 0) & (row < H) & (col >= 0) & (col < W)
+            a = tl.load(x_m[:, None] + (c * x_c + kh * DH * x_h + kw * DW * x_w)[None, :], mask=ok, other=0.0)
+            w_k = k if PACKED else c * w_c + kh * w_h + kw * w_w
+            b = tl.load(w_base[None, :] + w_k[:, None], mask=in_k[:, None] & in_o[None, :], other=0.0)
+            acc = tl.dot(a, b, acc, input_precision=PRECISION)
+    else:
+        # One loop, so that loads are prefetched across taps; taps innermost, for the weight's cache lines.
+        for step in range(tl.cdiv(C, BK) * TAPS):
+            c = step // TAPS * BK + tl.arange(0, BK)
+            kh = step % TAPS // KW
+            kw = step % KW
+            in_c = c < C
+            ok = in_m
+            if PH > 0 or PW > 0:
+                row = h + kh * DH
+                col = v + kw * DW
+                ok &= (row >= 0) & (row < H) & (col >= 0) & (col < W)
+            a_ptrs = (x_m + (kh * DH * x_h + kw * DW * x_w))[:, None] + (c * x_c)[None, :]
+            a = tl.load(a_ptrs, mask=ok[:, None] & in_c[None, :], other=0.0)
+            b_ptrs = (w_base + (kh * w_h + kw * w_w))[None, :] + (c * w_c)[:, None]
+            b = tl.load(b_ptrs, mask=in_c[:, None] & in_o[None, :], other=0.0)
+            acc = tl.dot(a, b, acc, input_precision=PRECISION)
+
+    if HAS_BIAS:
+        acc += tl.load(bias + lane * bias_n + o * bias_o, mask=in_o, other=0.0).to(tl.float32)[None, :]
+    if RELU:
+        acc = tl.where(acc < 0.0, 0.0, acc)  # not maximum: a NaN stays a NaN, as in torch
+    y_ptrs = y + lane * O + (m * (N * O))[:, None] + o[None, :]
+    tl.store(y_ptrs, acc.to(y.dtype.element_ty), mask=in_m[:, None] & in_o[None, :])
+
+
+def _empty_output(x: Tensor, weight: Tensor, stride, padding, dilation) -> Tensor:
+    """The output `[N, B, O, OH, OW]`, unfilled, in the memory order the module's docstring names."""
+    pads = zip(x.shape[3:], weight.shape[3:], stride, padding, dilation, strict=True)
+    OH, OW = ((size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in pads)
+    return x.new_empty(x.shape[1], OH, OW, x.shape[0], weight.shape[1]).permute(3, 0, 4, 1, 2)
+
+
+@torch.library.custom_op("wide_compiler::lane_conv2d", mutates_args=())
+def _lane_conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    activation: str,
+) -> Tensor:
+    y = _empty_output(x, weight, stride, padding, dilation)
+    (N, B, O, OH, OW), (C, H, W), (KH, KW) = y.shape, x.shape[2:], weight.shape[3:]
+    if y.numel() == 0:
+        return y
+    M = B * OH * OW
+    weight = packed(weight, 2, M)
+    strides = (*x.stride(), *weight.stride(), *((0, 0) if bias is None else bias.stride()))
+    with on_device(x):
+        _conv_kernel[lambda meta: (triton.cdiv(M, meta["BM"]) * triton.cdiv(O, meta["BN"]), N)](
+            x, weight, x if bias is None else bias, y, N, M, C, O, H, W, OH, OW, *strides,
+            next_pow2(M),  # a batch of another size reuses the blocks found for a similar one
+            KH, KW, *stride, *padding, *dilation,
+            PACKED=weight.stride()[2:] == (KH * KW, KW, 1),
+            HAS_BIAS=bias is not None, RELU=activation == "relu",
+            PRECISION=precision("conv") if x.dtype == torch.float32 else "tf32",
+        )  # fmt: skip
+    return y
+
+
+@_lane_conv2d.register_fake
+def _(x, weight, bias, stride, padding, dilation, activation):
+    return _empty_output(x, weight, stride, padding, dilation)
+
+
+def _setup(ctx, inputs, output):
+    x, weight, _, *ctx.geometry, ctx.activation = inputs
+    ctx.save_for_backward(x, weight, output if ctx.activation == "relu" else None)
+
+
+def _backward(ctx, dy):
+    x, weight, y = ctx.saved_tensors
+    if ctx.activation == "relu":
+        dy = torch.ops.aten.threshold_backward(dy, y, 0)
+    need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
+    return (
+        lane_conv2d_dx(dy, weight, x.shape[3:], *ctx.geometry) if need_x else None,
+        lane_conv2d_dw(dy, x, weight.shape[3:], *ctx.geometry) if need_weight else None,
+        dy.sum((1, 3, 4)) if need_bias else None,
+        *[None] * 4,
+    )
+
+
+_lane_conv2d.register_autograd(_backward, setup_context=_setup)
+
+
+def fits(x: Tensor, weight: Tensor, groups: int = 1) -> bool:
+    """Whether `lane_conv2d` takes x `[N, B, C, H, W]` and weight `[N, O, C, kh, kw]` of a member's groups."""
+    return (
+        groups == 1
+        and x.dim() == weight.dim() == 5
+        and supports(x, weight)
+        and not torch.is_autocast_enabled(x.device.type)  # torch's own op casts its inputs, this one does not
+        and lanes_inside(x, weight)
+    )
+
+
+def lane_conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Ints = 1,
+    padding: Ints | str = 0,
+    dilation: Ints = 1,
+    activation: str = "none",
+) -> Tensor:
+    """`y[n] = activation(conv2d(x[n], weight[n], bias[n]))` for every lane n, as one kernel.
+
+    Args:
+        x: `[N, B, C, H, W]`, any strides; an input shared by all lanes comes expanded.
+        weight: `[N, O, C, kh, kw]`, any strides.
+        bias: `[N, O]` or None.
+        stride, padding, dilation: of the member, as in `F.conv2d`.
+        activation: "none" or "relu".
+
+    Returns:
+        `[N, B, O, OH, OW]`, in memory `[B, OH, OW, N, O]`.
+    """
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"lane_conv2d: unknown activation {activation!r}; choose one of {ACTIVATIONS}")
+    stride, dilation = per_axis(stride, 2), per_axis(dilation, 2)
+    x, padding = plain_padding(x, weight.shape[3:], padding, dilation)
+    return _lane_conv2d(x, weight, bias, stride, padding, dilation, activation)

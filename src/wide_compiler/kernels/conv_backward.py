@@ -1,0 +1,333 @@
+"""The gradients of `lane_conv2d`: of its input (dx) and of its weight (dw), one Triton kernel each.
+
+Shapes as in `conv`; dy is the gradient of the output, `[N, B, O, OH, OW]` of any strides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ._triton import interpreting, next_pow2, on_device, precision
+
+PROGRAMS = 4 * 132  # enough of them to keep every multiprocessor of an H200 busy
+ROWS = 256  # the fewest rows worth a program of their own
+PACK_ROWS = 2048  # so many rows read the weight that a copy in the order they read it in pays
+
+
+def _configs(blocks: Sequence[tuple]) -> list[triton.Config]:
+    """Of (BM, BN, BK, FLAT, warps, stages)."""
+    if interpreting():
+        blocks = ((64, 32, 32, True, 4, 1),)  # one: there is no GPU to time them on
+    return [
+        triton.Config({"BM": bm, "BN": bn, "BK": bk, "FLAT": flat}, num_warps=warps, num_stages=stages)
+        for bm, bn, bk, flat, warps, stages in blocks
+    ]
+
+
+def _prune_dx(configs: list[triton.Config], named: dict, **meta) -> list[triton.Config]:
+    rows, columns = max(named["M_KEY"], 32), max(next_pow2(named["C"]), 32)
+    kept = []
+    for config in configs:
+        block = config.kwargs
+        fits_in = block["BM"] <= rows and block["BN"] <= columns and block["BM"] * 8 >= min(rows, 512)
+        if fits_in and (block["FLAT"] or named["O"] >= 16):
+            kept.append(config)
+    return kept or configs[-1:]
+
+
+def _prune_dw(configs: list[triton.Config], named: dict, **meta) -> list[triton.Config]:
+    """Here BM is the block of o, BN that of (c, kh, kw) or of c, BK that of the rows summed over."""
+    rows, columns = max(next_pow2(named["O"]), 32), max(next_pow2(named["C"]), 32)
+    kept = [
+        c
+        for c in configs
+        if c.kwargs["BM"] <= rows and (c.kwargs["FLAT"] or (named["C"] >= 16 and c.kwargs["BN"] <= columns))
+    ]
+    return kept or configs[-1:]
+
+
+@triton.autotune(
+    configs=_configs(
+        (
+            (128, 64, 32, False, 4, 3),
+            (128, 128, 32, False, 8, 3),
+            (128, 32, 32, False, 4, 3),
+            (64, 64, 32, False, 4, 4),
+            (64, 32, 64, False, 4, 3),
+            (32, 32, 64, False, 4, 3),
+            (128, 64, 32, True, 4, 3),
+            (64, 64, 32, True, 4, 3),
+            (32, 32, 64, True, 4, 3),
+        )
+    ),
+    key=["N", "M_KEY", "C", "O", "KH", "KW", "SH", "y_o", "PRECISION"],
+    prune_configs_by={"early_config_prune": _prune_dx},
+)
+@triton.jit(do_not_specialize=["M_KEY"])
+def _dx_kernel(
+    dy, w, dx,
+    N, B, C, O, H, W, OH, OW,
+    y_n, y_b, y_o, y_h, y_w,
+    w_n, w_o, w_c, w_h, w_w,
+    M_KEY,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, FLAT: tl.constexpr,
+):  # fmt: skip
+    """One block of input pixels x channels of one lane; the sum runs over (o, kh, kw).
+
+    A pixel h meets kh only where h + PH - kh * DH is a multiple of the stride. So a program takes pixels
+    of one remainder (its phase), and of the kernel only the taps that meet them: none is computed in vain.
+    Where the stride is not 1, the dilation must be.
+    """
+    lane = tl.program_id(1).to(tl.int64)
+    phase_h = tl.program_id(2) // SW
+    phase_w = tl.program_id(2) % SW
+    rows_h = tl.cdiv(H - phase_h, SH)
+    rows_w = tl.cdiv(W - phase_w, SW)
+    first_h = (phase_h + PH) % SH  # the first kh of this phase; every SH-th follows
+    first_w = (phase_w + PW) % SW
+    taps_w = tl.cdiv(KW - first_w, SW)
+    taps = tl.cdiv(KH - first_h, SH) * taps_w
+
+    tiles_c = tl.cdiv(C, BN)
+    m = tl.program_id(0) // tiles_c * BM + tl.arange(0, BM)
+    c = tl.program_id(0) % tiles_c * BN + tl.arange(0, BN)
+    in_m = m < B * rows_h * rows_w
+    in_c = c < C
+    # At least 1: a phase past the end of a small image has no pixels.
+    b = m // tl.maximum(rows_h * rows_w, 1)
+    h = m // tl.maximum(rows_w, 1) % tl.maximum(rows_h, 1) * SH + phase_h
+    v = m % tl.maximum(rows_w, 1) * SW + phase_w
+    # h + PH and kh have the same remainder, so their quotients' difference is the quotient: oh.
+    oh = (h + PH) // SH
+    ow = (v + PW) // SW
+    y_m = dy + lane * y_n + (b * y_b + oh * y_h + ow * y_w)
+    w_base = w + lane * w_n + c * w_c
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    if FLAT:
+        for k0 in range(0, O * taps, BK):
+            k = k0 + tl.arange(0, BK)
+            in_k = k < O * taps
+            o = k // taps
+            kh = first_h + k % taps // taps_w * SH
+            kw = first_w + k % taps_w * SW
+            back_h = kh * DH // SH
+            back_w = kw * DW // SW
+            row = oh[:, None] - back_h[None, :]
+            col = ow[:, None] - back_w[None, :]
+            ok = in_m[:, None] & in_k[None, :] & (row >= 0) & (row < OH) & (col >= 0) & (col < OW)
+            a = tl.load(y_m[:, None] + (o * y_o - back_h * y_h - back_w * y_w)[None, :], mask=ok, other=0.0)
+            b_ptrs = w_base[None, :] + (o * w_o + kh * w_h + kw * w_w)[:, None]
+            w_tile = tl.load(b_ptrs, mask=in_k[:, None] & in_c[None, :], other=0.0)
+            acc = tl.dot(a, w_tile, acc, input_precision=PRECISION)
+    else:
+        for step in range(tl.cdiv(O, BK) * taps):
+            o = step // taps * BK + tl.arange(0, BK)
+            kh = first_h + step % taps // taps_w * SH
+            kw = first_w + step % taps_w * SW
+            back_h = kh * DH // SH
+            back_w = kw * DW // SW
+            row = oh - back_h
+            col = ow - back_w
+            ok = in_m & (row >= 0) & (row < OH) & (col >= 0) & (col < OW)
+            a_ptrs = (y_m - (back_h * y_h + back_w * y_w))[:, None] + (o * y_o)[None, :]
+            a = tl.load(a_ptrs, mask=ok[:, None] & (o < O)[None, :], other=0.0)
+            b_ptrs = (w_base + (kh * w_h + kw * w_w))[None, :] + (o * w_o)[:, None]
+            w_tile = tl.load(b_ptrs, mask=(o < O)[:, None] & in_c[None, :], other=0.0)
+            acc = tl.dot(a, w_tile, acc, input_precision=PRECISION)
+    pixel = (b * H + h) * W + v
+    dx_ptrs = dx + lane * C + (pixel * (N * C))[:, None] + c[None, :]
+    tl.store(dx_ptrs, acc.to(dx.dtype.element_ty), mask=in_m[:, None] & in_c[None, :])
+
+
+@triton.autotune(
+    configs=_configs(
+        (
+            (64, 64, 32, False, 4, 3),
+            (64, 64, 32, False, 2, 3),  # two warps cannot take wgmma, which wants both operands transposed
+            (64, 32, 32, False, 2, 4),
+            (32, 64, 32, False, 4, 4),
+            (128, 64, 32, False, 4, 3),
+            (32, 32, 64, False, 4, 3),
+            (64, 64, 32, True, 4, 3),
+            (32, 64, 32, True, 4, 4),
+            (32, 32, 64, True, 4, 3),
+        )
+    ),
+    key=["N", "M_KEY", "C", "O", "KH", "KW", "SH", "y_o", "x_c", "PRECISION", "ATOMIC"],
+    prune_configs_by={"early_config_prune": _prune_dw},
+    reset_to_zero=["dw"],
+)
+@triton.jit(do_not_specialize=["M_KEY"])
+def _dw_kernel(
+    dy, x, dw,
+    N, M, C, O, H, W, OH, OW,
+    y_n, y_b, y_o, y_h, y_w,
+    x_n, x_b, x_c, x_h, x_w,
+    M_KEY,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
+    PRECISION: tl.constexpr, ATOMIC: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, FLAT: tl.constexpr,
+):  # fmt: skip
+    """One block of o x k of one lane, k = (c, kh, kw); axis 2 of the grid shares out the rows summed over.
+
+    FLAT blocks run along k; otherwise a block is one (kh, kw) and some c.
+    """
+    TAPS: tl.constexpr = KH * KW
+    lane = tl.program_id(1).to(tl.int64)
+    tiles_o = tl.cdiv(O, BM)
+    o = tl.program_id(0) % tiles_o * BM + tl.arange(0, BM)
+    tile_k = tl.program_id(0) // tiles_o
+    if FLAT:
+        k = tile_k * BN + tl.arange(0, BN)
+        c = k // TAPS
+        tap = k % TAPS
+    else:
+        c = tile_k // TAPS * BN + tl.arange(0, BN)
+        tap = tile_k % TAPS  # a scalar: the masks below then are one-dimensional
+        k = c * TAPS + tap
+    in_k = c < C
+    in_o = o < O
+    down = tap // KW * DH
+    right = tap % KW * DW
+    y_o_ptrs = dy + lane * y_n + o * y_o
+    x_k_ptrs = x + lane * x_n + (c * x_c + down * x_h + right * x_w)
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    share = tl.cdiv(tl.cdiv(M, BK), tl.num_programs(2)) * BK
+    start = tl.program_id(2) * share
+    for m0 in range(start, tl.minimum(start + share, M), BK):
+        m = m0 + tl.arange(0, BK)
+        in_m = m < M
+        b = m // (OW * OH)
+        oh = m // OW % OH
+        ow = m % OW
+        h = oh * SH - PH
+        v = ow * SW - PW
+        y_tile = tl.load(
+            y_o_ptrs[:, None] + (b * y_b + oh * y_h + ow * y_w)[None, :],
+            mask=in_o[:, None] & in_m[None, :],
+            other=0.0,
+        )
+        if FLAT:
+            row = h[:, None] + down[None, :]
+            col = v[:, None] + right[None, :]
+            ok = in_m[:, None] & (row >= 0) & (row < H) & (col >= 0) & (col < W)
+        else:
+            row = h + down
+            col = v + right
+            ok = (in_m & (row >= 0) & (row < H) & (col >= 0) & (col < W))[:, None]
+        x_ptrs = x_k_ptrs[None, :] + (b * x_b + h * x_h + v * x_w)[:, None]
+        x_tile = tl.load(x_ptrs, mask=ok & in_k[None, :], other=0.0)
+        acc = tl.dot(y_tile, x_tile, acc, input_precision=PRECISION)
+    dw_ptrs = dw + lane * O * (C * TAPS) + (o * (C * TAPS))[:, None] + k[None, :]
+    if ATOMIC:
+        tl.atomic_add(dw_ptrs, acc, mask=in_o[:, None] & in_k[None, :], sem="relaxed")
+    else:
+        tl.store(dw_ptrs, acc, mask=in_o[:, None] & in_k[None, :])
+
+
+def lanes_inside(*tensors: Tensor) -> bool:
+    """Whether every element lies within reach of the kernels' int32 offsets."""
+    spans = (
+        sum((size - 1) * abs(step) for size, step in zip(t.shape, t.stride(), strict=True)) for t in tensors
+    )
+    return all(span < 2**31 for span in spans)
+
+
+def packed(weight: Tensor, axis: int, rows: int) -> Tensor:
+    """The weight with `axis`, the one summed over, innermost in memory: loads of 16 bytes, not 4.
+
+    As it is where it is read too seldom for that.
+    """
+    if rows < PACK_ROWS or weight.shape[axis] < 16 or weight.stride(axis) == 1:
+        return weight
+    return weight.movedim(axis, -1).contiguous().movedim(-1, axis)
+
+
+def _empty_input(dy: Tensor, weight: Tensor, size: Sequence[int]) -> Tensor:
+    """`[N, B, C, H, W]`, unfilled, in memory `[B, H, W, N, C]`."""
+    return dy.new_empty(dy.shape[1], *size, dy.shape[0], weight.shape[2]).permute(3, 0, 4, 1, 2)
+
+
+@torch.library.custom_op("wide_compiler::lane_conv2d_dx", mutates_args=())
+def lane_conv2d_dx(
+    dy: Tensor,
+    weight: Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> Tensor:
+    """The gradient of an input of spatial `size`: `[N, B, C, H, W]`, in memory `[B, H, W, N, C]`."""
+    dx = _empty_input(dy, weight, size)
+    if dx.numel() == 0 or dy.numel() == 0:
+        return dx.zero_()
+    if any(s > 1 and d > 1 for s, d in zip(stride, dilation, strict=True)):
+        # Rare: spread dy out with zeros between, and the stride is 1.
+        spread = [(length - 1) * s + 1 for length, s in zip(dy.shape[3:], stride, strict=True)]
+        wider = dy.new_zeros(*dy.shape[:3], *spread)
+        wider[..., :: stride[0], :: stride[1]] = dy
+        dy, stride = wider, (1, 1)
+    (N, B, O, OH, OW), C, (H, W) = dy.shape, weight.shape[2], size
+    phases = stride[0] * stride[1]
+    M = B * triton.cdiv(H, stride[0]) * triton.cdiv(W, stride[1])
+    weight = packed(weight, 1, M)
+    with on_device(dy):
+        _dx_kernel[lambda meta: (triton.cdiv(M, meta["BM"]) * triton.cdiv(C, meta["BN"]), N, phases)](
+            dy, weight, dx, N, B, C, O, H, W, OH, OW, *dy.stride(), *weight.stride(), next_pow2(M),
+            *weight.shape[3:], *stride, *padding, *dilation,
+            PRECISION=precision("conv") if dy.dtype == torch.float32 else "tf32",
+        )  # fmt: skip
+    return dx
+
+
+@lane_conv2d_dx.register_fake
+def _(dy, weight, size, stride, padding, dilation):
+    return _empty_input(dy, weight, size)
+
+
+@torch.library.custom_op("wide_compiler::lane_conv2d_dw", mutates_args=())
+def lane_conv2d_dw(
+    dy: Tensor,
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> Tensor:
+    """The gradient of a weight of spatial size `kernel`: `[N, O, C, kh, kw]`, contiguous."""
+    (N, B, O, OH, OW), (C, H, W), (KH, KW) = dy.shape, x.shape[2:], kernel
+    M, K = B * OH * OW, C * KH * KW
+    if N * M * O * K == 0:
+        return x.new_zeros(N, O, C, KH, KW)
+    programs = N * triton.cdiv(O, 64) * triton.cdiv(K, 64)
+    shares = max(min(triton.cdiv(PROGRAMS, programs), triton.cdiv(M, ROWS)), 1)
+    if torch.are_deterministic_algorithms_enabled():
+        shares = 1  # the order of atomic sums is not fixed
+    make = torch.zeros if shares > 1 else torch.empty
+    dw = make(N, O, C, KH, KW, dtype=torch.float32, device=x.device)
+
+    def grid(meta: dict) -> tuple[int, int, int]:
+        columns = triton.cdiv(K, meta["BN"]) if meta["FLAT"] else triton.cdiv(C, meta["BN"]) * KH * KW
+        return triton.cdiv(O, meta["BM"]) * columns, N, shares
+
+    with on_device(x):
+        _dw_kernel[grid](
+            dy, x, dw, N, M, C, O, H, W, OH, OW, *dy.stride(), *x.stride(), next_pow2(M),
+            KH, KW, *stride, *padding, *dilation,
+            PRECISION=precision("conv") if x.dtype == torch.float32 else "tf32", ATOMIC=shares > 1,
+        )  # fmt: skip
+    return dw.to(x.dtype)
+
+
+@lane_conv2d_dw.register_fake
+def _(dy, x, kernel, stride, padding, dilation):
+    return x.new_empty(x.shape[0], dy.shape[2], x.shape[2], *kernel)

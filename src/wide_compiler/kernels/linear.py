@@ -1,0 +1,264 @@
+"""Linear layers of N lanes as one Triton product, with bias and activation inside it.
+
+float32 runs on tensor cores at float32 accuracy ("tf32x3"), which cuBLAS does not do: that is the gain.
+Import this module only after `_triton.available()`: it needs triton.
+
+Shapes: N lanes, M rows, K the summed axis, I in-features, O out-features.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ._triton import interpreting, next_pow2, on_device, precision
+
+ACTIVATIONS = {
+    "none": lambda x: x,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "silu": F.silu,
+}
+
+# (BM, BN, BK, warps, stages); the autotuner times those that `_prune` leaves.
+BLOCKS = (
+    (128, 128, 32, 8, 3),
+    (128, 64, 32, 4, 3),
+    (64, 64, 32, 4, 4),
+    (128, 128, 32, 4, 3),
+    (64, 128, 32, 4, 3),
+    (128, 256, 32, 8, 3),
+    (64, 64, 64, 4, 3),
+    (32, 64, 64, 4, 3),
+    (32, 128, 32, 4, 3),
+    (16, 64, 64, 4, 3),
+    (128, 128, 64, 8, 3),  # 16 bits only, as the next: twice the elements fit
+    (128, 256, 64, 8, 3),
+)
+CONFIGS = [
+    triton.Config({"BM": bm, "BN": bn, "BK": bk}, num_warps=warps, num_stages=stages)
+    for bm, bn, bk, warps, stages in BLOCKS
+]
+SMALLEST = [c for c in CONFIGS if c.kwargs["BM"] == 16]
+if interpreting():
+    CONFIGS = [triton.Config({"BM": 32, "BN": 32, "BK": 16})]  # one: there is no GPU to time them on
+
+
+def _prune(configs: list[triton.Config], named: dict, PRECISION: str, **_) -> list[triton.Config]:
+    """Drop blocks much larger than the product, slivers of a large one, and those that overflow registers."""
+    rows, cols = max(named["M_KEY"], 16), max(named["O_KEY"], 64)
+    half = named["a"].element_size() == 2
+
+    def keep(bm: int, bn: int, bk: int, warps: int) -> bool:
+        if PRECISION == "tf32x3" and bm * bn > 64 * 32 * warps:
+            return False  # its three products spill with more than 64 sums per thread
+        if bm * bn >= 128 * 128 and bk > 32 and not half:
+            return False
+        return bm <= rows and bn <= cols and bm * 8 >= min(rows, 512)
+
+    return [c for c in configs if keep(*c.kwargs.values(), c.num_warps)] or SMALLEST
+
+
+@triton.jit
+def tanh(x):
+    """By hand: libdevice's is not in the interpreter. The series keeps small x exact to rounding."""
+    e = tl.exp(-2.0 * tl.abs(x))
+    far = (1.0 - e) / (1.0 + e)
+    s = x * x
+    near = x * (1.0 + s * (-0.3333333333 + s * (0.1333333333 - s * 0.0539682540)))
+    return tl.where(tl.abs(x) < 0.2, near, tl.where(x < 0.0, -far, far))
+
+
+@triton.jit
+def activate(x, ACT: tl.constexpr):
+    """The activation of a float32 tile."""
+    if ACT == "relu":
+        x = tl.where(x < 0.0, 0.0, x)  # not maximum: a NaN stays a NaN, as in torch
+    elif ACT == "gelu":
+        x = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    elif ACT == "gelu_tanh":
+        x = x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    elif ACT == "tanh":
+        x = tanh(x)
+    elif ACT == "sigmoid":
+        x = tl.sigmoid(x)
+    elif ACT == "silu":
+        x = x * tl.sigmoid(x)
+    else:
+        tl.static_assert(ACT == "none", "unknown activation")
+    return x
+
+
+@triton.autotune(
+    configs=CONFIGS,
+    key=["N_KEY", "M_KEY", "O_KEY", "K_KEY", "PRECISION", "A_ROWS", "B_ROWS"],
+    prune_configs_by={"early_config_prune": _prune},
+)
+@triton.heuristics({"EVEN_K": lambda args: args["K"] % args["BK"] == 0})
+@triton.jit(do_not_specialize=["N_KEY", "M_KEY", "O_KEY", "K_KEY"])
+def _matmul_kernel(
+    a, b, bias, c,
+    M, O, K,
+    a_n, a_m, a_k,
+    b_n, b_k, b_o,
+    bias_n, bias_o,
+    c_n,
+    N_KEY, M_KEY, O_KEY, K_KEY,
+    A_ROWS: tl.constexpr, B_ROWS: tl.constexpr,
+    HAS_BIAS: tl.constexpr, ACT: tl.constexpr, PRECISION: tl.constexpr, EVEN_K: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """One block of c[n] = act(a[n] @ b[n] + bias[n]); c is contiguous [N, M, O]."""
+    tiles_m = tl.cdiv(M, BM)
+    tiles_o = tl.cdiv(O, BN)
+    pid = tl.program_id(0)
+    n = (pid // (tiles_m * tiles_o)).to(tl.int64)
+    pid = pid % (tiles_m * tiles_o)
+    # Groups of 8 row blocks walk the columns together, so that their blocks of a and b meet in L2.
+    first = pid // (8 * tiles_o) * 8
+    rows = min(tiles_m - first, 8)
+    pid = pid % (8 * tiles_o)
+    m0 = ((first + pid % rows) * BM).to(tl.int64)
+    o0 = ((pid // rows) * BN).to(tl.int64)
+
+    m = tl.arange(0, BM)
+    o = tl.arange(0, BN)
+    k = tl.arange(0, BK)
+    in_m = m < M - m0
+    in_o = o < O - o0
+    # int64 only up to the block's corner; inside a block int32 offsets are enough.
+    a_ptrs = a + n * a_n + m0 * a_m + (m[:, None] * a_m + k[None, :] * a_k)
+    b_ptrs = b + n * b_n + o0 * b_o + (k[:, None] * b_k + o[None, :] * b_o)
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    for k0 in range(0, K, BK):
+        if EVEN_K:
+            a_tile = tl.load(a_ptrs, mask=in_m[:, None], other=0.0)
+            b_tile = tl.load(b_ptrs, mask=in_o[None, :], other=0.0)
+        else:
+            a_tile = tl.load(a_ptrs, mask=in_m[:, None] & (k[None, :] < K - k0), other=0.0)
+            b_tile = tl.load(b_ptrs, mask=(k[:, None] < K - k0) & in_o[None, :], other=0.0)
+        acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION)
+        a_ptrs += BK * a_k
+        b_ptrs += BK * b_k
+
+    if HAS_BIAS:
+        acc += tl.load(bias + n * bias_n + (o0 + o) * bias_o, mask=in_o, other=0.0).to(tl.float32)[None, :]
+    acc = activate(acc, ACT)
+    c_ptrs = c + n * c_n + m0 * O + o0 + (m[:, None] * O + o[None, :])
+    tl.store(c_ptrs, acc.to(c.dtype.element_ty), mask=in_m[:, None] & in_o[None, :])
+
+
+def matmul(a: Tensor, b: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
+    """`act(a[n] @ b[n] + bias[n])` for every lane n, outside of autograd.
+
+    Args:
+        a: `[N, M, K]`, any strides.
+        b: `[N, K, O]`, any strides.
+        bias: `[N, O]` or None.
+        activation: one of `ACTIVATIONS`.
+
+    Returns:
+        `[N, M, O]`, contiguous, of a's dtype.
+    """
+    (N, M, K), O = a.shape, b.shape[2]
+    c = a.new_empty(N, M, O)
+    if c.numel() == 0:
+        return c
+    strides = (*a.stride(), *b.stride(), *((0, 0) if bias is None else bias.stride()), c.stride(0))
+    # Powers of two: a batch of another size then reuses the block size found for a similar one.
+    keys = [next_pow2(size) for size in (N, M, O, K)]
+    with on_device(a):
+        _matmul_kernel[lambda meta: (N * triton.cdiv(M, meta["BM"]) * triton.cdiv(O, meta["BN"]),)](
+            a, b, a if bias is None else bias, c, M, O, K, *strides, *keys,
+            A_ROWS=a.stride(2) == 1, B_ROWS=b.stride(2) == 1,
+            HAS_BIAS=bias is not None, ACT=activation,
+            PRECISION=precision("matmul") if a.dtype == torch.float32 else "tf32",
+        )  # fmt: skip
+    return c
+
+
+@torch.library.custom_op("wide_compiler::lane_matmul", mutates_args=())
+def lane_matmul(a: Tensor, b: Tensor) -> Tensor:
+    """`a[n] @ b[n]` for every lane n: `[N, M, K]` x `[N, K, O]` -> `[N, M, O]`, any strides."""
+    return matmul(a, b)
+
+
+@lane_matmul.register_fake
+def _(a, b):
+    return a.new_empty(a.shape[0], a.shape[1], b.shape[2])
+
+
+def _matmul_backward(ctx, dc):
+    a, b = ctx.saved_tensors
+    need_a, need_b = ctx.needs_input_grad
+    return lane_matmul(dc, b.mT) if need_a else None, lane_matmul(a.mT, dc) if need_b else None
+
+
+lane_matmul.register_autograd(
+    _matmul_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs)
+)
+
+
+@torch.library.custom_op("wide_compiler::lane_linear", mutates_args=())
+def _lane_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    return matmul(x, weight.mT, bias, activation)
+
+
+@_lane_linear.register_fake
+def _(x, weight, bias, activation):
+    return x.new_empty(x.shape[0], x.shape[1], weight.shape[1])
+
+
+def _linear_setup(ctx, inputs, output):
+    x, weight, _, activation = inputs
+    ctx.activation = activation
+    ctx.save_for_backward(x, weight, output if activation == "relu" else None)
+
+
+def _linear_backward(ctx, dz):
+    x, weight, y = ctx.saved_tensors
+    if ctx.activation == "relu":
+        dz = torch.ops.aten.threshold_backward(dz, y, 0)
+    elif ctx.activation != "none":
+        raise NotImplementedError(f"lane_linear: no gradient through a fused {ctx.activation!r}")
+    need_x, need_weight, need_bias, _ = ctx.needs_input_grad
+    return (
+        lane_matmul(dz, weight) if need_x else None,
+        lane_matmul(dz.mT, x) if need_weight else None,
+        dz.sum(1) if need_bias else None,
+        None,
+    )
+
+
+_lane_linear.register_autograd(_linear_backward, setup_context=_linear_setup)
+
+
+def lane_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
+    """`y[n] = activation(x[n] @ weight[n].T + bias[n])` for every lane n, as one kernel.
+
+    A gradient through other activations than "none" and "relu" needs the value before them, so they
+    then run as an op of their own.
+
+    Args:
+        x: `[N, *, I]`; `*` may be empty.
+        weight: `[N, O, I]`.
+        bias: `[N, O]` or None.
+        activation: one of `ACTIVATIONS`.
+
+    Returns:
+        `[N, *, O]`.
+    """
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"lane_linear: unknown activation {activation!r}; choose one of {list(ACTIVATIONS)}")
+    given = (x, weight) if bias is None else (x, weight, bias)
+    grad = torch.is_grad_enabled() and any(t.requires_grad for t in given)
+    fused = activation if activation in ("none", "relu") or not grad else "none"
+    x_NMI = x.unsqueeze(1) if x.dim() == 2 else x.flatten(1, -2)
+    y_NMO = _lane_linear(x_NMI, weight, bias, fused).reshape(*x.shape[:-1], weight.shape[1])
+    return y_NMO if fused == activation else ACTIVATIONS[activation](y_NMO)

@@ -1,0 +1,95 @@
+"""A plan says how a call shall run; a workshop builds what it says."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..capture import Captured
+from ..config import WideConfig
+from ..widen import LaneGraph
+from .sites import channels_last_weights, sites, with_strategies
+from .ways import Chunks, MemberLoop, Way, Whole
+
+CHUNKS = "chunks of "
+
+
+@dataclass
+class Plan:
+    """All lanes at once, in chunks, or one by one; the strategies that differ from the lane graph's own; and
+    whether torch.compile has a part in it. Plain enough to be kept on disk."""
+
+    way: str = "wide"  # 'wide', 'chunks of 8' or 'loop'
+    taken: dict[str, str] = field(default_factory=dict)  # by site
+    compiled: bool = False
+
+    @classmethod
+    def read(cls, answer: Any) -> "Plan":
+        """From what a store kept; raises on anything that is no plan."""
+        plan = cls(str(answer["way"]), dict(answer["taken"]), bool(answer["compiled"]))
+        if plan.way not in ("wide", "loop"):
+            int(plan.way.removeprefix(CHUNKS))
+        return plan
+
+    def __str__(self) -> str:
+        parts = [self.way, *(f"{site} as {strategy}" for site, strategy in self.taken.items())]
+        return ", ".join([*parts, "compiled"] if self.compiled else parts)
+
+
+@dataclass
+class Built:
+    """A plan ready to run."""
+
+    way: Way
+    graph: LaneGraph
+    channels_last: list[int]  # arguments that run faster with channels last in memory
+
+
+class Workshop:
+    def __init__(self, captured: Captured, graph: LaneGraph, n: int, config: WideConfig, cuda: bool):
+        self.captured, self.graph, self.n = captured, graph, n
+        self.config, self.cuda = config, cuda
+
+    def build(self, plan: Plan) -> Built:
+        """Raises KeyError or ValueError for a plan that this graph cannot run by."""
+        graph = with_strategies(self.graph, plan.taken) if plan.taken else self.graph
+        if plan.way == "loop":
+            loop = MemberLoop(self.captured, graph, self.n)
+            if plan.compiled:
+                loop.runner = self._compile(loop.module)
+            return Built(loop, graph, [])
+        runner = self._compile(graph.module) if plan.compiled else graph.module.forward
+        wanting = channels_last_weights(graph) if self.cuda else set()
+        places = [i for i, (kind, key) in enumerate(graph.feeds) if kind == "state" and key in wanting]
+        if plan.way == "wide":
+            return Built(Whole(runner), graph, places)
+        return Built(Chunks(graph, runner, self.n, int(plan.way.removeprefix(CHUNKS))), graph, places)
+
+    def alternatives(self) -> list[Plan]:
+        """Every strategy that differs from the lane graph's own, alone."""
+        return [
+            Plan(taken={site: strategy})
+            for site, choice in sites(self.graph, self.cuda).items()
+            for strategy in choice.choices
+            if strategy != choice
+        ]
+
+    def chunkings(self) -> list[Plan]:
+        sizes = {-(-self.n // parts) for parts in (2, 4, 8, 16) if self.n // parts >= 2}
+        return [Plan(f"{CHUNKS}{size}") for size in sorted(sizes, reverse=True)]
+
+    def _compile(self, module: torch.nn.Module) -> Any:
+        mode = self.config.compile_mode
+        if self.cuda:  # recorded by `Replay`, which knows that weights stay where they are
+            own = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
+            mode = own.get(mode, mode)
+        # Every shape has a program of its own, so nothing is left dynamic.
+        return torch.compile(
+            module, mode=None if mode == "default" else mode, backend=self.config.backend, dynamic=False
+        )
+
+
+def channels_last(weight: Tensor) -> Tensor:
+    """The same numbers with the channels (axis 2 of `[N, O, C, *kernel]`) last in memory."""
+    return weight.movedim(2, -1).contiguous().movedim(-1, 2)

@@ -1,0 +1,65 @@
+"""Routes: from the look of a call straight to what runs it.
+
+Finding a program looks at every argument's structure and costs more than a small model takes to run; calls
+with plain tensors that look alike take the route that the first of them has found.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .binding import Binding
+from .choice import Chooser
+from .program import Call, WideProgram
+
+# More shapes than this, and the first ones are unlikely to come back.
+MAX_ROUTES = 512
+
+
+class Route:
+    """One program, its arguments' sources, and the way it runs."""
+
+    def __init__(self, model: Any, program: WideProgram, call: Call):
+        self.model, self.program = model, program
+        self.binding = Binding(program.graph, model)
+        gradients = torch.is_grad_enabled() and any(
+            t.requires_grad for t in (*call.tensors, *model.tensors().values())
+        )
+        if gradients not in program.tuned:
+            if program.runs_members:
+                model.skeletons.set_training(model.own_training())
+            arguments = self.binding(call.tensors, model.seeds.peek())
+            program.tuned[gradients] = Chooser(program, model.n, model.config, arguments, gradients).choose()
+        self.tuned = program.tuned[gradients]
+        for position in self.tuned.channels_last:
+            model.put_channels_last(program.graph.feeds[position][1])
+        self.way = self.tuned.run
+
+    def __call__(self, tensors: Sequence[Tensor], rng: Tensor | None) -> Any:
+        self.model.programs.latest, self.program.latest = self.program, self.tuned
+        if self.program.runs_members:
+            self.model.skeletons.set_training(self.model.own_training())
+        return self.program.run_way(self.way, self.binding(tensors, rng))
+
+
+class Routes:
+    """Routes by the look of a call."""
+
+    def __init__(self) -> None:
+        self.by_look: dict[Any, Route] = {}
+        self.get = self.by_look.get
+
+    def keep(self, key: Any, route: Route) -> None:
+        if len(self.by_look) >= MAX_ROUTES:
+            self.by_look.clear()
+        self.by_look[key] = route
+
+    def clear(self) -> None:
+        self.by_look.clear()
+
+
+def looks(args: tuple[Any, ...]) -> list[Any]:
+    """How arguments look; what is no plain tensor looks like nothing that has a route."""
+    return [(x.shape, x.dtype, x.device, x.requires_grad) if type(x) is Tensor else object() for x in args]

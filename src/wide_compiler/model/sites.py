@@ -1,0 +1,68 @@
+"""The places of a lane graph where one of several strategies was taken, and the graph with others taken."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch import fx
+
+from ..primitives.chain import find_chains, fuse_chains
+from ..widen import LaneGraph
+from ..widen.builder import Choice
+
+# Not one place but many: all layers of a small MLP in one kernel.
+CHAINS = "chains of linear layers"
+
+
+def sites(graph: LaneGraph, cuda: bool = False) -> dict[str, Choice]:
+    """Each kind of site (op and shapes) -> what is taken there, and what could be."""
+    found: dict[str, Choice] = {}
+    for node in graph.module.graph.nodes:
+        if "site" in node.meta:
+            found[node.meta["site"]] = next(a for a in node.args if isinstance(a, Choice))
+    if cuda and find_chains(graph.module.graph):
+        found[CHAINS] = Choice.of("apart", CHAINS, ("apart", "fused"))
+    return found
+
+
+def with_strategies(graph: LaneGraph, taken: Mapping[str, str]) -> LaneGraph:
+    """The same lane graph with another strategy at some kinds of site. Raises KeyError for one it has not."""
+    known = sites(graph, cuda=True)
+    for site, strategy in taken.items():
+        if strategy not in known[site].choices:
+            raise KeyError(f"{site} cannot run as {strategy!r}")
+    copied = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    strategies: dict[str, str] = {}
+    for node in graph.module.graph.nodes:
+        new = env[node] = copied.node_copy(node, lambda n: env[n])
+        own = taken.get(node.meta.get("site", ""))
+        if own is not None:
+            new.args = tuple(
+                Choice.of(own, a.primitive, a.choices) if isinstance(a, Choice) else a for a in new.args
+            )
+            strategies[node.name] = own
+    if taken.get(CHAINS) == "fused":
+        for links in find_chains(copied):
+            strategies |= {node.name: "chain" for link in links for node in (link[0], link[2])}
+        fuse_chains(copied)
+    rows = [
+        replace(row, strategy=next((strategies[n] for n in row.nodes if n in strategies), row.strategy))
+        for row in graph.rows
+    ]
+    return replace(graph, module=fx.GraphModule(graph.module, copied), rows=rows)
+
+
+def channels_last_weights(graph: LaneGraph) -> set[str]:
+    """The states that are weights of convolutions which want channels last in memory, and of no other."""
+    wanting: set[fx.Node] = set()
+    for node in graph.module.graph.nodes:
+        if any(isinstance(a, Choice) and a in ("channels_last", "implicit_gemm") for a in node.args):
+            weight = node.args[1]
+            if isinstance(weight, fx.Node) and len(weight.users) == 1:
+                wanting.add(weight)
+    placeholders = [node for node in graph.module.graph.nodes if node.op == "placeholder"]
+    return {
+        key
+        for node, (kind, key) in zip(placeholders, graph.feeds, strict=True)
+        if kind == "state" and key in graph.wide_states and node in wanting
+    }

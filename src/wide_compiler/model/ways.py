@@ -1,0 +1,148 @@
+"""The ways to run a lane graph's call: all lanes at once, some at a time, or one after another.
+
+A way takes the lane graph's arguments, in the order of its placeholders, and gives its outputs.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from ..capture import Captured
+from ..capture.aliases import written_roots
+from ..widen import MEMBERS, LaneGraph
+from ..widen.per_lane import give_back
+
+Arguments = list[Any]
+Outputs = Sequence[Any]
+Runner = Callable[..., Outputs]
+
+
+class Whole:
+    """All lanes at once."""
+
+    name = "wide"
+
+    def __init__(self, runner: Runner):
+        self.runner = runner
+
+    def __call__(self, arguments: Arguments) -> Outputs:
+        return self.runner(*arguments)
+
+
+class Chunks:
+    """At most `size` lanes at a time: less memory, and on a CPU activations that stay in the cache."""
+
+    def __init__(self, graph: LaneGraph, runner: Runner, n: int, size: int):
+        self.graph, self.runner, self.n, self.size = graph, runner, n, size
+        self.name = f"chunks of {size}"
+        self.wide = [_has_lanes(graph, kind, key) for kind, key in graph.feeds]
+        self.written = [kind == "state" and key in graph.writes for kind, key in graph.feeds]
+
+    def __call__(self, arguments: Arguments) -> Outputs:
+        parts = []
+        returns: list[tuple[Tensor, Tensor]] = []
+        for start in range(0, self.n, self.size):
+            lanes = slice(start, min(start + self.size, self.n))
+            parts.append(self.runner(*self._some(arguments, lanes, returns)))
+        give_back(returns)
+        columns = zip(*parts, strict=True)
+        return [torch.cat(c) if isinstance(c[0], Tensor) else c[0] for c in columns]
+
+    def _some(self, arguments: Arguments, lanes: slice, returns: list[tuple[Tensor, Tensor]]) -> Arguments:
+        some: Arguments = []
+        for value, wide, written, (kind, _) in zip(
+            arguments, self.wide, self.written, self.graph.feeds, strict=True
+        ):
+            if kind == "n":
+                value = lanes.stop - lanes.start
+            elif wide and value is not None:
+                value = value[lanes]
+            if written:  # a copy, given back at the end: see `lent`
+                returns.append((value, value.clone()))
+                value = returns[-1][1]
+            some.append(value)
+        return some
+
+
+def _has_lanes(graph: LaneGraph, kind: str, key: str) -> bool:
+    if kind == "state":
+        return key in graph.wide_states or key == MEMBERS
+    if kind == "input":
+        return graph.wide_inputs[int(key)]
+    return kind != "n"  # numbers and constants that differ by lane, and the lanes' seeds
+
+
+class MemberLoop:
+    """One lane after another through the members' own graph: never slower than the loop it replaces."""
+
+    name = "loop"
+
+    def __init__(self, captured: Captured, graph: LaneGraph, n: int, runner: Runner | None = None):
+        self.n = n
+        self.module = fx.GraphModule(dict(captured.constants), _with_constants(captured))
+        self.runner = runner or self.module.forward
+        position = {feed: i for i, feed in enumerate(graph.feeds)}
+        self.columns: list[tuple[int | None, Any, bool, bool]] = []  # place, own values, lanes?, written?
+        for node in captured.graph.nodes:
+            if node.op != "placeholder" or node.name in captured.constants:
+                continue
+            if node.name in captured.scalars:
+                self.columns.append((None, captured.scalars[node.name], True, False))
+            elif node.name in captured.lane_constants:
+                self.columns.append((None, captured.lane_constants[node.name], True, False))
+            elif node.name in captured.states:
+                path = captured.states[node.name]
+                wide, written = path in graph.wide_states, path in graph.writes
+                self.columns.append((position["state", path], None, wide, written))
+            else:
+                index = captured.inputs.index(node.name)
+                wide = graph.wide_inputs[index]
+                self.columns.append((position["input", str(index)], None, wide, False))
+
+    @staticmethod
+    def can_run(captured: Captured) -> bool:
+        """Not where members run as Python, or write what is not their state: that needs lane code."""
+        roots = [node for node in written_roots(captured.graph) if node.op == "placeholder"]
+        return not captured.calls and all(node.name in captured.states for node in roots)
+
+    def __call__(self, arguments: Arguments) -> Outputs:
+        returns: list[tuple[Tensor, Tensor]] = []
+        by_lane: list[Sequence[Any]] = []
+        for place, own, wide, written in self.columns:
+            value = own if place is None else arguments[place]
+            if not wide:
+                by_lane.append([value] * self.n)
+                continue
+            # unbind rather than value[i]: its backward is one stack, not n zero-filled copies.
+            each = value.unbind(0) if isinstance(value, Tensor) else value
+            if written:
+                copies = [lane.clone() for lane in each]
+                returns += zip(each, copies, strict=True)
+                each = copies
+            by_lane.append(each)
+        results = [self.runner(*lane) for lane in zip(*by_lane, strict=True)]
+        if returns:
+            give_back(returns)
+        return [torch.stack(c) if isinstance(c[0], Tensor) else c[0] for c in zip(*results, strict=True)]
+
+
+def _with_constants(captured: Captured) -> fx.Graph:
+    """A copy of the members' graph whose constants are attributes of its module, not arguments."""
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for node in captured.graph.nodes:
+        if node.op == "placeholder" and node.name in captured.constants:
+            env[node] = graph.get_attr(node.name)
+        else:
+            env[node] = graph.node_copy(node, lambda n: env[n])
+    # get_attr nodes may stand among placeholders; arguments must come first.
+    first = next((n for n in graph.nodes if n.op != "placeholder"), None)
+    for node in [n for n in graph.nodes if n.op == "placeholder"]:
+        if first is not None and node > first:
+            first.prepend(node)
+    return graph
+
+
+Way = Whole | Chunks | MemberLoop

@@ -1,0 +1,97 @@
+"""A small MLP as one kernel: linear layers with their activations between, found in a finished lane graph.
+
+No op of the member says "MLP", so this is not a rule but a pass over the graph that the rules have made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx
+
+from .. import kernels
+from .linear import wide_linear
+
+aten = torch.ops.aten
+
+_FUNCTIONS = {
+    "none": lambda x: x,
+    "relu": torch.relu,
+    "gelu": F.gelu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "silu": F.silu,
+}
+_ACTIVATIONS = {
+    aten.relu.default: "relu",
+    aten.gelu.default: "gelu",
+    aten.tanh.default: "tanh",
+    aten.sigmoid.default: "sigmoid",
+    aten.silu.default: "silu",
+}
+
+
+def wide_chain(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None], activations: Sequence[str]
+) -> Tensor:
+    """Linear layers with an activation after each, in every lane: one kernel if it fits, else layer by layer.
+
+    Args:
+        x: `[N, B, I]`.
+        weights: `[N, O, I]` of each layer; biases: `[N, O]` or None.
+        activations: 'none', 'relu', 'gelu', 'tanh', 'sigmoid' or 'silu', one per layer.
+    """
+    if x.is_cuda and kernels.can_run(x):
+        from ..kernels.chain import fits, lane_chain
+
+        if fits(x, weights):
+            return lane_chain(x, list(weights), list(biases), list(activations))
+    for weight, bias, activation in zip(weights, biases, activations, strict=True):
+        x = _FUNCTIONS[activation](wide_linear(x, weight, bias))
+    return x
+
+
+def _links(node: fx.Node) -> list[tuple[fx.Node, str, fx.Node]]:
+    """The layers from `node` on: (linear, activation, the node that holds its result)."""
+    layers = []
+    while True:
+        end, activation = node, "none"
+        users = list(node.users)
+        if len(users) == 1 and users[0].target in _ACTIVATIONS and not users[0].kwargs:
+            end, activation = users[0], _ACTIVATIONS[users[0].target]  # type: ignore[index]
+        layers.append((node, activation, end))
+        users = list(end.users)
+        if len(users) != 1 or users[0].target is not wide_linear or users[0].args[0] is not end:
+            return layers
+        node = users[0]
+
+
+def find_chains(graph: fx.Graph) -> list[list[tuple[fx.Node, str, fx.Node]]]:
+    """Every run of two or more linear layers of `[N, B, I]` inputs."""
+    chains, seen = [], set()
+    for node in graph.nodes:
+        if node.target is wide_linear and node not in seen and node.meta.get("rank") == 2:
+            links = _links(node)
+            seen |= {linear for linear, _, _ in links}
+            if len(links) > 1:
+                chains.append(links)
+    return chains
+
+
+def fuse_chains(graph: fx.Graph) -> None:
+    """Put one `wide_chain` where each chain was."""
+    for links in find_chains(graph):
+        first, last = links[0][0], links[-1][2]
+        linears = [linear for linear, _, _ in links]
+        with graph.inserting_after(last):
+            weights = [linear.args[1] for linear in linears]
+            biases = [linear.args[2] for linear in linears]
+            activations = tuple(activation for _, activation, _ in links)
+            fused = graph.call_function(wide_chain, (first.args[0], weights, biases, activations))
+        fused.meta["path"] = first.meta.get("path", "")
+        last.replace_all_uses_with(fused)
+        for linear, _, end in reversed(links):
+            for node in (end, linear) if end is not linear else (linear,):
+                graph.erase_node(node)
