@@ -4,6 +4,14 @@ import pytest
 import torch
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_tuning_folder(tmp_path_factory):
+    """What tests measure is neither taken from the user's cache nor left there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WIDE_COMPILER_CACHE", str(tmp_path_factory.mktemp("tuning")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _one_thread_and_a_seed():
     torch.set_num_threads(1)

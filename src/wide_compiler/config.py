@@ -34,8 +34,8 @@ class WideConfig:
         fallback_passthrough: run what cannot be fused (an unknown module, an op without rule) per lane and
             say so in `explain()`; if False, raise an error that names it.
         debug: print what is built.
-        strategy: force a strategy, by name for all primitives that have it ('sequential') or per primitive
-            ({'WideLinear': 'sequential'}).
+        strategy: force a strategy instead of measuring: by name for all primitives that have it
+            ('sequential'), per primitive ({'WideLinear': 'sequential'}), or 'loop', one lane after another.
         chunk_lanes: run at most so many lanes at a time, to bound memory.
         tune_seconds: how long the first call with a new shape may take to measure the ways to run it (a short
             call costs about forty calls); 0 takes the lane graph as it is.
@@ -115,7 +115,8 @@ def check_strategies(strategies: Mapping[str, str]) -> None:
     for primitive, strategy in strategies.items():
         if primitive != "*" and primitive not in known:
             raise ValueError(f"unknown primitive {primitive!r}; choose one of {', '.join(known)}")
-        choices = known[primitive] if primitive != "*" else sorted({s for c in known.values() for s in c})
+        all_of_them = sorted({s for choices in known.values() for s in choices} | {"loop"})
+        choices = all_of_them if primitive == "*" else known[primitive]
         if strategy not in choices:
             whose = "" if primitive == "*" else f" of {primitive}"
             raise ValueError(f"unknown strategy {strategy!r}{whose}; choose one of {', '.join(choices)}")

@@ -21,7 +21,8 @@ def table(rows: Sequence[Row], device: str) -> Table:
     """One line for each row: the loop, ours, and how they compare."""
     mode = MODES[rows[0].mode] if rows else ""
     result = Table(title=f"Milliseconds per {mode} of all N lanes, {device}", title_justify="left")
-    result.add_column("primitive" if all(row.kind == "primitive" for row in rows) else "model", no_wrap=True)
+    kinds = {row.kind for row in rows}
+    result.add_column(" / ".join(sorted(kinds)), no_wrap=True)
     for column in ("N", "batch", "loop ms", "ours ms", "x loop"):
         result.add_column(column, justify="right", no_wrap=True)
     result.add_column("strategy")
@@ -32,7 +33,8 @@ def table(rows: Sequence[Row], device: str) -> Table:
     result.add_column("error", justify="right", no_wrap=True)
     result.add_column("", no_wrap=True)
     for row in rows:
-        cells = [row.name, str(row.n), str(row.batch), number(row.ms.get(LOOP)), number(row.ms.get(OURS))]
+        name = row.name if len(kinds) == 1 else f"{row.name} ({row.kind})"
+        cells = [name, str(row.n), str(row.batch), number(row.ms.get(LOOP)), number(row.ms.get(OURS))]
         cells += [_ratio(row.speedup), row.strategy]
         if with_peers:
             cells += [row.best_peer or "–", _ratio(row.peer_ratio)]

@@ -3,6 +3,7 @@
 import gc
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -84,7 +85,8 @@ def measure(point: Point, options: Options, tell: Callable[[str], None] = lambda
     if options.compile or options.peers:
         torch._dynamo.reset()  # else it counts the recompilations of all rows and gives up at some
     tell(f"{point}: members")
-    with torch.set_grad_enabled(options.train):
+    with torch.set_grad_enabled(options.train), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # peers have a lot to say about themselves
         problem = Problem.of(point.workload, point.n, point.batch, options.device, options.train)
         found = _Measured(problem)
         ours = our_candidates(problem, options.compile, options.compile_mode)

@@ -38,6 +38,7 @@ def benchmark_command(
         typer.Argument(
             help="A primitive (linear, conv2d, attention ...), a model (mlp, resblock, gpt ...), "
             "'all' for all primitives, 'models' for all models. Without a name: what there is.",
+            metavar="NAME",
             show_default=False,
         ),
     ] = None,
@@ -55,10 +56,11 @@ def benchmark_command(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
     save: Annotated[
-        bool, typer.Option("--save", "-s", help="Write wide_benchmark_<name>_<timestamp>.json here.")
+        bool, typer.Option("--save", "-s", help="Write wide_benchmark_NAME_TIMESTAMP.json into this folder.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", dir_okay=False, help="Write the results as JSON here.")
+        Path | None,
+        typer.Option("--output", "-o", dir_okay=False, help="Write the results to this file, as JSON."),
     ] = None,
     lanes: Annotated[
         list[str] | None,

@@ -21,7 +21,8 @@ from .linear import ACTIVATIONS, activate, lane_linear
 
 MAX_WIDTH = 128
 MAX_LAYERS = 12
-MAX_TRAIN_BATCH = 64  # the gradient kernel takes a lane's batch as one tile
+MAX_TRAIN = 64 * 64  # batch x width: the gradient kernel takes a lane's batch as one tile, in registers
+MAX_TRAIN_BATCH = 64
 SMS = 132
 
 
@@ -32,6 +33,13 @@ def _load(ptr, in_b, b, COLS: tl.constexpr, PAD: tl.constexpr, stride):
     return tl.load(
         ptr + (b[:, None] * stride + i[None, :]), mask=in_b[:, None] & (i[None, :] < COLS), other=0.0
     )
+
+
+@triton.jit
+def _weight(w, n, IN: tl.constexpr, OUT: tl.constexpr, PAD_IN: tl.constexpr, PAD_OUT: tl.constexpr):
+    """Lane n's weight as a padded `[OUT, IN]` tile."""
+    o = tl.arange(0, PAD_OUT)
+    return _load(w + n * (IN * OUT), o < OUT, o, IN, PAD_IN, IN)
 
 
 @triton.jit
@@ -73,7 +81,7 @@ def _through(g, s, ACT: tl.constexpr):
 def _forward_kernel(
     x, ws, bs, y, saved, x_n, x_b, B,
     DIMS: tl.constexpr, PADS: tl.constexpr, BIAS: tl.constexpr, ACTS: tl.constexpr, OFFSETS: tl.constexpr,
-    KEEP: tl.constexpr, PRECISION: tl.constexpr, BB: tl.constexpr,
+    KEEP: tl.constexpr, EARLY: tl.constexpr, PRECISION: tl.constexpr, BB: tl.constexpr,
 ):  # fmt: skip
     """One batch tile of one lane through every layer. The loop is unrolled: each layer has its own shapes."""
     L: tl.constexpr = len(ws)
@@ -81,14 +89,12 @@ def _forward_kernel(
     n = (tl.program_id(0) // tiles).to(tl.int64)
     b = (tl.program_id(0) % tiles) * BB + tl.arange(0, BB)
     in_b = b < B
-    o = tl.arange(0, PADS[1])
-    w = _load(ws[0] + n * (DIMS[0] * DIMS[1]), o < DIMS[1], o, DIMS[0], PADS[0], DIMS[0])
     h = _load(x + n * x_n, in_b, b, DIMS[0], PADS[0], x_b)
     for l in tl.static_range(L):
-        if l + 1 < L:  # ask for the next weights before this product: they arrive while it runs
-            q = tl.arange(0, PADS[l + 2])
-            size = DIMS[l + 1] * DIMS[l + 2]
-            ahead = _load(ws[l + 1] + n * size, q < DIMS[l + 2], q, DIMS[l + 1], PADS[l + 1], DIMS[l + 1])
+        if l == 0 or not EARLY:
+            w = _weight(ws[l], n, DIMS[l], DIMS[l + 1], PADS[l], PADS[l + 1])
+        if l + 1 < L and EARLY:  # ask for the next weights before this product: they arrive while it runs
+            ahead = _weight(ws[l + 1], n, DIMS[l + 1], DIMS[l + 2], PADS[l + 1], PADS[l + 2])
         z = tl.dot(h, tl.trans(w), input_precision=PRECISION)
         if BIAS[l]:
             o = tl.arange(0, PADS[l + 1])
@@ -100,7 +106,7 @@ def _forward_kernel(
                 _store(block, z, in_b, b, DIMS[l + 1], PADS[l + 1])
             else:
                 _store(block, h, in_b, b, DIMS[l + 1], PADS[l + 1])
-        if l + 1 < L:
+        if l + 1 < L and EARLY:
             w = ahead
     _store(y + n * B * DIMS[L], h, in_b, b, DIMS[L], PADS[L])
 
@@ -109,7 +115,7 @@ def _forward_kernel(
 def _backward_kernel(
     dy, x, ws, saved, dx, dws, dbs, x_n, x_b, B,
     DIMS: tl.constexpr, PADS: tl.constexpr, BIAS: tl.constexpr, ACTS: tl.constexpr, OFFSETS: tl.constexpr,
-    NEED_DX: tl.constexpr, PRECISION: tl.constexpr, BB: tl.constexpr,
+    NEED_DX: tl.constexpr, EARLY: tl.constexpr, PRECISION: tl.constexpr, BB: tl.constexpr,
 ):  # fmt: skip
     """Every gradient of one lane: its whole batch is one tile, so each dw is one product, stored once."""
     L: tl.constexpr = len(ws)
@@ -123,9 +129,8 @@ def _backward_kernel(
     for l in tl.static_range(L - 1, -1, -1):
         o = tl.arange(0, PADS[l + 1])
         in_o = o < DIMS[l + 1]
-        size = n * (DIMS[l] * DIMS[l + 1])
-        if l > 0 or NEED_DX:
-            w = _load(ws[l] + size, in_o, o, DIMS[l], PADS[l], DIMS[l])
+        if (l > 0 or NEED_DX) and EARLY:
+            w = _weight(ws[l], n, DIMS[l], DIMS[l + 1], PADS[l], PADS[l + 1])
         if ACTS[l] != "none":
             g = _through(g, s, tl.constexpr(ACTS[l]))
         if l > 0:  # the layer's input, which the layer before kept
@@ -139,7 +144,9 @@ def _backward_kernel(
             tl.store(dbs[l] + n * DIMS[l + 1] + o, tl.sum(g, 0), mask=in_o)
         # Rows past the batch add nothing: their g is zero from the start.
         dw = tl.dot(tl.trans(g), h, input_precision=PRECISION)
-        _store(dws[l] + size, dw, in_o, o, DIMS[l], PADS[l])
+        _store(dws[l] + n * (DIMS[l] * DIMS[l + 1]), dw, in_o, o, DIMS[l], PADS[l])
+        if (l > 0 or NEED_DX) and not EARLY:
+            w = _weight(ws[l], n, DIMS[l], DIMS[l + 1], PADS[l], PADS[l + 1])
         if l > 0 or NEED_DX:
             g = tl.dot(g, w, input_precision=PRECISION)
     if NEED_DX:
@@ -155,12 +162,15 @@ def _plan(x: Tensor, weights: Sequence[Tensor], has_bias: Sequence[bool], activa
         kept = l + 1 < len(acts) or act != "none"
         offsets.append(end if kept else -1)
         end += dims[l + 1] if kept else 0
+    pads = tuple(max(16, next_pow2(d)) for d in dims)
     return {
         "DIMS": dims,
-        "PADS": tuple(max(16, next_pow2(d)) for d in dims),
+        "PADS": pads,
         "BIAS": tuple(has_bias),
         "ACTS": acts,
         "OFFSETS": (*offsets, end),
+        # Two weights of 128 x 128 at once would spill registers.
+        "EARLY": max(i * o for i, o in zip(pads, pads[1:], strict=False)) <= 64 * 128,
         "PRECISION": precision("matmul"),
         "num_warps": 4 if max(dims) <= 64 else 8,
     }
@@ -177,9 +187,9 @@ def _spread(tensors: Sequence[Tensor], present: Sequence[bool], filler: Tensor) 
     return tuple(next(given) if p else filler for p in present)
 
 
-def _tile(n: int, b: int) -> int:
-    """Batch rows per program: few enough that all multiprocessors get some."""
-    if b >= 64 and n * triton.cdiv(b, 64) >= 2 * SMS:
+def _tile(n: int, b: int, width: int) -> int:
+    """Batch rows per program: few enough that all multiprocessors get some and registers hold them."""
+    if b >= 64 and width <= 64 and n * triton.cdiv(b, 64) >= 2 * SMS:
         return 64
     return 32 if b > 16 and n * triton.cdiv(b, 32) >= SMS else 16
 
@@ -199,7 +209,7 @@ def _chain(
     if N * B:
         weights = [w.contiguous() for w in weights]
         bias = _spread([b.contiguous() for b in biases], has_bias, x)
-        BB = _tile(N, B)
+        BB = _tile(N, B, max(plan["DIMS"]))
         with on_device(x):
             _forward_kernel[(N * triton.cdiv(B, BB),)](
                 x, tuple(weights), bias, y, saved, x.stride(0), x.stride(1), B, KEEP=keep, BB=BB, **plan
@@ -224,7 +234,7 @@ def _chain_backward(
     activations: str,
     need_dx: bool,
 ) -> list[Tensor]:
-    """`[dx, *dweights, *dbiases]`; dx is empty unless `need_dx`. B is at most `MAX_TRAIN_BATCH`."""
+    """`[dx, *dweights, *dbiases]`; dx is empty unless `need_dx`. For what `_trains` allows."""
     grads = _gradients(dy, x, weights, has_bias, need_dx)
     dx, dws, dbs = grads[0], grads[1 : len(weights) + 1], grads[len(weights) + 1 :]
     N, B, _ = x.shape
@@ -261,7 +271,7 @@ def _setup(ctx, inputs, output):
 def _backward(ctx, dy, _):
     saved, x, *rest = ctx.saved_tensors
     weights, biases = rest[: ctx.layers], rest[ctx.layers :]
-    if ctx.keep and x.shape[1] <= MAX_TRAIN_BATCH and not torch.is_grad_enabled():
+    if ctx.keep and _trains(x, weights) and not torch.is_grad_enabled():
         need_dx = ctx.needs_input_grad[0]
         dx, *grads = _chain_backward(dy, x, weights, saved, ctx.has_bias, ctx.activations, need_dx)
     else:  # a gradient of this gradient is asked for, or nothing was kept: ops that autograd knows
@@ -302,6 +312,11 @@ def fits(x: Tensor, weights: Sequence[Tensor]) -> bool:
     )
 
 
+def _trains(x: Tensor, weights: Sequence[Tensor]) -> bool:
+    b, width = x.shape[1], max(x.shape[2], *(w.shape[1] for w in weights))
+    return b <= MAX_TRAIN_BATCH and b * width <= MAX_TRAIN
+
+
 def lane_chain(
     x: Tensor,
     weights: Sequence[Tensor],
@@ -310,7 +325,8 @@ def lane_chain(
 ) -> Tensor:
     """A chain of linear layers, each with its activation, for every lane; ask `fits` first.
 
-    Under grad a batch larger than `MAX_TRAIN_BATCH` runs layer by layer through `lane_linear`.
+    Under grad a batch of more than 64 (32 where a layer is wider than 64) runs layer by layer through
+    `lane_linear`.
 
     Args:
         x: `[N, B, I]`.
@@ -331,6 +347,6 @@ def lane_chain(
             raise ValueError(f"lane_chain: unknown activation {act!r}; choose one of {list(ACTIVATIONS)}")
     present = [b for b in biases if b is not None]
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *weights, *present))
-    if grad and x.shape[1] > MAX_TRAIN_BATCH:
+    if grad and not _trains(x, weights):
         return _layerwise(x, weights, biases, activations)
     return _chain(x, weights, present, [b is not None for b in biases], ",".join(activations), grad)[0]

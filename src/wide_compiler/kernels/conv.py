@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ._triton import interpreting, next_pow2, on_device, precision, supports
-from .conv_backward import lane_conv2d_dw, lane_conv2d_dx, lanes_inside, packed
+from .conv_backward import lane_conv2d_dw, lane_conv2d_dx, packed
 from .streams import Ints, per_axis, plain_padding
 
 ACTIVATIONS = ("none", "relu")
@@ -92,7 +92,8 @@ def _conv_kernel(
     in_o = o < O
     h = m // OW % OH * SH - PH  # of the window's first row, which may lie in the padding
     v = m % OW * SW - PW
-    x_m = x + lane * x_n + (m // (OW * OH) * x_b + h * x_h + v * x_w)
+    # A batch may reach past int32; an image or a lane's weight does not.
+    x_m = x + lane * x_n + ((m // (OW * OH)).to(tl.int64) * x_b + (h * x_h + v * x_w))
     w_base = w + lane * w_n + o * w_o
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     if FLAT:
@@ -133,7 +134,7 @@ def _conv_kernel(
         acc += tl.load(bias + lane * bias_n + o * bias_o, mask=in_o, other=0.0).to(tl.float32)[None, :]
     if RELU:
         acc = tl.where(acc < 0.0, 0.0, acc)  # not maximum: a NaN stays a NaN, as in torch
-    y_ptrs = y + lane * O + (m * (N * O))[:, None] + o[None, :]
+    y_ptrs = y + lane * O + (m.to(tl.int64) * (N * O))[:, None] + o[None, :]
     tl.store(y_ptrs, acc.to(y.dtype.element_ty), mask=in_m[:, None] & in_o[None, :])
 
 
@@ -206,7 +207,6 @@ def fits(x: Tensor, weight: Tensor, groups: int = 1) -> bool:
         and x.dim() == weight.dim() == 5
         and supports(x, weight)
         and not torch.is_autocast_enabled(x.device.type)  # torch's own op casts its inputs, this one does not
-        and lanes_inside(x, weight)
     )
 
 

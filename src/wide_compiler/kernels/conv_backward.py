@@ -108,7 +108,7 @@ def _dx_kernel(
     # h + PH and kh have the same remainder, so their quotients' difference is the quotient: oh.
     oh = (h + PH) // SH
     ow = (v + PW) // SW
-    y_m = dy + lane * y_n + (b * y_b + oh * y_h + ow * y_w)
+    y_m = dy + lane * y_n + (b.to(tl.int64) * y_b + (oh * y_h + ow * y_w))
     w_base = w + lane * w_n + c * w_c
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     if FLAT:
@@ -143,7 +143,7 @@ def _dx_kernel(
             w_tile = tl.load(b_ptrs, mask=(o < O)[:, None] & in_c[None, :], other=0.0)
             acc = tl.dot(a, w_tile, acc, input_precision=PRECISION)
     pixel = (b * H + h) * W + v
-    dx_ptrs = dx + lane * C + (pixel * (N * C))[:, None] + c[None, :]
+    dx_ptrs = dx + lane * C + (pixel.to(tl.int64) * (N * C))[:, None] + c[None, :]
     tl.store(dx_ptrs, acc.to(dx.dtype.element_ty), mask=in_m[:, None] & in_c[None, :])
 
 
@@ -206,7 +206,7 @@ def _dw_kernel(
     for m0 in range(start, tl.minimum(start + share, M), BK):
         m = m0 + tl.arange(0, BK)
         in_m = m < M
-        b = m // (OW * OH)
+        b = (m // (OW * OH)).to(tl.int64)
         oh = m // OW % OH
         ow = m % OW
         h = oh * SH - PH
@@ -232,14 +232,6 @@ def _dw_kernel(
         tl.atomic_add(dw_ptrs, acc, mask=in_o[:, None] & in_k[None, :], sem="relaxed")
     else:
         tl.store(dw_ptrs, acc, mask=in_o[:, None] & in_k[None, :])
-
-
-def lanes_inside(*tensors: Tensor) -> bool:
-    """Whether every element lies within reach of the kernels' int32 offsets."""
-    spans = (
-        sum((size - 1) * abs(step) for size, step in zip(t.shape, t.stride(), strict=True)) for t in tensors
-    )
-    return all(span < 2**31 for span in spans)
 
 
 def packed(weight: Tensor, axis: int, rows: int) -> Tensor:

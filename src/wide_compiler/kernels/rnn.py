@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ._triton import on_device, supports
-from .rnn_backward import ROWS, lane_gru_backward, lane_lstm_backward, launch, tanh
+from .rnn_backward import ROWS, lane_gru_backward, lane_lstm_backward, launch, tanh, when
 
 WIDEST = 128  # a gate's weight of 128 x 128 floats, twice, is what a multiprocessor's shared memory holds
 
@@ -32,7 +32,8 @@ def _lstm_kernel(
     b = tl.program_id(0) * BB + tl.arange(0, BB)
     j = tl.arange(0, HP)
     k = tl.arange(0, HP)
-    ok = (b < B)[:, None] & (j < H)[None, :]
+    in_b = b < B
+    ok = in_b[:, None] & (j < H)[None, :]
     state = lane * B * H + (b * H)[:, None] + j[None, :]
     h = tl.load(h0 + state, mask=ok, other=0.0)
     c = tl.load(c0 + state, mask=ok, other=0.0)
@@ -50,8 +51,8 @@ def _lstm_kernel(
         t = turn // 4
         gate = turn % 4
         gates = ahead
-        after = turn + 1
-        ahead = tl.load(gx_ptrs + (after // 4 * gx_t + after % 4 * H), mask=ok & (after < 4 * T), other=0.0)
+        after = tl.minimum(turn + 1, 4 * T - 1)
+        ahead = tl.load(gx_ptrs + (after // 4 * gx_t + after % 4 * H), mask=ok, other=0.0)
         w_tile = tl.load(w_ptrs + gate * H * H, mask=w_ok, other=0.0)
         z = tl.dot(h, w_tile, gates, input_precision=PRECISION)
         s = tl.sigmoid(tl.where(gate == 2, 2.0 * z, z))
@@ -59,10 +60,10 @@ def _lstm_kernel(
         i = tl.where(gate == 0, act, i)
         c = tl.where(gate == 1, act * c, tl.where(gate == 2, c + i * act, c))
         h = tl.where(gate == 3, act * tanh(c), h)
-        tl.store(y_ptrs + t * B * H, h, mask=ok & (gate == 3))
+        tl.store(y_ptrs + t * B * H, h, mask=when(gate == 3, in_b, j, H))
         if SAVE:
             tl.store(acts_ptrs + (t * B * 4 * H + gate * H), act, mask=ok)
-            tl.store(cells_ptrs + (t + 1) * B * H, c, mask=ok & (gate == 2))
+            tl.store(cells_ptrs + (t + 1) * B * H, c, mask=when(gate == 2, in_b, j, H))
     tl.store(c_last + state, c, mask=ok)
 
 
@@ -77,8 +78,9 @@ def _gru_kernel(
     b = tl.program_id(0) * BB + tl.arange(0, BB)
     j = tl.arange(0, HP)
     k = tl.arange(0, HP)
+    in_b = b < B
     in_j = j < H
-    ok = (b < B)[:, None] & in_j[None, :]
+    ok = in_b[:, None] & in_j[None, :]
     h = tl.load(h0 + lane * B * H + (b * H)[:, None] + j[None, :], mask=ok, other=0.0)
     w_ptrs = w + lane * 3 * H * H + (j * H)[None, :] + k[:, None]
     w_ok = (k < H)[:, None] & in_j[None, :]
@@ -97,8 +99,8 @@ def _gru_kernel(
         t = turn // 3
         gate = turn % 3
         gates = ahead
-        after = turn + 1
-        ahead = tl.load(gx_ptrs + (after // 3 * gx_t + after % 3 * H), mask=ok & (after < 3 * T), other=0.0)
+        after = tl.minimum(turn + 1, 3 * T - 1)
+        ahead = tl.load(gx_ptrs + (after // 3 * gx_t + after % 3 * H), mask=ok, other=0.0)
         w_tile = tl.load(w_ptrs + gate * H * H, mask=w_ok, other=0.0)
         part = tl.dot(h, w_tile, input_precision=PRECISION)
         if HAS_BIAS:
@@ -108,10 +110,10 @@ def _gru_kernel(
         r = tl.where(gate == 0, s, r)
         z = tl.where(gate == 1, s, z)
         h = tl.where(gate == 2, n + z * (h - n), h)
-        tl.store(y_ptrs + t * B * H, h, mask=ok & (gate == 2))
+        tl.store(y_ptrs + t * B * H, h, mask=when(gate == 2, in_b, j, H))
         if SAVE:
             tl.store(acts_ptrs + (t * B * 3 * H + gate * H), tl.where(gate == 2, n, s), mask=ok)
-            tl.store(hidden_ptrs + t * B * H, part, mask=ok & (gate == 2))
+            tl.store(hidden_ptrs + t * B * H, part, mask=when(gate == 2, in_b, j, H))
 
 
 def _lstm_outputs(gates_x: Tensor, w_hh: Tensor, save: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:

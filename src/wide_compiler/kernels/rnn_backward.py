@@ -25,7 +25,7 @@ def launch(hidden: int) -> dict[str, object]:
         "PRECISION": precision("conv"),  # torch's own recurrent layers follow cuDNN's flag as well
         "BB": ROWS,
         "HP": max(next_pow2(hidden), 16),
-        "num_warps": 8 if hidden > 64 else 4,
+        "num_warps": 8 if hidden > 32 else 4,
         "num_stages": 3,
     }
 
@@ -37,23 +37,31 @@ def tanh(x):
 
 
 @triton.jit
-def _lstm_saved(turn, acts_ptrs, cells_ptrs, dy_ptrs, T, B, H, ok):
+def when(condition, in_b, k, H):
+    """The mask of all rows and features where the condition, a scalar, holds; else of none.
+
+    `mask & condition` would do, but triton's interpreter spreads a scalar condition as numbers.
+    """
+    return in_b[:, None] & (k < tl.where(condition, H, 0))[None, :]
+
+
+@triton.jit
+def _lstm_saved(turn, acts_ptrs, cells_ptrs, dy_ptrs, T, B, H, in_b, k):
     """What a turn reads: its gate, what that gate was multiplied with, and (in turn 0 of a step) dy.
 
     The turns of a step take the gates in the order o, i, g, f; their partners are c, g, i, the c before.
     """
     t = T - 1 - turn // 4
     phase = turn % 4
-    live = ok & (t >= 0)
     gate = tl.where(phase == 0, 3, tl.where(phase == 1, 0, tl.where(phase == 2, 2, 1)))
     with_gate = (phase == 1) | (phase == 2)
     row = acts_ptrs + t * B * 4 * H
-    own = tl.load(row + gate * H, mask=live, other=0.0)
-    partner = tl.load(row + tl.where(phase == 1, 2, 0) * H, mask=live & with_gate, other=0.0)
+    own = tl.load(row + gate * H, mask=when(phase >= 0, in_b, k, H), other=0.0)
+    partner = tl.load(row + tl.where(phase == 1, 2, 0) * H, mask=when(with_gate, in_b, k, H), other=0.0)
     # Entry t + 1 of cells is the c of step t.
     cell = cells_ptrs + (t + tl.where(phase == 0, 1, 0)) * B * H
-    partner += tl.load(cell, mask=live & (with_gate == 0), other=0.0)
-    dy = tl.load(dy_ptrs + t * B * H, mask=live & (phase == 0), other=0.0)
+    partner += tl.load(cell, mask=when(phase % 3 == 0, in_b, k, H), other=0.0)
+    dy = tl.load(dy_ptrs + t * B * H, mask=when(phase == 0, in_b, k, H), other=0.0)
     return own, partner, dy
 
 
@@ -67,7 +75,8 @@ def _lstm_kernel(
     b = tl.program_id(0) * BB + tl.arange(0, BB)
     j = tl.arange(0, HP)
     k = tl.arange(0, HP)
-    ok = (b < B)[:, None] & (k < H)[None, :]
+    in_b = b < B
+    ok = in_b[:, None] & (k < H)[None, :]
     state = lane * B * H + (b * H)[:, None] + k[None, :]
     w_ptrs = w + lane * 4 * H * H + (j * H)[:, None] + k[None, :]
     w_ok = (j < H)[:, None] & (k < H)[None, :]
@@ -79,10 +88,12 @@ def _lstm_kernel(
     out_ptrs = dgates + lane * T * B * 4 * H + row_4
     dc = tl.load(dc_last + state, mask=ok, other=0.0)
     dh = tl.zeros((BB, HP), dtype=tl.float32)
-    next_own, next_partner, next_dy = _lstm_saved(0, acts_ptrs, cells_ptrs, dy_ptrs, T, B, H, ok)
+    next_own, next_partner, next_dy = _lstm_saved(0, acts_ptrs, cells_ptrs, dy_ptrs, T, B, H, in_b, k)
     for turn in range(4 * T):
         own, partner, dy_t = next_own, next_partner, next_dy
-        next_own, next_partner, next_dy = _lstm_saved(turn + 1, acts_ptrs, cells_ptrs, dy_ptrs, T, B, H, ok)
+        next_own, next_partner, next_dy = _lstm_saved(
+            turn + 1, acts_ptrs, cells_ptrs, dy_ptrs, T, B, H, in_b, k
+        )
         t = T - 1 - turn // 4
         phase = turn % 4
         gate = tl.where(phase == 0, 3, tl.where(phase == 1, 0, tl.where(phase == 2, 2, 1)))
@@ -100,22 +111,21 @@ def _lstm_kernel(
 
 
 @triton.jit
-def _gru_saved(turn, acts_ptrs, hidden_ptrs, before_ptrs, dy_ptrs, T, B, H, ok):
+def _gru_saved(turn, acts_ptrs, hidden_ptrs, before_ptrs, dy_ptrs, T, B, H, in_b, k):
     """What a turn reads. The turns of a step take the gates in the order n, r, z:
 
     n with z, r and dy; r with n's hidden part; z with n and the h before.
     """
     t = T - 1 - turn // 3
     phase = turn % 3
-    live = ok & (t >= 0)
     gate = tl.where(phase == 0, 2, phase - 1)
     row = acts_ptrs + t * B * 3 * H
-    own = tl.load(row + gate * H, mask=live, other=0.0)
-    one = tl.load(row + tl.where(phase == 0, 1, 2) * H, mask=live & (phase != 1), other=0.0)
-    one += tl.load(hidden_ptrs + t * B * H, mask=live & (phase == 1), other=0.0)
-    two = tl.load(row, mask=live & (phase == 0), other=0.0)
-    two += tl.load(before_ptrs + t * B * H, mask=live & (phase == 2), other=0.0)
-    dy = tl.load(dy_ptrs + t * B * H, mask=live & (phase == 0), other=0.0)
+    own = tl.load(row + gate * H, mask=when(phase >= 0, in_b, k, H), other=0.0)
+    one = tl.load(row + tl.where(phase == 0, 1, 2) * H, mask=when(phase != 1, in_b, k, H), other=0.0)
+    one += tl.load(hidden_ptrs + t * B * H, mask=when(phase == 1, in_b, k, H), other=0.0)
+    two = tl.load(row, mask=when(phase == 0, in_b, k, H), other=0.0)
+    two += tl.load(before_ptrs + t * B * H, mask=when(phase == 2, in_b, k, H), other=0.0)
+    dy = tl.load(dy_ptrs + t * B * H, mask=when(phase == 0, in_b, k, H), other=0.0)
     return own, one, two, dy
 
 
@@ -129,7 +139,8 @@ def _gru_kernel(
     b = tl.program_id(0) * BB + tl.arange(0, BB)
     j = tl.arange(0, HP)
     k = tl.arange(0, HP)
-    ok = (b < B)[:, None] & (k < H)[None, :]
+    in_b = b < B
+    ok = in_b[:, None] & (k < H)[None, :]
     w_ptrs = w + lane * 3 * H * H + (j * H)[:, None] + k[None, :]
     w_ok = (j < H)[:, None] & (k < H)[None, :]
     row = lane * T * B * H + (b * H)[:, None] + k[None, :]
@@ -142,12 +153,12 @@ def _gru_kernel(
     dn = tl.zeros((BB, HP), dtype=tl.float32)
     dh = tl.zeros((BB, HP), dtype=tl.float32)
     next_own, next_one, next_two, next_dy = _gru_saved(
-        0, acts_ptrs, hidden_ptrs, before_ptrs, dy_ptrs, T, B, H, ok
+        0, acts_ptrs, hidden_ptrs, before_ptrs, dy_ptrs, T, B, H, in_b, k
     )
     for turn in range(3 * T):
         own, one, two, dy_t = next_own, next_one, next_two, next_dy
         next_own, next_one, next_two, next_dy = _gru_saved(
-            turn + 1, acts_ptrs, hidden_ptrs, before_ptrs, dy_ptrs, T, B, H, ok
+            tl.minimum(turn + 1, 3 * T - 1), acts_ptrs, hidden_ptrs, before_ptrs, dy_ptrs, T, B, H, in_b, k
         )
         t = T - 1 - turn // 3
         phase = turn % 3

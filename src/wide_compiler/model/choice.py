@@ -15,6 +15,7 @@ from ..tuning.progress import Patience
 from ..tuning.replay import recorded
 from ..tuning.when import capturing
 from ..widen import LaneGraph
+from ..widen.attempt import one_line
 from .identity import identity
 from .plans import CHUNKS, Built, Plan, Workshop, channels_last
 from .ways import MemberLoop
@@ -77,7 +78,10 @@ class Chooser:
         devices: list[int] | None = None if self.cuda else []
         with torch.random.fork_rng(devices), Patience("wide_compiler: tuning") as self.patience:
             trial = Trial(self.arguments, self.written, self.gradients)
-            tuned = self._remembered(store.read(key), trial) or self._measured(trial)
+            try:
+                tuned = self._remembered(store.read(key), trial) or self._measured(trial)
+            except Exception as error:  # the call itself must not suffer; if it is at fault, it will say so
+                tuned = self._tuned(self.workshop.build(Plan()), Plan(), f"not measured: {one_line(error)}")
         if tuned.why == "measured":
             answer = {"way": tuned.plan.way, "taken": tuned.plan.taken, "compiled": tuned.plan.compiled}
             store.write(key, {**answer, "ms": tuned.ms})

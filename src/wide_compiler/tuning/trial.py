@@ -2,16 +2,19 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from .same import difference
+
 Way = Callable[[list[Any]], Sequence[Any]]
 
-# How far two ways of computing the same may differ, relative to the largest number of a tensor. A way that
-# differs more is not taken, whatever the reason.
-TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+
+class Results(NamedTuple):
+    outputs: Sequence[Tensor]
+    gradients: Sequence[Tensor | None]
 
 
 class Trial:
@@ -34,8 +37,8 @@ class Trial:
         self.gradients = gradients
         self.leaves = [a for a in self.arguments if isinstance(a, Tensor) and a.requires_grad]
         self.cuda = any(isinstance(a, Tensor) and a.is_cuda for a in self.arguments)
-        self.expected: list[Tensor | None] = []
-        self.seeds: list[Tensor | None] = [None] * len(self.leaves)
+        self.expected = Results([], [])
+        self.seeds: list[Tensor] = []  # what backward starts from
 
     def changed(self, changes: Mapping[int, Callable[[Tensor], Tensor]]) -> "Trial":
         """The same trial with some arguments put otherwise in memory."""
@@ -47,22 +50,19 @@ class Trial:
         other.leaves = [a for a in other.arguments if isinstance(a, Tensor) and a.requires_grad]
         return other
 
-    def run(self, way: Way) -> list[Tensor | None]:
+    def run(self, way: Way) -> Results:
         """Outputs, and gradients if they count."""
-        if not self.gradients:
-            with torch.no_grad():
-                return list(_tensors(way(self.arguments)))
-        with torch.enable_grad():
-            outputs = _tensors(way(self.arguments))
+        with torch.set_grad_enabled(self.gradients):
+            outputs = [o for o in way(self.arguments) if isinstance(o, Tensor)]
             ends = [o for o in outputs if o.requires_grad]
             if not ends or not self.leaves:
-                return list(outputs)
-            if len(self.seeds) != len(ends) or self.seeds[0] is None:
+                return Results(outputs, [])
+            if len(self.seeds) != len(ends):
                 self.seeds = [torch.ones_like(o) for o in ends]
-            grads = torch.autograd.grad(ends, self.leaves, self.seeds, allow_unused=True)
-        return [*(o.detach() for o in outputs), *grads]
+            gradients = torch.autograd.grad(ends, self.leaves, self.seeds, allow_unused=True)
+        return Results([o.detach() for o in outputs], gradients)
 
-    def _run_afresh(self, way: Way) -> list[Tensor | None]:
+    def _run_afresh(self, way: Way) -> Results:
         """`run` with the random numbers and the written tensors of the first time."""
         _set_random_state(self.random_state, self.cuda)
         with torch.no_grad():
@@ -81,36 +81,13 @@ class Trial:
             got = self._run_afresh(way)
         except Exception as error:  # whatever a candidate raises, the call itself must not suffer
             return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
-        if len(got) != len(self.expected):
-            return "gives another number of results"
-        for one, other in zip(got, self.expected, strict=True):
-            problem = _differs(one, other)
-            if problem:
-                return problem
-        return None
-
-
-def _tensors(outputs: Sequence[Any]) -> list[Tensor]:
-    return [o for o in outputs if isinstance(o, Tensor)]
+        pairs = zip(got, self.expected, strict=True)
+        return next(filter(None, (difference(mine, wanted) for mine, wanted in pairs)), None)
 
 
 def _own(tensor: Tensor, written: bool) -> Tensor:
     own = tensor.detach().clone() if written else tensor.detach()
     return own.requires_grad_(tensor.requires_grad)
-
-
-def _differs(one: Tensor | None, other: Tensor | None) -> str | None:
-    if one is None or other is None:
-        there = one if other is None else other
-        return "a gradient is missing" if there is not None and there.any() else None
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return f"gives {tuple(one.shape)} {one.dtype}, expected {tuple(other.shape)} {other.dtype}"
-    if not one.dtype.is_floating_point and not one.dtype.is_complex:
-        return None if torch.equal(one, other) else "gives other whole numbers"
-    scale = other.detach().abs().nan_to_num(0.0, 0.0, 0.0).max() if other.numel() else torch.zeros(())
-    atol = float(scale) * TOLERANCES.get(one.dtype, 1e-3)
-    same = torch.isclose(one, other, rtol=0.0, atol=atol, equal_nan=True).all()
-    return None if same else f"differs by {float((one - other).abs().nan_to_num(0.0).max()):.1e}"
 
 
 def _random_state(cuda: bool) -> tuple[Tensor, Tensor | None]:
