@@ -20,9 +20,9 @@ from wide_compiler.benchmark.rows import LOOP, OURS
 ROOT = Path(__file__).resolve().parent.parent
 INTRODUCTION = """# Benchmarks
 
-Milliseconds for all N lanes together, the median of samples taken in turns with the loop's. "x loop" is how many
-times faster than the eager loop over the N models, "x peer" the same against the fastest other way to run them
-whose result is right. "error" is the largest difference from the loop, relative to its largest number.
+Milliseconds for all N lanes together, the median of samples taken in turns with the loop's. "x loop" is how
+many times faster than the eager loop over the N models, "x peer" the same against the fastest other way to
+run them whose result is right. "error" is the largest difference from the loop, relative to its largest number.
 """
 
 

@@ -74,9 +74,7 @@ def test_crossovers_in_words():
     never = [row(2, 2.0, "b"), row(8, 0.5, "b")]
     once = [row(2, 2.0, "c")]
     assert list(report.crossovers([*ROWS, *always, *never, *once])) == [
-        "linear, einsum: faster than the loop from N=8 on",
-        "linear, a: faster than the loop at every N measured (2 to 8)",
-        "linear, b: not faster than the loop at N=8",
+        "linear, faster than the loop: einsum from N=8 on, a from N=2 on, b not at N=8",
     ]
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from wide_compiler.benchmark import MODELS, PRESETS, PRIMITIVE_CASES, Options, Row, find, plan, run
+from wide_compiler.benchmark.primitive_cases import CUDA_ONLY, strategies_on
 from wide_compiler.benchmark.problem import Problem
 from wide_compiler.primitives import WideLinear
 
@@ -20,6 +21,7 @@ def rows_of(name: str, **changes) -> list[Row]:
 def test_a_row_for_every_strategy():
     rows = rows_of("embedding", lanes=(2, 3))
     strategies = PRIMITIVE_CASES["embedding"].primitive.STRATEGIES
+    assert len(strategies) > 2
     assert [(row.n, row.strategy) for row in rows] == [(n, s) for n in (2, 3) for s in strategies]
     for row in rows:
         assert row.ok and row.error == 0.0 and row.batch == 2 and row.mode == "infer"
@@ -39,6 +41,15 @@ def test_a_model_in_both_modes(train):
 def test_layers_train_as_the_loop_does(name):
     for row in rows_of(f"primitive:{name}", train=True):
         assert row.ok, (row.strategy, row.why)
+
+
+def test_strategies_of_another_device_are_not_measured():
+    primitive = PRIMITIVE_CASES["linear"].primitive
+    assert [row.strategy for row in rows_of("linear")] == strategies_on(primitive, torch.device("cpu"))
+    assert "tensor_core" in primitive.STRATEGIES
+    assert strategies_on(primitive, torch.device("cuda")) == list(primitive.STRATEGIES)
+    known = {s for case in PRIMITIVE_CASES.values() for s in case.primitive.STRATEGIES}
+    assert known >= CUDA_ONLY
 
 
 def test_dropout_is_compared_where_it_keeps():

@@ -12,9 +12,10 @@ from ..config import WideConfig
 from ..model import WideModel
 from ..primitives import WideModule
 from .compare import Results
+from .primitive_cases import strategies_on
 from .problem import Build, Candidate, Problem, inference
 from .rows import OURS
-from .training import Trainee, fused_adam, lane_losses, tensors_of
+from .training import WARM_UP, Trainee, fused_adam, lane_losses, tensors_of
 
 
 def our_candidates(problem: Problem, compiled: bool, mode: str | None) -> dict[str, Build]:
@@ -26,7 +27,7 @@ def our_candidates(problem: Problem, compiled: bool, mode: str | None) -> dict[s
         return {OURS: lambda: _model(problem, config)}
     return {
         f"{OURS}: {strategy}": lambda s=strategy: _layer(problem, primitive, s, compiled, mode)  # type: ignore[misc]
-        for strategy in primitive.STRATEGIES
+        for strategy in strategies_on(primitive, problem.device)
     }
 
 
@@ -34,7 +35,7 @@ def _model(problem: Problem, config: WideConfig) -> Candidate:
     wide = wide_compiler.compile(problem.members, problem.x[0], config=config)
     x = problem.x
     if not problem.train:
-        return inference(lambda: wide.stacked(x), lambda: strategies_of(wide))
+        return inference(lambda: wide.stacked(x), lambda: strategies_of(wide), WARM_UP)
     optimizer = fused_adam(wide.parameters(), problem.cuda)
     candidate = _trained(problem, wide, wide.stacked, optimizer, _train_step(wide, optimizer, x))
     candidate.strategy = lambda: strategies_of(wide)
@@ -110,10 +111,11 @@ def _trained(
 
 
 def strategies_of(wide: WideModel) -> str:
-    """The strategies of a wide model's nodes, each once, in the order they run."""
+    """How a wide model ran: lanes by one or in chunks, each node's strategy once, compiled or not."""
     explanation = wide.explain(measure=False)
-    if explanation.why:
-        return "loop"
-    found = dict.fromkeys(row.strategy for row in explanation.rows if row.strategy)
-    kept = [name for name in found if name != "wide"] or list(found)
-    return ", ".join([*kept, *["torch.compile"] * wide.config.compile])
+    compiled = explanation.tuned.plan.compiled if explanation.tuned else wide.config.compile
+    parts = [] if explanation.way == "wide" else [explanation.way]
+    if explanation.way != "loop":
+        found = dict.fromkeys(row.strategy for row in explanation.rows if row.strategy)
+        parts += [name for name in found if name != "wide"] or list(found)
+    return ", ".join([*parts, *["compiled"] * compiled])

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from ..primitives import PRIMITIVES, WideModule
 from .workload import Call, InputMaker, Workload, floats, plain_call, token_ids
 
+# Elsewhere another strategy stands in for these, which is measured under its own name already.
+CUDA_ONLY = frozenset({"tensor_core", "implicit_gemm", "streams", "persistent"})
 SWEEP = (1, 2, 4, 8, 16, 32, 64, 128)
 FEW = (2, 8, 32)
 
@@ -87,6 +89,11 @@ def name_of(primitive: type[WideModule]) -> str:
 def member_class(primitive: type[WideModule]) -> type[nn.Module]:
     kinds = primitive.MEMBER
     return kinds[0] if isinstance(kinds, tuple) else kinds
+
+
+def strategies_on(primitive: type[WideModule], device: torch.device) -> list[str]:
+    """The strategies that a device has."""
+    return [s for s in primitive.STRATEGIES if device.type == "cuda" or s not in CUDA_ONLY]
 
 
 def _workload(primitive: type[WideModule]) -> Workload:

@@ -92,6 +92,15 @@ def stacked(outputs: Tensor | Sequence[Tensor]) -> Tensor:
     return torch.stack([output.detach() for output in outputs])
 
 
-def inference(call: Callable[[], Any], strategy: Callable[[], str] = str) -> Candidate:
-    """The candidate of a function that gives the outputs of all lanes."""
-    return Candidate(call, lambda: {"outputs": [stacked(call())]}, strategy=strategy)
+def inference(call: Callable[[], Any], strategy: Callable[[], str] = str, warm_up: int = 0) -> Candidate:
+    """The candidate of a function that gives the outputs of all lanes.
+
+    `warm_up` calls go before the one that is compared, where the first calls are not like those that follow.
+    """
+
+    def results() -> Results:
+        for _ in range(warm_up):
+            call()
+        return {"outputs": [stacked(call())]}
+
+    return Candidate(call, results, strategy=strategy)

@@ -87,18 +87,16 @@ def notes(rows: Sequence[Row]) -> Iterator[Text]:
 
 def crossovers(rows: Sequence[Row]) -> Iterator[str]:
     """From which N on wide is faster than the loop, for everything measured at more than one N."""
-    for (_, name, strategy), line in lines(rows).items():
+    said: dict[tuple[str, str], list[str]] = {}
+    for (kind, name, strategy), line in lines(rows).items():
         timed = sorted(row.n for row in line if row.speedup is not None)
         if len(timed) < 2:
             continue
         first = crossover(line)
-        what = name if strategy == OURS else f"{name}, {strategy}"
-        if first is None:
-            yield f"{what}: not faster than the loop at N={timed[-1]}"
-        elif first == timed[0]:
-            yield f"{what}: faster than the loop at every N measured ({first} to {timed[-1]})"
-        else:
-            yield f"{what}: faster than the loop from N={first} on"
+        when = f"from N={first} on" if first else f"not at N={timed[-1]}"
+        said.setdefault((kind, name), []).append(when if strategy == OURS else f"{strategy} {when}")
+    for (_, name), each in said.items():
+        yield f"{name}, faster than the loop: {', '.join(each)}"
 
 
 def number(ms: float | None) -> str:

@@ -12,6 +12,8 @@ from .problem import Candidate, stacked
 # Small, because the first steps of Adam turn a gradient that is mere rounding into a whole step.
 LEARNING_RATE = 1e-4
 COMPARED_STEPS = 3
+# Whatever has to be compiled, measured or captured happens in the first steps: the compared ones come after.
+WARM_UP = 4
 
 
 def member_loss(output: Tensor) -> Tensor:
@@ -64,7 +66,8 @@ class Trainee:
 
     def losses(self) -> Tensor:
         """The lanes' losses `[N, steps]` of the first steps."""
-        self.step()  # whatever has to be compiled or captured happens here
+        for _ in range(WARM_UP):
+            self.step()
         self.reset()
         return torch.stack([stacked(self.step()) for _ in range(COMPARED_STEPS)], dim=1)
 

@@ -10,6 +10,7 @@ Shapes: N lanes, B batch, I in-features, O out-features.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 import triton
@@ -170,7 +171,7 @@ def _plan(x: Tensor, weights: Sequence[Tensor], has_bias: Sequence[bool], activa
         "ACTS": acts,
         "OFFSETS": (*offsets, end),
         # Two weights of 128 x 128 at once would spill registers.
-        "EARLY": max(i * o for i, o in zip(pads, pads[1:], strict=False)) <= 64 * 128,
+        "EARLY": max(i * o for i, o in pairwise(pads)) <= 64 * 128,
         "PRECISION": precision("matmul"),
         "num_warps": 4 if max(dims) <= 64 else 8,
     }

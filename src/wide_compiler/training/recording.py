@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..tuning.replay import CaptureRefused, capture
+
 # Optimisers whose step is all on the GPU: they have no option `capturable` because they need none.
 _ON_DEVICE = (torch.optim.SGD,)
 
@@ -38,11 +40,9 @@ class StepRecording:
         self.args = tuple(x.clone() if isinstance(x, Tensor) else x for x in args)
         self.targets = tuple(x.clone() if isinstance(x, Tensor) else x for x in targets)
         step.optimizer.zero_grad(set_to_none=True)
-        torch.cuda.synchronize()
-        self.graph = torch.cuda.CUDAGraph()
         run = step.run if whole else step.gradients
-        with _no_autocast_cache(), torch.cuda.graph(self.graph):
-            self.losses = run(self.args, self.targets)
+        with _no_autocast_cache():
+            self.graph, self.losses = capture(lambda: run(self.args, self.targets))
         self.gradients = [(p, p.grad) for p in step.wide.parameters()]
 
     @classmethod
@@ -51,10 +51,9 @@ class StepRecording:
         whole = can_record_optimizer(step.optimizer)
         try:
             return cls(step, args, targets, whole)
-        except Exception as error:  # an op that cannot be recorded: the plain step is right, only slower
-            torch.cuda.synchronize()
+        except CaptureRefused as error:
             step.optimizer.zero_grad(set_to_none=True)
-            step.why = f"no CUDA graph: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
+            step.why = f"no CUDA graph: {error}"
             return None
 
     def replay(self, args: tuple, targets: tuple) -> Tensor:

@@ -77,13 +77,9 @@ class Replay:
             shelf.clear()
         self._take_turns()
         try:
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.pool):
-                outputs = self.run(arguments)
-        except Exception as error:  # an op that cannot be recorded: the plain way is right, only slower
-            torch.cuda.synchronize()
-            self.why = f"no CUDA graph: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
+            graph, outputs = capture(lambda: self.run(arguments), self.pool)
+        except CaptureRefused as error:
+            self.why = f"no CUDA graph: {error}"
             return None
         self.pool = self.pool or graph.pool()
         buffers = [arguments[i] for i in self.inputs] if shelf is self.copying else []
@@ -152,20 +148,38 @@ def _wants_gradients(arguments: list[Any]) -> bool:
     return torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments)
 
 
+class CaptureRefused(Exception):
+    """A call does what no recording can hold, such as waiting for a number from the GPU."""
+
+
+def capture(call: Callable[[], Any], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """The graph of what `call` launches, and what it gave. The call must be warm."""
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph, pool=pool):
+            return graph, call()
+    except Exception as error:
+        # A capture that fails leaves PyTorch's random generator believing that it goes on; one that ends
+        # well sets it right.
+        torch.cuda.synchronize()
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            torch.zeros(1, device="cuda")
+        raise CaptureRefused(
+            f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
+        ) from error
+
+
 def recorded(call: Callable[[], Any]) -> Callable[[], Any]:
     """`call` as a CUDA graph if it can be one: to time what a recording will take."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call()
+    torch.cuda.current_stream().wait_stream(stream)
     try:
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            call()
-        torch.cuda.current_stream().wait_stream(stream)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            kept = call()
-    except Exception:  # it will run unrecorded, and is timed so
-        torch.cuda.synchronize()
+        graph, kept = capture(call)
+    except CaptureRefused:  # it will run unrecorded, and is timed so
         return call
 
     def replay(kept: Any = kept) -> None:  # what it writes stays alive with it
