@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from wide_compiler.benchmark import Row, plot
-from wide_compiler.benchmark.report import crossovers, number
+from wide_compiler.benchmark.report import crossovers, label, number
 from wide_compiler.benchmark.rows import LOOP, OURS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,7 +22,8 @@ INTRODUCTION = """# Benchmarks
 
 Milliseconds for all N lanes together, the median of samples taken in turns with the loop's. "x loop" is how
 many times faster than the eager loop over the N models, "x peer" the same against the fastest other way to
-run them whose result is right. "error" is the largest difference from the loop, relative to its largest number.
+run them whose result is right. "error" is the largest difference from the loop, relative to its largest
+number.
 """
 
 
@@ -59,7 +60,7 @@ def _table(rows: list[Row]) -> list[str]:
     head += ["best peer", "its ms", "x peer"] * peers + ["error", ""]
     lines = [head, ["---"] * len(head)]
     for row in rows:
-        cells = [row.name, row.mode, str(row.n), str(row.batch)]
+        cells = [label(row.kind, row.name, rows), row.mode, str(row.n), str(row.batch)]
         cells += [number(row.ms.get(LOOP)), number(row.ms.get(OURS)), _ratio(row.speedup), row.strategy]
         if peers:
             best = row.best_peer or "–"

@@ -78,6 +78,17 @@ def test_crossovers_in_words():
     ]
 
 
+def test_a_layer_and_a_model_of_one_name_are_told_apart():
+    rows = [row(2, 2.0), row(8, 2.0), row(2, 2.0), row(8, 0.5)]
+    rows[2].kind = rows[3].kind = "model"
+    assert list(report.crossovers(rows)) == [
+        "linear (primitive), faster than the loop: einsum from N=2 on",
+        "linear (model), faster than the loop: not at N=8",
+    ]
+    shown = text(report.table(rows, ""))
+    assert "model / primitive" in shown and shown.count("linear (model)") == 2
+
+
 def test_top_rows_are_the_fastest():
     assert [r.n for r in report.best_first([row(1, 1.0), row(2, 9.0), row(3, 4.0)], 2)] == [2, 3]
     assert report.best_first(ROWS, None) == ROWS

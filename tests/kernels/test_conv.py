@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(
     not READY, reason="no GPU, and triton was imported before TRITON_INTERPRET was set"
 )
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+TOLERANCE = 3e-6 if DEVICE == "cpu" else 2e-5  # three TF32 products lose a little on a float32 one
 N, B = 2, 3
 
 # C, O, kernel, stride, padding, dilation
@@ -68,7 +69,7 @@ def error(got, want):
     return ((got.double() - want).norm() / want.norm().clamp_min(1e-30)).item()
 
 
-def check(x, weight, bias, *options, activation="none", tolerance=3e-6):
+def check(x, weight, bias, *options, activation="none", tolerance=TOLERANCE):
     """Output and all gradients; returns the output."""
     given = [t for t in (x, weight, bias) if t is not None]
     y = conv.lane_conv2d(x, weight, bias, *options, activation=activation)
@@ -113,11 +114,11 @@ def test_an_expanded_input_is_read_in_place():
     shared = x[0].detach().requires_grad_()
     y = conv.lane_conv2d(shared.expand(N, *shared.shape), weight, bias, 2, 1)
     want = reference(*(t.detach().double() for t in (shared.expand_as(x), weight, bias)), 2, 1)
-    assert error(y, want) < 3e-6
+    assert error(y, want) < TOLERANCE
     again = shared.detach().double().requires_grad_()
     want = reference(again.expand_as(x), weight.double(), bias.double(), 2, 1)
     dx, want_dx = torch.autograd.grad(y.sum(), shared)[0], torch.autograd.grad(want.sum(), again)[0]
-    assert error(dx, want_dx) < 3e-6
+    assert error(dx, want_dx) < TOLERANCE
 
 
 def test_any_strides():

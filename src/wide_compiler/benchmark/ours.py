@@ -11,6 +11,7 @@ import wide_compiler
 from ..config import WideConfig
 from ..model import WideModel
 from ..primitives import WideModule
+from ..training import TrainStep
 from .compare import Results
 from .primitive_cases import strategies_on
 from .problem import Build, Candidate, Problem, inference
@@ -59,10 +60,6 @@ def _layer(
 
 
 def _train_step(wide: WideModel, optimizer: torch.optim.Optimizer, x: Tensor) -> Callable[[], Tensor]:
-    try:
-        from wide_compiler.training import TrainStep  # type: ignore[import-not-found,unused-ignore]
-    except ModuleNotFoundError:
-        return _plain_step(wide.stacked, optimizer, x)
     step = TrainStep(wide, optimizer, lane_losses, door="stacked")
     return lambda: step(x)
 

@@ -17,12 +17,17 @@ def best_first(rows: Sequence[Row], top: int | None) -> list[Row]:
     return sorted(rows, key=lambda row: row.speedup or 0.0, reverse=True)[:top]
 
 
+def label(kind: str, name: str, rows: Sequence[Row]) -> str:
+    """The name, and the kind as well where a layer and a model share it."""
+    shared = len({row.kind for row in rows if row.name == name}) > 1
+    return f"{name} ({kind})" if shared else name
+
+
 def table(rows: Sequence[Row], device: str) -> Table:
     """One line for each row: the loop, ours, and how they compare."""
     mode = MODES[rows[0].mode] if rows else ""
     result = Table(title=f"Milliseconds per {mode} of all N lanes, {device}", title_justify="left")
-    kinds = {row.kind for row in rows}
-    result.add_column(" / ".join(sorted(kinds)), no_wrap=True)
+    result.add_column(" / ".join(sorted({row.kind for row in rows})), no_wrap=True)
     for column in ("N", "batch", "loop ms", "ours ms", "x loop"):
         result.add_column(column, justify="right", no_wrap=True)
     result.add_column("strategy")
@@ -33,8 +38,13 @@ def table(rows: Sequence[Row], device: str) -> Table:
     result.add_column("error", justify="right", no_wrap=True)
     result.add_column("", no_wrap=True)
     for row in rows:
-        name = row.name if len(kinds) == 1 else f"{row.name} ({row.kind})"
-        cells = [name, str(row.n), str(row.batch), number(row.ms.get(LOOP)), number(row.ms.get(OURS))]
+        cells = [
+            label(row.kind, row.name, rows),
+            str(row.n),
+            str(row.batch),
+            number(row.ms.get(LOOP)),
+            number(row.ms.get(OURS)),
+        ]
         cells += [_ratio(row.speedup), row.strategy]
         if with_peers:
             cells += [row.best_peer or "–", _ratio(row.peer_ratio)]
@@ -58,7 +68,8 @@ def peer_table(rows: Sequence[Row]) -> Table | None:
     for column in ("N", LOOP, *names):
         result.add_column(column, justify="right")
     for row in points.values():
-        result.add_row(row.name, str(row.n), number(row.ms.get(LOOP)), *(_peer(row, name) for name in names))
+        times = [number(row.ms.get(LOOP)), *(_peer(row, name) for name in names)]
+        result.add_row(label(row.kind, row.name, rows), str(row.n), *times)
     return result
 
 
@@ -95,8 +106,8 @@ def crossovers(rows: Sequence[Row]) -> Iterator[str]:
         first = crossover(line)
         when = f"from N={first} on" if first else f"not at N={timed[-1]}"
         said.setdefault((kind, name), []).append(when if strategy == OURS else f"{strategy} {when}")
-    for (_, name), each in said.items():
-        yield f"{name}, faster than the loop: {', '.join(each)}"
+    for (kind, name), each in said.items():
+        yield f"{label(kind, name, rows)}, faster than the loop: {', '.join(each)}"
 
 
 def number(ms: float | None) -> str:

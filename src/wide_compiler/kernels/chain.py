@@ -182,8 +182,8 @@ def _rows(t: Tensor) -> Tensor:
     return t if t.stride(-1) == 1 else t.contiguous()
 
 
-def _spread(tensors: Sequence[Tensor], present: Sequence[bool], filler: Tensor) -> tuple[Tensor, ...]:
-    """One tensor per layer: kernels take no None, so an absent bias is any tensor, never read."""
+def _spread(tensors: Sequence[Tensor], present: Sequence[bool], filler: Tensor | None) -> tuple:
+    """One per layer. Kernels take no None: their filler for an absent bias is any tensor, never read."""
     given = iter(tensors)
     return tuple(next(given) if p else filler for p in present)
 

@@ -55,14 +55,15 @@ def _prune(configs: list[triton.Config], named: dict, PRECISION: str, **_) -> li
     rows, cols = max(named["M_KEY"], 16), max(named["O_KEY"], 64)
     half = named["a"].element_size() == 2
 
-    def keep(bm: int, bn: int, bk: int, warps: int) -> bool:
-        if PRECISION == "tf32x3" and bm * bn > 64 * 32 * warps:
+    def keep(config: triton.Config) -> bool:
+        bm, bn, bk = (config.kwargs[name] for name in ("BM", "BN", "BK"))
+        if PRECISION == "tf32x3" and bm * bn > 64 * 32 * config.num_warps:
             return False  # its three products spill with more than 64 sums per thread
         if bm * bn >= 128 * 128 and bk > 32 and not half:
             return False
         return bm <= rows and bn <= cols and bm * 8 >= min(rows, 512)
 
-    return [c for c in configs if keep(*c.kwargs.values(), c.num_warps)] or SMALLEST
+    return [c for c in configs if keep(c)] or SMALLEST
 
 
 @triton.jit
@@ -111,7 +112,8 @@ def _matmul_kernel(
     c_n,
     N_KEY, M_KEY, O_KEY, K_KEY,
     A_ROWS: tl.constexpr, B_ROWS: tl.constexpr,
-    HAS_BIAS: tl.constexpr, ACT: tl.constexpr, PRECISION: tl.constexpr, EVEN_K: tl.constexpr,
+    HAS_BIAS: tl.constexpr, ACT: tl.constexpr, PRECISION: tl.constexpr,
+    EVEN_K: tl.constexpr, UPCAST: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """One block of c[n] = act(a[n] @ b[n] + bias[n]); c is contiguous [N, M, O]."""
@@ -143,6 +145,9 @@ def _matmul_kernel(
         else:
             a_tile = tl.load(a_ptrs, mask=in_m[:, None] & (k[None, :] < K - k0), other=0.0)
             b_tile = tl.load(b_ptrs, mask=(k[:, None] < K - k0) & in_o[None, :], other=0.0)
+        if UPCAST:
+            a_tile = a_tile.to(tl.float32)
+            b_tile = b_tile.to(tl.float32)
         acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION)
         a_ptrs += BK * a_k
         b_ptrs += BK * b_k
@@ -179,6 +184,7 @@ def matmul(a: Tensor, b: Tensor, bias: Tensor | None = None, activation: str = "
             A_ROWS=a.stride(2) == 1, B_ROWS=b.stride(2) == 1,
             HAS_BIAS=bias is not None, ACT=activation,
             PRECISION=precision("matmul") if a.dtype == torch.float32 else "tf32",
+            UPCAST=interpreting() and a.dtype == torch.bfloat16,  # the interpreter has no bfloat16 product
         )  # fmt: skip
     return c
 

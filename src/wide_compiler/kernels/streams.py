@@ -149,10 +149,12 @@ def plain_padding(
 
     "same" pads more at the end where the two sides cannot be equal; x then comes padded by that.
     """
-    if padding == "valid":
-        padding = 0
-    if padding != "same":
+    if not isinstance(padding, str):
         return x, per_axis(padding, len(kernel))
+    if padding == "valid":
+        return x, [0] * len(kernel)
+    if padding != "same":
+        raise ValueError(f'padding is a number, one per spatial axis, "same" or "valid"; got {padding!r}')
     total = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
     if any(t % 2 for t in total):
         x = F.pad(x, [side for t in reversed(total) for side in (0, t % 2)])

@@ -1,0 +1,211 @@
+"""A whole MLP in one kernel against float64 torch, and its gradient kernel against autograd.
+
+Without a GPU triton's interpreter runs the kernels, on tiny tensors: it is slow.
+"""
+
+import os
+from itertools import pairwise
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
+triton = pytest.importorskip("triton")
+
+from wide_compiler.kernels import chain  # noqa: E402
+from wide_compiler.kernels.chain import fits, lane_chain  # noqa: E402
+from wide_compiler.kernels.linear import ACTIVATIONS  # noqa: E402
+
+READY = torch.cuda.is_available() or type(triton.language.cdiv).__name__ == "InterpretedFunction"
+pytestmark = pytest.mark.skipif(
+    not READY, reason="no GPU, and triton was imported before TRITON_INTERPRET was set"
+)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(autouse=True)
+def exact():
+    """float32 at float32's accuracy on a GPU too."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def make(dims, n=2, b=5, unbiased=(), grad=True):
+    """x, the weights, and the biases, None for the layers of `unbiased`."""
+
+    def rand(*shape):
+        return (torch.randn(shape, device=DEVICE) / shape[-1] ** 0.5).requires_grad_(grad)
+
+    weights = [rand(n, o, i) for i, o in pairwise(dims)]
+    biases = [None if l in unbiased else rand(n, o) for l, o in enumerate(dims[1:])]
+    return torch.randn(n, b, dims[0], device=DEVICE).requires_grad_(grad), weights, biases
+
+
+def reference(x, weights, biases, activations):
+    x = x.double()
+    for w, b, act in zip(weights, biases, activations, strict=True):
+        x = x @ w.double().mT
+        x = ACTIVATIONS[act](x if b is None else x + b.double().unsqueeze(1))
+    return x
+
+
+def leaves(x, weights, biases):
+    return [x, *weights, *(b for b in biases if b is not None)]
+
+
+def check(actual, expected, tol=2e-5):
+    torch.testing.assert_close(actual.double(), expected.double(), rtol=tol, atol=tol)
+
+
+def check_all(x, weights, biases, activations):
+    """Output without grad, output with it, and every gradient."""
+    expected = reference(x, weights, biases, activations)
+    with torch.no_grad():
+        check(lane_chain(x, weights, biases, activations), expected)
+    y = lane_chain(x, weights, biases, activations)
+    check(y, expected)
+    dy = torch.randn_like(y)
+    inputs = [t for t in leaves(x, weights, biases) if t.requires_grad]
+    grads = torch.autograd.grad(y, inputs, dy)
+    for got, want in zip(grads, torch.autograd.grad(expected, inputs, dy.double()), strict=True):
+        check(got, want)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_each_activation_inside_and_at_the_end(activation):
+    check_all(*make((33, 17, 20)), [activation, activation])
+
+
+@pytest.mark.parametrize(
+    "dims, batch, unbiased, activations",
+    [
+        ((7, 3), 5, (), ["none"]),
+        ((7, 3), 1, (0,), ["gelu"]),
+        ((16, 64, 16), 17, (), ["relu", "none"]),
+        ((7, 50, 20, 3), 33, (1,), ["gelu", "tanh", "sigmoid"]),
+        ((5, 70, 1), 20, (0, 1), ["silu", "relu"]),
+        ((1, 128, 2), 16, (), ["sigmoid", "gelu_tanh"]),
+        ((4,) * 13, 3, (), ["tanh"] * 12),
+    ],
+)
+def test_shapes(dims, batch, unbiased, activations):
+    x, weights, biases = make(dims, b=batch, unbiased=unbiased)
+    assert fits(x, weights)
+    check_all(x, weights, biases, activations)
+
+
+def test_a_large_batch_trains_layer_by_layer(monkeypatch):
+    calls = []
+    monkeypatch.setattr(chain, "_chain_backward", lambda *_: calls.append(1))
+    check_all(*make((7, 20, 3), b=70), ["gelu", "none"])
+    assert not calls
+
+
+def test_the_kernel_takes_the_gradient_of_a_small_batch(monkeypatch):
+    x, weights, biases = make((7, 20, 3))
+    monkeypatch.setattr(chain, "_layerwise", lambda *_: pytest.fail("ran layer by layer"))
+    lane_chain(x, weights, biases).sum().backward()
+    assert all(t.grad is not None for t in leaves(x, weights, biases))
+
+
+def test_shared_and_strided_inputs():
+    x, weights, biases = make((7, 20, 3))
+    shared = torch.randn(5, 7, device=DEVICE).requires_grad_()
+    check_all(shared.expand(2, 5, 7), weights, biases, ["relu", "none"])
+    check_all(
+        torch.randn(2, 7, 5, device=DEVICE).mT, [w.mT.contiguous().mT for w in weights], biases, ["relu"] * 2
+    )
+    check_all(x.detach(), weights, biases, ["relu", "none"])  # x needs no gradient: none is computed
+
+
+def test_one_weight_for_two_layers():
+    x, (w,), biases = make((6, 6))
+    check_all(x, [w, w], [*biases, None], ["tanh", "gelu"])
+
+
+def test_defaults_and_an_empty_batch():
+    x, weights, biases = make((7, 20, 3))
+    check(lane_chain(x, weights), reference(x, weights, [None, None], ["relu", "none"]))
+    y = lane_chain(x[:, :0], weights, biases)
+    assert y.shape == (2, 0, 3)
+    y.sum().backward()
+    assert all(not t.grad.any() for t in leaves(x, weights, biases))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_double_backward(shared):
+    x, weights, biases = make((6, 6, 6))
+    if shared:
+        weights = [weights[0], weights[0]]
+
+    def second(y):
+        (dx,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        return torch.autograd.grad(dx.pow(2).sum(), [x, weights[0]])
+
+    activations = ["gelu", "tanh"]
+    actual = second(lane_chain(x, weights, biases, activations))
+    for got, want in zip(actual, second(reference(x, weights, biases, activations)), strict=True):
+        check(got, want)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_the_ops_keep_torchs_rules(keep):
+    x, weights, biases = make((6, 5, 3))
+    torch.library.opcheck(chain._chain, (x, weights, biases[:1], [True, False], "silu,gelu", keep))
+
+
+def test_the_gradient_op_keeps_torchs_rules():
+    x, weights, biases = make((6, 5, 3), grad=False)
+    y, saved = chain._chain(x, weights, biases, [True, True], "silu,none", True)
+    torch.library.opcheck(
+        chain._chain_backward,
+        (y, x, weights, saved, [True, True], "silu,none", True),
+        test_utils=("test_schema", "test_faketensor"),
+    )
+
+
+def test_compiled_without_a_graph_break():
+    x, weights, biases = make((6, 5, 3))
+    activations = ["gelu", "none"]
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def run(x, weights, biases):
+        return lane_chain(x, weights, biases, activations)
+
+    y = run(x, weights, biases)
+    expected = reference(x, weights, biases, activations)
+    check(y, expected)
+    inputs = leaves(x, weights, biases)
+    grads = torch.autograd.grad(y.sum(), inputs)
+    for got, want in zip(grads, torch.autograd.grad(expected.sum(), inputs), strict=True):
+        check(got, want)
+
+
+def test_what_fits():
+    x, weights, _ = make((6, 5, 3), grad=False)
+    assert fits(x, weights)
+    assert not fits(x, [])
+    assert not fits(x.bfloat16(), [w.bfloat16() for w in weights])
+    assert not fits(x, [weights[0].double(), weights[1]])
+    assert not fits(x[0], weights)
+    assert not fits(x, [torch.empty(2, 129, 6, device=DEVICE)])
+    assert not fits(x, [torch.empty(2, 6, 6, device=DEVICE)] * 13)
+
+
+def test_bad_lists():
+    x, weights, biases = make((6, 5, 3))
+    with pytest.raises(ValueError, match="one activation per layer"):
+        lane_chain(x, weights, biases, ["relu"])
+    with pytest.raises(ValueError, match="unknown activation 'swish'"):
+        lane_chain(x, weights, biases, ["swish", "none"])
+
+
+@pytest.mark.parametrize(
+    "lanes, batch, width, rows",
+    [(20, 32, 64, 16), (1000, 32, 128, 32), (1000, 256, 64, 64), (1000, 256, 128, 32)],
+)
+def test_batch_tiles(lanes, batch, width, rows):
+    assert chain._tile(lanes, batch, width) == rows
