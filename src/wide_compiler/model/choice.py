@@ -97,7 +97,7 @@ class Chooser:
     def _tuned(self, built: Built, plan: Plan, why: str) -> Tuned:
         run: Any = built.way
         if self.config.compile and self.cuda and not self.gradients:
-            run = Replay(built.way, self.inputs)
+            run = Replay(built.way, self.arguments, self.inputs)
         return Tuned(run, built.graph, plan, why, built.channels_last, self.ms, self.refused)
 
     def _remembered(self, answer: dict[str, Any] | None, trial: Trial) -> Tuned | None:
@@ -127,7 +127,11 @@ class Chooser:
             plan = Plan("loop") if self.can_split else Plan()
             return self._tuned(self.workshop.build(plan), plan, "all lanes at once do not fit in memory")
         self.call_seconds = _seconds(lambda: trial.run(plain.way), self.cuda)
-        self.seconds = min(self.config.tune_seconds, max(0.004, CALLS * self.call_seconds))
+        few_calls = max(0.004, CALLS * self.call_seconds)
+        # Who waits for torch.compile waits for a few more measurements.
+        self.seconds = (
+            self.config.tune_seconds if self.config.compile else min(self.config.tune_seconds, few_calls)
+        )
         best = self._search(trial)
         if self.config.compile:
             best = self._search_compiled(trial, best)
@@ -162,8 +166,7 @@ class Chooser:
         plans = [best, Plan(wide.way, wide.taken, compiled=True)]
         if self._took(wide) > FAR_AHEAD * self._took(Plan("loop")):
             plans.append(Plan("loop", compiled=True))
-        self.seconds = min(self.config.tune_seconds, max(0.05, self.seconds))
-        self._time(trial, plans, 1.0)
+        self._time(trial, plans, 0.3)
         return min(plans, key=self._took)
 
     def _took(self, plan: Plan) -> float:

@@ -104,7 +104,7 @@ class WideProgram:
             return self.rebuild(way(arguments))
 
     def rebuild(self, outputs: Sequence[Tensor]) -> Any:
-        if self.captured.out_spec.is_leaf() and self.captured.out_statics[0] is OUTPUT_TENSOR:
+        if self.captured.gives_one_tensor:
             return outputs[0]
         tensors = iter(outputs)
         leaves = [next(tensors) if leaf is OUTPUT_TENSOR else leaf for leaf in self.captured.out_statics]

@@ -301,5 +301,7 @@ def _following(places: list[Place]) -> Any:
 
 
 def _autocast_state() -> tuple[Any, ...]:
+    if not torch._C._is_any_autocast_enabled():
+        return ()
     kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
     return tuple((kind, torch.get_autocast_dtype(kind)) for kind in kinds)

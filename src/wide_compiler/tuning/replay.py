@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kernels import precision
-from .when import capturing, plain_world
+from .when import capturing, current_stream, launch_settings
 
 Run = Callable[[list[Any]], Sequence[Any]]
 
@@ -28,36 +27,58 @@ class Replay:
 
     Args:
         run: takes a list of arguments, gives a sequence of outputs; launches the same kernels each time.
+        arguments: of a first call; what is a tensor there is one in every call.
         inputs: the positions of the caller's tensors, which may lie anywhere; the others seldom move.
     """
 
-    def __init__(self, run: Run, inputs: Sequence[int]):
+    def __init__(self, run: Run, arguments: Sequence[Any], inputs: Sequence[int]):
         self.run = run
         self.inputs = list(inputs)
+        self.tensors = [i for i, a in enumerate(arguments) if isinstance(a, Tensor)]
+        self.states = [i for i in self.tensors if i not in self.inputs]
         self.in_place: dict[Any, _Recording] = {}
         self.copying: dict[Any, _Recording] = {}
+        self.latest: _Recording | None = None
         self.places: set[Any] = set()
         self.pool: Any = None
         self.stream: Any = None
         self.why = ""
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
-        if self.why or not plain_world() or capturing() or _wants_gradients(arguments):
+        if self.why or capturing() or (torch.is_grad_enabled() and self._wants_gradients(arguments)):
             return self.run(arguments)
-        settings = _settings()
-        place = (_addresses(arguments), settings)
-        recording = self.in_place.get(place)
+        # This is all that a call of a small model costs, so it is written for speed: where everything lies,
+        # compared with where it lay at the last call.
+        tensors = [arguments[i] for i in self.tensors]
+        place = ([t.data_ptr() for t in tensors], [t.stride() for t in tensors], launch_settings())
+        latest = self.latest
+        if latest is not None and latest.place == place and latest.is_free():
+            if current_stream() != self.stream:
+                self._take_turns()
+            latest.graph.replay()
+            return latest.lend()
+        return self._another(arguments, place)
+
+    def _another(self, arguments: list[Any], place: Any) -> Sequence[Any]:
+        """A call that is not like the one before: find its recording, or make one."""
+        key = _hashable(place)
+        states = [arguments[i] for i in self.states]
+        kind = (
+            tuple((t.data_ptr(), t.stride()) for t in states),
+            tuple((arguments[i].shape, arguments[i].stride()) for i in self.inputs),
+            place[-1],
+        )
+        recording = self.in_place.get(key)
+        if recording is None and key in self.places:
+            recording = self._record(self.in_place, key, arguments)
+            if recording is not None:
+                recording.place = place
         if recording is not None and recording.is_free():
             self._take_turns()
+            self.latest = recording
             recording.graph.replay()
             return recording.lend()
-        kind = (_addresses(arguments, self.inputs), settings)
-        if place in self.places and recording is None:
-            recording = self._record(self.in_place, place, arguments)
-            if recording is not None:
-                recording.graph.replay()
-                return recording.lend()
-        elif kind in self.places:
+        if kind in self.places and not self.why:
             recording = self.copying.get(kind) or self._record(self.copying, kind, self._own(arguments))
             if recording is not None:
                 self._take_turns()
@@ -66,7 +87,7 @@ class Replay:
                 return recording.copies()
         if len(self.places) > MAX_PLACES:
             self.places.clear()
-        self.places |= {place, kind}
+        self.places |= {key, kind}
         return self.run(arguments)  # the first of its kind warms up what a recording may not do
 
     def _own(self, arguments: list[Any]) -> list[Any]:
@@ -88,10 +109,16 @@ class Replay:
 
     def _take_turns(self) -> None:
         """Two streams must not use a recording's memory at the same time."""
-        stream = torch.cuda.current_stream()
-        if self.stream is not None and self.stream != stream:
-            stream.wait_stream(self.stream)
-        self.stream = stream
+        now = current_stream()
+        if self.stream is not None and self.stream != now:
+            other = torch.cuda.Stream(
+                stream_id=self.stream[0], device_index=self.stream[1], device_type=self.stream[2]
+            )
+            torch.cuda.current_stream().wait_stream(other)
+        self.stream = now
+
+    def _wants_gradients(self, arguments: list[Any]) -> bool:
+        return any(arguments[i].requires_grad for i in self.tensors)
 
 
 class _Recording:
@@ -99,53 +126,36 @@ class _Recording:
 
     def __init__(self, graph: Any, arguments: list[Any], buffers: list[Tensor], outputs: Sequence[Any]):
         self.graph, self.buffers, self.outputs = graph, buffers, outputs
+        self.place: Any = None
         memory = {a.untyped_storage().data_ptr() for a in arguments if isinstance(a, Tensor)}
         self.storages = [o.untyped_storage() for o in outputs if isinstance(o, Tensor)]
         # Results that lie in the arguments' own memory are never ours to lend.
         self.lendable = all(s.data_ptr() not in memory for s in self.storages)
-        self.unheld = [_holders(s) for s in self.storages]
+        self.handles = [s._cdata for s in self.storages]
+        self.unheld = [_holders(h) for h in self.handles]
 
     def is_free(self) -> bool:
         """Does nobody hold what was lent, nor a view of it?"""
-        return self.lendable and [_holders(s) for s in self.storages] == self.unheld
+        return self.lendable and [_holders(h) for h in self.handles] == self.unheld
 
     def take(self, given: list[Tensor]) -> None:
         for buffer, tensor in zip(self.buffers, given, strict=True):
             buffer.copy_(tensor)
 
     def lend(self) -> Sequence[Any]:
-        if not self.lendable:
-            return self.copies()
         return [o.detach() if isinstance(o, Tensor) else o for o in self.outputs]
 
     def copies(self) -> Sequence[Any]:
         return [o.clone() if isinstance(o, Tensor) else o for o in self.outputs]
 
 
-def _holders(storage: torch.UntypedStorage) -> int:
-    """How many tensors share this memory: views count, and what autograd has saved."""
-    return torch._C._storage_Use_Count(storage._cdata)
+# How many tensors share a memory: views count, and what autograd has saved.
+_holders = torch._C._storage_Use_Count
 
 
-def _addresses(arguments: list[Any], inputs: Sequence[int] = ()) -> tuple[Any, ...]:
-    """Where each tensor lies; of the `inputs` only how they are laid out."""
-    return tuple(
-        [
-            (a.shape if i in inputs else a.data_ptr(), a.stride())
-            for i, a in enumerate(arguments)
-            if isinstance(a, Tensor)
-        ]
-    )
-
-
-def _settings() -> tuple[Any, ...]:
-    """What kernels read when they are launched, and a recording therefore holds."""
-    flags = torch.backends.cudnn.benchmark, torch.is_inference_mode_enabled(), torch.cuda.current_device()
-    return precision("matmul"), precision("conv"), *flags
-
-
-def _wants_gradients(arguments: list[Any]) -> bool:
-    return torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments)
+def _hashable(place: Any) -> Any:
+    addresses, strides, settings = place
+    return tuple(addresses), tuple(strides), settings
 
 
 class CaptureRefused(Exception):

@@ -1,6 +1,13 @@
-"""Whether now is a moment to measure, or to replay what was recorded: only in the plain world."""
+"""What surrounds a call: whether it may be measured or replayed, and on what its kernels depend.
+
+Asked at every call, so the plain C functions are asked, not the Python around them.
+"""
+
+from typing import Any
 
 import torch
+
+_HAS_CUDA = torch.backends.cuda.is_built()
 
 
 def plain_world() -> bool:
@@ -14,4 +21,28 @@ def plain_world() -> bool:
 
 def capturing() -> bool:
     """Is somebody recording a CUDA graph? Then nothing may wait for the GPU."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return _HAS_CUDA and torch._C._cuda_isCurrentStreamCapturing()
+
+
+def current_stream() -> tuple[int, int, int]:
+    """Stream, device and kind of the stream that kernels go to."""
+    return torch._C._cuda_getCurrentStream(torch._C._cuda_getDevice())
+
+
+def launch_settings() -> tuple[Any, ...]:
+    """What kernels read when they are launched, and a recording therefore holds."""
+    return (
+        _read(torch._C._get_float32_matmul_precision),
+        _read(torch._C._get_cudnn_allow_tf32),
+        torch._C._get_cudnn_benchmark(),
+        torch._C._get_deterministic_algorithms(),
+        torch.is_inference_mode_enabled(),
+        torch._C._cuda_getDevice(),
+    )
+
+
+def _read(flag: Any) -> Any:
+    try:
+        return flag()
+    except RuntimeError:  # the old flags cannot be read once the new ones disagree
+        return torch._C._get_fp32_precision_getter("cuda", "all")
