@@ -77,8 +77,128 @@ CASES = {
     "resnet18": (ResNet18, floats(3, 64, 64), [(2, 2)]),
     "block 64": (lambda: Block(64, 4), floats(32, 64), [(4, 4), (16, 4)]),
     "block 256": (Block, floats(64, 256), [(4, 2)]),
-    "gpt 2x64": (lambda: Gpt(vocabulary=256, width=64, heads=4, layers=2, length=32), tokens(256, 32), [(4, 4)]),
+    "gpt 2x64": (lambda: Gpt(64, 4, 2, 32), tokens(1024, 32), [(4, 4)]),
     "tokens 500x32": (Tokens, tokens(500, 20), [(4, 8), (32, 16)]),
     "lstm 16-32": (lambda: Recurrent(nn.LSTM, 16, 32), floats(10, 16), [(4, 4), (32, 8)]),
     "gru 64-128": (lambda: Recurrent(nn.GRU, 64, 128), floats(16, 64), [(4, 4)]),
 }
+
+
+def stepping(train, call):
+    """The call, with a backward pass to the parameters if training."""
+    if not train:
+        return call
+
+    def step():
+        out = call()
+        outs = out if isinstance(out, list) else [out]
+        torch.autograd.backward([o.square().sum() for o in outs])
+
+    return step
+
+
+def candidates(make, inputs, n, batch, fast, train):
+    models = [make().train(train) for _ in range(n)]
+    x = inputs(n, batch)
+    lanes = list(zip(models, x.unbind(0), strict=True))
+    config = WideConfig.fast() if fast else WideConfig.default()
+    wide = wide_compiler.compile(models, x[0], config=config)
+    found = {"ours": lambda: wide.stacked(x)}
+
+    template = make().to("meta").train(train)
+    parameters, buffers = stack_module_state(models)
+    together = vmap(lambda p, b, x: functional_call(template, (p, b), (x,)), randomness="different")
+    if fast:
+        one = torch.compile(lambda p, b, x: functional_call(template, (p, b), (x,)), dynamic=False)
+        states = [(dict(m.named_parameters()), dict(m.named_buffers())) for m in models]
+        found["loop"] = lambda: [one(*state, a) for state, a in zip(states, x.unbind(0), strict=True)]
+        together = torch.compile(together, dynamic=False)
+    else:
+        found["loop"] = lambda: [m(a) for m, a in lanes]
+    found["vmap"] = lambda: together(parameters, buffers, x)
+    expected = torch.stack([m(a) for m, a in lanes]).detach()
+    return wide, {name: stepping(train, call) for name, call in found.items()}, expected, x
+
+
+def measure(name, n, batch, fast, train, seconds):
+    make, inputs, _ = CASES[name]
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    with torch.set_grad_enabled(train), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wide, calls, expected, x = candidates(make, inputs, n, batch, fast, train)
+        failures = {}
+        started = time.perf_counter()
+        for peer in list(calls):
+            try:
+                calls[peer]()
+                calls[peer]()
+            except Exception as error:
+                if peer == "ours":
+                    raise
+                failures[peer] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:80]}"
+                del calls[peer]
+            if peer == "ours":
+                first = time.perf_counter() - started
+        times = interleaved(calls, seconds)
+        got = wide.stacked(x).detach() if not train else expected
+    error = float((got - expected).abs().max() / expected.abs().max())
+    allowed = times["ours"] - SLACK
+    tuned = wide.programs.latest.latest
+    return {
+        "case": name,
+        "n": n,
+        "batch": batch,
+        "ms": {k: 1e3 * v for k, v in times.items()},
+        "x_loop": times["loop"] / times["ours"],
+        "ok": times["loop"] / max(allowed, 1e-9) >= BAR,
+        "ahead_of_vmap": "vmap" not in times or times["vmap"] / max(allowed, 1e-9) >= BAR,
+        "error": error,
+        "way": str(tuned.plan),
+        "first_call_s": first,
+        "failures": failures,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--fast", action="store_true")
+    parser.add_argument("--train", action="store_true")
+    parser.add_argument("--seconds", type=float, default=1.0, help="time for each case")
+    parser.add_argument("--only", default="", help="cases whose name begins so")
+    options = parser.parse_args()
+    rows = []
+    print(f"{'case':22s} {'N':>4s} {'B':>3s} {'ours ms':>9s} {'loop':>7s} {'vmap':>7s}  error   runs as")
+    for name in [c for c in CASES if c.startswith(options.only)]:
+        for n, batch in CASES[name][2]:
+            row = measure(name, n, batch, options.fast, options.train, options.seconds)
+            rows.append(row)
+            vmap_x = f"{row['ms']['vmap'] / row['ms']['ours']:6.2f}x" if "vmap" in row["ms"] else "  fails"
+            mark = " " if row["ok"] and row["ahead_of_vmap"] else "*"
+            print(
+                f"{name:22s} {n:4d} {batch:3d} {row['ms']['ours']:9.3f} {row['x_loop']:6.2f}x {vmap_x} {mark}"
+                f"{row['error']:.0e}  {row['way'][:60]}",
+                flush=True,
+            )
+    behind = [r for r in rows if not r["ok"]]
+    print(
+        f"{len(rows)} cases, {len(behind)} behind the loop, {sum(not r['ahead_of_vmap'] for r in rows)} behind vmap"
+    )
+    kind = f"{'fast' if options.fast else 'default'}{'_train' if options.train else ''}"
+    document = {
+        "device": f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} thread(s)",
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "wide_compiler": wide_compiler.__version__,
+        "date": datetime.date.today().isoformat(),
+        "command": "python " + " ".join(sys.argv),
+        "rows": rows,
+    }
+    if not options.only:
+        path = Path(__file__).parent / "results" / f"never_slower_{kind}.json"
+        path.write_text(json.dumps(document, indent=1) + "\n")
+        print(f"written to {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -138,24 +138,24 @@ class Chooser:
         return self._tuned(self.built[str(best)], best, "measured")
 
     def _search(self, trial: Trial) -> Plan:
-        """Each alternative alone first, then the better ones together."""
+        """A strategy everywhere, or at one site; then what is better at each site, together."""
         wide, loop = Plan(), Plan("loop")
-        alone = self.workshop.alternatives()
+        everywhere, alone = self.workshop.alternatives()
         chunkings = self.workshop.chunkings() if self.can_split else []
-        self._time(trial, [wide, *([loop] if self.can_split else []), *alone, *chunkings], 0.6)
+        self._time(trial, [wide, *([loop] if self.can_split else []), *everywhere, *chunkings, *alone], 0.7)
         taken: dict[str, str] = {}
         for plan in sorted(alone, key=self._took, reverse=True):
             if self._took(plan) < MARGIN * self._took(wide):
                 taken |= plan.taken  # the fastest of a site comes last, and stays
-        best_chunks = min(chunkings, key=self._took, default=wide)
-        if taken:
-            together = [Plan(taken=taken)]
-            if self._took(best_chunks) < MARGIN * self._took(wide):
-                together.append(Plan(best_chunks.way, taken))
-            leader = min(alone, key=self._took)
-            self._time(trial, [wide, leader, *together], 0.4)
-            alone += together
-        best = min([*alone, best_chunks], key=self._took, default=wide)
+        fastest = min(everywhere, key=self._took, default=wide)
+        chunks = min(chunkings, key=self._took, default=wide)
+        together = [Plan(taken=taken)]
+        if self._took(chunks) < MARGIN * self._took(wide):
+            together += [Plan(chunks.way, fastest.taken), Plan(chunks.way, taken)]
+        new = [plan for plan in together if str(plan) not in self.ms and str(plan) not in self.refused]
+        if new:
+            self._time(trial, [wide, fastest, *new], 0.3)
+        best = min([fastest, *alone, *together, chunks], key=self._took)
         if self._took(best) > MARGIN * self._took(wide):
             best = wide
         return loop if self._took(best) > MARGIN * self._took(loop) else best
@@ -177,8 +177,7 @@ class Chooser:
         seconds = share * self.seconds
         affordable = max(2, int(seconds / (3 * self.call_seconds)))
         calls: dict[str, Callable[[], Any]] = {}
-        for plan in plans:
-            label = str(plan)
+        for label, plan in {str(plan): plan for plan in plans}.items():
             if len(calls) >= affordable and not plan.compiled:
                 self.refused[label] = "no time left to try it"
                 continue

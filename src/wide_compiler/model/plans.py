@@ -33,7 +33,7 @@ class Plan:
         return plan
 
     def __str__(self) -> str:
-        parts = [self.way, *(f"{site} as {strategy}" for site, strategy in self.taken.items())]
+        parts = [self.way, *(f"{site} as {strategy}" for site, strategy in sorted(self.taken.items()))]
         return ", ".join([*parts, "compiled"] if self.compiled else parts)
 
 
@@ -66,14 +66,16 @@ class Workshop:
             return Built(Whole(runner), graph, places)
         return Built(Chunks(graph, runner, self.n, int(plan.way.removeprefix(CHUNKS))), graph, places)
 
-    def alternatives(self) -> list[Plan]:
-        """Every strategy that differs from the lane graph's own, alone."""
-        return [
-            Plan(taken={site: strategy})
-            for site, choice in sites(self.graph, self.cuda).items()
-            for strategy in choice.choices
-            if strategy != choice
-        ]
+    def alternatives(self) -> tuple[list[Plan], list[Plan]]:
+        """Each strategy wherever it can be taken; and each at one kind of site only."""
+        everywhere: dict[str, dict[str, str]] = {}
+        alone = []
+        for site, choice in sites(self.graph, self.cuda).items():
+            for strategy in choice.choices:
+                if strategy != choice:
+                    everywhere.setdefault(strategy, {})[site] = strategy
+                    alone.append(Plan(taken={site: strategy}))
+        return [Plan(taken=taken) for taken in everywhere.values()], alone
 
     def chunkings(self) -> list[Plan]:
         sizes = {-(-self.n // parts) for parts in (2, 4, 8, 16) if self.n // parts >= 2}

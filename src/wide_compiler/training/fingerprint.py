@@ -1,16 +1,20 @@
 """The plain numbers a function reads: a recording of it holds them, so a change must be seen."""
 
+import functools
 import types
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
 
-_PLAIN = (bool, int, float, str, type(None))
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+# How far to follow functions, objects and containers: a loss is seldom made of more.
+DEPTH = 4
 
 
-def fingerprint(function: Callable[..., Any], depth: int = 3) -> tuple[Any, ...]:
-    """Closure, defaults, globals that the code names, and a module's own settings, as far as they are plain.
+def fingerprint(value: Any, depth: int = DEPTH) -> Any:
+    """What `value` depends on, as far as it is plain: numbers, tensors' places, and whatever holds them.
+
+    Of a function: its closure, defaults and the globals that its code names. Of an object: its attributes.
 
     >>> beta = 0.5
     >>> def loss(y): return beta * y
@@ -18,39 +22,48 @@ def fingerprint(function: Callable[..., Any], depth: int = 3) -> tuple[Any, ...]
     >>> before == fingerprint(loss)
     False
     """
-    if isinstance(function, types.MethodType):
-        return fingerprint(function.__func__, depth) + _of_object(function.__self__)
-    if not isinstance(function, types.FunctionType):
-        return _of_object(function)
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(
+        value, Tensor
+    ):  # read on the GPU it may change; read on the CPU its numbers are in the graph
+        return value.data_ptr() if value.is_cuda else (id(value), value._version)
+    if not depth or isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
+        return id(value)
+    below = functools.partial(fingerprint, depth=depth - 1)
+    if isinstance(value, (list, tuple)):
+        return tuple(map(below, value))
+    if isinstance(value, dict):
+        return tuple((below(k), below(v)) for k, v in value.items())
+    if isinstance(value, types.FunctionType):
+        return tuple((name, below(v)) for name, v in _read_by(value).items())
+    if isinstance(value, types.MethodType):
+        return below(value.__func__), below(value.__self__)
+    if isinstance(value, functools.partial):
+        return below(value.func), below(value.args), below(value.keywords)
+    if isinstance(value, nn.Module):
+        return tuple((name, below(v)) for part in value.modules() for name, v in _settings(part))
+    return id(value), below(type(value).__call__), *_attributes(value, below)
+
+
+def _read_by(function: types.FunctionType) -> dict[str, Any]:
     code = function.__code__
-    seen: list[Any] = [function.__defaults__ if _all_plain(function.__defaults__) else None]
-    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
-    named = [(name, _content(cell)) for name, cell in cells]
-    named += [(name, function.__globals__[name]) for name in code.co_names if name in function.__globals__]
-    for name, value in named:
-        if isinstance(value, _PLAIN):
-            seen.append((name, value))
-        elif isinstance(value, Tensor):
-            seen.append((name, value.data_ptr() if value.is_cuda else (id(value), value._version)))
-        elif isinstance(value, nn.Module):
-            seen.append((name, _of_object(value)))
-        elif depth and isinstance(value, (types.FunctionType, types.MethodType)):
-            seen.append((name, fingerprint(value, depth - 1)))
-    return tuple(seen)
+    found: dict[str, Any] = {
+        name: function.__globals__[name] for name in code.co_names if name in function.__globals__
+    }
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            found[name] = None
+    return {**found, "defaults": function.__defaults__, "keywords": function.__kwdefaults__}
 
 
-def _of_object(value: Any) -> tuple[Any, ...]:
-    parts = value.modules() if isinstance(value, nn.Module) else (value,)
-    own = [item for part in parts for item in getattr(part, "__dict__", {}).items()]
-    return tuple((name, v) for name, v in own if isinstance(v, _PLAIN))
+def _settings(module: nn.Module) -> list[tuple[str, Any]]:
+    """A module's own attributes, without the machinery that every module has."""
+    own = [(k, v) for k, v in vars(module).items() if not k.startswith("_") or isinstance(v, _PLAIN)]
+    return own + list(module._parameters.items()) + list(module._buffers.items())
 
 
-def _all_plain(values: tuple | None) -> bool:
-    return all(isinstance(v, _PLAIN) for v in values or ())
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return None
+def _attributes(value: Any, below: Any) -> list[Any]:
+    return [(name, below(v)) for name, v in getattr(value, "__dict__", {}).items()]

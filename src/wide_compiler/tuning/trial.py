@@ -59,7 +59,11 @@ class Trial:
                 return Results(outputs, [])
             if len(self.seeds) != len(ends):
                 self.seeds = [torch.ones_like(o) for o in ends]
-            gradients = torch.autograd.grad(ends, self.leaves, self.seeds, allow_unused=True)
+            # As a user would, into `.grad`: turning a gradient round to fit its weight is part of the price.
+            torch.autograd.backward(ends, self.seeds)
+        gradients = [leaf.grad for leaf in self.leaves]
+        for leaf in self.leaves:
+            leaf.grad = None
         return Results([o.detach() for o in outputs], gradients)
 
     def _run_afresh(self, way: Way) -> Results:
