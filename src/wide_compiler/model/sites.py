@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from torch import fx
 
-from ..primitives.chain import find_chains, fuse_chains
+from ..primitives.chain import find_chains, fuse_activations, fuse_chains
 from ..widen import LaneGraph
 from ..widen.builder import Choice
 
@@ -45,6 +45,7 @@ def with_strategies(graph: LaneGraph, taken: Mapping[str, str]) -> LaneGraph:
         for links in find_chains(copied):
             strategies |= {node.name: "chain" for link in links for node in (link[0], link[2])}
         fuse_chains(copied)
+    fuse_activations(copied)
     rows = [
         replace(row, strategy=next((strategies[n] for n in row.nodes if n in strategies), row.strategy))
         for row in graph.rows

@@ -1,6 +1,6 @@
-"""A small MLP as one kernel: linear layers with their activations between, found in a finished lane graph.
+"""Linear layers with their activations in one kernel: one layer, or a whole small MLP.
 
-No op of the member says "MLP", so this is not a rule but a pass over the graph that the rules have made.
+No op of the member says so: these are not rules but passes over the lane graph that the rules have made.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 
 from .. import kernels
-from .linear import wide_linear
+from .linear import tensor_core_fits, wide_linear
 
 aten = torch.ops.aten
 
@@ -53,14 +53,51 @@ def wide_chain(
     return x
 
 
+def wide_linear_activation(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    """`wide_linear` by tensor cores with an activation inside the kernel.
+
+    Args:
+        x: `[N, *, I]`; weight: `[N, O, I]`; bias: `[N, O]` or None.
+        activation: as in `wide_chain`.
+    """
+    if not tensor_core_fits(x):
+        return _FUNCTIONS[activation](wide_linear(x, weight, bias, "tensor_core"))
+    from ..kernels.linear import lane_linear
+
+    return lane_linear(x, weight, bias, activation)
+
+
+def _activation_of(node: fx.Node) -> fx.Node | None:
+    """The activation that is all that reads `node`, if that is so."""
+    users = list(node.users)
+    if len(users) == 1 and users[0].target in _ACTIVATIONS and not users[0].kwargs:
+        return users[0]
+    return None
+
+
+def fuse_activations(graph: fx.Graph) -> None:
+    """Put the activation behind a layer that runs on tensor cores into its kernel."""
+    for node in list(graph.nodes):
+        if node.target is not wide_linear or node.args[-1] != "tensor_core":
+            continue
+        end = _activation_of(node)
+        if end is None:
+            continue
+        with graph.inserting_after(end):
+            name = _ACTIVATIONS[end.target]  # type: ignore[index]
+            fused = graph.call_function(wide_linear_activation, (*node.args[:3], name))
+        fused.meta["path"] = node.meta.get("path", "")
+        end.replace_all_uses_with(fused)
+        graph.erase_node(end)
+        graph.erase_node(node)
+
+
 def _links(node: fx.Node) -> list[tuple[fx.Node, str, fx.Node]]:
     """The layers from `node` on: (linear, activation, the node that holds its result)."""
     layers = []
     while True:
-        end, activation = node, "none"
-        users = list(node.users)
-        if len(users) == 1 and users[0].target in _ACTIVATIONS and not users[0].kwargs:
-            end, activation = users[0], _ACTIVATIONS[users[0].target]  # type: ignore[index]
+        end = _activation_of(node) or node
+        activation = _ACTIVATIONS[end.target] if end is not node else "none"  # type: ignore[index]
         layers.append((node, activation, end))
         users = list(end.users)
         if len(users) != 1 or users[0].target is not wide_linear or users[0].args[0] is not end:

@@ -139,8 +139,7 @@ def wide_conv(
     if kind == "streams" and x.dim() == rank + 3:
         from ..kernels.streams import streamed_conv
 
-        sizes = [_spatial(v, rank) for v in (stride, padding, dilation)]
-        return streamed_conv(x, weight, bias, *sizes, groups)
+        return streamed_conv(x, weight, bias, stride, padding, dilation, groups)
     if kind == "implicit_gemm" and x.dim() == rank + 3 and not isinstance(padding, str):
         from ..kernels.conv import lane_conv2d
 
