@@ -59,7 +59,7 @@ class WideProgram:
 
     captured: Captured
     graph: LaneGraph
-    tuned: dict[bool, Tuned] = field(default_factory=dict)  # with and without gradients
+    tuned: dict[tuple[bool, bool], Tuned] = field(default_factory=dict)  # with gradients? with seeds?
     latest: Tuned | None = None  # what ran last
 
     why = ""

@@ -27,12 +27,14 @@ class Route:
         gradients = torch.is_grad_enabled() and any(
             t.requires_grad for t in (*call.tensors, *model.tensors().values())
         )
-        if gradients not in program.tuned:
+        circumstances = (gradients, model.seeds.peek() is not None)
+        if circumstances not in program.tuned:
             if program.runs_members:
                 model.skeletons.set_training(model.own_training())
             arguments = self.binding(call.tensors, model.seeds.peek())
-            program.tuned[gradients] = Chooser(program, model.n, model.config, arguments, gradients).choose()
-        self.tuned = program.tuned[gradients]
+            chooser = Chooser(program, model.n, model.config, arguments, gradients)
+            program.tuned[circumstances] = chooser.choose()
+        self.tuned = program.tuned[circumstances]
         for position in self.tuned.channels_last:
             model.put_channels_last(program.graph.feeds[position][1])
         self.way = self.tuned.run

@@ -116,7 +116,8 @@ class WideModel(LaneStore):
 
     def circumstances(self) -> tuple[Any, ...]:
         """What decides, besides the arguments, which program runs."""
-        return training_flags(self.scopes), torch.is_grad_enabled(), _autocast_state()
+        seeded = self.seeds.seeds is not None
+        return training_flags(self.scopes), torch.is_grad_enabled(), _autocast_state(), seeded
 
     def _found(self, args: tuple, kwargs: dict, wide: bool, packed: bool) -> tuple[Call, Program]:
         leaves, spec = _tree.flatten((args, kwargs))

@@ -59,7 +59,7 @@ class TrainStep:
         fast = wide.config.compile
         self.compiled_loss = torch.compile(loss, backend=wide.config.backend, dynamic=False) if fast else loss
         self.recordings: dict[Any, StepRecording] = {}
-        self.warm: dict[Any, int] = {}
+        self.warm: dict[Any, tuple[int, Any]] = {}  # plain steps, and where everything lay after the last
         self.why = "" if fast else "the configuration does not compile"
 
     def __call__(self, inputs: Any, *targets: Any) -> Tensor:
@@ -68,18 +68,22 @@ class TrainStep:
         if not self._recordable(args, targets):
             return self.run(args, targets)
         look = self._look(args, targets)
-        if self.warm.get(look, 0) < WARM_UP:
-            self.warm[look] = self.warm.get(look, 0) + 1
-            return self.run(args, targets)
         key = (look, self._addresses())
         recording = self.recordings.get(key)
         if recording is None:
+            # What a step makes for itself, above all an optimiser's state, must be there before a recording.
+            steps, addresses = self.warm.get(look, (0, None))
+            if steps < WARM_UP or addresses != key[1]:
+                losses = self.run(args, targets)
+                self.warm[look] = (steps + 1, self._addresses())
+                return losses
             if len(self.recordings) >= MAX_RECORDINGS:
                 self.recordings.clear()
+                self.warm.clear()
             recording = StepRecording.of(self, args, targets)
             if recording is None:
                 return self.run(args, targets)
-            self.recordings[(look, self._addresses())] = recording
+            self.recordings[key] = recording
         return recording.replay(args, targets)
 
     def run(self, args: tuple, targets: tuple) -> Tensor:

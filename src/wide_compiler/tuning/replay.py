@@ -18,7 +18,7 @@ Run = Callable[[list[Any]], Sequence[Any]]
 
 # Recordings, and places of inputs, that are remembered for one call; beyond that all is forgotten and begun
 # again, because weights that keep moving leave useless ones behind.
-MAX_RECORDINGS = 6
+MAX_RECORDINGS = 4
 MAX_PLACES = 64
 
 
@@ -96,13 +96,18 @@ class Replay:
     def _record(self, shelf: dict[Any, "_Recording"], key: Any, arguments: list[Any]) -> "_Recording | None":
         if len(shelf) >= MAX_RECORDINGS:
             shelf.clear()
+            self.latest = None
+        # Recordings of one pool write where others of it have their results: right for those whose results
+        # are copied out at once, and wrong for what is lent.
+        pool = self.pool if shelf is self.copying else None
         self._take_turns()
         try:
-            graph, outputs = capture(lambda: self.run(arguments), self.pool)
+            graph, outputs = capture(lambda: self.run(arguments), pool)
         except CaptureRefused as error:
             self.why = f"no CUDA graph: {error}"
             return None
-        self.pool = self.pool or graph.pool()
+        if shelf is self.copying:
+            self.pool = self.pool or graph.pool()
         buffers = [arguments[i] for i in self.inputs] if shelf is self.copying else []
         shelf[key] = _Recording(graph, arguments, buffers, outputs)
         return shelf[key]
