@@ -4,6 +4,9 @@ At widths up to 128 a layer's product is shorter than the launch of its kernel a
 through memory; one kernel per (lane, batch tile) pays for both once. The gradient is one kernel too.
 Import this module only after `_triton.available()`: it needs triton.
 
+Inside the kernels tiles are transposed, `[features, batch]`: a weight is then the left side of its product,
+which tensor cores want 64 rows tall, and goes from memory to registers as it lies.
+
 Shapes: N lanes, B batch, I in-features, O out-features.
 """
 
@@ -17,167 +20,333 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ._triton import next_pow2, on_device, precision, supports
+from ._triton import interpreting, next_pow2, on_device, precision, supports
 from .linear import ACTIVATIONS, activate, lane_linear
 
 MAX_WIDTH = 128
 MAX_LAYERS = 12
 MAX_TRAIN = 64 * 64  # batch x width: the gradient kernel takes a lane's batch as one tile, in registers
 MAX_TRAIN_BATCH = 64
-SMS = 132
+SMOOTH = ("gelu", "gelu_tanh", "silu")  # their slope needs the value before them; the others' does not
 
-
-@triton.jit
-def _load(ptr, in_b, b, COLS: tl.constexpr, PAD: tl.constexpr, stride):
-    """Rows b of a matrix with COLS contiguous columns, as a tile padded with zeros to PAD columns."""
-    i = tl.arange(0, PAD)
-    return tl.load(
-        ptr + (b[:, None] * stride + i[None, :]), mask=in_b[:, None] & (i[None, :] < COLS), other=0.0
+# (BB, STAGES, warps): BB batch rows per program. With two stages a program walks over lanes and fetches the
+# next one's weights while it computes.
+FORWARD = [
+    triton.Config({"BB": bb, "STAGES": stages}, num_warps=warps)
+    for bb, stages, warps in (
+        (16, 1, 4),
+        (16, 1, 8),
+        (32, 1, 4),
+        (32, 1, 8),
+        (32, 2, 4),
+        (64, 1, 4),
+        (64, 2, 4),
     )
+]
+# (PARTS, warps): PARTS programs per lane, each of which stores the gradients of its share of the layers.
+BACKWARD = [triton.Config({"PARTS": p}, num_warps=w) for p, w in ((1, 4), (1, 8), (4, 4), (4, 8))]
+if interpreting():  # there is no GPU to time them on
+    FORWARD, BACKWARD = FORWARD[:1], BACKWARD[:1]
+
+
+def _prune_forward(configs: list[triton.Config], named: dict, PADS: tuple, **_) -> list[triton.Config]:
+    """Rows enough for the tensor cores, programs enough for the multiprocessors, and no spilled registers."""
+    lanes, batch, sms = named["N_KEY"], max(named["B_KEY"], 16), named["SMS"]
+    sizes = [i * o for i, o in pairwise(PADS)]
+
+    def keep(config: triton.Config) -> bool:
+        bb, stages, warps = config.kwargs["BB"], config.kwargs["STAGES"], config.num_warps
+        programs = lanes * triton.cdiv(batch, bb)
+        if bb > batch or bb * max(PADS) > 64 * 64 or (warps == 4 and max(sizes) > 64 * 128):
+            return False
+        if (bb < min(batch, 32) and programs > 4 * sms) or (bb == 64 and programs < 2 * sms):
+            return False
+        return stages == 1 or (programs > 2 * sms and 4 * (sum(sizes) + bb * PADS[0]) <= 80 * 1024)
+
+    return [c for c in configs if keep(c)] or [c for c in configs if c.kwargs["BB"] == 16]
+
+
+def _prune_backward(
+    configs: list[triton.Config], named: dict, PADS: tuple, BB: int, **_
+) -> list[triton.Config]:
+    """Parts for long chains of few lanes; four warps where their registers hold a layer."""
+    few = len(PADS) > 3 and 2 * named["N_KEY"] <= named["SMS"]
+    wide = max(i * o for i, o in pairwise(PADS)) > 64 * 128
+    return [c for c in configs if (few or c.kwargs["PARTS"] == 1) and (c.num_warps == 8 or not wide)]
+
+
+def _held(args: dict) -> int:
+    """How many layers' weights a program asks for ahead: what 128 registers of a thread hold."""
+    sizes = [i * o for i, o in pairwise(args["PADS"])]
+    return max(1, min(len(sizes), 128 * 32 * args["num_warps"] // max(sizes)))
+
+
+def _early(args: dict) -> bool:
+    """Whether the gradient kernel's registers hold what two layers need at once."""
+    pads = args["PADS"]
+    held = 3 * max(i * o for i, o in pairwise(pads)) + 3 * max(pads) * args["BB"]
+    return held <= 160 * 32 * args["num_warps"]
 
 
 @triton.jit
-def _weight(w, n, IN: tl.constexpr, OUT: tl.constexpr, PAD_IN: tl.constexpr, PAD_OUT: tl.constexpr):
-    """Lane n's weight as a padded `[OUT, IN]` tile."""
-    o = tl.arange(0, PAD_OUT)
-    return _load(w + n * (IN * OUT), o < OUT, o, IN, PAD_IN, IN)
+def _inside(r, c, R, C, FULL_R: tl.constexpr, FULL_C: tl.constexpr):
+    """Which elements (r, c) lie in R x C. Constant, so that no mask is left, if all do on both axes."""
+    inside = tl.full((r.shape[0], c.shape[0]), True, tl.int1)
+    if not FULL_R:
+        inside = inside & (r[:, None] < R)
+    if not FULL_C:
+        inside = inside & (c[None, :] < C)
+    return inside
 
 
 @triton.jit
-def _store(ptr, tile, in_b, b, COLS: tl.constexpr, PAD: tl.constexpr):
-    i = tl.arange(0, PAD)
-    tl.store(ptr + (b[:, None] * COLS + i[None, :]), tile, mask=in_b[:, None] & (i[None, :] < COLS))
+def _load(ptr, r, c, R, C, stride, FULL_R: tl.constexpr, FULL_C: tl.constexpr):
+    """Elements (r, c) of the R x C matrix at ptr, zeros outside of it."""
+    ptrs = ptr + (r[:, None] * stride + c[None, :])
+    return tl.load(ptrs, mask=_inside(r, c, R, C, FULL_R, FULL_C), other=0.0)
 
 
 @triton.jit
-def _smooth(ACT: tl.constexpr):
-    """Whether the slope needs the value before the activation; the others have it from the value after."""
-    return ACT == "gelu" or ACT == "gelu_tanh" or ACT == "silu"
+def _store(ptr, tile, r, c, R, C, FULL_R: tl.constexpr, FULL_C: tl.constexpr):
+    tl.store(ptr + (r[:, None] * C + c[None, :]), tile, mask=_inside(r, c, R, C, FULL_R, FULL_C))
+
+
+@triton.jit
+def _weight(ws, n, l: tl.constexpr, DIMS: tl.constexpr, PADS: tl.constexpr):
+    """Lane n's weight of layer l as a padded `[O, I]` tile."""
+    o = tl.arange(0, PADS[l + 1])
+    i = tl.arange(0, PADS[l])
+    at = ws[l] + n * (DIMS[l] * DIMS[l + 1])
+    return _load(at, o, i, DIMS[l + 1], DIMS[l], DIMS[l], DIMS[l + 1] == PADS[l + 1], DIMS[l] == PADS[l])
+
+
+@triton.jit
+def _bias(bs, n, l: tl.constexpr, DIMS: tl.constexpr, PADS: tl.constexpr, BIAS: tl.constexpr):
+    o = tl.arange(0, PADS[l + 1])
+    if BIAS[l]:
+        bias = tl.load(bs[l] + n * DIMS[l + 1] + o, mask=o < DIMS[l + 1], other=0.0)
+    else:
+        bias = tl.zeros((PADS[l + 1],), tl.float32)
+    return bias
+
+
+@triton.jit
+def _slope(x, ACT: tl.constexpr):
+    """The derivative at x of an activation of `SMOOTH`."""
+    if ACT == "silu":
+        p = tl.sigmoid(x)
+        s = p * (1.0 + x * (1.0 - p))
+    elif ACT == "gelu":
+        s = 0.5 * (1.0 + tl.erf(x * 0.7071067811865476)) + x * 0.3989422804014327 * tl.exp(-0.5 * x * x)
+    else:
+        tl.static_assert(ACT == "gelu_tanh", "not a smooth activation")
+        p = tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+        s = p + x * p * (1.0 - p) * 1.5957691216057308 * (1.0 + 0.134145 * x * x)
+    return s
 
 
 @triton.jit
 def _through(g, s, ACT: tl.constexpr):
-    """The gradient before an activation from the one after it; s as `_smooth` says."""
+    """The gradient before an activation from the one after it; s: its result, or its slope if it is smooth."""
     if ACT == "relu":
         g = tl.where(s <= 0.0, 0.0, g)
     elif ACT == "tanh":
         g = g * (1.0 - s * s)
     elif ACT == "sigmoid":
         g = g * s * (1.0 - s)
-    elif ACT == "silu":
-        p = tl.sigmoid(s)
-        g = g * p * (1.0 + s * (1.0 - p))
-    elif ACT == "gelu":
-        cdf = 0.5 * (1.0 + tl.erf(s * 0.7071067811865476))
-        g = g * (cdf + s * 0.3989422804014327 * tl.exp(-0.5 * s * s))
-    elif ACT == "gelu_tanh":
-        p = tl.sigmoid(1.5957691216057308 * (s + 0.044715 * s * s * s))
-        g = g * (p + s * p * (1.0 - p) * 1.5957691216057308 * (1.0 + 0.134145 * s * s))
     else:
-        tl.static_assert(ACT == "none", "unknown activation")
+        g = g * s
     return g
 
 
 @triton.jit
-def _forward_kernel(
-    x, ws, bs, y, saved, x_n, x_b, B,
-    DIMS: tl.constexpr, PADS: tl.constexpr, BIAS: tl.constexpr, ACTS: tl.constexpr, OFFSETS: tl.constexpr,
-    KEEP: tl.constexpr, EARLY: tl.constexpr, PRECISION: tl.constexpr, BB: tl.constexpr,
+def _forward_tile(
+    x, ws, bs, y, saved, n, b, x_b, B, SB,
+    DIMS: tl.constexpr, PADS: tl.constexpr, BIAS: tl.constexpr, ACTS: tl.constexpr,
+    KEPT: tl.constexpr, SLOPES: tl.constexpr, ROWS: tl.constexpr, KEEP: tl.constexpr,
+    EVEN: tl.constexpr, HELD: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One batch tile of one lane through every layer. The loop is unrolled: each layer has its own shapes."""
+    """Rows b of lane n through every layer. The loop is unrolled: each layer has its own shapes."""
     L: tl.constexpr = len(ws)
-    tiles = tl.cdiv(B, BB)
-    n = (tl.program_id(0) // tiles).to(tl.int64)
-    b = (tl.program_id(0) % tiles) * BB + tl.arange(0, BB)
-    in_b = b < B
-    h = _load(x + n * x_n, in_b, b, DIMS[0], PADS[0], x_b)
+    kept = saved + n * (ROWS * SB)
+    i = tl.arange(0, PADS[0])
+    h = tl.trans(_load(x, b, i, B, DIMS[0], x_b, EVEN, DIMS[0] == PADS[0]))
+    held = ()
+    for l in tl.static_range(HELD):
+        held = held + ((_weight(ws, n, l, DIMS, PADS), _bias(bs, n, l, DIMS, PADS, BIAS)),)
     for l in tl.static_range(L):
-        if l == 0 or not EARLY:
-            w = _weight(ws[l], n, DIMS[l], DIMS[l + 1], PADS[l], PADS[l + 1])
-        if l + 1 < L and EARLY:  # ask for the next weights before this product: they arrive while it runs
-            ahead = _weight(ws[l + 1], n, DIMS[l + 1], DIMS[l + 2], PADS[l + 1], PADS[l + 2])
-        z = tl.dot(h, tl.trans(w), input_precision=PRECISION)
-        if BIAS[l]:
-            o = tl.arange(0, PADS[l + 1])
-            z += tl.load(bs[l] + n * DIMS[l + 1] + o, mask=o < DIMS[l + 1], other=0.0)[None, :]
+        o = tl.arange(0, PADS[l + 1])
+        w, bias = held[0]
+        held = held[1:]
+        z = tl.dot(w, h, input_precision=PRECISION)
+        if l + HELD < L:
+            held = held + ((_weight(ws, n, l + HELD, DIMS, PADS), _bias(bs, n, l + HELD, DIMS, PADS, BIAS)),)
+        z += bias[:, None]
         h = activate(z, tl.constexpr(ACTS[l]))
-        if KEEP and OFFSETS[l] >= 0:
-            block = saved + (n * OFFSETS[L] + OFFSETS[l]) * B
-            if _smooth(tl.constexpr(ACTS[l])):
-                _store(block, z, in_b, b, DIMS[l + 1], PADS[l + 1])
-            else:
-                _store(block, h, in_b, b, DIMS[l + 1], PADS[l + 1])
-        if l + 1 < L and EARLY:
-            w = ahead
-    _store(y + n * B * DIMS[L], h, in_b, b, DIMS[L], PADS[L])
+        if KEEP and KEPT[l] >= 0:
+            _store(kept + KEPT[l] * SB, h, o, b, DIMS[l + 1], SB, DIMS[l + 1] == PADS[l + 1], EVEN)
+        if KEEP and SLOPES[l] >= 0 and SLOPES[l] != KEPT[l]:
+            s = _slope(z, tl.constexpr(ACTS[l]))
+            _store(kept + SLOPES[l] * SB, s, o, b, DIMS[l + 1], SB, DIMS[l + 1] == PADS[l + 1], EVEN)
+    o = tl.arange(0, PADS[L])
+    _store(y + n * (B * DIMS[L]), tl.trans(h), b, o, B, DIMS[L], EVEN, DIMS[L] == PADS[L])
+
+
+@triton.autotune(
+    FORWARD,
+    key=["N_KEY", "B_KEY", "PADS", "PRECISION"],
+    prune_configs_by={"early_config_prune": _prune_forward},
+)
+@triton.heuristics({"EVEN": lambda args: args["B"] % args["BB"] == 0, "HELD": _held})
+@triton.jit(do_not_specialize=["N_KEY", "B_KEY", "SMS"])
+def _forward_kernel(
+    x, ws, bs, y, saved, x_n, x_b, N, B, SB, N_KEY, B_KEY, SMS,
+    DIMS: tl.constexpr, PADS: tl.constexpr, BIAS: tl.constexpr, ACTS: tl.constexpr,
+    KEPT: tl.constexpr, SLOPES: tl.constexpr, ROWS: tl.constexpr, KEEP: tl.constexpr,
+    PRECISION: tl.constexpr, EVEN: tl.constexpr, HELD: tl.constexpr,
+    BB: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """One batch tile of one lane through every layer; with STAGES > 1 a program takes its share of them."""
+    tiles = tl.cdiv(B, BB)
+    if STAGES == 1:
+        n = (tl.program_id(0) // tiles).to(tl.int64)
+        b = tl.program_id(0) % tiles * BB + tl.arange(0, BB)
+        _forward_tile(
+            x + n * x_n, ws, bs, y, saved, n, b, x_b, B, SB, DIMS, PADS, BIAS, ACTS, KEPT, SLOPES, ROWS,
+            KEEP, EVEN, HELD, PRECISION,
+        )  # fmt: skip
+    else:
+        for tile in tl.range(tl.program_id(0), N * tiles, tl.num_programs(0), num_stages=STAGES):
+            n = (tile // tiles).to(tl.int64)
+            b = tile % tiles * BB + tl.arange(0, BB)
+            _forward_tile(
+                x + n * x_n, ws, bs, y, saved, n, b, x_b, B, SB, DIMS, PADS, BIAS, ACTS, KEPT, SLOPES, ROWS,
+                KEEP, EVEN, HELD, PRECISION,
+            )  # fmt: skip
 
 
 @triton.jit
+def _input(x, kept, b, x_b, B, SB, l: tl.constexpr, DIMS: tl.constexpr, PADS: tl.constexpr,
+           KEPT: tl.constexpr, EVEN: tl.constexpr):  # fmt: skip
+    """What layer l was given: `[I, B]`, which the layer before kept, or `[B, I]` for the first."""
+    i = tl.arange(0, PADS[l])
+    if l == 0:
+        h = _load(x, b, i, B, DIMS[0], x_b, EVEN, DIMS[0] == PADS[0])
+    else:
+        h = _load(kept + KEPT[l - 1] * SB, i, b, DIMS[l], SB, SB, DIMS[l] == PADS[l], EVEN)
+    return h
+
+
+@triton.jit
+def _parameter_grads(dws, dbs, g, h, n, l: tl.constexpr, DIMS: tl.constexpr, PADS: tl.constexpr,
+                     BIAS: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    """Store lane n's gradients of layer l from g `[O, B]` and the layer's `_input` h."""
+    o = tl.arange(0, PADS[l + 1])
+    i = tl.arange(0, PADS[l])
+    if BIAS[l]:
+        tl.store(dbs[l] + n * DIMS[l + 1] + o, tl.sum(g, 1), mask=o < DIMS[l + 1])
+    # Rows past the batch add nothing: their g is zero from the start. The right side of either product
+    # has its columns contiguous, as tensor cores want it in float32.
+    if l == 0:
+        dw = tl.trans(tl.dot(tl.trans(h), tl.trans(g), input_precision=PRECISION))
+    else:
+        dw = tl.dot(g, tl.trans(h), input_precision=PRECISION)
+    at = dws[l] + n * (DIMS[l] * DIMS[l + 1])
+    _store(at, dw, o, i, DIMS[l + 1], DIMS[l], DIMS[l + 1] == PADS[l + 1], DIMS[l] == PADS[l])
+
+
+@triton.autotune(
+    BACKWARD,
+    key=["N_KEY", "PADS", "BB", "PRECISION"],
+    prune_configs_by={"early_config_prune": _prune_backward},
+)
+@triton.heuristics({"EVEN": lambda args: args["B"] == args["BB"], "EARLY": _early})
+@triton.jit(do_not_specialize=["N_KEY", "SMS"])
 def _backward_kernel(
-    dy, x, ws, saved, dx, dws, dbs, x_n, x_b, B,
-    DIMS: tl.constexpr, PADS: tl.constexpr, BIAS: tl.constexpr, ACTS: tl.constexpr, OFFSETS: tl.constexpr,
-    NEED_DX: tl.constexpr, EARLY: tl.constexpr, PRECISION: tl.constexpr, BB: tl.constexpr,
+    dy, x, ws, saved, dx, dws, dbs, x_n, x_b, B, SB, N_KEY, SMS,
+    DIMS: tl.constexpr, PADS: tl.constexpr, BIAS: tl.constexpr, ACTS: tl.constexpr,
+    KEPT: tl.constexpr, SLOPES: tl.constexpr, ROWS: tl.constexpr, NEED_DX: tl.constexpr,
+    PRECISION: tl.constexpr, EVEN: tl.constexpr, EARLY: tl.constexpr,
+    BB: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Every gradient of one lane: its whole batch is one tile, so each dw is one product, stored once."""
+    """The gradients of one lane: its whole batch is one tile, so each dw is one product, stored once."""
     L: tl.constexpr = len(ws)
     n = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    x += n * x_n
+    kept = saved + n * (ROWS * SB)
     b = tl.arange(0, BB)
-    in_b = b < B
-    kept = saved + n * OFFSETS[L] * B
-    g = _load(dy + n * B * DIMS[L], in_b, b, DIMS[L], PADS[L], DIMS[L])
-    if ACTS[L - 1] != "none":
-        s = _load(kept + OFFSETS[L - 1] * B, in_b, b, DIMS[L], PADS[L], DIMS[L])
+    o = tl.arange(0, PADS[L])
+    g = tl.trans(_load(dy + n * (B * DIMS[L]), b, o, B, DIMS[L], DIMS[L], EVEN, DIMS[L] == PADS[L]))
+    s = g
+    if SLOPES[L - 1] >= 0:
+        s = _load(kept + SLOPES[L - 1] * SB, o, b, DIMS[L], SB, SB, DIMS[L] == PADS[L], EVEN)
     for l in tl.static_range(L - 1, -1, -1):
-        o = tl.arange(0, PADS[l + 1])
-        in_o = o < DIMS[l + 1]
-        if (l > 0 or NEED_DX) and EARLY:
-            w = _weight(ws[l], n, DIMS[l], DIMS[l + 1], PADS[l], PADS[l + 1])
-        if ACTS[l] != "none":
-            g = _through(g, s, tl.constexpr(ACTS[l]))
-        if l > 0:  # the layer's input, which the layer before kept
-            s = _load(kept + OFFSETS[l - 1] * B, in_b, b, DIMS[l], PADS[l], DIMS[l])
-            h = s
-            if _smooth(tl.constexpr(ACTS[l - 1])):
-                h = activate(s, tl.constexpr(ACTS[l - 1]))
+        if EARLY and l < L - 1:
+            h, w = next_h, next_w
         else:
-            h = _load(x + n * x_n, in_b, b, DIMS[0], PADS[0], x_b)
-        if BIAS[l]:
-            tl.store(dbs[l] + n * DIMS[l + 1] + o, tl.sum(g, 0), mask=in_o)
-        # Rows past the batch add nothing: their g is zero from the start.
-        dw = tl.dot(tl.trans(g), h, input_precision=PRECISION)
-        _store(dws[l] + n * (DIMS[l] * DIMS[l + 1]), dw, in_o, o, DIMS[l], PADS[l])
-        if (l > 0 or NEED_DX) and not EARLY:
-            w = _weight(ws[l], n, DIMS[l], DIMS[l + 1], PADS[l], PADS[l + 1])
+            h = _input(x, kept, b, x_b, B, SB, l, DIMS, PADS, KEPT, EVEN)
+            w = h
+            if l > 0 or NEED_DX:
+                w = _weight(ws, n, l, DIMS, PADS)
+        if EARLY and l > 0:  # what the next layer needs arrives while this one's products run
+            next_h = _input(x, kept, b, x_b, B, SB, l - 1, DIMS, PADS, KEPT, EVEN)
+            next_w = next_h
+            if l > 1 or NEED_DX:
+                next_w = _weight(ws, n, l - 1, DIMS, PADS)
+        if SLOPES[l] >= 0:
+            g = _through(g, s, tl.constexpr(ACTS[l]))
+        if l > 0:
+            s = h
+            if SLOPES[l - 1] >= 0 and SLOPES[l - 1] != KEPT[l - 1]:
+                i = tl.arange(0, PADS[l])
+                s = _load(kept + SLOPES[l - 1] * SB, i, b, DIMS[l], SB, SB, DIMS[l] == PADS[l], EVEN)
+        if PARTS == 1:
+            _parameter_grads(dws, dbs, g, h, n, l, DIMS, PADS, BIAS, PRECISION)
+        elif l % PARTS == part:
+            _parameter_grads(dws, dbs, g, h, n, l, DIMS, PADS, BIAS, PRECISION)
         if l > 0 or NEED_DX:
-            g = tl.dot(g, w, input_precision=PRECISION)
+            g = tl.dot(tl.trans(w), g, input_precision=PRECISION)
     if NEED_DX:
-        _store(dx + n * B * DIMS[0], g, in_b, b, DIMS[0], PADS[0])
+        i = tl.arange(0, PADS[0])
+        if part == 0:
+            _store(dx + n * (B * DIMS[0]), tl.trans(g), b, i, B, DIMS[0], EVEN, DIMS[0] == PADS[0])
 
 
 def _plan(x: Tensor, weights: Sequence[Tensor], has_bias: Sequence[bool], activations: str) -> dict:
-    """The kernels' constants; OFFSETS: where layer l's block of `saved` starts, the last entry its end."""
+    """The kernels' constants.
+
+    KEPT and SLOPES: from which of a lane's ROWS of `saved` on layer l's result and the slope of its
+    activation are, -1 if nowhere. Unless it is smooth, the slope follows from the result.
+    """
     dims = (x.shape[2], *(w.shape[1] for w in weights))
     acts = tuple(activations.split(","))
-    offsets, end = [], 0
+    kept, slopes, rows = [], [], 0
     for l, act in enumerate(acts):
-        kept = l + 1 < len(acts) or act != "none"
-        offsets.append(end if kept else -1)
-        end += dims[l + 1] if kept else 0
-    pads = tuple(max(16, next_pow2(d)) for d in dims)
+        smooth, last = act in SMOOTH, l + 1 == len(acts)
+        has_kept = not last or not (smooth or act == "none")
+        kept.append(rows if has_kept else -1)
+        rows += dims[l + 1] if has_kept else 0
+        slopes.append(rows if smooth else -1 if act == "none" else kept[l])
+        rows += dims[l + 1] if smooth else 0
     return {
         "DIMS": dims,
-        "PADS": pads,
+        "PADS": tuple(max(16, next_pow2(d)) for d in dims),
         "BIAS": tuple(has_bias),
         "ACTS": acts,
-        "OFFSETS": (*offsets, end),
-        # Two weights of 128 x 128 at once would spill registers.
-        "EARLY": max(i * o for i, o in pairwise(pads)) <= 64 * 128,
+        "KEPT": tuple(kept),
+        "SLOPES": tuple(slopes),
+        "ROWS": rows,
         "PRECISION": precision("matmul"),
-        "num_warps": 4 if max(dims) <= 64 else 8,
     }
 
 
-def _rows(t: Tensor) -> Tensor:
+def _columns(b: int) -> int:
+    """The columns of `saved`: those of the batch, and more until every row starts at a multiple of 16."""
+    return triton.cdiv(b, 16) * 16
+
+
+def _contiguous_rows(t: Tensor) -> Tensor:
     """t with contiguous rows; lanes that share one input (stride 0) stay shared."""
     return t if t.stride(-1) == 1 else t.contiguous()
 
@@ -188,40 +357,42 @@ def _spread(tensors: Sequence[Tensor], present: Sequence[bool], filler: Tensor |
     return tuple(next(given) if p else filler for p in present)
 
 
-def _tile(n: int, b: int, width: int) -> int:
-    """Batch rows per program: few enough that all multiprocessors get some and registers hold them."""
-    if b >= 64 and width <= 64 and n * triton.cdiv(b, 64) >= 2 * SMS:
-        return 64
-    return 32 if b > 16 and n * triton.cdiv(b, 32) >= SMS else 16
+def _sms(t: Tensor) -> int:
+    return torch.cuda.get_device_properties(t.device).multi_processor_count if t.is_cuda else 1
 
 
 @torch.library.custom_op("wide_compiler::lane_chain", mutates_args=())
 def _chain(
     x: Tensor, weights: list[Tensor], biases: list[Tensor], has_bias: list[bool], activations: str, keep: bool
 ) -> tuple[Tensor, Tensor]:
-    """The output, and what the gradient needs of the layers (`_plan`'s OFFSETS), empty unless `keep`.
+    """The output, and what the gradient needs of the layers (`_plan`), empty unless `keep`.
 
     `biases` are those of the layers that `has_bias` marks; `activations` is joined by commas.
     """
     plan = _plan(x, weights, has_bias, activations)
-    (N, B, _), x = x.shape, _rows(x)
+    (N, B, _), x, sms = x.shape, _contiguous_rows(x), _sms(x)
     y = x.new_empty(N, B, weights[-1].shape[1])
-    saved = x.new_empty(N * B * plan["OFFSETS"][-1] if keep else 0)
+    saved = x.new_empty(N * plan["ROWS"] * _columns(B) if keep else 0)
+
+    def grid(meta: dict) -> tuple[int]:
+        programs = N * triton.cdiv(B, meta["BB"])
+        return (programs if meta["STAGES"] == 1 else min(programs, 2 * sms),)
+
     if N * B:
         weights = [w.contiguous() for w in weights]
         bias = _spread([b.contiguous() for b in biases], has_bias, x)
-        BB = _tile(N, B, max(plan["DIMS"]))
         with on_device(x):
-            _forward_kernel[(N * triton.cdiv(B, BB),)](
-                x, tuple(weights), bias, y, saved, x.stride(0), x.stride(1), B, KEEP=keep, BB=BB, **plan
-            )
+            _forward_kernel[grid](
+                x, tuple(weights), bias, y, saved, x.stride(0), x.stride(1), N, B, _columns(B),
+                next_pow2(N), next_pow2(B), sms, KEEP=keep, **plan,
+            )  # fmt: skip
     return y, saved
 
 
 @_chain.register_fake
 def _(x, weights, biases, has_bias, activations, keep):
     N, B, _ = x.shape
-    size = N * B * _plan(x, weights, has_bias, activations)["OFFSETS"][-1] if keep else 0
+    size = N * _plan(x, weights, has_bias, activations)["ROWS"] * _columns(B) if keep else 0
     return x.new_empty(N, B, weights[-1].shape[1]), x.new_empty(size)
 
 
@@ -241,11 +412,11 @@ def _chain_backward(
     N, B, _ = x.shape
     if N * B == 0:
         return [g.zero_() for g in grads]
-    x, plan = _rows(x), _plan(x, weights, has_bias, activations)
+    x, plan = _contiguous_rows(x), _plan(x, weights, has_bias, activations)
     with on_device(x):
-        _backward_kernel[(N,)](
+        _backward_kernel[lambda meta: (N, meta["PARTS"])](
             dy.contiguous(), x, tuple(w.contiguous() for w in weights), saved, dx, tuple(dws),
-            _spread(dbs, has_bias, x), x.stride(0), x.stride(1), B,
+            _spread(dbs, has_bias, x), x.stride(0), x.stride(1), B, _columns(B), next_pow2(N), _sms(x),
             NEED_DX=need_dx, BB=max(16, next_pow2(B)), **plan,
         )  # fmt: skip
     return grads

@@ -3,6 +3,8 @@
 A step of a recurrent layer is mostly the launch of its kernels. Here one program takes a lane and a few
 rows of the batch through the whole sequence, its state in registers. It works gate by gate, in one loop over
 (time, gate): what a turn needs of the weight is then known early and fetched while earlier turns compute.
+Tiles have the hidden features in front and the batch behind, [H, B]: a tensor core takes 16 rows but only 8
+columns, and a batch of few rows wastes less of it.
 Import this module only after `_triton.available()`: it needs triton.
 
 Shapes: N lanes, T time steps, B batch, H hidden features. float32 only.
@@ -16,36 +18,38 @@ import triton.language as tl
 from torch import Tensor
 
 from ._triton import on_device, supports
-from .rnn_backward import ROWS, lane_gru_backward, lane_lstm_backward, launch, tanh, when
+from .rnn_backward import halves, lane_gru_backward, lane_lstm_backward, launch, product, tanh
 
-WIDEST = 128  # a gate's weight of 128 x 128 floats, twice, is what a multiprocessor's shared memory holds
+WIDEST = 128  # a gate's weight of 128 x 128 floats, three times, is what a multiprocessor's memory holds
 
 
 @triton.jit
 def _lstm_kernel(
-    gx, w, h0, c0, y, c_last, acts, cells,
-    T, B, H, gx_n, gx_t, gx_b,
-    SAVE: tl.constexpr, PRECISION: tl.constexpr, BB: tl.constexpr, HP: tl.constexpr,
+    gx, w, h0, c0, y, c_last, slopes,
+    T, B, gx_n, gx_t, gx_b,
+    H: tl.constexpr, SAVE: tl.constexpr, PRECISION: tl.constexpr, BB: tl.constexpr, HP: tl.constexpr,
 ):  # fmt: skip
-    """Gates in torch's order i, f, g, o; acts is [N, T, B, 4H], cells [N, T+1, B, H], both only to SAVE."""
+    """Gates in torch's order i, f, g, o.
+
+    slopes is [N, T, B, 6H], written only to SAVE: what the gradient of c (of h for o) becomes in each gate,
+    then what that of h becomes in c, and that of c in the c before.
+    """
     lane = tl.program_id(1).to(tl.int64)
     b = tl.program_id(0) * BB + tl.arange(0, BB)
     j = tl.arange(0, HP)
     k = tl.arange(0, HP)
-    in_b = b < B
-    ok = in_b[:, None] & (j < H)[None, :]
-    state = lane * B * H + (b * H)[:, None] + j[None, :]
-    h = tl.load(h0 + state, mask=ok, other=0.0)
-    c = tl.load(c0 + state, mask=ok, other=0.0)
-    w_ptrs = w + lane * 4 * H * H + (j * H)[None, :] + k[:, None]
-    w_ok = (k < H)[:, None] & (j < H)[None, :]
-    gx_ptrs = gx + lane * gx_n + (b * gx_b)[:, None] + j[None, :]
-    y_ptrs = y + lane * T * B * H + (b * H)[:, None] + j[None, :]
-    acts_ptrs = acts + lane * T * B * 4 * H + (b * 4 * H)[:, None] + j[None, :]
-    cells_ptrs = cells + lane * (T + 1) * B * H + (b * H)[:, None] + j[None, :]
-    if SAVE:
-        tl.store(cells_ptrs, c, mask=ok)
-    i = tl.zeros((BB, HP), dtype=tl.float32)
+    ok = (j < H)[:, None] & (b < B)[None, :]
+    at = j[:, None] + (b * H)[None, :]
+    upper, rest = halves(tl.load(h0 + lane * B * H + at, mask=ok, other=0.0))
+    c = tl.load(c0 + lane * B * H + at, mask=ok, other=0.0)
+    w_ptrs = w + lane * 4 * H * H + (j * H)[:, None] + k[None, :]
+    w_ok = (j < H)[:, None] & (k < H)[None, :]
+    gx_ptrs = gx + lane * gx_n + j[:, None] + (b * gx_b)[None, :]
+    y_ptrs = y + lane * T * B * H + at
+    slope_ptrs = slopes + lane * T * B * 6 * H + j[:, None] + (b * 6 * H)[None, :]
+    i = tl.zeros((HP, BB), dtype=tl.float32)
+    f = tl.zeros((HP, BB), dtype=tl.float32)
+    z = tl.zeros((HP, BB), dtype=tl.float32)
     ahead = tl.load(gx_ptrs, mask=ok, other=0.0)
     for turn in range(4 * T):
         t = turn // 4
@@ -54,46 +58,63 @@ def _lstm_kernel(
         after = tl.minimum(turn + 1, 4 * T - 1)
         ahead = tl.load(gx_ptrs + (after // 4 * gx_t + after % 4 * H), mask=ok, other=0.0)
         w_tile = tl.load(w_ptrs + gate * H * H, mask=w_ok, other=0.0)
-        z = tl.dot(h, w_tile, gates, input_precision=PRECISION)
-        s = tl.sigmoid(tl.where(gate == 2, 2.0 * z, z))
-        act = tl.where(gate == 2, 2.0 * s - 1.0, s)
-        i = tl.where(gate == 0, act, i)
-        c = tl.where(gate == 1, act * c, tl.where(gate == 2, c + i * act, c))
-        h = tl.where(gate == 3, act * tanh(c), h)
-        tl.store(y_ptrs + t * B * H, h, mask=when(gate == 3, in_b, j, H))
-        if SAVE:
-            tl.store(acts_ptrs + (t * B * 4 * H + gate * H), act, mask=ok)
-            tl.store(cells_ptrs + (t + 1) * B * H, c, mask=when(gate == 2, in_b, j, H))
-    tl.store(c_last + state, c, mask=ok)
+        # The gate of the turn before is activated while this one's product runs.
+        s = tl.sigmoid(tl.where(gate == 3, 2.0 * z, z))
+        i = tl.where(gate == 1, s, i)
+        f = tl.where(gate == 2, s, f)
+        z = product(w_tile, upper, rest, gates, turn, PRECISION)
+        if gate == 3:
+            g = 2.0 * s - 1.0
+            c_before = c
+            c = f * c + i * g
+            tanh_c = tanh(c)
+            o = tl.sigmoid(z)
+            h = o * tanh_c
+            upper, rest = halves(h)
+            tl.store(y_ptrs + t * B * H, h, mask=ok)
+            if SAVE:
+                row = slope_ptrs + t * B * 6 * H
+                tl.store(row, g * i * (1.0 - i), mask=ok)
+                tl.store(row + H, c_before * f * (1.0 - f), mask=ok)
+                tl.store(row + 2 * H, i * (1.0 - g * g), mask=ok)
+                tl.store(row + 3 * H, tanh_c * o * (1.0 - o), mask=ok)
+                tl.store(row + 4 * H, o * (1.0 - tanh_c * tanh_c), mask=ok)
+                tl.store(row + 5 * H, f, mask=ok)
+    tl.store(c_last + lane * B * H + at, c, mask=ok)
 
 
 @triton.jit
 def _gru_kernel(
-    gx, w, bias, h0, y, acts, hidden_n,
-    T, B, H, gx_n, gx_t, gx_b,
-    HAS_BIAS: tl.constexpr, SAVE: tl.constexpr, PRECISION: tl.constexpr, BB: tl.constexpr, HP: tl.constexpr,
+    gx, w, bias, h0, y, slopes,
+    T, B, gx_n, gx_t, gx_b,
+    HAS_BIAS: tl.constexpr, SAVE: tl.constexpr,
+    H: tl.constexpr, PRECISION: tl.constexpr, BB: tl.constexpr, HP: tl.constexpr,
 ):  # fmt: skip
-    """Gates in torch's order r, z, n; acts is [N, T, B, 3H], hidden_n [N, T, B, H], both only to SAVE."""
+    """Gates in torch's order r, z, n.
+
+    slopes is [N, T, B, 5H], written only to SAVE: what the gradient of h becomes in each gate's hidden part,
+    then in the h before, and in n's input part.
+    """
     lane = tl.program_id(1).to(tl.int64)
     b = tl.program_id(0) * BB + tl.arange(0, BB)
     j = tl.arange(0, HP)
     k = tl.arange(0, HP)
-    in_b = b < B
     in_j = j < H
-    ok = in_b[:, None] & in_j[None, :]
-    h = tl.load(h0 + lane * B * H + (b * H)[:, None] + j[None, :], mask=ok, other=0.0)
-    w_ptrs = w + lane * 3 * H * H + (j * H)[None, :] + k[:, None]
-    w_ok = (k < H)[:, None] & in_j[None, :]
-    gx_ptrs = gx + lane * gx_n + (b * gx_b)[:, None] + j[None, :]
-    y_ptrs = y + lane * T * B * H + (b * H)[:, None] + j[None, :]
-    acts_ptrs = acts + lane * T * B * 3 * H + (b * 3 * H)[:, None] + j[None, :]
-    hidden_ptrs = hidden_n + lane * T * B * H + (b * H)[:, None] + j[None, :]
+    ok = in_j[:, None] & (b < B)[None, :]
+    at = j[:, None] + (b * H)[None, :]
+    h = tl.load(h0 + lane * B * H + at, mask=ok, other=0.0)
+    upper, rest = halves(h)
+    w_ptrs = w + lane * 3 * H * H + (j * H)[:, None] + k[None, :]
+    w_ok = in_j[:, None] & (k < H)[None, :]
+    gx_ptrs = gx + lane * gx_n + j[:, None] + (b * gx_b)[None, :]
+    y_ptrs = y + lane * T * B * H + at
+    slope_ptrs = slopes + lane * T * B * 5 * H + j[:, None] + (b * 5 * H)[None, :]
     if HAS_BIAS:
         bias_r = tl.load(bias + lane * 3 * H + j, mask=in_j, other=0.0)
         bias_z = tl.load(bias + lane * 3 * H + H + j, mask=in_j, other=0.0)
         bias_n = tl.load(bias + lane * 3 * H + 2 * H + j, mask=in_j, other=0.0)
-    r = tl.zeros((BB, HP), dtype=tl.float32)
-    z = tl.zeros((BB, HP), dtype=tl.float32)
+    r = tl.zeros((HP, BB), dtype=tl.float32)
+    part = tl.zeros((HP, BB), dtype=tl.float32)
     ahead = tl.load(gx_ptrs, mask=ok, other=0.0)
     for turn in range(3 * T):
         t = turn // 3
@@ -102,41 +123,50 @@ def _gru_kernel(
         after = tl.minimum(turn + 1, 3 * T - 1)
         ahead = tl.load(gx_ptrs + (after // 3 * gx_t + after % 3 * H), mask=ok, other=0.0)
         w_tile = tl.load(w_ptrs + gate * H * H, mask=w_ok, other=0.0)
-        part = tl.dot(h, w_tile, input_precision=PRECISION)
+        # As in the LSTM, the gate of the turn before.
+        s = tl.sigmoid(part)
+        r = tl.where(gate == 1, s, r)
+        start = tl.where(gate == 2, 0.0, gates)  # n's input part is added once r has scaled the hidden one
         if HAS_BIAS:
-            part += tl.where(gate == 0, bias_r, tl.where(gate == 1, bias_z, bias_n))[None, :]
-        s = tl.sigmoid(gates + part)
-        n = tanh(gates + r * part)
-        r = tl.where(gate == 0, s, r)
-        z = tl.where(gate == 1, s, z)
-        h = tl.where(gate == 2, n + z * (h - n), h)
-        tl.store(y_ptrs + t * B * H, h, mask=when(gate == 2, in_b, j, H))
-        if SAVE:
-            tl.store(acts_ptrs + (t * B * 3 * H + gate * H), tl.where(gate == 2, n, s), mask=ok)
-            tl.store(hidden_ptrs + t * B * H, part, mask=when(gate == 2, in_b, j, H))
+            start += tl.where(gate == 0, bias_r, tl.where(gate == 1, bias_z, bias_n))[:, None]
+        part = product(w_tile, upper, rest, start, turn, PRECISION)
+        if gate == 2:
+            n = tanh(gates + r * part)
+            if SAVE:
+                row = slope_ptrs + t * B * 5 * H
+                of_n = (1.0 - s) * (1.0 - n * n)
+                tl.store(row, of_n * part * r * (1.0 - r), mask=ok)
+                tl.store(row + H, (h - n) * s * (1.0 - s), mask=ok)
+                tl.store(row + 2 * H, of_n * r, mask=ok)
+                tl.store(row + 3 * H, s, mask=ok)
+                tl.store(row + 4 * H, of_n, mask=ok)
+            h = n + s * (h - n)
+            upper, rest = halves(h)
+            tl.store(y_ptrs + t * B * H, h, mask=ok)
 
 
-def _lstm_outputs(gates_x: Tensor, w_hh: Tensor, save: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _lstm_outputs(gates_x: Tensor, w_hh: Tensor, save: bool) -> tuple[Tensor, Tensor, Tensor]:
     (N, T, B, _), H = gates_x.shape, w_hh.shape[2]
-    shapes = (N, T, B, H), (N, B, H), (N, T, B, 4 * H) if save else (0,), (N, T + 1, B, H) if save else (0,)
-    y, c_last, acts, cells = (gates_x.new_empty(shape) for shape in shapes)
-    return y, c_last, acts, cells
+    shapes = (N, T, B, H), (N, B, H), (N, T, B, 6 * H) if save else (0,)
+    y, c_last, slopes = (gates_x.new_empty(shape) for shape in shapes)
+    return y, c_last, slopes
 
 
 @torch.library.custom_op("wide_compiler::lane_lstm", mutates_args=())
 def _lane_lstm(
     gates_x: Tensor, w_hh: Tensor, h0: Tensor, c0: Tensor, save: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The output, the last c, and for the backward the activated gates and c of all steps."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The output, the last c, and for the backward the slopes of all steps."""
     out = _lstm_outputs(gates_x, w_hh, save)
     (N, T, B, _), H = gates_x.shape, w_hh.shape[2]
     if N * B * H == 0 or T == 0:
         out[1].copy_(c0)
         return out
     inputs = gates_x, w_hh.contiguous(), h0.contiguous(), c0.contiguous()
+    settings = launch(H, B, N)
     with on_device(gates_x):
-        _lstm_kernel[triton.cdiv(B, ROWS), N](
-            *inputs, *out, T, B, H, *gates_x.stride()[:3], SAVE=save, **launch(H)
+        _lstm_kernel[triton.cdiv(B, settings["BB"]), N](
+            *inputs, *out, T, B, *gates_x.stride()[:3], SAVE=save, **settings
         )
     return out
 
@@ -146,27 +176,26 @@ def _(gates_x, w_hh, h0, c0, save):
     return _lstm_outputs(gates_x, w_hh, save)
 
 
-def _gru_outputs(gates_x: Tensor, w_hh: Tensor, save: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _gru_outputs(gates_x: Tensor, w_hh: Tensor, save: bool) -> tuple[Tensor, Tensor]:
     (N, T, B, _), H = gates_x.shape, w_hh.shape[2]
-    shapes = (N, T, B, H), (N, T, B, 3 * H) if save else (0,), (N, T, B, H) if save else (0,)
-    y, acts, hidden_n = (gates_x.new_empty(shape) for shape in shapes)
-    return y, acts, hidden_n
+    return gates_x.new_empty(N, T, B, H), gates_x.new_empty((N, T, B, 5 * H) if save else (0,))
 
 
 @torch.library.custom_op("wide_compiler::lane_gru", mutates_args=())
 def _lane_gru(
     gates_x: Tensor, w_hh: Tensor, b_hh: Tensor | None, h0: Tensor, save: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The output, and for the backward the activated gates and the new gate's hidden part of all steps."""
+) -> tuple[Tensor, Tensor]:
+    """The output, and for the backward the slopes of all steps."""
     out = _gru_outputs(gates_x, w_hh, save)
     (N, T, B, _), H = gates_x.shape, w_hh.shape[2]
     if N * T * B * H == 0:
         return out
     bias = h0 if b_hh is None else b_hh.contiguous()
+    settings = launch(H, B, N)
     with on_device(gates_x):
-        _gru_kernel[triton.cdiv(B, ROWS), N](
-            gates_x, w_hh.contiguous(), bias, h0.contiguous(), *out, T, B, H, *gates_x.stride()[:3],
-            HAS_BIAS=b_hh is not None, SAVE=save, **launch(H),
+        _gru_kernel[triton.cdiv(B, settings["BB"]), N](
+            gates_x, w_hh.contiguous(), bias, h0.contiguous(), *out, T, B, *gates_x.stride()[:3],
+            HAS_BIAS=b_hh is not None, SAVE=save, **settings,
         )  # fmt: skip
     return out
 
@@ -187,18 +216,18 @@ def _weight_grad(dgates: Tensor, before: Tensor) -> Tensor:
 
 def _lstm_setup(ctx, inputs, output):
     _, w_hh, h0, _, _ = inputs
-    y, _, acts, cells = output
+    y, _, slopes = output
     ctx.set_materialize_grads(False)  # nobody has a gradient for what is saved; do not fill zeros for it
-    ctx.save_for_backward(w_hh, h0, y, acts, cells)
+    ctx.save_for_backward(w_hh, h0, y, slopes)
 
 
-def _lstm_backward(ctx, dy, dc_last, _acts, _cells):
-    w_hh, h0, y, acts, cells = ctx.saved_tensors
+def _lstm_backward(ctx, dy, dc_last, _slopes):
+    w_hh, h0, y, slopes = ctx.saved_tensors
     if dy is None and dc_last is None:
         return (None,) * 5
     dy = torch.zeros_like(y) if dy is None else dy
-    dc_last = torch.zeros_like(cells[:, 0]) if dc_last is None else dc_last
-    dgates, dh0, dc0 = lane_lstm_backward(dy, dc_last, w_hh, acts, cells)
+    dc_last = torch.zeros_like(h0) if dc_last is None else dc_last
+    dgates, dh0, dc0 = lane_lstm_backward(dy, dc_last, w_hh, slopes)
     return dgates, _weight_grad(dgates, _before(h0, y)) if ctx.needs_input_grad[1] else None, dh0, dc0, None
 
 
@@ -211,14 +240,13 @@ def _gru_setup(ctx, inputs, output):
     ctx.save_for_backward(w_hh, h0, *output)
 
 
-def _gru_backward(ctx, dy, _acts, _hidden_n):
-    w_hh, h0, y, acts, hidden_n = ctx.saved_tensors
+def _gru_backward(ctx, dy, _slopes):
+    w_hh, h0, y, slopes = ctx.saved_tensors
     if dy is None:
         return (None,) * 5
-    before = _before(h0, y)
-    dgates_x, dgates_h, dh0 = lane_gru_backward(dy, w_hh, acts, hidden_n, before)
+    dgates_x, dgates_h, dh0 = lane_gru_backward(dy, w_hh, slopes)
     _, need_weight, need_bias = ctx.needs_input_grad[:3]
-    dw = _weight_grad(dgates_h, before) if need_weight else None
+    dw = _weight_grad(dgates_h, _before(h0, y)) if need_weight else None
     return dgates_x, dw, dgates_h.sum((1, 2)) if need_bias else None, dh0, None
 
 
@@ -256,7 +284,7 @@ def lane_lstm(gates_x: Tensor, w_hh: Tensor, h0: Tensor, c0: Tensor) -> tuple[Te
     Returns:
         The output `[N, T, B, H]` (its last step is the last h) and the last c `[N, B, H]`.
     """
-    y, c_last, _, _ = _lane_lstm(_rows(gates_x), w_hh, h0, c0, _save(gates_x, w_hh, h0, c0))
+    y, c_last, _ = _lane_lstm(_rows(gates_x), w_hh, h0, c0, _save(gates_x, w_hh, h0, c0))
     return y, c_last
 
 

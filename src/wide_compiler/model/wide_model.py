@@ -236,7 +236,8 @@ class WideModel(LaneStore):
         return self
 
     def _device(self) -> torch.device:
-        return self.places[0].tensor.device if self.places else torch.device("cpu")
+        tensors = [*self.tensors().values(), *_tree.flatten(self._sample)[0]]
+        return next((t.device for t in tensors if isinstance(t, Tensor)), torch.device("cpu"))
 
     # What it tells.
 

@@ -6,6 +6,7 @@ one reads the caller's input where it lies and hands out its own memory, for loo
 one has the input copied in and the results copied out, for everything else.
 """
 
+import gc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -169,20 +170,24 @@ class CaptureRefused(Exception):
 
 def capture(call: Callable[[], Any], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, Any]:
     """The graph of what `call` launches, and what it gave. The call must be warm."""
-    torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
+    gc.collect()
+    gc.disable()  # a tensor or graph collected meanwhile would free its memory, which a capture forbids
     try:
-        with torch.cuda.graph(graph, pool=pool):
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             return graph, call()
     except Exception as error:
+        while error.__context__ is not None:  # the end of a broken capture fails too, and says less
+            error = error.__context__  # type: ignore[assignment]
         # A capture that fails leaves PyTorch's random generator believing that it goes on; one that ends
         # well sets it right.
         torch.cuda.synchronize()
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             torch.zeros(1, device="cuda")
-        raise CaptureRefused(
-            f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
-        ) from error
+        line = (str(error).splitlines() or [""])[0][:200]
+        raise CaptureRefused(f"{type(error).__name__}: {line}") from None
+    finally:
+        gc.enable()
 
 
 def recorded(call: Callable[[], Any]) -> Callable[[], Any]:

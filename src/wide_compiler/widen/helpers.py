@@ -33,6 +33,19 @@ def autocast_restored() -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def exact_products() -> Iterator[None]:
+    """No rounding of float32 products to ten bits on the GPU: what is compared must differ by mistakes only."""
+    cudnn = torch.backends.cudnn
+    before = torch.get_float32_matmul_precision()
+    with cudnn.flags(cudnn.enabled, cudnn.benchmark, False, cudnn.deterministic, False):
+        torch.set_float32_matmul_precision("highest")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+
 def refuse_seeds(rng: Tensor | None, op: str) -> None:
     """Some draws only PyTorch's own generator can make."""
     if rng is not None:

@@ -1,5 +1,6 @@
 """The walk: every node of the captured graph, in order, turned into lane code."""
 
+import contextlib
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from .attempt import Attempt, WidenFailed, one_line
 from .builder import Builder, LaneScalar, Val, is_tensor_val, vals_in
 from .check import WholeGraphDiffers, check_whole_graph
 from .classify import is_random, is_size, is_wide
-from .helpers import autocast_restored, own_lanes
+from .helpers import autocast_restored, exact_products, own_lanes
 from .lane_graph import LaneGraph, Row, scalar_data
 from .rules import find_rule
 
@@ -51,7 +52,8 @@ def widen(
     """The lane graph of `captured`, for states and inputs that are wide where the arguments say so."""
     walk = _Walk(captured, wide_states, wide_inputs, probe, strategies or {})
     devices = {t.device for t in probe.inputs if t.device.type == "cuda"}
-    with torch.no_grad(), torch.random.fork_rng(devices=list(devices)), autocast_restored():
+    exact = exact_products() if devices else contextlib.nullcontext()
+    with torch.no_grad(), torch.random.fork_rng(devices=list(devices)), autocast_restored(), exact:
         while True:
             try:
                 return walk.once()
