@@ -12,7 +12,6 @@ from torch.nn.modules.conv import _ConvNd
 from .compare import Results
 from .workload import Call, Workload
 
-
 TF32 = 5e-3
 
 

@@ -1,7 +1,6 @@
 """What capture gives and widening takes: one graph for all lanes, and the names of what flows in."""
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from torch import Tensor, fx
@@ -34,9 +33,8 @@ class Captured:
     reads_grad_mode: bool = False
     shapes: list[tuple[int, ...]] = field(default_factory=list)  # of the inputs it was captured at
 
-    @cached_property
-    def gives_one_tensor(self) -> bool:
-        return self.out_spec.is_leaf() and self.out_statics[0] is OUTPUT_TENSOR
+    def __post_init__(self) -> None:
+        self.gives_one_tensor = self.out_spec.is_leaf() and self.out_statics[0] is OUTPUT_TENSOR
 
     def admits(self, shapes: list[tuple[int, ...]]) -> bool:
         """Is the graph true for inputs of these shapes?"""

@@ -9,5 +9,5 @@ __all__ = ["available", "can_run", "precision", "supports"]
 
 
 def can_run(*tensors: Tensor) -> bool:
-    """Whether the kernels take these tensors here and now. Under autocast torch's own ops cast, these do not."""
+    """Whether the kernels take these tensors here and now: under autocast, say, they would not cast."""
     return available() and supports(*tensors) and not torch.is_autocast_enabled(tensors[0].device.type)

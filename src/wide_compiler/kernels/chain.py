@@ -29,19 +29,11 @@ MAX_TRAIN = 64 * 64  # batch x width: the gradient kernel takes a lane's batch a
 MAX_TRAIN_BATCH = 64
 SMOOTH = ("gelu", "gelu_tanh", "silu")  # their slope needs the value before them; the others' does not
 
-# (BB, STAGES, warps): BB batch rows per program. With two stages a program walks over lanes and fetches the
-# next one's weights while it computes.
+# (BB, STAGES, warps): BB batch rows per program. With three stages a program walks over lanes and fetches
+# the next one's weights while it computes.
 FORWARD = [
     triton.Config({"BB": bb, "STAGES": stages}, num_warps=warps)
-    for bb, stages, warps in (
-        (16, 1, 4),
-        (16, 1, 8),
-        (32, 1, 4),
-        (32, 1, 8),
-        (32, 2, 4),
-        (64, 1, 4),
-        (64, 2, 4),
-    )
+    for bb, stages, warps in ((16, 1, 4), (16, 1, 8), (32, 1, 4), (32, 1, 8), (32, 3, 8), (64, 1, 4))
 ]
 # (PARTS, warps): PARTS programs per lane, each of which stores the gradients of its share of the layers.
 BACKWARD = [triton.Config({"PARTS": p}, num_warps=w) for p, w in ((1, 4), (1, 8), (4, 4), (4, 8))]
@@ -49,30 +41,32 @@ if interpreting():  # there is no GPU to time them on
     FORWARD, BACKWARD = FORWARD[:1], BACKWARD[:1]
 
 
+def _warps(config: triton.Config, PADS: tuple) -> bool:
+    """Eight warps work on 128 rows of a weight at once; four hold at most 64 x 128 of one in registers."""
+    return max(PADS) == 128 if config.num_warps == 8 else max(i * o for i, o in pairwise(PADS)) <= 64 * 128
+
+
 def _prune_forward(configs: list[triton.Config], named: dict, PADS: tuple, **_) -> list[triton.Config]:
-    """Rows enough for the tensor cores, programs enough for the multiprocessors, and no spilled registers."""
+    """Rows enough to be worth a weight's trip, programs enough for all multiprocessors."""
     lanes, batch, sms = named["N_KEY"], max(named["B_KEY"], 16), named["SMS"]
-    sizes = [i * o for i, o in pairwise(PADS)]
+    shared = 4 * sum(i * o for i, o in pairwise(PADS))
 
     def keep(config: triton.Config) -> bool:
-        bb, stages, warps = config.kwargs["BB"], config.kwargs["STAGES"], config.num_warps
+        bb, stages = config.kwargs["BB"], config.kwargs["STAGES"]
         programs = lanes * triton.cdiv(batch, bb)
-        if bb > batch or bb * max(PADS) > 64 * 64 or (warps == 4 and max(sizes) > 64 * 128):
+        if bb < min(batch, 32) and programs > 4 * sms:
             return False
-        if (bb < min(batch, 32) and programs > 4 * sms) or (bb == 64 and programs < 2 * sms):
+        if bb == 64 and (programs < 2 * sms or max(PADS) > 64):
             return False
-        return stages == 1 or (programs > 2 * sms and 4 * (sum(sizes) + bb * PADS[0]) <= 80 * 1024)
+        return bb <= batch and (stages == 1 or (programs > 2 * sms and shared <= 72 * 1024))
 
-    return [c for c in configs if keep(c)] or [c for c in configs if c.kwargs["BB"] == 16]
+    return [c for c in configs if keep(c) and _warps(c, PADS)]
 
 
-def _prune_backward(
-    configs: list[triton.Config], named: dict, PADS: tuple, BB: int, **_
-) -> list[triton.Config]:
-    """Parts for long chains of few lanes; four warps where their registers hold a layer."""
+def _prune_backward(configs: list[triton.Config], named: dict, PADS: tuple, **_) -> list[triton.Config]:
+    """Parts for long chains of few lanes."""
     few = len(PADS) > 3 and 2 * named["N_KEY"] <= named["SMS"]
-    wide = max(i * o for i, o in pairwise(PADS)) > 64 * 128
-    return [c for c in configs if (few or c.kwargs["PARTS"] == 1) and (c.num_warps == 8 or not wide)]
+    return [c for c in configs if (few or c.kwargs["PARTS"] == 1) and _warps(c, PADS)]
 
 
 def _held(args: dict) -> int:
@@ -147,7 +141,7 @@ def _slope(x, ACT: tl.constexpr):
 
 @triton.jit
 def _through(g, s, ACT: tl.constexpr):
-    """The gradient before an activation from the one after it; s: its result, or its slope if it is smooth."""
+    """The gradient before an activation from the one after it; s: its result, or a smooth one's slope."""
     if ACT == "relu":
         g = tl.where(s <= 0.0, 0.0, g)
     elif ACT == "tanh":
@@ -376,7 +370,7 @@ def _chain(
 
     def grid(meta: dict) -> tuple[int]:
         programs = N * triton.cdiv(B, meta["BB"])
-        return (programs if meta["STAGES"] == 1 else min(programs, 2 * sms),)
+        return (programs if meta["STAGES"] == 1 else min(programs, sms),)
 
     if N * B:
         weights = [w.contiguous() for w in weights]
