@@ -66,7 +66,8 @@ def one_row(name, n, train, warm):
     started = time.perf_counter()
     (row,) = measure(Point(workload, n, workload.batch), options)
     found = {**row.as_dict(), "floor_ms": floor_ms(workload, n, workload.batch, train)}
-    line = f"{name:9s} N={n:<5d} {row.mode} ours {row.ms.get('ours', 0):.4f} ms, {row.speedup or 0:.1f}x the loop"
+    line = f"{name:9s} N={n:<5d} {row.mode} ours {row.ms.get('ours', 0):.4f} ms, "
+    line += f"{row.speedup or 0:.1f}x the loop"
     if row.best_peer:
         line += f", {row.peer_ratio or 0:.2f}x of {row.best_peer} {row.ms[row.best_peer]:.4f} ms"
     line += f", error {row.error} ok={row.ok} {row.why} [{time.perf_counter() - started:.0f} s]"

@@ -3,6 +3,7 @@
 python benchmarks/kernels.py            prints a line for each case; needs a CUDA device
 """
 
+import itertools
 import sys
 import time
 
@@ -90,7 +91,7 @@ def chains():
         layers = len(dims) - 1
         acts = [act] * layers if act == "gelu" else [act] * (layers - 1) + ["none"]
         leaves = [rand(n, b, dims[0])]
-        leaves += [rand(n, o, i, scale=i**-0.5) for i, o in zip(dims[:-1], dims[1:], strict=True)]
+        leaves += [rand(n, o, i, scale=i**-0.5) for i, o in itertools.pairwise(dims)]
         leaves += [rand(n, o, scale=0.1) for o in dims[1:]]
 
         def own(x, *wb, layers=layers, acts=acts):

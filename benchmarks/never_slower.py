@@ -181,9 +181,8 @@ def main():
                 flush=True,
             )
     behind = [r for r in rows if not r["ok"]]
-    print(
-        f"{len(rows)} cases, {len(behind)} behind the loop, {sum(not r['ahead_of_vmap'] for r in rows)} behind vmap"
-    )
+    behind_vmap = [r for r in rows if not r["ahead_of_vmap"]]
+    print(f"{len(rows)} cases, {len(behind)} behind the loop, {len(behind_vmap)} behind vmap")
     kind = f"{'fast' if options.fast else 'default'}{'_train' if options.train else ''}"
     document = {
         "device": f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} thread(s)",

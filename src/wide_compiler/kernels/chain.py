@@ -115,13 +115,13 @@ def _weight(ws, n, l: tl.constexpr, DIMS: tl.constexpr, PADS: tl.constexpr):
 
 
 @triton.jit
-def _bias(bs, n, l: tl.constexpr, DIMS: tl.constexpr, PADS: tl.constexpr, BIAS: tl.constexpr):
+def _layer(ws, bs, n, l: tl.constexpr, DIMS: tl.constexpr, PADS: tl.constexpr, BIAS: tl.constexpr):
+    """Lane n's weight and bias of layer l."""
     o = tl.arange(0, PADS[l + 1])
+    bias = tl.zeros(o.shape, tl.float32)
     if BIAS[l]:
         bias = tl.load(bs[l] + n * DIMS[l + 1] + o, mask=o < DIMS[l + 1], other=0.0)
-    else:
-        bias = tl.zeros((PADS[l + 1],), tl.float32)
-    return bias
+    return _weight(ws, n, l, DIMS, PADS), bias
 
 
 @triton.jit
@@ -167,14 +167,14 @@ def _forward_tile(
     h = tl.trans(_load(x, b, i, B, DIMS[0], x_b, EVEN, DIMS[0] == PADS[0]))
     held = ()
     for l in tl.static_range(HELD):
-        held = held + ((_weight(ws, n, l, DIMS, PADS), _bias(bs, n, l, DIMS, PADS, BIAS)),)
+        held = held + (_layer(ws, bs, n, l, DIMS, PADS, BIAS),)  # noqa: RUF005
     for l in tl.static_range(L):
         o = tl.arange(0, PADS[l + 1])
         w, bias = held[0]
         held = held[1:]
         z = tl.dot(w, h, input_precision=PRECISION)
         if l + HELD < L:
-            held = held + ((_weight(ws, n, l + HELD, DIMS, PADS), _bias(bs, n, l + HELD, DIMS, PADS, BIAS)),)
+            held = held + (_layer(ws, bs, n, l + HELD, DIMS, PADS, BIAS),)  # noqa: RUF005
         z += bias[:, None]
         h = activate(z, tl.constexpr(ACTS[l]))
         if KEEP and KEPT[l] >= 0:
@@ -220,15 +220,20 @@ def _forward_kernel(
 
 
 @triton.jit
-def _input(x, kept, b, x_b, B, SB, l: tl.constexpr, DIMS: tl.constexpr, PADS: tl.constexpr,
-           KEPT: tl.constexpr, EVEN: tl.constexpr):  # fmt: skip
-    """What layer l was given: `[I, B]`, which the layer before kept, or `[B, I]` for the first."""
+def _operands(
+    ws, x, kept, n, b, x_b, B, SB, l: tl.constexpr, DIMS: tl.constexpr, PADS: tl.constexpr,
+    KEPT: tl.constexpr, NEED_DX: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    """Layer l's input, `[I, B]` as the layer before kept it or `[B, I]` for the first, and its weight."""
     i = tl.arange(0, PADS[l])
     if l == 0:
         h = _load(x, b, i, B, DIMS[0], x_b, EVEN, DIMS[0] == PADS[0])
     else:
         h = _load(kept + KEPT[l - 1] * SB, i, b, DIMS[l], SB, SB, DIMS[l] == PADS[l], EVEN)
-    return h
+    w = h
+    if l > 0 or NEED_DX:
+        w = _weight(ws, n, l, DIMS, PADS)
+    return h, w
 
 
 @triton.jit
@@ -275,19 +280,10 @@ def _backward_kernel(
     s = g
     if SLOPES[L - 1] >= 0:
         s = _load(kept + SLOPES[L - 1] * SB, o, b, DIMS[L], SB, SB, DIMS[L] == PADS[L], EVEN)
+    h, w = _operands(ws, x, kept, n, b, x_b, B, SB, L - 1, DIMS, PADS, KEPT, NEED_DX, EVEN)
     for l in tl.static_range(L - 1, -1, -1):
-        if EARLY and l < L - 1:
-            h, w = next_h, next_w
-        else:
-            h = _input(x, kept, b, x_b, B, SB, l, DIMS, PADS, KEPT, EVEN)
-            w = h
-            if l > 0 or NEED_DX:
-                w = _weight(ws, n, l, DIMS, PADS)
-        if EARLY and l > 0:  # what the next layer needs arrives while this one's products run
-            next_h = _input(x, kept, b, x_b, B, SB, l - 1, DIMS, PADS, KEPT, EVEN)
-            next_w = next_h
-            if l > 1 or NEED_DX:
-                next_w = _weight(ws, n, l - 1, DIMS, PADS)
+        if l > 0 and EARLY:  # they arrive while this layer's products run
+            ahead = _operands(ws, x, kept, n, b, x_b, B, SB, l - 1, DIMS, PADS, KEPT, NEED_DX, EVEN)
         if SLOPES[l] >= 0:
             g = _through(g, s, tl.constexpr(ACTS[l]))
         if l > 0:
@@ -295,12 +291,16 @@ def _backward_kernel(
             if SLOPES[l - 1] >= 0 and SLOPES[l - 1] != KEPT[l - 1]:
                 i = tl.arange(0, PADS[l])
                 s = _load(kept + SLOPES[l - 1] * SB, i, b, DIMS[l], SB, SB, DIMS[l] == PADS[l], EVEN)
-        if PARTS == 1:
+        if PARTS == 1:  # noqa: SIM114 (`or` would be asked at run time)
             _parameter_grads(dws, dbs, g, h, n, l, DIMS, PADS, BIAS, PRECISION)
         elif l % PARTS == part:
             _parameter_grads(dws, dbs, g, h, n, l, DIMS, PADS, BIAS, PRECISION)
         if l > 0 or NEED_DX:
             g = tl.dot(tl.trans(w), g, input_precision=PRECISION)
+        if l > 0 and not EARLY:
+            ahead = _operands(ws, x, kept, n, b, x_b, B, SB, l - 1, DIMS, PADS, KEPT, NEED_DX, EVEN)
+        if l > 0:
+            h, w = ahead
     if NEED_DX:
         i = tl.arange(0, PADS[0])
         if part == 0:

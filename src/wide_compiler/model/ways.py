@@ -41,14 +41,13 @@ class Chunks:
         self.written = [kind == "state" and key in graph.writes for kind, key in graph.feeds]
 
     def __call__(self, arguments: Arguments) -> Outputs:
-        parts = []
+        joined = _Joined(self.n)
         returns: list[tuple[Tensor, Tensor]] = []
         for start in range(0, self.n, self.size):
             lanes = slice(start, min(start + self.size, self.n))
-            parts.append(self.runner(*self._some(arguments, lanes, returns)))
+            joined.add(lanes, self.runner(*self._some(arguments, lanes, returns)))
         give_back(returns)
-        columns = zip(*parts, strict=True)
-        return [torch.cat(c) if isinstance(c[0], Tensor) else c[0] for c in columns]
+        return joined.outputs()
 
     def _some(self, arguments: Arguments, lanes: slice, returns: list[tuple[Tensor, Tensor]]) -> Arguments:
         some: Arguments = []
@@ -72,6 +71,31 @@ def _has_lanes(graph: LaneGraph, kind: str, key: str) -> bool:
     if kind == "input":
         return graph.wide_inputs[int(key)]
     return kind != "n"  # numbers and constants that differ by lane, and the lanes' seeds
+
+
+class _Joined:
+    """The outputs of all lanes out of those of some at a time, without holding everything twice."""
+
+    def __init__(self, n: int):
+        self.n = n
+        self.whole: list[Any] = []
+        self.parts: list[Outputs] = []
+
+    def add(self, lanes: slice, outputs: Outputs) -> None:
+        if torch.is_grad_enabled() and any(isinstance(o, Tensor) and o.requires_grad for o in outputs):
+            self.parts.append(outputs)  # backward wants the parts themselves
+            return
+        if not self.whole:
+            self.whole = [o.new_empty(self.n, *o.shape[1:]) if isinstance(o, Tensor) else o for o in outputs]
+        for whole, part in zip(self.whole, outputs, strict=True):
+            if isinstance(part, Tensor):
+                whole[lanes].copy_(part)
+
+    def outputs(self) -> Outputs:
+        if self.whole:
+            return self.whole
+        columns = zip(*self.parts, strict=True)
+        return [torch.cat(c) if isinstance(c[0], Tensor) else c[0] for c in columns]
 
 
 class MemberLoop:
@@ -122,10 +146,17 @@ class MemberLoop:
                 returns += zip(each, copies, strict=True)
                 each = copies
             by_lane.append(each)
-        results = [self.runner(*lane) for lane in zip(*by_lane, strict=True)]
+        joined = _Joined(self.n)
+        for lane, own_arguments in enumerate(zip(*by_lane, strict=True)):
+            outputs = self.runner(*own_arguments)
+            joined.add(slice(lane, lane + 1), [_with_lane(o) for o in outputs])
         if returns:
             give_back(returns)
-        return [torch.stack(c) if isinstance(c[0], Tensor) else c[0] for c in zip(*results, strict=True)]
+        return joined.outputs()
+
+
+def _with_lane(output: Any) -> Any:
+    return output.unsqueeze(0) if isinstance(output, Tensor) else output
 
 
 def _with_constants(captured: Captured) -> fx.Graph:
