@@ -12,13 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import kernels
 from ..widen.builder import Builder, Val
 from ..widen.rules import ops, rule
 from ._lanes import check_lanes, resolve
 from ._module import WideModule
 from .linear import wide_linear
 
-ATTENTION_STRATEGIES = ("fused", "sequential")
+ATTENTION_STRATEGIES = ("fused", "tensor_core", "sequential")
 
 
 def _align(t: Tensor, rank: int) -> Tensor:
@@ -47,8 +48,9 @@ def wide_sdpa(
         attn_mask: bool or float, one that broadcasts to a member's `[*, L, S]`: with a lane axis in front
             if `mask_wide`, else without one and the same for every lane.
         dropout_p, is_causal, scale, enable_gqa: as in torch.
-        strategy: "fused" (one call, lanes folded into the batch), "sequential" (one call per lane), or
-            "auto", which is "fused".
+        strategy: "fused" (one call, lanes folded into the batch), "tensor_core" (the same by an own kernel on
+            CUDA, without a mask or dropout; else "fused"), "sequential" (one call per lane), or "auto", which
+            is "fused".
         mask_wide: whether `attn_mask` has a lane axis.
 
     Returns:
@@ -62,7 +64,8 @@ def wide_sdpa(
         "scale": scale,
         "enable_gqa": enable_gqa,
     }
-    if resolve(strategy, ATTENTION_STRATEGIES, auto="fused", op=op) == "sequential":
+    chosen = resolve(strategy, ATTENTION_STRATEGIES, auto="fused", op=op)
+    if chosen == "sequential":
         masks = attn_mask.unbind(0) if attn_mask is not None and mask_wide else [attn_mask] * n
         lanes = zip(q.unbind(0), k.unbind(0), v.unbind(0), masks, strict=True)
         return torch.stack([F.scaled_dot_product_attention(*qkvm, **options) for qkvm in lanes])
@@ -79,8 +82,24 @@ def wide_sdpa(
             attn_mask = mask.reshape(1, *mask.shape[-3:])
         else:
             attn_mask = mask.expand(*lead, *mask.shape[-3:]).flatten(0, -4)
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask, **options).unflatten(0, lead)
+    if chosen == "tensor_core" and tensor_core_fits(q, k, v, attn_mask, dropout_p, enable_gqa):
+        from ..kernels.attention import lane_attention
+
+        y = lane_attention(q, k, v, is_causal, scale).unflatten(0, lead)
+    else:
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask, **options).unflatten(0, lead)
     return y if member_rank == rank else y.squeeze(1)
+
+
+def tensor_core_fits(
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p: float, enable_gqa: bool
+) -> bool:
+    """Whether the own kernel takes these, `[batch, H, L, E]` each."""
+    if not q.is_cuda or enable_gqa or not kernels.can_run(q, k, v):
+        return False
+    from ..kernels.attention import fits
+
+    return q.dim() == 4 and q.shape[:2] == k.shape[:2] == v.shape[:2] and fits(q, k, v, attn_mask, dropout_p)
 
 
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -247,10 +266,11 @@ def sdpa_rule(
     b: Builder, q: Val, k: Val, v: Val, attn_mask=None, dropout_p: float = 0.0, is_causal: bool = False,
     *, scale=None, enable_gqa: bool = False,
 ) -> Val:  # fmt: skip
-    strategy = b.choose(WideAttention, "fused")
+    choices = [s for s in ATTENTION_STRATEGIES if s != "tensor_core" or q.value.is_cuda]
+    strategy = b.choose(WideAttention, "fused", choices)
     mask_wide = attn_mask is not None and attn_mask.wide
     return b.call(
         WideAttention.kernel,
-        *(b.wide(q), b.wide(k), b.wide(v), attn_mask, dropout_p, is_causal),
-        scale=scale, enable_gqa=enable_gqa, strategy=strategy, mask_wide=mask_wide,
-    )  # fmt: skip
+        *(b.wide(q), b.wide(k), b.wide(v), attn_mask, dropout_p, is_causal, scale, enable_gqa),
+        *(strategy, mask_wide),
+    )
