@@ -19,19 +19,24 @@ import triton.language as tl
 from torch import Tensor
 
 from ._triton import interpreting, next_pow2, on_device, precision, supports
-from .conv_backward import lane_conv2d_dw, lane_conv2d_dx, packed
+from .conv_backward import lane_conv2d_dw, lane_conv2d_dx, library_backward, packed, span
 from .streams import Ints, per_axis, plain_padding
 
 ACTIVATIONS = ("none", "relu")
+BACKWARDS = ("own", "library")
 
-# (BM, BN, BK, FLAT, warps, stages); the autotuner times those that `_prune` leaves.
+# (BM, BN, BK, FLAT, warps, stages); the autotuner times those that `_prune` leaves. One stage: what is read
+# goes through the first-level cache, where the taps of a window overlap; more: past it, but ahead of time.
 BLOCKS = (
     (128, 64, 32, False, 4, 3),
     (128, 128, 32, False, 8, 3),
     (256, 64, 32, False, 8, 3),
+    (128, 64, 32, False, 4, 1),
+    (256, 64, 32, False, 8, 1),
     (64, 64, 32, False, 4, 4),
     (64, 32, 64, False, 4, 3),
-    (32, 32, 64, False, 4, 3),
+    (32, 32, 64, False, 4, 4),
+    (32, 16, 128, False, 4, 4),
     (128, 64, 32, True, 4, 3),
     (128, 32, 32, True, 4, 3),
     (256, 32, 32, True, 8, 3),
@@ -49,92 +54,125 @@ if interpreting():
 
 def _prune(configs: list[triton.Config], named: dict, **meta) -> list[triton.Config]:
     """Drop blocks much larger than the product, and slivers of a large one: neither can win."""
-    rows, columns, channels = max(named["M_KEY"], 32), max(next_pow2(named["O"]), 32), named["C"]
+    rows, columns, channels = max(named["M_KEY"], 32), max(next_pow2(meta["O"]), 16), meta["C"]
     kept = []
     for config in configs:
         block = config.kwargs
-        fits_in = block["BM"] <= rows and block["BN"] <= columns and block["BM"] * 8 >= min(rows, 512)
-        # Few channels would leave most of a block along c empty; many may go either way.
-        order = channels < 16 or meta["PACKED"] if block["FLAT"] else channels >= 16
-        if fits_in and order:
+        fits_in = (
+            block["BM"] <= rows and block["BN"] <= max(columns, 32) and block["BM"] * 8 >= min(rows, 512)
+        )
+        # Few channels would leave most of a block along c empty.
+        order = channels < 16 or channels % 32 > 0 if block["FLAT"] else channels >= 16
+        # The cache is worth the wait where windows overlap and there are programs enough to wait in turn.
+        cached = config.num_stages > 1 or (meta["KH"] * meta["KW"] > 1 and rows * named["N"] >= 2**16)
+        if fits_in and order and cached:
             kept.append(config)
     return kept or configs[-1:]
 
 
 @triton.autotune(
     configs=CONFIGS,
-    key=["N", "M_KEY", "C", "O", "KH", "KW", "SH", "x_c", "PACKED", "PRECISION"],
+    key=["N", "M_KEY", "C", "O", "KH", "KW", "SH", "x_c", "x_w", "PACKED", "PRECISION"],
     prune_configs_by={"early_config_prune": _prune},
 )
 @triton.jit(do_not_specialize=["M_KEY"])
 def _conv_kernel(
-    x, w, bias, y,
-    N, M, C, O, H, W, OH, OW,
+    x, w, bias, scale, shift, residual, y,
+    N, M,
     x_n, x_b, x_c, x_h, x_w,
     w_n, w_o, w_c, w_h, w_w,
-    bias_n, bias_o,
+    r_n, r_b, r_o, r_h, r_w,
     M_KEY,
+    C: tl.constexpr, O: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
-    PACKED: tl.constexpr, HAS_BIAS: tl.constexpr, RELU: tl.constexpr, PRECISION: tl.constexpr,
+    LONG: tl.constexpr, LAST: tl.constexpr, PACKED: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_SCALE: tl.constexpr, HAS_SHIFT: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
+    RELU: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, FLAT: tl.constexpr,
 ):  # fmt: skip
     """One block of pixels x channels of one lane.
 
-    FLAT walks k = (c, kh, kw) in the weight's own order; otherwise a step is one (kh, kw) and a block of c.
+    FLAT walks k = (c, kh, kw), with LAST k = (kh, kw, c); otherwise a step is one (kh, kw) and a block of c.
+    Sizes are constants: dividing by them costs little, and where a row of pixels is contiguous triton
+    sees it. LONG offsets need 64 bits.
     """
     TAPS: tl.constexpr = KH * KW
+    TILES_O: tl.constexpr = (O + BN - 1) // BN
     lane = tl.program_id(1).to(tl.int64)
-    tiles_o = tl.cdiv(O, BN)
-    m = tl.program_id(0) // tiles_o * BM + tl.arange(0, BM)
-    o = tl.program_id(0) % tiles_o * BN + tl.arange(0, BN)
+    m = tl.program_id(0) // TILES_O * BM + tl.arange(0, BM)
+    o = tl.program_id(0) % TILES_O * BN + tl.arange(0, BN)
     in_m = m < M
     in_o = o < O
+    image = m // (OW * OH)
     h = m // OW % OH * SH - PH  # of the window's first row, which may lie in the padding
     v = m % OW * SW - PW
-    # A batch may reach past int32; an image or a lane's weight does not.
-    x_m = x + lane * x_n + ((m // (OW * OH)).to(tl.int64) * x_b + (h * x_h + v * x_w))
-    w_base = w + lane * w_n + o * w_o
+    if LONG:
+        image = image.to(tl.int64)
+    x_m = image * x_b + (h * x_h + v * x_w)
+    x_lane = x + lane * x_n
+    w_lane = w + lane * w_n
+    w_base = o * w_o
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     if FLAT:
         for k0 in range(0, C * TAPS, BK):
             k = k0 + tl.arange(0, BK)
             in_k = k < C * TAPS
-            c = k // TAPS
-            kh = k % TAPS // KW
-            kw = k % KW
+            c = k % C if LAST else k // TAPS
+            tap = k // C if LAST else k % TAPS
+            kh = tap // KW
+            kw = tap % KW
             ok = in_m[:, None] & in_k[None, :]
             if PH > 0 or PW > 0:
                 row = h[:, None] + (kh * DH)[None, :]
                 col = v[:, None] + (kw * DW)[None, :]
                 ok &= (row >= 0) & (row < H) & (col >= 0) & (col < W)
-            a = tl.load(x_m[:, None] + (c * x_c + kh * DH * x_h + kw * DW * x_w)[None, :], mask=ok, other=0.0)
+            a_at = x_m[:, None] + (c * x_c + kh * DH * x_h + kw * DW * x_w)[None, :]
+            if LAST:  # triton lets neighbouring threads read along the first axis of the two: here, k
+                a = tl.trans(tl.load(x_lane + tl.trans(a_at), mask=tl.trans(ok), other=0.0))
+            else:
+                a = tl.load(x_lane + a_at, mask=ok, other=0.0)
             w_k = k if PACKED else c * w_c + kh * w_h + kw * w_w
-            b = tl.load(w_base[None, :] + w_k[:, None], mask=in_k[:, None] & in_o[None, :], other=0.0)
+            b_at = w_base[None, :] + w_k[:, None]
+            b = tl.load(w_lane + b_at, mask=in_k[:, None] & in_o[None, :], other=0.0)
             acc = tl.dot(a, b, acc, input_precision=PRECISION)
     else:
         # One loop, so that loads are prefetched across taps; taps innermost, for the weight's cache lines.
-        for step in range(tl.cdiv(C, BK) * TAPS):
+        for step in range((C + BK - 1) // BK * TAPS):
             c = step // TAPS * BK + tl.arange(0, BK)
             kh = step % TAPS // KW
             kw = step % KW
-            in_c = c < C
             ok = in_m
             if PH > 0 or PW > 0:
                 row = h + kh * DH
                 col = v + kw * DW
                 ok &= (row >= 0) & (row < H) & (col >= 0) & (col < W)
-            a_ptrs = (x_m + (kh * DH * x_h + kw * DW * x_w))[:, None] + (c * x_c)[None, :]
-            a = tl.load(a_ptrs, mask=ok[:, None] & in_c[None, :], other=0.0)
-            b_ptrs = (w_base + (kh * w_h + kw * w_w))[None, :] + (c * w_c)[:, None]
-            b = tl.load(b_ptrs, mask=in_c[:, None] & in_o[None, :], other=0.0)
+            a_ok = ok[:, None]
+            b_ok = in_o[None, :]
+            if C % BK > 0:
+                a_ok = a_ok & (c < C)[None, :]
+                b_ok = b_ok & (c < C)[:, None]
+            a_at = (x_m + (kh * DH * x_h + kw * DW * x_w))[:, None] + (c * x_c)[None, :]
+            a = tl.load(x_lane + a_at, mask=a_ok, other=0.0)
+            b_at = (w_base + (kh * w_h + kw * w_w))[None, :] + (c * w_c)[:, None]
+            b = tl.load(w_lane + b_at, mask=b_ok, other=0.0)
             acc = tl.dot(a, b, acc, input_precision=PRECISION)
 
     if HAS_BIAS:
-        acc += tl.load(bias + lane * bias_n + o * bias_o, mask=in_o, other=0.0).to(tl.float32)[None, :]
+        acc += tl.load(bias + lane * O + o, mask=in_o, other=0.0).to(tl.float32)[None, :]
+    if HAS_SCALE:
+        acc *= tl.load(scale + lane * O + o, mask=in_o, other=0.0).to(tl.float32)[None, :]
+    if HAS_SHIFT:
+        acc += tl.load(shift + lane * O + o, mask=in_o, other=0.0).to(tl.float32)[None, :]
+    if HAS_RESIDUAL:
+        r_m = image * r_b + (m // OW % OH * r_h + m % OW * r_w)
+        r_ptrs = residual + lane * r_n + (r_m[:, None] + (o * r_o)[None, :])
+        acc += tl.load(r_ptrs, mask=in_m[:, None] & in_o[None, :], other=0.0).to(tl.float32)
     if RELU:
         acc = tl.where(acc < 0.0, 0.0, acc)  # not maximum: a NaN stays a NaN, as in torch
-    y_ptrs = y + lane * O + (m.to(tl.int64) * (N * O))[:, None] + o[None, :]
+    if LONG:
+        m = m.to(tl.int64)
+    y_ptrs = y + lane * O + ((m * (N * O))[:, None] + o[None, :])
     tl.store(y_ptrs, acc.to(y.dtype.element_ty), mask=in_m[:, None] & in_o[None, :])
 
 
@@ -143,6 +181,43 @@ def _empty_output(x: Tensor, weight: Tensor, stride, padding, dilation) -> Tenso
     pads = zip(x.shape[3:], weight.shape[3:], stride, padding, dilation, strict=True)
     OH, OW = ((size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in pads)
     return x.new_empty(x.shape[1], OH, OW, x.shape[0], weight.shape[1]).permute(3, 0, 4, 1, 2)
+
+
+def _run(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    activation: str,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+    residual: Tensor | None = None,
+) -> Tensor:
+    y = _empty_output(x, weight, stride, padding, dilation)
+    (N, B, O, OH, OW), (C, H, W), (KH, KW) = y.shape, x.shape[2:], weight.shape[3:]
+    if y.numel() == 0:
+        return y
+    M = B * OH * OW
+    last = x.stride(2) == 1 and C > 1
+    weight = packed(weight, 2, M)
+    in_order = (1, KW * C, C) if last else (KH * KW, KW, 1)
+    vectors = [x if v is None else v.contiguous() for v in (bias, scale, shift)]
+    reach = [span(t) for t in (x, y, residual) if t is not None]
+    with on_device(x):
+        _conv_kernel[lambda meta: (triton.cdiv(M, meta["BM"]) * triton.cdiv(O, meta["BN"]), N)](
+            x, weight, *vectors, x if residual is None else residual, y, N, M,
+            *x.stride(), *weight.stride(), *((0,) * 5 if residual is None else residual.stride()),
+            next_pow2(M),  # a batch of another size reuses the blocks found for a similar one
+            C=C, O=O, H=H, W=W, OH=OH, OW=OW, KH=KH, KW=KW, SH=stride[0], SW=stride[1],
+            PH=padding[0], PW=padding[1], DH=dilation[0], DW=dilation[1],
+            LONG=max(reach) >= 2**31, LAST=last, PACKED=weight.stride()[2:] == in_order,
+            HAS_BIAS=bias is not None, HAS_SCALE=scale is not None, HAS_SHIFT=shift is not None,
+            HAS_RESIDUAL=residual is not None, RELU=activation == "relu",
+            PRECISION=precision("conv") if x.dtype == torch.float32 else "tf32",
+        )  # fmt: skip
+    return y
 
 
 @torch.library.custom_op("wide_compiler::lane_conv2d", mutates_args=())
@@ -154,33 +229,39 @@ def _lane_conv2d(
     padding: Sequence[int],
     dilation: Sequence[int],
     activation: str,
+    backward: str = "own",
 ) -> Tensor:
-    y = _empty_output(x, weight, stride, padding, dilation)
-    (N, B, O, OH, OW), (C, H, W), (KH, KW) = y.shape, x.shape[2:], weight.shape[3:]
-    if y.numel() == 0:
-        return y
-    M = B * OH * OW
-    weight = packed(weight, 2, M)
-    strides = (*x.stride(), *weight.stride(), *((0, 0) if bias is None else bias.stride()))
-    with on_device(x):
-        _conv_kernel[lambda meta: (triton.cdiv(M, meta["BM"]) * triton.cdiv(O, meta["BN"]), N)](
-            x, weight, x if bias is None else bias, y, N, M, C, O, H, W, OH, OW, *strides,
-            next_pow2(M),  # a batch of another size reuses the blocks found for a similar one
-            KH, KW, *stride, *padding, *dilation,
-            PACKED=weight.stride()[2:] == (KH * KW, KW, 1),
-            HAS_BIAS=bias is not None, RELU=activation == "relu",
-            PRECISION=precision("conv") if x.dtype == torch.float32 else "tf32",
-        )  # fmt: skip
-    return y
+    return _run(x, weight, bias, stride, padding, dilation, activation)
 
 
 @_lane_conv2d.register_fake
-def _(x, weight, bias, stride, padding, dilation, activation):
+def _(x, weight, bias, stride, padding, dilation, activation, backward="own"):
+    return _empty_output(x, weight, stride, padding, dilation)
+
+
+@torch.library.custom_op("wide_compiler::lane_conv2d_epilogue", mutates_args=())
+def _lane_conv2d_epilogue(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    scale: Tensor | None,
+    shift: Tensor | None,
+    residual: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    activation: str,
+) -> Tensor:
+    return _run(x, weight, bias, stride, padding, dilation, activation, scale, shift, residual)
+
+
+@_lane_conv2d_epilogue.register_fake
+def _(x, weight, bias, scale, shift, residual, stride, padding, dilation, activation):
     return _empty_output(x, weight, stride, padding, dilation)
 
 
 def _setup(ctx, inputs, output):
-    x, weight, _, *ctx.geometry, ctx.activation = inputs
+    x, weight, _, *ctx.geometry, ctx.activation, ctx.backward = inputs
     ctx.save_for_backward(x, weight, output if ctx.activation == "relu" else None)
 
 
@@ -188,12 +269,14 @@ def _backward(ctx, dy):
     x, weight, y = ctx.saved_tensors
     if ctx.activation == "relu":
         dy = torch.ops.aten.threshold_backward(dy, y, 0)
-    need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
+    need_x, need_weight, need_bias = needed = ctx.needs_input_grad[:3]
+    if ctx.backward == "library":
+        return (*library_backward(dy, x, weight, *ctx.geometry, needed), *[None] * 5)
     return (
         lane_conv2d_dx(dy, weight, x.shape[3:], *ctx.geometry) if need_x else None,
         lane_conv2d_dw(dy, x, weight.shape[3:], *ctx.geometry) if need_weight else None,
         dy.sum((1, 3, 4)) if need_bias else None,
-        *[None] * 4,
+        *[None] * 5,
     )
 
 
@@ -218,8 +301,15 @@ def lane_conv2d(
     padding: Ints | str = 0,
     dilation: Ints = 1,
     activation: str = "none",
+    backward: str = "own",
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+    residual: Tensor | None = None,
 ) -> Tensor:
     """`y[n] = activation(conv2d(x[n], weight[n], bias[n]))` for every lane n, as one kernel.
+
+    With any of scale, shift and residual: `activation(conv2d(..) * scale + shift + residual)`, without
+    gradients.
 
     Args:
         x: `[N, B, C, H, W]`, any strides; an input shared by all lanes comes expanded.
@@ -227,12 +317,23 @@ def lane_conv2d(
         bias: `[N, O]` or None.
         stride, padding, dilation: of the member, as in `F.conv2d`.
         activation: "none" or "relu".
+        backward: "own" kernels, or those of the "library" for the grouped convolution, in channels-last.
+        scale, shift: `[N, O]` or None.
+        residual: `[N, B, O, OH, OW]`, any strides, or None.
 
     Returns:
         `[N, B, O, OH, OW]`, in memory `[B, OH, OW, N, O]`.
     """
     if activation not in ACTIVATIONS:
         raise ValueError(f"lane_conv2d: unknown activation {activation!r}; choose one of {ACTIVATIONS}")
+    if backward not in BACKWARDS:
+        raise ValueError(f"lane_conv2d: unknown backward {backward!r}; choose one of {BACKWARDS}")
     stride, dilation = per_axis(stride, 2), per_axis(dilation, 2)
     x, padding = plain_padding(x, weight.shape[3:], padding, dilation)
-    return _lane_conv2d(x, weight, bias, stride, padding, dilation, activation)
+    extra = scale, shift, residual
+    if all(t is None for t in extra):
+        return _lane_conv2d(x, weight, bias, stride, padding, dilation, activation, backward)
+    given = [t for t in (x, weight, bias, *extra) if t is not None]
+    if torch.is_grad_enabled() and any(t.requires_grad for t in given):
+        raise ValueError("lane_conv2d: scale, shift and residual are for inference; they have no gradients")
+    return _lane_conv2d_epilogue(x, weight, bias, *extra, stride, padding, dilation, activation)

@@ -57,7 +57,7 @@ class Chooser:
         self.graph, self.n, self.config = program.graph, n, config
         self.arguments, self.gradients = arguments, gradients
         self.cuda = any(isinstance(a, Tensor) and a.is_cuda for a in arguments)
-        self.workshop = Workshop(program.captured, program.graph, n, config, self.cuda)
+        self.workshop = Workshop(program.captured, program.graph, n, config, self.cuda, gradients)
         # Lanes run apart draw other random numbers than lanes run together, so those stay together.
         self.can_split = n > 1 and MemberLoop.can_run(program.captured) and not program.draws
         feeds = list(enumerate(self.graph.feeds))

@@ -13,6 +13,8 @@ from .sites import channels_last_weights, sites, with_strategies
 from .ways import Chunks, MemberLoop, Way, Whole
 
 CHUNKS = "chunks of "
+# Strategies that differ from another in how they run backward, and in nothing else.
+ABOUT_BACKWARD = ("implicit_forward",)
 
 
 @dataclass
@@ -47,13 +49,25 @@ class Built:
 
 
 class Workshop:
-    def __init__(self, captured: Captured, graph: LaneGraph, n: int, config: WideConfig, cuda: bool):
+    """Builds plans for one lane graph and number of lanes, to run with gradients or without."""
+
+    def __init__(
+        self,
+        captured: Captured,
+        graph: LaneGraph,
+        n: int,
+        config: WideConfig,
+        cuda: bool,
+        gradients: bool,
+    ):
         self.captured, self.graph, self.n = captured, graph, n
-        self.config, self.cuda = config, cuda
+        self.config, self.cuda, self.gradients = config, cuda, gradients
 
     def build(self, plan: Plan) -> Built:
         """Raises KeyError or ValueError for a plan that this graph cannot run by."""
-        graph = with_strategies(self.graph, plan.taken) if plan.taken else self.graph
+        graph = self.graph
+        if plan.taken or self.config.strategies:
+            graph = with_strategies(self.graph, plan.taken, self.gradients)
         if plan.way == "loop":
             loop = MemberLoop(self.captured, graph, self.n)
             if plan.compiled:
@@ -72,7 +86,7 @@ class Workshop:
         alone = []
         for site, choice in sites(self.graph, self.cuda).items():
             for strategy in choice.choices:
-                if strategy != choice:
+                if strategy != choice and (self.gradients or strategy not in ABOUT_BACKWARD):
                     everywhere.setdefault(strategy, {})[site] = strategy
                     alone.append(Plan(taken={site: strategy}))
         return [Plan(taken=taken) for taken in everywhere.values()], alone

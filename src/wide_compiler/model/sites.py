@@ -6,6 +6,7 @@ from dataclasses import replace
 from torch import fx
 
 from ..primitives.chain import find_chains, fuse_activations, fuse_chains
+from ..primitives.conv_norm import fuse_conv_norms, wide_conv_norm
 from ..widen import LaneGraph
 from ..widen.builder import Choice
 
@@ -24,8 +25,11 @@ def sites(graph: LaneGraph, cuda: bool = False) -> dict[str, Choice]:
     return found
 
 
-def with_strategies(graph: LaneGraph, taken: Mapping[str, str]) -> LaneGraph:
-    """The same lane graph with another strategy at some kinds of site. Raises KeyError for one it has not."""
+def with_strategies(graph: LaneGraph, taken: Mapping[str, str], gradients: bool = True) -> LaneGraph:
+    """The same lane graph with another strategy at some kinds of site. Raises KeyError for one it has not.
+
+    Without `gradients` kernels may take in what follows them.
+    """
     known = sites(graph, cuda=True)
     for site, strategy in taken.items():
         if strategy not in known[site].choices:
@@ -46,6 +50,8 @@ def with_strategies(graph: LaneGraph, taken: Mapping[str, str]) -> LaneGraph:
             strategies |= {node.name: "chain" for link in links for node in (link[0], link[2])}
         fuse_chains(copied)
     fuse_activations(copied)
+    if not gradients:
+        fuse_conv_norms(copied)
     rows = [
         replace(row, strategy=next((strategies[n] for n in row.nodes if n in strategies), row.strategy))
         for row in graph.rows
@@ -57,7 +63,9 @@ def channels_last_weights(graph: LaneGraph) -> set[str]:
     """The states that are weights of convolutions which want channels last in memory, and of no other."""
     wanting: set[fx.Node] = set()
     for node in graph.module.graph.nodes:
-        if any(isinstance(a, Choice) and a in ("channels_last", "implicit_gemm") for a in node.args):
+        chosen = [a for a in node.args if isinstance(a, Choice)]
+        last = any(a == "channels_last" or a.startswith("implicit") for a in chosen)
+        if last or node.target is wide_conv_norm:
             weight = node.args[1]
             if isinstance(weight, fx.Node) and len(weight.users) == 1:
                 wanting.add(weight)

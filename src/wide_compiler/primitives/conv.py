@@ -19,7 +19,7 @@ from ..widen.rules import ops, rule
 from ._lanes import check_lanes, flat, fold_channels, per_lane, resolve, unfold_channels
 from ._module import WideModule
 
-CONV_STRATEGIES = ("grouped", "channels_last", "implicit_gemm", "streams", "sequential")
+CONV_STRATEGIES = ("grouped", "channels_last", "implicit_gemm", "implicit_forward", "streams", "sequential")
 TRANSPOSE_STRATEGIES = ("grouped", "channels_last", "sequential")
 
 Ints = int | Sequence[int]
@@ -46,7 +46,7 @@ def conv_choices(rank: int, x: Tensor, groups: int) -> tuple[str, ...]:
     if x.is_cuda:
         choices.insert(-1, "streams")
         if implicit_gemm_fits(rank, x, groups):
-            choices.insert(-1, "implicit_gemm")
+            choices[-1:-1] = ["implicit_gemm", "implicit_forward"]
     return tuple(choices)
 
 
@@ -56,7 +56,7 @@ def implicit_gemm_fits(rank: int, x: Tensor, groups: int) -> bool:
 
 def _possible(kind: str, rank: int, x: Tensor, groups: int) -> str:
     """`kind`, or what stands in for it where it cannot run."""
-    if kind == "implicit_gemm" and not implicit_gemm_fits(rank, x, groups):
+    if kind.startswith("implicit") and not implicit_gemm_fits(rank, x, groups):
         return "grouped"
     return "sequential" if kind == "streams" and not x.is_cuda else kind
 
@@ -126,7 +126,8 @@ def wide_conv(
         groups: of ONE member.
         strategy: "grouped" (one convolution of `N*groups` groups), "channels_last" (the same in
             channels-last memory format, 2-D and 3-D only), "implicit_gemm" (an own kernel, 2-D on CUDA with
-            groups == 1, else "grouped"), "streams" (one call per lane on several CUDA streams),
+            groups == 1, else "grouped"), "implicit_forward" (the same, backward as "channels_last"),
+            "streams" (one call per lane on several CUDA streams),
             "sequential" (one call per lane), or "auto", which is "channels_last" for 2-D and 3-D on a CPU
             and "grouped" elsewhere.
 
@@ -140,10 +141,11 @@ def wide_conv(
         from ..kernels.streams import streamed_conv
 
         return streamed_conv(x, weight, bias, stride, padding, dilation, groups)
-    if kind == "implicit_gemm" and x.dim() == rank + 3 and not isinstance(padding, str):
+    if kind.startswith("implicit") and x.dim() == rank + 3:
         from ..kernels.conv import lane_conv2d
 
-        return lane_conv2d(x, weight, bias, *(_spatial(v, rank) for v in (stride, padding, dilation)))
+        backward = "own" if kind == "implicit_gemm" else "library"
+        return lane_conv2d(x, weight, bias, stride, padding, dilation, backward=backward)
     options: dict[str, object] = {"stride": stride, "padding": padding, "dilation": dilation}
     return _wide("wide_conv", _CONV[rank], x, weight, bias, rank, kind, groups, options)
 
@@ -207,7 +209,7 @@ def shared_conv(
     """
     rank, kind = _spatial_rank("shared_conv", x, weight, strategy)
     n = check_lanes("shared_conv", weight=weight, bias=bias)
-    if groups != 1 or kind in ("sequential", "streams", "implicit_gemm"):
+    if groups != 1 or kind in ("sequential", "streams") or kind.startswith("implicit"):
         x = x.expand(n, *x.shape)
         return wide_conv(x, weight, bias, stride, padding, dilation, groups, kind)
     if x.dim() == rank + 1:

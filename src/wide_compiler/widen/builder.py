@@ -95,6 +95,8 @@ class Builder:
         value = function(*_values(args), **_values(kwargs))
         node = self.graph.call_function(function, _nodes(args), _nodes(kwargs))
         node.meta.update(self.meta)
+        if isinstance(value, Tensor):
+            node.meta["shape"] = tuple(value.shape)  # on the probe: lanes differ, shapes of a lane do not
         if any(isinstance(arg, Choice) for arg in args):
             # Sites of one kind and shape are tuned as one.
             shapes = [tuple(a.shape) for a in vals_in(args) if is_tensor_val(a)]

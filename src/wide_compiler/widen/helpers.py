@@ -35,7 +35,7 @@ def autocast_restored() -> Iterator[None]:
 
 @contextlib.contextmanager
 def exact_products() -> Iterator[None]:
-    """No rounding of float32 products to ten bits on a GPU: what is compared shall differ by mistakes only."""
+    """No rounding of float32 products to ten bits on a GPU: what is compared differs by mistakes only."""
     cudnn = torch.backends.cudnn
     before = torch.get_float32_matmul_precision()
     with cudnn.flags(cudnn.enabled, cudnn.benchmark, False, cudnn.deterministic, False):

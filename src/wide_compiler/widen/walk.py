@@ -97,7 +97,10 @@ class _Walk:
         for node in self.captured.graph.nodes:
             self.builder.meta = {"path": module_path(node)}
             if node.op == "placeholder":
-                self.env[node] = self._root_ready(node, self._placeholder(node))
+                value = self._placeholder(node)
+                if is_tensor_val(value):
+                    value.node.meta["shape"] = tuple(value.value.shape)
+                self.env[node] = self._root_ready(node, value)
             elif node.op == "output":
                 outputs = [self._output(self.env[n]) for n in node.args[0]]
             else:

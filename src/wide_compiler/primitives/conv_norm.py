@@ -1,0 +1,120 @@
+"""A convolution with what follows it in one kernel, for inference: batch norm, a residual, ReLU.
+
+A batch norm that does not learn is a scale and a shift of each channel. Found in a finished lane graph whose
+convolutions run as `implicit_gemm`: like the chains of linear layers, a pass and not a rule.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, fx
+
+from .batch_norm import wide_batch_norm
+from .conv import implicit_gemm_fits, wide_conv
+
+aten = torch.ops.aten
+
+
+def wide_conv_norm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    norm: tuple | None,
+    residual: Tensor | None,
+    relu: bool,
+) -> Tensor:
+    """`relu(batch_norm(conv(x)) + residual)` in every lane, as far as they are there. No gradients.
+
+    Args:
+        x: `[N, B, C, H, W]`; weight: `[N, O, C, kh, kw]`; bias: `[N, O]` or None.
+        stride, padding, dilation: of the member.
+        norm: (weight, bias, running mean, running variance, eps) of the norm, `[N, O]` each, or None.
+        residual: `[N, B, O, OH, OW]` or None.
+        relu: whether a ReLU ends it.
+    """
+    if not implicit_gemm_fits(2, x, 1):
+        y = wide_conv(x, weight, bias, stride, padding, dilation)
+        if norm is not None:
+            gamma, beta, mean, var, eps = norm
+            y = wide_batch_norm(y, gamma, beta, mean, var, training=False, eps=eps)
+        y = y if residual is None else y + residual
+        return torch.relu(y) if relu else y
+    from ..kernels.conv import lane_conv2d
+
+    scale = shift = None
+    if norm is not None:
+        gamma, beta, mean, var, eps = norm
+        scale = torch.rsqrt(var + eps) if gamma is None else gamma * torch.rsqrt(var + eps)
+        shift = -mean * scale if beta is None else beta - mean * scale
+    return lane_conv2d(
+        *(x, weight, bias, stride, padding, dilation),
+        activation="relu" if relu else "none",
+        scale=scale,
+        shift=shift,
+        residual=residual,
+    )
+
+
+def _only_user(node: fx.Node) -> fx.Node | None:
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def _is_frozen_norm(node: fx.Node | None, x: fx.Node) -> bool:
+    if node is None or node.target is not wide_batch_norm or node.args[0] is not x:
+        return False
+    mean, var, training = node.args[3:6]
+    return isinstance(mean, fx.Node) and isinstance(var, fx.Node) and training is False
+
+
+def _is_plain_sum(node: fx.Node | None) -> bool:
+    return (
+        node is not None
+        and node.target is aten.add.Tensor
+        and not node.kwargs
+        and all(isinstance(a, fx.Node) for a in node.args)
+    )
+
+
+def _fits(node: fx.Node) -> bool:
+    if node.target is not wide_conv or node.args[-1] != "implicit_gemm":
+        return False
+    *_, padding, _, groups, _ = node.args
+    return groups == 1 and not isinstance(padding, str)
+
+
+def fuse_conv_norms(graph: fx.Graph) -> None:
+    """Put what follows a convolution by `implicit_gemm`, and only follows it, into its kernel."""
+    for conv in [node for node in graph.nodes if _fits(node)]:
+        end, norm, residual, relu = conv, None, None, False
+        inside = []
+        user = _only_user(end)
+        if user is not None and _is_frozen_norm(user, end):
+            norm = (*user.args[1:5], user.args[7])
+            inside.append(end)
+            end, user = user, _only_user(user)
+        # The other side of a sum is the residual; both sides must have the shape of the result.
+        if user is not None and _is_plain_sum(user) and _same_shape(user, end):
+            residual = user.args[1] if user.args[0] is end else user.args[0]
+            inside.append(end)
+            end, user = user, _only_user(user)
+        if user is not None and user.target is aten.relu.default:
+            relu = True
+            inside.append(end)
+            end = user
+        if end is conv:
+            continue
+        with graph.inserting_after(end):
+            fused = graph.call_function(wide_conv_norm, (*conv.args[:6], norm, residual, relu))
+        fused.meta["path"] = conv.meta.get("path", "")
+        end.replace_all_uses_with(fused)
+        for node in (end, *reversed(inside)):
+            graph.erase_node(node)
+
+
+def _same_shape(total: fx.Node, one: fx.Node) -> bool:
+    other = total.args[1] if total.args[0] is one else total.args[0]
+    shapes = [getattr(node, "meta", {}).get("shape") for node in (total, other)]
+    return other is not one and shapes[0] is not None and shapes[0] == shapes[1]
