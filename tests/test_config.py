@@ -30,6 +30,7 @@ FIELDS = {
     "debug": False,
     "strategy": None,
     "chunk_lanes": None,
+    "tune_seconds": 3.0,
 }
 
 

@@ -203,9 +203,50 @@ def test_bad_lists():
         lane_chain(x, weights, biases, ["swish", "none"])
 
 
-@pytest.mark.parametrize(
-    "lanes, batch, width, rows",
-    [(20, 32, 64, 16), (1000, 32, 128, 32), (1000, 256, 64, 64), (1000, 256, 128, 32)],
-)
-def test_batch_tiles(lanes, batch, width, rows):
-    assert chain._tile(lanes, batch, width) == rows
+@pytest.mark.parametrize("config", range(3))
+def test_every_way_to_cut_the_work(config, monkeypatch):
+    """Batch tiles, a program that walks over lanes, and one that stores some layers' gradients."""
+    forward = [(16, 1), (32, 1), (32, 3)][config]
+    backward = [1, 4, 2][config]
+    monkeypatch.setattr(
+        chain._forward_kernel, "configs", [triton.Config({"BB": forward[0], "STAGES": forward[1]})]
+    )
+    monkeypatch.setattr(chain._backward_kernel, "configs", [triton.Config({"PARTS": backward})])
+    x, weights, biases = make((7, 20, 12, 9, 3), n=3, b=37)
+    check_all(x, weights, biases, ["gelu", "relu", "none", "silu"])
+
+
+def test_gradients_of_any_strides():
+    x, weights, biases = make((7, 20, 3))
+    expected = reference(x, weights, biases, ["gelu", "tanh"])
+    for dy in (
+        torch.ones(1, 1, 1, device=DEVICE).expand(2, 5, 3),
+        torch.randn(3, 5, 2, device=DEVICE).permute(2, 1, 0),
+    ):
+        y = lane_chain(x, weights, biases, ["gelu", "tanh"])
+        inputs = leaves(x, weights, biases)
+        grads = torch.autograd.grad(y, inputs, dy)
+        wanted = torch.autograd.grad(expected, inputs, dy.double(), retain_graph=True)
+        for got, want in zip(grads, wanted, strict=True):
+            check(got, want)
+
+
+@pytest.mark.parametrize("lanes", [1, 128, 1024])
+@pytest.mark.parametrize("batch", [1, 16, 32, 1024])
+@pytest.mark.parametrize("pads", [(16, 16), (64, 128, 64), (64,) * 9, (128, 128, 16)])
+def test_pruning_leaves_something(lanes, batch, pads):
+    forward = [triton.Config({"BB": bb, "STAGES": st}, num_warps=w) for bb, st, w in chain.TILES]
+    backward = [triton.Config({"PARTS": p}, num_warps=w) for p, w in chain.SHARES]
+    named = {"N_KEY": lanes, "B_KEY": batch, "SMS": 132}
+    left = chain._prune_forward(forward, named, PADS=pads)
+    assert left and all(c.kwargs["BB"] <= max(batch, 16) for c in left)
+    left = chain._prune_backward(backward, named, PADS=pads)
+    assert left and (lanes < 128 or all(c.kwargs["PARTS"] == 1 for c in left))
+
+
+def test_what_is_kept_for_the_gradient():
+    x, weights, _ = make((7, 20, 12, 9), grad=False)
+    plan = chain._plan(x, weights, [True] * 3, "relu,gelu,silu")
+    assert plan["KEPT"] == (0, 20, -1) and plan["SLOPES"] == (0, 32, 44) and plan["ROWS"] == 53
+    plan = chain._plan(x, weights, [True] * 3, "none,none,tanh")
+    assert plan["KEPT"] == (0, 20, 32) and plan["SLOPES"] == (-1, -1, 32) and plan["ROWS"] == 41

@@ -103,6 +103,70 @@ def test_relu():
         conv.lane_conv2d(*make(3, 5, (3, 3)), activation="gelu")
 
 
+@pytest.mark.parametrize("activation", ["none", "relu"])
+def test_the_librarys_backward(activation):
+    x, weight, bias = make(3, 4, (3, 2))
+    options = ((2, 1), (1, 0), (1, 2))
+    own = conv.lane_conv2d(x, weight, bias, *options, activation, backward="library")
+    exact = [t.detach().double().requires_grad_() for t in (x, weight, bias)]
+    want = reference(*exact, *options, activation=activation)
+    dy = torch.randn_like(want)
+    grads = torch.autograd.grad(own, (x, weight, bias), dy.float())
+    for got, expected in zip(grads, torch.autograd.grad(want, exact, dy), strict=True):
+        assert got.shape == expected.shape and error(got, expected) < TOLERANCE
+    with pytest.raises(ValueError, match="unknown backward"):
+        conv.lane_conv2d(x, weight, bias, backward="none")
+
+
+def test_the_librarys_backward_of_some(monkeypatch):
+    x, weight, _ = make(3, 4, (3, 3))
+    y = conv.lane_conv2d(x.detach(), weight, None, backward="library")
+    y.sum().backward()
+    want = reference(x.detach().double(), weight.detach().double().requires_grad_(), None)
+    assert x.grad is None and weight.grad.shape == weight.shape and y.shape == want.shape
+    shared = x[0].detach().requires_grad_()
+    conv.lane_conv2d(shared.expand_as(x), weight.detach(), None, backward="library").sum().backward()
+    again = shared.detach().double().requires_grad_()
+    reference(again.expand_as(x), weight.detach().double(), None).sum().backward()
+    assert error(shared.grad, again.grad) < TOLERANCE
+
+
+def test_the_library_gets_views():
+    x, weight, bias = make(3, 4, (3, 3))
+    y = conv.lane_conv2d(x, weight, bias).detach()
+    folded = conv_backward._folded(y)
+    assert folded.data_ptr() == y.data_ptr() and folded.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("given", ["scale", "shift", "residual", "scale shift", "scale shift residual"])
+def test_epilogue(given):
+    x, weight, bias = (t.detach() for t in make(3, 5, (3, 3)))
+    y = reference(x.double(), weight.double(), bias.double(), 1, 1)
+    torch.manual_seed(1)
+    extra = {
+        "scale": torch.randn(5, N, device=DEVICE).T,
+        "shift": torch.randn(N, 5, device=DEVICE),
+        "residual": torch.randn(B, 5, 7, 5, N, device=DEVICE).movedim(-1, 0),
+    }
+    extra = {name: extra[name] for name in given.split()}
+    want = y * extra["scale"][:, None, :, None, None] if "scale" in extra else y
+    want = want + extra["shift"][:, None, :, None, None] if "shift" in extra else want
+    want = want + extra["residual"] if "residual" in extra else want
+    for activation in ("relu", "none"):
+        got = conv.lane_conv2d(x, weight, bias, 1, 1, activation=activation, **extra)
+        assert error(got, want.relu() if activation == "relu" else want) < TOLERANCE
+    # In memory like any other output, so that the next layer folds it for free.
+    assert got.transpose(0, 1).flatten(1, 2).data_ptr() == got.data_ptr()
+
+
+def test_the_epilogue_has_no_gradient():
+    x, weight, bias = make(3, 5, (3, 3))
+    with pytest.raises(ValueError, match="inference"):
+        conv.lane_conv2d(x, weight, bias, shift=bias)
+    with torch.no_grad():
+        conv.lane_conv2d(x, weight, bias, shift=bias)
+
+
 @pytest.mark.parametrize("kernel", [(3, 3), (2, 4)])
 def test_padding_by_name(kernel):
     check(*make(3, 4, kernel), 1, "same")
@@ -121,14 +185,28 @@ def test_an_expanded_input_is_read_in_place():
     assert error(dx, want_dx) < TOLERANCE
 
 
-def test_any_strides():
-    x, weight, bias = make(4, 5, (3, 3))
+@pytest.mark.parametrize("flat", [True, False], ids=["flat", "by tap"])
+@pytest.mark.parametrize("C", [3, 4])
+def test_any_strides(C, flat, monkeypatch):
+    only(monkeypatch, flat)
+    x, weight, bias = make(C, 5, (3, 2))
     last = x.detach().flatten(0, 1).to(memory_format=torch.channels_last).unflatten(0, (N, B))
     w_last = weight.detach().flatten(0, 1).to(memory_format=torch.channels_last).unflatten(0, (N, 5))
     folded = x.detach().transpose(0, 1).contiguous().transpose(0, 1)
-    for other in (last, folded):
-        check(other.requires_grad_(), weight, bias, 1, 1)
-    check(x, w_last.requires_grad_(), bias, 1, 1)
+    check(folded.requires_grad_(), weight, bias, 1, 1)
+    check(last.requires_grad_(), w_last.requires_grad_(), bias, (2, 1), 1)
+    check(last, weight, bias, 1, 1)
+
+
+def test_offsets_beyond_32_bits(monkeypatch):
+    monkeypatch.setattr(conv, "span", lambda t: 2**31)
+    monkeypatch.setattr(conv_backward, "span", lambda t: 2**31)
+    check(*make(3, 5, (3, 3)), 2, 1)
+
+
+def test_span():
+    assert conv_backward.span(torch.empty(3, 4)) == 12
+    assert conv_backward.span(torch.empty(4).expand(3, 4)) == 4
 
 
 def test_a_weight_read_often_is_packed_first(monkeypatch):
@@ -194,7 +272,12 @@ def test_opcheck(stride):
     x, weight, bias = make(3, 4, (3, 3), size=(4, 5))
     geometry = ([stride] * 2, [1, 1], [1, 1])
     tests = ("test_schema", "test_faketensor", "test_autograd_registration")
-    torch.library.opcheck(conv._lane_conv2d, (x, weight, bias, *geometry, "relu"), test_utils=tests)
+    for backward in ("own", "library"):
+        given = (x, weight, bias, *geometry, "relu", backward)
+        torch.library.opcheck(conv._lane_conv2d, given, test_utils=tests)
+    plain = [t.detach() for t in (x, weight, bias)]
+    given = (*plain, plain[2], None, None, *geometry, "relu")
+    torch.library.opcheck(conv._lane_conv2d_epilogue, given, test_utils=tests)
     dy = conv.lane_conv2d(x, weight, bias, *geometry).detach()
     torch.library.opcheck(
         conv_backward.lane_conv2d_dx, (dy, weight.detach(), x.shape[3:], *geometry), test_utils=tests
@@ -202,14 +285,14 @@ def test_opcheck(stride):
     torch.library.opcheck(conv_backward.lane_conv2d_dw, (dy, x.detach(), [3, 3], *geometry), test_utils=tests)
 
 
-def test_compiles_with_gradients():
+@pytest.mark.parametrize("backward", conv.BACKWARDS)
+def test_compiles_with_gradients(backward):
     """The backward is traced too; its strides are those the fakes promise."""
     x, weight, bias = make(3, 5, (3, 3))
 
     def loss(x, weight, bias):
-        return (
-            conv.lane_conv2d(x, weight, bias, 2, 1, activation="relu").transpose(0, 1).flatten(1) ** 2
-        ).sum()
+        y = conv.lane_conv2d(x, weight, bias, 2, 1, activation="relu", backward=backward)
+        return (y.transpose(0, 1).flatten(1) ** 2).sum()
 
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
     want = torch.autograd.grad(loss(x, weight, bias), (x, weight, bias))
@@ -217,3 +300,24 @@ def test_compiles_with_gradients():
         torch.autograd.grad(compiled(x, weight, bias), (x, weight, bias)), want, strict=True
     ):
         torch.testing.assert_close(got, expected)
+
+
+def test_blocks_are_chosen_by_shape():
+    """What the autotuner would time on a GPU, for shapes too large for the interpreter."""
+    wide = {"KH": 3, "KW": 3, "C": 64, "O": 64}
+
+    def kept(prune, blocks, named, **meta):
+        configs = [
+            triton.Config(
+                dict(zip(("BM", "BN", "BK", "FLAT"), b, strict=False)), num_warps=b[4], num_stages=b[5]
+            )
+            for b in blocks
+        ]
+        return [(c.kwargs["BM"], c.kwargs["FLAT"], c.num_stages) for c in prune(configs, named, **meta)]
+
+    forward = kept(conv._prune, conv.BLOCKS, {"M_KEY": 2048, "N": 64, "x_c": 1}, **wide)
+    assert (128, False, 1) in forward and not any(flat for _, flat, _ in forward)
+    few = kept(conv._prune, conv.BLOCKS, {"M_KEY": 2048, "N": 64, "x_c": 1}, **{**wide, "C": 3})
+    assert few and all(flat for _, flat, _ in few)
+    small = kept(conv._prune, conv.BLOCKS, {"M_KEY": 32, "N": 10, "x_c": 1}, **wide)
+    assert {bm for bm, _, _ in small} == {32}

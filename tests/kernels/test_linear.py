@@ -12,7 +12,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
 triton = pytest.importorskip("triton")
 
-from wide_compiler.kernels import _triton  # noqa: E402
+from wide_compiler.kernels import _triton, linear  # noqa: E402
 from wide_compiler.kernels.linear import (  # noqa: E402
     ACTIVATIONS,
     CONFIGS,
@@ -182,7 +182,7 @@ def test_a_fused_activation_says_that_it_has_no_gradient():
 
 
 @pytest.mark.parametrize("rows, cols", [(1, 1), (16, 4096), (64, 64), (1024, 1024)])
-@pytest.mark.parametrize("mode", ["tf32", "tf32x3"])
+@pytest.mark.parametrize("mode", ["tf32", "tf32x3", "bf16x6"])
 def test_pruning_leaves_something(rows, cols, mode):
     named = {"M_KEY": rows, "O_KEY": cols, "a": torch.empty(1)}
     assert _prune(CONFIGS + SMALLEST, named, PRECISION=mode)
@@ -203,6 +203,17 @@ def test_precision_follows_torch():
     assert _triton.precision("conv") in ("tf32", "tf32x3")
     with pytest.raises(ValueError, match="kind"):
         _triton.precision("sum")
+
+
+def test_a_right_side_with_contiguous_rows_is_split_into_bfloat16(monkeypatch):
+    monkeypatch.setattr(linear, "interpreting", lambda: False)
+    a, b = rand(2, 3, 4), rand(2, 4, 5)
+    assert linear._mode(a, b) == "bf16x6"
+    assert linear._mode(a, rand(2, 5, 4).mT) == "tf32x3"
+    assert linear._mode(a.bfloat16(), b.bfloat16()) == "tf32"
+    torch.set_float32_matmul_precision("high")
+    assert linear._mode(a, b) == "bf16x3"
+    assert linear._mode(a, rand(2, 5, 4).mT) == "tf32"
 
 
 def test_an_empty_sum_is_the_bias():

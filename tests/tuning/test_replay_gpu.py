@@ -309,6 +309,25 @@ def test_what_cannot_be_recorded_runs_plainly_and_says_so():
     torch.rand(3, device="cuda")  # the failed recording has left the generator usable
 
 
+class Counts(nn.Module):
+    """Branches on numbers and counts in Python: kept whole, and not to be skipped by a replay."""
+
+    count = 0
+
+    def forward(self, x):
+        self.count += 1
+        return x * 2 if x.sum() > 0 else x
+
+
+def test_modules_that_run_as_python_are_run_every_time():
+    models = [nn.Sequential(nn.Linear(4, 4), Counts()).cuda().double() for _ in range(N)]
+    x = torch.randn(N, 3, 4, device="cuda", dtype=torch.float64)
+    wide = wide_compiler.compile(models, x[0], config=QUICK)
+    for turn in range(5):
+        torch.testing.assert_close(wide.stacked(x * (-1) ** turn), loop(models, x * (-1) ** turn))
+    assert [lane[1].count for lane in wide.lanes()] == [5] * N
+
+
 def test_memory_of_recordings_is_bounded():
     models, wide = build()
     for _ in range(3):

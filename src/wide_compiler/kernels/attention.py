@@ -20,24 +20,45 @@ from ._triton import interpreting, next_pow2, on_device, precision, supports
 
 MAX_WIDTH = 128
 
-# (BL, BS, warps, stages); the autotuner times those that `_prune` leaves.
+# (BL, BS, warps, stages): BL queries a program, BS keys at a time; the autotuner times those `_prune` leaves.
 BLOCKS = (
     (64, 64, 4, 2),
+    (64, 64, 4, 3),
     (64, 32, 4, 2),
-    (64, 128, 4, 2),
     (128, 64, 8, 2),
-    (128, 32, 8, 3),
-    (32, 64, 4, 2),
-    (16, 64, 2, 2),
+    (128, 32, 8, 2),
+    (128, 128, 8, 2),  # 16 bits only, as the next
+    (128, 64, 4, 3),
+    (32, 32, 2, 2),
+    (16, 32, 1, 2),
 )
 CONFIGS = [
-    triton.Config({"BL": bl, "BS": bs}, num_warps=warps, num_stages=stages) for bl, bs, warps, stages in BLOCKS
+    triton.Config({"BL": bl, "BS": bs}, num_warps=warps, num_stages=stages)
+    for bl, bs, warps, stages in BLOCKS
 ]
 if interpreting():
     CONFIGS = [triton.Config({"BL": 16, "BS": 16})]  # one: there is no GPU to time them on
 
 
-@triton.autotune(configs=CONFIGS, key=["Z_KEY", "L_KEY", "S_KEY", "BE", "CAUSAL", "QK"])
+def _prune(configs: list[triton.Config], named: dict, BE: int, **_) -> list[triton.Config]:
+    """Drop blocks that are mostly padding, slivers of many rows, and those that overflow registers."""
+    rows, keys = max(named["L_KEY"], 16), max(named["S_KEY"], 32)
+    half = named["q"].element_size() == 2
+
+    def keep(config: triton.Config) -> bool:
+        bl, bs = config.kwargs["BL"], config.kwargs["BS"]
+        if not half and (bs * max(BE, 64) > 64 * 64 or bl * bs > 32 * 32 * config.num_warps):
+            return False
+        return min(rows, 64) <= bl <= rows and bs <= keys
+
+    return [c for c in configs if keep(c)]
+
+
+@triton.autotune(
+    configs=CONFIGS,
+    key=["Z_KEY", "L_KEY", "S_KEY", "BE", "CAUSAL", "QK"],
+    prune_configs_by={"early_config_prune": _prune},
+)
 @triton.heuristics(
     {
         "EVEN_L": lambda args: args["L"] % args["BL"] == 0,
@@ -118,3 +139,101 @@ def _attention_kernel(
     acc = acc / total[:, None]
     o_ptrs = out + z * L * (H * E) + h * E + l0.to(tl.int64) * (H * E) + (l[:, None] * (H * E) + e[None, :])
     tl.store(o_ptrs, acc.to(out.dtype.element_ty), mask=in_l)
+
+
+@torch.library.custom_op("wide_compiler::lane_attention", mutates_args=())
+def _lane_attention(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float) -> Tensor:
+    out = _empty_output(q)
+    (Z, H, L, E), S = q.shape, k.shape[2]
+    if out.numel() == 0:
+        return out
+    mode = precision("matmul") if q.dtype == torch.float32 else "tf32"
+    parts = mode
+    if q.dtype == torch.float32 and not interpreting():
+        # v lies as tensor cores cannot read it in tf32; bfloat16 parts they can, see `linear._mode`.
+        parts = {"tf32x3": "bf16x6", "tf32": "bf16x3"}[mode]
+    with on_device(q):
+        _attention_kernel[lambda meta: (Z * H * triton.cdiv(L, meta["BL"]),)](
+            q, k, v, out, *q.stride(), *k.stride(), *v.stride(),
+            H, L, S, E, scale * math.log2(math.e),
+            next_pow2(Z * H), next_pow2(L), next_pow2(S),
+            CAUSAL=is_causal, QK=mode, PV=parts, BE=max(16, next_pow2(E)),
+            UPCAST=interpreting() and q.dtype == torch.bfloat16,  # the interpreter has no bfloat16 product
+        )  # fmt: skip
+    return out
+
+
+def _empty_output(q: Tensor) -> Tensor:
+    """`[Z, H, L, E]`, as `[Z, L, H, E]` in memory: what follows puts a query's heads side by side."""
+    Z, H, L, E = q.shape
+    return q.new_empty(Z, L, H, E).transpose(1, 2)
+
+
+@_lane_attention.register_fake
+def _(q, k, v, is_causal, scale):
+    return _empty_output(q)
+
+
+def _setup(ctx, inputs, output):
+    *tensors, ctx.is_causal, ctx.scale = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _backward(ctx, dout):
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        inputs = [t.view_as(t) for t in ctx.saved_tensors]
+        # torch's fused kernels have no second gradient.
+        attend = _plain if again else F.scaled_dot_product_attention
+        out = attend(*inputs, is_causal=ctx.is_causal, scale=ctx.scale)
+        wanted = [t for t in inputs if t.requires_grad]
+        grads = iter(torch.autograd.grad(out, wanted, dout, create_graph=again))
+    return *(next(grads) if t.requires_grad else None for t in inputs), None, None
+
+
+def _plain(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float) -> Tensor:
+    scores = q @ k.mT * scale
+    if is_causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+        scores = scores.masked_fill(~seen, -math.inf)
+    return scores.softmax(-1) @ v
+
+
+_lane_attention.register_autograd(_backward, setup_context=_setup)
+
+
+def fits(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0) -> bool:
+    """Whether `lane_attention` takes these: no mask, no dropout, `[Z, H, L, E]` all of one width."""
+    return (
+        attn_mask is None
+        and dropout_p == 0.0
+        and q.dim() == k.dim() == v.dim() == 4
+        and q.shape[:2] == k.shape[:2]
+        and k.shape == v.shape
+        and q.shape[3] == k.shape[3] <= MAX_WIDTH
+        and k.shape[2] > 0
+        and supports(q, k, v)
+    )
+
+
+def lane_attention(
+    q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: float | None = None
+) -> Tensor:
+    """`F.scaled_dot_product_attention` as one kernel; ask `fits` first.
+
+    The kernel has no backward of its own: where a gradient is needed torch's op runs, whose backward
+    would otherwise have to run its forward again.
+
+    Args:
+        q: `[Z, H, L, E]`, any strides.
+        k, v: `[Z, H, S, E]`, any strides.
+        is_causal: query i sees the keys up to i.
+        scale: of the scores; None: 1 / sqrt(E).
+
+    Returns:
+        `[Z, H, L, E]`; without a gradient its `.transpose(1, 2)` is contiguous.
+    """
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v)):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale)
+    scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
+    return _lane_attention(q, k, v, is_causal, scale)

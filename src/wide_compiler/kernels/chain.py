@@ -30,13 +30,12 @@ MAX_TRAIN_BATCH = 64
 SMOOTH = ("gelu", "gelu_tanh", "silu")  # their slope needs the value before them; the others' does not
 
 # (BB, STAGES, warps): BB batch rows per program. With three stages a program walks over lanes and fetches
-# the next one's weights while it computes.
-FORWARD = [
-    triton.Config({"BB": bb, "STAGES": stages}, num_warps=warps)
-    for bb, stages, warps in ((16, 1, 4), (16, 1, 8), (32, 1, 4), (32, 1, 8), (32, 3, 8), (64, 1, 4))
-]
+# the next one's weights while it computes. The autotuner times those that `_prune_forward` leaves.
+TILES = ((16, 1, 4), (16, 1, 8), (32, 1, 4), (32, 1, 8), (32, 3, 8), (64, 1, 4))
 # (PARTS, warps): PARTS programs per lane, each of which stores the gradients of its share of the layers.
-BACKWARD = [triton.Config({"PARTS": p}, num_warps=w) for p, w in ((1, 4), (1, 8), (4, 4), (4, 8))]
+SHARES = ((1, 4), (1, 8), (4, 4), (4, 8))
+FORWARD = [triton.Config({"BB": bb, "STAGES": stages}, num_warps=warps) for bb, stages, warps in TILES]
+BACKWARD = [triton.Config({"PARTS": parts}, num_warps=warps) for parts, warps in SHARES]
 if interpreting():  # there is no GPU to time them on
     FORWARD, BACKWARD = FORWARD[:1], BACKWARD[:1]
 
@@ -94,9 +93,9 @@ def _inside(r, c, R, C, FULL_R: tl.constexpr, FULL_C: tl.constexpr):
 
 
 @triton.jit
-def _load(ptr, r, c, R, C, stride, FULL_R: tl.constexpr, FULL_C: tl.constexpr):
+def _load(ptr, r, c, R, C, r_step, c_step, FULL_R: tl.constexpr, FULL_C: tl.constexpr):
     """Elements (r, c) of the R x C matrix at ptr, zeros outside of it."""
-    ptrs = ptr + (r[:, None] * stride + c[None, :])
+    ptrs = ptr + (r[:, None] * r_step + c[None, :] * c_step)
     return tl.load(ptrs, mask=_inside(r, c, R, C, FULL_R, FULL_C), other=0.0)
 
 
@@ -111,7 +110,7 @@ def _weight(ws, n, l: tl.constexpr, DIMS: tl.constexpr, PADS: tl.constexpr):
     o = tl.arange(0, PADS[l + 1])
     i = tl.arange(0, PADS[l])
     at = ws[l] + n * (DIMS[l] * DIMS[l + 1])
-    return _load(at, o, i, DIMS[l + 1], DIMS[l], DIMS[l], DIMS[l + 1] == PADS[l + 1], DIMS[l] == PADS[l])
+    return _load(at, o, i, DIMS[l + 1], DIMS[l], DIMS[l], 1, DIMS[l + 1] == PADS[l + 1], DIMS[l] == PADS[l])
 
 
 @triton.jit
@@ -155,7 +154,7 @@ def _through(g, s, ACT: tl.constexpr):
 
 @triton.jit
 def _forward_tile(
-    x, ws, bs, y, saved, n, b, x_b, B, SB,
+    x, ws, bs, y, saved, n, b, x_b, x_i, B, SB,
     DIMS: tl.constexpr, PADS: tl.constexpr, BIAS: tl.constexpr, ACTS: tl.constexpr,
     KEPT: tl.constexpr, SLOPES: tl.constexpr, ROWS: tl.constexpr, KEEP: tl.constexpr,
     EVEN: tl.constexpr, HELD: tl.constexpr, PRECISION: tl.constexpr,
@@ -164,7 +163,7 @@ def _forward_tile(
     L: tl.constexpr = len(ws)
     kept = saved + n * (ROWS * SB)
     i = tl.arange(0, PADS[0])
-    h = tl.trans(_load(x, b, i, B, DIMS[0], x_b, EVEN, DIMS[0] == PADS[0]))
+    h = tl.trans(_load(x, b, i, B, DIMS[0], x_b, x_i, EVEN, DIMS[0] == PADS[0]))
     held = ()
     for l in tl.static_range(HELD):
         held = held + (_layer(ws, bs, n, l, DIMS, PADS, BIAS),)  # noqa: RUF005
@@ -194,7 +193,7 @@ def _forward_tile(
 @triton.heuristics({"EVEN": lambda args: args["B"] % args["BB"] == 0, "HELD": _held})
 @triton.jit(do_not_specialize=["N_KEY", "B_KEY", "SMS"])
 def _forward_kernel(
-    x, ws, bs, y, saved, x_n, x_b, N, B, SB, N_KEY, B_KEY, SMS,
+    x, ws, bs, y, saved, x_n, x_b, x_i, N, B, SB, N_KEY, B_KEY, SMS,
     DIMS: tl.constexpr, PADS: tl.constexpr, BIAS: tl.constexpr, ACTS: tl.constexpr,
     KEPT: tl.constexpr, SLOPES: tl.constexpr, ROWS: tl.constexpr, KEEP: tl.constexpr,
     PRECISION: tl.constexpr, EVEN: tl.constexpr, HELD: tl.constexpr,
@@ -206,30 +205,30 @@ def _forward_kernel(
         n = (tl.program_id(0) // tiles).to(tl.int64)
         b = tl.program_id(0) % tiles * BB + tl.arange(0, BB)
         _forward_tile(
-            x + n * x_n, ws, bs, y, saved, n, b, x_b, B, SB, DIMS, PADS, BIAS, ACTS, KEPT, SLOPES, ROWS,
-            KEEP, EVEN, HELD, PRECISION,
+            x + n * x_n, ws, bs, y, saved, n, b, x_b, x_i, B, SB, DIMS, PADS, BIAS, ACTS, KEPT, SLOPES,
+            ROWS, KEEP, EVEN, HELD, PRECISION,
         )  # fmt: skip
     else:
         for tile in tl.range(tl.program_id(0), N * tiles, tl.num_programs(0), num_stages=STAGES):
             n = (tile // tiles).to(tl.int64)
             b = tile % tiles * BB + tl.arange(0, BB)
             _forward_tile(
-                x + n * x_n, ws, bs, y, saved, n, b, x_b, B, SB, DIMS, PADS, BIAS, ACTS, KEPT, SLOPES, ROWS,
-                KEEP, EVEN, HELD, PRECISION,
+                x + n * x_n, ws, bs, y, saved, n, b, x_b, x_i, B, SB, DIMS, PADS, BIAS, ACTS, KEPT, SLOPES,
+                ROWS, KEEP, EVEN, HELD, PRECISION,
             )  # fmt: skip
 
 
 @triton.jit
 def _operands(
-    ws, x, kept, n, b, x_b, B, SB, l: tl.constexpr, DIMS: tl.constexpr, PADS: tl.constexpr,
+    ws, x, kept, n, b, x_b, x_i, B, SB, l: tl.constexpr, DIMS: tl.constexpr, PADS: tl.constexpr,
     KEPT: tl.constexpr, NEED_DX: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """Layer l's input, `[I, B]` as the layer before kept it or `[B, I]` for the first, and its weight."""
     i = tl.arange(0, PADS[l])
     if l == 0:
-        h = _load(x, b, i, B, DIMS[0], x_b, EVEN, DIMS[0] == PADS[0])
+        h = _load(x, b, i, B, DIMS[0], x_b, x_i, EVEN, DIMS[0] == PADS[0])
     else:
-        h = _load(kept + KEPT[l - 1] * SB, i, b, DIMS[l], SB, SB, DIMS[l] == PADS[l], EVEN)
+        h = _load(kept + KEPT[l - 1] * SB, i, b, DIMS[l], SB, SB, 1, DIMS[l] == PADS[l], EVEN)
     w = h
     if l > 0 or NEED_DX:
         w = _weight(ws, n, l, DIMS, PADS)
@@ -262,7 +261,7 @@ def _parameter_grads(dws, dbs, g, h, n, l: tl.constexpr, DIMS: tl.constexpr, PAD
 @triton.heuristics({"EVEN": lambda args: args["B"] == args["BB"], "EARLY": _early})
 @triton.jit(do_not_specialize=["N_KEY", "SMS"])
 def _backward_kernel(
-    dy, x, ws, saved, dx, dws, dbs, x_n, x_b, B, SB, N_KEY, SMS,
+    dy, x, ws, saved, dx, dws, dbs, dy_n, dy_b, dy_o, x_n, x_b, x_i, B, SB, N_KEY, SMS,
     DIMS: tl.constexpr, PADS: tl.constexpr, BIAS: tl.constexpr, ACTS: tl.constexpr,
     KEPT: tl.constexpr, SLOPES: tl.constexpr, ROWS: tl.constexpr, NEED_DX: tl.constexpr,
     PRECISION: tl.constexpr, EVEN: tl.constexpr, EARLY: tl.constexpr,
@@ -276,21 +275,21 @@ def _backward_kernel(
     kept = saved + n * (ROWS * SB)
     b = tl.arange(0, BB)
     o = tl.arange(0, PADS[L])
-    g = tl.trans(_load(dy + n * (B * DIMS[L]), b, o, B, DIMS[L], DIMS[L], EVEN, DIMS[L] == PADS[L]))
+    g = tl.trans(_load(dy + n * dy_n, b, o, B, DIMS[L], dy_b, dy_o, EVEN, DIMS[L] == PADS[L]))
     s = g
     if SLOPES[L - 1] >= 0:
-        s = _load(kept + SLOPES[L - 1] * SB, o, b, DIMS[L], SB, SB, DIMS[L] == PADS[L], EVEN)
-    h, w = _operands(ws, x, kept, n, b, x_b, B, SB, L - 1, DIMS, PADS, KEPT, NEED_DX, EVEN)
+        s = _load(kept + SLOPES[L - 1] * SB, o, b, DIMS[L], SB, SB, 1, DIMS[L] == PADS[L], EVEN)
+    h, w = _operands(ws, x, kept, n, b, x_b, x_i, B, SB, L - 1, DIMS, PADS, KEPT, NEED_DX, EVEN)
     for l in tl.static_range(L - 1, -1, -1):
         if l > 0 and EARLY:  # they arrive while this layer's products run
-            ahead = _operands(ws, x, kept, n, b, x_b, B, SB, l - 1, DIMS, PADS, KEPT, NEED_DX, EVEN)
+            ahead = _operands(ws, x, kept, n, b, x_b, x_i, B, SB, l - 1, DIMS, PADS, KEPT, NEED_DX, EVEN)
         if SLOPES[l] >= 0:
             g = _through(g, s, tl.constexpr(ACTS[l]))
         if l > 0:
             s = h
             if SLOPES[l - 1] >= 0 and SLOPES[l - 1] != KEPT[l - 1]:
                 i = tl.arange(0, PADS[l])
-                s = _load(kept + SLOPES[l - 1] * SB, i, b, DIMS[l], SB, SB, DIMS[l] == PADS[l], EVEN)
+                s = _load(kept + SLOPES[l - 1] * SB, i, b, DIMS[l], SB, SB, 1, DIMS[l] == PADS[l], EVEN)
         if PARTS == 1:  # noqa: SIM114 (`or` would be asked at run time)
             _parameter_grads(dws, dbs, g, h, n, l, DIMS, PADS, BIAS, PRECISION)
         elif l % PARTS == part:
@@ -298,7 +297,7 @@ def _backward_kernel(
         if l > 0 or NEED_DX:
             g = tl.dot(tl.trans(w), g, input_precision=PRECISION)
         if l > 0 and not EARLY:
-            ahead = _operands(ws, x, kept, n, b, x_b, B, SB, l - 1, DIMS, PADS, KEPT, NEED_DX, EVEN)
+            ahead = _operands(ws, x, kept, n, b, x_b, x_i, B, SB, l - 1, DIMS, PADS, KEPT, NEED_DX, EVEN)
         if l > 0:
             h, w = ahead
     if NEED_DX:
@@ -340,11 +339,6 @@ def _columns(b: int) -> int:
     return triton.cdiv(b, 16) * 16
 
 
-def _contiguous_rows(t: Tensor) -> Tensor:
-    """t with contiguous rows; lanes that share one input (stride 0) stay shared."""
-    return t if t.stride(-1) == 1 else t.contiguous()
-
-
 def _spread(tensors: Sequence[Tensor], present: Sequence[bool], filler: Tensor | None) -> tuple:
     """One per layer. Kernels take no None: their filler for an absent bias is any tensor, never read."""
     given = iter(tensors)
@@ -364,7 +358,7 @@ def _chain(
     `biases` are those of the layers that `has_bias` marks; `activations` is joined by commas.
     """
     plan = _plan(x, weights, has_bias, activations)
-    (N, B, _), x, sms = x.shape, _contiguous_rows(x), _sms(x)
+    (N, B, _), sms = x.shape, _sms(x)
     y = x.new_empty(N, B, weights[-1].shape[1])
     saved = x.new_empty(N * plan["ROWS"] * _columns(B) if keep else 0)
 
@@ -377,7 +371,7 @@ def _chain(
         bias = _spread([b.contiguous() for b in biases], has_bias, x)
         with on_device(x):
             _forward_kernel[grid](
-                x, tuple(weights), bias, y, saved, x.stride(0), x.stride(1), N, B, _columns(B),
+                x, tuple(weights), bias, y, saved, *x.stride(), N, B, _columns(B),
                 next_pow2(N), next_pow2(B), sms, KEEP=keep, **plan,
             )  # fmt: skip
     return y, saved
@@ -406,12 +400,11 @@ def _chain_backward(
     N, B, _ = x.shape
     if N * B == 0:
         return [g.zero_() for g in grads]
-    x, plan = _contiguous_rows(x), _plan(x, weights, has_bias, activations)
     with on_device(x):
         _backward_kernel[lambda meta: (N, meta["PARTS"])](
-            dy.contiguous(), x, tuple(w.contiguous() for w in weights), saved, dx, tuple(dws),
-            _spread(dbs, has_bias, x), x.stride(0), x.stride(1), B, _columns(B), next_pow2(N), _sms(x),
-            NEED_DX=need_dx, BB=max(16, next_pow2(B)), **plan,
+            dy, x, tuple(w.contiguous() for w in weights), saved, dx, tuple(dws),
+            _spread(dbs, has_bias, x), *dy.stride(), *x.stride(), B, _columns(B), next_pow2(N), _sms(x),
+            NEED_DX=need_dx, BB=max(16, next_pow2(B)), **_plan(x, weights, has_bias, activations),
         )  # fmt: skip
     return grads
 

@@ -33,7 +33,9 @@ BLOCKS = (
     (256, 64, 32, False, 8, 3),
     (128, 64, 32, False, 4, 1),
     (256, 64, 32, False, 8, 1),
+    (128, 32, 32, False, 4, 1),
     (64, 64, 32, False, 4, 4),
+    (64, 64, 32, False, 2, 3),  # without wgmma, which wants the input with c innermost
     (64, 32, 64, False, 4, 3),
     (32, 32, 64, False, 4, 4),
     (32, 16, 128, False, 4, 4),
@@ -65,7 +67,8 @@ def _prune(configs: list[triton.Config], named: dict, **meta) -> list[triton.Con
         order = channels < 16 or channels % 32 > 0 if block["FLAT"] else channels >= 16
         # The cache is worth the wait where windows overlap and there are programs enough to wait in turn.
         cached = config.num_stages > 1 or (meta["KH"] * meta["KW"] > 1 and rows * named["N"] >= 2**16)
-        if fits_in and order and cached:
+        innermost = config.num_warps > 2 or named["x_c"] != 1
+        if fits_in and order and cached and innermost:
             kept.append(config)
     return kept or configs[-1:]
 
@@ -128,7 +131,7 @@ def _conv_kernel(
                 col = v[:, None] + (kw * DW)[None, :]
                 ok &= (row >= 0) & (row < H) & (col >= 0) & (col < W)
             a_at = x_m[:, None] + (c * x_c + kh * DH * x_h + kw * DW * x_w)[None, :]
-            if LAST:  # triton lets neighbouring threads read along the first axis of the two: here, k
+            if LAST and C % 4 > 0:  # else triton would let neighbouring threads read along m, not along k
                 a = tl.trans(tl.load(x_lane + tl.trans(a_at), mask=tl.trans(ok), other=0.0))
             else:
                 a = tl.load(x_lane + a_at, mask=ok, other=0.0)

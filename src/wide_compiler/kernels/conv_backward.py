@@ -39,7 +39,8 @@ def _prune_dx(configs: list[triton.Config], named: dict, **meta) -> list[triton.
         )
         order = channels < 16 or channels % 32 > 0 if block["FLAT"] else channels >= 16
         cached = config.num_stages > 1 or (meta["KH"] * meta["KW"] > 1 and rows * named["N"] >= 2**16)
-        if fits_in and order and cached:
+        innermost = config.num_warps > 2 or named["w_o"] != 1
+        if fits_in and order and cached and innermost:
             kept.append(config)
     return kept or configs[-1:]
 
@@ -47,12 +48,15 @@ def _prune_dx(configs: list[triton.Config], named: dict, **meta) -> list[triton.
 def _prune_dw(configs: list[triton.Config], named: dict, **meta) -> list[triton.Config]:
     """Here BM is the block of o, BN that of (c, kh, kw) or of c, BK that of the rows summed over."""
     rows, channels = max(next_pow2(meta["O"]), 32), meta["C"]
-    columns = max(next_pow2(channels), 32)
+    # Where c is contiguous a block may span several taps and still be read 16 bytes at a time.
+    in_fours = meta["LAST"] and channels % 4 == 0
     kept = []
     for config in configs:
-        block = config.kwargs
-        by_tap = channels >= 16 and block["BN"] <= columns
-        if block["BM"] <= rows and (channels < 16 or channels % 32 > 0 if block["FLAT"] else by_tap):
+        block, flat = config.kwargs, config.kwargs["FLAT"]
+        columns = max(next_pow2(channels * (meta["KH"] * meta["KW"] if flat else 1)), 32)
+        order = in_fours or channels < 16 or channels % 32 > 0 if flat else channels >= 16 and not in_fours
+        cached = config.num_stages > 1 or (in_fours and named["M_KEY"] * named["N"] >= 2**16)
+        if block["BM"] <= rows and block["BN"] <= columns and order and cached:
             kept.append(config)
     return kept or configs[-1:]
 
@@ -64,9 +68,12 @@ def _prune_dw(configs: list[triton.Config], named: dict, **meta) -> list[triton.
             (128, 128, 32, False, 8, 3),
             (128, 64, 32, False, 4, 1),
             (256, 64, 32, False, 8, 1),
+            (128, 32, 32, False, 4, 1),
+            (128, 16, 32, False, 4, 1),
             (128, 32, 32, False, 4, 3),
             (128, 16, 32, False, 4, 3),
             (64, 64, 32, False, 4, 4),
+            (64, 64, 32, False, 2, 3),  # without wgmma, which wants the weight with o innermost
             (64, 32, 64, False, 4, 3),
             (32, 32, 64, False, 4, 4),
             (32, 16, 128, False, 4, 4),
@@ -176,13 +183,15 @@ def _dx_kernel(
 @triton.autotune(
     configs=_configs(
         (
-            (64, 64, 32, False, 4, 3),
-            (64, 64, 32, False, 2, 3),  # two warps cannot take wgmma, which wants both operands transposed
+            # wgmma, which four warps take for 64 rows, would want both operands transposed.
+            (64, 64, 32, False, 2, 3),
             (64, 32, 32, False, 2, 4),
             (32, 64, 32, False, 4, 4),
-            (32, 128, 32, False, 4, 3),
             (32, 32, 64, False, 4, 3),
             (64, 64, 32, True, 2, 3),
+            (64, 64, 32, True, 2, 1),
+            (32, 128, 32, True, 4, 3),
+            (32, 128, 32, True, 4, 1),
             (32, 64, 32, True, 4, 4),
             (32, 32, 64, True, 4, 3),
         )
@@ -256,7 +265,7 @@ def _dw_kernel(
             ok = (in_m & (row >= 0) & (row < H) & (col >= 0) & (col < W))[:, None]
         x_ptrs = x_lane + (x_at[None, :] + (b * x_b + (h * x_h + v * x_w))[:, None])
         x_ok = ok & in_k[None, :]
-        if FLAT and LAST:  # as in the forward, for the order of reading
+        if FLAT and LAST and C % 4 > 0:  # as in the forward, for the order of reading
             x_tile = tl.trans(tl.load(tl.trans(x_ptrs), mask=tl.trans(x_ok), other=0.0))
         else:
             x_tile = tl.load(x_ptrs, mask=x_ok, other=0.0)

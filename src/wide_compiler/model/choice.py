@@ -64,6 +64,7 @@ class Chooser:
         self.inputs = [i for i, (kind, _) in feeds if kind in ("input", "rng") and arguments[i] is not None]
         self.written = [i for i, (kind, key) in feeds if kind == "state" and key in self.graph.writes]
         self.built: dict[str, Built] = {}
+        self.runs_python = program.runs_members
         self.ms: dict[str, float] = {}
         self.refused: dict[str, str] = {}
 
@@ -71,9 +72,10 @@ class Chooser:
         plan = self._forced()
         if plan is not None:
             return self._tuned(self.workshop.build(plan), plan, "as asked for")
-        if not self.config.tune_seconds or capturing():
+        why = self._why_not()
+        if why:
             plan = Plan(compiled=self.config.compile)
-            return self._tuned(self.workshop.build(plan), plan, "tuning is off")
+            return self._tuned(self.workshop.build(plan), plan, why)
         store, key = Store(), identity(self)
         devices: list[int] | None = None if self.cuda else []
         with torch.random.fork_rng(devices), Patience("wide_compiler: tuning") as self.patience:
@@ -87,6 +89,14 @@ class Chooser:
             store.write(key, {**answer, "ms": tuned.ms})
         return tuned
 
+    def _why_not(self) -> str:
+        """Why nothing is measured."""
+        if self.runs_python:
+            return "not measured: modules that run as Python would be run too often"
+        if not self.config.tune_seconds:
+            return "tuning is off"
+        return "not measured: a CUDA graph is being recorded" if capturing() else ""
+
     def _forced(self) -> Plan | None:
         if self.config.chunk_lanes and self.config.chunk_lanes < self.n:
             return Plan(f"{CHUNKS}{self.config.chunk_lanes}", compiled=self.config.compile)
@@ -96,7 +106,7 @@ class Chooser:
 
     def _tuned(self, built: Built, plan: Plan, why: str) -> Tuned:
         run: Any = built.way
-        if self.config.compile and self.cuda and not self.gradients:
+        if self.config.compile and self.cuda and not self.gradients and not self.runs_python:
             run = Replay(built.way, self.arguments, self.inputs)
         return Tuned(run, built.graph, plan, why, built.channels_last, self.ms, self.refused)
 

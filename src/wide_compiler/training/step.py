@@ -109,9 +109,12 @@ class TrainStep:
     def _recordable(self, args: tuple, targets: tuple) -> bool:
         if self.why or capturing() or not plain_world():
             return False
+        latest = self.wide.programs.latest
         tensors = [x for x in (*args, *targets) if isinstance(x, Tensor)]
         if not tensors or not all(t.is_cuda for t in tensors):
             self.why = "the inputs are not on CUDA"
+        elif latest is not None and latest.runs_members:
+            self.why = "modules run as Python, which a recording would skip"
         elif hooks_of(self.wide):
             self.why = f"{hooks_of(self.wide)} has gradient hooks, whose Python a recording would skip"
         elif not all(isinstance(x, (Tensor, bool, int, float, str, type(None))) for x in (*args, *targets)):
