@@ -118,7 +118,7 @@ def test_the_librarys_backward(activation):
         conv.lane_conv2d(x, weight, bias, backward="none")
 
 
-def test_the_librarys_backward_of_some(monkeypatch):
+def test_the_librarys_backward_of_some():
     x, weight, _ = make(3, 4, (3, 3))
     y = conv.lane_conv2d(x.detach(), weight, None, backward="library")
     y.sum().backward()
@@ -185,8 +185,7 @@ def test_an_expanded_input_is_read_in_place():
     assert error(dx, want_dx) < TOLERANCE
 
 
-@pytest.mark.parametrize("flat", [True, False], ids=["flat", "by tap"])
-@pytest.mark.parametrize("C", [3, 4])
+@pytest.mark.parametrize(("C", "flat"), [(3, True), (4, True), (3, False)])
 def test_any_strides(C, flat, monkeypatch):
     only(monkeypatch, flat)
     x, weight, bias = make(C, 5, (3, 2))

@@ -103,7 +103,7 @@ def test_like_torch(kind, sizes):
 @pytest.mark.parametrize("kind", MEMBERS)
 def test_more_rows_in_one_program(kind, monkeypatch):
     monkeypatch.setattr(rnn_backward, "MULTIPROCESSORS", 1)
-    assert rnn_backward.launch(20, 17, N)["BB"] == 16
+    assert rnn_backward.launch(20, 17, N, torch.device("cpu"))["BB"] == 16
     check(Layer(kind, 2, 17, 20))
 
 
@@ -113,11 +113,14 @@ def test_the_precision_is_that_of_matrix_products(kind):
     assert check(Layer(kind, 3, 2, 20), tolerance=2e-3) > 1e-5  # the weight's lower bits are left out
 
 
-def test_rows_of_a_program():
-    few, many = rnn_backward.launch(128, 4, 32), rnn_backward.launch(100, 64, 32)
-    assert (few["BB"], few["HP"], few["num_warps"]) == (8, 128, 8)
-    assert (many["BB"], many["HP"], many["H"]) == (16, 128, 100)
-    assert rnn_backward.launch(5, 1, 1000)["BB"] == 8
+def test_settings(monkeypatch):
+    cpu = torch.device("cpu")
+    few, many = rnn_backward.launch(128, 4, 32, cpu), rnn_backward.launch(100, 64, 32, cpu)
+    assert (few["BB"], few["HP"], few["num_warps"], few["num_stages"]) == (8, 128, 8, 4)
+    assert (many["BB"], many["HP"], many["H"], many["num_stages"]) == (16, 128, 100, 3)
+    assert rnn_backward.launch(5, 1, 1000, cpu)["BB"] == 8
+    monkeypatch.setattr(rnn_backward, "SHARED", 99 * 1024)  # a smaller GPU
+    assert rnn_backward.launch(128, 4, 32, cpu)["num_stages"] == 2
 
 
 @pytest.mark.parametrize("kind", MEMBERS)

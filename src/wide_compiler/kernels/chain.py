@@ -57,7 +57,7 @@ def _prune_forward(configs: list[triton.Config], named: dict, PADS: tuple, **_) 
             return False
         if bb == 64 and (programs < 2 * sms or max(PADS) > 64):
             return False
-        return bb <= batch and (stages == 1 or (programs > 2 * sms and shared <= 72 * 1024))
+        return bb <= batch and (stages == 1 or (programs > 2 * sms and shared <= 64 * 1024))
 
     return [c for c in configs if keep(c) and _warps(c, PADS)]
 

@@ -66,7 +66,7 @@ def _prune(configs: list[triton.Config], named: dict, **meta) -> list[triton.Con
         # Few channels would leave most of a block along c empty.
         order = channels < 16 or channels % 32 > 0 if block["FLAT"] else channels >= 16
         # The cache is worth the wait where windows overlap and there are programs enough to wait in turn.
-        cached = config.num_stages > 1 or (meta["KH"] * meta["KW"] > 1 and rows * named["N"] >= 2**16)
+        cached = config.num_stages > 1 or (meta["KH"] * meta["KW"] > 1 and rows * named["N"] >= 2**15)
         innermost = config.num_warps > 2 or named["x_c"] != 1
         if fits_in and order and cached and innermost:
             kept.append(config)

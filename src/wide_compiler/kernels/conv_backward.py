@@ -38,7 +38,7 @@ def _prune_dx(configs: list[triton.Config], named: dict, **meta) -> list[triton.
             block["BM"] <= rows and block["BN"] <= max(columns, 32) and block["BM"] * 8 >= min(rows, 512)
         )
         order = channels < 16 or channels % 32 > 0 if block["FLAT"] else channels >= 16
-        cached = config.num_stages > 1 or (meta["KH"] * meta["KW"] > 1 and rows * named["N"] >= 2**16)
+        cached = config.num_stages > 1 or (meta["KH"] * meta["KW"] > 1 and rows * named["N"] >= 2**15)
         innermost = config.num_warps > 2 or named["w_o"] != 1
         if fits_in and order and cached and innermost:
             kept.append(config)
@@ -55,7 +55,7 @@ def _prune_dw(configs: list[triton.Config], named: dict, **meta) -> list[triton.
         block, flat = config.kwargs, config.kwargs["FLAT"]
         columns = max(next_pow2(channels * (meta["KH"] * meta["KW"] if flat else 1)), 32)
         order = in_fours or channels < 16 or channels % 32 > 0 if flat else channels >= 16 and not in_fours
-        cached = config.num_stages > 1 or (in_fours and named["M_KEY"] * named["N"] >= 2**16)
+        cached = config.num_stages > 1 or (in_fours and named["M_KEY"] * named["N"] >= 2**15)
         if block["BM"] <= rows and block["BN"] <= columns and order and cached:
             kept.append(config)
     return kept or configs[-1:]

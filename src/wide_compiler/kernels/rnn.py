@@ -163,7 +163,7 @@ def _lane_lstm(
         out[1].copy_(c0)
         return out
     inputs = gates_x, w_hh.contiguous(), h0.contiguous(), c0.contiguous()
-    settings = launch(H, B, N)
+    settings = launch(H, B, N, gates_x.device)
     with on_device(gates_x):
         _lstm_kernel[triton.cdiv(B, settings["BB"]), N](
             *inputs, *out, T, B, *gates_x.stride()[:3], SAVE=save, **settings
@@ -191,7 +191,7 @@ def _lane_gru(
     if N * T * B * H == 0:
         return out
     bias = h0 if b_hh is None else b_hh.contiguous()
-    settings = launch(H, B, N)
+    settings = launch(H, B, N, gates_x.device)
     with on_device(gates_x):
         _gru_kernel[triton.cdiv(B, settings["BB"]), N](
             gates_x, w_hh.contiguous(), bias, h0.contiguous(), *out, T, B, *gates_x.stride()[:3],

@@ -17,9 +17,19 @@ from torch import Tensor
 from ._triton import next_pow2, on_device, precision
 
 MULTIPROCESSORS = 132  # of an H200
+SHARED = 227 * 1024  # bytes of shared memory that one of its programs can have
 
 
-def launch(hidden: int, rows: int, lanes: int) -> dict[str, object]:
+def _stages(width: int, block: int, device: torch.device) -> int:
+    """How many turns of weights to have on the way: as many as fit into shared memory."""
+    room = SHARED
+    if device.type == "cuda":
+        room = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", SHARED)
+    small = 4 * width * block  # a tile of a gate; one comes along with every weight, some are for exchange
+    return max(min(1 + (room - 3 * small) // (4 * width * width + small), 4), 1)
+
+
+def launch(hidden: int, rows: int, lanes: int, device: torch.device) -> dict[str, object]:
     """The settings that every recurrent kernel is started with; BB is how many rows a program takes.
 
     Few rows, so that every multiprocessor has a program; more where there are programs enough, as each
@@ -34,7 +44,7 @@ def launch(hidden: int, rows: int, lanes: int) -> dict[str, object]:
         "BB": block,
         "HP": width,
         "num_warps": min(width // 16, 8),
-        "num_stages": 4 if block == few else 3,  # as many as fit into a multiprocessor's memory
+        "num_stages": _stages(width, block, device),
     }
 
 
@@ -158,7 +168,7 @@ def lane_lstm_backward(
     if dgates.numel() == 0:
         return dgates, dh0.zero_(), dc0.copy_(dc_last)
     inputs = dy.contiguous(), dc_last.contiguous(), w_hh.contiguous(), slopes
-    settings = launch(H, B, N)
+    settings = launch(H, B, N, dy.device)
     with on_device(dy):
         _lstm_kernel[triton.cdiv(B, settings["BB"]), N](*inputs, dgates, dh0, dc0, T, B, **settings)
     return dgates, dh0, dc0
@@ -179,7 +189,7 @@ def lane_gru_backward(dy: Tensor, w_hh: Tensor, slopes: Tensor) -> tuple[Tensor,
     if dgates_x.numel() == 0:
         return dgates_x, dgates_h, dh0.zero_()
     inputs = dy.contiguous(), w_hh.contiguous(), slopes
-    settings = launch(H, B, N)
+    settings = launch(H, B, N, dy.device)
     with on_device(dy):
         _gru_kernel[triton.cdiv(B, settings["BB"]), N](*inputs, dgates_x, dgates_h, dh0, T, B, **settings)
     return dgates_x, dgates_h, dh0
