@@ -1,12 +1,12 @@
-"""The workloads of docs/performance.md on a GPU: `WideConfig.fast()` beside its peers, a result file per row.
+"""The workloads of docs/performance.md on a GPU: `WideConfig.fast()` beside its peers.
 
-    python benchmarks/gpu.py --mode infer --out benchmarks/results/h200
-    python benchmarks/gpu.py --mode train --out benchmarks/results/h200
+    python benchmarks/gpu.py --mode infer --out benchmarks/results/h200_infer.json
+    python benchmarks/gpu.py --mode train --out benchmarks/results/h200_train.json
     python benchmarks/gpu.py --warm --mode train      only compile, all rows at once: fills the caches on disk
 
-Each row runs in a process of its own, so that a peer that breaks the GPU's context breaks its own row only.
-All candidates of a row are timed interleaved. The floor is what the arithmetic and the memory traffic of the
-row take at the rates below, whichever is more: nobody gets there.
+All candidates of a row are timed interleaved. A process measures row after row; if one breaks the GPU's
+context, another goes on behind it. The floor is what the arithmetic and the memory traffic of the row take at
+the rates below, whichever is more: nobody gets there.
 """
 
 import argparse
@@ -31,7 +31,23 @@ TF32_CONVOLUTIONS = 400e12
 
 ROWS = [("mlp", 100), ("mlp", 1000), ("deep_mlp", 20), ("big_mlp", 32), ("resblock", 20), ("convnet", 64)]
 ROWS += [("resnet18", 10), ("gpt", 8), ("block", 32), ("lstm", 32), ("gru", 32)]
-PEERS = ("loop, 16 streams, graph", "loop, one fused Adam, graph", "vmap compiled, graph", "jax jit(vmap)")
+# The strongest peers of each row; all of them are measured by `wide_compiler benchmark --peers`.
+GRAPH = "vmap compiled, graph"
+STREAMS, FUSED, JAX = "loop, 16 streams, graph", "loop, one fused Adam, graph", "jax jit(vmap)"
+PEERS = {
+    "infer": {
+        "mlp:1000": (GRAPH, JAX),
+        "big_mlp:32": (GRAPH, JAX),
+        "lstm:32": (STREAMS,),
+        "gru:32": (STREAMS,),
+    },
+    "train": dict.fromkeys(("gpt:8", "block:32", "lstm:32", "gru:32"), (FUSED,)),
+}
+# What others were measured at elsewhere on the same GPU and cannot be run here: milliseconds.
+ELSEWHERE = {
+    "infer": {"lstm:32": ("WideCompiler 0.7", 0.331), "gru:32": ("WideCompiler 0.7", 0.266)},
+    "train": {},
+}
 
 
 def floor_ms(workload, n, batch, train):
@@ -54,68 +70,93 @@ def floor_ms(workload, n, batch, train):
     return 1e3 * n * max(operations / rate, traffic / BANDWIDTH)
 
 
-def one_row(name, n, train, warm):
+def one_row(row, mode, warm):
     """Measure one row, or only build everything it needs."""
-    workload = MODELS[name]
-    for module, builder in ((peers, "inference_peers"), (training_peers, "training_peers")):
-        all_peers = getattr(module, builder)
-        setattr(module, builder, lambda p, f=all_peers: {k: v for k, v in f(p).items() if k in PEERS})
+    name, n = row.split(":")
+    workload, n, train = MODELS[name], int(n), mode == "train"
+    wanted = PEERS[mode].get(row, (GRAPH,))
+    find = "training_peers" if train else "inference_peers"
+    module = training_peers if train else peers
+    all_peers = getattr(module, find)
+    setattr(module, find, lambda p: {k: v for k, v in all_peers(p).items() if k in wanted})
     options = Options(
         train=train, compile=True, peers=True, device=torch.device("cuda"), seconds=0.02 if warm else 0.4
     )
     started = time.perf_counter()
-    (row,) = measure(Point(workload, n, workload.batch), options)
-    found = {**row.as_dict(), "floor_ms": floor_ms(workload, n, workload.batch, train)}
-    line = f"{name:9s} N={n:<5d} {row.mode} ours {row.ms.get('ours', 0):.4f} ms, "
-    line += f"{row.speedup or 0:.1f}x the loop"
-    if row.best_peer:
-        line += f", {row.peer_ratio or 0:.2f}x of {row.best_peer} {row.ms[row.best_peer]:.4f} ms"
-    line += f", error {row.error} ok={row.ok} {row.why} [{time.perf_counter() - started:.0f} s]"
-    print(line, row.strategy, row.failures, flush=True)
-    command = " ".join(["python", *sys.argv])
-    return {**document([row], options.device, command, "full"), "rows": [found]}
+    try:
+        (found,) = measure(Point(workload, n, workload.batch), options)
+    finally:
+        setattr(module, find, all_peers)
+    line = f"{row:11s} {mode} ours {found.ms.get('ours', 0):.4f} ms, {found.speedup or 0:.1f}x the loop"
+    if found.best_peer:
+        line += f", {found.peer_ratio or 0:.2f}x of {found.best_peer} {found.ms[found.best_peer]:.4f} ms"
+    line += f", error {found.error} ok={found.ok} {found.why} [{time.perf_counter() - started:.0f} s]"
+    print(line, found.strategy[:150], found.failures, flush=True)
+    floor = floor_ms(workload, n, workload.batch, train)
+    return found, {**found.as_dict(), "floor_ms": floor, "elsewhere": ELSEWHERE[mode].get(row)}
+
+
+def run_rows(rows, mode, out, warm):
+    """Row after row; the file is written anew after each, with those that were there."""
+    for row in rows:
+        print(f"begin {row}", flush=True)
+        try:
+            found, content = one_row(row, mode, warm)
+        except Exception as error:
+            print(f"{row}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+            if "CUDA" in str(error):
+                raise SystemExit(1) from error
+            continue
+        if not warm:
+            before = json.loads(out.read_text())["rows"] if out.exists() else []
+            kept = [r for r in before if (r["name"], r["n"]) != (found.name, found.n)]
+            command = f"python benchmarks/gpu.py --mode {mode}"
+            page = {**document([found], torch.device("cuda"), command, "full"), "rows": [*kept, content]}
+            del page["crossover"]
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(json.dumps(page, indent=1) + "\n")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--mode", choices=("infer", "train"), default="infer")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/h200"))
+    parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--only", default="", help="rows as name:n, separated by commas")
     parser.add_argument("--warm", action="store_true", help="compile only, all rows at once")
-    parser.add_argument("--row", help=argparse.SUPPRESS)
-    parser.add_argument("--timeout", type=float, default=150, help="seconds for one row")
+    parser.add_argument("--rows", help=argparse.SUPPRESS)
+    parser.add_argument("--timeout", type=float, default=1200, help="seconds for everything")
     options = parser.parse_args()
-    train = options.mode == "train"
-    if options.row:
+    out = options.out or Path(__file__).parent / "results" / f"h200_{options.mode}.json"
+    if options.rows:
         warnings.simplefilter("ignore")
-        name, n = options.row.split(":")
-        result = one_row(name, int(n), train, options.warm)
-        if not options.warm:
-            options.out.mkdir(parents=True, exist_ok=True)
-            file = options.out / f"{name}_n{n}_{options.mode}.json"
-            file.write_text(json.dumps(result, indent=1) + "\n")
+        run_rows(options.rows.split(","), options.mode, out, options.warm)
         return
-    rows = [f"{name}:{n}" for name, n in ROWS if not (train and n == 1000)]
+    rows = [f"{name}:{n}" for name, n in ROWS if not (options.mode == "train" and n == 1000)]
     rows = [row for row in rows if not options.only or row in options.only.split(",")]
-    again = [sys.executable, __file__, "--mode", options.mode, "--out", str(options.out)]
-    again += ["--warm"] if options.warm else []
-    running = []
-    for row in rows:
-        process = subprocess.Popen([*again, "--row", row], stderr=subprocess.STDOUT)
-        if options.warm:
-            running.append(process)
-        else:
-            wait(process, row, options.timeout)
-    for process in running:
-        wait(process, "warm-up", options.timeout)
+    again = [sys.executable, __file__, "--mode", options.mode, "--out", str(out)]
+    deadline = time.monotonic() + options.timeout
+    if options.warm:
+        running = [subprocess.Popen([*again, "--warm", "--rows", row]) for row in rows]
+        for process in running:
+            stop_at(process, deadline)
+        return
+    while rows and time.monotonic() < deadline:
+        process = subprocess.Popen([*again, "--rows", ",".join(rows)], stdout=subprocess.PIPE, text=True)
+        begun = []
+        for line in process.stdout:
+            if line.startswith("begin "):
+                begun.append(line.split()[1])
+            else:
+                print(line, end="", flush=True)
+        process.wait()
+        rows = rows[len(begun) :] if begun else []
 
 
-def wait(process, row, seconds):
+def stop_at(process, deadline):
     try:
-        process.wait(seconds)
+        process.wait(max(0.1, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         process.kill()
-        print(f"{row}: stopped after {seconds:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -174,9 +174,36 @@ def recurrent():
     compare(f"gru N={n} T={t} B={b} H={h}", lane_gru, plain, leaves)
 
 
+def attentions():
+    """Without a gradient: with one, `lane_attention` is torch's op."""
+    from wide_compiler.kernels.attention import lane_attention
+
+    cases = [
+        (32, 8, 128, 32, True),
+        (256, 8, 128, 32, False),
+        (256, 8, 128, 32, True),
+        (64, 8, 512, 64, True),
+    ]
+    for z, h, length, e, causal in cases:
+
+        def split(qkv):
+            return qkv.permute(2, 0, 3, 1, 4).unbind(0)
+
+        def own(qkv, split=split, causal=causal):
+            return lane_attention(*split(qkv), is_causal=causal)
+
+        def sdpa(qkv, split=split, causal=causal):
+            return F.scaled_dot_product_attention(*split(qkv), is_causal=causal)
+
+        kind = "causal" if causal else "full"
+        compare(
+            f"attention Z={z} H={h} L={length} E={e} {kind}", own, {"sdpa": sdpa}, [rand(z, length, 3, h, e)]
+        )
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
     print(torch.cuda.get_device_name(), torch.__version__)
-    chosen = sys.argv[1:] or ["chains", "linears", "recurrent", "convs"]
+    chosen = sys.argv[1:] or ["chains", "linears", "recurrent", "convs", "attentions"]
     for name in chosen:
         globals()[name]()

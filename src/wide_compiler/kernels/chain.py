@@ -166,14 +166,14 @@ def _forward_tile(
     h = tl.trans(_load(x, b, i, B, DIMS[0], x_b, x_i, EVEN, DIMS[0] == PADS[0]))
     held = ()
     for l in tl.static_range(HELD):
-        held = held + (_layer(ws, bs, n, l, DIMS, PADS, BIAS),)  # noqa: RUF005
+        held = held + (_layer(ws, bs, n, l, DIMS, PADS, BIAS),)  # type: ignore  # noqa: RUF005
     for l in tl.static_range(L):
         o = tl.arange(0, PADS[l + 1])
-        w, bias = held[0]
+        w, bias = held[0]  # type: ignore
         held = held[1:]
         z = tl.dot(w, h, input_precision=PRECISION)
         if l + HELD < L:
-            held = held + (_layer(ws, bs, n, l + HELD, DIMS, PADS, BIAS),)  # noqa: RUF005
+            held = held + (_layer(ws, bs, n, l + HELD, DIMS, PADS, BIAS),)  # type: ignore  # noqa: RUF005
         z += bias[:, None]
         h = activate(z, tl.constexpr(ACTS[l]))
         if KEEP and KEPT[l] >= 0:
@@ -238,7 +238,7 @@ def _operands(
 @triton.jit
 def _parameter_grads(dws, dbs, g, h, n, l: tl.constexpr, DIMS: tl.constexpr, PADS: tl.constexpr,
                      BIAS: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    """Store lane n's gradients of layer l from g `[O, B]` and the layer's `_input` h."""
+    """Store lane n's gradients of layer l from g `[O, B]` and its input h as `_operands` gives it."""
     o = tl.arange(0, PADS[l + 1])
     i = tl.arange(0, PADS[l])
     if BIAS[l]:

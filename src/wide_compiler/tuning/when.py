@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-_HAS_CUDA = torch.backends.cuda.is_built()
-
 
 def plain_world() -> bool:
     """No transform, no dispatch mode, no trace around the call: tensors are what they seem."""
@@ -21,7 +19,7 @@ def plain_world() -> bool:
 
 def capturing() -> bool:
     """Is somebody recording a CUDA graph? Then nothing may wait for the GPU."""
-    return _HAS_CUDA and torch._C._cuda_isCurrentStreamCapturing()
+    return torch.cuda.is_initialized() and torch._C._cuda_isCurrentStreamCapturing()
 
 
 def current_stream() -> tuple[int, int, int]:

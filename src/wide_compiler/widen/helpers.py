@@ -36,14 +36,14 @@ def autocast_restored() -> Iterator[None]:
 @contextlib.contextmanager
 def exact_products() -> Iterator[None]:
     """No rounding of float32 products to ten bits on a GPU: what is compared differs by mistakes only."""
-    cudnn = torch.backends.cudnn
-    before = torch.get_float32_matmul_precision()
-    with cudnn.flags(cudnn.enabled, cudnn.benchmark, False, cudnn.deterministic, False):
-        torch.set_float32_matmul_precision("highest")
-        try:
-            yield
-        finally:
-            torch.set_float32_matmul_precision(before)
+    convolutions, products = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+    torch.backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = convolutions
+        torch.set_float32_matmul_precision(products)
 
 
 def refuse_seeds(rng: Tensor | None, op: str) -> None:
