@@ -137,11 +137,11 @@ class Chooser:
             plan = Plan("loop") if self.can_split else Plan()
             return self._tuned(self.workshop.build(plan), plan, "all lanes at once do not fit in memory")
         self.call_seconds = _seconds(lambda: trial.run(plain.way), self.cuda)
-        few_calls = max(0.004, CALLS * self.call_seconds)
         # Who waits for torch.compile waits for a few more measurements.
-        self.seconds = (
-            self.config.tune_seconds if self.config.compile else min(self.config.tune_seconds, few_calls)
+        few_calls = (
+            max(0.25, 10 * CALLS * self.call_seconds) if self.config.compile else CALLS * self.call_seconds
         )
+        self.seconds = min(self.config.tune_seconds, max(0.004, few_calls))
         best = self._search(trial)
         if self.config.compile:
             best = self._search_compiled(trial, best)

@@ -81,8 +81,8 @@ def _is_plain_sum(node: fx.Node | None) -> bool:
 def _fits(node: fx.Node) -> bool:
     if node.target is not wide_conv or node.args[-1] != "implicit_gemm":
         return False
-    *_, padding, _, groups, _ = node.args
-    return groups == 1 and not isinstance(padding, str)
+    padding, groups = node.args[4], node.args[6]
+    return bool(groups == 1) and not isinstance(padding, str)
 
 
 def fuse_conv_norms(graph: fx.Graph) -> None:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from ..model import WideModel
 from ..tuning.when import capturing, plain_world
-from .fingerprint import fingerprint
-from .recording import StepRecording, can_record_optimizer, hooks_of
+from .recording import StepRecording
+from .watch import Watch
 
 # Steps that run plainly before a recording: the first makes the optimiser's state and compiles, the second
 # finds everything warm.
@@ -58,33 +58,37 @@ class TrainStep:
         self.door: Callable[..., Any] = getattr(wide, door)
         fast = wide.config.compile
         self.compiled_loss = torch.compile(loss, backend=wide.config.backend, dynamic=False) if fast else loss
-        self.recordings: dict[Any, StepRecording] = {}
-        self.warm: dict[Any, tuple[int, Any]] = {}  # plain steps, and where everything lay after the last
+        self.recordings: list[StepRecording] = []  # the latest first
+        self.warm: Watch | None = None  # how things were after the last plain step
+        self.plain_steps = 0  # in a row, with things as they are in `warm`
         self.why = "" if fast else "the configuration does not compile"
 
     def __call__(self, inputs: Any, *targets: Any) -> Tensor:
         """`inputs`: a tensor, or a tuple of the model's positional arguments."""
         args = inputs if isinstance(inputs, tuple) else (inputs,)
-        if not self._recordable(args, targets):
+        if self.why or capturing() or not plain_world():
             return self.run(args, targets)
-        look = self._look(args, targets)
-        key = (look, self._addresses())
-        recording = self.recordings.get(key)
-        if recording is None:
-            # What a step makes for itself, above all an optimiser's state, must be there before a recording.
-            steps, addresses = self.warm.get(look, (0, None))
-            if steps < WARM_UP or addresses != key[1]:
-                losses = self.run(args, targets)
-                self.warm[look] = (steps + 1, self._addresses())
-                return losses
-            if len(self.recordings) >= MAX_RECORDINGS:
-                self.recordings.clear()
-                self.warm.clear()
-            recording = StepRecording.of(self, args, targets)
-            if recording is None:
-                return self.run(args, targets)
-            self.recordings[key] = recording
-        return recording.replay(args, targets)
+        for position, recording in enumerate(self.recordings):
+            if recording.watch.unchanged(args, targets):
+                if position:
+                    self.recordings.insert(0, self.recordings.pop(position))
+                return recording.replay(args, targets)
+        self.why = self._why_not(args, targets)
+        if self.why:
+            return self.run(args, targets)
+        # What a step makes for itself, above all an optimiser's state, must be there before a recording.
+        if self.warm is None or not self.warm.unchanged(args, targets):
+            self.plain_steps = 0
+        if self.plain_steps < WARM_UP:
+            losses = self.run(args, targets)
+            self.plain_steps += 1
+            self.warm = Watch(self, args, targets)
+            return losses
+        new = StepRecording.of(self, args, targets)
+        if new is None:
+            return self.run(args, targets)
+        self.recordings = [new, *self.recordings][:MAX_RECORDINGS]
+        return new.replay(args, targets)
 
     def run(self, args: tuple, targets: tuple) -> Tensor:
         """The step as it is written, without a recording."""
@@ -106,48 +110,17 @@ class TrainStep:
             losses.sum().backward()
         return losses.detach()
 
-    def _recordable(self, args: tuple, targets: tuple) -> bool:
-        if self.why or capturing() or not plain_world():
-            return False
-        latest = self.wide.programs.latest
+    def _why_not(self, args: tuple, targets: tuple) -> str:
+        """What keeps this step from being recorded, now and later."""
         tensors = [x for x in (*args, *targets) if isinstance(x, Tensor)]
         if not tensors or not all(t.is_cuda for t in tensors):
-            self.why = "the inputs are not on CUDA"
-        elif latest is not None and latest.runs_members:
-            self.why = "modules run as Python, which a recording would skip"
-        elif hooks_of(self.wide):
-            self.why = f"{hooks_of(self.wide)} has gradient hooks, whose Python a recording would skip"
-        elif not all(isinstance(x, (Tensor, bool, int, float, str, type(None))) for x in (*args, *targets)):
-            self.why = "the arguments are more than tensors and numbers"
-        return not self.why
-
-    def _look(self, args: tuple, targets: tuple) -> tuple[Any, ...]:
-        """All that a recording holds but for addresses."""
-        arguments = [
-            (tuple(x.shape), x.dtype, x.stride(), x.requires_grad) if isinstance(x, Tensor) else x
-            for x in (*args, *targets)
-        ]
-        groups = [
-            tuple((k, _plain(v)) for k, v in group.items() if k != "params")
-            for group in self.optimizer.param_groups
-        ]
-        return (
-            tuple(arguments),
-            len(args),
-            self.wide.circumstances(),
-            tuple(groups),
-            fingerprint(self.loss),
-            can_record_optimizer(self.optimizer),
-        )
-
-    def _addresses(self) -> tuple[Any, ...]:
-        state = self.optimizer.state
-        held = [t for p in state.values() for t in p.values() if isinstance(t, Tensor)]
-        weights = [(t.data_ptr(), t.requires_grad) for t in self.wide.tensors().values()]
-        return tuple(weights), tuple(t.data_ptr() for t in held)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return ("tensor", value.data_ptr()) if value.is_cuda else ("tensor", value.tolist().__repr__())
-    return tuple(value) if isinstance(value, list) else value
+            return "the inputs are not on CUDA"
+        if not all(isinstance(x, (Tensor, bool, int, float, str, type(None))) for x in (*args, *targets)):
+            return "the arguments are more than tensors and numbers"
+        latest = self.wide.programs.latest
+        if latest is not None and latest.runs_members:
+            return "modules run as Python, which a recording would skip"
+        for name, p in self.wide.named_parameters():
+            if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
+                return f"{name} has gradient hooks, whose Python a recording would skip"
+        return ""
