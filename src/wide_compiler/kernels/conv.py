@@ -275,9 +275,12 @@ def _backward(ctx, dy):
     need_x, need_weight, need_bias = needed = ctx.needs_input_grad[:3]
     if ctx.backward == "library":
         return (*library_backward(dy, x, weight, *ctx.geometry, needed), *[None] * 5)
+    dw = lane_conv2d_dw(dy, x, weight.shape[3:], *ctx.geometry) if need_weight else None
+    if dw is not None and dw.stride() != weight.stride():
+        dw = torch.empty_like(weight).copy_(dw)  # laid out as the weight: nobody need turn it round later
     return (
         lane_conv2d_dx(dy, weight, x.shape[3:], *ctx.geometry) if need_x else None,
-        lane_conv2d_dw(dy, x, weight.shape[3:], *ctx.geometry) if need_weight else None,
+        dw,
         dy.sum((1, 3, 4)) if need_bias else None,
         *[None] * 5,
     )

@@ -23,7 +23,7 @@ class StepRecording:
         step.optimizer.zero_grad(set_to_none=True)
         run = step.run if self.whole else step.gradients
         with _no_autocast_cache():
-            self.graph, self.losses = capture(lambda: run(mine, theirs))
+            self.graph, self.losses = capture(lambda: run(mine, theirs), stream=step.stream)
         self.gradients = [(p, p.grad) for p in step.wide.parameters()]
 
     @classmethod

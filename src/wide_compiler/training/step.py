@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..model import WideModel
+from ..tuning.replay import on_stream
 from ..tuning.when import capturing, plain_world
 from .recording import StepRecording
 from .watch import Watch
@@ -61,6 +62,7 @@ class TrainStep:
         self.recordings: list[StepRecording] = []  # the latest first
         self.warm: Watch | None = None  # how things were after the last plain step
         self.plain_steps = 0  # in a row, with things as they are in `warm`
+        self.stream: torch.cuda.Stream | None = None  # where steps warm up and are recorded
         self.why = "" if fast else "the configuration does not compile"
 
     def __call__(self, inputs: Any, *targets: Any) -> Tensor:
@@ -80,7 +82,9 @@ class TrainStep:
         if self.warm is None or not self.warm.unchanged(args, targets):
             self.plain_steps = 0
         if self.plain_steps < WARM_UP:
-            losses = self.run(args, targets)
+            if self.stream is None:
+                self.stream = torch.cuda.Stream()
+            losses = on_stream(self.stream, lambda: self.run(args, targets))
             self.plain_steps += 1
             self.warm = Watch(self, args, targets)
             return losses

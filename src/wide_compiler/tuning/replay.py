@@ -51,7 +51,8 @@ class Replay:
         # This is all that a call of a small model costs, so it is written for speed: where everything lies,
         # compared with where it lay at the last call.
         tensors = [arguments[i] for i in self.tensors]
-        place = ([t.data_ptr() for t in tensors], [t.stride() for t in tensors], launch_settings())
+        layouts = [t.is_contiguous() or t.stride() for t in tensors]  # the first is quicker to ask
+        place = ([t.data_ptr() for t in tensors], layouts, launch_settings())
         latest = self.latest
         if latest is not None and latest.place == place and latest.is_free():
             if current_stream() != self.stream:
@@ -160,21 +161,27 @@ _holders = torch._C._storage_Use_Count
 
 
 def _hashable(place: Any) -> Any:
-    addresses, strides, settings = place
-    return tuple(addresses), tuple(strides), settings
+    addresses, layouts, settings = place
+    return tuple(addresses), tuple(layouts), settings
 
 
 class CaptureRefused(Exception):
     """A call does what no recording can hold, such as waiting for a number from the GPU."""
 
 
-def capture(call: Callable[[], Any], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """The graph of what `call` launches, and what it gave. The call must be warm."""
+def capture(
+    call: Callable[[], Any], pool: Any = None, stream: torch.cuda.Stream | None = None
+) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """The graph of what `call` launches, and what it gave. The call must be warm.
+
+    A call with a backward pass must have warmed up on the same `stream`: autograd remembers where a leaf was
+    first seen, and would go on there.
+    """
     graph = torch.cuda.CUDAGraph()
     gc.collect()
     gc.disable()  # a tensor or graph collected meanwhile would free its memory, which a capture forbids
     try:
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             return graph, call()
     except Exception as error:
         while error.__context__ is not None:  # the end of a broken capture fails too, and says less
@@ -190,15 +197,21 @@ def capture(call: Callable[[], Any], pool: Any = None) -> tuple[torch.cuda.CUDAG
         gc.enable()
 
 
+def on_stream(stream: torch.cuda.Stream, call: Callable[[], Any]) -> Any:
+    """`call` on another stream, in its place between what was launched before and what comes after."""
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        result = call()
+    torch.cuda.current_stream().wait_stream(stream)
+    return result
+
+
 def recorded(call: Callable[[], Any]) -> Callable[[], Any]:
     """`call` as a CUDA graph if it can be one: to time what a recording will take."""
     stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        call()
-    torch.cuda.current_stream().wait_stream(stream)
+    on_stream(stream, call)
     try:
-        graph, kept = capture(call)
+        graph, kept = capture(call, stream=stream)
     except CaptureRefused:  # it will run unrecorded, and is timed so
         return call
 
