@@ -22,6 +22,8 @@ from .ways import MemberLoop
 
 # Tuning may cost as much as this many calls, and no more than `config.tune_seconds`.
 CALLS = 40
+# Rounds of the last comparison, between the best few.
+RUN_OFF = 9
 # Another plan must be so much faster than one wide call to be taken, and that so much faster than the loop:
 # a smaller difference may be the machine's noise.
 MARGIN = 0.95
@@ -152,7 +154,7 @@ class Chooser:
         wide, loop = Plan(), Plan("loop")
         everywhere, alone = self.workshop.alternatives()
         chunkings = self.workshop.chunkings() if self.can_split else []
-        self._time(trial, [wide, *([loop] if self.can_split else []), *everywhere, *chunkings, *alone], 0.7)
+        self._time(trial, [wide, *([loop] if self.can_split else []), *everywhere, *chunkings, *alone], 0.5)
         taken: dict[str, str] = {}
         for plan in sorted(alone, key=self._took, reverse=True):
             if self._took(plan) < MARGIN * self._took(wide):
@@ -164,8 +166,14 @@ class Chooser:
             together += [Plan(chunks.way, fastest.taken), Plan(chunks.way, taken)]
         new = [plan for plan in together if str(plan) not in self.ms and str(plan) not in self.refused]
         if new:
-            self._time(trial, [wide, fastest, *new], 0.3)
-        best = min([fastest, *alone, *together, chunks], key=self._took)
+            self._time(trial, [wide, fastest, *new], 0.2)
+        # The fastest of many by a few samples is often the luckiest: the best run once more, for longer.
+        contenders = sorted([*everywhere, *alone, *together, *chunkings], key=self._took)[:2]
+        contenders = [plan for plan in contenders if self._took(plan) < self._took(wide)]
+        finalists = [wide, *contenders, *([loop] if self._took(loop) < 2 * self._took(wide) else [])]
+        if len(finalists) > 1:
+            self._time(trial, finalists, 0.5, rounds=RUN_OFF)
+        best = min([wide, *contenders], key=self._took)
         if self._took(best) > MARGIN * self._took(wide):
             best = wide
         return loop if self._took(best) > MARGIN * self._took(loop) else best
@@ -182,10 +190,10 @@ class Chooser:
     def _took(self, plan: Plan) -> float:
         return self.ms.get(str(plan), float("inf"))
 
-    def _time(self, trial: Trial, plans: list[Plan], share: float) -> None:
+    def _time(self, trial: Trial, plans: list[Plan], share: float, rounds: int = 3) -> None:
         """Note the milliseconds of those plans that run and are right, as far as the time goes."""
         seconds = share * self.seconds
-        affordable = max(2, int(seconds / (3 * self.call_seconds)))
+        affordable = max(4 if rounds > 3 else 2, int(seconds / (3 * self.call_seconds)))
         calls: dict[str, Callable[[], Any]] = {}
         for label, plan in {str(plan): plan for plan in plans}.items():
             if len(calls) >= affordable and not plan.compiled:
@@ -201,7 +209,7 @@ class Chooser:
             self.built[label] = built
             run = partial(laid_out.run, built.way)
             calls[label] = recorded(run) if self.config.compile and self.cuda else run
-        times = interleaved(calls, seconds, self.cuda, hopeless=1.5, on_round=lambda _: self.patience.tick())
+        times = interleaved(calls, seconds, self.cuda, 1.5, lambda _: self.patience.tick(), rounds)
         self.ms |= {label: 1e3 * taken for label, taken in times.items()}
 
     def _laid_out(self, trial: Trial, built: Built) -> Trial:

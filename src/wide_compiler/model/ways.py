@@ -19,6 +19,10 @@ Outputs = Sequence[Any]
 Runner = Callable[..., Outputs]
 
 
+# Outputs of all lanes together that may be held twice for a moment.
+SMALL = 2**26
+
+
 class Whole:
     """All lanes at once."""
 
@@ -74,15 +78,22 @@ def _has_lanes(graph: LaneGraph, kind: str, key: str) -> bool:
 
 
 class _Joined:
-    """The outputs of all lanes out of those of some at a time, without holding everything twice."""
+    """The outputs of all lanes out of those of some at a time, without holding much twice.
 
-    def __init__(self, n: int):
-        self.n = n
+    Outputs up to `small` bytes are joined at the end: memory held from the first part on keeps others from
+    using it again and again, which costs more than the copy.
+    """
+
+    def __init__(self, n: int, small: int = 0):
+        self.n, self.small = n, small
         self.whole: list[Any] = []
         self.parts: list[Outputs] = []
 
     def add(self, lanes: slice, outputs: Outputs) -> None:
-        if torch.is_grad_enabled() and any(isinstance(o, Tensor) and o.requires_grad for o in outputs):
+        tensors = [o for o in outputs if isinstance(o, Tensor)]
+        learn = torch.is_grad_enabled() and any(o.requires_grad for o in tensors)
+        share = self.n // (lanes.stop - lanes.start)
+        if learn or self.parts or share * sum(o.nbytes for o in tensors) <= self.small:
             self.parts.append(outputs)  # backward wants the parts themselves
             return
         if not self.whole:
@@ -146,7 +157,7 @@ class MemberLoop:
                 returns += zip(each, copies, strict=True)
                 each = copies
             by_lane.append(each)
-        joined = _Joined(self.n)
+        joined = _Joined(self.n, small=SMALL)
         for lane, own_arguments in enumerate(zip(*by_lane, strict=True)):
             outputs = self.runner(*own_arguments)
             joined.add(slice(lane, lane + 1), [_with_lane(o) for o in outputs])

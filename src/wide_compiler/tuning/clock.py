@@ -18,11 +18,12 @@ def interleaved(
     cuda: bool = False,
     hopeless: float | None = None,
     on_round: Callable[[int], None] | None = None,
+    rounds_at_least: int = 3,
 ) -> dict[str, float]:
     """The median seconds per call of each candidate.
 
     Every round times each candidate once, so that whatever slows the machine slows all of them. There are at
-    least three rounds, and no more once `seconds` are spent.
+    least `rounds_at_least`, and no more once `seconds` are spent.
 
     Args:
         candidates: by name; each has been called at least once already (it is warm).
@@ -40,7 +41,7 @@ def interleaved(
     samples: dict[str, list[float]] = {name: [] for name in candidates}
     running = list(candidates)
     rounds = 0
-    while rounds < 3 or time.perf_counter() - started < seconds:
+    while rounds < rounds_at_least or time.perf_counter() - started < seconds:
         # Each round in the other direction: a drift of the clock speed meets all alike.
         for name in running if rounds % 2 == 0 else reversed(running):
             sample = _sample(candidates[name], repeats.get(name, 1), cuda)
