@@ -98,7 +98,8 @@ def test_other_settings_that_differ() -> None:
 
 
 def test_unknown_strategy_lists_the_choices() -> None:
-    with pytest.raises(ValueError, match="'warp'; choose one of 'auto', 'einsum', 'transposed', 'tensor_core', 'sequential'"):
+    choices = "'auto', 'einsum', 'transposed', 'tensor_core', 'sequential'"
+    with pytest.raises(ValueError, match=f"'warp'; choose one of {choices}"):
         WideLinear.from_modules(linears(), "warp")
 
 
