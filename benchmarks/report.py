@@ -30,7 +30,7 @@ number.
 def load(folder: Path) -> dict[str, dict[str, Any]]:
     """The result files that hold rows, by name."""
     contents = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
-    return {name: content for name, content in contents.items() if content.get("rows")}
+    return {name: content for name, content in contents.items() if content.get("rows") or "memory" in content}
 
 
 def rows_of(content: dict[str, Any]) -> list[Row]:
@@ -38,15 +38,57 @@ def rows_of(content: dict[str, Any]) -> list[Row]:
     return [Row(**{key: value for key, value in row.items() if key in known}) for row in content["rows"]]
 
 
+def opening(name: str, content: dict[str, Any]) -> list[str]:
+    """What, on what, with what, when and how."""
+    versions = f"wide_compiler {content['wide_compiler']}, torch {content['torch']}"
+    if "python" in content:
+        versions += f", Python {content['python']}"
+    lines = [f"## {name.replace('_', ' ')}", "", f"{content['device']}; {versions}; {content['date']}", ""]
+    lines += ["```", content["command"], "```", ""]
+    if content.get("complete") is False:
+        lines += ["Not all rows have been measured.", ""]
+    return lines
+
+
+def never_slower(name: str, content: dict[str, Any]) -> str:
+    """The cases of benchmarks/never_slower.py."""
+    fast = "compiled " if "fast" in name else ""
+    head = ["case", "N", "batch", "ours ms", f"x {fast}loop", f"x {fast}vmap", "runs as", "error"]
+    lines = [head, ["---"] * len(head)]
+    for row in content["rows"]:
+        ms = row["ms"]
+        vmap = f"{ms['vmap'] / ms['ours']:.2f}" if "vmap" in ms else "fails"
+        way = row["way"].split(",")[0] + (", tuned" if " as " in row["way"] else "")
+        way += ", compiled" if row["way"].endswith("compiled") else ""
+        cells = [row["case"], str(row["n"]), str(row["batch"]), f"{ms['ours']:.3f}"]
+        lines.append([*cells, f"{row['x_loop']:.2f}", vmap, way, f"{row['error']:.0e}"])
+    behind = sum(not row["ok"] for row in content["rows"])
+    behind_vmap = sum(not row["ahead_of_vmap"] for row in content["rows"])
+    said = f"{len(content['rows'])} cases; {behind} below 0.95 of the {fast}loop, "
+    said += f"{behind_vmap} of the {fast}vmap "
+    said += "(15 microseconds a call are free)."
+    table = [f"| {' | '.join(cells)} |" for cells in lines]
+    return "\n".join([*opening(name, content), said, "", *table]) + "\n"
+
+
+def memory(name: str, content: dict[str, Any]) -> str:
+    """The peaks of benchmarks/memory.py."""
+    labels = list(content["memory"][0]["ratios"])
+    lines = [["model", "N", "batch", "loop MB", *(f"{label}, x loop" for label in labels)]]
+    lines.append(["---"] * len(lines[0]))
+    for row in content["memory"]:
+        ratios = [f"{row['ratios'][label]:.2f}" for label in labels]
+        lines.append(
+            [row["model"], str(row["n"]), str(row["batch"]), f"{row['loop_bytes'] / 1e6:.2f}", *ratios]
+        )
+    said = "The most that a call holds at once beyond what was held before it, its result included."
+    return "\n".join([*opening(name, content), said, "", *(f"| {' | '.join(c)} |" for c in lines)]) + "\n"
+
+
 def section(name: str, content: dict[str, Any], picture: Path | None) -> str:
     rows = rows_of(content)
-    lines = [f"## {name.replace('_', ' ')}", ""]
-    versions = (
-        f"wide_compiler {content['wide_compiler']}, torch {content['torch']}, Python {content['python']}"
-    )
-    lines += [f"{content['device']}; {versions}; {content['date']}", ""]
-    lines += ["```", content["command"], "```", ""]
-    lines += [*_table(rows), ""]
+    floors = [row.get("floor_ms") for row in content["rows"]]
+    lines = [*opening(name, content), *_table(rows, floors), ""]
     lines += [f"- {line}" for line in crossovers(rows)]
     lines += [f"- {failure}" for failure in _failures(rows)]
     if picture is not None:
@@ -54,17 +96,18 @@ def section(name: str, content: dict[str, Any], picture: Path | None) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _table(rows: list[Row]) -> list[str]:
-    peers = any(row.best_peer for row in rows)
+def _table(rows: list[Row], floors: list[float | None]) -> list[str]:
+    peers, floor = any(row.best_peer for row in rows), any(floors)
     head = ["", "mode", "N", "batch", "loop ms", "ours ms", "x loop", "strategy"]
-    head += ["best peer", "its ms", "x peer"] * peers + ["error", ""]
+    head += ["best peer", "its ms", "x peer"] * peers + ["floor ms"] * floor + ["error", ""]
     lines = [head, ["---"] * len(head)]
-    for row in rows:
+    for row, bound in zip(rows, floors, strict=True):
         cells = [label(row.kind, row.name, rows), row.mode, str(row.n), str(row.batch)]
         cells += [number(row.ms.get(LOOP)), number(row.ms.get(OURS)), _ratio(row.speedup), row.strategy]
         if peers:
             best = row.best_peer or "–"
             cells += [best, number(row.ms.get(best)), _ratio(row.peer_ratio)]
+        cells += [number(bound)] * floor
         error = "–" if row.error is None else f"{row.error:.0e}"
         lines.append([*cells, error, "ok" if row.ok else "wrong" if row.wrong else "cannot run"])
     return [f"| {' | '.join(cells)} |" for cells in lines]
@@ -84,6 +127,12 @@ def write(results: Path, docs: Path) -> Path:
     """Write the page and its pictures; the page's path."""
     sections = [INTRODUCTION]
     for name, content in load(results).items():
+        if "memory" in content:
+            sections.append(memory(name, content))
+            continue
+        if "case" in content["rows"][0]:
+            sections.append(never_slower(name, content))
+            continue
         rows, picture = rows_of(content), None
         if len({row.n for row in rows if row.ran}) > 1:
             picture = Path("assets") / f"benchmark_{name}.png"

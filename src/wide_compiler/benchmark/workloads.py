@@ -36,6 +36,7 @@ _ALL = (
         batch=256,
         sweep=(1, 2, 8, 32),
         few=(2, 4),
+        train_tolerance=1e-2,  # one ReLU of millions that rounds to the other side changes a gradient by 3e-3
     ),
     Workload(
         name="resblock",
