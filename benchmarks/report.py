@@ -16,6 +16,7 @@ from typing import Any
 from wide_compiler.benchmark import Row, plot
 from wide_compiler.benchmark.report import crossovers, label, number
 from wide_compiler.benchmark.rows import LOOP, OURS
+from wide_compiler.benchmark.rows import lines as lines_of
 
 ROOT = Path(__file__).resolve().parent.parent
 INTRODUCTION = """# Benchmarks
@@ -134,7 +135,7 @@ def write(results: Path, docs: Path) -> Path:
             sections.append(never_slower(name, content))
             continue
         rows, picture = rows_of(content), None
-        if len({row.n for row in rows if row.ran}) > 1:
+        if any(len(line) > 2 for line in lines_of(rows).values()):
             picture = Path("assets") / f"benchmark_{name}.png"
             plot.draw(rows, docs / picture, content["device"])
         sections.append(section(name, content, picture))

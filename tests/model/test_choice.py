@@ -264,3 +264,20 @@ def test_under_transforms_nothing_is_measured(monkeypatch):
     with monkeypatch.context() as patch:
         fastest(patch, "wide")
         torch.testing.assert_close(got, torch.stack([wide.stacked(a) for a in x]))
+
+
+def test_a_copy_takes_routes_of_its_own():
+    import copy
+
+    x = torch.randn(N, 3, 4, dtype=torch.float64)
+    models = members("mlp")
+    wide = wide_compiler.compile(models, x[0])
+    wide.stacked(x)
+    clone = copy.deepcopy(wide)
+    with torch.no_grad():
+        clone.up.weight.zero_()
+    for _ in range(3):
+        expected = torch.stack([m(a) for m, a in zip(models, x, strict=True)])
+        torch.testing.assert_close(wide.stacked(x), expected)
+        assert not torch.allclose(clone.stacked(x), expected)
+    assert len(clone.routes.by_look) == 1

@@ -51,7 +51,9 @@ class Routes:
 
     def __init__(self) -> None:
         self.by_look: dict[Any, Route] = {}
-        self.get = self.by_look.get
+
+    def get(self, key: Any) -> Route | None:
+        return self.by_look.get(key)
 
     def keep(self, key: Any, route: Route) -> None:
         if len(self.by_look) >= MAX_ROUTES:
