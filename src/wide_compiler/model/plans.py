@@ -13,8 +13,9 @@ from .sites import channels_last_weights, sites, with_strategies
 from .ways import Chunks, MemberLoop, Way, Whole
 
 CHUNKS = "chunks of "
-# Strategies that differ from another in how they run backward, and in nothing else.
-ABOUT_BACKWARD = ("implicit_forward",)
+# Not tried without gradients: it differs from another only in how it runs backward. Not tried with gradients:
+# those whose own backward kernels are only for who asks for them until they have been proven on more GPUs.
+UNTRIED = {False: ("implicit_forward",), True: ("implicit_gemm", "implicit_forward")}
 
 
 @dataclass
@@ -86,7 +87,7 @@ class Workshop:
         alone = []
         for site, choice in sites(self.graph, self.cuda).items():
             for strategy in choice.choices:
-                if strategy != choice and (self.gradients or strategy not in ABOUT_BACKWARD):
+                if strategy != choice and strategy not in UNTRIED[self.gradients]:
                     everywhere.setdefault(strategy, {})[site] = strategy
                     alone.append(Plan(taken={site: strategy}))
         return [Plan(taken=taken) for taken in everywhere.values()], alone
