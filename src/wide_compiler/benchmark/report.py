@@ -30,11 +30,10 @@ def table(rows: Sequence[Row], device: str) -> Table:
     result.add_column(" / ".join(sorted({row.kind for row in rows})), no_wrap=True)
     for column in ("N", "batch", "loop ms", "ours ms", "x loop"):
         result.add_column(column, justify="right", no_wrap=True)
-    result.add_column("strategy")
+    result.add_column("strategy", min_width=9, overflow="fold")  # readable also where space is scarce
     with_peers = any(has_peers(row) for row in rows)
     if with_peers:
-        result.add_column("best peer")
-        result.add_column("x peer", justify="right", no_wrap=True)
+        result.add_column("x best peer", justify="right")  # which one, the table of peers shows
     result.add_column("error", justify="right", no_wrap=True)
     result.add_column("", no_wrap=True)
     for row in rows:
@@ -47,7 +46,7 @@ def table(rows: Sequence[Row], device: str) -> Table:
         ]
         cells += [_ratio(row.speedup), row.strategy]
         if with_peers:
-            cells += [row.best_peer or "–", _ratio(row.peer_ratio)]
+            cells.append(_ratio(row.peer_ratio))
         cells += ["–" if row.error is None else f"{row.error:.0e}", verdict(row)]
         result.add_row(*cells)
     return result

@@ -282,6 +282,7 @@ class WideConv3d(_WideConv):
     """N `nn.Conv3d` layers: `[N, B, C, D, H, W]`."""
 
     MEMBER = nn.Conv3d
+    STRATEGIES = ("grouped", "channels_last", "streams", "sequential")
     DIMS = (5, 6)
 
 
