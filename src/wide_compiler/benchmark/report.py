@@ -30,7 +30,7 @@ def table(rows: Sequence[Row], device: str) -> Table:
     result.add_column(" / ".join(sorted({row.kind for row in rows})), no_wrap=True)
     for column in ("N", "batch", "loop ms", "ours ms", "x loop"):
         result.add_column(column, justify="right", no_wrap=True)
-    result.add_column("strategy", min_width=9, overflow="fold")  # readable also where space is scarce
+    result.add_column("strategy", min_width=6, overflow="fold")  # readable also where space is scarce
     with_peers = any(has_peers(row) for row in rows)
     if with_peers:
         result.add_column("x best peer", justify="right")  # which one, the table of peers shows
