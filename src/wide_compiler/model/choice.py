@@ -184,7 +184,7 @@ class Chooser:
         plans = [best, Plan(wide.way, wide.taken, compiled=True)]
         if self._took(wide) > FAR_AHEAD * self._took(Plan("loop")):
             plans.append(Plan("loop", compiled=True))
-        self._time(trial, plans, 0.3)
+        self._time(trial, plans, 0.3, rounds=RUN_OFF)
         return min(plans, key=self._took)
 
     def _took(self, plan: Plan) -> float:
