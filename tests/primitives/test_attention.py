@@ -70,7 +70,7 @@ def test_sdpa_dropout_draws_for_every_lane() -> None:
 def test_sdpa_bad_input() -> None:
     with pytest.raises(ValueError, match="lane axis"):
         wide_sdpa(rand(N, L, 3), rand(2, S, 3), rand(N, S, 3))
-    with pytest.raises(ValueError, match="'auto', 'fused', 'sequential'"):
+    with pytest.raises(ValueError, match="'auto', 'fused', 'tensor_core', 'sequential'"):
         wide_sdpa(rand(N, L, 3), rand(N, S, 3), rand(N, S, 3), strategy="flash")
 
 
