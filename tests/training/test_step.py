@@ -232,3 +232,27 @@ def test_bad_input():
         TrainStep(wide, sgd, lambda y: y)(torch.randn(N, 5, 3))
     with pytest.raises(ValueError, match="got float"):
         TrainStep(wide, sgd, lambda y: 0.5)(torch.randn(N, 5, 3))
+
+
+def test_tensors_filled_anew_are_read_where_they_lie_and_others_copied(device):
+    pair = Pair(device, OPTIMIZERS["adam"])
+    x, y = pair.batch()
+    for _ in range(5):
+        pair.run(1, batch=(x, y))
+        x.normal_()
+        y.normal_()
+    in_place = [r.watch.in_place for r in pair.step.recordings]
+    pair.run(5)
+    pair.run(3, batch=(x, y))
+    if device == "cuda":
+        assert in_place == [True]
+        assert sorted(r.watch.in_place for r in pair.step.recordings) == [False, True]
+
+
+def test_hooks_put_on_after_a_recording(device):
+    pair = Pair(device, OPTIMIZERS["adam"])
+    pair.run()
+    seen = []
+    pair.wide.up.weight.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.sum()))
+    pair.run(2)
+    assert len(seen) == 2

@@ -346,3 +346,83 @@ def test_through_inductor():
         torch.testing.assert_close(wide.stacked(x), loop(models, x), rtol=2e-3, atol=2e-3)
     assert recordings(wide) == (1, 0)
     assert wide.explain(measure=False).tuned.why == "measured"
+
+
+def test_the_same_call_again_takes_the_short_way():
+    models, wide = build()
+    x = batch()
+    check(models, wide, x)
+    assert wide.again is not None
+    recording = wide.again.recording
+    check(models, wide, x.mul_(2))
+    assert wide.again.recording is recording
+
+
+def test_the_short_way_sees_every_change():
+    models, wide = build()
+    x = batch()
+
+    def change_weight():
+        with torch.no_grad():
+            for model, w in zip(models, wide.head.weight, strict=True):
+                w.normal_()
+                model.head.weight.copy_(w)
+
+    def exchange_weight():
+        new = torch.randn_like(wide.head.weight)
+        wide.head.weight.data = new
+        for model, w in zip(models, new, strict=True):
+            model.head.weight.data = w
+
+    def new_parameter():
+        wide.head.bias = nn.Parameter(torch.randn_like(wide.head.bias))
+        for model, b in zip(models, wide.head.bias, strict=True):
+            model.head.bias = nn.Parameter(b.detach())
+
+    def train():
+        for model in (*models, wide):
+            model.train()
+
+    def norm_only():
+        wide.norm.training = False
+        for model in models:
+            model.norm.training = False
+
+    def evaluate():
+        for model in (*models, wide):
+            model.eval()
+
+    for change in (change_weight, exchange_weight, new_parameter, train, norm_only, evaluate, change_weight):
+        check(models, wide, x)
+        assert wide.again is not None
+        change()
+        check(models, wide, x)
+    other = batch(3)
+    check(models, wide, other)
+    check(models, wide, x, times=1)
+    kept = [wide.stacked(x) for _ in range(3)]
+    x.normal_()
+    check(models, wide, x)
+    assert not torch.equal(kept[-1], wide.stacked(x))
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        check(models, wide, x)
+    torch.cuda.current_stream().wait_stream(stream)
+    check(models, wide, x)
+    with torch.inference_mode():
+        check(models, wide, x)
+    with torch.autocast("cuda", torch.bfloat16):
+        torch.testing.assert_close(wide.stacked(x), loop(models, x))
+    graph = torch.cuda.CUDAGraph()
+    check(models, wide, x)
+    with torch.cuda.graph(graph):
+        captured = wide.stacked(x)
+    graph.replay()
+    torch.testing.assert_close(captured, loop(models, x))
+    assert wide.stacked(torch.vmap(lambda a: a * 2)(x)).shape == captured.shape
+    with torch.enable_grad():
+        assert wide.stacked(x).requires_grad
+    for model in models:
+        model.head.weight.requires_grad_(False)
+    check(models, wide, x)

@@ -13,9 +13,8 @@ from .sites import channels_last_weights, sites, with_strategies
 from .ways import Chunks, MemberLoop, Way, Whole
 
 CHUNKS = "chunks of "
-# Not tried without gradients: it differs from another only in how it runs backward. Not tried with gradients:
-# those whose own backward kernels are only for who asks for them until they have been proven on more GPUs.
-UNTRIED = {False: ("implicit_forward",), True: ("implicit_gemm", "implicit_forward")}
+# Not tried without gradients: it differs from another only in how it runs backward.
+UNTRIED: dict[bool, tuple[str, ...]] = {False: ("implicit_forward",), True: ()}
 
 
 @dataclass

@@ -13,6 +13,7 @@ from ..config import WideConfig
 from ..errors import InputError
 from ..tuning.when import plain_world
 from ..widen import MEMBERS
+from .again import CHANGED, Again
 from .explain import Explanation, summarize
 from .inputs import (
     accepted_sample,
@@ -59,6 +60,7 @@ class WideModel(LaneStore):
         kept = dict.fromkeys(self.registered.builders, "registered")
         self.programs = Programs(self.config, kept, tuple(graph_passes))
         self.routes = Routes()
+        self.again: Again | None = None
         self.seeds = LaneSeeds()
         self._sample = accepted_sample(models[0], *normalize_sample(sample, sample_kwargs))
         self._program(self.sample_call())
@@ -102,10 +104,17 @@ class WideModel(LaneStore):
     def _run(self, args: tuple, kwargs: dict, wide: bool, packed: bool = False) -> Any:
         if torch.compiler.is_compiling() or not plain_world():
             return self._run_plainly(*self._found(args, kwargs, wide, packed))
+        if self.again is not None and not kwargs:
+            result = self.again.replay(args, (wide, packed))
+            if result is not CHANGED:
+                return result
         key = (wide, packed, self.circumstances(), *looks(args)) if not kwargs else None
         route = None if key is None else self.routes.get(key)
         if route is not None:
-            return route(args, self.seeds.next())
+            result = route(args, self.seeds.next())
+            self.again = Again.of(self, route, args, (wide, packed))
+            return result
+        self.again = None
         call, program = self._found(args, kwargs, wide, packed)
         if isinstance(program, LoopProgram):
             return self._run_plainly(call, program)
@@ -225,6 +234,7 @@ class WideModel(LaneStore):
         """What was built is no longer true."""
         self.programs.clear()
         self.routes.clear()
+        self.again = None
 
     def seed(self, seeds: int | Sequence[int] | None) -> "WideModel":
         """Seed the random draws of each lane; None gives them back to PyTorch's own generator.
@@ -275,6 +285,7 @@ class WideModel(LaneStore):
         # Graphs are rebuilt where they are needed, and copies do not pull the original models along.
         state["programs"] = Programs(self.config, self.programs.kept, self.programs.passes)
         state["routes"] = Routes()
+        state["again"] = None
         state["views"] = Views((), self.places, self.wide_states)
         return state
 

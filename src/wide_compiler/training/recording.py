@@ -11,14 +11,20 @@ from .watch import Watch, can_record_optimizer
 
 
 class StepRecording:
-    """The graph, the buffers it reads, the losses and gradients it writes."""
+    """The graph, the buffers it reads, the losses and gradients it writes.
 
-    def __init__(self, step: Any, args: tuple, targets: tuple):
+    Args:
+        in_place: it reads the caller's own tensors, for loops that fill the same ones again and again.
+    """
+
+    def __init__(self, step: Any, args: tuple, targets: tuple, in_place: bool):
         self.step = step
         self.whole = can_record_optimizer(step.optimizer)
-        self.watch = Watch(step, args, targets)
+        self.watch = Watch(step, args, targets, in_place)
         self.stream = current_stream()
-        self.arguments = [x.clone() if isinstance(x, Tensor) else x for x in (*args, *targets)]
+        self.arguments = [
+            x.clone() if isinstance(x, Tensor) and not in_place else x for x in (*args, *targets)
+        ]
         mine, theirs = tuple(self.arguments[: len(args)]), tuple(self.arguments[len(args) :])
         step.optimizer.zero_grad(set_to_none=True)
         run = step.run if self.whole else step.gradients
@@ -27,10 +33,10 @@ class StepRecording:
         self.gradients = [(p, p.grad) for p in step.wide.parameters()]
 
     @classmethod
-    def of(cls, step: Any, args: tuple, targets: tuple) -> "StepRecording | None":
+    def of(cls, step: Any, args: tuple, targets: tuple, in_place: bool) -> "StepRecording | None":
         """The whole step, or forward and backward only if the optimiser cannot be recorded; or None."""
         try:
-            return cls(step, args, targets)
+            return cls(step, args, targets, in_place)
         except CaptureRefused as error:
             step.optimizer.zero_grad(set_to_none=True)
             step.why = f"no CUDA graph: {error}"
@@ -41,9 +47,10 @@ class StepRecording:
         if stream != self.stream:  # two streams must not use a recording's memory at the same time
             torch.cuda.synchronize()
             self.stream = stream
-        for buffer, given in zip(self.arguments, (*args, *targets), strict=True):
-            if isinstance(buffer, Tensor):
-                buffer.copy_(given)
+        if not self.watch.in_place:
+            for buffer, given in zip(self.arguments, (*args, *targets), strict=True):
+                if isinstance(buffer, Tensor):
+                    buffer.copy_(given)
         self.graph.replay()
         for parameter, gradient in self.gradients:
             parameter.grad = gradient  # somebody may have cleared it

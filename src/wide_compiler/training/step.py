@@ -61,6 +61,7 @@ class TrainStep:
         self.compiled_loss = torch.compile(loss, backend=wide.config.backend, dynamic=False) if fast else loss
         self.recordings: list[StepRecording] = []  # the latest first
         self.warm: Watch | None = None  # how things were after the last plain step
+        self.given: tuple = ()  # the arguments of that step
         self.plain_steps = 0  # in a row, with things as they are in `warm`
         self.stream: torch.cuda.Stream | None = None  # where steps warm up and are recorded
         self.why = "" if fast else "the configuration does not compile"
@@ -86,9 +87,13 @@ class TrainStep:
                 self.stream = torch.cuda.Stream()
             losses = on_stream(self.stream, lambda: self.run(args, targets))
             self.plain_steps += 1
-            self.warm = Watch(self, args, targets)
+            self.warm, self.given = Watch(self, args, targets), (*args, *targets)
             return losses
-        new = StepRecording.of(self, args, targets)
+        # The very tensors of the step before, filled anew perhaps: they can be read where they lie.
+        again = [*map(id, (*args, *targets))] == [*map(id, self.given)]
+        in_place = again and not any(x.requires_grad for x in self.given if isinstance(x, Tensor))
+        self.given = ()
+        new = StepRecording.of(self, args, targets, in_place)
         if new is None:
             return self.run(args, targets)
         self.recordings = [new, *self.recordings][:MAX_RECORDINGS]

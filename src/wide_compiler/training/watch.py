@@ -1,13 +1,16 @@
 """All that a recorded training step depends on, and whether it is still so."""
 
+import operator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..tuning.guard import TensorGuard
 from ..tuning.when import launch_settings
 from .fingerprint import fingerprint
 
+_data_ptr = Tensor.data_ptr
 # Optimisers whose step is all on the GPU: they have no option `capturable` because they need none.
 _ON_DEVICE = (torch.optim.SGD,)
 
@@ -29,38 +32,45 @@ class Watch:
     """How arguments, modes, hyper-parameters, the loss's numbers and every tensor were at one moment.
 
     Asked before every step, so it compares what it holds instead of describing everything anew.
+
+    Args:
+        in_place: the arguments' addresses count too.
     """
 
-    def __init__(self, step: Any, args: tuple, targets: tuple):
-        self.step = step
-        self.arguments = _looks(args, targets)
+    def __init__(self, step: Any, args: tuple, targets: tuple, in_place: bool = False):
+        self.step, self.in_place = step, in_place
+        self.arguments = looks(args, targets, in_place)
         self.surroundings = self._surroundings()
-        self.state = step.optimizer.state
-        # (where it is held, under what name, the tensor, its address, whether it learns)
-        self.tensors: list[tuple[dict, Any, Tensor, int, bool]] = []
-        for home, name in self._places():
-            tensor = home[name]
-            self.tensors.append((home, name, tensor, tensor.data_ptr(), tensor.requires_grad))
-        self.states = len(self.state), sum(len(s) for s in self.state.values())
+        self.places = [(place.home, place.name) for place in step.wide.places]
+        self.weights = TensorGuard([home[name] for home, name in self.places])
+        held = self._held()
+        self.types = [*map(type, held)]
+        self.at = [i for i, value in enumerate(held) if isinstance(value, Tensor)]
+        self.tensors = [held[i] for i in self.at]
+        self.addresses = [t.data_ptr() for t in self.tensors]
 
     def unchanged(self, args: tuple, targets: tuple) -> bool:
-        if self.step.optimizer.state is not self.state or _looks(args, targets) != self.arguments:
+        if looks(args, targets, self.in_place) != self.arguments:
             return False
-        for home, name, tensor, address, learns in self.tensors:
-            now = home.get(name)
-            if now is not tensor or now.data_ptr() != address or now.requires_grad is not learns:
-                return False
-            if now._backward_hooks:
-                return False
-        if self.states != (len(self.state), sum([len(s) for s in self.state.values()])):
+        held = self._held()
+        if [*map(type, held)] != self.types:
+            return False
+        tensors = [held[i] for i in self.at]
+        if not all(map(operator.is_, tensors, self.tensors)):
+            return False
+        if [*map(_data_ptr, tensors)] != self.addresses:
+            return False
+        weights = tensors[: len(self.places)]
+        if not self.weights.holds(weights) or any(map(_has_hooks, weights)):
             return False
         return self._surroundings() == self.surroundings
 
-    def _places(self) -> list[tuple[dict, Any]]:
-        places: list[tuple[dict, Any]] = [(place.home, place.name) for place in self.step.wide.places]
-        for state in self.state.values():
-            places += [(state, name) for name, value in state.items() if isinstance(value, Tensor)]
-        return places
+    def _held(self) -> list[Any]:
+        """Weights and buffers, where the model holds them now; then all of the optimiser's state."""
+        held = [home.get(name) for home, name in self.places]
+        for state in self.step.optimizer.state.values():
+            held += state.values()
+        return held
 
     def _surroundings(self) -> tuple[Any, ...]:
         optimizer = self.step.optimizer
@@ -72,14 +82,21 @@ class Watch:
         return self.step.wide.circumstances(), groups, fingerprint(self.step.loss), recordable, cuda
 
 
-def _looks(args: tuple, targets: tuple) -> list[Any]:
-    looks: list[Any] = [len(args)]
+def looks(args: tuple, targets: tuple, in_place: bool) -> list[Any]:
+    """All that a recording holds of a step's arguments; their addresses if it reads them where they lie."""
+    found: list[Any] = [len(args)]
     for x in (*args, *targets):
         if isinstance(x, Tensor):
-            looks.append((x.shape, x.dtype, x.device, x.stride(), x.requires_grad))
+            address = x.data_ptr() if in_place else None
+            found.append((type(x), x.shape, x.dtype, x.device, x.stride(), x.requires_grad, address))
         else:
-            looks.append((type(x), x))
-    return looks
+            found.append((type(x), x))
+    return found
+
+
+def _has_hooks(tensor: Tensor) -> bool:
+    """Python that autograd would call, and a recording would not."""
+    return bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)  # type: ignore[attr-defined]
 
 
 def _plain(value: Any) -> Any:

@@ -43,9 +43,11 @@ class Replay:
         self.places: set[Any] = set()
         self.pool: Any = None
         self.stream: Any = None
+        self.has_lent = False  # did the latest call read the caller's tensors, and hand out own memory?
         self.why = ""
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
+        self.has_lent = False
         if self.why or capturing() or (torch.is_grad_enabled() and self._wants_gradients(arguments)):
             return self.run(arguments)
         # This is all that a call of a small model costs, so it is written for speed: where everything lies,
@@ -57,6 +59,7 @@ class Replay:
         if latest is not None and latest.place == place and latest.is_free():
             if current_stream() != self.stream:
                 self._take_turns()
+            self.has_lent = True
             latest.graph.replay()
             return latest.lend()
         return self._another(arguments, place)
@@ -77,7 +80,7 @@ class Replay:
                 recording.place = place
         if recording is not None and recording.is_free():
             self._take_turns()
-            self.latest = recording
+            self.latest, self.has_lent = recording, True
             recording.graph.replay()
             return recording.lend()
         if kind in self.places and not self.why:

@@ -29,9 +29,15 @@ def current_stream() -> tuple[int, int, int]:
 
 def launch_settings() -> tuple[Any, ...]:
     """What kernels read when they are launched, and a recording therefore holds."""
+    precisions: tuple[Any, ...]
+    try:
+        precisions = torch._C._get_float32_matmul_precision(), torch._C._get_cudnn_allow_tf32()
+    except RuntimeError:  # the old flags cannot be read once the new ones disagree
+        precisions = tuple(
+            torch._C._get_fp32_precision_getter("cuda", op) for op in ("all", "matmul", "conv")
+        )
     return (
-        _read(torch._C._get_float32_matmul_precision),
-        _read(torch._C._get_cudnn_allow_tf32),
+        precisions,
         torch._C._get_cudnn_benchmark(),
         torch._C._get_deterministic_algorithms(),
         torch.is_inference_mode_enabled(),
@@ -39,8 +45,11 @@ def launch_settings() -> tuple[Any, ...]:
     )
 
 
-def _read(flag: Any) -> Any:
-    try:
-        return flag()
-    except RuntimeError:  # the old flags cannot be read once the new ones disagree
-        return torch._C._get_fp32_precision_getter("cuda", "all")
+def launch_state() -> tuple[Any, ...]:
+    """The settings, and who launches where: all that surrounds a call of a model on CUDA."""
+    return (
+        launch_settings(),
+        torch.is_grad_enabled(),
+        torch._C._cuda_isCurrentStreamCapturing(),
+        current_stream(),
+    )
