@@ -9,6 +9,7 @@ from torch import nn
 
 import wide_compiler
 from wide_compiler import WideConfig
+from wide_compiler.tuning.replay import recorded
 
 pytestmark = [
     pytest.mark.gpu,
@@ -426,3 +427,17 @@ def test_the_short_way_sees_every_change():
     for model in models:
         model.head.weight.requires_grad_(False)
     check(models, wide, x)
+
+
+def test_what_is_timed_keeps_what_it_reads():
+    class Reads:
+        def __init__(self):
+            self.numbers = torch.randn(2**24, device="cuda")  # large enough to have its memory for itself
+
+        def __call__(self):
+            return self.numbers.sum()
+
+    replay = recorded(Reads())
+    torch.cuda.empty_cache()
+    replay()
+    torch.cuda.synchronize()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..tuning.clock import interleaved
+from ..tuning.clock import SAMPLE_SECONDS, interleaved
 from . import peers, training_peers
 from .compare import first_lanes, largest_error
 from .ours import our_candidates
@@ -21,6 +21,8 @@ from .workload import Workload
 # The loop's own error is found on so many lanes, and so many times that is still the same result.
 EXACT_LANES = 3
 NOISE_FACTOR = 10
+# Calls follow each other for so many seconds before the GPU is waited for.
+GPU_SAMPLE = 5e-3
 CPU = torch.device("cpu")
 
 
@@ -138,7 +140,8 @@ class _Measured:
 
     def time(self, seconds: float) -> None:
         calls = {name: candidate.call for name, candidate in self.candidates.items()}
-        times = interleaved(calls, seconds * len(calls), self.problem.cuda)
+        sample = GPU_SAMPLE if self.problem.cuda else SAMPLE_SECONDS
+        times = interleaved(calls, seconds * len(calls), self.problem.cuda, sample_seconds=sample)
         self.ms = {name: 1e3 * t / self.candidates[name].repeats for name, t in times.items()}
 
     def row(self, name: str, mode: str, ours: set[str]) -> Row:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import importlib.util
 import os
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
 
 HAVE_TRITON = importlib.util.find_spec("triton") is not None
+MULTIPROCESSORS = 132  # of an H100 or H200
+TRIED = 4  # blocks of each kernel and shape that are compiled and timed
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -77,3 +80,20 @@ def next_pow2(n: int) -> int:
 def on_device(t: Tensor) -> AbstractContextManager:
     """A context in which triton launches on t's GPU: it would launch on the current one."""
     return torch.cuda.device(t.device) if t.is_cuda else nullcontext()
+
+
+def likeliest(configs: list[Any], rows: int, columns: int, lanes: int) -> list[Any]:
+    """The few blocks of a product `[rows, columns]` in each lane that promise most.
+
+    Compiling one takes a second or two, and every shape of convolution is compiled by itself: trying all of
+    them would take minutes. What counts is how much of the blocks is padding, how much is read for each
+    product, and how evenly the programs fill the GPU.
+    """
+
+    def cost(config: Any) -> float:
+        bm, bn, warps = config.kwargs["BM"], config.kwargs["BN"], config.num_warps
+        programs = -(-rows // bm) * -(-columns // bn) * lanes
+        rounds = -(-programs // (MULTIPROCESSORS * 16 // warps))
+        return rounds * (bm * bn + 32 * (bm + bn)) / warps
+
+    return sorted(configs, key=cost)[:TRIED]

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ._triton import interpreting, next_pow2, on_device, precision, supports
+from ._triton import interpreting, likeliest, next_pow2, on_device, precision, supports
 from .conv_backward import lane_conv2d_dw, lane_conv2d_dx, library_backward, packed, span
 from .streams import Ints, per_axis, plain_padding
 
@@ -70,7 +70,7 @@ def _prune(configs: list[triton.Config], named: dict, **meta) -> list[triton.Con
         innermost = config.num_warps > 2 or named["x_c"] != 1
         if fits_in and order and cached and innermost:
             kept.append(config)
-    return kept or configs[-1:]
+    return likeliest(kept, rows, columns, named["N"]) or configs[-1:]
 
 
 @triton.autotune(

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ._triton import interpreting, next_pow2, on_device, precision
+from ._triton import interpreting, likeliest, next_pow2, on_device, precision
 
 PROGRAMS = 8 * 132  # enough of them to keep every multiprocessor of an H200 busy
 ROWS = 256  # the fewest rows worth a program of their own
@@ -42,7 +42,7 @@ def _prune_dx(configs: list[triton.Config], named: dict, **meta) -> list[triton.
         innermost = config.num_warps > 2 or named["w_o"] != 1
         if fits_in and order and cached and innermost:
             kept.append(config)
-    return kept or configs[-1:]
+    return likeliest(kept, rows, columns, named["N"]) or configs[-1:]
 
 
 def _prune_dw(configs: list[triton.Config], named: dict, **meta) -> list[triton.Config]:
@@ -58,7 +58,8 @@ def _prune_dw(configs: list[triton.Config], named: dict, **meta) -> list[triton.
         cached = config.num_stages > 1 or (in_fours and named["M_KEY"] * named["N"] >= 2**15)
         if block["BM"] <= rows and block["BN"] <= columns and order and cached:
             kept.append(config)
-    return kept or configs[-1:]
+    every = channels * meta["KH"] * meta["KW"]
+    return likeliest(kept, rows, every, named["N"] * max(1, named["M_KEY"] // ROWS)) or configs[-1:]
 
 
 @triton.autotune(

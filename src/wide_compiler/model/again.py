@@ -20,15 +20,18 @@ class Again:
 
     def __init__(self, model: Any, route: Any, replay: Replay, args: tuple[Tensor, ...], door: Any):
         assert replay.latest is not None
-        self.model, self.program = model, route.program
-        self.door = door
-        self.recording = replay.latest
-        self.stream = replay.stream
+        self.model, self.door = model, door
         self.scopes = model.scopes
         self.flags = [scope.training for scope in self.scopes]
         self.homes = [(home, name) for _, home, name in route.binding.states]
-        self.guard = TensorGuard([*args, *(home[name] for home, name in self.homes)])
+        guard = TensorGuard([*args, *(home[name] for home, name in self.homes)])
+        self.count, self.holds = len(args), guard.holds
         self.state = launch_state()
+        self.recording = recording = replay.latest
+        self.is_free, self.launch = recording.is_free, recording.graph.replay
+        rebuild, lend = route.program.rebuild, recording.lend
+        one = route.program.captured.gives_one_tensor
+        self.result = recording.outputs[0].detach if one else lambda: rebuild(lend())
 
     @staticmethod
     def of(model: Any, route: Any, args: tuple[Tensor, ...], door: Any) -> "Again | None":
@@ -42,12 +45,16 @@ class Again:
 
     def replay(self, args: tuple[Any, ...], door: Any) -> Any:
         """The result, or CHANGED."""
-        if door != self.door or launch_state() != self.state or self.model.seeds.seeds is not None:
-            return CHANGED
-        if [scope.training for scope in self.scopes] != self.flags or not self.recording.is_free():
-            return CHANGED
         # What surrounds the call (autocast, vmap, inference mode, ...) shows in how the tensors dispatch.
-        if not self.guard.holds([*args, *[home.get(name) for home, name in self.homes]]):
-            return CHANGED
-        self.recording.graph.replay()
-        return self.program.rebuild(self.recording.lend())
+        if (
+            door == self.door
+            and len(args) == self.count
+            and self.holds([*args, *[home.get(name) for home, name in self.homes]])
+            and launch_state() == self.state
+            and [scope.training for scope in self.scopes] == self.flags
+            and self.model.seeds.seeds is None
+            and self.is_free()
+        ):
+            self.launch()
+            return self.result()
+        return CHANGED

@@ -27,6 +27,8 @@ RUN_OFF = 9
 # Another plan must be so much faster than one wide call to be taken, and that so much faster than the loop:
 # a smaller difference may be the machine's noise.
 MARGIN = 0.95
+# A strategy that takes so many times as long everywhere will hardly be the best one anywhere.
+HOPELESS = 3.0
 # What torch.compile is not expected to gain for the loop: with wide so far ahead the loop is not compiled.
 FAR_AHEAD = 0.3
 
@@ -154,7 +156,11 @@ class Chooser:
         wide, loop = Plan(), Plan("loop")
         everywhere, alone = self.workshop.alternatives()
         chunkings = self.workshop.chunkings() if self.can_split else []
-        self._time(trial, [wide, *([loop] if self.can_split else []), *everywhere, *chunkings, *alone], 0.5)
+        self._time(trial, [wide, *([loop] if self.can_split else []), *everywhere, *chunkings], 0.5)
+        hopeless = {s for plan in everywhere if self._is_hopeless(plan) for s in plan.taken.values()}
+        alone = [plan for plan in alone if hopeless.isdisjoint(plan.taken.values())]
+        if len(self.workshop.sites) > 1 and alone:
+            self._time(trial, [wide, *alone], 0.3)
         taken: dict[str, str] = {}
         for plan in sorted(alone, key=self._took, reverse=True):
             if self._took(plan) < MARGIN * self._took(wide):
@@ -186,6 +192,10 @@ class Chooser:
             plans.append(Plan("loop", compiled=True))
         self._time(trial, plans, 0.3, rounds=RUN_OFF)
         return min(plans, key=self._took)
+
+    def _is_hopeless(self, plan: Plan) -> bool:
+        """Is a strategy so slow everywhere that no single site is worth trying it at?"""
+        return self.ms.get(str(plan), 0.0) > HOPELESS * self._took(Plan())
 
     def _took(self, plan: Plan) -> float:
         return self.ms.get(str(plan), float("inf"))

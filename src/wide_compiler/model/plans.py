@@ -62,6 +62,7 @@ class Workshop:
     ):
         self.captured, self.graph, self.n = captured, graph, n
         self.config, self.cuda, self.gradients = config, cuda, gradients
+        self.sites = sites(graph, cuda)
 
     def build(self, plan: Plan) -> Built:
         """Raises KeyError or ValueError for a plan that this graph cannot run by."""
@@ -84,7 +85,7 @@ class Workshop:
         """Each strategy wherever it can be taken; and each at one kind of site only."""
         everywhere: dict[str, dict[str, str]] = {}
         alone = []
-        for site, choice in sites(self.graph, self.cuda).items():
+        for site, choice in self.sites.items():
             for strategy in choice.choices:
                 if strategy != choice and strategy not in UNTRIED[self.gradients]:
                     everywhere.setdefault(strategy, {})[site] = strategy

@@ -94,8 +94,8 @@ def wide_sdpa(
 def tensor_core_fits(
     q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p: float, enable_gqa: bool
 ) -> bool:
-    """Whether the own kernel takes these, `[batch, H, L, E]` each."""
-    if not q.is_cuda or enable_gqa or not kernels.can_run(q, k, v):
+    """Whether the own kernel takes these, `[batch, H, L, E]` each, and may be faster than torch's."""
+    if not q.is_cuda or enable_gqa or q.dtype != torch.float32 or not kernels.can_run(q, k, v):
         return False
     from ..kernels.attention import fits
 
@@ -266,8 +266,8 @@ def sdpa_rule(
     b: Builder, q: Val, k: Val, v: Val, attn_mask=None, dropout_p: float = 0.0, is_causal: bool = False,
     *, scale=None, enable_gqa: bool = False,
 ) -> Val:  # fmt: skip
-    # Not "tensor_core": its kernel is for those who ask for it until it has been proven on more GPUs.
-    strategy = b.choose(WideAttention, "fused", ("fused", "sequential"))
+    own = q.value.is_cuda and q.value.dtype == torch.float32 and attn_mask is None and not dropout_p
+    strategy = b.choose(WideAttention, "fused", None if own else ("fused", "sequential"))
     mask_wide = attn_mask is not None and attn_mask.wide
     return b.call(
         WideAttention.kernel,

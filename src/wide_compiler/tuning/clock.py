@@ -19,6 +19,7 @@ def interleaved(
     hopeless: float | None = None,
     on_round: Callable[[int], None] | None = None,
     rounds_at_least: int = 3,
+    sample_seconds: float = SAMPLE_SECONDS,
 ) -> dict[str, float]:
     """The median seconds per call of each candidate.
 
@@ -31,6 +32,8 @@ def interleaved(
         cuda: wait for the GPU before and after each sample.
         hopeless: from the third round on leave out whoever takes more than this multiple of the best.
         on_round: told the number of each round that is done.
+        sample_seconds: how long calls follow each other before the clock is read. On a GPU, where the clock
+            waits for the last of them, a longer row of calls is what a user's own loop looks like.
 
     >>> times = interleaved({"short": lambda: sum(range(10)), "long": lambda: sum(range(9000))}, 0.01)
     >>> times["short"] < times["long"]
@@ -46,7 +49,7 @@ def interleaved(
         for name in running if rounds % 2 == 0 else reversed(running):
             sample = _sample(candidates[name], repeats.get(name, 1), cuda)
             samples[name].append(sample)
-            wanted = SAMPLE_SECONDS / max(sample, 1e-9)
+            wanted = sample_seconds / max(sample, 1e-9)
             repeats[name] = max(1, min(MAX_REPEATS, int(wanted)))
         rounds += 1
         if on_round is not None:

@@ -25,11 +25,7 @@ class TensorGuard:
         guards = torch._C._dynamo.guards.TensorGuards
         self.check = guards(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides).check
         self.addresses = [t.data_ptr() for t in tensors]
-        self.count = len(tensors)
 
     def holds(self, tensors: Sequence[Any]) -> bool:
-        return (
-            len(tensors) == self.count
-            and self.check(*tensors)
-            and [*map(_data_ptr, tensors)] == self.addresses
-        )
+        """Whether these, as many as there were, are as those were."""
+        return self.check(*tensors) and [*map(_data_ptr, tensors)] == self.addresses

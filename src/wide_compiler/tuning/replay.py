@@ -218,7 +218,7 @@ def recorded(call: Callable[[], Any]) -> Callable[[], Any]:
     except CaptureRefused:  # it will run unrecorded, and is timed so
         return call
 
-    def replay(kept: Any = kept) -> None:  # what it writes stays alive with it
+    def replay(kept: Any = (kept, call)) -> None:  # what it writes and reads stays alive with it
         graph.replay()
 
     return replay

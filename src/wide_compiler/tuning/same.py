@@ -10,6 +10,8 @@ from torch import Tensor
 TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 # Convolutions on a GPU round to ten bits unless told otherwise, each kernel in its own order.
 TF32 = 2e-2
+# Where it can be measured how far rounding alone moves a result, so many times that is still rounding.
+NOISE = 3.0
 # How far a single number may be off, relative to the largest.
 SINGLE = 0.2
 # A tensor of numbers that are tiny beside the others (the gradient of a bias in front of a batch norm is mere
@@ -17,19 +19,34 @@ SINGLE = 0.2
 NEGLIGIBLE = 1e-2
 
 
-def difference(got: Sequence[Tensor | None], want: Sequence[Tensor | None]) -> str | None:
-    """In what respect `got` is not `want`, or None. An absent tensor counts as zeros."""
+def difference(
+    got: Sequence[Tensor | None], want: Sequence[Tensor | None], noise: Sequence[float] | None = None
+) -> str | None:
+    """In what respect `got` is not `want`, or None. An absent tensor counts as zeros.
+
+    `noise` tells how far rounding alone moves each tensor, where that is known (see `distances`).
+    """
     if len(got) != len(want):
         return "gives another number of results"
     largest = max((_mean_size(w) for w in want), default=0.0)
-    for one, other in zip(got, want, strict=True):
-        problem = _difference(one, other, largest)
+    for one, other, rounding in zip(got, want, noise or [0.0] * len(want), strict=True):
+        problem = _difference(one, other, largest, rounding)
         if problem:
             return problem
     return None
 
 
-def _difference(one: Tensor | None, other: Tensor | None, largest: float) -> str | None:
+def distances(one: Sequence[Tensor | None], other: Sequence[Tensor | None]) -> list[float]:
+    """How far each tensor is from its counterpart, in the mean; 0 for what cannot be compared."""
+    return [
+        _mean_size(_dense(a) - _dense(b))
+        if a is not None and b is not None and a.is_floating_point()
+        else 0.0
+        for a, b in zip(one, other, strict=True)
+    ]
+
+
+def _difference(one: Tensor | None, other: Tensor | None, largest: float, noise: float) -> str | None:
     if one is None or other is None:
         there = one if other is None else other
         return "a gradient is missing" if there is not None and _mean_size(there) > 0 else None
@@ -46,7 +63,10 @@ def _difference(one: Tensor | None, other: Tensor | None, largest: float) -> str
         tolerance = TF32
     size = max(_mean_size(other), NEGLIGIBLE * largest)
     single = max(float(other.nan_to_num(0.0, 0.0, 0.0).abs().max()) if other.numel() else 0.0, size)
-    if _mean_size(apart) <= tolerance * size and not (apart.abs() > SINGLE * single).any():
+    if (
+        _mean_size(apart) <= max(tolerance * size, NOISE * noise)
+        and not (apart.abs() > SINGLE * single).any()
+    ):
         return None
     return f"differs by {_mean_size(apart):.1e} of {size:.1e}"
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .same import difference
+from ..widen.helpers import exact_products
+from .same import difference, distances
 
 Way = Callable[[list[Any]], Sequence[Any]]
 
@@ -38,6 +39,7 @@ class Trial:
         self.leaves = [a for a in self.arguments if isinstance(a, Tensor) and a.requires_grad]
         self.cuda = any(isinstance(a, Tensor) and a.is_cuda for a in self.arguments)
         self.expected = Results([], [])
+        self.noise: list[list[float] | None] = [None, None]  # of outputs, of gradients
         self.seeds: list[Tensor] = []  # what backward starts from
 
     def changed(self, changes: Mapping[int, Callable[[Tensor], Tensor]]) -> "Trial":
@@ -78,6 +80,10 @@ class Trial:
         """Take the results of `way` for right: others are compared with them."""
         self.random_state = _random_state(self.cuda)
         self.expected = self._run_afresh(way)
+        if self.cuda:  # where products may be rounded to ten bits: how much comes of that
+            with exact_products():
+                exact = self._run_afresh(way)
+            self.noise = [distances(*pair) for pair in zip(self.expected, exact, strict=True)]
 
     def difference(self, way: Way) -> str | None:
         """Why `way` is not to be taken, or None."""
@@ -85,8 +91,8 @@ class Trial:
             got = self._run_afresh(way)
         except Exception as error:  # whatever a candidate raises, the call itself must not suffer
             return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
-        pairs = zip(got, self.expected, strict=True)
-        return next(filter(None, (difference(mine, wanted) for mine, wanted in pairs)), None)
+        compared = zip(got, self.expected, self.noise, strict=True)
+        return next(filter(None, (difference(*these) for these in compared)), None)
 
 
 def _some_direction(output: Tensor) -> Tensor:

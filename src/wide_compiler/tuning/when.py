@@ -46,10 +46,30 @@ def launch_settings() -> tuple[Any, ...]:
 
 
 def launch_state() -> tuple[Any, ...]:
-    """The settings, and who launches where: all that surrounds a call of a model on CUDA."""
-    return (
-        launch_settings(),
-        torch.is_grad_enabled(),
-        torch._C._cuda_isCurrentStreamCapturing(),
-        current_stream(),
-    )
+    """The settings, and who launches where: all that surrounds a call of a model on CUDA.
+
+    Without what a `TensorGuard` sees. Asked for each call of a small model, so written for speed.
+    """
+    try:
+        return (
+            _matmul_precision(),
+            _convolution_tf32(),
+            _cudnn_benchmark(),
+            _deterministic(),
+            _grad_enabled(),
+            _capturing(),
+            _stream(_device()),
+        )
+    except RuntimeError:
+        return launch_settings(), _grad_enabled(), _capturing(), current_stream()
+
+
+# Looked up once. Only builds of PyTorch for CUDA have the last three.
+_matmul_precision: Any = torch._C._get_float32_matmul_precision
+_convolution_tf32: Any = torch._C._get_cudnn_allow_tf32
+_cudnn_benchmark: Any = torch._C._get_cudnn_benchmark
+_deterministic: Any = torch._C._get_deterministic_algorithms
+_grad_enabled: Any = torch.is_grad_enabled
+_capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
+_stream: Any = getattr(torch._C, "_cuda_getCurrentStream", None)
+_device: Any = getattr(torch._C, "_cuda_getDevice", None)
