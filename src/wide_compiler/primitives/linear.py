@@ -51,16 +51,20 @@ def wide_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, strategy:
     return product(x_NMI, weight, bias).reshape(*x.shape[:-1], weight.shape[1])
 
 
+def _product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+    if bias is None:
+        return torch.bmm(a, b)
+    if torch.compiler.is_compiling():  # then the sum is fused with what follows it
+        return torch.bmm(a, b) + bias
+    return torch.baddbmm(bias, a, b)
+
+
 def _einsum(x_NMI: Tensor, w_NOI: Tensor, b_NO: Tensor | None) -> Tensor:
-    if b_NO is None:
-        return torch.bmm(x_NMI, w_NOI.mT)
-    return torch.baddbmm(b_NO.unsqueeze(1), x_NMI, w_NOI.mT)
+    return _product(x_NMI, w_NOI.mT, None if b_NO is None else b_NO.unsqueeze(1))
 
 
 def _transposed(x_NMI: Tensor, w_NOI: Tensor, b_NO: Tensor | None) -> Tensor:
-    if b_NO is None:
-        return torch.bmm(w_NOI, x_NMI.mT).mT
-    return torch.baddbmm(b_NO.unsqueeze(2), w_NOI, x_NMI.mT).mT
+    return _product(w_NOI, x_NMI.mT, None if b_NO is None else b_NO.unsqueeze(2)).mT
 
 
 def _tensor_core(x_NMI: Tensor, w_NOI: Tensor, b_NO: Tensor | None) -> Tensor:

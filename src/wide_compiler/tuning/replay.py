@@ -7,7 +7,9 @@ one has the input copied in and the results copied out, for everything else.
 """
 
 import gc
+import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -195,7 +197,9 @@ def capture(
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             torch.zeros(1, device="cuda")
         line = (str(error).splitlines() or [""])[0][:200]
-        raise CaptureRefused(f"{type(error).__name__}: {line}") from None
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        file = "/".join(Path(where.filename).parts[-2:])
+        raise CaptureRefused(f"{type(error).__name__}: {line} ({where.name} in {file})") from None
     finally:
         gc.enable()
 
