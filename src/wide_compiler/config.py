@@ -38,7 +38,7 @@ class WideConfig:
             ('sequential'), per primitive ({'WideLinear': 'sequential'}), or 'loop', one lane after another.
         chunk_lanes: run at most so many lanes at a time, to bound memory.
         tune_seconds: how long the first call with a new shape may take to measure the ways to run it (a short
-            call costs about forty calls); 0 takes the lane graph as it is.
+            call costs about a hundred calls); 0 takes the lane graph as it is.
     """
 
     compile: bool = False
