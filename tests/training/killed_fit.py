@@ -1,4 +1,4 @@
-"""A training for others to kill: `python killed_fit.py FOLDER`. Prints every step; ends with its result in a file."""
+"""A training for others to kill: it prints every step and leaves its result in a file."""
 
 import sys
 from pathlib import Path

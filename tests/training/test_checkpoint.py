@@ -39,7 +39,7 @@ def test_what_cannot_be_read(tmp_path):
         checkpoints.load(path)
     wide = make_wide(make_models())
     wide.save(tmp_path / "weights.safetensors")
-    with pytest.raises(CheckpointError, match="weights alone are read by wide.load"):
+    with pytest.raises(CheckpointError, match=r"weights alone are read by wide\.load"):
         checkpoints.load(tmp_path / "weights.safetensors")
     with pytest.raises(ValueError, match="keep"):
         Checkpoints(tmp_path, keep=0)
@@ -52,7 +52,8 @@ SAVER = """
     from wide_compiler.training import Checkpoints
     checkpoints = Checkpoints(sys.argv[1], keep=2)
     for step in itertools.count(1):
-        checkpoints.save(step, {"step": step, "parts": [torch.full((200_000,), float(step)) for _ in range(10)]})
+        parts = [torch.full((200_000,), float(step)) for _ in range(10)]
+        checkpoints.save(step, {"step": step, "parts": parts})
         if step == 3:
             print("saving", flush=True)
 """
@@ -205,7 +206,7 @@ def test_a_full_disk_in_the_middle_of_fit(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
-        with pytest.raises(SaveError, match="last good one is .*step-00000004"):
+        with pytest.raises(SaveError, match=r"last good one is .*step-00000004"):
             run(tmp_path, epochs=3, callbacks=[fill])[1]()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -21,7 +21,6 @@ from training.fits import (
     make_models,
     make_set,
     make_wide,
-    same_bits,
     train_alone,
 )
 from untouched import refused
@@ -124,7 +123,9 @@ def test_a_seed_decides_data_order_and_dropout():
     before = torch.get_rng_state()
     wide = make_wide(make_models(dropout=0.5))
     torch.set_rng_state(before)
-    history = fit(wide, adam(wide.parameters()), lane_loss, DataLoader(make_set(), 6, shuffle=True), epochs=2, seed=7)
+    history = fit(
+        wide, adam(wide.parameters()), lane_loss, DataLoader(make_set(), 6, shuffle=True), epochs=2, seed=7
+    )
     assert history.losses.equal(first["losses"])
     assert torch.get_rng_state().equal(before), "the caller's generator has moved"
     assert not dropout_run(seed=8)["losses"].equal(first["losses"])
@@ -161,7 +162,13 @@ def test_a_metric_of_its_own():
     wide = make_wide(make_models())
     worst = lambda y, target: (y - target).abs().amax((1, 2))  # noqa: E731
     history = fit(
-        wide, adam(wide.parameters()), lane_loss, loader(), epochs=2, validation=[make_set(5).tensors], metric=worst
+        wide,
+        adam(wide.parameters()),
+        lane_loss,
+        loader(),
+        epochs=2,
+        validation=[make_set(5).tensors],
+        metric=worst,
     )
     torch.testing.assert_close(history.validation[-1], evaluate(wide, worst, [make_set(5).tensors]))
     assert history.validated_at == [4, 8] and history.best.equal(history.validation.amin(0))
@@ -173,30 +180,39 @@ def scripted(values):
     return lambda y, target: torch.tensor(next(rows), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("optimizer", ["stock", "lanes"])
-def test_a_stopped_lane_stands_still_and_the_others_do_not_notice(optimizer):
-    def make(p):
-        return adam(p) if optimizer == "stock" else wide_compiler.training.Adam(p, 1e-2)
+MAKE = {
+    "stock": adam,
+    "rates by lane": lambda p: wide_compiler.training.Adam(p, [1e-2, 2e-2, 3e-2, 4e-2]),
+    "one rate": lambda p: wide_compiler.training.Adam(p, 1e-2, fused=False),
+    "momentum": lambda p: wide_compiler.training.SGD(p, 1e-2, momentum=0.9, fused=False),
+}
 
+
+@pytest.mark.parametrize("make", MAKE)
+def test_a_stopped_lane_stands_still_and_the_others_do_not_notice(make):
     scores = [[9.0] * N, [8.0, 9.5, 8.0, 8.0], [7.0, 9.5, 7.0, 7.0], [6.0] * N, [5.0] * N]
     runs = {}
     for stop in (None, EarlyStop(patience=2, restore=False)):
         wide = make_wide(make_models())
-        own, snapshots = make(wide.parameters()), []
+        snapshots = []
         history = fit(
             wide,
-            own,
+            MAKE[make](wide.parameters()),
             lane_loss,
             loader(),
             epochs=5,
             validation=[make_set(3).tensors],
             metric=scripted(scores),
             early_stop=stop,
-            callbacks=[lambda m, s=snapshots: s.append(wide.lane(1).state_dict()) if m.event == "epoch" else None],
+            callbacks=[
+                lambda m, w=wide, s=snapshots: (
+                    s.append(w.lane(1).state_dict()) if m.event == "epoch" else None
+                )
+            ],
         )
-        runs[stop is None] = wide, own, history, snapshots
-    wide, own, history, snapshots = runs[False]
-    free, free_own, free_history, _ = runs[True]
+        runs[stop is None] = wide, history, snapshots
+    wide, history, snapshots = runs[False]
+    free, free_history, _ = runs[True]
     assert list(history.stopped) == [1] and history.stopped[1].step == 12
     assert "no better than 9 of step 4" in history.stopped[1].reason
     for name, value in snapshots[2].items():  # as it was when it stopped
@@ -255,7 +271,7 @@ def test_a_lane_that_is_nan_is_named_and_touches_nobody():
 
 def test_lanes_masked_before_stay_masked():
     wide = make_wide(make_models())
-    population = Population(wide, adam(wide.parameters()))
+    population = Population(wide, wide_compiler.training.Adam(wide.parameters(), 1e-2))
     population.mask([3])
     before = wide.lane(3).state_dict()
     history = fit(wide, population, lane_loss, loader(), epochs=1)
@@ -310,7 +326,9 @@ def test_reduced_precision_learns_what_full_precision_learns(precision):
     for name in (None, precision):
         torch.manual_seed(3)
         models = [nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)) for _ in range(N)]
-        wide = wide_compiler.compile(models, torch.randn(2, 6), config=wide_compiler.WideConfig(tune_seconds=0))
+        wide = wide_compiler.compile(
+            models, torch.randn(2, 6), config=wide_compiler.WideConfig(tune_seconds=0)
+        )
         data = [(x.float(), y.float()) for x, y in loader(shuffle=False)]
         history = fit(wide, adam(wide.parameters()), lane_loss, data, epochs=10, precision=name)
         assert not history.nan_lanes
@@ -345,11 +363,16 @@ def test_bad_input():
         with refused(error, *says, of=wide):
             fit(wide, optimizer, loss, data, **{"epochs": 1, **options})
 
-    wrong(InputError, "one number per lane", "[4]", "got ()", loss=lambda y, t: (y - t).square().mean())
-    wrong(InputError, "one number per lane", "(4, 6)", loss=lambda y, t: (y - t).square().mean(2))
-    wrong(InputError, "got float", loss=lambda y, t: 1.0)
+    wrong(ValueError, "one loss per lane [4]", "got a tensor ()", loss=lambda y, t: (y - t).square().mean())
+    wrong(ValueError, "one loss per lane", "(4, 6)", loss=lambda y, t: (y - t).square().mean(2))
+    wrong(ValueError, "got float", loss=lambda y, t: 1.0)
     four = [(x[:4], y[:4]) for x, y in data[:3]]
-    wrong(InputError, "depends on the outputs of other lanes", data=four, loss=lambda y, t: (y - t).square().mean((0, 2)))
+    wrong(
+        InputError,
+        "depends on the outputs of other lanes",
+        data=four,
+        loss=lambda y, t: (y - t).square().mean((0, 2)),
+    )
     wrong(InputError, "data for 3 lanes", "has 4", data=PerLane([data] * 3))
     wrong(InputError, "(3, 6, 6)", "expected 4", data=Stacked([wide_compiler.stack([data[0]] * 3)]))
     wrong(InputError, "[1]", "(2, 3)", data=Stacked([(torch.zeros(4, 2, 6), torch.zeros(2, 3))]))
@@ -368,7 +391,11 @@ def test_bad_input():
     wrong(ValueError, "ReduceLROnPlateau", scheduler=plateau)
     other = make_wide(make_models())
     with refused(ValueError, "another wide model"):
-        fit(wide, Population(other, adam(other.parameters())), lane_loss, data, epochs=1)
+        fit(wide, Population(other), lane_loss, data, epochs=1)
+    with refused(ValueError, "none of this model's parameters"):
+        fit(wide, adam(other.parameters()), lane_loss, data, epochs=1)
+    with refused(ValueError, "expected an optimiser"):
+        fit(wide, other, lane_loss, data, epochs=1)
 
 
 def test_lanes_must_have_equally_many_batches():

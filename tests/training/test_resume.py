@@ -55,7 +55,11 @@ CASES = {
     ),
     "early stop": (
         loader,
-        lambda o: {"validation": [make_set(7, seed=5).tensors], "early_stop": EarlyStop(1), "validate_every": 3},
+        lambda o: {
+            "validation": [make_set(7, seed=5).tensors],
+            "early_stop": EarlyStop(1),
+            "validate_every": 3,
+        },
     ),
     "training loss": (loader, lambda o: {"early_stop": EarlyStop(1, min_delta=0.05)}),
     "clip": (loader, lambda o: {"clip": 0.1}),
@@ -173,9 +177,10 @@ def child(folder, environment):
 def test_kill_nine(tmp_path):
     """A process killed at random moments, several times in a row, ends with the bits of one that was not."""
     root = Path(__file__).parents[2]
+    paths = [str(root / "src"), str(root / "tests"), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
-        "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root / 'tests'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        "PYTHONPATH": os.pathsep.join(paths),
         "WIDE_COMPILER_CACHE": str(tmp_path / "tuning"),
         "OMP_NUM_THREADS": "1",
     }

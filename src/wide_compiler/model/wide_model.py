@@ -14,6 +14,7 @@ from ..errors import InputError
 from ..tuning.when import plain_world
 from ..widen import MEMBERS
 from .explain import Explanation, summarize
+from .held import HeldLanes
 from .inputs import (
     accepted_sample,
     check_accepted,
@@ -23,6 +24,7 @@ from .inputs import (
     sample_leaves,
 )
 from .lane_store import LaneStore
+from .marks import mark_parameters
 from .members import Place
 from .program import Call, LoopProgram, Program
 from .programs import Programs, training_flags
@@ -60,6 +62,7 @@ class WideModel(LaneStore):
         self.programs = Programs(self.config, kept, tuple(graph_passes))
         self.routes = Routes()
         self.seeds = LaneSeeds()
+        self.held = HeldLanes()
         self._sample = accepted_sample(models[0], *normalize_sample(sample, sample_kwargs))
         self._program(self.sample_call())
         if views:
@@ -100,6 +103,12 @@ class WideModel(LaneStore):
     # What runs.
 
     def _run(self, args: tuple, kwargs: dict, wide: bool, packed: bool = False) -> Any:
+        kept = self.held.rows(self)
+        out = self._run_all(args, kwargs, wide, packed)
+        self.held.put_back(kept)
+        return out
+
+    def _run_all(self, args: tuple, kwargs: dict, wide: bool, packed: bool) -> Any:
         if torch.compiler.is_compiling() or not plain_world():
             return self._run_plainly(*self._found(args, kwargs, wide, packed))
         key = (wide, packed, self.circumstances(), *looks(args)) if not kwargs else None
@@ -239,6 +248,36 @@ class WideModel(LaneStore):
         tensors = [*self.tensors().values(), *_tree.flatten(self._sample)[0]]
         return next((t.device for t in tensors if isinstance(t, Tensor)), torch.device("cpu"))
 
+    # Other lanes.
+
+    def hold_lanes(self, lanes: Any) -> "WideModel":
+        """From now on a forward in training mode leaves the buffers of these lanes as they are.
+
+        `lanes`: whole numbers; replaces those held before, an empty list holds none.
+        """
+        self.held.set(torch.as_tensor([self._lane_number(lane) for lane in lanes], dtype=torch.int64))
+        return self
+
+    def select_lanes(self, indices: Sequence[int]) -> "WideModel":
+        """Keep, reorder or repeat lanes, in place: lane i becomes what lane `indices[i]` was.
+
+        Parameters stay the same objects, with gradients selected alike. If the number of lanes stays, so do
+        their addresses. No graph is built anew; how to run it is measured anew for another number of lanes.
+        """
+        chosen = [self._lane_number(lane) for lane in indices]
+        if not chosen:
+            raise ValueError("select_lanes: a wide model has at least one lane, got no indices")
+        before, kinds = self.n, len(self.skeletons.variants)
+        self.select_tensors(chosen)
+        self.seeds.select(chosen)
+        self.held.set(torch.empty(0))
+        if kinds > 1 or before == 1:  # numbers by lane are part of such graphs; one lane shows too little
+            self._forget()
+        elif len(chosen) != before:
+            self.programs.measure_anew()
+            self.routes.clear()
+        return self
+
     # What it tells.
 
     def summary(self) -> str:
@@ -268,6 +307,7 @@ class WideModel(LaneStore):
             )
             self._sample = _tree.tree_map(_following(self.places), self._sample)
         self.views.relink(self.places, self.wide_states)
+        mark_parameters(self)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
@@ -284,6 +324,7 @@ class WideModel(LaneStore):
         for name, value in self.__getstate__().items():
             clone.__dict__[name] = value if name in ("config", "programs") else copy.deepcopy(value, memo)
         clone.programs.adopt(self.programs)  # pure functions: safe to share
+        mark_parameters(clone)
         return clone
 
     def __repr__(self) -> str:

@@ -56,7 +56,9 @@ class Checkpoints:
         """Write a checkpoint, then remove those beyond the last `keep`."""
         tensors, text = pack_state(state)
         path = self.path(step)
-        aside = self.folder / f"{_ASIDE}{os.getpid()}"  # whatever a writer leaves behind when killed is in here
+        aside = (
+            self.folder / f"{_ASIDE}{os.getpid()}"
+        )  # whatever a writer leaves behind when killed is in here
         try:
             self._clear_aside()
             aside.mkdir(parents=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..model import WideModel
 from .data import as_source, make_batch, split_batch
-from .lane_step import check_lane_losses
+from .losses import check_lane_losses
 from .random_state import untouched_random_state
 from .step import autocast_to
 
@@ -39,7 +39,7 @@ def evaluate(
             for raw in source:
                 batch = make_batch(raw, split, wide._device(), source.door)
                 values = metric(door(*batch.args, **batch.kwargs), *batch.targets)
-                check_lane_losses(values, wide.n, "the metric")
+                check_lane_losses(values, wide.n)
                 total += values.double() * batch.size
                 samples += batch.size
     finally:

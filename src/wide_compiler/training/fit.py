@@ -15,6 +15,7 @@ from .loop import Loop, Moment
 from .plan import Plan
 from .population import Population
 from .random_state import seeded
+from .stock_lanes import lanes_of
 
 
 def fit(
@@ -48,7 +49,7 @@ def fit(
     Args:
         wide: a wide model; it is trained in the mode (train or eval, part by part) that it is in.
         optimizer: over `wide.parameters()`: one of this room's, or of torch's; or a `Population` with one.
-        loss: `loss(output, *targets)` gives one number per lane `[N]`; see `wide_compiler.training.losses`.
+        loss: `loss(output, *targets)` gives one number per lane `[N]`, as `lane_losses` of this room do.
         data: batches `(inputs, *targets)`, read once per epoch. Any iterable, above all a DataLoader, is
             given to all lanes alike; `Stacked(batches)` has lanes on axis 0 already, `PerLane([...])` one
             source for each lane, and `folds(dataset, k, batch_size)` gives every lane a fold of its own.
@@ -83,11 +84,9 @@ def fit(
     >>> history.losses.shape, bool((history.losses[-1] < history.losses[0]).all())
     (torch.Size([10, 3]), True)
     """
-    population = optimizer if isinstance(optimizer, Population) else Population(wide, optimizer)
-    if population.wide is not wide:
-        raise ValueError("the population is of another wide model; pass population.wide")
     if isinstance(early_stop, int):
         early_stop = EarlyStop(patience=early_stop)
+    lanes = lanes_of(wide, optimizer)
     plan = Plan(
         loss=loss,
         metric=metric or loss,
@@ -111,4 +110,4 @@ def fit(
         progress=progress,
     )
     with seeded(wide, seed):
-        return Loop(population, plan).run()
+        return Loop(lanes, plan).run()

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..model.marks import lane_mark
+from ..model.marks import has_lanes
 
 INITIAL, GROWTH, BACKOFF, INTERVAL = 2.0**16, 2.0, 0.5, 2000
 
@@ -20,7 +20,7 @@ class LaneScaler:
 
     def __init__(self, n: int, parameters: Iterable[Tensor], interval: int = INTERVAL):
         self.parameters = [p for p in parameters if p.requires_grad]
-        self.together = not all(_stacked(p) for p in self.parameters)
+        self.together = not all(has_lanes(p) for p in self.parameters)
         device = self.parameters[0].device
         self.scale = torch.full((n,), INITIAL, device=device)
         self.good_steps = torch.zeros(n, dtype=torch.int64, device=device)
@@ -32,7 +32,7 @@ class LaneScaler:
         for p in self.parameters:
             if p.grad is None:
                 continue
-            if _stacked(p):
+            if has_lanes(p):
                 p.grad.div_(self.scale.to(p.grad.dtype).view(-1, *[1] * (p.dim() - 1)))
                 overflowed |= ~p.grad.isfinite().flatten(1).all(1) if p.dim() > 1 else ~p.grad.isfinite()
             else:
@@ -54,8 +54,3 @@ class LaneScaler:
     def load(self, state: dict[str, Any]) -> None:
         self.scale = state["scale"].to(self.scale.device)
         self.good_steps = state["good_steps"].to(self.scale.device)
-
-
-def _stacked(parameter: Tensor) -> bool:
-    mark = lane_mark(parameter)
-    return mark is not None and mark.stacked

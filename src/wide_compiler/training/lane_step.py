@@ -10,9 +10,10 @@ from .. import _tree
 from ..errors import InputError
 from .data import Batch
 from .lane_scaler import LaneScaler
-from .population import Population
+from .losses import check_lane_losses
 from .random_state import random_state, set_random_state
 from .step import TrainStep
+from .stock_lanes import Lanes
 
 PRECISIONS = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -26,7 +27,7 @@ class LaneStep:
 
     def __init__(
         self,
-        population: Population,
+        lanes: Lanes,
         loss: Callable[..., Tensor],
         door: str,
         clip: float | None = None,
@@ -37,7 +38,7 @@ class LaneStep:
             raise ValueError(f"unknown precision {precision!r}; choose one of {choices}")
         if clip is not None and not clip > 0:
             raise ValueError(f"clip must be a positive norm, got {clip!r}")
-        self.population, self.wide, self.optimizer = population, population.wide, population.optimizer
+        self.lanes, self.wide, self.optimizer = lanes, lanes.wide, lanes.optimizer
         self.recorded = TrainStep(self.wide, self.optimizer, loss, door, clip, PRECISIONS[precision])
         self.scaler = LaneScaler(self.wide.n, self.wide.parameters()) if precision == "fp16" else None
         self.checked = False
@@ -58,7 +59,7 @@ class LaneStep:
         random = random_state(self.wide)
         try:
             losses = self._plainly(batches)
-        except InputError:
+        except ValueError:
             for buffer, before in buffers:
                 buffer.copy_(before)
             set_random_state(self.wide, random)
@@ -88,25 +89,14 @@ class LaneStep:
 
     def _scaled_step(self, scaler: LaneScaler) -> None:
         overflowed = scaler.unscale_()
-        skipped = (overflowed & self.population.active.to(overflowed.device)).nonzero().flatten().tolist()
+        skipped = (overflowed & self.lanes.active.to(overflowed.device)).nonzero().flatten().tolist()
         self.recorded.clip_gradients()
-        self.population.mask(skipped)
+        self.lanes.mask(skipped)
         try:
             self.optimizer.step()
         finally:
-            self.population.unmask(skipped)
+            self.lanes.unmask(skipped)
         scaler.update(overflowed)
-
-
-def check_lane_losses(losses: Any, n: int, what: str = "the loss") -> None:
-    """One number per lane, not their sum or mean: else lanes could not be told apart."""
-    if isinstance(losses, Tensor) and losses.shape == (n,) and losses.is_floating_point():
-        return
-    got = f"{tuple(losses.shape)} {losses.dtype}" if isinstance(losses, Tensor) else type(losses).__name__
-    raise InputError(
-        f"{what} must give one number per lane, a floating tensor [{n}], got {got}; reduce over all "
-        f"dimensions but the first, or take one of wide_compiler.training.losses"
-    )
 
 
 def check_lanes_apart(output: Any, losses: Tensor) -> None:

@@ -16,10 +16,10 @@ from .evaluate import evaluate
 from .history import History, Stop
 from .lane_step import PRECISIONS, LaneStep
 from .plan import Plan
-from .population import Population
 from .progress import LossLine
 from .random_state import random_state, set_random_state
 from .run_state import generator_states, lane_tensors, restore_run, run_state, set_generator_states
+from .stock_lanes import Lanes
 
 # Reading losses makes a GPU wait: there a lane that has become nan is noticed after at most so many steps.
 CUDA_POLL = 20
@@ -34,7 +34,7 @@ class Moment:
         step, epoch: how many are completed.
         losses: `[N]`, of the last step.
         validation: `[N]`, the latest; None before the first.
-        population: the model, the optimiser and which lanes are active.
+        lanes: the model, the optimiser, which lanes are active; a `Population` if the optimiser knows lanes.
         history: so far; its losses are filled in at the end.
     """
 
@@ -43,7 +43,7 @@ class Moment:
     epoch: int
     losses: Tensor
     validation: Tensor | None
-    population: Population
+    lanes: Lanes
     history: History
     loop: "Loop"
 
@@ -55,10 +55,10 @@ class Moment:
 class Loop:
     """One training: where it is, and how it goes on."""
 
-    def __init__(self, population: Population, plan: Plan):
-        self.population, self.plan = population, plan
-        self.wide, self.optimizer = population.wide, population.optimizer
-        self.take_step = LaneStep(population, plan.loss, plan.data.door, plan.clip, plan.precision)
+    def __init__(self, lanes: Lanes, plan: Plan):
+        self.lanes, self.plan = lanes, plan
+        self.wide, self.optimizer = lanes.wide, lanes.optimizer
+        self.take_step = LaneStep(lanes, plan.loss, plan.data.door, plan.clip, plan.precision)
         self.history = History(self.wide.n)
         self.best = Best(self.wide.n, plan.early_stop)
         self.checkpoints = None if plan.checkpoint is None else Checkpoints(plan.checkpoint, plan.keep)
@@ -76,7 +76,7 @@ class Loop:
     # From beginning to end.
 
     def run(self) -> History:
-        for lane in (~self.population.active).nonzero().flatten().tolist():
+        for lane in (~self.lanes.active).nonzero().flatten().tolist():
             self.history.stopped[lane] = Stop(0, "it was masked from the beginning")
         self._resume()
         with LossLine(self.plan.total_steps(), self.plan.progress) as self.line:
@@ -94,7 +94,7 @@ class Loop:
         return self.history
 
     def _why_ended(self) -> str:
-        if not bool(self.population.active.any()):
+        if not bool(self.lanes.active.any()):
             return "no lane is left"
         if self.plan.steps is not None and self.step >= self.plan.steps:
             return f"all {self.plan.steps} steps are done"
@@ -145,7 +145,7 @@ class Loop:
             self.plan.scheduler.step()
         if self.step % self.poll_every == 0:
             self._poll()
-        self.line.step(self.step, losses, self.population.active)
+        self.line.step(self.step, losses, self.lanes.active)
         self._call("step")
         if self.plan.validate_every and self.step % self.plan.validate_every == 0:
             self._judge(self._validate())
@@ -180,12 +180,12 @@ class Loop:
         past = self.history.validation
         self.history.validation = torch.cat([past.view(-1, self.wide.n), values.unsqueeze(0)])
         self.history.validated_at.append(self.step)
-        self.line.validated(values, self.population.active)
+        self.line.validated(values, self.lanes.active)
         self._call("validation")
         return values
 
     def _judge(self, values: Tensor) -> None:
-        tired = self.best.update(values, self.step, self.population.active, lane_tensors(self.wide))
+        tired = self.best.update(values, self.step, self.lanes.active, lane_tensors(self.wide))
         for lane in tired:
             best, step = float(self.best.value[lane]), int(self.best.step[lane])
             self.stop_lanes(
@@ -193,7 +193,7 @@ class Loop:
             )
 
     def stop_lanes(self, lanes: Sequence[int], reason: str, step: int | None = None) -> None:
-        self.population.mask(list(lanes))
+        self.lanes.mask(list(lanes))
         for lane in lanes:
             self.history.stopped.setdefault(lane, Stop(self.step if step is None else step, reason))
 
@@ -202,7 +202,7 @@ class Loop:
         new = self.rows[self.polled :]
         if not new:
             return
-        bad = ~torch.stack(new).isfinite().cpu() & self.population.active.cpu()
+        bad = ~torch.stack(new).isfinite().cpu() & self.lanes.active.cpu()
         for lane in bad.any(0).nonzero().flatten().tolist():
             row = int(bad[:, lane].long().argmax())
             value = float(new[row][lane])
@@ -213,9 +213,7 @@ class Loop:
         if not self.plan.callbacks:
             return
         losses = self.rows[-1] if self.rows else self.history.losses[-1]
-        moment = Moment(
-            event, self.step, self.epoch, losses, self.validation, self.population, self.history, self
-        )
+        moment = Moment(event, self.step, self.epoch, losses, self.validation, self.lanes, self.history, self)
         for callback in self.plan.callbacks:
             callback(moment)
 

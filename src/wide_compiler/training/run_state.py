@@ -8,7 +8,6 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 from ..model import WideModel
-from ..model.marks import lane_mark
 from .data import Shared
 from .history import History
 
@@ -22,7 +21,7 @@ def run_state(loop: Any) -> dict[str, Any]:
         "scheduler": None if plan.scheduler is None else plan.scheduler.state_dict(),
         "scaler": None if scaler is None else scaler.state(),
         "accumulate": plan.accumulate,
-        "active": loop.population.active,
+        "active": loop.lanes.active,
         "best": loop.best.state(),
         "history": loop.history.state(),
         "step": loop.step,
@@ -56,8 +55,8 @@ def restore_run(loop: Any, state: Mapping[str, Any], where: str) -> None:
     load_model(loop.wide, state["model"])
     loop.optimizer.load_state_dict(_on_their_devices(loop.optimizer, state["optimizer"]["state"]))
     active = state["active"]
-    loop.population.unmask(active.nonzero().flatten().tolist())
-    loop.population.mask((~active).nonzero().flatten().tolist())
+    loop.lanes.unmask(active.nonzero().flatten().tolist())
+    loop.lanes.mask((~active).nonzero().flatten().tolist())
     if plan.scheduler is not None:
         plan.scheduler.load_state_dict(state["scheduler"])
     if scaler is not None:
@@ -83,12 +82,8 @@ def model_tensors(wide: WideModel) -> dict[str, Tensor]:
 
 def lane_tensors(wide: WideModel) -> dict[str, Tensor]:
     """Those of them that have a lane axis."""
-    found = {}
-    for path, tensor in model_tensors(wide).items():
-        mark = lane_mark(tensor)
-        if mark.stacked if mark is not None else path in wide.wide_states:
-            found[path] = tensor
-    return found
+    stacked = {id(tensor) for tensor in wide.stacked_tensors()}
+    return {path: tensor for path, tensor in model_tensors(wide).items() if id(tensor) in stacked}
 
 
 def check_model(wide: WideModel, saved: Mapping[str, Tensor], lanes: int, where: str) -> None:

@@ -83,6 +83,8 @@ def _looks(args: tuple, targets: tuple) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
     if isinstance(value, Tensor):  # on the GPU the recording reads it anew; on the CPU its number is held
         return (id(value), value.data_ptr()) if value.is_cuda else value.tolist()
     return value
