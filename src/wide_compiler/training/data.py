@@ -44,6 +44,9 @@ class Shared:
     def check(self, n: int) -> None:
         """Before training: does it fit a model of n lanes?"""
 
+    def check_batch(self, batch: Any) -> None:
+        """Does one batch fit?"""
+
     def begin_epoch(self, epoch: int) -> None:
         """Tell samplers that want to know it (a DistributedSampler) which epoch begins."""
         for sampler in [sampler for loader in self.iterables() for sampler in _samplers(loader)]:
@@ -76,13 +79,16 @@ class Stacked(Shared):
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self.batches:
-            for path, leaf in zip(_tree.leaf_paths(batch), _tree.flatten(batch)[0], strict=True):
-                if self.n and isinstance(leaf, Tensor) and leaf.shape[:1] != (self.n,):
-                    raise InputError(
-                        f"a stacked batch has {tuple(leaf.shape)} at {path or 'its top'}, expected {self.n} "
-                        f"lanes on axis 0; for the same batches in all lanes pass the data as it is"
-                    )
+            self.check_batch(batch)
             yield batch
+
+    def check_batch(self, batch: Any) -> None:
+        for path, leaf in zip(_tree.leaf_paths(batch), _tree.flatten(batch)[0], strict=True):
+            if self.n and isinstance(leaf, Tensor) and leaf.shape[:1] != (self.n,):
+                raise InputError(
+                    f"a stacked batch has {tuple(leaf.shape)} at {path or 'its top'}, expected {self.n} "
+                    f"lanes on axis 0; for the same batches in all lanes pass the data as it is"
+                )
 
 
 class PerLane(Shared):
