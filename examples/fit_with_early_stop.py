@@ -1,4 +1,4 @@
-"""Thirty-two networks, each with a learning rate and a weight decay of its own, each stopping when it overfits.
+"""Thirty-two networks, each with its own learning rate and weight decay, each stopping when it overfits.
 
 python examples/fit_with_early_stop.py            writes fit_with_early_stop.png
 """

@@ -62,9 +62,8 @@ search = optimize(
     epochs=epochs,
 )
 states = [trial.state.name for trial in study.trials]
-print(
-    f"{trials} trials, {lanes} at a time: {states.count('COMPLETE')} complete, {states.count('PRUNED')} pruned"
-)
+complete, pruned = states.count("COMPLETE"), states.count("PRUNED")
+print(f"{trials} trials, {lanes} at a time: {complete} complete, {pruned} pruned")
 used = sum(len(trial.intermediate_values) for trial in study.trials)
 print(f"{used} epochs of trials in {search.epochs} epochs of lanes; {search.refilled} lanes refilled")
 settings = ", ".join(f"{name} {value:.3g}" for name, value in study.best_params.items())

@@ -69,21 +69,24 @@ def saver(tmp_path):
 def test_a_kill_while_saving_leaves_whole_checkpoints(tmp_path, saver):
     chance = random.Random(3)
     folder = tmp_path / "checkpoints"
-    left_behind = 0
+    checkpoints = Checkpoints(folder)
     for _ in range(3):
         child = subprocess.Popen([sys.executable, saver, folder], stdout=subprocess.PIPE, text=True)
         assert child.stdout.readline() == "saving\n"
-        time.sleep(chance.uniform(0.0, 0.05))  # 8 MB take about as long: it dies somewhere in the middle
+        while True:  # until it is caught in the middle of a file
+            time.sleep(chance.uniform(0.0, 0.01))
+            child.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+            if list(folder.glob(".writing-*/*")):
+                break
+            child.send_signal(signal.SIGCONT)
         child.send_signal(signal.SIGKILL)
-        child.wait()
-        checkpoints = Checkpoints(folder)
-        left_behind += len(list(folder.glob(".*")))
-        assert checkpoints.steps()
+        assert child.wait() == -signal.SIGKILL
+        assert list(folder.glob(".writing-*/*")) and checkpoints.steps()
         for step in checkpoints.steps():
             state = checkpoints.load(checkpoints.path(step))
             assert state["step"] == step
             assert all(part.eq(step).all() for part in state["parts"])
-    assert left_behind, "none of the kills has hit a save"
     checkpoints.save(10**6, {"x": torch.zeros(1)})
     assert not list(folder.glob(".*")), "what was left behind stays"
 

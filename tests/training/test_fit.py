@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 import wide_compiler
 from training.fits import (
+    PLAIN,
     N,
     adam,
     check_lanes,
@@ -25,7 +26,16 @@ from training.fits import (
 )
 from untouched import refused
 from wide_compiler import InputError
-from wide_compiler.training import EarlyStop, PerLane, Population, Stacked, evaluate, fit, folds
+from wide_compiler.training import (
+    EarlyStop,
+    LaneSchedulers,
+    PerLane,
+    Population,
+    Stacked,
+    evaluate,
+    fit,
+    folds,
+)
 from wide_compiler.training.progress import LossLine
 
 LINEAR = torch.optim.lr_scheduler.LinearLR
@@ -183,9 +193,28 @@ def scripted(values):
 MAKE = {
     "stock": adam,
     "rates by lane": lambda p: wide_compiler.training.Adam(p, [1e-2, 2e-2, 3e-2, 4e-2]),
-    "one rate": lambda p: wide_compiler.training.Adam(p, 1e-2, fused=False),
-    "momentum": lambda p: wide_compiler.training.SGD(p, 1e-2, momentum=0.9, fused=False),
+    "one rate": lambda p: wide_compiler.training.Adam(p, 1e-2),
+    "momentum": lambda p: wide_compiler.training.SGD(p, 1e-2, momentum=0.9),
+    "lion": lambda p: wide_compiler.training.Lion(p, 1e-3),
 }
+
+
+def test_a_schedule_that_follows_each_lanes_validation():
+    wide = make_wide(make_models())
+    optimizer = wide_compiler.training.Adam(wide.parameters(), 0.1)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
+    fit(
+        wide,
+        optimizer,
+        lane_loss,
+        loader(),
+        epochs=3,
+        validation=[make_set(3).tensors],
+        metric=scripted([[9.0] * N, [8.0, 9.5, 8.0, 9.5], [7.0, 9.5, 9.0, 8.0]]),
+        scheduler=LaneSchedulers(optimizer, lambda own, lane: plateau(own, factor=0.5, patience=0)),
+        schedule="validation",
+    )
+    torch.testing.assert_close(optimizer.lane_values("lr"), torch.tensor([0.1, 0.025, 0.05, 0.05]).double())
 
 
 @pytest.mark.parametrize("make", MAKE)
@@ -214,7 +243,7 @@ def test_a_stopped_lane_stands_still_and_the_others_do_not_notice(make):
     wide, history, snapshots = runs[False]
     free, free_history, _ = runs[True]
     assert list(history.stopped) == [1] and history.stopped[1].step == 12
-    assert "no better than 9 of step 4" in history.stopped[1].reason
+    assert "no better than 9 of step 4, 2 times" in history.stopped[1].reason
     for name, value in snapshots[2].items():  # as it was when it stopped
         assert value.equal(wide.lane(1).state_dict()[name]), name
     others = [0, 2, 3]
@@ -252,14 +281,16 @@ def test_early_stop_by_the_training_loss_ends_when_no_lane_is_left():
     assert history.epochs < 10
 
 
-def test_a_lane_that_is_nan_is_named_and_touches_nobody():
+@pytest.mark.parametrize("make", MAKE)
+def test_a_lane_that_is_nan_is_named_and_touches_nobody(make):
     runs = []
     for poisoned in (False, True):
         models = make_models()
         if poisoned:
             models[2].down.weight.data.fill_(1e200)
         wide = make_wide(models)
-        runs.append((wide, fit(wide, adam(wide.parameters()), lane_loss, loader(), epochs=2, clip=1.0)))
+        optimizer = MAKE[make](wide.parameters())
+        runs.append((wide, fit(wide, optimizer, lane_loss, loader(), epochs=2, clip=1.0)))
     (free, free_history), (wide, history) = runs
     assert history.nan_lanes == [2] and list(history.stopped) == [2]
     assert "its loss is" in history.stopped[2].reason and history.stopped[2].step == 1
@@ -278,6 +309,15 @@ def test_lanes_masked_before_stay_masked():
     assert "masked" in history.stopped[3].reason
     for name, value in before.items():
         assert value.equal(wide.lane(3).state_dict()[name]), name
+
+
+def test_no_lane_can_stop_where_all_train_one_parameter():
+    trunk = nn.Linear(6, 6).double()
+    models = [nn.Sequential(trunk, nn.Linear(6, 3).double()) for _ in range(3)]
+    wide = wide_compiler.compile(models, torch.randn(2, 6).double(), config=PLAIN)
+    with pytest.raises(ValueError, match=r"0\.weight is one parameter for all lanes") as caught:
+        fit(wide, torch.optim.SGD(wide.parameters(), 0.0), lane_loss, loader(), epochs=9, early_stop=1)
+    assert "were to stop: its validation was no better" in caught.value.__notes__[0]
 
 
 # Callbacks, progress, precision.
@@ -388,7 +428,7 @@ def test_bad_input():
     wrong(ValueError, "folder of the checkpoints", resume=True)
     wrong(ValueError, "validation=", validate_every=2)
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-    wrong(ValueError, "ReduceLROnPlateau", scheduler=plateau)
+    wrong(ValueError, "ReduceLROnPlateau", "LaneSchedulers", scheduler=plateau)
     other = make_wide(make_models())
     with refused(ValueError, "another wide model"):
         fit(wide, Population(other), lane_loss, data, epochs=1)

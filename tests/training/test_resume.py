@@ -13,7 +13,13 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import wide_compiler
 from training.fits import N, adam, everything, lane_loss, loader, make_models, make_set, make_wide, same_bits
-from wide_compiler.training import EarlyStop, PerLane, fit, folds
+from wide_compiler.training import EarlyStop, LaneSchedulers, PerLane, fit, folds
+
+Plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
+
+
+def lane_adam(parameters):
+    return wide_compiler.training.Adam(parameters, 1e-2)
 
 
 class Noisy(torch.utils.data.Dataset):
@@ -62,6 +68,15 @@ CASES = {
         },
     ),
     "training loss": (loader, lambda o: {"early_stop": EarlyStop(1, min_delta=0.05)}),
+    "plateau by lane": (
+        loader,
+        lambda o: {
+            "scheduler": LaneSchedulers(o, lambda own, lane: Plateau(own, factor=0.5, patience=lane)),
+            "schedule": "validation",
+            "validation": [make_set(7, seed=5).tensors],
+            "validate_every": 1,
+        },
+    ),
     "clip": (loader, lambda o: {"clip": 0.1}),
 }
 
@@ -107,9 +122,10 @@ def interrupted(folder, case, at, **options):
 
 @pytest.mark.parametrize("case", CASES)
 def test_resumed_is_uninterrupted(tmp_path, case):
-    straight = train(tmp_path / "straight", case)
+    make = lane_adam if case == "plateau by lane" else adam
+    straight = train(tmp_path / "straight", case, make=make)
     at = (3, 4) if case == "accumulate" else (3, 7)
-    assert same_bits(interrupted(tmp_path / "killed", case, at), straight) == []
+    assert same_bits(interrupted(tmp_path / "killed", case, at, make=make), straight) == []
     assert len(straight["losses"]) > at[-1]
 
 

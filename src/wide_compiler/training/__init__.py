@@ -11,10 +11,12 @@ from .evaluate import evaluate
 from .fit import fit
 from .folds import folds
 from .history import History, Stop
+from .lift import lift
 from .lion import Lion
-from .loop import Moment
+from .moment import Moment
 from .population import Population
 from .rmsprop import RMSprop
+from .schedules import LaneLambdaLR, LaneSchedulers
 from .sgd import SGD
 from .step import TrainStep
 
@@ -26,6 +28,8 @@ __all__ = [
     "Checkpoints",
     "EarlyStop",
     "History",
+    "LaneLambdaLR",
+    "LaneSchedulers",
     "Lion",
     "Moment",
     "PerLane",
@@ -41,4 +45,5 @@ __all__ = [
     "fit",
     "folds",
     "lane_losses",
+    "lift",
 ]

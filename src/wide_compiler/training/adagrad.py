@@ -65,3 +65,20 @@ class Adagrad(LaneOptimizer):
         if used(group["lr_decay"]):
             rate = rate / (1 + (step.double() - 1) * numbers["lr_decay"])
         add_divided_(params, grads, roots, -rate)
+
+    def has_fused(self, device: str, group: dict[str, Any]) -> bool:
+        return device == "cpu"
+
+    def update_fused(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
+        assert bucket.step is not None
+        torch._fused_adagrad_(
+            bucket.params,
+            bucket.grads,
+            bucket.state["sum"],
+            [bucket.step] * len(bucket.params),
+            lr=numbers["lr"],
+            lr_decay=numbers["lr_decay"],
+            weight_decay=numbers["weight_decay"],
+            eps=numbers["eps"],
+            maximize=group["maximize"],
+        )

@@ -11,13 +11,17 @@ from .bucket import (
     Tensors,
     add_divided_,
     add_scaled,
+    add_scaled_,
     average_,
     average_squares_,
     scale_,
     spread,
 )
 from .lane_numbers import LaneNumber, Limits
-from .optimizer import LaneOptimizer, single, used
+from .optimizer import FUSED_ON, LaneOptimizer, by_lane, single, used
+
+# Elements of a lane's tensor, on average, from which a kernel for it alone is worth its call.
+LARGE = 2000
 
 
 class Adam(LaneOptimizer):
@@ -71,36 +75,79 @@ class Adam(LaneOptimizer):
         return dict.fromkeys(names, 0.0)
 
     def update(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
-        params, state, step = bucket.params, bucket.state, bucket.step
-        grads: Tensors = bucket.grads
-        assert step is not None
-        lr, beta1, beta2 = numbers["lr"], numbers["beta1"], numbers["beta2"]
+        params, lr, decay = bucket.params, numbers["lr"], numbers["weight_decay"]
         if used(group["weight_decay"]):
             if self.decoupled:
-                scale_(params, 1 - lr * numbers["weight_decay"])
+                scale_(params, 1 - lr * decay)
             else:
-                grads = add_scaled(grads, params, numbers["weight_decay"])
-        average_(state["exp_avg"], grads, beta1)
-        average_squares_(state["exp_avg_sq"], grads, beta2)
-        squares: Tensors = state["exp_avg_sq"]
+                bucket.grads = list(add_scaled(bucket.grads, params, decay))
+        direction = self._fused_direction(bucket, numbers, group)
+        if direction is not None:
+            add_scaled_(params, direction, lr)
+        elif not self._lane_by_lane(bucket, numbers, group):
+            self._by_operations(bucket, numbers, group)
+
+    def _fused_direction(
+        self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]
+    ) -> Tensors | None:
+        """The step of a learning rate of 1, by torch's fused kernel; None where lanes differ in more."""
+        assert bucket.step is not None
+        differs = bucket.step.dim() or any(by_lane(numbers[name]) for name in ("beta1", "beta2", "eps"))
+        if differs or group["fused"] is False or not self._fits_kernel(bucket, group):
+            return None
+        still = [torch.empty_like(p) for p in bucket.params]
+        torch._foreach_zero_(still)
+        moved = Bucket(still, bucket.grads, bucket.state, bucket.step, bucket.stacked)
+        self._kernel(moved, {**numbers, "lr": 1.0, "weight_decay": 0.0}, group, maximize=False)
+        return still
+
+    def _lane_by_lane(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> bool:
+        """The fused kernel for each lane in turn: on a CPU, and where lanes are large, this is faster."""
+        large = bucket.stacked and bucket.elements() >= LARGE * bucket.params[0].shape[0] * len(bucket.params)
+        on_cpu = bucket.params[0].device.type == "cpu"
+        if not large or not on_cpu or group["fused"] is False:
+            return False
+        if not self._fits_kernel(bucket, group) or not bucket.lanes_in_one_piece():
+            return False
+        lanes = bucket.lane_by_lane()
+        values = {name: _listed(value, len(lanes)) for name, value in numbers.items()}
+        for i, lane in enumerate(lanes):
+            own = {name: value[i] for name, value in values.items()}
+            self._kernel(lane, {**own, "weight_decay": 0.0}, group, maximize=False)
+        return True
+
+    def _by_operations(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
+        params, grads, state, step = bucket.params, bucket.grads, bucket.state, bucket.step
+        assert step is not None
+        average_(state["exp_avg"], grads, numbers["beta1"])
+        average_squares_(state["exp_avg_sq"], grads, numbers["beta2"])
+        squares = state["exp_avg_sq"]
         if group["amsgrad"]:
             torch._foreach_maximum_(state["max_exp_avg_sq"], squares)
             squares = state["max_exp_avg_sq"]
         roots = torch._foreach_sqrt(squares)
-        scale_(roots, correction(beta2, step).rsqrt())
+        scale_(roots, correction(numbers["beta2"], step).rsqrt())
         torch._foreach_add_(roots, spread(numbers["eps"], roots))
-        add_divided_(params, state["exp_avg"], roots, -lr / correction(beta1, step))
+        add_divided_(params, state["exp_avg"], roots, -numbers["lr"] / correction(numbers["beta1"], step))
 
-    def update_fused(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> bool:
+    def has_fused(self, device: str, group: dict[str, Any]) -> bool:
+        return device in FUSED_ON
+
+    def update_fused(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
+        self._kernel(bucket, numbers, group, group["maximize"])
+
+    def _fits_kernel(self, bucket: Bucket, group: dict[str, Any]) -> bool:
+        return self.has_fused(bucket.params[0].device.type, group) and bucket.alike()
+
+    def _kernel(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any], maximize: bool) -> None:
         assert bucket.step is not None
         kernel = torch._fused_adamw_ if self.decoupled else torch._fused_adam_
-        state = bucket.state
         kernel(
             bucket.params,
             bucket.grads,
-            state["exp_avg"],
-            state["exp_avg_sq"],
-            state.get("max_exp_avg_sq", []),
+            bucket.state["exp_avg"],
+            bucket.state["exp_avg_sq"],
+            bucket.state.get("max_exp_avg_sq", []),
             [bucket.step] * len(bucket.params),
             lr=single(numbers["lr"]),
             beta1=numbers["beta1"],
@@ -108,9 +155,8 @@ class Adam(LaneOptimizer):
             weight_decay=numbers["weight_decay"],
             eps=numbers["eps"],
             amsgrad=group["amsgrad"],
-            maximize=group["maximize"],
+            maximize=maximize,
         )
-        return True
 
 
 class AdamW(Adam):
@@ -129,6 +175,10 @@ class AdamW(Adam):
         **options: Any,
     ):
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
+
+
+def _listed(value: LaneNumber, n: int) -> list[float]:
+    return value.expand(n).tolist() if isinstance(value, Tensor) else [value] * n
 
 
 def correction(beta: LaneNumber, step: Tensor) -> Tensor:

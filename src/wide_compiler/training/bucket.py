@@ -37,6 +37,24 @@ class Bucket:
         layouts = [p.stride() for p in self.params]
         return all([t.stride() for t in tensors] == layouts for tensors in (self.grads, *self.state.values()))
 
+    def lane_by_lane(self) -> list["Bucket"]:
+        """Every lane by itself, as views; for memory in which a lane is one piece."""
+        n = len(self.params[0])
+        steps = [None] * n if self.step is None else self.step.expand(n).unbind(0)
+        state = {name: _lanes(tensors) for name, tensors in self.state.items()}
+        return [
+            Bucket(params, grads, {name: lanes[lane] for name, lanes in state.items()}, step, False)
+            for lane, (params, grads, step) in enumerate(
+                zip(_lanes(self.params), _lanes(self.grads), steps, strict=True)
+            )
+        ]
+
+    def elements(self) -> int:
+        return sum(p.numel() for p in self.params)
+
+    def lanes_in_one_piece(self) -> bool:
+        return all(p.stride(0) * len(p) == p.numel() for p in self.params)
+
     def real(self) -> "Bucket":
         """Complex numbers as pairs of real ones, which is how optimisers treat them."""
         if not self.params[0].is_complex():
@@ -59,6 +77,10 @@ class Bucket:
         state = {name: [function(t) for t in tensors] for name, tensors in self.state.items()}
         params, grads = [function(t) for t in self.params], [function(t) for t in self.grads]
         return Bucket(params, grads, state, self.step, self.stacked)
+
+
+def _lanes(tensors: list[Tensor]) -> list[list[Tensor]]:
+    return [list(lane) for lane in zip(*[t.unbind(0) for t in tensors], strict=True)]
 
 
 def spread(factor: LaneNumber, tensors: Sequence[Tensor]) -> Factor:

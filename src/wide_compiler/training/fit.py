@@ -11,11 +11,12 @@ from ..model import WideModel
 from .data import as_source, split_batch
 from .early_stop import EarlyStop
 from .history import History
-from .loop import Loop, Moment
+from .loop import Loop
+from .moment import Moment
 from .plan import Plan
 from .population import Population
 from .random_state import seeded
-from .stock_lanes import lanes_of
+from .stopped_lanes import lanes_of
 
 
 def fit(
@@ -31,7 +32,7 @@ def fit(
     validate_every: int | None = None,
     early_stop: EarlyStop | int | None = None,
     scheduler: Any = None,
-    schedule: Literal["step", "epoch"] = "step",
+    schedule: Literal["step", "epoch", "validation"] = "step",
     clip: float | None = None,
     accumulate: int = 1,
     precision: Literal["bf16", "fp16"] | None = None,
@@ -48,7 +49,8 @@ def fit(
 
     Args:
         wide: a wide model; it is trained in the mode (train or eval, part by part) that it is in.
-        optimizer: over `wide.parameters()`: one of this room's, or of torch's; or a `Population` with one.
+        optimizer: over `wide.parameters()`: one of this room's, or of torch's; or a `Population`, for
+            callbacks that copy or refill lanes.
         loss: `loss(output, *targets)` gives one number per lane `[N]`, as `lane_losses` of this room do.
         data: batches `(inputs, *targets)`, read once per epoch. Any iterable, above all a DataLoader, is
             given to all lanes alike; `Stacked(batches)` has lanes on axis 0 already, `PerLane([...])` one
@@ -58,8 +60,8 @@ def fit(
         metric: what is validated, like `loss`, lower is better; by default the loss.
         validate_every: steps between validations; by default one after each epoch.
         early_stop: when a lane stops; a number is the patience.
-        scheduler: one of torch's learning rate schedulers over the optimiser.
-        schedule: whether it moves after each 'step' or each 'epoch'.
+        scheduler: one of torch's learning rate schedulers over the optimiser, or one by lane of this room.
+        schedule: when it moves: after each 'step', 'epoch' or 'validation' (and is given that, `[N]`).
         clip: the largest norm that the gradients of one lane may have.
         accumulate: so many batches make one step.
         precision: 'bf16' or 'fp16' runs forward and loss under autocast; 'fp16' with a loss scale per lane.

@@ -104,7 +104,7 @@ class LaneStates:
         count = 0
         for index, group in enumerate(self.param_groups):
             of_lane = {key: value for key, value in group.items() if key not in _HOW}
-            of_lane |= self._lane_numbers(index, lane)
+            of_lane |= self.lane_numbers(index, lane)
             if "initial_lr" in group:
                 ratio = 1.0 if group[RATIO] is None else float(group[RATIO][lane])
                 of_lane["initial_lr"] = float(group["initial_lr"]) * ratio
@@ -132,7 +132,8 @@ class LaneStates:
             found[name] = own.cpu().clone() if name == "step" else own.clone()
         return found
 
-    def _lane_numbers(self, group: int, lane: int) -> dict[str, Any]:
+    def lane_numbers(self, group: int, lane: int) -> dict[str, Any]:
+        """One lane's hyper-parameters in a group, under the names that a stock optimiser has for them."""
         values = self.lane_values  # type: ignore[attr-defined]
         found: dict[str, Any] = {name: float(values(name, group)[lane]) for name in self.limits}
         if "beta1" in found:
@@ -148,7 +149,7 @@ class LaneStates:
         if sizes != expected:
             raise ValueError(f"lane {lane}: this state has groups of {sizes} parameters, expected {expected}")
         homes = list(self._incoming(lane, state_dict))
-        self._load_lane_numbers(lane, groups)
+        self._load_numbers(lane, groups)
         self.reset_lanes([lane])
         for p, group, _ in homes:
             if not self.state[p]:
@@ -177,14 +178,14 @@ class LaneStates:
                         )
                 yield p, group, self.own_state(dict(state))
 
-    def _load_lane_numbers(self, lane: int, groups: list[dict[str, Any]]) -> None:
+    def _load_numbers(self, lane: int, groups: list[dict[str, Any]]) -> None:
         for index, (saved, group) in enumerate(zip(groups, self.param_groups, strict=True)):
             for name, value in group.items():
                 if isinstance(value, bool) and name not in _HOW and saved.get(name, value) != value:
                     raise ValueError(
                         f"lane {lane}: this state is of {name}={saved[name]}, the lanes here are of {value}"
                     )
-            for name, now in self._flat(self._lane_numbers(index, lane)).items():
+            for name, now in self._flat(self.lane_numbers(index, lane)).items():
                 given = self._flat(saved).get(name, now)
                 if float(given) != now:
                     self.set_lane_values(name, float(given), [lane], index)  # type: ignore[attr-defined]
@@ -225,8 +226,8 @@ class LaneStates:
                     raise ValueError(f"this state is of {len(number)} lanes, the parameters have {self.n}")
             for index, p in zip(saved["params"], group["params"], strict=False):
                 for name, tensor in state_dict["state"].get(index, {}).items():
-                    right = (p.shape, torch.Size([]), torch.Size([self.n])) if name == "step" else (p.shape,)
-                    if isinstance(tensor, Tensor) and tensor.shape not in right:
+                    right = (self.n,) if name == "step" else p.shape
+                    if isinstance(tensor, Tensor) and tensor.dim() and tensor.shape != right:
                         mark = lane_mark(p)
                         raise ValueError(
                             f"{name} of {mark.path if mark else index} is {tuple(tensor.shape)}, "

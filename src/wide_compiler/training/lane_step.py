@@ -13,7 +13,7 @@ from .lane_scaler import LaneScaler
 from .losses import check_lane_losses
 from .random_state import random_state, set_random_state
 from .step import TrainStep
-from .stock_lanes import Lanes
+from .stopped_lanes import Lanes, held
 
 PRECISIONS = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -48,7 +48,8 @@ class LaneStep:
         if not self.checked:
             return self._checked(batches)
         if len(batches) == 1 and not first.kwargs and self.scaler is None:
-            losses = self.recorded(first.args, *first.targets)
+            with held(self.lanes):
+                losses = self.recorded(first.args, *first.targets)
             check_lane_losses(losses, self.wide.n)
             return losses
         return self._plainly(batches)
@@ -82,7 +83,8 @@ class LaneStep:
             total = total.to(mean.device) + mean.detach()
         if self.scaler is None:
             self.recorded.clip_gradients()
-            self.optimizer.step()
+            with held(self.lanes):
+                self.optimizer.step()
         else:
             self._scaled_step(self.scaler)
         return total
@@ -92,10 +94,9 @@ class LaneStep:
         skipped = (overflowed & self.lanes.active.to(overflowed.device)).nonzero().flatten().tolist()
         self.recorded.clip_gradients()
         self.lanes.mask(skipped)
-        try:
+        with held(self.lanes):
             self.optimizer.step()
-        finally:
-            self.lanes.unmask(skipped)
+        self.lanes.unmask(skipped)
         scaler.update(overflowed)
 
 

@@ -1,7 +1,6 @@
 """The loop of `fit`."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -15,41 +14,15 @@ from .early_stop import Best
 from .evaluate import evaluate
 from .history import History, Stop
 from .lane_step import PRECISIONS, LaneStep
+from .moment import Moment
 from .plan import Plan
 from .progress import LossLine
 from .random_state import random_state, set_random_state
 from .run_state import generator_states, lane_tensors, restore_run, run_state, set_generator_states
-from .stock_lanes import Lanes
+from .stopped_lanes import Lanes
 
 # Reading losses makes a GPU wait: there a lane that has become nan is noticed after at most so many steps.
 CUDA_POLL = 20
-
-
-@dataclass
-class Moment:
-    """What a callback sees.
-
-    Attributes:
-        event: 'step', 'validation', 'epoch' or 'end'.
-        step, epoch: how many are completed.
-        losses: `[N]`, of the last step.
-        validation: `[N]`, the latest; None before the first.
-        lanes: the model, the optimiser, which lanes are active; a `Population` if the optimiser knows lanes.
-        history: so far; its losses are filled in at the end.
-    """
-
-    event: str
-    step: int
-    epoch: int
-    losses: Tensor
-    validation: Tensor | None
-    lanes: Lanes
-    history: History
-    loop: "Loop"
-
-    def stop(self, lanes: Sequence[int], reason: str) -> None:
-        """These lanes no longer move."""
-        self.loop.stop_lanes(lanes, reason)
 
 
 class Loop:
@@ -141,8 +114,7 @@ class Loop:
         losses = self.take_step([make_batch(r, self.plan.split, device, door) for r in raw])
         self.step += 1
         self.rows.append(losses if losses.dtype in (torch.float32, torch.float64) else losses.float())
-        if self.plan.scheduler is not None and self.plan.schedule == "step":
-            self.plan.scheduler.step()
+        self._schedule("step")
         if self.step % self.poll_every == 0:
             self._poll()
         self.line.step(self.step, losses, self.lanes.active)
@@ -152,10 +124,13 @@ class Loop:
         if self.plan.checkpoint_every and self.step % self.plan.checkpoint_every == 0:
             self._save()
 
+    def _schedule(self, event: str, *values: Tensor) -> None:
+        if self.plan.scheduler is not None and self.plan.schedule == event:
+            self.plan.scheduler.step(*values)
+
     def _end_epoch(self) -> None:
         self._poll()
-        if self.plan.scheduler is not None and self.plan.schedule == "epoch":
-            self.plan.scheduler.step()
+        self._schedule("epoch")
         if self.plan.validation is None:
             self._flush()
             self._judge(self.history.losses[self.epoch_began :].double().mean(0))
@@ -185,15 +160,23 @@ class Loop:
         return values
 
     def _judge(self, values: Tensor) -> None:
+        self._schedule("validation", values)
         tired = self.best.update(values, self.step, self.lanes.active, lane_tensors(self.wide))
         for lane in tired:
-            best, step = float(self.best.value[lane]), int(self.best.step[lane])
-            self.stop_lanes(
-                [lane], f"no better than {best:.6g} of step {step} for {self.best.waited[lane]} times"
+            best, step, times = (
+                float(self.best.value[lane]),
+                int(self.best.step[lane]),
+                self.best.waited[lane],
             )
+            than = f"no better than {best:.6g} of step {step}" if step >= 0 else "not a finite number"
+            self.stop_lanes([lane], f"its validation was {than}, {times} times in a row")
 
     def stop_lanes(self, lanes: Sequence[int], reason: str, step: int | None = None) -> None:
-        self.lanes.mask(list(lanes))
+        try:
+            self.lanes.mask(list(lanes))
+        except ValueError as error:  # a trained parameter that all lanes share
+            error.add_note(f"lanes {list(lanes)} were to stop: {reason}")
+            raise
         for lane in lanes:
             self.history.stopped.setdefault(lane, Stop(self.step if step is None else step, reason))
 
@@ -213,7 +196,10 @@ class Loop:
         if not self.plan.callbacks:
             return
         losses = self.rows[-1] if self.rows else self.history.losses[-1]
-        moment = Moment(event, self.step, self.epoch, losses, self.validation, self.lanes, self.history, self)
+        moment = Moment(
+            *(event, self.step, self.epoch, losses, self.validation, self.lanes, self.history),
+            stop=self.stop_lanes,
+        )
         for callback in self.plan.callbacks:
             callback(moment)
 

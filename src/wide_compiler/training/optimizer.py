@@ -39,9 +39,13 @@ class LaneOptimizer(LaneStates, Optimizer):
         """Take one step. `numbers` are the hyper-parameters, each a number or `[N]`."""
         raise NotImplementedError
 
-    def update_fused(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> bool:
-        """Take one step by a fused kernel of torch, if there is one; False if not."""
+    def has_fused(self, device: str, group: dict[str, Any]) -> bool:
+        """Whether torch has a fused kernel for this, which `update_fused` then calls."""
         return False
+
+    def update_fused(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
+        """Take one step by a fused kernel of torch; `numbers` are plain."""
+        raise NotImplementedError
 
     # Groups.
 
@@ -80,7 +84,7 @@ class LaneOptimizer(LaneStates, Optimizer):
         if isinstance(rates, Tensor):
             top = float(rates.max())
             group["lr"], group[RATIO] = top, rates / top if top else torch.ones_like(rates)
-        if device.type == "cuda" and group["capturable"]:
+        if device.type == "cuda" and group.get("capturable"):
             group["lr"] = torch.tensor(group["lr"], dtype=torch.float64, device=device)
         self.check_group(group)
         for parameter in group["params"]:
@@ -195,28 +199,35 @@ class LaneOptimizer(LaneStates, Optimizer):
         for group in self.param_groups:
             numbers = {name: self._number(group, name) for name in self.limits}
             for bucket in self._buckets(group):
-                kept = self._kept(bucket, group)
-                self._step(bucket, numbers, group)
-                for tensor, lanes in kept:
-                    tensor.index_copy_(0, group[MASKED], lanes)
+                if self._can_fuse(bucket, numbers, group):
+                    if bucket.step is not None:
+                        bucket.step += 1
+                    self.update_fused(bucket.real(), numbers, group)
+                else:
+                    self._step(bucket, numbers, group)
         return loss
 
+    def _can_fuse(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> bool:
+        """Do all lanes have the same numbers, and torch a fused kernel for them?"""
+        parted = bucket.step is not None and bucket.step.dim() > 0
+        masked = bucket.stacked and group[MASKED] is not None
+        if group["fused"] is False or parted or masked or any(map(by_lane, numbers.values())):
+            return False
+        return self.has_fused(bucket.params[0].device.type, group) and bucket.alike()
+
     def _step(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
+        """By a few operations on all lanes at once."""
+        kept = self._kept(bucket, group)
         if bucket.step is not None:
             bucket.step += 1
-        by_lane = any(isinstance(v, Tensor) and v.dim() for v in numbers.values())
-        together = bucket.step is None or bucket.step.dim() == 0
-        device = bucket.params[0].device.type
-        if not by_lane and together and group["fused"] is not False and device in FUSED_ON:
-            real = bucket.real()
-            if real.alike() and self.update_fused(real, numbers, group):
-                return
         work = bucket.in_float32() if bucket.low_precision else bucket.real()
         if group["maximize"]:
             work.grads = list(torch._foreach_neg(work.grads))
         self.update(work, numbers, group)
         if bucket.low_precision:
             bucket.take(work)
+        for tensor, lanes in kept:
+            tensor.index_copy_(0, group[MASKED], lanes)
 
     def _buckets(self, group: dict[str, Any]) -> list[Bucket]:
         buckets: dict[Any, Bucket] = {}
@@ -286,6 +297,10 @@ def write(group: dict[str, Any], name: str, value: Any) -> None:
         group["betas"][name == "beta2"] = value
     else:
         group[name] = value
+
+
+def by_lane(number: Any) -> bool:
+    return isinstance(number, Tensor) and number.dim() > 0
 
 
 def used(number: Any) -> bool:

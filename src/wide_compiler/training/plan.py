@@ -11,6 +11,8 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from .data import Shared
 from .early_stop import EarlyStop
 
+SCHEDULES = ("step", "epoch", "validation")
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -44,14 +46,14 @@ class Plan:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
-        if self.schedule not in ("step", "epoch"):
-            raise ValueError(f"schedule must be 'step' or 'epoch', got {self.schedule!r}")
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"schedule must be one of {SCHEDULES}, got {self.schedule!r}")
         if self.early_stop is not None and not isinstance(self.early_stop, EarlyStop):
             raise ValueError(f"early_stop must be an EarlyStop or a number, got {self.early_stop!r}")
         if isinstance(self.scheduler, ReduceLROnPlateau):
             raise ValueError(
-                "ReduceLROnPlateau looks at one number and moves all lanes' rates; scale the lanes' own "
-                "rates in a callback (optimizer.scale_lane_rates), or take another scheduler"
+                "ReduceLROnPlateau looks at one number and moves all lanes' rates; give each lane its own: "
+                "LaneSchedulers(optimizer, lambda o, lane: ReduceLROnPlateau(o)), schedule='validation'"
             )
         if self.resume not in (True, False, "auto"):
             raise ValueError(f"resume must be True, False or 'auto', got {self.resume!r}")

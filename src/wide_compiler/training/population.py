@@ -106,7 +106,7 @@ class Population:
         check_lane_losses(losses, self.n)
         found: dict[int, str] = {}
         for lane in self._bad(losses):
-            found[lane] = f"the loss is {float(losses[lane])}"
+            found[lane] = f"the loss is {float(losses.detach()[lane])}"
         for path, p in self.wide.named_parameters() if gradients else ():
             if p.grad is not None and self.wide.has_lanes(path):
                 for lane in self._bad(p.grad):

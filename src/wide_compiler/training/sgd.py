@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .bucket import Bucket, Tensors, add_scaled, add_scaled_, scale_
 from .lane_numbers import LaneNumber, Limits
-from .optimizer import LaneOptimizer, single, used
+from .optimizer import FUSED_ON, LaneOptimizer, single, used
 
 
 class SGD(LaneOptimizer):
@@ -99,9 +99,10 @@ class SGD(LaneOptimizer):
         undampened = (step == 1) | (momentum == 0)
         return torch.where(undampened, 1.0, 1.0 - torch.as_tensor(numbers["dampening"], device=step.device))
 
-    def update_fused(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> bool:
-        if bucket.step is not None:  # dampening
-            return False
+    def has_fused(self, device: str, group: dict[str, Any]) -> bool:
+        return device in FUSED_ON and not self.counts_steps(group)  # dampening has a first step of its own
+
+    def update_fused(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
         torch._fused_sgd_(
             bucket.params,
             bucket.grads,
@@ -114,4 +115,3 @@ class SGD(LaneOptimizer):
             maximize=group["maximize"],
             is_first_step=False,
         )
-        return True
