@@ -34,7 +34,7 @@ from wide_compiler.training import (
     Stacked,
     evaluate,
     fit,
-    folds,
+    fold_batches,
 )
 from wide_compiler.training.progress import LossLine
 
@@ -95,7 +95,7 @@ def test_batches_that_are_stacked_already():
 
 
 def test_own_folds_for_each_lane():
-    train, _ = folds(make_set(22), N, batch_size=6, shuffle=False)
+    train, _ = fold_batches(make_set(22), N, batch_size=6, shuffle=False)
     batches = list(train)
     fit_and_loop(adam, {}, train, lambda lane, e: [(x[lane], y[lane]) for x, y in batches])
 
@@ -164,7 +164,7 @@ def test_validation_is_the_mean_over_all_samples():
     for model, value in zip(models, got, strict=True):
         x, y = data.tensors
         torch.testing.assert_close((model.eval()(x) - y).square().mean(), value)
-    held_out = evaluate(wide, lane_loss, folds(data, N, batch_size=2)[1])
+    held_out = evaluate(wide, lane_loss, fold_batches(data, N, batch_size=2)[1])
     assert held_out.shape == (N,)
 
 
@@ -416,7 +416,7 @@ def test_bad_input():
     wrong(InputError, "data for 3 lanes", "has 4", data=PerLane([data] * 3))
     wrong(InputError, "(3, 6, 6)", "expected 4", data=Stacked([wide_compiler.stack([data[0]] * 3)]))
     wrong(InputError, "[1]", "(2, 3)", data=Stacked([(torch.zeros(4, 2, 6), torch.zeros(2, 3))]))
-    wrong(InputError, "folds for 5 lanes", data=folds(make_set(), 5, 4)[0])
+    wrong(InputError, "folds for 5 lanes", data=fold_batches(make_set(), 5, 4)[0])
     wrong(InputError, "no batches in epoch 1", data=[])
     wrong(InputError, "iterable", data=5)
     wrong(ValueError, "needs an end", epochs=None)

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import wide_compiler
 from training.fits import N, adam, everything, lane_loss, loader, make_models, make_set, make_wide, same_bits
-from wide_compiler.training import EarlyStop, LaneSchedulers, PerLane, fit, folds
+from wide_compiler.training import EarlyStop, LaneSchedulers, PerLane, fit, fold_batches
 
 Plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
 
@@ -51,7 +51,7 @@ CASES = {
     "a stream": (lambda: DataLoader(Stream(), 6), no_options),
     "workers": (lambda: DataLoader(Noisy(), 6, shuffle=True, num_workers=1), no_options),
     "own data": (lambda: PerLane([loader(seed=lane) for lane in range(N)]), no_options),
-    "folds": (lambda: folds(make_set(23), N, batch_size=6)[0], no_options),
+    "folds": (lambda: fold_batches(make_set(23), N, batch_size=6)[0], no_options),
     "accumulate": (loader, lambda o: {"accumulate": 3}),
     "schedule": (loader, lambda o: {"scheduler": torch.optim.lr_scheduler.MultiStepLR(o, [2, 5])}),
     "one cycle": (loader, lambda o: {"scheduler": torch.optim.lr_scheduler.OneCycleLR(o, 0.02, 12)}),

@@ -61,6 +61,7 @@ class Reader:
 
     def __init__(self, source: Shared, epoch: int, seed: int, wide: WideModel):
         self.wide = wide
+        self.draws = not isinstance(source.batches, (list, tuple))  # reading a list draws no random numbers
         with seeded(wide, seed + epoch):
             for generator in source.generators():
                 generator.manual_seed(seed + epoch)
@@ -76,7 +77,9 @@ class Reader:
 
     def next(self) -> Any:
         batch = self.ahead
-        if batch is not _ENDED:
+        if batch is not _ENDED and not self.draws:
+            self.ahead = next(self.batches, _ENDED)
+        elif batch is not _ENDED:
             with untouched_random_state(self.wide):
                 set_random_state(self.wide, self.random)
                 self.ahead = next(self.batches, _ENDED)

@@ -8,8 +8,9 @@ from .clipping import clip_lane_norms_, clip_lane_values_
 from .data import PerLane, Shared, Stacked
 from .early_stop import EarlyStop
 from .evaluate import evaluate
+from .evolution import EvolutionStrategy
 from .fit import fit
-from .folds import folds
+from .fold_batches import fold_batches
 from .history import History, Stop
 from .lift import lift
 from .lion import Lion
@@ -17,6 +18,17 @@ from .moment import Moment
 from .population import Population
 from .rmsprop import RMSprop
 from .schedules import LaneLambdaLR, LaneSchedulers
+from .search import (
+    Choice,
+    LogUniform,
+    Uniform,
+    exploit_and_explore,
+    folds,
+    grid_search,
+    halve,
+    random_search,
+    ranked,
+)
 from .sgd import SGD
 from .step import TrainStep
 
@@ -26,11 +38,14 @@ __all__ = [
     "Adam",
     "AdamW",
     "Checkpoints",
+    "Choice",
     "EarlyStop",
+    "EvolutionStrategy",
     "History",
     "LaneLambdaLR",
     "LaneSchedulers",
     "Lion",
+    "LogUniform",
     "Moment",
     "PerLane",
     "Population",
@@ -39,11 +54,18 @@ __all__ = [
     "Stacked",
     "Stop",
     "TrainStep",
+    "Uniform",
     "clip_lane_norms_",
     "clip_lane_values_",
     "evaluate",
+    "exploit_and_explore",
     "fit",
+    "fold_batches",
     "folds",
+    "grid_search",
+    "halve",
     "lane_losses",
     "lift",
+    "random_search",
+    "ranked",
 ]

@@ -27,7 +27,7 @@ def evaluate(
     Batches count by their size. Train flags and random numbers are afterwards what they were.
 
     Args:
-        data: as in `fit`: any iterable of batches, or `Stacked`, `PerLane`, one of `folds`.
+        data: as in `fit`: any iterable of batches, or `Stacked`, `PerLane`, one of `fold_batches`.
     """
     source = as_source(data, wide.n)
     flags = [(module, module.training) for module in wide.modules()]

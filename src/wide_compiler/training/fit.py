@@ -54,7 +54,7 @@ def fit(
         loss: `loss(output, *targets)` gives one number per lane `[N]`, as `lane_losses` of this room do.
         data: batches `(inputs, *targets)`, read once per epoch. Any iterable, above all a DataLoader, is
             given to all lanes alike; `Stacked(batches)` has lanes on axis 0 already, `PerLane([...])` one
-            source for each lane, and `folds(dataset, k, batch_size)` gives every lane a fold of its own.
+            source for each lane, and `fold_batches(dataset, k, batch_size)` gives each its own fold.
         epochs, steps: when to end, whichever comes first; one of them must be given.
         validation: batches to validate with, in the same forms.
         metric: what is validated, like `loss`, lower is better; by default the loss.

@@ -38,7 +38,7 @@ def lift(kind: type[Optimizer]) -> type[LaneOptimizer]:
     why = _why_not(kind)
     if why:
         raise ValueError(f"{kind.__name__} cannot be lifted: {why}")
-    return _lifted(kind)  # type: ignore[arg-type]  (mypy takes a class for what it makes)
+    return _lifted(kind)  # type: ignore[arg-type]
 
 
 @functools.cache

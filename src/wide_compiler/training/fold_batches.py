@@ -10,9 +10,10 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 from .. import lanes
 from ..errors import InputError
 from .data import Shared
+from .search import folds
 
 
-def folds(
+def fold_batches(
     dataset: Dataset,
     k: int,
     batch_size: int,
@@ -33,25 +34,17 @@ def folds(
         shuffle: each epoch in another order, for each lane in its own.
 
     >>> data = TensorDataset(torch.arange(10.0))
-    >>> train, validation = folds(data, k=5, batch_size=4)
+    >>> train, validation = fold_batches(data, k=5, batch_size=4)
     >>> [x.shape for (x,) in train], sorted(torch.cat([x for (x,) in validation], 1).flatten().tolist())[:3]
     ([torch.Size([5, 4]), torch.Size([5, 4])], [0.0, 1.0, 2.0])
     """
     n = k if n is None else n
-    size = len(dataset) // k if k else 0  # type: ignore[arg-type]
-    if k < 2 or size < 1:
-        raise InputError(f"folds needs 2 <= k <= the number of samples, got k={k} for {size * k} samples")
-    if n < 1 or n % k:
-        raise InputError(
-            f"{n} lanes cannot have {k} folds each the same number of times; make n a multiple of k"
-        )
     if batch_size < 1:
         raise InputError(f"batch_size must be positive, got {batch_size}")
-    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed))  # type: ignore[arg-type]
-    held_out = [order[i * size : (i + 1) * size] for i in range(k)]
-    kept = [torch.cat([order[: i * size], order[(i + 1) * size :]]) for i in range(k)]
-    train = torch.stack([kept[lane % k] for lane in range(n)])
-    validation = torch.stack([held_out[lane % k] for lane in range(n)])
+    train, held_out = folds(len(dataset), k, seed)  # type: ignore[arg-type]
+    if n < 1 or n % k:
+        raise InputError(f"{n} lanes cannot have {k} folds equally often; make n a multiple of k")
+    train, validation = train.repeat(n // k, 1), held_out.repeat(n // k, 1)
     return FoldBatches(dataset, train, batch_size, shuffle), FoldBatches(
         dataset, validation, batch_size, False
     )
