@@ -141,7 +141,7 @@ def main():
     ratios = [a / b for a, b in zip(*seconds.values(), strict=True)]
     size = f"{options.epochs} epochs of {len(train)} steps"
     result = {
-        "what": f"{options.trials} trials, {options.lanes} lanes, {size}, 3-layer MLP of width {WIDTH}, batch 32",
+        "what": f"{options.trials} trials, {options.lanes} lanes, {size}, MLP of width {WIDTH}",
         "device": device_name(device),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
