@@ -17,8 +17,9 @@ NEEDS = {"optuna_search": "optuna"}
 def test_example(path, tmp_path):
     if path.stem in NEEDS:
         pytest.importorskip(NEEDS[path.stem])
-    quick = ["--quick"] if "--quick" in path.read_text() else []
-    command = [sys.executable, path, *quick]
+    command = [sys.executable, path, "--quick"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr[-2000:]
     assert result.stdout.strip()
+    pictures = [picture.name for picture in tmp_path.glob("*.png")]
+    assert pictures == ([f"{path.stem}.png"] if path.stem != "quick_start" else [])
