@@ -3,10 +3,11 @@
 python examples/fit_with_early_stop.py            writes fit_with_early_stop.png
 """
 
-import argparse
+import sys
 import tempfile
 from pathlib import Path
 
+import matplotlib
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -14,10 +15,10 @@ from torch.utils.data import DataLoader, TensorDataset
 import wide_compiler
 from wide_compiler.training import AdamW, EarlyStop, fit, lane_losses
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--quick", action="store_true", help="fewer lanes and epochs")
-quick = parser.parse_args().quick
-lanes, epochs = (8, 30) if quick else (32, 200)
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+lanes, epochs = (8, 30) if "--quick" in sys.argv else (32, 200)
 
 
 def points(size, seed):
@@ -50,11 +51,6 @@ print(history)
 best = history.best_lane
 print(f"best: lane {best}, validation {history.best[best]:.3f} at step {history.best_step[best]}, ", end="")
 print(f"learning rate {rates[best]:.1e}, weight decay {decays[best]:.0e}")
-
-import matplotlib  # noqa: E402
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
 for lane in range(lanes):

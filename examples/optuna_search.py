@@ -4,7 +4,7 @@ pip install 'wide_compiler[optuna,plots]'
 python examples/optuna_search.py                  writes optuna_search.png
 """
 
-import argparse
+import sys
 
 import matplotlib
 import optuna
@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from wide_compiler.integrations.optuna import optimize
 from wide_compiler.training import AdamW, lane_losses
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--quick", action="store_true", help="fewer trials, lanes and epochs")
-quick = parser.parse_args().quick
-trials, lanes, epochs = (12, 4, 3) if quick else (96, 16, 15)
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+trials, lanes, epochs = (12, 4, 3) if "--quick" in sys.argv else (96, 16, 15)
 
 
 def spirals(size, seed):
@@ -68,9 +68,6 @@ used = sum(len(trial.intermediate_values) for trial in study.trials)
 print(f"{used} epochs of trials in {search.epochs} epochs of lanes; {search.refilled} lanes refilled")
 settings = ", ".join(f"{name} {value:.3g}" for name, value in study.best_params.items())
 print(f"best: trial {study.best_trial.number}, error {study.best_value:.1%}, {settings}")
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
 for trial in study.trials:
