@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from training.fits import N, everything, lane_loss, loader, make_models, make_set, same_bits
-from wide_compiler import WideConfig, compile
+from training.fits import N, everything, lane_loss, loader, make_models, make_set, make_wide, same_bits
+from wide_compiler import WideConfig
 from wide_compiler.training import AdamW, EarlyStop, fit
 from wide_compiler.training.lane_step import LaneStep
 
@@ -32,8 +32,7 @@ def steps(monkeypatch):
 
 
 def run(device, folder=None, dropout=0.0, kill_at=None, dtype=torch.float64, **options):
-    models = [model.to(dtype) for model in make_models(dropout=dropout)]
-    wide = compile(models, torch.zeros(2, 6, dtype=dtype), config=RECORDED).to(device)
+    wide = make_wide(make_models(dropout=dropout), RECORDED).to(device, dtype)
     optimizer = AdamW(wide.parameters(), lr=RATES)
 
     def kill(moment):
