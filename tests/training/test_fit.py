@@ -36,6 +36,7 @@ from wide_compiler.training import (
     fit,
     fold_batches,
 )
+from wide_compiler.training.lane_scaler import LaneScaler
 from wide_compiler.training.progress import LossLine
 
 LINEAR = torch.optim.lr_scheduler.LinearLR
@@ -274,6 +275,22 @@ def test_best_weights_come_back():
             assert value[lane].equal(seen[epoch][name][lane]), (lane, name)
 
 
+def test_the_last_validation_counts_when_steps_end_between_two():
+    wide = make_wide(make_models())
+    history = fit(
+        wide,
+        adam(wide.parameters()),
+        lane_loss,
+        loader(),
+        steps=6,
+        validation=[make_set(3).tensors],
+        metric=scripted([[5.0] * N, [4.0, 6.0, 4.0, 6.0]]),
+        early_stop=9,
+    )
+    assert history.validated_at == [4, 6] and history.best_step.tolist() == [6, 4, 6, 4]
+    assert history.best.tolist() == [4.0, 5.0, 4.0, 5.0]
+
+
 def test_early_stop_by_the_training_loss_ends_when_no_lane_is_left():
     wide = make_wide(make_models())
     history = fit(wide, torch.optim.SGD(wide.parameters(), 0.0), lane_loss, loader(), epochs=50, early_stop=2)
@@ -389,6 +406,33 @@ def test_an_overflow_costs_the_other_lanes_no_step():
     fit(wide, torch.optim.SGD(wide.parameters(), 1e-6), loss, data, steps=1, precision="fp16")
     moved = [not w.equal(wide.lane(i).weight) for i, w in enumerate(before)]
     assert moved == [True, True, False]
+
+
+def test_loss_scales_grow_and_fall_by_lane():
+    wide = make_wide(make_models())
+    scaler = LaneScaler(N, wide.parameters(), interval=2)
+    first = scaler.scale.clone()
+    for p in wide.parameters():
+        p.grad = torch.ones_like(p) * first[0]
+    wide.get_parameter("down.bias").grad[1, 0] = float("inf")
+    overflowed = scaler.unscale_()
+    assert overflowed.tolist() == [False, True, False, False]
+    assert wide.get_parameter("up.weight").grad.eq(1).all()
+    scaler.update(overflowed)
+    assert scaler.scale.tolist() == [first[0], first[0] / 2, first[0], first[0]]
+    scaler.update(torch.zeros(N, dtype=torch.bool))
+    assert scaler.scale.tolist() == [first[0] * 2, first[0] / 2, first[0] * 2, first[0] * 2]
+
+
+def test_one_loss_scale_where_all_lanes_train_one_parameter():
+    trunk = nn.Linear(6, 6)
+    models = [nn.Sequential(trunk, nn.Linear(6, 3)) for _ in range(3)]
+    wide = wide_compiler.compile(models, torch.randn(2, 6), config=PLAIN)
+    scaler = LaneScaler(3, wide.parameters())
+    for p in wide.parameters():
+        p.grad = torch.ones_like(p)
+    wide.get_parameter("1.bias").grad[2, 0] = float("nan")
+    assert scaler.unscale_().tolist() == [True] * 3
 
 
 # Bad input.

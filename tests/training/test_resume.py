@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import wide_compiler
 from training.fits import N, adam, everything, lane_loss, loader, make_models, make_set, make_wide, same_bits
-from wide_compiler.training import EarlyStop, LaneSchedulers, PerLane, fit, fold_batches
+from wide_compiler.training import EarlyStop, LaneSchedulers, PerLane, Population, fit, fold_batches
 
 Plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
 
@@ -63,7 +63,7 @@ CASES = {
         loader,
         lambda o: {
             "validation": [make_set(7, seed=5).tensors],
-            "early_stop": EarlyStop(1),
+            "early_stop": EarlyStop(1, min_delta=0.01),
             "validate_every": 3,
         },
     ),
@@ -77,6 +77,7 @@ CASES = {
             "validate_every": 1,
         },
     ),
+    "by hand": (loader, no_options),
     "clip": (loader, lambda o: {"clip": 0.1}),
 }
 
@@ -85,7 +86,7 @@ class Killed(Exception):
     pass
 
 
-def train(folder, case, kill_at=None, lane_seeds=False, make=adam, resume="auto"):
+def train(folder, case, kill_at=None, lane_seeds=False, make=adam, resume="auto", population=False):
     data, options = CASES[case]
     wide = make_wide(make_models(dropout=0.3))
     if lane_seeds:
@@ -93,12 +94,14 @@ def train(folder, case, kill_at=None, lane_seeds=False, make=adam, resume="auto"
     optimizer = make(wide.parameters())
 
     def kill(moment):
+        if case == "by hand" and moment.event == "step" and moment.step == 5:
+            moment.stop([1], "by hand")
         if moment.event == "step" and moment.step == kill_at:
             raise Killed
 
     history = fit(
         wide,
-        optimizer,
+        Population(wide, optimizer) if population else optimizer,
         lane_loss,
         data(),
         epochs=3,
@@ -127,6 +130,7 @@ def test_resumed_is_uninterrupted(tmp_path, case):
     at = (3, 4) if case == "accumulate" else (3, 7)
     assert same_bits(interrupted(tmp_path / "killed", case, at, make=make), straight) == []
     assert len(straight["losses"]) > at[-1]
+    assert ("stopped at" in straight["stopped"]) == (case in ("early stop", "training loss", "by hand"))
 
 
 def test_resumed_with_a_seed_for_each_lane(tmp_path):
@@ -141,8 +145,15 @@ def test_resumed_with_settings_by_lane(tmp_path, name):
         rates = [1e-3 * (lane + 1) for lane in range(N)]
         return getattr(wide_compiler.training, name)(parameters, lr=rates)
 
-    straight = train(tmp_path / "a", "early stop", make=make)
-    assert same_bits(interrupted(tmp_path / "b", "early stop", (4, 7), make=make), straight) == []
+    straight = train(tmp_path / "a", "by hand", make=make)
+    assert same_bits(interrupted(tmp_path / "b", "by hand", (4, 7), make=make), straight) == []
+    assert "lane 1 stopped at step 5: by hand" in straight["stopped"]
+
+
+def test_resumed_with_a_populations_masks(tmp_path):
+    straight = train(tmp_path / "a", "by hand", make=lane_adam, population=True)
+    resumed = interrupted(tmp_path / "b", "by hand", (4, 7), make=lane_adam, population=True)
+    assert same_bits(resumed, straight) == [] and "stopped at" in straight["stopped"]
 
 
 def test_a_finished_training_gives_its_result_again(tmp_path):

@@ -18,7 +18,7 @@ class Stop:
         return f"step {self.step}: {self.reason}"
 
 
-@dataclass
+@dataclass(eq=False)
 class History:
     """The result of `fit`.
 
@@ -60,8 +60,9 @@ class History:
 
     @property
     def best_lane(self) -> int:
-        """The lane with the lowest `best`."""
-        return int(self.best.nan_to_num(float("inf")).argmin())
+        """The lane with the lowest `best`, or if there is none yet, with the lowest last loss."""
+        values = self.best if bool(self.best.isfinite().any()) else self.losses[-1]
+        return int(values.nan_to_num(float("inf"), float("inf")).argmin())
 
     def __str__(self) -> str:
         lines = [f"{self.steps} steps of {self.n} lanes, {self.epochs} epochs; {self.ended}"]

@@ -58,7 +58,8 @@ class Loop:
             self._poll()
             self._save()
             if self.plan.validation is not None and self.step not in self.history.validated_at:
-                self._validate()
+                values = self._validate()  # not in the checkpoint: a longer training would not do it here
+                self.best.update(values, self.step, self.lanes.active, lane_tensors(self.wide))
         self._flush()
         self.history.ended = self._why_ended()
         if self.plan.early_stop is not None and self.plan.early_stop.restore:
@@ -195,13 +196,17 @@ class Loop:
     def _call(self, event: str) -> None:
         if not self.plan.callbacks:
             return
-        losses = self.rows[-1] if self.rows else self.history.losses[-1]
+        losses = self.rows[-1] if self.rows else self._last_losses()
         moment = Moment(
             *(event, self.step, self.epoch, losses, self.validation, self.lanes, self.history),
             stop=self.stop_lanes,
         )
         for callback in self.plan.callbacks:
             callback(moment)
+
+    def _last_losses(self) -> Tensor:
+        past = self.history.losses
+        return past[-1] if len(past) else torch.full((self.wide.n,), float("nan"))
 
     def _flush(self) -> None:
         """Losses so far into the history."""

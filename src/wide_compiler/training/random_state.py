@@ -49,7 +49,7 @@ def untouched_random_state(wide: WideModel) -> Iterator[None]:
 def seeded(wide: WideModel, seed: int | None) -> Iterator[None]:
     """Inside, all of Python's, NumPy's and PyTorch's draws follow from `seed`; outside nothing was drawn.
 
-    None leaves every generator as it is.
+    None leaves every generator as it is. The lanes' own seeds move on either way.
     """
     if seed is None:
         yield
@@ -59,3 +59,5 @@ def seeded(wide: WideModel, seed: int | None) -> Iterator[None]:
         np.random.seed(seed % 2**32)
         torch.manual_seed(seed)
         yield
+        lanes = wide.seeds.seeds
+    wide.seeds.seeds = lanes
