@@ -168,6 +168,7 @@ class LaneStore(nn.Module):
         if self.registered.builders and len(lanes) != self.n:
             path = next(iter(self.registered.builders))
             raise InputError(f"{path} is a registered wide module, whose number of lanes cannot change")
+        self.views.select(lanes)
         with torch.no_grad(), torch.inference_mode(False):
             for tensor in self.stacked_tensors():
                 index = torch.tensor(list(lanes), device=tensor.device)
@@ -178,7 +179,6 @@ class LaneStore(nn.Module):
                     tensor.grad = gradient
         self.n = len(lanes)
         self.skeletons.select(lanes)
-        self.views.select(lanes)
         self.views.relink(self.places, self.wide_states)
         mark_parameters(self)
 
