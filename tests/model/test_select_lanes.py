@@ -68,6 +68,29 @@ def test_selected_lanes(case, order):
     assert all(wide.programs.captures[mode] == known for mode, known in captures.items())  # none made anew
 
 
+def test_an_earlier_loss_may_still_be_held():
+    wide = wide_compiler.compile(nn.Linear(5, 3).double(), torch.randn(2, 5).double(), n=3, config=QUICK)
+    held = wide.shared(torch.randn(2, 5).double())
+    held.sum().backward()
+    used, spent = wide.shared(torch.randn(2, 5).double()), wide.weight
+    wide.select_lanes([0, 2, 1, 1])
+    assert wide.weight is spent
+    check(wide, (5,))
+    with pytest.raises(RuntimeError):  # its weights are gone
+        used.sum().backward()
+    optimizer = torch.optim.SGD(wide.parameters(), 0.1)
+    before = wide.weight.detach().clone()
+    wide.shared(torch.randn(2, 5).double()).sum().backward()
+    optimizer.step()
+    assert not torch.equal(before, wide.weight)
+    wide.weight.register_hook(lambda gradient: None)
+    held = wide.shared(torch.randn(2, 5).double())
+    with pytest.raises(RuntimeError, match=r"`del losses`.*it has gradient hooks"):
+        wide.select_lanes([0])
+    assert wide.n == 4 and len(wide.weight) == len(wide.bias) == 4  # what fails changes nothing
+    check(wide, (5,))
+
+
 def test_to_many_lanes_and_from_one():
     wide = wide_compiler.compile([nn.Linear(5, 3).double()], torch.randn(2, 5).double(), config=QUICK)
     check(wide.select_lanes([0, 0, 0]), (5,))
