@@ -20,7 +20,7 @@ LANES, GENERATIONS, STEPS, TRIES = (16, 3, 40, 4) if QUICK else (64, 40, 200, 8)
 
 
 def move(state: Tensor, push: Tensor) -> Tensor:
-    """A cart and its pole 0.02 s later: place and speed of the cart, angle and speed of the pole `[..., 4]`."""
+    """A cart and its pole 0.02 s later: place and speed of the cart, angle and speed of the pole, `[4]`."""
     place, speed, angle, turn = state.unbind(-1)
     inward = (10 * push + 0.05 * turn.square() * angle.sin()) / 1.1
     pole = (9.8 * angle.sin() - angle.cos() * inward) / (0.5 * (4 / 3 - 0.1 * angle.cos().square() / 1.1))

@@ -1,5 +1,6 @@
 """Lanes whose buffers a forward shall not move: they are put back after it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,10 +11,17 @@ class HeldLanes:
     """Which lanes are held; none at first."""
 
     def __init__(self) -> None:
-        self.lanes: Tensor | None = None  # whole numbers `[k]`
+        self.lanes: Tensor | None = None  # whole numbers `[k]`, on the model's device
+        self.changes = 0  # how often they were set: whoever records a call can see that they were
 
-    def set(self, lanes: Tensor) -> None:
-        self.lanes = lanes if len(lanes) else None
+    def set(self, lanes: Sequence[int], device: torch.device) -> None:
+        self.lanes = torch.tensor(lanes, dtype=torch.int64, device=device) if len(lanes) else None
+        self.changes += 1
+
+    def to(self, device: torch.device) -> None:
+        if self.lanes is not None:
+            self.lanes = self.lanes.to(device)
+            self.changes += 1
 
     def rows(self, model: Any) -> list[tuple[Tensor, Tensor, Tensor]]:
         """(buffer, held lanes, their rows now) of every buffer with lanes."""

@@ -14,6 +14,7 @@ from .marks import has_lanes, mark_parameters
 from .members import Skeletons, build_tree
 from .plans import channels_last
 from .registered import Registered, lane_tensor
+from .rows import select_rows
 from .views import Views
 
 
@@ -168,17 +169,11 @@ class LaneStore(nn.Module):
         if self.registered.builders and len(lanes) != self.n:
             path = next(iter(self.registered.builders))
             raise InputError(f"{path} is a registered wide module, whose number of lanes cannot change")
+        self.views.select(lanes)
         with torch.no_grad(), torch.inference_mode(False):
-            for tensor in self.stacked_tensors():
-                index = torch.tensor(list(lanes), device=tensor.device)
-                gradient, tensor.grad = tensor.grad, None
-                select_rows(tensor, index)
-                if gradient is not None:
-                    select_rows(gradient, index)
-                    tensor.grad = gradient
+            select_rows(self.stacked_tensors(), lanes)
         self.n = len(lanes)
         self.skeletons.select(lanes)
-        self.views.select(lanes)
         self.views.relink(self.places, self.wide_states)
         mark_parameters(self)
 
@@ -205,14 +200,6 @@ class LaneStore(nn.Module):
     def _check_lane(self, lane: int) -> None:
         if not isinstance(lane, int) or not -self.n <= lane < self.n:
             raise IndexError(f"lane {lane} is out of range for {self.n} lanes")
-
-
-def select_rows(tensor: Tensor, rows: Tensor) -> None:
-    """`tensor = tensor[rows]`, in the memory it has if that fits."""
-    if len(rows) == len(tensor):
-        tensor.data.copy_(tensor.data.index_select(0, rows))
-    else:
-        tensor.data = tensor.data.index_select(0, rows)
 
 
 def _constants(skeleton: nn.Module) -> dict[str, Tensor]:

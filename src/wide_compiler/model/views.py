@@ -21,8 +21,15 @@ class Views:
         self.relink(places, wide)
 
     def select(self, lanes: Sequence[int]) -> None:
-        """A model follows its lane to its first new number; those of lanes that are gone stay as they are."""
+        """A model follows its lane to its first new number; those of lanes that are gone stay as they are.
+
+        For before the tensors are selected; `relink` comes after.
+        """
         models, self.models = self.models, []
+        for lane in set(range(len(models))) - set(lanes):
+            model = models[lane]()
+            for slot in slots(model) if model is not None else ():
+                slot.tensor.data = slot.tensor.data.clone()
         for position, lane in enumerate(lanes if models else ()):
             first = lane not in lanes[:position]
             self.models.append(models[lane] if first else _nobody)

@@ -255,7 +255,7 @@ class WideModel(LaneStore):
 
         `lanes`: whole numbers; replaces those held before, an empty list holds none.
         """
-        self.held.set(torch.as_tensor([self._lane_number(lane) for lane in lanes], dtype=torch.int64))
+        self.held.set([self._lane_number(lane) for lane in lanes], self._device())
         return self
 
     def select_lanes(self, indices: Sequence[int]) -> "WideModel":
@@ -270,7 +270,7 @@ class WideModel(LaneStore):
         before, kinds = self.n, len(self.skeletons.variants)
         self.select_tensors(chosen)
         self.seeds.select(chosen)
-        self.held.set(torch.empty(0))
+        self.held.set([], self._device())
         if kinds > 1 or before == 1:  # numbers by lane are part of such graphs; one lane shows too little
             self._forget()
         elif len(chosen) != before:
@@ -302,6 +302,7 @@ class WideModel(LaneStore):
         if before != [(p.tensor.dtype, p.tensor.device) for p in self.places]:
             self._forget()
             self.seeds.to(self._device())
+            self.held.to(self._device())
             self.skeletons.to(
                 next((p.tensor for p in self.places if p.tensor.is_floating_point()), torch.empty(0))
             )

@@ -211,6 +211,7 @@ class LaneStates:
             for key, value in group.items():
                 if isinstance(value, Tensor):
                     group[key] = value.to(device)
+            self.put_rate_on_device(group)  # type: ignore[attr-defined]
             if "betas" in group:
                 group["betas"] = [b.to(device) if isinstance(b, Tensor) else b for b in group["betas"]]
             for p in group["params"]:

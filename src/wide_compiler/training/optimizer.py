@@ -84,12 +84,17 @@ class LaneOptimizer(LaneStates, Optimizer):
         if isinstance(rates, Tensor):
             top = float(rates.max())
             group["lr"], group[RATIO] = top, rates / top if top else torch.ones_like(rates)
-        if device.type == "cuda" and group.get("capturable"):
-            group["lr"] = torch.tensor(group["lr"], dtype=torch.float64, device=device)
+        self.put_rate_on_device(group)
         self.check_group(group)
         for parameter in group["params"]:
             if parameter.requires_grad:
                 self._refuse_lanes_on_trunk(group, parameter)
+
+    def put_rate_on_device(self, group: dict[str, Any]) -> None:
+        """On CUDA the number that schedulers drive is a tensor `[]`: a recorded step then sees it change."""
+        device = group["params"][0].device
+        if device.type == "cuda" and group.get("capturable") and not isinstance(group["lr"], Tensor):
+            group["lr"] = torch.tensor(group["lr"], dtype=torch.float64, device=device)
 
     def check_group(self, group: dict[str, Any]) -> None:
         """Options that exclude each other are refused here."""

@@ -93,11 +93,13 @@ class SGD(LaneOptimizer):
 
     def _share(self, step: Tensor | None, numbers: dict[str, Any]) -> LaneNumber:
         """How much of a gradient goes into the buffer: all of it at the first step, or without momentum."""
-        if step is None:
+        momentum, keep = numbers["momentum"], 1 - numbers["dampening"]
+        if step is None or (not isinstance(momentum, Tensor) and momentum == 0):
             return 1.0
-        momentum = torch.as_tensor(numbers["momentum"], device=step.device)
-        undampened = (step == 1) | (momentum == 0)
-        return torch.where(undampened, 1.0, 1.0 - torch.as_tensor(numbers["dampening"], device=step.device))
+        whole = step == 1
+        if isinstance(momentum, Tensor):
+            whole = whole | (momentum == 0)
+        return keep + (1 - keep) * whole.double()  # no `where`: numbers would be copied to the device
 
     def has_fused(self, device: str, group: dict[str, Any]) -> bool:
         return device in FUSED_ON and not self.counts_steps(group)  # dampening has a first step of its own

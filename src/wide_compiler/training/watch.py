@@ -69,7 +69,8 @@ class Watch:
         ]
         cuda = launch_settings() if torch.cuda.is_initialized() else None
         recordable = can_record_optimizer(optimizer)
-        return self.step.wide.circumstances(), groups, fingerprint(self.step.loss), recordable, cuda
+        held = self.step.wide.held.changes
+        return self.step.wide.circumstances(), groups, fingerprint(self.step.loss), recordable, cuda, held
 
 
 def _looks(args: tuple, targets: tuple) -> list[Any]:
