@@ -23,7 +23,7 @@ def main(folder: Path) -> None:
         DataLoader(make_set(40), 6, shuffle=True),
         epochs=6,
         validation=DataLoader(make_set(10, seed=9), 4),
-        early_stop=EarlyStop(patience=2),
+        early_stop=EarlyStop(patience=1, min_delta=0.005),
         scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 42),
         clip=1.0,
         seed=11,

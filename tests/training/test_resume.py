@@ -237,3 +237,4 @@ def test_kill_nine(tmp_path):
     results = [torch.load(tmp_path / f"{name}.result") for name in ("straight", "killed")]
     assert same_bits(*results) == []
     assert len(results[0]["losses"]) == total and seen == sorted(seen)
+    assert results[0]["stopped"].count("stopped at") == N

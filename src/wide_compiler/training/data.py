@@ -156,15 +156,20 @@ def split_batch(batch: Any) -> tuple[Any, tuple]:
 
 def make_batch(raw: Any, split: Callable[[Any], tuple[Any, tuple]], device: torch.device, door: str) -> Batch:
     """A raw batch on the model's device, taken apart."""
-    moved = _tree.tree_map(lambda x: x.to(device, non_blocking=True) if isinstance(x, Tensor) else x, raw)
-    inputs, targets = split(moved)
+
+    def move(x: Any) -> Any:
+        return x.to(device, non_blocking=True) if isinstance(x, Tensor) and x.device != device else x
+
+    plain = type(raw) in (tuple, list) and all(isinstance(x, Tensor) for x in raw)
+    inputs, targets = split(type(raw)(map(move, raw)) if plain else _tree.tree_map(move, raw))
     args: tuple = ()
     kwargs: dict[str, Any] = {}
     if isinstance(inputs, Mapping):
         kwargs = dict(inputs)
     else:
         args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
-    tensors = [x for x in _tree.flatten((args, kwargs))[0] if isinstance(x, Tensor)]
+    leaves = args if args and isinstance(args[0], Tensor) else _tree.flatten((args, kwargs))[0]
+    tensors = [x for x in leaves if isinstance(x, Tensor)]
     if not tensors:
         raise InputError(f"a batch has no tensor among its inputs: {type(raw).__name__}; see split=")
     axis = int(door == "stacked")

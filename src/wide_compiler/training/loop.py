@@ -1,5 +1,6 @@
 """The loop of `fit`."""
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -44,7 +45,8 @@ class Loop:
         self.rows: list[Tensor] = []  # losses that are not in the history yet
         self.polled = 0  # how many of these were looked at
         self.validation: Tensor | None = None
-        self.poll_every = CUDA_POLL if self.wide._device().type == "cuda" else 1
+        self.device = self.wide._device()
+        self.poll_every = CUDA_POLL if self.device.type == "cuda" else 1
 
     # From beginning to end.
 
@@ -111,8 +113,8 @@ class Loop:
         return batches
 
     def _run_step(self, raw: list[Any]) -> None:
-        device, door = self.wide._device(), self.plan.data.door
-        losses = self.take_step([make_batch(r, self.plan.split, device, door) for r in raw])
+        door = self.plan.data.door
+        losses = self.take_step([make_batch(r, self.plan.split, self.device, door) for r in raw])
         self.step += 1
         self.rows.append(losses if losses.dtype in (torch.float32, torch.float64) else losses.float())
         self._schedule("step")
@@ -186,12 +188,14 @@ class Loop:
         new = self.rows[self.polled :]
         if not new:
             return
+        self.polled = len(self.rows)
+        if len(new) == 1 and math.isfinite(new[0].sum()):  # after every step on a CPU: quick if all is well
+            return
         bad = ~torch.stack(new).isfinite().cpu() & self.lanes.active.cpu()
         for lane in bad.any(0).nonzero().flatten().tolist():
             row = int(bad[:, lane].long().argmax())
             value = float(new[row][lane])
             self.stop_lanes([lane], f"its loss is {value}", self.step - len(new) + row + 1)
-        self.polled = len(self.rows)
 
     def _call(self, event: str) -> None:
         if not self.plan.callbacks:

@@ -42,10 +42,11 @@ class StoppedLanes:
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Around a step: weights and state of masked lanes are afterwards what they were."""
-        masked = (~self.active).nonzero().flatten()
-        if not len(masked):
+        active = self.active
+        if bool(active.all()):
             yield
             return
+        masked = (~active).nonzero().flatten()
         kept = {id(t): t.detach().index_select(0, masked.to(t.device)) for t in self._tensors()}
         yield
         with torch.no_grad():

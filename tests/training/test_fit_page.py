@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parent.parent / "docs" / "fit.md"
+PAGE = Path(__file__).parents[2] / "docs" / "fit.md"
 EXTRAS = ("optuna", "lightning", "accelerate")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
