@@ -70,7 +70,7 @@ def test_a_kill_while_saving_leaves_whole_checkpoints(tmp_path, saver):
     chance = random.Random(3)
     folder = tmp_path / "checkpoints"
     checkpoints = Checkpoints(folder)
-    for _ in range(3):
+    for _ in range(2):
         child = subprocess.Popen([sys.executable, saver, folder], stdout=subprocess.PIPE, text=True)
         assert child.stdout.readline() == "saving\n"
         while True:  # until it is caught in the middle of a file

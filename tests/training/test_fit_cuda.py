@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from training.fits import N, everything, lane_loss, loader, make_models, make_set, make_wide, same_bits
+from training.fits import PLAIN, N, everything, lane_loss, loader, make_models, make_set, make_wide, same_bits
 from wide_compiler import WideConfig
 from wide_compiler.training import AdamW, EarlyStop, fit
 from wide_compiler.training.lane_step import LaneStep
@@ -32,7 +32,8 @@ def steps(monkeypatch):
 
 
 def run(device, folder=None, dropout=0.0, kill_at=None, dtype=torch.float64, **options):
-    wide = make_wide(make_models(dropout=dropout), RECORDED).to(device, dtype)
+    config = RECORDED if device == "cuda" else PLAIN
+    wide = make_wide(make_models(dropout=dropout), config).to(device, dtype)
     optimizer = AdamW(wide.parameters(), lr=RATES)
 
     def kill(moment):
@@ -56,7 +57,7 @@ def test_the_same_training_on_any_device_and_recorded_on_a_gpu(device, steps):
     if device == "cuda":
         assert step.why == "" and step.recordings and step.recordings[0].whole
     else:
-        assert "not on CUDA" in step.why
+        assert step.why and not step.recordings
 
 
 def test_resumed_is_uninterrupted(device, tmp_path):

@@ -93,10 +93,12 @@ class LaneStep:
         overflowed = scaler.unscale_()
         skipped = (overflowed & self.lanes.active.to(overflowed.device)).nonzero().flatten().tolist()
         self.recorded.clip_gradients()
-        self.lanes.mask(skipped)
+        if skipped:
+            self.lanes.mask(skipped)
         with held(self.lanes):
             self.optimizer.step()
-        self.lanes.unmask(skipped)
+        if skipped:
+            self.lanes.unmask(skipped)
         scaler.update(overflowed)
 
 

@@ -39,12 +39,12 @@ class Loop:
         self.step = self.epoch = 0
         self.position = 0  # batches read in this epoch
         self.epoch_began = 0  # the step at which it began
-        self.epoch_random: dict[
-            str, Any
-        ] = {}  # all generators as they were then: they decide the data's order
+        # All generators as they were when the epoch began: they decide the data's order.
+        self.epoch_random: dict[str, Any] = {}
         self.rows: list[Tensor] = []  # losses that are not in the history yet
         self.polled = 0  # how many of these were looked at
         self.validation: Tensor | None = None
+        self.saved: tuple[int, int, int] | None = None  # where the last checkpoint was made
         self.device = self.wide._device()
         self.poll_every = CUDA_POLL if self.device.type == "cuda" else 1
 
@@ -57,6 +57,8 @@ class Loop:
         with LossLine(self.plan.total_steps(), self.plan.progress) as self.line:
             while not self._why_ended():
                 self._run_epoch()
+            if self.rows:
+                self.line.step(self.step, self.rows[-1], self.lanes.active, last=True)
             self._poll()
             self._save()
             if self.plan.validation is not None and self.step not in self.history.validated_at:
@@ -166,13 +168,9 @@ class Loop:
         self._schedule("validation", values)
         tired = self.best.update(values, self.step, self.lanes.active, lane_tensors(self.wide))
         for lane in tired:
-            best, step, times = (
-                float(self.best.value[lane]),
-                int(self.best.step[lane]),
-                self.best.waited[lane],
-            )
+            best, step = float(self.best.value[lane]), int(self.best.step[lane])
             than = f"no better than {best:.6g} of step {step}" if step >= 0 else "not a finite number"
-            self.stop_lanes([lane], f"its validation was {than}, {times} times in a row")
+            self.stop_lanes([lane], f"its validation was {than}, {self.best.waited[lane]} times in a row")
 
     def stop_lanes(self, lanes: Sequence[int], reason: str, step: int | None = None) -> None:
         try:
@@ -224,9 +222,11 @@ class Loop:
     # Checkpoints.
 
     def _save(self) -> None:
-        if self.checkpoints is not None:
+        here = (self.step, self.epoch, self.position)
+        if self.checkpoints is not None and self.saved != here:
             self._flush()
             self.checkpoints.save(self.step, run_state(self))
+            self.saved = here
 
     def _resume(self) -> None:
         if self.checkpoints is None:
