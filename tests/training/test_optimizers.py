@@ -216,6 +216,21 @@ def test_state_dict_round_trip(case, tmp_path):
     assert again.active.tolist() == [lane != 1 for lane in range(N)]
 
 
+def test_a_copy_of_model_and_optimiser_goes_on_alike():
+    both = Both(*CASES["adamw"])
+    both.run(2)
+    both.optimizer.mask([3])
+    wide, optimizer = copy.deepcopy((both.wide, both.optimizer))
+    x, y = both.batch()
+    for model, own in ((both.wide, both.optimizer), (wide, optimizer)):
+        for _ in range(2):
+            own.zero_grad()
+            (model.stacked(x) - y).square().sum().backward()
+            own.step()
+    for mine, theirs in zip(both.wide.parameters(), wide.parameters(), strict=True):
+        assert mine is not theirs and torch.equal(mine, theirs)
+
+
 def test_a_stock_state_goes_on_by_lane():
     """From `torch.optim.Adam` over all lanes, with one number, to one number each."""
     both = Both(torch.optim.Adam, torch.optim.Adam, {"lr": 1e-2})

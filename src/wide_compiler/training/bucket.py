@@ -1,6 +1,6 @@
 """Buckets: parameters that one update takes together, and the arithmetic on lists of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -73,7 +73,7 @@ class Bucket:
         for mine, theirs in zip(self.tensors(), other.tensors(), strict=True):
             mine.copy_(theirs)
 
-    def _mapped(self, function) -> "Bucket":  # type: ignore[no-untyped-def]
+    def _mapped(self, function: Callable[[Tensor], Tensor]) -> "Bucket":
         state = {name: [function(t) for t in tensors] for name, tensors in self.state.items()}
         params, grads = [function(t) for t in self.params], [function(t) for t in self.grads]
         return Bucket(params, grads, state, self.step, self.stacked)

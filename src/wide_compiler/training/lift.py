@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..model.marks import has_lanes
+from .groups import MASKED, RATIO
 from .lane_numbers import Limits
-from .lane_states import MASKED, RATIO
 from .optimizer import LaneOptimizer
 
 
@@ -61,6 +61,9 @@ class LiftedOptimizer(LaneOptimizer):
         for mine, theirs in zip(self.param_groups, self.inner.param_groups, strict=True):
             mine.update({key: value for key, value in theirs.items() if key not in mine})
         self._link()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "inner": self.inner}
 
     def _link(self) -> None:
         """One set of groups and state: schedulers and masks work on what the stock optimiser reads."""
