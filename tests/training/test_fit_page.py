@@ -1,5 +1,6 @@
 """Every block of Python on the page about fit runs, in order, as it is written there."""
 
+import json
 import logging
 import re
 import warnings
@@ -33,3 +34,18 @@ def test_the_page(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "run").is_dir() and len(BLOCKS) == 7
     if skipped:
         pytest.skip(f"not installed: {', '.join(skipped)}")
+
+
+def test_the_figures():
+    root = PAGE.parents[1]
+    found = json.loads((root / "benchmarks" / "results" / "optuna_study_cpu.json").read_text())
+    rows = {"trial by trial": found["processor_seconds"]["trial by trial"]}
+    rows["16 lanes"] = found["processor_seconds"]["lanes"]
+    page = PAGE.read_text()
+    for name, seconds in rows.items():
+        assert f"| {name} | " + " | ".join(f"{s:.1f}" for s in seconds) + " |" in page
+    assert "| ratio | " + " | ".join(f"{ratio:.2f}x" for ratio in found["processor_ratios"]) + " |" in page
+    best = found["best_trial"]
+    assert best["lanes"] == best["trial by trial"] and f"trial {best['lanes']} the best" in page
+    for value in found["best_value"].values():
+        assert f"{value:.6f}" in page
