@@ -5,8 +5,10 @@ from .api import WideBuilder, compile
 from .config import WideConfig
 from .errors import (
     AlignmentError,
+    CheckpointError,
     InputError,
     SampleError,
+    SaveError,
     UnsupportedError,
     ValidationError,
     WideError,
@@ -46,9 +48,11 @@ TracedWideModel = WideModel
 __all__ = [
     "REGISTRY",
     "AlignmentError",
+    "CheckpointError",
     "Explanation",
     "InputError",
     "SampleError",
+    "SaveError",
     "TracedWideModel",
     "UnsupportedError",
     "ValidationError",

@@ -23,3 +23,11 @@ class UnsupportedError(WideError, NotImplementedError):
 
 class ValidationError(WideError, AssertionError):
     """The wide model and the loop over its members disagree beyond the tolerance."""
+
+
+class CheckpointError(WideError, ValueError):
+    """A checkpoint is missing, cannot be read, or does not fit; the message names the first difference."""
+
+
+class SaveError(WideError, OSError):
+    """A checkpoint could not be written (a full disk, no permission); those before it are intact."""

@@ -1,5 +1,6 @@
 """LaneStore: the state of N members as one module, lanes in and out."""
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,9 +10,11 @@ from torch import Tensor, nn
 from ..capture import canonical_names, check_models, materialize, slots
 from ..errors import AlignmentError, InputError
 from . import saving
+from .marks import has_lanes, mark_parameters
 from .members import Skeletons, build_tree
 from .plans import channels_last
 from .registered import Registered, lane_tensor
+from .rows import select_rows
 from .views import Views
 
 
@@ -43,6 +46,7 @@ class LaneStore(nn.Module):
         self.skeletons = Skeletons.of(models)
         self.views = Views((), self.places, self.wide_states)
         self.gradient_hooks = _gradient_hooks(models[0])
+        mark_parameters(self)
 
     def train(self, mode: bool = True) -> "LaneStore":
         """Set the train flags as the members' own `train` does (one may keep a norm frozen)."""
@@ -159,6 +163,39 @@ class LaneStore(nn.Module):
                     place.tensor.data.clone()
                 )  # a frozen trunk is the models' own memory until now
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def select_tensors(self, lanes: Sequence[int]) -> None:
+        """Lane i of every tensor becomes what lane `lanes[i]` was; tensors stay the same objects."""
+        if self.registered.builders and len(lanes) != self.n:
+            path = next(iter(self.registered.builders))
+            raise InputError(f"{path} is a registered wide module, whose number of lanes cannot change")
+        self.views.select(lanes)
+        with torch.no_grad(), torch.inference_mode(False):
+            select_rows(self.stacked_tensors(), lanes)
+        self.n = len(lanes)
+        self.skeletons.select(lanes)
+        self.views.relink(self.places, self.wide_states)
+        mark_parameters(self)
+
+    def stacked_tensors(self) -> list[Tensor]:
+        """Every tensor with a lane axis."""
+        own = [place.tensor for place in self.places if place.path in self.wide_states]
+        for path in self.registered.builders:
+            own += self.registered.stacked_tensors(self.get_submodule(path), path, self.n)
+        return own
+
+    def stacked_parameters(self) -> list[nn.Parameter]:
+        """Every parameter with a lane axis."""
+        return [p for p in self.parameters() if has_lanes(p)]
+
+    def has_lanes(self, path: str) -> bool:
+        """Whether a parameter is stacked `[N, ...]`; if not, it serves all lanes."""
+        return has_lanes(self.get_parameter(path))
+
+    def _lane_number(self, lane: Any) -> int:
+        number = operator.index(lane)
+        self._check_lane(number)
+        return number % self.n
 
     def _check_lane(self, lane: int) -> None:
         if not isinstance(lane, int) or not -self.n <= lane < self.n:

@@ -183,6 +183,20 @@ class Skeletons:
                 )
                 home_of(skeleton.get_submodule(slot.owner), slot.kind)[slot.name] = moved
 
+    def select(self, lanes: Sequence[int]) -> None:
+        """Lane i becomes what lane `lanes[i]` was."""
+        if self.separated:  # each lane has Python state of its own, a repeated one too
+            self.variants = [
+                copy.deepcopy(self.variants[lane]) if lane in lanes[:i] else self.variants[lane]
+                for i, lane in enumerate(lanes)
+            ]
+            self.variant_of_lane = list(range(len(lanes)))
+            return
+        old = [self.variant_of_lane[lane] for lane in lanes]
+        used = list(dict.fromkeys(old))  # variant 0 is always the one of lane 0
+        self.variants = [self.variants[v] for v in used]
+        self.variant_of_lane = [used.index(v) for v in old]
+
     def each(self) -> tuple[nn.Module, ...]:
         return tuple(self.variants[v] for v in self.variant_of_lane)
 

@@ -64,6 +64,15 @@ class Programs:
         self.captures = {mode: list(known) for mode, known in other.captures.items()}
         self.grad_matters, self.latest = other.grad_matters, other.latest
 
+    def measure_anew(self) -> None:
+        """The same graphs for another number of lanes; copies of the model may share the old programs."""
+        self.by_key = {
+            key: WideProgram(program.captured, program.graph) if isinstance(program, WideProgram) else program
+            for key, program in self.by_key.items()
+        }
+        self.latest = None
+        self.traced = []
+
     def build(self, key: Any, call: Call, model: Any) -> Program:
         """Build the program for `call` on the wide model `model`, and keep it under `key`."""
         try:

@@ -42,6 +42,15 @@ class Registered:
         tensors = {**dict(example.named_parameters()), **dict(example.named_buffers())}
         return tensors[path.removeprefix(f"{outer}.")]
 
+    def stacked_tensors(self, module: nn.Module, path: str, n: int) -> list[Tensor]:
+        """The tensors of a registered wide module that hold its members', `[N, ...]`."""
+        example = self.examples[path][0]
+        names = [name for name, _ in (*example.named_parameters(), *example.named_buffers())]
+        for name in names:
+            lane_tensor(module, path, f"{path}.{name}", 0, n)  # says what is wrong where it is not there
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        return [tensors[name] for name in names]
+
     def probe(self, path: str, count: int, device: torch.device, training: bool) -> nn.Module:
         """A wide module of the first few instances, for widening to try."""
         return self.builders[path].from_modules(self.examples[path][:count]).to(device).train(training)

@@ -34,6 +34,10 @@ class LaneSeeds:
         self.seeds = self.seeds + _STRIDE
         return self.seeds
 
+    def select(self, lanes: Sequence[int]) -> None:
+        if self.seeds is not None:
+            self.seeds = self.seeds[list(lanes)]
+
     def to(self, device: torch.device) -> None:
         if self.seeds is not None:
             self.seeds = self.seeds.to(device)

@@ -1,7 +1,7 @@
 """Zero-copy views: on request the original models' tensors become lanes of the stacked ones."""
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
@@ -15,10 +15,24 @@ class Views:
     """Keeps the original models' tensors pointing into the wide model's memory."""
 
     def __init__(self, models: Sequence[nn.Module], places: Sequence[Place], wide: set[str]):
-        self.models = [weakref.ref(model) for model in models]
+        self.models: list[Callable[[], nn.Module | None]] = [weakref.ref(model) for model in models]
         for model in models:
             model.register_state_dict_post_hook(_own_memory)
         self.relink(places, wide)
+
+    def select(self, lanes: Sequence[int]) -> None:
+        """A model follows its lane to its first new number; those of lanes that are gone stay as they are.
+
+        For before the tensors are selected; `relink` comes after.
+        """
+        models, self.models = self.models, []
+        for lane in set(range(len(models))) - set(lanes):
+            model = models[lane]()
+            for slot in slots(model) if model is not None else ():
+                slot.tensor.data = slot.tensor.data.clone()
+        for position, lane in enumerate(lanes if models else ()):
+            first = lane not in lanes[:position]
+            self.models.append(models[lane] if first else _nobody)
 
     def relink(self, places: Sequence[Place], wide: set[str]) -> None:
         stacked = {place.path: place.tensor for place in places}
@@ -31,6 +45,10 @@ class Views:
                 path = names[slot.path]
                 if path in stacked:
                     slot.tensor.data = stacked[path].data[lane] if path in wide else stacked[path].data
+
+
+def _nobody() -> None:
+    return None
 
 
 def _own_memory(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:

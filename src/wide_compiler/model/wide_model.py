@@ -15,6 +15,7 @@ from ..tuning.when import plain_world
 from ..widen import MEMBERS
 from .again import CHANGED, Again
 from .explain import Explanation, summarize
+from .held import HeldLanes
 from .inputs import (
     accepted_sample,
     check_accepted,
@@ -24,6 +25,7 @@ from .inputs import (
     sample_leaves,
 )
 from .lane_store import LaneStore
+from .marks import mark_parameters
 from .members import Place
 from .program import Call, LoopProgram, Program
 from .programs import Programs, training_flags
@@ -62,6 +64,7 @@ class WideModel(LaneStore):
         self.routes = Routes()
         self.again: Again | None = None
         self.seeds = LaneSeeds()
+        self.held = HeldLanes()
         self._sample = accepted_sample(models[0], *normalize_sample(sample, sample_kwargs))
         self._program(self.sample_call())
         if views:
@@ -102,6 +105,12 @@ class WideModel(LaneStore):
     # What runs.
 
     def _run(self, args: tuple, kwargs: dict, wide: bool, packed: bool = False) -> Any:
+        kept = self.held.rows(self)
+        out = self._run_all(args, kwargs, wide, packed)
+        self.held.put_back(kept)
+        return out
+
+    def _run_all(self, args: tuple, kwargs: dict, wide: bool, packed: bool) -> Any:
         if torch.compiler.is_compiling() or not plain_world():
             return self._run_plainly(*self._found(args, kwargs, wide, packed))
         if self.again is not None and not kwargs:
@@ -249,6 +258,36 @@ class WideModel(LaneStore):
         tensors = [*self.tensors().values(), *_tree.flatten(self._sample)[0]]
         return next((t.device for t in tensors if isinstance(t, Tensor)), torch.device("cpu"))
 
+    # Other lanes.
+
+    def hold_lanes(self, lanes: Any) -> "WideModel":
+        """From now on a forward in training mode leaves the buffers of these lanes as they are.
+
+        `lanes`: whole numbers; replaces those held before, an empty list holds none.
+        """
+        self.held.set([self._lane_number(lane) for lane in lanes], self._device())
+        return self
+
+    def select_lanes(self, indices: Sequence[int]) -> "WideModel":
+        """Keep, reorder or repeat lanes, in place: lane i becomes what lane `indices[i]` was.
+
+        Parameters stay the same objects, with gradients selected alike. If the number of lanes stays, so do
+        their addresses. No graph is built anew; how to run it is measured anew for another number of lanes.
+        """
+        chosen = [self._lane_number(lane) for lane in indices]
+        if not chosen:
+            raise ValueError("select_lanes: a wide model has at least one lane, got no indices")
+        before, kinds = self.n, len(self.skeletons.variants)
+        self.select_tensors(chosen)
+        self.seeds.select(chosen)
+        self.held.set([], self._device())
+        if kinds > 1 or before == 1:  # numbers by lane are part of such graphs; one lane shows too little
+            self._forget()
+        elif len(chosen) != before:
+            self.programs.measure_anew()
+            self.routes.clear()
+        return self
+
     # What it tells.
 
     def summary(self) -> str:
@@ -273,11 +312,13 @@ class WideModel(LaneStore):
         if before != [(p.tensor.dtype, p.tensor.device) for p in self.places]:
             self._forget()
             self.seeds.to(self._device())
+            self.held.to(self._device())
             self.skeletons.to(
                 next((p.tensor for p in self.places if p.tensor.is_floating_point()), torch.empty(0))
             )
             self._sample = _tree.tree_map(_following(self.places), self._sample)
         self.views.relink(self.places, self.wide_states)
+        mark_parameters(self)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
@@ -295,6 +336,7 @@ class WideModel(LaneStore):
         for name, value in self.__getstate__().items():
             clone.__dict__[name] = value if name in ("config", "programs") else copy.deepcopy(value, memo)
         clone.programs.adopt(self.programs)  # pure functions: safe to share
+        mark_parameters(clone)
         return clone
 
     def __repr__(self) -> str:

@@ -1,6 +1,7 @@
 """TrainStep: forward, backward and optimiser of all lanes as one call, on CUDA as one recording."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from ..model import WideModel
 from ..tuning.replay import on_stream
 from ..tuning.when import capturing, plain_world
+from .clipping import clip_lane_norms_
 from .recording import StepRecording
 from .watch import Watch
 
@@ -16,6 +18,11 @@ from .watch import Watch
 # finds everything warm.
 WARM_UP = 2
 MAX_RECORDINGS = 6
+
+
+def autocast_to(dtype: torch.dtype | None, wide: WideModel) -> Any:
+    """`torch.autocast` on the model's device; nothing if there is no dtype."""
+    return nullcontext() if dtype is None else torch.autocast(wide._device().type, dtype=dtype)
 
 
 class TrainStep:
@@ -36,6 +43,8 @@ class TrainStep:
             torch's own, with `capturable=True` where there is such an option.
         loss: takes the wide output (and targets), gives one loss per lane `[N]`, or their sum.
         door: 'stacked' (`[N, B, ...]` inputs) or 'shared' (one input for all lanes).
+        clip: the largest norm that the gradients of one lane may have.
+        autocast: forward and loss run under `torch.autocast` to this dtype.
 
     >>> from torch import nn
     >>> import wide_compiler
@@ -52,11 +61,14 @@ class TrainStep:
         optimizer: torch.optim.Optimizer,
         loss: Callable[..., Tensor],
         door: str = "stacked",
+        clip: float | None = None,
+        autocast: torch.dtype | None = None,
     ):
         if door not in ("stacked", "shared"):
             raise ValueError(f"unknown door {door!r}; choose 'stacked' or 'shared'")
         self.wide, self.optimizer, self.loss = wide, optimizer, loss
         self.door: Callable[..., Any] = getattr(wide, door)
+        self.clip, self.autocast = clip, autocast
         fast = wide.config.compile
         self.compiled_loss = torch.compile(loss, backend=wide.config.backend, dynamic=False) if fast else loss
         self.recordings: list[StepRecording] = []  # the latest first
@@ -105,11 +117,17 @@ class TrainStep:
         self.optimizer.step()
         return losses
 
+    def forward(self, args: tuple, targets: tuple, **kwargs: Any) -> tuple[Any, Any]:
+        """The wide output, and what the loss makes of it."""
+        with autocast_to(self.autocast, self.wide):
+            output = self.door(*args, **kwargs)
+            return output, self.compiled_loss(output, *targets)
+
     def gradients(self, args: tuple, targets: tuple) -> Tensor:
-        """Forward and backward; the lanes' losses."""
+        """Forward, backward and clipping; the lanes' losses."""
         self.optimizer.zero_grad(set_to_none=True)
         with torch.enable_grad():
-            losses = self.compiled_loss(self.door(*args), *targets)
+            _, losses = self.forward(args, targets)
             if not isinstance(losses, Tensor) or losses.shape not in ((self.wide.n,), ()):
                 got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
                 raise ValueError(
@@ -117,7 +135,12 @@ class TrainStep:
                     f"reduce over all dimensions but the first"
                 )
             losses.sum().backward()
+        self.clip_gradients()
         return losses.detach()
+
+    def clip_gradients(self) -> None:
+        if self.clip is not None:
+            clip_lane_norms_(self.wide.parameters(), self.clip)
 
     def _why_not(self, args: tuple, targets: tuple) -> str:
         """What keeps this step from being recorded, now and later."""

@@ -79,7 +79,8 @@ class Watch:
         ]
         cuda = launch_settings() if torch.cuda.is_initialized() else None
         recordable = can_record_optimizer(optimizer)
-        return self.step.wide.circumstances(), groups, fingerprint(self.step.loss), recordable, cuda
+        held = self.step.wide.held.changes
+        return self.step.wide.circumstances(), groups, fingerprint(self.step.loss), recordable, cuda, held
 
 
 def looks(args: tuple, targets: tuple, in_place: bool) -> list[Any]:
@@ -100,6 +101,8 @@ def _has_hooks(tensor: Tensor) -> bool:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
     if isinstance(value, Tensor):  # on the GPU the recording reads it anew; on the CPU its number is held
         return (id(value), value.data_ptr()) if value.is_cuda else value.tolist()
     return value

@@ -1,0 +1,111 @@
+"""Lightning: all lanes under one Trainer."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..model import WideModel
+from ..training.clipping import clip_lane_norms_, clip_lane_values_
+from ..training.data import Stacked, as_source, make_batch, split_batch
+from ..training.losses import check_lane_losses
+from ._extras import needs
+
+LightningModule: Any = needs("lightning", "lightning").LightningModule
+
+
+class WideLightningModule(LightningModule):
+    """A wide model as a LightningModule: the Trainer sees one model, one optimiser and one loss.
+
+    The loss that Lightning gets is the sum over lanes, so that every lane gets its own gradient. Logged are
+    `train_loss` and `val_loss`, each as `_best`, `_median` and `_worst` lane; `lane_losses` and
+    `lane_validation` hold them by lane, `[N]`. `Trainer(gradient_clip_val=...)` clips each lane by itself.
+
+    Args:
+        wide: a wide model.
+        loss: `loss(output, *targets)` gives one number per lane `[N]`.
+        optimizer: makes an optimiser from parameters, `lambda p: AdamW(p, lr=[...])`.
+        scheduler: makes one of torch's schedulers from the optimiser.
+        schedule: whether it moves after each 'step' or each 'epoch'.
+        stacked: batches have lanes on axis 0 already; by default all lanes get the same batches.
+        metric: what is validated, by default the loss.
+        split: how a batch is taken apart: `split(batch) -> (inputs, targets)`.
+    """
+
+    def __init__(
+        self,
+        wide: WideModel,
+        loss: Callable[..., Tensor],
+        optimizer: Callable[[Any], torch.optim.Optimizer],
+        *,
+        scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
+        schedule: str = "step",
+        stacked: bool = False,
+        metric: Callable[..., Tensor] | None = None,
+        split: Callable[[Any], tuple[Any, tuple]] = split_batch,
+    ):
+        super().__init__()
+        if schedule not in ("step", "epoch"):
+            raise ValueError(f"schedule must be 'step' or 'epoch', got {schedule!r}")
+        self.wide, self.loss, self.metric, self.split = wide, loss, metric or loss, split
+        self.make_optimizer, self.make_scheduler, self.schedule = optimizer, scheduler, schedule
+        self.source = as_source(Stacked([]) if stacked else [], wide.n)
+        self.lane_losses: Tensor | None = None
+        self.lane_validation: Tensor | None = None
+        self._total: Tensor | None = None
+        self._samples = 0
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The output of all lanes `[N, B, ...]`."""
+        return getattr(self.wide, self.source.door)(*args, **kwargs)
+
+    def training_step(self, raw: Any, index: int) -> Tensor:
+        losses, size = self._values(raw, self.loss)
+        self.lane_losses = losses.detach()
+        self._log_spread("train_loss", self.lane_losses, size)
+        return losses.sum()
+
+    def on_validation_epoch_start(self) -> None:
+        self._total, self._samples = None, 0
+
+    def validation_step(self, raw: Any, index: int) -> None:
+        values, size = self._values(raw, self.metric)
+        weighted = values.detach().double() * size
+        self._total = weighted if self._total is None else self._total + weighted
+        self._samples += size
+
+    def on_validation_epoch_end(self) -> None:
+        if self._total is not None:
+            self.lane_validation = self._total / self._samples
+            self._log_spread("val_loss", self.lane_validation, self._samples)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.make_optimizer(self.wide.parameters())
+        if self.make_scheduler is None:
+            return optimizer
+        scheduler = {"scheduler": self.make_scheduler(optimizer), "interval": self.schedule}
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Lane by lane: Lightning's own would take the norm of all lanes together."""
+        if not gradient_clip_val:
+            return
+        clip = clip_lane_values_ if gradient_clip_algorithm == "value" else clip_lane_norms_
+        clip(self.wide.parameters(), gradient_clip_val)
+
+    def _values(self, raw: Any, function: Callable[..., Tensor]) -> tuple[Tensor, int]:
+        self.source.check_batch(raw)
+        batch = make_batch(raw, self.split, self.wide._device(), self.source.door)
+        values = function(self(*batch.args, **batch.kwargs), *batch.targets)
+        return check_lane_losses(values, self.wide.n), batch.size
+
+    def _log_spread(self, name: str, values: Tensor, size: int) -> None:
+        numbers = {"best": values.min(), "median": values.median(), "worst": values.max()}
+        shown = {f"{name}_{which}": number.float() for which, number in numbers.items()}
+        self.log_dict(shown, prog_bar=True, batch_size=size)

@@ -1,0 +1,212 @@
+"""Optuna: N trials at a time, as N lanes.
+
+A lane whose trial is done or pruned gets the next trial: fresh weights, a fresh optimiser, other settings.
+All lanes go through the data epoch by epoch, each in the epoch of its own trial.
+"""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..api import compile
+from ..capture import group_by_variant
+from ..config import WideConfig
+from ..errors import AlignmentError, InputError
+from ..initialize import reinitialize
+from ..training.data import Shared, as_source, split_batch
+from ..training.evaluate import evaluate
+from ..training.lane_step import PRECISIONS, LaneStep
+from ..training.optimizer import LaneOptimizer
+from ..training.population import Population
+from ..training.random_state import seeded
+from ._extras import needs
+from ._trial_data import TrialBatches
+
+
+@dataclass
+class Seat:
+    """A trial in its lane."""
+
+    trial: Any
+    hyper: Mapping[str, float]
+    member: nn.Module
+    epoch: int = 0  # how many it has completed
+
+
+@dataclass
+class Search:
+    """What `optimize` gives back, besides what the study holds.
+
+    Attributes:
+        best_model: an ordinary model with the weights of the best trial that this search completed.
+        epochs: how many epochs all lanes went through together; one after another it would be one per trial.
+        refilled: how many trials began in a lane that another had left.
+    """
+
+    best_model: nn.Module | None = None
+    epochs: int = 0
+    refilled: int = 0
+
+
+def optimize(
+    study: Any,
+    suggest: Callable[[Any], Mapping[str, float]],
+    *,
+    model: nn.Module | Callable[[Any], nn.Module],
+    sample: Any,
+    optimizer: Callable[[Any], LaneOptimizer],
+    loss: Callable[..., Tensor],
+    data: Any,
+    validation: Any,
+    n_trials: int,
+    epochs: int,
+    lanes: int = 16,
+    metric: Callable[..., Tensor] | None = None,
+    clip: float | None = None,
+    precision: str | None = None,
+    split: Callable[[Any], tuple[Any, tuple]] = split_batch,
+    seed: int = 0,
+    config: WideConfig | None = None,
+    callbacks: Sequence[Callable[[Any, Any], None]] = (),
+) -> Search:
+    """Run `n_trials` trials of a study, `lanes` of them at a time.
+
+    After each epoch every trial reports its validation to the study's pruner; its last one is its value. A
+    trial whose value is not a finite number has failed. The pruner and the sampler are the study's own; as
+    with any parallel search a sampler that learns sees the results of a trial only when it is told.
+
+    Args:
+        study: of one objective, to be minimised or maximised.
+        suggest: `suggest(trial)` gives the settings of one lane by the names of the optimiser's
+            `set_lane_values`: `{'lr': trial.suggest_float('lr', 1e-4, 1e-1, log=True)}`.
+        model: an ordinary model, initialised anew for each trial; or `model(trial)` that makes one. Trials
+            may differ in weights only. Trial k begins with PyTorch's generator at `seed + k`.
+        sample: an input of the model, as for `wide_compiler.compile`.
+        optimizer: makes one of `wide_compiler.training` from parameters; `suggest` sets its numbers by lane.
+        loss, clip, precision, split: as in `fit`.
+        data: batches for all lanes, read once per epoch; its order in epoch e follows from `seed + e`.
+        validation: batches to validate with.
+        metric: what is validated and told, by default the loss.
+        epochs: of each trial.
+        callbacks: each called with (study, finished trial), as by Optuna.
+    """
+    needs("optuna", "optuna")
+    if len(study.directions) != 1:
+        raise ValueError(f"optimize needs a study of one objective, this one has {len(study.directions)}")
+    for name, value in (("n_trials", n_trials), ("epochs", epochs), ("lanes", lanes)):
+        if type(value) is not int or value < 1:
+            raise ValueError(f"{name} must be a positive integer, got {value!r}")
+    return _Run(
+        study, suggest, model, n_trials, epochs, seed, callbacks, metric or loss, split, PRECISIONS[precision]
+    ).run(sample, min(lanes, n_trials), optimizer, loss, data, validation, clip, precision, config)
+
+
+@dataclass
+class _Run:
+    study: Any
+    suggest: Callable[[Any], Mapping[str, float]]
+    model: Any
+    trials_left: int
+    epochs: int
+    seed: int
+    callbacks: Sequence[Callable[[Any, Any], None]]
+    metric: Callable[..., Tensor]
+    split: Callable[[Any], tuple[Any, tuple]]
+    autocast: torch.dtype | None
+
+    def run(
+        self,
+        sample: Any,
+        lanes: int,
+        make_optimizer: Callable[[Any], LaneOptimizer],
+        loss: Callable[..., Tensor],
+        data: Any,
+        validation: Any,
+        clip: float | None,
+        precision: str | None,
+        config: WideConfig | None,
+    ) -> Search:
+        self.search = Search()
+        self.seats: list[Seat | None] = [self._ask() for _ in range(lanes)]
+        seats = [seat for seat in self.seats if seat is not None]
+        wide = compile([seat.member for seat in seats], sample, config=config)
+        self.population = Population(wide, make_optimizer(wide.parameters()))
+        for name in seats[0].hyper:
+            self.population.optimizer.set_lane_values(name, [seat.hyper[name] for seat in seats])
+        steps = {
+            door: LaneStep(self.population, loss, door, clip, precision) for door in ("shared", "stacked")
+        }
+        source, held_out = as_source(data, lanes), as_source(validation, lanes)
+        if type(source) is not Shared:
+            raise InputError(f"trials share their data; {type(source).__name__} gives each lane its own")
+        with seeded(wide, self.seed):
+            while any(self.seats):
+                epochs = [seat.epoch if seat else None for seat in self.seats]
+                for batch in TrialBatches(source, epochs, self.seed, self.split, wide):
+                    steps[batch.door]([batch.batch])
+                self.search.epochs += 1
+                values = evaluate(wide, self.metric, held_out, split=self.split, autocast=self.autocast)
+                for lane, value in enumerate(values.tolist()):
+                    self._judge(lane, value)
+        return self.search
+
+    def _ask(self) -> Seat:
+        self.trials_left -= 1
+        trial = self.study.ask()
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed + trial.number)
+            if isinstance(self.model, nn.Module):
+                member = copy.deepcopy(self.model)
+                reinitialize(member)
+            else:
+                member = self.model(trial)
+        return Seat(trial, dict(self.suggest(trial)), member)
+
+    def _judge(self, lane: int, value: float) -> None:
+        """Report a lane's validation; if its trial is over, tell the study and seat the next one."""
+        optuna: Any = needs("optuna", "optuna")
+        seat = self.seats[lane]
+        if seat is None:
+            return
+        seat.epoch += 1
+        finite = abs(value) < float("inf")
+        if finite:
+            seat.trial.report(value, seat.epoch)
+        if not finite:
+            self._tell(lane, seat, state=optuna.trial.TrialState.FAIL)
+        elif seat.epoch == self.epochs:
+            self._tell(lane, seat, values=value)
+        elif seat.trial.should_prune():
+            self._tell(lane, seat, state=optuna.trial.TrialState.PRUNED)
+
+    def _tell(self, lane: int, seat: Seat, **outcome: Any) -> None:
+        seat.trial.set_user_attr("lane", lane)
+        told = self.study.tell(seat.trial, **outcome)
+        if "values" in outcome and self.study.best_trial.number == told.number:
+            self.search.best_model = self.population.wide.lane(lane)
+        for callback in self.callbacks:
+            callback(self.study, told)
+        if not self.trials_left:
+            self.seats[lane] = None
+            self.population.mask([lane])
+            return
+        self.seats[lane] = new = self._ask()
+        self._check_alike(seat, new)
+        self.population.refill([lane], init=lambda member, _: new.member, **dict(new.hyper))
+        self.search.refilled += 1
+
+    def _check_alike(self, old: Seat, new: Seat) -> None:
+        if group_by_variant([old.member, new.member]) != [0, 0]:
+            raise AlignmentError(
+                f"the model of trial {new.trial.number} differs from that of trial {old.trial.number}, whose "
+                f"lane it was to take, in more than its weights; only weights and optimiser settings may"
+            )
+        if new.hyper.keys() != old.hyper.keys():
+            raise ValueError(
+                f"trial {new.trial.number} suggests {sorted(new.hyper)}, trial {old.trial.number} suggested "
+                f"{sorted(old.hyper)}; let all trials suggest the same"
+            )

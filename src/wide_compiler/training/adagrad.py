@@ -1,0 +1,84 @@
+"""Adagrad, by lane."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from .bucket import Bucket, Tensors, add_divided_, add_scaled, spread
+from .lane_numbers import Limits
+from .optimizer import LaneOptimizer, used
+
+
+class Adagrad(LaneOptimizer):
+    """`torch.optim.Adagrad` for a wide model: each number may be one per lane.
+
+    The accumulators begin at `initial_accumulator_value`, one number for all lanes.
+    """
+
+    limits = {name: Limits() for name in ("lr", "lr_decay", "weight_decay", "eps")}
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: Any = 1e-2,
+        lr_decay: Any = 0.0,
+        weight_decay: Any = 0.0,
+        initial_accumulator_value: float = 0.0,
+        eps: Any = 1e-10,
+        *,
+        maximize: bool = False,
+        fused: bool | None = None,
+        capturable: bool = True,
+    ):
+        if not initial_accumulator_value >= 0.0:
+            raise ValueError(
+                f"initial_accumulator_value is {initial_accumulator_value:g}, expected at least 0"
+            )
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "lr_decay": lr_decay,
+                "eps": eps,
+                "weight_decay": weight_decay,
+                "initial_accumulator_value": initial_accumulator_value,
+                "maximize": maximize,
+                "fused": fused,
+                "capturable": capturable,
+            },
+        )
+
+    def fresh_state(self, group: dict[str, Any]) -> dict[str, float]:
+        return {"sum": group["initial_accumulator_value"]}
+
+    def update(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
+        params, sums, step = bucket.params, bucket.state["sum"], bucket.step
+        grads: Tensors = bucket.grads
+        assert step is not None
+        if used(group["weight_decay"]):
+            grads = add_scaled(grads, params, numbers["weight_decay"])
+        torch._foreach_addcmul_(sums, grads, grads)
+        roots = torch._foreach_sqrt(sums)
+        torch._foreach_add_(roots, spread(numbers["eps"], roots))
+        rate = numbers["lr"]
+        if used(group["lr_decay"]):
+            rate = rate / (1 + (step.double() - 1) * numbers["lr_decay"])
+        add_divided_(params, grads, roots, -rate)
+
+    def has_fused(self, device: str, group: dict[str, Any]) -> bool:
+        return device == "cpu"
+
+    def update_fused(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
+        assert bucket.step is not None
+        torch._fused_adagrad_(
+            bucket.params,
+            bucket.grads,
+            bucket.state["sum"],
+            [bucket.step] * len(bucket.params),
+            lr=numbers["lr"],
+            lr_decay=numbers["lr_decay"],
+            weight_decay=numbers["weight_decay"],
+            eps=numbers["eps"],
+            maximize=group["maximize"],
+        )

@@ -1,0 +1,186 @@
+"""Adam and AdamW, by lane."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .bucket import (
+    Bucket,
+    Tensors,
+    add_divided_,
+    add_scaled,
+    add_scaled_,
+    average_,
+    average_squares_,
+    scale_,
+    spread,
+)
+from .lane_numbers import LaneNumber, Limits
+from .optimizer import FUSED_ON, LaneOptimizer, by_lane, single, used
+
+# Elements of a lane's tensor, on average, from which a kernel for it alone is worth its call.
+LARGE = 2000
+
+
+class Adam(LaneOptimizer):
+    """`torch.optim.Adam` for a wide model: each number may be one per lane.
+
+    >>> import wide_compiler
+    >>> wide = wide_compiler.compile(torch.nn.Linear(4, 2), torch.randn(2, 4), n=2)
+    >>> adam = Adam(wide.parameters(), lr=[1e-3, 1e-2], betas=(0.9, [0.99, 0.999]))
+    >>> adam.lane_values("beta1")
+    tensor([0.9000, 0.9000], dtype=torch.float64)
+    """
+
+    decoupled = False
+    limits = {
+        "lr": Limits(),
+        "beta1": Limits(0.0, 1.0),
+        "beta2": Limits(0.0, 1.0),
+        "eps": Limits(),
+        "weight_decay": Limits(),
+    }
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: Any = 1e-3,
+        betas: Any = (0.9, 0.999),
+        eps: Any = 1e-8,
+        weight_decay: Any = 0.0,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+        fused: bool | None = None,
+        capturable: bool = True,
+    ):
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "betas": betas,
+                "eps": eps,
+                "weight_decay": weight_decay,
+                "amsgrad": amsgrad,
+                "maximize": maximize,
+                "fused": fused,
+                "capturable": capturable,
+            },
+        )
+
+    def fresh_state(self, group: dict[str, Any]) -> dict[str, float]:
+        names = ["exp_avg", "exp_avg_sq", *["max_exp_avg_sq"] * group["amsgrad"]]
+        return dict.fromkeys(names, 0.0)
+
+    def update(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
+        params, lr, decay = bucket.params, numbers["lr"], numbers["weight_decay"]
+        if used(group["weight_decay"]):
+            if self.decoupled:
+                scale_(params, 1 - lr * decay)
+            else:
+                bucket.grads = list(add_scaled(bucket.grads, params, decay))
+        direction = self._fused_direction(bucket, numbers, group)
+        if direction is not None:
+            add_scaled_(params, direction, lr)
+        elif not self._lane_by_lane(bucket, numbers, group):
+            self._by_operations(bucket, numbers, group)
+
+    def _fused_direction(
+        self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]
+    ) -> Tensors | None:
+        """The step of a learning rate of 1, by torch's fused kernel; None where lanes differ in more."""
+        assert bucket.step is not None
+        differs = bucket.step.dim() or any(by_lane(numbers[name]) for name in ("beta1", "beta2", "eps"))
+        if differs or group["fused"] is False or not self._fits_kernel(bucket, group):
+            return None
+        still = [torch.empty_like(p) for p in bucket.params]
+        torch._foreach_zero_(still)
+        moved = Bucket(still, bucket.grads, bucket.state, bucket.step, bucket.stacked)
+        self._kernel(moved, {**numbers, "lr": 1.0, "weight_decay": 0.0}, group, maximize=False)
+        return still
+
+    def _lane_by_lane(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> bool:
+        """The fused kernel for each lane in turn: on a CPU, and where lanes are large, this is faster."""
+        large = bucket.stacked and bucket.elements() >= LARGE * bucket.params[0].shape[0] * len(bucket.params)
+        on_cpu = bucket.params[0].device.type == "cpu"
+        if not large or not on_cpu or group["fused"] is False:
+            return False
+        if not self._fits_kernel(bucket, group) or not bucket.lanes_in_one_piece():
+            return False
+        lanes = bucket.lane_by_lane()
+        values = {name: _listed(value, len(lanes)) for name, value in numbers.items()}
+        for i, lane in enumerate(lanes):
+            own = {name: value[i] for name, value in values.items()}
+            self._kernel(lane, {**own, "weight_decay": 0.0}, group, maximize=False)
+        return True
+
+    def _by_operations(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
+        params, grads, state, step = bucket.params, bucket.grads, bucket.state, bucket.step
+        assert step is not None
+        average_(state["exp_avg"], grads, numbers["beta1"])
+        average_squares_(state["exp_avg_sq"], grads, numbers["beta2"])
+        squares = state["exp_avg_sq"]
+        if group["amsgrad"]:
+            torch._foreach_maximum_(state["max_exp_avg_sq"], squares)
+            squares = state["max_exp_avg_sq"]
+        roots = torch._foreach_sqrt(squares)
+        scale_(roots, correction(numbers["beta2"], step).rsqrt())
+        torch._foreach_add_(roots, spread(numbers["eps"], roots))
+        add_divided_(params, state["exp_avg"], roots, -numbers["lr"] / correction(numbers["beta1"], step))
+
+    def has_fused(self, device: str, group: dict[str, Any]) -> bool:
+        return device in FUSED_ON
+
+    def update_fused(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
+        self._kernel(bucket, numbers, group, group["maximize"])
+
+    def _fits_kernel(self, bucket: Bucket, group: dict[str, Any]) -> bool:
+        return self.has_fused(bucket.params[0].device.type, group) and bucket.alike()
+
+    def _kernel(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any], maximize: bool) -> None:
+        assert bucket.step is not None
+        kernel = torch._fused_adamw_ if self.decoupled else torch._fused_adam_
+        kernel(
+            bucket.params,
+            bucket.grads,
+            bucket.state["exp_avg"],
+            bucket.state["exp_avg_sq"],
+            bucket.state.get("max_exp_avg_sq", []),
+            [bucket.step] * len(bucket.params),
+            lr=single(numbers["lr"]),
+            beta1=numbers["beta1"],
+            beta2=numbers["beta2"],
+            weight_decay=numbers["weight_decay"],
+            eps=numbers["eps"],
+            amsgrad=group["amsgrad"],
+            maximize=maximize,
+        )
+
+
+class AdamW(Adam):
+    """`torch.optim.AdamW` for a wide model: each number may be one per lane."""
+
+    decoupled = True
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: Any = 1e-3,
+        betas: Any = (0.9, 0.999),
+        eps: Any = 1e-8,
+        weight_decay: Any = 1e-2,
+        amsgrad: bool = False,
+        **options: Any,
+    ):
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
+
+
+def _listed(value: LaneNumber, n: int) -> list[float]:
+    return value.expand(n).tolist() if isinstance(value, Tensor) else [value] * n
+
+
+def correction(beta: LaneNumber, step: Tensor) -> Tensor:
+    """`1 - beta ** step`, exact enough for the first steps: float64."""
+    return 1 - torch.pow(beta, step.double())

@@ -1,0 +1,138 @@
+"""Buckets: parameters that one update takes together, and the arithmetic on lists of them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .lane_numbers import LaneNumber
+
+Factor = float | list[Tensor]
+Tensors = list[Tensor] | tuple[Tensor, ...]
+_LOW_PRECISION = (torch.bfloat16, torch.float16)
+
+
+@dataclass
+class Bucket:
+    """Parameters of one group, device, dtype and step count, with their gradients and state.
+
+    A stacked parameter is `[N, ...]`, and so are its gradient and state.
+    """
+
+    params: list[Tensor]
+    grads: list[Tensor]
+    state: dict[str, list[Tensor]]
+    step: Tensor | None  # how many steps were taken: `[]`, or `[N]` where lanes have parted
+    stacked: bool
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All that an update writes, but for the step count."""
+        yield from self.params
+        for tensors in self.state.values():
+            yield from tensors
+
+    def alike(self) -> bool:
+        """Is the memory of all tensors laid out alike, as kernels that take it for flat want it?"""
+        layouts = [p.stride() for p in self.params]
+        return all([t.stride() for t in tensors] == layouts for tensors in (self.grads, *self.state.values()))
+
+    def lane_by_lane(self) -> list["Bucket"]:
+        """Every lane by itself, as views; for memory in which a lane is one piece."""
+        n = len(self.params[0])
+        steps = [None] * n if self.step is None else self.step.expand(n).unbind(0)
+        state = {name: _lanes(tensors) for name, tensors in self.state.items()}
+        return [
+            Bucket(params, grads, {name: lanes[lane] for name, lanes in state.items()}, step, False)
+            for lane, (params, grads, step) in enumerate(
+                zip(_lanes(self.params), _lanes(self.grads), steps, strict=True)
+            )
+        ]
+
+    def elements(self) -> int:
+        return sum(p.numel() for p in self.params)
+
+    def lanes_in_one_piece(self) -> bool:
+        return all(p.stride(0) * len(p) == p.numel() for p in self.params)
+
+    def real(self) -> "Bucket":
+        """Complex numbers as pairs of real ones, which is how optimisers treat them."""
+        if not self.params[0].is_complex():
+            return self
+        return self._mapped(torch.view_as_real)
+
+    @property
+    def low_precision(self) -> bool:
+        return self.params[0].dtype in _LOW_PRECISION
+
+    def in_float32(self) -> "Bucket":
+        """A copy to compute with: lanes' numbers such as a beta of 0.999 do not exist in half precision."""
+        return self._mapped(Tensor.float)
+
+    def take(self, other: "Bucket") -> None:
+        for mine, theirs in zip(self.tensors(), other.tensors(), strict=True):
+            mine.copy_(theirs)
+
+    def _mapped(self, function: Callable[[Tensor], Tensor]) -> "Bucket":
+        state = {name: [function(t) for t in tensors] for name, tensors in self.state.items()}
+        params, grads = [function(t) for t in self.params], [function(t) for t in self.grads]
+        return Bucket(params, grads, state, self.step, self.stacked)
+
+
+def _lanes(tensors: list[Tensor]) -> list[list[Tensor]]:
+    return [list(lane) for lane in zip(*[t.unbind(0) for t in tensors], strict=True)]
+
+
+def spread(factor: LaneNumber, tensors: Sequence[Tensor]) -> Factor:
+    """A factor for each tensor: a number as it is, `[N]` as `[N, 1, ...]` so that it meets the lanes."""
+    if not isinstance(factor, Tensor):
+        return factor
+    cast = factor.to(tensors[0].dtype)
+    if cast.dim() == 0:
+        return [cast] * len(tensors)
+    ranks = {t.dim(): cast.view(-1, *[1] * (t.dim() - 1)) for t in tensors}
+    return [ranks[t.dim()] for t in tensors]
+
+
+def add_scaled(tensors: Tensors, others: Tensors, factor: LaneNumber) -> Tensors:
+    """`tensors + factor * others`, in new tensors."""
+    factors = spread(factor, tensors)
+    if isinstance(factors, list):
+        return torch._foreach_addcmul(tensors, others, factors)
+    return torch._foreach_add(tensors, others, alpha=factors)
+
+
+def add_scaled_(tensors: Tensors, others: Tensors, factor: LaneNumber) -> None:
+    """`tensors += factor * others`"""
+    factors = spread(factor, tensors)
+    if isinstance(factors, list):
+        torch._foreach_addcmul_(tensors, others, factors)
+    else:
+        torch._foreach_add_(tensors, others, alpha=factors)
+
+
+def scale_(tensors: Tensors, factor: LaneNumber) -> None:
+    """`tensors *= factor`"""
+    torch._foreach_mul_(tensors, spread(factor, tensors))
+
+
+def average_(averages: Tensors, values: Tensors, keep: LaneNumber) -> None:
+    """`averages = keep * averages + (1 - keep) * values`"""
+    torch._foreach_lerp_(averages, values, spread(1 - keep, averages))
+
+
+def average_squares_(averages: Tensors, values: Tensors, keep: LaneNumber) -> None:
+    """`averages = keep * averages + (1 - keep) * values ** 2`"""
+    if isinstance(keep, Tensor):
+        average_(averages, torch._foreach_mul(values, values), keep)
+        return
+    torch._foreach_mul_(averages, keep)
+    torch._foreach_addcmul_(averages, values, values, 1 - keep)
+
+
+def add_divided_(tensors: Tensors, values: Tensors, by: Tensors, factor: LaneNumber) -> None:
+    """`tensors += factor * values / by`"""
+    if isinstance(factor, Tensor):
+        add_scaled_(tensors, torch._foreach_div(values, by), factor)
+    else:
+        torch._foreach_addcdiv_(tensors, values, by, factor)

@@ -1,0 +1,112 @@
+"""Checkpoints: one safetensors file each, there as a whole or not at all.
+
+A file is written aside, flushed to the disk, and moved into place: whoever is killed, or runs out of
+space, leaves the checkpoints before it as they were.
+"""
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from ..errors import CheckpointError, SaveError
+from .packing import pack_state, unpack_state
+
+# Raised whenever the meaning of what is stored changes.
+FORMAT = 1
+_NAME = re.compile(r"step-(\d+)\.safetensors")
+_ASIDE = ".writing-"
+
+
+class Checkpoints:
+    """The checkpoints in one folder, of which the last `keep` stay.
+
+    A checkpoint is any nesting of dicts, lists and tuples with tensors, arrays and plain values in it.
+
+    >>> import tempfile
+    >>> checkpoints = Checkpoints(tempfile.mkdtemp(), keep=2)
+    >>> for step in (10, 20, 30): path = checkpoints.save(step, {"step": step})
+    >>> checkpoints.steps(), checkpoints.load(checkpoints.latest())
+    ([20, 30], {'step': 30})
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], keep: int = 2):
+        if not isinstance(keep, int) or keep < 1:
+            raise ValueError(f"keep must be a positive integer, got {keep!r}")
+        self.folder, self.keep = Path(folder), keep
+
+    def steps(self) -> list[int]:
+        """The steps of which there is a checkpoint, ascending."""
+        names = os.listdir(self.folder) if self.folder.is_dir() else []
+        return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
+
+    def path(self, step: int) -> Path:
+        return self.folder / f"step-{step:08d}.safetensors"
+
+    def latest(self) -> Path | None:
+        """The newest checkpoint, or None."""
+        steps = self.steps()
+        return self.path(steps[-1]) if steps else None
+
+    def save(self, step: int, state: Any) -> Path:
+        """Write a checkpoint, then remove those beyond the last `keep`."""
+        tensors, text = pack_state(state)
+        path = self.path(step)
+        aside = (
+            self.folder / f"{_ASIDE}{os.getpid()}"
+        )  # whatever a writer leaves behind when killed is in here
+        try:
+            self._clear_aside()
+            aside.mkdir(parents=True)
+            save_file(tensors, aside / path.name, metadata={"wide_compiler": str(FORMAT), "state": text})
+            _flush(aside / path.name)
+            os.replace(aside / path.name, path)
+            _flush(self.folder)
+        except (OSError, SafetensorError) as error:
+            raise SaveError(self._what_is_left(path, error)) from error
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+        for old in self.steps()[: -self.keep]:
+            self.path(old).unlink(missing_ok=True)
+        return path
+
+    def load(self, path: str | os.PathLike[str]) -> Any:
+        """What was saved; its tensors on the CPU."""
+        if not Path(path).is_file():
+            raise CheckpointError(f"there is no checkpoint {path}")
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                facts = file.metadata() or {}
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (not a mapping)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"{path} cannot be read as a checkpoint: {error}") from error
+        if facts.get("wide_compiler") != str(FORMAT) or "state" not in facts:
+            raise CheckpointError(
+                f"{path} is not a checkpoint of this format ({FORMAT}): its metadata is {sorted(facts)}; "
+                f"weights alone are read by wide.load"
+            )
+        return unpack_state(tensors, facts["state"])
+
+    def _clear_aside(self) -> None:
+        """Remove what killed runs have left behind."""
+        for left in self.folder.glob(f"{_ASIDE}*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def _what_is_left(self, path: Path, error: Exception) -> str:
+        latest = self.latest()
+        left = f"the last good one is {latest}" if latest else "there is none before it"
+        remedy = "free some space or name another folder"
+        return f"the checkpoint {path} could not be written ({error}); {left}; {remedy}"
+
+
+def _flush(path: Path) -> None:
+    """Wait until the disk has it: a rename that is there before the data would leave an empty file."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,78 @@
+"""Gradients clipped lane by lane."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..model.marks import lane_mark
+from .bucket import spread
+from .lane_numbers import Limits, lane_number
+
+
+@torch.no_grad()
+def clip_lane_norms_(
+    parameters: Tensor | Iterable[Tensor],
+    max_norm: Any,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+) -> Tensor:
+    """Scale each lane's gradients so that their norm is at most `max_norm`, a number or one per lane.
+
+    What `torch.nn.utils.clip_grad_norm_` does to each model alone; returns the norms `[N]` before. A lane
+    whose gradients are not finite changes no other.
+    """
+    grads, n = _gradients(parameters, "clip_lane_norms_")
+    if not grads:
+        return torch.zeros(n)
+    each = [torch.linalg.vector_norm(g.reshape(n, -1), norm_type, dim=1, dtype=_exact(g)) for g in grads]
+    common = torch.promote_types(each[0].dtype, each[-1].dtype)
+    norms = torch.linalg.vector_norm(torch.stack([norm.to(common) for norm in each]), norm_type, dim=0)
+    if error_if_nonfinite and not bool(norms.isfinite().all()):
+        lanes = (~norms.isfinite()).nonzero().flatten().tolist()
+        raise RuntimeError(f"the gradients of lanes {lanes} are not finite")
+    limit = lane_number("max_norm", max_norm, n, Limits(), norms.device)
+    factors = (limit / (norms.double() + 1e-6)).clamp(max=1.0)
+    for dtype in {g.dtype for g in grads}:
+        alike = [g for g in grads if g.dtype == dtype]
+        torch._foreach_mul_(alike, spread(factors, alike))
+    return norms
+
+
+@torch.no_grad()
+def clip_lane_values_(parameters: Tensor | Iterable[Tensor], clip_value: Any) -> None:
+    """Clamp each gradient to `[-clip_value, clip_value]`, a number or one per lane."""
+    grads, n = _gradients(parameters, "clip_lane_values_")
+    for g in grads:
+        limit = lane_number("clip_value", clip_value, n, Limits(), g.device)
+        if isinstance(limit, Tensor):
+            (factor,) = spread(limit, [g])  # type: ignore[misc]
+            g.clamp_(-factor, factor)
+        else:
+            g.clamp_(-limit, limit)
+
+
+def _exact(tensor: Tensor) -> torch.dtype:
+    """A sum of squares needs more than half precision."""
+    return torch.promote_types(torch.float32, tensor.dtype)
+
+
+def _gradients(parameters: Tensor | Iterable[Tensor], who: str) -> tuple[list[Tensor], int]:
+    """The gradients with lanes, and N; a parameter without lanes belongs to no lane's norm."""
+    given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    marks = [lane_mark(p) for p in given]
+    n = next((mark.n for mark in marks if mark is not None), 0)
+    if not n:
+        raise ValueError(f"{who} takes the parameters of a wide model, and none of these is one")
+    grads = []
+    for p, mark in zip(given, marks, strict=True):
+        if p.grad is None:
+            continue
+        if mark is None or not mark.stacked:
+            raise ValueError(
+                f"{who}: {mark.path if mark else 'a parameter'} is one tensor for all lanes, so its gradient "
+                f"is no lane's; leave it out, and clip it by torch.nn.utils.clip_grad_norm_"
+            )
+        grads.append(p.grad)
+    return grads, n

@@ -1,0 +1,177 @@
+"""Where batches come from, and whether all lanes see the same ones or each lane its own.
+
+A batch is `(inputs, *targets)`, `inputs` being a tensor, a tuple of the member's positional arguments or a
+dict of its keywords; a tensor alone is an input without targets.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _tree, lanes
+from ..errors import InputError
+
+
+@dataclass
+class Batch:
+    """What one step takes: the member's arguments and the loss's."""
+
+    args: tuple
+    kwargs: dict[str, Any]
+    targets: tuple
+    size: int  # samples per lane
+
+
+class Shared:
+    """The same batches for all lanes: tensors `[B, ...]`. What `fit` makes of any iterable."""
+
+    door = "shared"
+
+    def __init__(self, batches: Iterable[Any]):
+        if not isinstance(batches, Iterable):
+            raise InputError(f"data must be an iterable of batches, got {type(batches).__name__}")
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)  # type: ignore[arg-type]
+
+    def check(self, n: int) -> None:
+        """Before training: does it fit a model of n lanes?"""
+
+    def check_batch(self, batch: Any) -> None:
+        """Does one batch fit?"""
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Tell samplers that want to know it (a DistributedSampler) which epoch begins."""
+        for sampler in [sampler for loader in self.iterables() for sampler in _samplers(loader)]:
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+
+    def iterables(self) -> list[Any]:
+        """What is read."""
+        return [self.batches]
+
+    def generators(self) -> list[torch.Generator]:
+        """The generators that decide the order, besides the global ones."""
+        holders = [holder for loader in self.iterables() for holder in (loader, *_samplers(loader))]
+        found = [getattr(holder, "generator", None) for holder in holders]
+        unique = {id(g): g for g in found if isinstance(g, torch.Generator)}
+        return list(unique.values())
+
+
+class Stacked(Shared):
+    """Batches that already have a lane axis: tensors `[N, B, ...]`, in targets too."""
+
+    door = "stacked"
+
+    def __init__(self, batches: Iterable[Any]):
+        super().__init__(batches)
+        self.n = 0
+
+    def check(self, n: int) -> None:
+        self.n = n
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.batches:
+            self.check_batch(batch)
+            yield batch
+
+    def check_batch(self, batch: Any) -> None:
+        for path, leaf in zip(_tree.leaf_paths(batch), _tree.flatten(batch)[0], strict=True):
+            if self.n and isinstance(leaf, Tensor) and leaf.shape[:1] != (self.n,):
+                raise InputError(
+                    f"a stacked batch has {tuple(leaf.shape)} at {path or 'its top'}, expected {self.n} "
+                    f"lanes on axis 0; for the same batches in all lanes pass the data as it is"
+                )
+
+
+class PerLane(Shared):
+    """One source for each lane, all of one length: lane i reads `sources[i]`."""
+
+    door = "stacked"
+
+    def __init__(self, sources: Sequence[Iterable[Any]]):
+        self.sources = list(sources)
+        for lane, source in enumerate(self.sources):
+            if not isinstance(source, Iterable):
+                raise InputError(f"lane {lane}: data must be an iterable, got {type(source).__name__}")
+
+    def check(self, n: int) -> None:
+        if len(self.sources) != n:
+            raise InputError(f"there is data for {len(self.sources)} lanes, the model has {n}")
+
+    def __iter__(self) -> Iterator[Any]:
+        ended = object()
+        iterators = [iter(source) for source in self.sources]
+        count = 0
+        while True:
+            batches = [next(iterator, ended) for iterator in iterators]
+            over = [lane for lane, batch in enumerate(batches) if batch is ended]
+            if len(over) == len(batches):
+                return
+            if over:
+                goes_on = next(lane for lane in range(len(batches)) if lane not in over)
+                raise InputError(
+                    f"the data of lane {over[0]} ended after {count} batches, lane {goes_on} goes on; give "
+                    f"all lanes the same number of batches"
+                )
+            yield lanes.stack(batches, f"batch {count}")
+            count += 1
+
+    def __len__(self) -> int:
+        return min(len(source) for source in self.sources)  # type: ignore[arg-type]
+
+    def iterables(self) -> list[Any]:
+        return self.sources
+
+
+def as_source(data: Any, n: int) -> Shared:
+    """Any iterable of batches as a source, checked against the number of lanes."""
+    source = data if isinstance(data, Shared) else Shared(data)
+    source.check(n)
+    return source
+
+
+def _samplers(loader: Any) -> list[Any]:
+    """What decides a DataLoader's order."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    found = [getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
+    return list({id(x): x for x in found if x is not None}.values())
+
+
+def split_batch(batch: Any) -> tuple[Any, tuple]:
+    """`(inputs, *targets)` -> inputs, targets. A dict is the model's keywords; the loss gets all of it."""
+    if isinstance(batch, Mapping):
+        return batch, (batch,)
+    if isinstance(batch, (tuple, list)) and batch:
+        return batch[0], tuple(batch[1:])
+    return batch, ()
+
+
+def make_batch(raw: Any, split: Callable[[Any], tuple[Any, tuple]], device: torch.device, door: str) -> Batch:
+    """A raw batch on the model's device, taken apart."""
+
+    def move(x: Any) -> Any:
+        return x.to(device, non_blocking=True) if isinstance(x, Tensor) and x.device != device else x
+
+    plain = type(raw) in (tuple, list) and all(isinstance(x, Tensor) for x in raw)
+    inputs, targets = split(type(raw)(map(move, raw)) if plain else _tree.tree_map(move, raw))
+    args: tuple = ()
+    kwargs: dict[str, Any] = {}
+    if isinstance(inputs, Mapping):
+        kwargs = dict(inputs)
+    else:
+        args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    leaves = args if args and isinstance(args[0], Tensor) else _tree.flatten((args, kwargs))[0]
+    tensors = [x for x in leaves if isinstance(x, Tensor)]
+    if not tensors:
+        raise InputError(f"a batch has no tensor among its inputs: {type(raw).__name__}; see split=")
+    axis = int(door == "stacked")
+    size = tensors[0].shape[axis] if tensors[0].dim() > axis else 1
+    return Batch(args, kwargs, targets, size)

@@ -1,0 +1,199 @@
+"""LaneGroups: parameter groups whose numbers may each be one per lane."""
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ..model.marks import has_lanes, lane_mark
+from .lane_numbers import LaneNumber, Limits, lane_indices, lane_number
+
+# In a group: the lanes' learning rates as multiples of its 'lr', and the lanes that do not move, `[k]`.
+RATIO, MASKED = "lr_ratio", "masked"
+
+
+class LaneGroups(Optimizer):
+    """In a group a hyper-parameter is a number, or a float64 tensor `[N]`.
+
+    `group['lr']` is always a number, which torch's schedulers drive; the lanes' own rates stand beside it as
+    multiples of it. On CUDA that number lives in a tensor `[]`, so that a recorded step sees it change.
+    """
+
+    limits: ClassVar[dict[str, Limits]]  # the hyper-parameters that lanes may differ in
+
+    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]):
+        self.n = 0
+        super().__init__(params, defaults)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "n": self.n}
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        try:
+            self._read(group)
+        except ValueError:
+            self.param_groups.pop()
+            raise
+
+    def _read(self, group: dict[str, Any]) -> None:
+        marks = [mark for mark in map(lane_mark, group["params"]) if mark is not None]
+        for mark in marks:
+            if self.n and mark.n != self.n:
+                raise ValueError(f"{mark.path} has {mark.n} lanes, the parameters before it {self.n}")
+            self.n = mark.n
+        if not self.n:
+            raise ValueError(
+                f"{type(self).__name__} takes the parameters of a wide model, wide.parameters(), and none of "
+                f"these is one; torch.optim has optimisers for ordinary models"
+            )
+        if "betas" in group and (not isinstance(group["betas"], (list, tuple)) or len(group["betas"]) != 2):
+            raise ValueError(f"betas: expected a pair, each a number or {self.n}, got {group['betas']!r}")
+        device = group["params"][0].device
+        group[MASKED] = self.param_groups[0].get(MASKED)
+        group[RATIO] = None
+        for name in self.limits:
+            write(group, name, lane_number(name, read(group, name), self.n, self.limits[name], device))
+        rates = group["lr"]
+        if isinstance(rates, Tensor):
+            top = float(rates.max())
+            group["lr"], group[RATIO] = top, rates / top if top else torch.ones_like(rates)
+        self.put_rate_on_device(group)
+        self.check_group(group)
+        for parameter in group["params"]:
+            if parameter.requires_grad:
+                self._refuse_lanes_on_trunk(group, parameter)
+
+    def put_rate_on_device(self, group: dict[str, Any]) -> None:
+        """On CUDA the number that schedulers drive is a tensor `[]`: a recorded step then sees it change."""
+        device = group["params"][0].device
+        if device.type == "cuda" and group.get("capturable") and not isinstance(group["lr"], Tensor):
+            group["lr"] = torch.tensor(group["lr"], dtype=torch.float64, device=device)
+
+    def check_group(self, group: dict[str, Any]) -> None:
+        """Options that exclude each other are refused here."""
+
+    def _refuse_lanes_on_trunk(self, group: dict[str, Any], parameter: Tensor) -> None:
+        mark = lane_mark(parameter)
+        if mark is not None and mark.stacked:
+            return
+        for name in self.limits:
+            if isinstance(group[RATIO] if name == "lr" else read(group, name), Tensor):
+                what = "a parameter that is not the wide model's" if mark is None else mark.path
+                raise ValueError(
+                    f"{what} is one tensor for all lanes and cannot have one {name} per lane; give it "
+                    f"a group of its own with a number: {{'params': [...], {name!r}: ...}}, or freeze it"
+                )
+
+    # Hyper-parameters by lane.
+
+    def lane_values(self, name: str, group: int = 0) -> Tensor:
+        """A hyper-parameter of every lane now, float64 `[N]`: 'lr', 'beta1', 'beta2', 'weight_decay', ..."""
+        value = self._number(self.param_groups[group], self._known(name))
+        if isinstance(value, Tensor) and value.dim():
+            return value.clone()
+        device = self.param_groups[group]["params"][0].device
+        return torch.as_tensor(value, dtype=torch.float64, device=device).repeat(self.n)
+
+    def set_lane_values(self, name: str, values: Any, lanes: Any = None, group: int | None = None) -> None:
+        """Change a hyper-parameter, of all lanes or of some, in all groups that have lanes or in one.
+
+        Learning rates are what the lanes have at this moment of a schedule.
+
+        Args:
+            values: a number, or one for each of `lanes`.
+            lanes: whole numbers, a slice, or a boolean `[N]`; all if None.
+        """
+        limits = self.limits[self._known(name)]
+        chosen = lane_indices(slice(None) if lanes is None else lanes, self.n)
+        for index, home in enumerate(self.param_groups):
+            if group not in (None, index) or not any(map(has_lanes, home["params"])):
+                continue
+            now = self.lane_values(name, index)
+            now[chosen.to(now.device)] = _for_lanes(name, values, len(chosen)).to(now.device)
+            lane_number(name, now, self.n, limits, now.device)
+            if name != "lr":
+                self._put(home, name, now)
+                continue
+            base = float(home["lr"])
+            if base == 0:
+                if bool((now != 0).any()):
+                    raise ValueError("group['lr'] is 0 now, by a schedule; multiples of it are 0 too")
+                continue
+            self._put(home, RATIO, now / base)
+
+    def scale_lane_rates(self, factors: Any, lanes: Any = None) -> None:
+        """Multiply learning rates, wherever a schedule stands: by a number, or one for each of `lanes`."""
+        chosen = lane_indices(slice(None) if lanes is None else lanes, self.n)
+        for group in self.param_groups:
+            if any(map(has_lanes, group["params"])):
+                device = group["params"][0].device
+                ratio = group[RATIO]
+                now = (
+                    torch.ones(self.n, dtype=torch.float64, device=device) if ratio is None else ratio.clone()
+                )
+                now[chosen.to(device)] *= _for_lanes("factors", factors, len(chosen)).to(device)
+                lane_number("lr", now, self.n, self.limits["lr"], device)
+                self._put(group, RATIO, now)
+
+    def _known(self, name: str) -> str:
+        if name not in self.limits:
+            raise ValueError(
+                f"{type(self).__name__} has no {name!r} by lane; choose one of {', '.join(self.limits)}"
+            )
+        return name
+
+    def _put(self, group: dict[str, Any], name: str, values: Tensor) -> None:
+        """In place where there is a tensor already: recordings read it."""
+        old = read(group, name)
+        if isinstance(old, Tensor) and old.dim():
+            old.copy_(values)
+            return
+        write(group, name, values)
+        for parameter in group["params"]:
+            if parameter.requires_grad:
+                self._refuse_lanes_on_trunk(group, parameter)
+
+    def _number(self, group: dict[str, Any], name: str) -> LaneNumber:
+        value = read(group, name)
+        is_tensor = isinstance(value, Tensor)
+        if isinstance(value, (list, tuple)) or (is_tensor and value.shape not in ((), (self.n,))):
+            raise ValueError(f"group[{name!r}] is {value!r}; set_lane_values({name!r}, ...) sets it by lane")
+        if name == "lr":
+            if is_tensor and value.dim():
+                raise ValueError("group['lr'] must stay a number; set_lane_values('lr', ...) sets it by lane")
+            if group[RATIO] is not None:
+                return value * group[RATIO]
+        return value.double() if is_tensor else value
+
+    def lane_numbers(self, group: int, lane: int) -> dict[str, Any]:
+        """One lane's hyper-parameters in a group, under the names that a stock optimiser has for them."""
+        found: dict[str, Any] = {name: float(self.lane_values(name, group)[lane]) for name in self.limits}
+        if "beta1" in found:
+            found["betas"] = (found.pop("beta1"), found.pop("beta2"))  # as stock optimisers hold them
+        return found
+
+
+def read(group: dict[str, Any], name: str) -> Any:
+    """A hyper-parameter by its name in `limits`: 'beta1' is the first entry of 'betas'."""
+    if name in ("beta1", "beta2"):
+        return group["betas"][name == "beta2"]
+    return group[name]
+
+
+def write(group: dict[str, Any], name: str, value: Any) -> None:
+    if name in ("beta1", "beta2"):
+        group["betas"] = list(group["betas"])  # a scheduler may have left a tuple
+        group["betas"][name == "beta2"] = value
+    else:
+        group[name] = value
+
+
+def _for_lanes(name: str, values: Any, count: int) -> Tensor:
+    given = torch.as_tensor(values, dtype=torch.float64)
+    if given.shape not in ((), (count,)):
+        raise ValueError(f"{name}: expected a number or {count}, one per lane, got {tuple(given.shape)}")
+    return given

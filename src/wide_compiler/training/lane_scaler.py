@@ -1,0 +1,56 @@
+"""Loss scaling for half precision, for each lane its own: one lane's overflow costs the others no step."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..model.marks import has_lanes
+
+INITIAL, GROWTH, BACKOFF, INTERVAL = 2.0**16, 2.0, 0.5, 2000
+
+
+class LaneScaler:
+    """What `torch.amp.GradScaler` is for one model: gradients are scaled up so that small ones survive.
+
+    Each lane has a scale of its own `[N]`: it halves when the lane's gradients overflow (that lane skips the
+    step), and doubles after 2000 steps without. If a trained parameter serves all lanes, they share one.
+    """
+
+    def __init__(self, n: int, parameters: Iterable[Tensor], interval: int = INTERVAL):
+        self.parameters = [p for p in parameters if p.requires_grad]
+        self.together = not all(has_lanes(p) for p in self.parameters)
+        device = self.parameters[0].device
+        self.scale = torch.full((n,), INITIAL, device=device)
+        self.good_steps = torch.zeros(n, dtype=torch.int64, device=device)
+        self.interval = interval
+
+    def unscale_(self) -> Tensor:
+        """Take the scale out of the gradients, in place; which lanes overflowed, bool `[N]`."""
+        overflowed = torch.zeros_like(self.scale, dtype=torch.bool)
+        for p in self.parameters:
+            if p.grad is None:
+                continue
+            if has_lanes(p):
+                p.grad.div_(self.scale.to(p.grad.dtype).view(-1, *[1] * (p.dim() - 1)))
+                overflowed |= ~p.grad.isfinite().flatten(1).all(1) if p.dim() > 1 else ~p.grad.isfinite()
+            else:
+                p.grad.div_(self.scale[0])
+                overflowed |= ~p.grad.isfinite().all()
+        return overflowed.any().expand_as(overflowed) if self.together else overflowed
+
+    def update(self, overflowed: Tensor) -> None:
+        self.good_steps = torch.where(overflowed, 0, self.good_steps + 1)
+        grow = self.good_steps >= self.interval
+        self.scale = torch.where(
+            overflowed, self.scale * BACKOFF, torch.where(grow, self.scale * GROWTH, self.scale)
+        )
+        self.good_steps = torch.where(grow, 0, self.good_steps)
+
+    def state(self) -> dict[str, Any]:
+        return {"scale": self.scale, "good_steps": self.good_steps}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.scale = state["scale"].to(self.scale.device)
+        self.good_steps = state["good_steps"].to(self.scale.device)

@@ -1,0 +1,161 @@
+"""LaneStates: an optimiser's state by lane: begun, masked, copied, reset, selected."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..model.marks import has_lanes
+from .groups import MASKED, RATIO, LaneGroups
+from .lane_numbers import lane_indices
+
+
+class LaneStates(LaneGroups):
+    """State tensors are shaped like their parameter; besides there is a step count, `[]` or one per lane."""
+
+    # What each optimiser says of itself.
+
+    def fresh_state(self, group: dict[str, Any]) -> dict[str, float]:
+        """The names of a parameter's state tensors, and the number they are filled with at first."""
+        raise NotImplementedError
+
+    def counts_steps(self, group: dict[str, Any]) -> bool:
+        """Whether an update asks how many steps were taken."""
+        return True
+
+    def _begin(
+        self, p: Tensor, state: dict[str, Any], group: dict[str, Any], steps: dict[Any, Tensor]
+    ) -> None:
+        """Make a parameter's state. One step count serves all parameters that begin together."""
+        for name, value in self.fresh_state(group).items():
+            if name not in state:
+                state[name] = torch.full_like(p, value, memory_format=torch.preserve_format)
+        if self.counts_steps(group) and "step" not in state:
+            shape = (self.n,) if has_lanes(p) and group[MASKED] is not None else ()
+            key = (p.device, has_lanes(p))
+            if key not in steps:
+                steps[key] = torch.zeros(shape, dtype=torch.float32, device=p.device)
+            state["step"] = steps[key]
+
+    # Masks.
+
+    @property
+    def active(self) -> Tensor:
+        """Which lanes move: bool `[N]`."""
+        masked = self.param_groups[0][MASKED]
+        moving = torch.ones(self.n, dtype=torch.bool)
+        if masked is not None:
+            moving[masked.cpu()] = False
+        return moving
+
+    def mask(self, lanes: Any) -> None:
+        """From now on a step moves neither weights nor state of these lanes."""
+        self.set_active(self.active.index_fill(0, lane_indices(lanes, self.n), False))
+
+    def unmask(self, lanes: Any = slice(None)) -> None:
+        """Let these lanes move again, from where they stand."""
+        self.set_active(self.active.index_fill(0, lane_indices(lanes, self.n), True))
+
+    def set_active(self, active: Tensor) -> None:
+        """Say which lanes move: bool `[N]`."""
+        masked = (~active).nonzero().squeeze(1)
+        if len(masked):
+            self._part_steps()
+        for group in self.param_groups:
+            group[MASKED] = masked.to(group["params"][0].device) if len(masked) else None
+        if not len(masked):
+            self._join_steps()
+
+    # Lanes among themselves.
+
+    @torch.no_grad()
+    def copy_lanes(self, source: Any, target: Any, hyper: bool = True) -> None:
+        """Give lanes `target` the state of lanes `source`, and their hyper-parameters if `hyper`."""
+        source, target = lane_indices(source, self.n), lane_indices(target, self.n)
+        tensors = {id(home[name]): home[name] for home, name in self._lane_tensors(hyper)}
+        for tensor in tensors.values():  # a step count may serve many parameters: it is copied once
+            rows = tensor.index_select(0, source.to(tensor.device))
+            tensor.index_copy_(0, target.to(tensor.device), rows.expand(len(target), *tensor.shape[1:]))
+
+    @torch.no_grad()
+    def reset_lanes(self, lanes: Any) -> None:
+        """Give these lanes the state of an optimiser that has not begun."""
+        chosen = lane_indices(lanes, self.n)
+        if len(chosen) < self.n:
+            self._part_steps()
+        for group in self.param_groups:
+            fresh = {**self.fresh_state(group), "step": 0.0}
+            for p in self._stacked(group):
+                for name, tensor in self.state.get(p, {}).items():
+                    if tensor.dim():
+                        tensor.index_fill_(0, chosen.to(tensor.device), fresh[name])
+                    else:
+                        tensor.zero_()
+        self._join_steps()
+
+    @torch.no_grad()
+    def select_lanes(self, indices: Any) -> None:
+        """Keep, reorder or repeat lanes: lane i becomes what lane `indices[i]` was.
+
+        For after the parameters themselves were selected.
+        """
+        chosen = lane_indices(indices, self.n)
+        active = self.active[chosen]
+        new: dict[int, Tensor] = {}
+        for home, name in list(self._lane_tensors(hyper=True)):
+            tensor = home[name]
+            if id(tensor) not in new:  # a step count may serve many parameters: it is selected once
+                rows = tensor.index_select(0, chosen.to(tensor.device))
+                new[id(tensor)] = tensor.copy_(rows) if len(rows) == len(tensor) else rows
+            home[name] = new[id(tensor)]
+        self.n = len(chosen)
+        self.set_active(active)
+        self._join_steps()
+
+    # Step counts: one for all lanes while they are equal.
+
+    def _part_steps(self) -> None:
+        """Give every lane a step count of its own."""
+        parted: dict[int, Tensor] = {}
+        for p in self._all_stacked():
+            step = self.state.get(p, {}).get("step")
+            if step is not None and step.dim() == 0:
+                if id(step) not in parted:
+                    parted[id(step)] = step.repeat(self.n)
+                self.state[p]["step"] = parted[id(step)]
+
+    def _join_steps(self) -> None:
+        """One count again where all lanes have taken the same number of steps, one for all parameters."""
+        known: dict[Any, Tensor] = {}
+        masked = self.param_groups[0][MASKED] is not None
+        for p in [p for group in self.param_groups for p in group["params"]]:
+            step = self.state.get(p, {}).get("step")
+            if step is None:
+                continue
+            counts = step.tolist()
+            if isinstance(counts, list) and len(set(counts)) == 1 and not masked:
+                step, counts = step[0].clone(), counts[0]
+            key = (str(counts), step.device, step.dim())
+            self.state[p]["step"] = known.setdefault(key, step)
+
+    def _stacked(self, group: dict[str, Any]) -> Iterator[Tensor]:
+        return filter(has_lanes, group["params"])
+
+    def _all_stacked(self) -> Iterator[Tensor]:
+        for group in self.param_groups:
+            yield from self._stacked(group)
+
+    def _lane_tensors(self, hyper: bool) -> Iterator[tuple[Any, Any]]:
+        """(home, key) of every tensor with lanes: state, and hyper-parameters if `hyper`."""
+        for p in self._all_stacked():
+            state = self.state.get(p, {})
+            yield from ((state, name) for name in list(state) if state[name].dim())
+        for group in self.param_groups if hyper else ():
+            homes: list[tuple[Any, Any]] = [(group, name) for name in (RATIO, *self.limits) if name in group]
+            if "betas" in group:
+                group["betas"] = list(group["betas"])  # a scheduler may have left a tuple
+                homes += [(group["betas"], 0), (group["betas"], 1)]
+            yield from (
+                (home, key) for home, key in homes if isinstance(home[key], Tensor) and home[key].dim()
+            )

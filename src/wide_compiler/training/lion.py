@@ -1,0 +1,64 @@
+"""Lion, by lane."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from .bucket import Bucket, add_scaled_, average_, scale_, spread
+from .lane_numbers import Limits
+from .optimizer import LaneOptimizer, used
+
+
+class Lion(LaneOptimizer):
+    """Lion for a wide model: steps of equal size in the direction of a momentum's sign.
+
+    The sign of `beta1 * m + (1 - beta1) * g` moves the weights, `beta2 * m + (1 - beta2) * g` is remembered;
+    weight decay is decoupled. A good learning rate is 3 to 10 times smaller than AdamW's. Each number may be
+    one per lane.
+    """
+
+    limits = {
+        "lr": Limits(),
+        "beta1": Limits(0.0, 1.0),
+        "beta2": Limits(0.0, 1.0),
+        "weight_decay": Limits(),
+    }
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: Any = 1e-4,
+        betas: Any = (0.9, 0.99),
+        weight_decay: Any = 0.0,
+        *,
+        maximize: bool = False,
+        fused: bool | None = None,
+        capturable: bool = True,
+    ):
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "betas": betas,
+                "weight_decay": weight_decay,
+                "maximize": maximize,
+                "fused": fused,
+                "capturable": capturable,
+            },
+        )
+
+    def fresh_state(self, group: dict[str, Any]) -> dict[str, float]:
+        return {"exp_avg": 0.0}
+
+    def counts_steps(self, group: dict[str, Any]) -> bool:
+        return False
+
+    def update(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
+        params, grads, memory = bucket.params, bucket.grads, bucket.state["exp_avg"]
+        directions = torch._foreach_lerp(memory, grads, spread(1 - numbers["beta1"], grads))
+        torch._foreach_sign_(directions)
+        if used(group["weight_decay"]):
+            scale_(params, 1 - numbers["lr"] * numbers["weight_decay"])
+        add_scaled_(params, directions, -numbers["lr"])
+        average_(memory, grads, numbers["beta2"])

@@ -1,0 +1,186 @@
+"""Losses `[N]`, one per lane: what `torch.nn.functional` gives for each lane alone.
+
+Outputs come with lanes first, `[N, ...]`. A target is the lanes' own, `[N, ...]`, or shared by all of them,
+without that axis. The gradient of the sum of these losses is, in every lane, the gradient of its own.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .lane_numbers import Limits, lane_number
+
+
+def mse(out: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """`F.mse_loss` of each lane: `[N, ...]` and `[N, ...]` or `[...]` -> `[N]`.
+
+    >>> mse(torch.zeros(3, 5, 2), torch.ones(5, 2))
+    tensor([1., 1., 1.])
+    """
+    return _elementwise(F.mse_loss, out, target, reduction)
+
+
+def l1(out: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """`F.l1_loss` of each lane."""
+    return _elementwise(F.l1_loss, out, target, reduction)
+
+
+def smooth_l1(out: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+    """`F.smooth_l1_loss` of each lane."""
+    return _elementwise(F.smooth_l1_loss, out, target, reduction, beta=beta)
+
+
+def huber(out: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+    """`F.huber_loss` of each lane."""
+    return _elementwise(F.huber_loss, out, target, reduction, delta=delta)
+
+
+def bce_with_logits(
+    out: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    pos_weight: Tensor | None = None,
+) -> Tensor:
+    """`F.binary_cross_entropy_with_logits` of each lane; `weight` and `pos_weight` as one lane has them."""
+    function = F.binary_cross_entropy_with_logits
+    return _elementwise(function, out, target, reduction, weight=weight, pos_weight=pos_weight)
+
+
+def kl_div(out: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
+    """`F.kl_div` of each lane; `reduction` may also be 'batchmean'."""
+    if reduction == "batchmean":
+        _check_rank(out, 2)
+        return _elementwise(F.kl_div, out, target, "sum", log_target=log_target) / out.shape[1]
+    return _elementwise(F.kl_div, out, target, reduction, log_target=log_target)
+
+
+def nll(
+    out: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """`F.nll_loss` of each lane: log-probabilities `[N, B, C, ...]`, targets `[N, B, ...]` or `[B, ...]`."""
+    _check_rank(out, 2)
+    target = _lanes_of_classes(out, target)
+    each = F.nll_loss(*_classes(out, target), weight=weight, ignore_index=ignore_index, reduction="none")
+    return _weighted(each, out, target, weight, ignore_index, reduction)
+
+
+def cross_entropy(
+    out: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: Any = 0.0,
+) -> Tensor:
+    """`F.cross_entropy` of each lane: `[N, B, C, ...]` -> `[N]`.
+
+    Args:
+        out: logits `[N, B, C, ...]`, or `[N, C]` for members that give one row.
+        target: classes `[N, B, ...]`, or `[B, ...]` for all lanes; or probabilities shaped like `out`, or
+            like one lane of it.
+        weight: of the classes, `[C]`.
+        label_smoothing: a number, or one per lane.
+
+    >>> cross_entropy(torch.zeros(2, 4, 3), torch.tensor([0, 1, 2, 0]), label_smoothing=[0.0, 0.1])
+    tensor([1.0986, 1.0986])
+    """
+    _check_rank(out, 2)
+    probabilities = target.is_floating_point()
+    target = _lanes_of(out, target) if probabilities else _lanes_of_classes(out, target)
+    smoothing = lane_number("label_smoothing", label_smoothing, len(out), _SMOOTHING, out.device)
+    logits, classes = _classes(out, target)
+
+    def each(amount: float) -> Tensor:
+        return F.cross_entropy(
+            *(logits, classes, weight),
+            ignore_index=ignore_index,
+            reduction="none",
+            label_smoothing=amount,
+        ).reshape(len(out), -1)
+
+    if isinstance(smoothing, Tensor):  # the loss is linear in it
+        rows = torch.lerp(each(0.0), each(1.0), smoothing.to(out.dtype).unsqueeze(1))
+    else:
+        rows = each(smoothing)
+    if probabilities:
+        return _reduced(rows, reduction)
+    return _weighted(rows, out, target, weight, ignore_index, reduction)
+
+
+_SMOOTHING = Limits(0.0, 1.0 + 1e-12)
+
+
+def check_lane_losses(losses: Any, n: int) -> Tensor:
+    """The losses themselves, if there is one per lane."""
+    if isinstance(losses, Tensor) and losses.shape == (n,):
+        return losses
+    got = f"a tensor {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+    raise ValueError(
+        f"expected one loss per lane [{n}], got {got}; reduce over all dimensions but the first, as the "
+        f"functions of wide_compiler.training.lane_losses do"
+    )
+
+
+def _elementwise(
+    function: Callable[..., Tensor], out: Tensor, target: Tensor, reduction: str, **options: Any
+) -> Tensor:
+    each = function(out, _lanes_of(out, target), reduction="none", **options)
+    return _reduced(each.reshape(len(out), -1), reduction)
+
+
+def _reduced(rows: Tensor, reduction: str) -> Tensor:
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"unknown reduction {reduction!r}; a loss per lane is a 'mean' or a 'sum'")
+    return rows.mean(1) if reduction == "mean" else rows.sum(1)
+
+
+def _weighted(
+    each: Tensor, out: Tensor, target: Tensor, weight: Tensor | None, ignored: int, reduction: str
+) -> Tensor:
+    """The mean over a lane's targets by their classes' weights, without the ignored ones."""
+    rows, target = each.reshape(len(out), -1), target.reshape(len(out), -1)
+    if reduction != "mean":
+        return _reduced(rows, reduction)
+    counted = target != ignored
+    if weight is None:
+        return rows.sum(1) / counted.sum(1)
+    weights = weight[torch.where(counted, target, 0)]
+    return rows.sum(1) / torch.where(counted, weights, 0).sum(1)
+
+
+def _classes(out: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Lanes and batch as one axis, before the classes; a row per lane has no batch to join."""
+    return (out, target) if out.dim() == 2 else (out.flatten(0, 1), target.flatten(0, 1))
+
+
+def _lanes_of(out: Tensor, target: Tensor) -> Tensor:
+    return _with_lanes(target, out.shape, out.shape)
+
+
+def _lanes_of_classes(out: Tensor, target: Tensor) -> Tensor:
+    shape = out.shape[:1] if out.dim() == 2 else (*out.shape[:2], *out.shape[3:])
+    return _with_lanes(target, torch.Size(shape), out.shape)
+
+
+def _with_lanes(target: Tensor, wanted: torch.Size, out: torch.Size) -> Tensor:
+    if target.shape == wanted:
+        return target
+    if target.shape == wanted[1:]:
+        return target.expand(wanted)
+    raise ValueError(
+        f"a target {tuple(target.shape)} does not fit outputs {tuple(out)}; expected {tuple(wanted)}, lanes "
+        f"first, or {tuple(wanted[1:])} for all lanes"
+    )
+
+
+def _check_rank(out: Tensor, least: int) -> None:
+    if out.dim() < least:
+        raise ValueError(f"outputs are {tuple(out.shape)}, expected at least {least} dims, lanes first")

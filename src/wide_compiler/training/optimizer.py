@@ -1,0 +1,127 @@
+"""LaneOptimizer: what the optimisers of this room have in common."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..model.marks import has_lanes, lane_mark
+from .bucket import Bucket
+from .groups import MASKED
+from .stock_states import StockStates
+
+FUSED_ON = ("cpu", "cuda")
+
+
+class LaneOptimizer(StockStates):
+    """An optimiser over `wide.parameters()` whose hyper-parameters may each be one per lane.
+
+    All state is on the parameters' device and no step waits for it.
+    """
+
+    def update(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
+        """Take one step. `numbers` are the hyper-parameters, each a number or `[N]`."""
+        raise NotImplementedError
+
+    def has_fused(self, device: str, group: dict[str, Any]) -> bool:
+        """Whether torch has a fused kernel for this, which `update_fused` then calls."""
+        return False
+
+    def update_fused(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
+        """Take one step by a fused kernel of torch; `numbers` are plain."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step of every lane that is not masked."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            numbers = {name: self._number(group, name) for name in self.limits}
+            for bucket in self._buckets(group):
+                if self._can_fuse(bucket, numbers, group):
+                    if bucket.step is not None:
+                        bucket.step += 1
+                    self.update_fused(bucket.real(), numbers, group)
+                else:
+                    self._step(bucket, numbers, group)
+        return loss
+
+    def _can_fuse(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> bool:
+        """Do all lanes have the same numbers, and torch a fused kernel for them?"""
+        parted = bucket.step is not None and bucket.step.dim() > 0
+        masked = bucket.stacked and group[MASKED] is not None
+        if group["fused"] is False or parted or masked or any(map(by_lane, numbers.values())):
+            return False
+        return self.has_fused(bucket.params[0].device.type, group) and bucket.alike()
+
+    def _step(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
+        """By a few operations on all lanes at once."""
+        kept = self._kept(bucket, group)
+        if bucket.step is not None:
+            bucket.step += 1
+        work = bucket.in_float32() if bucket.low_precision else bucket.real()
+        if group["maximize"]:
+            work.grads = list(torch._foreach_neg(work.grads))
+        self.update(work, numbers, group)
+        if bucket.low_precision:
+            bucket.take(work)
+        for tensor, lanes in kept:
+            tensor.index_copy_(0, group[MASKED], lanes)
+
+    def _buckets(self, group: dict[str, Any]) -> list[Bucket]:
+        buckets: dict[Any, Bucket] = {}
+        new_steps: dict[Any, Tensor] = {}
+        names = list(self.fresh_state(group))
+        needed = {*names, "step"} if self.counts_steps(group) else set(names)
+        for p in group["params"]:
+            if p.grad is None:
+                continue
+            if p.grad.is_sparse:
+                raise ValueError(f"{type(self).__name__} does not take sparse gradients, as {name_of(p)} has")
+            wide = has_lanes(p)
+            if not wide:
+                self._refuse_lanes_on_trunk(group, p)
+            state = self.state[p]
+            if not needed <= state.keys():
+                self._begin(p, state, group, new_steps)
+            step = state.get("step")
+            key = (p.device, p.dtype, wide, id(step))
+            bucket = buckets.get(key)
+            if bucket is None:
+                bucket = buckets[key] = Bucket([], [], {name: [] for name in names}, step, wide)
+            bucket.params.append(p)
+            bucket.grads.append(p.grad)
+            for name in names:
+                bucket.state[name].append(state[name])
+        return list(buckets.values())
+
+    def _kept(self, bucket: Bucket, group: dict[str, Any]) -> list[tuple[Tensor, Tensor]]:
+        """The masked lanes of all that a step writes: put back afterwards, whatever it wrote."""
+        masked = group[MASKED]
+        if masked is None or not bucket.stacked:
+            return []
+        steps = [] if bucket.step is None else [bucket.step]
+        return [(t, t.index_select(0, masked)) for t in (*bucket.tensors(), *steps)]
+
+
+def name_of(parameter: Tensor) -> str:
+    mark = lane_mark(parameter)
+    return "a parameter" if mark is None else mark.path
+
+
+def by_lane(number: Any) -> bool:
+    return isinstance(number, Tensor) and number.dim() > 0
+
+
+def used(number: Any) -> bool:
+    """Whether some lane uses this; a tensor is not looked into, which would wait for the device."""
+    return isinstance(number, Tensor) or number != 0
+
+
+def single(lr: Any) -> Any:
+    """A learning rate for torch's fused kernels, which read it in single precision where it is a tensor."""
+    return lr.float() if isinstance(lr, Tensor) else lr

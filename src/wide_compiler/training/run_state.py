@@ -1,0 +1,182 @@
+"""All that a training is at one moment, for a checkpoint; and put back, if it fits."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import CheckpointError
+from ..model import WideModel
+from .data import Shared
+from .history import History
+
+
+def run_state(loop: Any) -> dict[str, Any]:
+    plan, scaler = loop.plan, loop.take_step.scaler
+    return {
+        "lanes": loop.wide.n,
+        "model": model_tensors(loop.wide),
+        "optimizer": {"kind": type(loop.optimizer).__name__, "state": loop.optimizer.state_dict()},
+        "scheduler": None if plan.scheduler is None else plan.scheduler.state_dict(),
+        "scaler": None if scaler is None else scaler.state(),
+        "accumulate": plan.accumulate,
+        "active": loop.lanes.active,
+        "best": loop.best.state(),
+        "history": loop.history.state(),
+        "step": loop.step,
+        "epoch": loop.epoch,
+        "position": loop.position,
+        "epoch_began": loop.epoch_began,
+        "epoch_random": loop.epoch_random,
+        "random": loop._random_state(),
+        "callbacks": [
+            callback.state_dict() for callback in plan.callbacks if hasattr(callback, "state_dict")
+        ],
+    }
+
+
+def restore_run(loop: Any, state: Mapping[str, Any], where: str) -> None:
+    """Make `loop` what it was; nothing is changed unless all of it fits."""
+    plan, scaler = loop.plan, loop.take_step.scaler
+    if "model" not in state or "epoch_random" not in state:
+        raise CheckpointError(f"{where} is not a checkpoint of fit: it holds {sorted(state)}")
+    check_model(loop.wide, state["model"], state["lanes"], where)
+    check_optimizer(loop.optimizer, state["optimizer"], where)
+    stateful = [callback for callback in plan.callbacks if hasattr(callback, "load_state_dict")]
+    for what, saved, given in (
+        ("a scheduler", state["scheduler"] is not None, plan.scheduler is not None),
+        ("precision='fp16'", state["scaler"] is not None, scaler is not None),
+        ("accumulate", state["accumulate"], plan.accumulate),
+        ("callbacks with a state", len(state["callbacks"]), len(stateful)),
+    ):
+        if saved != given:
+            raise CheckpointError(f"{where}: {what} was {saved} when it was saved, now it is {given}")
+    load_model(loop.wide, state["model"])
+    loop.optimizer.load_state_dict(_on_their_devices(loop.optimizer, state["optimizer"]["state"]))
+    active = state["active"]
+    loop.lanes.unmask(active.nonzero().flatten().tolist())
+    loop.lanes.mask((~active).nonzero().flatten().tolist())
+    if plan.scheduler is not None:
+        plan.scheduler.load_state_dict(state["scheduler"])
+    if scaler is not None:
+        scaler.load(state["scaler"])
+    for callback, saved in zip(stateful, state["callbacks"], strict=True):
+        callback.load_state_dict(saved)
+    loop.best.load(state["best"], loop.wide._device())
+    loop.history = History.of_state(state["history"])
+    for name in ("step", "epoch", "position", "epoch_began", "epoch_random"):
+        setattr(loop, name, state[name])
+    if loop.history.validated_at:
+        loop.validation = loop.history.validation[-1]
+    loop._set_random_state(state["random"])
+
+
+# The model.
+
+
+def model_tensors(wide: WideModel) -> dict[str, Tensor]:
+    """Parameters and buffers by path, tied ones once; also buffers that a state_dict leaves out."""
+    return {**dict(wide.named_parameters()), **dict(wide.named_buffers())}
+
+
+def lane_tensors(wide: WideModel) -> dict[str, Tensor]:
+    """Those of them that have a lane axis."""
+    stacked = {id(tensor) for tensor in wide.stacked_tensors()}
+    return {path: tensor for path, tensor in model_tensors(wide).items() if id(tensor) in stacked}
+
+
+def check_model(wide: WideModel, saved: Mapping[str, Tensor], lanes: int, where: str) -> None:
+    """The first difference in architecture, by path."""
+    if lanes != wide.n:
+        raise CheckpointError(f"{where} is of {lanes} lanes, this wide model has {wide.n}")
+    expected = model_tensors(wide)
+    buffers = dict(wide.named_buffers())
+    for path, tensor in expected.items():
+        if path not in saved:
+            raise CheckpointError(
+                f"{where} is of another architecture: it lacks {path}, {_look(tensor)} here"
+            )
+        other = saved[path]
+        lanes_begun = path in buffers and _without_lanes(other, wide.n, tensor) == tensor.shape
+        if other.dtype != tensor.dtype or (other.shape != tensor.shape and not lanes_begun):
+            raise CheckpointError(
+                f"{where} is of another architecture: {path} is {_look(other)} there, {_look(tensor)} here"
+            )
+    extra = [path for path in saved if path not in expected]
+    if extra:
+        raise CheckpointError(
+            f"{where} is of another architecture: it has {extra[0]}, {_look(saved[extra[0]])}, not here"
+        )
+
+
+def _without_lanes(saved: Tensor, n: int, now: Tensor) -> torch.Size:
+    """The shape of a buffer that lanes had begun to differ in, or had not yet, when it was saved."""
+    if saved.shape == (n, *now.shape):
+        return saved.shape[1:]
+    return torch.Size((n, *saved.shape)) if now.shape == (n, *saved.shape) else saved.shape
+
+
+def load_model(wide: WideModel, saved: Mapping[str, Tensor]) -> None:
+    for path, tensor in model_tensors(wide).items():
+        if saved[path].shape == (wide.n, *tensor.shape):
+            wide.promote(path)
+    with torch.no_grad():
+        for path, tensor in model_tensors(wide).items():
+            if torch.equal(tensor.cpu(), saved[path]):
+                continue  # a frozen trunk may be the models' own memory: nothing to write
+            if path in wide.one_object:
+                tensor.data = tensor.data.clone()
+            tensor.copy_(saved[path].expand_as(tensor))
+
+
+def _look(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+# The optimiser.
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any], where: str) -> None:
+    kind = type(optimizer).__name__
+    if saved["kind"] != kind:
+        raise CheckpointError(f"{where} was made with {saved['kind']}, this optimiser is {kind}")
+    sizes = [len(group["params"]) for group in saved["state"]["param_groups"]]
+    now = [len(group["params"]) for group in optimizer.param_groups]
+    if sizes != now:
+        raise CheckpointError(f"{where}: its optimiser has groups of {sizes} parameters, this one of {now}")
+
+
+def _on_their_devices(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+    """Tensors among the hyper-parameters (a learning rate, one per lane) go where the present ones are."""
+    groups = []
+    for group, now in zip(saved["param_groups"], optimizer.param_groups, strict=True):
+        device = now["params"][0].device
+        groups.append({name: _moved(value, now.get(name), device) for name, value in group.items()})
+    return {**saved, "param_groups": groups}
+
+
+def _moved(value: Any, now: Any, device: torch.device) -> Any:
+    if isinstance(value, tuple):
+        present = now if isinstance(now, tuple) else (None,) * len(value)
+        return tuple(_moved(v, p, device) for v, p in zip(value, present, strict=True))
+    if isinstance(value, Tensor):
+        return value.to(now.device if isinstance(now, Tensor) else device)
+    return value
+
+
+# The data's own generators.
+
+
+def generator_states(data: Shared) -> list[Tensor]:
+    return [generator.get_state() for generator in data.generators()]
+
+
+def set_generator_states(data: Shared, states: list[Tensor]) -> None:
+    generators = data.generators()
+    if len(generators) != len(states):
+        raise CheckpointError(
+            f"the data has {len(generators)} generators of its own, it had {len(states)} when it was saved"
+        )
+    for generator, state in zip(generators, states, strict=True):
+        generator.set_state(state)

@@ -1,0 +1,151 @@
+"""StockStates: state to and from stock optimisers, and checkpoints."""
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..model.marks import has_lanes, lane_mark
+from .groups import MASKED, RATIO
+from .lane_numbers import lane_indices
+from .lane_states import LaneStates
+
+# Of a group, what concerns how a step runs and not what it computes; a stock optimiser has its own.
+_HOW = ("foreach", "fused", "capturable", "params", "param_names", RATIO, MASKED)
+
+
+class StockStates(LaneStates):
+    """One lane's state is that of a stock optimiser; all lanes' is a state_dict."""
+
+    def lane_state(self, lane: int) -> dict[str, Any]:
+        """A state_dict for a stock optimiser of this kind over `wide.lane(lane).parameters()`."""
+        lane = int(lane_indices(lane, self.n))
+        states: dict[int, dict[str, Any]] = {}
+        groups: list[dict[str, Any]] = []
+        count = 0
+        for index, group in enumerate(self.param_groups):
+            of_lane = {key: value for key, value in group.items() if key not in _HOW}
+            of_lane |= self.lane_numbers(index, lane)
+            if "initial_lr" in group:
+                ratio = 1.0 if group[RATIO] is None else float(group[RATIO][lane])
+                of_lane["initial_lr"] = float(group["initial_lr"]) * ratio
+            of_lane |= {"foreach": None, "fused": None, "capturable": False}
+            of_lane["params"] = list(range(count, count + len(group["params"])))
+            groups.append(of_lane)
+            for position, p in enumerate(group["params"], count):
+                if self.state.get(p):
+                    states[position] = self.stock_state(self._lane_of(p, lane), group)
+            count += len(group["params"])
+        return {"state": states, "param_groups": groups}
+
+    def stock_state(self, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
+        """One parameter's state of one lane as a stock optimiser has it."""
+        return state
+
+    def own_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        """One parameter's state of a stock optimiser as one lane here has it."""
+        return state
+
+    def _lane_of(self, p: Tensor, lane: int) -> dict[str, Any]:
+        found = {}
+        for name, tensor in self.state[p].items():
+            own = tensor[lane] if has_lanes(p) and tensor.dim() else tensor
+            found[name] = own.cpu().clone() if name == "step" else own.clone()
+        return found
+
+    @torch.no_grad()
+    def load_lane_state(self, lane: int, state_dict: Mapping[str, Any]) -> None:
+        """Put a stock optimiser's state and hyper-parameters (or those of another lane) into one lane."""
+        lane = int(lane_indices(lane, self.n))
+        groups = state_dict["param_groups"]
+        sizes, expected = [len(g["params"]) for g in groups], [len(g["params"]) for g in self.param_groups]
+        if sizes != expected:
+            raise ValueError(f"lane {lane}: this state has groups of {sizes} parameters, expected {expected}")
+        homes = list(self._incoming(lane, state_dict))
+        self._load_numbers(lane, groups)
+        self.reset_lanes([lane])
+        for p, group, _ in homes:
+            if not self.state[p]:
+                self._begin(p, self.state[p], group, {})
+        self._part_steps()
+        for p, _, state in homes:
+            for name, tensor in self.state[p].items():
+                if state.get(name) is not None:
+                    tensor[lane].copy_(torch.as_tensor(state[name]))
+        self._join_steps()
+
+    def _incoming(self, lane: int, state_dict: Mapping[str, Any]) -> Iterator[Any]:
+        """(parameter, its group, its state) of a lane's state_dict, where there is a lane axis."""
+        for saved, group in zip(state_dict["param_groups"], self.param_groups, strict=True):
+            for index, p in zip(saved["params"], group["params"], strict=True):
+                mark = lane_mark(p)
+                state = state_dict["state"].get(index)
+                if not state or mark is None or not mark.stacked:
+                    continue
+                for name in self.fresh_state(group):
+                    given = state.get(name)
+                    if given is not None and given.shape != p.shape[1:]:
+                        raise ValueError(
+                            f"lane {lane}: {name} of {mark.path} is {tuple(given.shape)}, "
+                            f"the members have {tuple(p.shape[1:])}"
+                        )
+                yield p, group, self.own_state(dict(state))
+
+    def _load_numbers(self, lane: int, groups: list[dict[str, Any]]) -> None:
+        for index, (saved, group) in enumerate(zip(groups, self.param_groups, strict=True)):
+            for name, value in group.items():
+                if isinstance(value, bool) and name not in _HOW and saved.get(name, value) != value:
+                    raise ValueError(
+                        f"lane {lane}: this state is of {name}={saved[name]}, the lanes here are of {value}"
+                    )
+            for name, now in self._flat(self.lane_numbers(index, lane)).items():
+                given = self._flat(saved).get(name, now)
+                if float(given) != now:
+                    self.set_lane_values(name, float(given), [lane], index)
+
+    def _flat(self, numbers: dict[str, Any]) -> dict[str, Any]:
+        found = {name: numbers[name] for name in self.limits if name in numbers}
+        if "betas" in numbers:
+            found["beta1"], found["beta2"] = numbers["betas"]
+        return found
+
+    # All lanes, to a checkpoint and back.
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load what `state_dict` gave, or a stock optimiser of this kind over `wide.parameters()`."""
+        self._check_shapes(state_dict)
+        super().load_state_dict(copy.deepcopy(dict(state_dict)))
+        for group in self.param_groups:
+            device = group["params"][0].device
+            for key, value in self.defaults.items():
+                group.setdefault(key, value)
+            for key in (RATIO, MASKED):
+                group.setdefault(key, None)
+            for key, value in group.items():
+                if isinstance(value, Tensor):
+                    group[key] = value.to(device)
+            self.put_rate_on_device(group)
+            if "betas" in group:
+                group["betas"] = [b.to(device) if isinstance(b, Tensor) else b for b in group["betas"]]
+            for p in group["params"]:
+                if "step" in self.state.get(p, {}):
+                    self.state[p]["step"] = self.state[p]["step"].to(device, torch.float32)
+        self._join_steps()
+
+    def _check_shapes(self, state_dict: Mapping[str, Any]) -> None:
+        for saved, group in zip(state_dict["param_groups"], self.param_groups, strict=False):
+            numbers = [saved.get(RATIO), *(saved.get(name) for name in self.limits), *saved.get("betas", ())]
+            for number in numbers:
+                if isinstance(number, Tensor) and number.dim() and len(number) != self.n:
+                    raise ValueError(f"this state is of {len(number)} lanes, the parameters have {self.n}")
+            for index, p in zip(saved["params"], group["params"], strict=False):
+                for name, tensor in state_dict["state"].get(index, {}).items():
+                    right = (self.n,) if name == "step" else p.shape
+                    if isinstance(tensor, Tensor) and tensor.dim() and tensor.shape != right:
+                        mark = lane_mark(p)
+                        raise ValueError(
+                            f"{name} of {mark.path if mark else index} is {tuple(tensor.shape)}, "
+                            f"the parameter is {tuple(p.shape)}"
+                        )
