@@ -98,13 +98,7 @@ def test_scheduled_clipped_and_accumulated(case):
     both = Both(*CASES[case])
     schedulers = [lr_scheduler.CosineAnnealingLR(o, 60) for o in (both.optimizer, *both.own)]
     clip = clipped(both, [0.05 * (lane + 1) for lane in range(N)])
-
-    def after():
-        clip()
-        for scheduler in schedulers:
-            scheduler.step()
-
-    both.run(50, after, accumulate=2)
+    both.run(50, lambda: [scheduler.step() for scheduler in schedulers], accumulate=2, before=clip)
     both.check()
 
 
@@ -131,12 +125,12 @@ def test_stock_schedulers(name):
     schedulers = [SCHEDULERS[name](o) for o in (both.optimizer, *both.own)]
     assert isinstance(both.optimizer.param_groups[0]["lr"], float)
 
-    def after():
+    def check_rates():
         expected = [o.param_groups[0]["lr"] for o in both.own]
         torch.testing.assert_close(both.optimizer.lane_values("lr"), torch.tensor(expected).double())
 
     for _ in range(10):
-        both.run(1, after)
+        both.run(1, before=check_rates)
         for scheduler in schedulers:
             scheduler.step()
     both.check()
