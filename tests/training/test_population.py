@@ -241,6 +241,20 @@ def test_perturbing():
     torch.testing.assert_close(same.wide.get_parameter("up.weight")[3], weight[3])
 
 
+def test_a_checkpoint_brings_masks_along():
+    first, second = Alone("adamw"), Alone("adamw")
+    first.population.mask([2, 3])
+    first.run(1)
+    second.optimizer.load_state_dict(first.optimizer.state_dict())
+    assert second.population.active.tolist() == first.population.active.tolist()
+    before = second.everything()
+    second.run(2)
+    now = second.everything()
+    assert all(torch.equal(before[name][[2, 3]], now[name][[2, 3]]) for name in before)
+    assert not torch.equal(before["norm.running_mean"][0], now["norm.running_mean"][0])
+    assert Population(second.wide, second.optimizer).active.tolist() == first.population.active.tolist()
+
+
 def test_a_population_in_a_train_step():
     pack = Alone("adamw")
     step = TrainStep(pack.wide, pack.optimizer, lambda y: y.square().mean((1, 2)), door="shared")
