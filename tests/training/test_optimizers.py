@@ -296,6 +296,30 @@ def test_numbers_run_as_one_fused_kernel(monkeypatch):
         optimizer.zero_grad()
 
 
+def test_named_parameters_and_groups():
+    both = Both(*CASES["adamw"])
+    both.optimizer = AdamW(both.wide.named_parameters(), **CASES["adamw"][2])
+    assert both.optimizer.param_groups[0]["param_names"][0] == "scale"
+    both.run(2)
+    both.check()
+    weights = [p for name, p in both.wide.named_parameters() if name.endswith("weight")]
+    others = [p for name, p in both.wide.named_parameters() if not name.endswith("weight")]
+    both.optimizer = AdamW(
+        [{"params": weights}, {"params": others, "weight_decay": 0.0, "lr": torch.tensor(LRS) * 2}], lr=LRS
+    )
+    for lane, model in enumerate(both.models):
+        mine = [p for name, p in model.named_parameters() if name.endswith("weight")]
+        rest = [p for name, p in model.named_parameters() if not name.endswith("weight")]
+        both.own[lane] = torch.optim.AdamW(
+            [{"params": mine}, {"params": rest, "weight_decay": 0.0, "lr": LRS[lane] * 2}], lr=LRS[lane]
+        )
+    both.run(3)
+    both.check()
+    state = both.optimizer.lane_state(5)
+    assert [len(group["params"]) for group in state["param_groups"]] == [3, 4]
+    assert state["param_groups"][1]["lr"] == pytest.approx(2 * LRS[5])
+
+
 class Shared(torch.nn.Module):
     def __init__(self, trunk):
         super().__init__()
