@@ -1,0 +1,241 @@
+"""VMapTowerGroup: towers of one structure that run as lanes of one graph."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import _tree
+from ..config import WideConfig
+from ..lane_values import LaneValues
+from ..model.program import Call, WideProgram
+from ..model.routes import MAX_ROUTES
+from ..model.wide_model import autocast_state
+from ..tuning.when import plain_world
+from .explain import GroupRow
+from .label import labels_told_apart, watch_labels
+from .living import LivingLanes
+from .programs import InSequence, LivingPrograms
+from .route import Fused
+from .verdict import Verdict, judge
+
+Lanes = tuple[int, ...]
+
+
+@dataclass
+class Calls:
+    """One call of some lanes: the leaves of (args, kwargs), tensors `[n, ...]` where `wide`."""
+
+    call: Call
+    for_lane: Callable[[int], tuple[tuple, dict]]  # the arguments of the i-th lane that runs
+
+    @classmethod
+    def shared(cls, args: tuple, kwargs: dict) -> "Calls":
+        """The same arguments for every lane."""
+        leaves, spec = _tree.flatten((args, kwargs))
+        wide = (False,) * sum(isinstance(leaf, Tensor) for leaf in leaves)
+        return cls(Call(leaves, spec, wide, _tree.signature((args, kwargs))), lambda lane: (args, kwargs))
+
+
+class VMapTowerGroup:
+    """Towers of one structure. Their parameters stay their own: they are read anew at every call.
+
+    A group is true for the towers as they are now; whoever holds it watches them (see `Watch`) and makes a
+    new one when train flags, attributes or kinds of tensors have changed.
+    """
+
+    def __init__(self, names: Sequence[str], towers: Sequence[nn.Module], config: WideConfig | None = None):
+        self.names, self.towers = tuple(names), tuple(towers)
+        self.config = config or WideConfig()
+        self.programs = LivingPrograms(self.config, {})
+        self.routes: dict[Any, Route] = {}
+        # Smaller groups and their lanes here, where the towers' Python leads to different computations.
+        self.parts: list[tuple[VMapTowerGroup, Lanes]] = []
+        self.latest: Route | None = None
+        self._living: LivingLanes | None = None
+
+    def __len__(self) -> int:
+        return len(self.towers)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """All towers on the same arguments; a list of their outputs."""
+        return self.run(tuple(range(len(self))), args, kwargs)
+
+    @property
+    def living(self) -> LivingLanes:
+        if self._living is None:
+            self._living = LivingLanes(self.towers)
+        return self._living
+
+    def run(self, lanes: Lanes, args: tuple, kwargs: dict) -> list[Any]:
+        """Some towers on the same arguments."""
+        tensors = (*args, *kwargs.values())
+        if all(type(x) is Tensor for x in tensors):
+            look: Any = [(x.shape, x.dtype, x.device, x.requires_grad) for x in tensors]
+            key = (lanes, len(args), *kwargs, *look, torch.is_grad_enabled(), autocast_state())
+            route = self.routes.get(key)
+            if route is not None:
+                self.latest = route
+                return route(tensors, args, kwargs)
+            calls = Calls.shared(args, kwargs)
+        else:
+            calls = Calls.shared(args, kwargs)
+            key = (lanes, *self._key(calls.call))
+        return self.run_calls(lanes, calls, key)
+
+    def run_calls(self, lanes: Lanes, calls: Calls, key: Any = None) -> list[Any]:
+        """Some towers, each on its own arguments."""
+        if not plain_world():
+            return [
+                self.towers[lane](*a, **k) for i, lane in enumerate(lanes) for a, k in [calls.for_lane(i)]
+            ]
+        key = key or (lanes, *self._key(calls.call))
+        route = self.routes.get(key)
+        if route is None:
+            route = self._route(lanes, calls)
+            if len(self.routes) >= MAX_ROUTES:
+                self.routes.clear()
+            self.routes[key] = route
+        self.latest = route
+        if route.fused is not None:
+            return route.fused(calls.call.tensors)
+        return route.in_sequence(calls)
+
+    # Building.
+
+    def _key(self, call: Call) -> tuple[Any, ...]:
+        return (self._mode(call), tuple(call.member_shapes), call.wide, torch.is_grad_enabled())
+
+    def _mode(self, call: Call) -> tuple[Any, ...]:
+        """What a capture bakes in besides shapes. Train flags are not among them: see the class."""
+        tensors = tuple((t.dtype, t.device, t.requires_grad) for t in call.tensors)
+        return (call.signature, tensors, autocast_state(), self.programs.grad_mode())
+
+    def program(self, call: Call) -> Any:
+        key = (self._mode(call), tuple(call.member_shapes), call.wide)
+        found: Any = self.programs.find(key)
+        return found or self.build(key, call)
+
+    def build(self, key: Any, call: Call) -> Any:
+        with watch_labels() as reads:
+            program: Any = self.programs.build(key, call, self.living)
+        if reads and len({*reads}) <= 1 < len(self):
+            # A forward reads its tower's name: towers of other names may compute something else.
+            with labels_told_apart():
+                self._living = LivingLanes(self.towers)
+            self.programs.clear()
+            program = self.programs.build(key, call, self.living)
+        if isinstance(program, InSequence) and program.by_variant and not self.parts:
+            self._part()
+        return program
+
+    def _part(self) -> None:
+        variants = self.living.skeletons.variant_of_lane
+        for variant in sorted(set(variants)):
+            members = tuple(i for i, v in enumerate(variants) if v == variant)
+            if 1 < len(members) < len(self):
+                names, towers = [self.names[i] for i in members], [self.towers[i] for i in members]
+                self.parts.append((VMapTowerGroup(names, towers, self.config), members))
+
+    def _route(self, lanes: Lanes, calls: Calls) -> "Route":
+        route = Route(self, lanes)
+        program = self.program(calls.call)
+        if isinstance(program, WideProgram):
+            fused = Fused(some_lanes(program, lanes, len(self)), self.living, lanes)
+            route.program = program
+            tensors = calls.call.tensors
+            route.verdict = judge(fused, lambda: route.in_sequence(calls), tensors, self.config)
+            route.fused = fused if route.verdict.together else None
+        else:
+            route.verdict = Verdict(False, program.why)
+        return route
+
+    def explain(self) -> list[GroupRow]:
+        """How its towers ran last."""
+        if self.latest is None:
+            return [GroupRow(self.names, "not run", "")]
+        return self.latest.explain()
+
+
+class Route:
+    """How some lanes of a group run a call of one look."""
+
+    def __init__(self, group: VMapTowerGroup, lanes: Lanes):
+        self.group, self.lanes = group, lanes
+        self.towers = [group.towers[lane] for lane in lanes]
+        self.fused: Fused | None = None
+        self.verdict = Verdict(False, "")
+        self.program: WideProgram | None = None
+
+    def __call__(self, tensors: Sequence[Tensor], args: tuple, kwargs: dict) -> list[Any]:
+        if self.fused is not None:
+            return self.fused(tensors)
+        if self.group.parts:
+            return self.in_sequence(Calls.shared(args, kwargs))
+        return [tower(*args, **kwargs) for tower in self.towers]
+
+    def in_sequence(self, calls: Calls) -> list[Any]:
+        outputs: dict[int, Any] = {}  # by position among the lanes that run
+        for part, inner, positions in self._parts():
+            results = part.run_calls(inner, _some_calls(calls, positions))
+            outputs |= dict(zip(positions, results, strict=True))
+        for position, tower in enumerate(self.towers):
+            if position not in outputs:
+                args, kwargs = calls.for_lane(position)
+                outputs[position] = tower(*args, **kwargs)
+        return [outputs[position] for position in range(len(self.lanes))]
+
+    def _parts(self) -> list[tuple[VMapTowerGroup, Lanes, list[int]]]:
+        """Smaller groups of which at least two towers run: their own lanes, and the positions here."""
+        found = []
+        for part, members in self.group.parts:
+            inner = tuple(i for i, lane in enumerate(members) if lane in self.lanes)
+            if len(inner) > 1:
+                found.append((part, inner, [self.lanes.index(members[i]) for i in inner]))
+        return found
+
+    def explain(self) -> list[GroupRow]:
+        names = tuple(self.group.names[lane] for lane in self.lanes)
+        verdict, program = self.verdict, self.program
+        if self.fused is not None:
+            return [
+                GroupRow(names, "together", verdict.why, verdict.ms, self.fused.rows, str(self.fused.plan))
+            ]
+        inner = [row for part, *_ in self._parts() for row in part.explain()]
+        gone = {name for row in inner for name in row.towers}
+        rest = tuple(name for name in names if name not in gone)
+        rows = list(program.rows) if program else []
+        return inner + ([GroupRow(rest, "in sequence", verdict.why, verdict.ms, rows)] if rest else [])
+
+
+def _some_calls(calls: Calls, lanes: list[int]) -> Calls:
+    """The same call for some of the lanes that run."""
+    call = calls.call
+    flags = iter(call.wide)
+    leaves = [
+        (x[torch.tensor(lanes, device=x.device)] if next(flags) else x) if isinstance(x, Tensor) else x
+        for x in call.leaves
+    ]
+    return Calls(replace(call, leaves=leaves), lambda i: calls.for_lane(lanes[i]))
+
+
+def some_lanes(program: WideProgram, lanes: Lanes, n: int) -> WideProgram:
+    """The same program for some of its lanes: numbers that differ by lane are those of these lanes."""
+    captured, graph = program.captured, program.graph
+    per_lane = graph.lane_data or any(isinstance(leaf, LaneValues) for leaf in captured.out_statics)
+    if lanes == tuple(range(n)) or not per_lane:
+        return program
+    scalars = {name: tuple(v[i] for i in lanes) for name, v in captured.scalars.items()}
+    constants = {name: tensor[list(lanes)] for name, tensor in captured.lane_constants.items()}
+    data = {
+        key: v[list(lanes)] if isinstance(v, Tensor) else LaneValues(v[i] for i in lanes)
+        for key, v in graph.lane_data.items()
+    }
+    statics = [
+        LaneValues(leaf[i] for i in lanes) if isinstance(leaf, LaneValues) else leaf
+        for leaf in captured.out_statics
+    ]
+    captured = replace(captured, scalars=scalars, lane_constants=constants, out_statics=statics)
+    return WideProgram(captured, replace(graph, lane_data=data))

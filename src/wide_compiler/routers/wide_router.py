@@ -1,0 +1,214 @@
+"""WideRouter: a collective of towers, those of one structure run as lanes of one graph."""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..config import WideConfig
+from ..tuning.when import plain_world
+from .base_router import BaseRouter, RouterError
+from .base_tower import BaseTower
+from .explain import RouterExplanation
+from .formation import Formation
+
+# Train and eval, with a part frozen or not: more formations than these are not kept.
+MAX_FORMATIONS = 8
+GROUPS = "_vmap_groups"
+
+
+class WideRouter(BaseRouter):
+    """Towers that see the same input, run together.
+
+    Args:
+        name: the router's name.
+        auto_discover: register every `BaseTower` when it is attached.
+        config: how groups are built and measured; `WideConfig(tune_seconds=0)` runs every group together
+            without measuring.
+    """
+
+    def __init__(self, name: str, auto_discover: bool = True, config: WideConfig | None = None):
+        super().__init__(name)
+        self.auto_discover = auto_discover
+        self.config = config or WideConfig()
+        self._tower_names: list[str] = []
+        self._formations: list[Formation] = []  # the one that ran last first
+        self._prepared = False
+        self.objects[GROUPS] = {}
+
+    # Registration.
+
+    @property
+    def tower_names(self) -> list[str]:
+        """The registered towers, in the order of their registration."""
+        return list(self._towers())
+
+    def attach(self, name: str, module: nn.Module) -> "WideRouter":
+        """Add a component; a tower is registered as well if `auto_discover`."""
+        super().attach(name, module)
+        self._changed()
+        if self.auto_discover and isinstance(module, BaseTower):
+            self._tower_names.append(name)
+        return self
+
+    def detach(self, name: str) -> nn.Module:
+        """Remove a component, and the towers in it from what runs."""
+        module = super().detach(name)
+        self._changed()
+        self._tower_names = [t for t in self._tower_names if t != name and not t.startswith(f"{name}.")]
+        return module
+
+    def replace(self, name: str, module: nn.Module) -> nn.Module:
+        """Put another component under a name; if a tower stood there, the new one takes its place."""
+        names = self._tower_names
+        old = super().replace(name, module)
+        kept = [t for t in names if t == name or _resolve(self, t) is not None]
+        self._tower_names = kept
+        return old
+
+    def register_tower(self, name: str) -> None:
+        """Run the component of this name (dotted, if it is in a container) as a tower."""
+        if name in self._tower_names:
+            raise RouterError(f"{name!r} is registered already; the towers are {self._listed()}")
+        if _resolve(self, name) is None:
+            attached = ", ".join(self._modules) or "none"
+            raise RouterError(f"there is no component {name!r} to register; attached are {attached}")
+        self._tower_names.append(name)
+        self._changed()
+
+    def unregister_tower(self, name: str) -> None:
+        """Keep the component, but do not run it as a tower."""
+        self._check_names([name])
+        self._tower_names.remove(name)
+        self._changed()
+
+    def discover_towers(self) -> list[str]:
+        """Register every `BaseTower`, those in containers under dotted names; gives all towers' names.
+
+        Towers inside towers belong to these and are not registered.
+        """
+        for name in _towers_in(self):
+            if name not in self._tower_names:
+                self.register_tower(name)
+        return self.tower_names
+
+    def _towers(self) -> dict[str, nn.Module]:
+        found = {name: _resolve(self, name) for name in self._tower_names}
+        return {name: tower for name, tower in found.items() if tower is not None}
+
+    def _changed(self) -> None:
+        self._prepared = False
+        self.objects[GROUPS] = {}
+
+    # Running.
+
+    def wide_forward(
+        self,
+        x: Any,
+        mask: Tensor | None = None,
+        tower_names: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """The towers' outputs by name, in the order of registration.
+
+        Args:
+            x: the input of every tower.
+            mask: given to the towers as `mask=`, if it is not None.
+            tower_names: which towers run; all by default.
+            kwargs: given to every tower.
+        """
+        names = self._selected(tower_names)
+        if mask is not None:
+            self._check_takes_mask(names)
+            kwargs["mask"] = mask
+        if torch.compiler.is_compiling() or not plain_world():
+            return self._tower_by_tower(names, x, kwargs)
+        return self._batched_tower_forward(names, x, kwargs)
+
+    def _batched_tower_forward(self, names: list[str], x: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        return self.formation().run(names, (x,), kwargs)
+
+    def _tower_by_tower(self, names: list[str], x: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        return {name: self._towers()[name](x, **kwargs) for name in names}
+
+    def formation(self) -> Formation:
+        """The towers in groups, as they are now."""
+        towers = self._towers()
+        for position, known in enumerate(self._formations):
+            if known.holds_for(towers):
+                if position:
+                    self._formations.insert(0, self._formations.pop(position))
+                return known
+        self._formations.insert(0, Formation(towers, self.config))
+        del self._formations[MAX_FORMATIONS:]
+        return self._formations[0]
+
+    def _selected(self, tower_names: Sequence[str] | None) -> list[str]:
+        if tower_names is None:
+            names = self.tower_names
+            if not names:
+                raise RouterError(
+                    f"{self._label.text!r} has no towers; attach some and call discover_towers() "
+                    f"or register_tower(name)"
+                )
+            return names
+        if isinstance(tower_names, str):
+            raise RouterError(f"tower_names is a list of names, got the string {tower_names!r}")
+        self._check_names(tower_names)
+        wanted = set(tower_names)
+        return [name for name in self.tower_names if name in wanted]
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        unknown = [name for name in names if name not in self._tower_names]
+        if unknown:
+            missing = ", ".join(map(repr, unknown))
+            raise RouterError(f"no tower is called {missing}; the towers are {self._listed()}")
+
+    def _listed(self) -> str:
+        return ", ".join(self._tower_names) or "none"
+
+    def _check_takes_mask(self, names: list[str]) -> None:
+        for name, tower in self._towers().items():
+            if name in names and not _takes_mask(tower):
+                raise RouterError(
+                    f"a mask was given, but {name!r} ({type(tower).__name__}) takes none; add mask=None to its "
+                    f"forward, or leave it out with tower_names="
+                )
+
+    # What is known beforehand.
+
+    def analyze_structure(self) -> list[list[str]]:
+        """Sort the towers by structure; gives the names of each sort."""
+        return [list(names) for names in self.formation().names]
+
+    def explain(self) -> RouterExplanation:
+        """What the last forward did with the towers."""
+        return RouterExplanation(self._formations[0].explain() if self._formations else [])
+
+    def __repr__(self) -> str:
+        return (
+            f"WideRouter(name={self._label.text!r}, towers={len(self._towers())}, "
+            f"analyzed={bool(self._formations)}, prepared={self._prepared})"
+        )
+
+
+def _resolve(root: nn.Module, name: str) -> nn.Module | None:
+    module: nn.Module | None = root
+    for part in name.split("."):
+        module = module._modules.get(part) if module is not None else None
+    return module
+
+
+def _towers_in(module: nn.Module, prefix: str = "") -> Iterator[str]:
+    for name, child in module.named_children():
+        if isinstance(child, BaseTower):
+            yield f"{prefix}{name}"
+        elif not isinstance(child, BaseRouter):  # another router's towers are its own
+            yield from _towers_in(child, f"{prefix}{name}.")
+
+
+def _takes_mask(tower: nn.Module) -> bool:
+    parameters = inspect.signature(tower.forward).parameters
+    return "mask" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
