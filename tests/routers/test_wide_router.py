@@ -240,7 +240,7 @@ def test_what_cannot_be_fused_runs_in_sequence_and_says_why():
 
     router = collective(*[InPlace(str(i)) for i in range(3)])
     x = double(4, 6)
-    expected, towers = in_sequence(router, x.clone())
+    expected, _ = in_sequence(router, x.clone())
     for name, out in router.wide_forward(x.clone()).items():
         torch.testing.assert_close(out, expected[name])
     assert "writes into its input" in router.explain().rows[0].why

@@ -1,4 +1,4 @@
-"""Towers for tests: small, of several kinds, each in float64 so that equality is a matter of the last digits."""
+"""Towers for tests: small, of several kinds, in float64 so that equality is a matter of the last digits."""
 
 import copy
 
@@ -72,7 +72,7 @@ def loss_of(outputs):
 
 
 def assert_equal_to_sequence(router, x, step=True, **kwargs):
-    """Outputs, gradients, buffers, input gradient and one optimiser step equal those of sequential execution."""
+    """Outputs, gradients, buffers, the input's gradient and one optimiser step equal those of sequence."""
     x = x.detach().clone().requires_grad_(x.is_floating_point())
     expected, towers = in_sequence(router, x, **kwargs)
     loss_of(expected).backward()

@@ -12,7 +12,7 @@ class GroupRow:
 
     Attributes:
         towers: their names.
-        how: 'together' as lanes of one graph, 'in sequence', 'alone' (no other tower is like it), or 'not run'.
+        how: 'together' as lanes of one graph, 'in sequence', 'alone' (no other is like it), or 'not run'.
         why: what that was decided by: 'measured', or what stands against running together.
         ms: the times measured to decide, in milliseconds.
         rows: what became of each node of a tower's graph; empty if there is none.

@@ -27,7 +27,7 @@ class InSequence:
 
 
 class LivingPrograms(Programs):
-    """Builds programs as for a wide model, but where that would loop over lanes, the modules do so themselves."""
+    """Builds programs as for a wide model; where that would loop over lanes, the modules run by themselves."""
 
     parted = False  # has the last capture failed because lanes compute different things?
 

@@ -152,6 +152,13 @@ class VMapTowerGroup:
             route.verdict = Verdict(False, program.why)
         return route
 
+    def note(self, lanes: Lanes, program: WideProgram | None, why: str) -> None:
+        """These lanes run by this program, or in sequence, and somebody else runs them."""
+        route = self.latest = Route(self, lanes)
+        route.verdict = Verdict(program is not None, why)
+        if program is not None:
+            route.fused = Fused(program, self.living, lanes)
+
     def explain(self) -> list[GroupRow]:
         """How its towers ran last."""
         if self.latest is None:

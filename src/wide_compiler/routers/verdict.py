@@ -15,7 +15,7 @@ from ..tuning import Store, interleaved
 from ..tuning.same import difference
 from .route import Fused
 
-# In sequence must be so much faster than together to be taken: a smaller difference may be the machine's noise.
+# In sequence must be so much faster than together to be taken: a smaller difference may be noise.
 MARGIN = 0.95
 
 
@@ -110,7 +110,8 @@ class _Bench:
             self._restore()
             results.append((outputs, gradients, written))
         wanted, got = results
-        return next(filter(None, (difference(a, b) for a, b in zip(got, wanted, strict=True))), None)
+        problems = [difference(got[i], wanted[i]) for i in range(3)]
+        return next(filter(None, problems), None)
 
     def measure(self, seconds: float, cuda: bool) -> dict[str, float]:
         calls = {name: (lambda n=name: self.run(n)) for name in self.ways}  # type: ignore[misc]

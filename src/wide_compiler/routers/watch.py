@@ -28,14 +28,14 @@ _ATOMS = (
 )
 # nn.Module's own tables. Parameters and buffers are watched as tensors, children and hooks as tables.
 _TABLES = ("_modules", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-# Besides those: weight lists that RNNs keep up to date by themselves, and what a router leaves for one forward.
+# Besides those: weight lists that RNNs keep up to date themselves, and what a router leaves for one forward.
 _SKIPPED = {*vars(nn.Module()), "_flat_weights", "_flat_weight_refs", "_cache", "_inside_another"} - {
     "training"
 }
 
 
 class Watch:
-    """Notices a change in any of some modules: train flags, attributes, children, hooks, tensors put elsewhere.
+    """Notices a change in modules: train flags, attributes, children, hooks, tensors of another kind.
 
     The numbers in the tensors may change freely.
     """
@@ -99,7 +99,7 @@ class Watch:
 
 
 def _looks(tensors: list[Tensor]) -> tuple[list[int], list[bool]]:
-    """Where each tensor lies (another place may mean another dtype, shape or device), and whether it learns."""
+    """Where each tensor lies (another place may mean another dtype, shape or device), and if it learns."""
     return [tensor.data_ptr() for tensor in tensors], [tensor.requires_grad for tensor in tensors]
 
 
@@ -124,9 +124,8 @@ class _Reader:
         self.deep: list[str] = []
         self.tensors: list[str] = []
         names = []
-        for name, value in table.items():
-            if name in _SKIPPED:
-                continue
+        for name in readable(table):
+            value = table[name]
             if isinstance(value, Tensor):
                 self.tensors.append(name)
             elif _is_shallow(value):
@@ -137,9 +136,21 @@ class _Reader:
         self.read = operator.itemgetter(*_TABLES, *names)
 
 
+def readable(table: dict[str, Any]) -> list[str]:
+    """The attributes in a module's `__dict__` that a forward may read, without nn.Module's machinery."""
+    return [name for name in table if name not in _SKIPPED]
+
+
+def is_atomic(value: Any) -> bool:
+    """A number, a word, or a tuple of them: its worth is all there is to it."""
+    if type(value) is tuple:
+        return all(map(is_atomic, value))
+    return isinstance(value, _ATOMS) and not isinstance(value, Label)
+
+
 def _is_shallow(value: Any) -> bool:
     """Can `==` with a copy tell any change?"""
-    if isinstance(value, _ATOMS) or isinstance(value, (types.BuiltinFunctionType, nn.Module)):
+    if isinstance(value, (*_ATOMS, types.BuiltinFunctionType, nn.Module)):
         return True
     if isinstance(value, types.FunctionType):
         return value.__module__.split(".")[0] == "torch"

@@ -7,12 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .. import _tree
 from ..config import WideConfig
+from ..model.program import WideProgram
+from ..model.wide_model import autocast_state
 from ..tuning.when import plain_world
 from .base_router import BaseRouter, RouterError
 from .base_tower import BaseTower
 from .explain import RouterExplanation
 from .formation import Formation
+from .traced import Plans, Recipe, Step, look_of, programs_for
 
 # Train and eval, with a part frozen or not: more formations than these are not kept.
 MAX_FORMATIONS = 8
@@ -36,6 +40,8 @@ class WideRouter(BaseRouter):
         self._tower_names: list[str] = []
         self._formations: list[Formation] = []  # the one that ran last first
         self._prepared = False
+        self._recipes: dict[str, Recipe] = {}
+        self._traced_plans = Plans()
         self.objects[GROUPS] = {}
 
     # Registration.
@@ -123,6 +129,8 @@ class WideRouter(BaseRouter):
         if mask is not None:
             self._check_takes_mask(names)
             kwargs["mask"] = mask
+        if torch.compiler.is_dynamo_compiling() and self._prepared:
+            return self._traced_forward(names, (x,), kwargs)
         if torch.compiler.is_compiling() or not plain_world():
             return self._tower_by_tower(names, x, kwargs)
         return self._batched_tower_forward(names, x, kwargs)
@@ -131,7 +139,54 @@ class WideRouter(BaseRouter):
         return self.formation().run(names, (x,), kwargs)
 
     def _tower_by_tower(self, names: list[str], x: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-        return {name: self._towers()[name](x, **kwargs) for name in names}
+        towers = self._towers()
+        return {name: towers[name](x, **kwargs) for name in names}
+
+    def _traced_forward(self, names: list[str], args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Laid into a trace of torch.compile, see `traced`."""
+        towers = self._towers()
+        leaves, _ = _tree.flatten((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        reads = tuple([self._recipes[name].read(tower) for name, tower in towers.items()])
+        signature = _tree.signature((args, kwargs))
+        kinds, shapes, any_batch = look_of(tensors)
+        look = (signature, kinds, shapes, any_batch, autocast_state(), torch.is_grad_enabled())
+        plan = self._traced_plans.get(self._plan_while_tracing(tuple(names), reads, look))
+        outputs: dict[str, Any] = dict.fromkeys(names)
+        for step in plan:
+            if step.program is None:
+                results = [towers[name](*args, **kwargs) for name in step.names]
+            else:
+                results = step.run(towers, tensors)
+            for name, result in zip(step.names, results, strict=True):
+                outputs[name] = result
+        return outputs
+
+    @torch._dynamo.assume_constant_result
+    def _plan_while_tracing(self, names: tuple[str, ...], reads: Any, look: Any) -> int:
+        """The position in `_traced_plans` (a tracer can only take a plain number from here).
+
+        `reads` is not looked at: reading it has put guards on all that the formation is made from.
+        """
+        signature, kinds, shapes, any_batch, autocast, grad = look
+        plan = []
+        with torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
+            formation = self.formation()
+            formation.latest = list(names)
+            for group, lanes in formation.split(list(names)):
+                if group is None:
+                    plan.append(Step(lanes))
+                    continue
+                with torch.set_grad_enabled(grad):
+                    mode = (signature, kinds, autocast, group.programs.grad_mode())
+                step = Step([group.names[lane] for lane in lanes])
+                if all(self._recipes[name].watchable for name in step.names):
+                    program = programs_for(group, mode, shapes, (False,) * len(kinds), any_batch)
+                    if isinstance(program, WideProgram):
+                        step = Step.together(group, lanes, program)
+                group.note(lanes, step.program, "torch.compile is tracing")
+                plan.append(step)
+        return self._traced_plans.keep(plan)
 
     def formation(self) -> Formation:
         """The towers in groups, as they are now."""
@@ -173,8 +228,8 @@ class WideRouter(BaseRouter):
         for name, tower in self._towers().items():
             if name in names and not _takes_mask(tower):
                 raise RouterError(
-                    f"a mask was given, but {name!r} ({type(tower).__name__}) takes none; add mask=None to its "
-                    f"forward, or leave it out with tower_names="
+                    f"a mask was given, but {name!r} ({type(tower).__name__}) takes none; add mask=None to "
+                    f"its forward, or leave it out with tower_names="
                 )
 
     # What is known beforehand.
@@ -182,6 +237,42 @@ class WideRouter(BaseRouter):
     def analyze_structure(self) -> list[list[str]]:
         """Sort the towers by structure; gives the names of each sort."""
         return [list(names) for names in self.formation().names]
+
+    def prepare_for_compile(self, device: torch.device | str | None = None) -> "WideRouter":
+        """Build the groups, so that torch.compile finds them: no graph break, and no recompilation later on.
+
+        Args:
+            device: where to move the router first, if given.
+        """
+        if device is not None:
+            self.to(device)
+        self.objects[GROUPS] = self.formation().groups
+        self._recipes = {name: Recipe.of(tower) for name, tower in self._towers().items()}
+        self._prepared = True
+        return self
+
+    def compile(self, **options: Any) -> Any:
+        """`prepare_for_compile`, then `torch.compile` with these options; gives the compiled router."""
+        return torch.compile(self.prepare_for_compile(), **options)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "WideRouter":
+        before = _kinds(self)
+        super()._apply(fn, recurse)
+        if _kinds(self) != before:
+            self._changed()
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Groups are built again where they are needed: a copy's are made of the copy's towers.
+        state = {
+            **self.__dict__,
+            "_formations": [],
+            "_traced_plans": Plans(),
+            "_recipes": {},
+            "_prepared": False,
+        }
+        state["objects"] = {**self.objects, GROUPS: {}}
+        return state
 
     def explain(self) -> RouterExplanation:
         """What the last forward did with the towers."""
@@ -199,6 +290,10 @@ def _resolve(root: nn.Module, name: str) -> nn.Module | None:
     for part in name.split("."):
         module = module._modules.get(part) if module is not None else None
     return module
+
+
+def _kinds(module: nn.Module) -> list[Any]:
+    return [(t.dtype, t.device) for t in (*module.parameters(), *module.buffers())]
 
 
 def _towers_in(module: nn.Module, prefix: str = "") -> Iterator[str]:
