@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from ..errors import WideError
 from .label import Label
 
-# Has any router been left a tensor? Asked after every forward, where looking at all routers would be too much.
+# Has any router been left a tensor? Asked after every forward, where looking at all routers is too much.
 _CACHES_FILLED = [False]
 
 

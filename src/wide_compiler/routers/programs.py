@@ -27,7 +27,7 @@ class InSequence:
 
 
 class LivingPrograms(Programs):
-    """Builds programs as for a wide model; where that would loop over lanes, the modules run by themselves."""
+    """Builds programs as for a wide model; what that would loop over runs by itself."""
 
     parted = False  # has the last capture failed because lanes compute different things?
 

@@ -1,19 +1,19 @@
 """VMapTowerGroup: towers of one structure that run as lanes of one graph."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .. import _tree
 from ..config import WideConfig
 from ..lane_values import LaneValues
 from ..model.program import Call, WideProgram
 from ..model.routes import MAX_ROUTES
 from ..model.wide_model import autocast_state
 from ..tuning.when import plain_world
+from .calls import Calls
 from .explain import GroupRow
 from .label import labels_told_apart, watch_labels
 from .living import LivingLanes
@@ -22,21 +22,6 @@ from .route import Fused
 from .verdict import Verdict, judge
 
 Lanes = tuple[int, ...]
-
-
-@dataclass
-class Calls:
-    """One call of some lanes: the leaves of (args, kwargs), tensors `[n, ...]` where `wide`."""
-
-    call: Call
-    for_lane: Callable[[int], tuple[tuple, dict]]  # the arguments of the i-th lane that runs
-
-    @classmethod
-    def shared(cls, args: tuple, kwargs: dict) -> "Calls":
-        """The same arguments for every lane."""
-        leaves, spec = _tree.flatten((args, kwargs))
-        wide = (False,) * sum(isinstance(leaf, Tensor) for leaf in leaves)
-        return cls(Call(leaves, spec, wide, _tree.signature((args, kwargs))), lambda lane: (args, kwargs))
 
 
 class VMapTowerGroup:
@@ -145,8 +130,7 @@ class VMapTowerGroup:
         if isinstance(program, WideProgram):
             fused = Fused(some_lanes(program, lanes, len(self)), self.living, lanes)
             route.program = program
-            tensors = calls.call.tensors
-            route.verdict = judge(fused, lambda: route.in_sequence(calls), tensors, self.config)
+            route.verdict = judge(fused, lambda: route.in_sequence(calls), calls, self.config)
             route.fused = fused if route.verdict.together else None
         else:
             route.verdict = Verdict(False, program.why)
@@ -186,7 +170,7 @@ class Route:
     def in_sequence(self, calls: Calls) -> list[Any]:
         outputs: dict[int, Any] = {}  # by position among the lanes that run
         for part, inner, positions in self._parts():
-            results = part.run_calls(inner, _some_calls(calls, positions))
+            results = part.run_calls(inner, calls.some(positions))
             outputs |= dict(zip(positions, results, strict=True))
         for position, tower in enumerate(self.towers):
             if position not in outputs:
@@ -215,17 +199,6 @@ class Route:
         rest = tuple(name for name in names if name not in gone)
         rows = list(program.rows) if program else []
         return inner + ([GroupRow(rest, "in sequence", verdict.why, verdict.ms, rows)] if rest else [])
-
-
-def _some_calls(calls: Calls, lanes: list[int]) -> Calls:
-    """The same call for some of the lanes that run."""
-    call = calls.call
-    flags = iter(call.wide)
-    leaves = [
-        (x[torch.tensor(lanes, device=x.device)] if next(flags) else x) if isinstance(x, Tensor) else x
-        for x in call.leaves
-    ]
-    return Calls(replace(call, leaves=leaves), lambda i: calls.for_lane(lanes[i]))
 
 
 def some_lanes(program: WideProgram, lanes: Lanes, n: int) -> WideProgram:

@@ -1,9 +1,10 @@
 """Towers while torch.compile is tracing: the lane graph is laid into the trace, weights come in as they are.
 
-Everything here that is not marked as constant is followed by the tracer. So it reads, tower by tower, all that
-the choice of a lane graph rests on: the tracer puts a guard on each, and a change is seen by the next call.
+The tracer follows all that is not marked as constant. So the code reads, tower by tower, whatever the choice
+of a lane graph rests on: the tracer puts a guard on each, and a change is seen by the next call.
 """
 
+import math
 import operator
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,12 +85,12 @@ def _constant_by_nature(value: Any) -> bool:
 class Plans:
     """Plans by number, each an attribute of its own: a guard on one is no guard on how many there are."""
 
-    def keep(self, plan: list["Step"]) -> int:
+    def keep(self, plan: list[Any]) -> int:
         number = len(vars(self))
         setattr(self, f"plan_{number}", plan)
         return number
 
-    def get(self, number: int) -> list["Step"]:
+    def get(self, number: int) -> list[Any]:
         return getattr(self, f"plan_{number}")
 
 
@@ -97,7 +98,7 @@ class Plans:
 class Step:
     """Some towers in one trace: through a lane graph, or (without one) by themselves."""
 
-    names: list[str]
+    names: list[str]  # of the towers
     program: WideProgram | None = None
     feeds: list[tuple[str, Any, Any]] = field(default_factory=list)
 
@@ -116,8 +117,8 @@ class Step:
                 feeds.append(("data", program.graph.lane_data[f"{kind}:{key}"], None))
         return cls([group.names[lane] for lane in lanes], program, feeds)
 
-    def run(self, towers: dict[str, nn.Module], tensors: list[Tensor]) -> list[Any]:
-        own = [towers[name] for name in self.names]
+    def run(self, own: list[nn.Module], tensors: list[Tensor]) -> list[Any]:
+        """The towers' outputs; `tensors` as the lane graph takes them."""
         arguments: list[Any] = []
         written: list[tuple[Tensor, list[Tensor]]] = []
         for how, place, name in self.feeds:
@@ -150,25 +151,27 @@ def programs_for(group: VMapTowerGroup, mode: Any, shapes: Any, wide: Any, any_b
     found = group.programs.find_traced(mode, shapes, wide, any_batch)
     if found is not None or unfusable(list(group.towers)):
         return found
-    if any_batch:
-        shapes = tuple((2, *rest) for rest in shapes)
-    tensors = iter([_made_up(shape, *kind) for shape, kind in zip(shapes, mode[1], strict=True)])
+    call = made_up_call(mode, shapes, wide, any_batch, len(group))
+    group.build((mode, tuple(call.member_shapes), wide), call)
+    return group.programs.find_traced(mode, shapes, wide, any_batch)
+
+
+def made_up_call(mode: Any, shapes: Any, wide: tuple[bool, ...], any_batch: bool, lanes: int = 1) -> Call:
+    """A call that looks like the one being traced; `shapes` are without the batch if that may be any."""
+    full = [(2, *shape) if any_batch else tuple(shape) for shape in shapes]
+    full = [(lanes, *shape) if w else shape for shape, w in zip(full, wide, strict=True)]
+    tensors = iter([_made_up(shape, *kind) for shape, kind in zip(full, mode[1], strict=True)])
     leaves, spec = _tree.flatten(_tree.rebuild(mode[0], tensors))
-    group.build((mode, shapes, wide), Call(leaves, spec, wide, mode[0]))
-    return group.programs.find_traced(mode, shapes if not any_batch else _rest(shapes), wide, any_batch)
-
-
-def _rest(shapes: Any) -> Any:
-    return tuple(shape[1:] for shape in shapes)
+    return Call(leaves, spec, wide, mode[0])
 
 
 def _made_up(shape: Any, dtype: torch.dtype, device: torch.device, learns: bool) -> Tensor:
     """Numbers that any forward takes: no two alike, or zeros where they may be places in a table."""
+    count = math.prod(shape)
+    if dtype == torch.bool:  # every other one: whatever True means, something is left
+        return (torch.arange(count, device=device) % 2 == 0).view(shape)
     if not dtype.is_floating_point:
         return torch.zeros(shape, dtype=dtype, device=device)
-    count = 1
-    for size in shape:
-        count *= size
     return (
         torch.linspace(-1, 1, max(count, 1))
         .sin()[:count]

@@ -13,6 +13,7 @@ from ..model.choice import CALLS, RUN_OFF, Chooser
 from ..model.identity import identity
 from ..tuning import Store, interleaved
 from ..tuning.same import difference
+from .calls import Calls
 from .route import Fused
 
 # In sequence must be so much faster than together to be taken: a smaller difference may be noise.
@@ -31,7 +32,7 @@ class Verdict:
 def judge(
     fused: Fused,
     in_sequence: Callable[[], Sequence[Any]],
-    tensors: Sequence[Tensor],
+    calls: Calls,
     config: WideConfig,
 ) -> Verdict:
     """Let `fused` take its fastest way, and find out whether that beats running the towers in sequence.
@@ -40,7 +41,8 @@ def judge(
     """
     if config.strategies.get("*") == "loop":
         return Verdict(False, "as asked for")
-    leaves = [t for t in (*fused.states(), *tensors) if t.requires_grad]
+    tensors = calls.call.tensors
+    leaves = [t for t in (*fused.states(), *calls.sources) if t.requires_grad]
     leaves = list({id(t): t for t in leaves}.values())
     gradients = torch.is_grad_enabled() and bool(leaves)
     chooser = Chooser(fused.program, fused.n, config, fused.arguments(tensors), gradients)
@@ -57,7 +59,7 @@ def judge(
     if chosen.plan.way == "loop":
         return Verdict(False, chosen.why, chosen.ms)
     fused.take(chosen)
-    bench = _Bench(lambda: fused(tensors), in_sequence, leaves if gradients else [], fused.buffers())
+    bench = Bench(lambda: fused(calls.gather()), in_sequence, leaves if gradients else [], fused.buffers())
     cuda = chooser.cuda
     with torch.random.fork_rng(None if cuda else []):
         problem = bench.difference()
@@ -83,7 +85,7 @@ def _has_hooks(leaf: Tensor) -> bool:
     return bool(leaf._backward_hooks or getattr(leaf, "_post_accumulate_grad_hooks", None))
 
 
-class _Bench:
+class Bench:
     """Both ways on the same call, forward and backward, without a trace."""
 
     def __init__(self, together: Any, in_sequence: Any, leaves: list[Tensor], buffers: list[Tensor]):
@@ -107,7 +109,7 @@ class _Bench:
         for name in ("sequence", "together"):
             outputs, gradients = self.run(name)
             written = [b.detach().clone() for b in self.buffers]
-            self._restore()
+            self.restore()
             results.append((outputs, gradients, written))
         wanted, got = results
         problems = [difference(got[i], wanted[i]) for i in range(3)]
@@ -117,10 +119,11 @@ class _Bench:
         calls = {name: (lambda n=name: self.run(n)) for name in self.ways}  # type: ignore[misc]
         slowest = max(interleaved(calls, 0.0, cuda, rounds_at_least=2).values())
         times = interleaved(calls, min(seconds, CALLS * slowest), cuda, rounds_at_least=RUN_OFF)
-        self._restore()
+        self.restore()
         return {name: 1e3 * taken for name, taken in times.items()}
 
-    def _restore(self) -> None:
+    def restore(self) -> None:
+        """Buffers as they were at first."""
         with torch.no_grad():
             for buffer, old in zip(self.buffers, self.before, strict=True):
                 buffer.copy_(old)

@@ -51,6 +51,11 @@ class WideRouter(BaseRouter):
         """The registered towers, in the order of their registration."""
         return list(self._towers())
 
+    @property
+    def towers(self) -> dict[str, nn.Module]:
+        """The registered towers by name."""
+        return self._towers()
+
     def attach(self, name: str, module: nn.Module) -> "WideRouter":
         """Add a component; a tower is registered as well if `auto_discover`."""
         super().attach(name, module)
@@ -154,10 +159,11 @@ class WideRouter(BaseRouter):
         plan = self._traced_plans.get(self._plan_while_tracing(tuple(names), reads, look))
         outputs: dict[str, Any] = dict.fromkeys(names)
         for step in plan:
+            own = [towers[name] for name in step.names]
             if step.program is None:
-                results = [towers[name](*args, **kwargs) for name in step.names]
+                results = [tower(*args, **kwargs) for tower in own]
             else:
-                results = step.run(towers, tensors)
+                results = step.run(own, tensors)
             for name, result in zip(step.names, results, strict=True):
                 outputs[name] = result
         return outputs
