@@ -1,4 +1,4 @@
-"""A balance report: which tower dominates, which are dead. One loud tower can drown out the others in a fusion."""
+"""A balance report: which tower dominates, which are dead. One loud tower can drown out the others."""
 
 import io
 import math

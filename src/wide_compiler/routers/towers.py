@@ -106,11 +106,11 @@ class AttentionTower(BaseTower):
 
 def _pairs(mask: Tensor, b: int, t: int) -> Tensor:
     """The mask as `[B, 1, T or 1, T]`."""
-    shapes = {(b, t): (b, 1, 1, t), (b, t, t): (b, 1, t, t)}
-    shape = tuple(mask.shape)
-    if mask.dtype != torch.bool or shape not in shapes:
-        raise InputError(
-            f"the mask is {shape} {mask.dtype}, expected booleans [B, T] = {(b, t)} or "
-            f"[B, T, T] = {(b, t, t)}, True where a position may be seen"
-        )
-    return mask.view(shapes[shape])
+    if mask.dtype == torch.bool and mask.shape == (b, t):
+        return mask.view(b, 1, 1, t)
+    if mask.dtype == torch.bool and mask.shape == (b, t, t):
+        return mask.view(b, 1, t, t)
+    raise InputError(
+        f"the mask is {tuple(mask.shape)} {mask.dtype}, expected booleans [B, T] = {(b, t)} or "
+        f"[B, T, T] = {(b, t, t)}, True where a position may be seen"
+    )

@@ -72,7 +72,7 @@ def _guarded(value: Any) -> bool:
     """Can the tracer guard its worth?"""
     if type(value) is list:
         return all(map(is_atomic, value))
-    if type(value) is dict:
+    if isinstance(value, dict):
         return all(map(is_atomic, value.values()))
     return is_atomic(value)
 

@@ -29,8 +29,16 @@ _ATOMS = (
 # nn.Module's own tables. Parameters and buffers are watched as tensors, children and hooks as tables.
 _TABLES = ("_modules", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 # Besides those: weight lists that RNNs keep up to date themselves, and what a router leaves for one forward.
-_SKIPPED = {*vars(nn.Module()), "_flat_weights", "_flat_weight_refs", "_cache", "_inside_another"} - {
-    "training"
+_SKIPPED = {*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"} - {"training"}
+# What routers keep for themselves, of which no forward's result depends.
+ROUTER_STATE = {
+    "_cache",
+    "_inside_another",
+    "_formations",
+    "_prepared",
+    "_recipes",
+    "_traced_plans",
+    "_settings",
 }
 
 
@@ -138,7 +146,7 @@ class _Reader:
 
 def readable(table: dict[str, Any]) -> list[str]:
     """The attributes in a module's `__dict__` that a forward may read, without nn.Module's machinery."""
-    return [name for name in table if name not in _SKIPPED]
+    return [name for name in table if name not in _SKIPPED and name not in ROUTER_STATE]
 
 
 def is_atomic(value: Any) -> bool:
@@ -156,7 +164,7 @@ def _is_shallow(value: Any) -> bool:
         return value.__module__.split(".")[0] == "torch"
     if type(value) in (list, tuple, set):
         return all(isinstance(item, _ATOMS) for item in value)
-    if type(value) is dict:
+    if isinstance(value, dict):
         return all(isinstance(item, _ATOMS) for item in value.values())
     return False
 

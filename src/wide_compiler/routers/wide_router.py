@@ -16,11 +16,28 @@ from .base_router import BaseRouter, RouterError
 from .base_tower import BaseTower
 from .explain import RouterExplanation
 from .formation import Formation
+from .tower_group import VMapTowerGroup
 from .traced import Plans, Recipe, Step, look_of, programs_for
 
 # Train and eval, with a part frozen or not: more formations than these are not kept.
 MAX_FORMATIONS = 8
 GROUPS = "_vmap_groups"
+
+
+class _Objects(dict):
+    """A router's objects. The groups are to be found there, but are none of what the user has put in."""
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.groups: dict[tuple[str, ...], VMapTowerGroup] = {}
+
+    def __missing__(self, key: str) -> Any:
+        if key == GROUPS:
+            return self.groups
+        raise KeyError(key)
+
+    def __reduce__(self) -> Any:
+        return _Objects, (dict(self),)
 
 
 class WideRouter(BaseRouter):
@@ -33,16 +50,29 @@ class WideRouter(BaseRouter):
             without measuring.
     """
 
+    objects: _Objects
+
     def __init__(self, name: str, auto_discover: bool = True, config: WideConfig | None = None):
         super().__init__(name)
         self.auto_discover = auto_discover
-        self.config = config or WideConfig()
+        self._settings = config or WideConfig()
         self._tower_names: list[str] = []
         self._formations: list[Formation] = []  # the one that ran last first
         self._prepared = False
         self._recipes: dict[str, Recipe] = {}
         self._traced_plans = Plans()
-        self.objects[GROUPS] = {}
+        self.objects = _Objects()
+
+    @property
+    def config(self) -> WideConfig:
+        """How groups are built and measured. Another one makes new groups."""
+        return self._settings
+
+    @config.setter
+    def config(self, config: WideConfig) -> None:
+        self._settings = config
+        self._formations.clear()
+        self._changed()
 
     # Registration.
 
@@ -111,7 +141,7 @@ class WideRouter(BaseRouter):
 
     def _changed(self) -> None:
         self._prepared = False
-        self.objects[GROUPS] = {}
+        self.objects.groups = {}
 
     # Running.
 
@@ -252,7 +282,7 @@ class WideRouter(BaseRouter):
         """
         if device is not None:
             self.to(device)
-        self.objects[GROUPS] = self.formation().groups
+        self.objects.groups = self.formation().groups
         self._recipes = {name: Recipe.of(tower) for name, tower in self._towers().items()}
         self._prepared = True
         return self
@@ -277,7 +307,7 @@ class WideRouter(BaseRouter):
             "_recipes": {},
             "_prepared": False,
         }
-        state["objects"] = {**self.objects, GROUPS: {}}
+        state["objects"] = _Objects(self.objects)
         return state
 
     def explain(self) -> RouterExplanation:
