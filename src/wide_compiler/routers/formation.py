@@ -8,6 +8,7 @@ from torch import nn
 from ..capture import structure
 from ..config import WideConfig
 from .explain import GroupRow
+from .memory import Memory
 from .tower_group import VMapTowerGroup
 from .watch import Watch
 
@@ -15,7 +16,8 @@ from .watch import Watch
 class Formation:
     """Towers by name, those of one structure in one group."""
 
-    def __init__(self, towers: Mapping[str, nn.Module], config: WideConfig):
+    def __init__(self, towers: Mapping[str, nn.Module], config: WideConfig, memory: Memory):
+        self.memory = memory
         self.towers = dict(towers)
         self.watch = Watch(list(self.towers.values()))
         by_structure: dict[Any, list[str]] = {}
@@ -24,7 +26,9 @@ class Formation:
             by_structure.setdefault(structure(tower) or name, []).append(name)
         self.names = list(by_structure.values())
         self.groups = {
-            tuple(names): VMapTowerGroup(names, [self.towers[name] for name in names], config)
+            tuple(names): VMapTowerGroup(
+                names, [self.towers[name] for name in names], config, self.watch, memory
+            )
             for names in self.names
             if len(names) > 1
         }
@@ -32,6 +36,11 @@ class Formation:
             name: (group, lane) for group in self.groups.values() for lane, name in enumerate(group.names)
         }
         self.latest: list[str] = []
+
+    def move_together(self) -> None:
+        """Move the numbers of each group's towers next to each other, see `memory`."""
+        for group in self.groups.values():
+            self.memory.take_in(group.living)
 
     def holds_for(self, towers: Mapping[str, nn.Module]) -> bool:
         """Is this still how these towers are?"""

@@ -17,9 +17,11 @@ from .calls import Calls
 from .explain import GroupRow
 from .label import labels_told_apart, watch_labels
 from .living import LivingLanes
+from .memory import Memory
 from .programs import InSequence, LivingPrograms
 from .route import Fused
 from .verdict import Verdict, judge
+from .watch import Watch
 
 Lanes = tuple[int, ...]
 
@@ -31,9 +33,17 @@ class VMapTowerGroup:
     new one when train flags, attributes or kinds of tensors have changed.
     """
 
-    def __init__(self, names: Sequence[str], towers: Sequence[nn.Module], config: WideConfig | None = None):
+    def __init__(
+        self,
+        names: Sequence[str],
+        towers: Sequence[nn.Module],
+        config: WideConfig | None = None,
+        watch: Watch | None = None,
+        memory: Memory | None = None,
+    ):
         self.names, self.towers = tuple(names), tuple(towers)
         self.config = config or WideConfig()
+        self.watch, self.memory = watch, memory
         self.programs = LivingPrograms(self.config, {})
         self.routes: dict[Any, Route] = {}
         # Smaller groups and their lanes here, where the towers' Python leads to different computations.
@@ -122,13 +132,15 @@ class VMapTowerGroup:
             members = tuple(i for i, v in enumerate(variants) if v == variant)
             if 1 < len(members) < len(self):
                 names, towers = [self.names[i] for i in members], [self.towers[i] for i in members]
-                self.parts.append((VMapTowerGroup(names, towers, self.config), members))
+                self.parts.append(
+                    (VMapTowerGroup(names, towers, self.config, self.watch, self.memory), members)
+                )
 
     def _route(self, lanes: Lanes, calls: Calls) -> "Route":
         route = Route(self, lanes)
         program = self.program(calls.call)
         if isinstance(program, WideProgram):
-            fused = Fused(some_lanes(program, lanes, len(self)), self.living, lanes)
+            fused = Fused(some_lanes(program, lanes, len(self)), self.living, lanes, self.watch, self.memory)
             route.program = program
             route.verdict = judge(fused, lambda: route.in_sequence(calls), calls, self.config)
             route.fused = fused if route.verdict.together else None

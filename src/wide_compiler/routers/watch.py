@@ -37,6 +37,7 @@ ROUTER_STATE = {
     "_formations",
     "_prepared",
     "_recipes",
+    "_memory",
     "_traced_plans",
     "_settings",
 }
@@ -64,6 +65,7 @@ class Watch:
         self.constants = [
             (table, name) for r, table in zip(self.readers, self.tables, strict=True) for name in r.tensors
         ]
+        self.generation = 0  # grows whenever a tensor, or the place of its numbers, has changed
         self._remember(self._tensors())
 
     def same(self) -> bool:
@@ -93,6 +95,7 @@ class Watch:
         return True
 
     def _remember(self, tensors: list[Any]) -> None:
+        self.generation += 1
         self.tensors = tensors
         self.real = [tensor for tensor in tensors if tensor is not None]
         self.looks = _looks(self.real)

@@ -16,6 +16,7 @@ from .base_router import BaseRouter, RouterError
 from .base_tower import BaseTower
 from .explain import RouterExplanation
 from .formation import Formation
+from .memory import Memory
 from .tower_group import VMapTowerGroup
 from .traced import Plans, Recipe, Step, look_of, programs_for
 
@@ -61,6 +62,7 @@ class WideRouter(BaseRouter):
         self._prepared = False
         self._recipes: dict[str, Recipe] = {}
         self._traced_plans = Plans()
+        self._memory = Memory()
         self.objects = _Objects()
 
     @property
@@ -232,7 +234,7 @@ class WideRouter(BaseRouter):
                 if position:
                     self._formations.insert(0, self._formations.pop(position))
                 return known
-        self._formations.insert(0, Formation(towers, self.config))
+        self._formations.insert(0, Formation(towers, self.config, self._memory))
         del self._formations[MAX_FORMATIONS:]
         return self._formations[0]
 
@@ -277,12 +279,17 @@ class WideRouter(BaseRouter):
     def prepare_for_compile(self, device: torch.device | str | None = None) -> "WideRouter":
         """Build the groups, so that torch.compile finds them: no graph break, and no recompilation later on.
 
+        The towers' numbers are moved next to each other in memory, so that calls without torch.compile need
+        not stack them; the parameters themselves stay the objects they are.
+
         Args:
             device: where to move the router first, if given.
         """
         if device is not None:
             self.to(device)
-        self.objects.groups = self.formation().groups
+        formation = self.formation()
+        formation.move_together()
+        self.objects.groups = formation.groups
         self._recipes = {name: Recipe.of(tower) for name, tower in self._towers().items()}
         self._prepared = True
         return self
@@ -295,18 +302,14 @@ class WideRouter(BaseRouter):
         before = _kinds(self)
         super()._apply(fn, recurse)
         if _kinds(self) != before:
+            self._memory.slices.clear()
             self._changed()
         return self
 
     def __getstate__(self) -> dict[str, Any]:
         # Groups are built again where they are needed: a copy's are made of the copy's towers.
-        state = {
-            **self.__dict__,
-            "_formations": [],
-            "_traced_plans": Plans(),
-            "_recipes": {},
-            "_prepared": False,
-        }
+        own = {"_formations": [], "_traced_plans": Plans(), "_memory": Memory(), "_recipes": {}}
+        state = {**self.__dict__, **own, "_prepared": False}
         state["objects"] = _Objects(self.objects)
         return state
 
