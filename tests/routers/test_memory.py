@@ -1,12 +1,12 @@
-"""Prepared towers lie next to each other in memory: nothing is stacked, and nobody can tell but by the clock."""
+"""Prepared towers lie next to each other in memory: nothing is stacked, and only the clock can tell."""
 
 import copy
 
 import pytest
 import torch
-from routers.towers import Conv, Mlp, assert_equal_to_sequence, collective, in_sequence
 from torch import nn
 
+from routers.towers import Conv, Mlp, assert_equal_to_sequence, collective, in_sequence
 from wide_compiler.routers import memory as memory_room
 
 

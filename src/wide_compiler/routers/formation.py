@@ -7,6 +7,7 @@ from torch import nn
 
 from ..capture import structure
 from ..config import WideConfig
+from ..model.routes import MAX_ROUTES
 from .explain import GroupRow
 from .memory import Memory
 from .tower_group import VMapTowerGroup
@@ -35,7 +36,8 @@ class Formation:
         self.place = {
             name: (group, lane) for group in self.groups.values() for lane, name in enumerate(group.names)
         }
-        self.latest: list[str] = []
+        self.latest: tuple[str, ...] = ()
+        self.splits: dict[tuple[str, ...], list[tuple[VMapTowerGroup | None, Any]]] = {}
 
     def move_together(self) -> None:
         """Move the numbers of each group's towers next to each other, see `memory`."""
@@ -46,7 +48,7 @@ class Formation:
         """Is this still how these towers are?"""
         return self.towers == towers and self.watch.same()
 
-    def run(self, names: list[str], args: tuple, kwargs: dict) -> dict[str, Any]:
+    def run(self, names: tuple[str, ...], args: tuple, kwargs: dict) -> dict[str, Any]:
         """The outputs of some towers, by name."""
         self.latest = names
         outputs: dict[str, Any] = dict.fromkeys(names)
@@ -59,8 +61,15 @@ class Formation:
                 outputs[group.names[lane]] = result
         return outputs
 
-    def split(self, names: list[str]) -> list[tuple[VMapTowerGroup | None, Any]]:
+    def split(self, names: tuple[str, ...]) -> list[tuple[VMapTowerGroup | None, Any]]:
         """Groups and the lanes of each that run; a tower that runs alone stands as (None, [name])."""
+        if names not in self.splits:
+            if len(self.splits) >= MAX_ROUTES:
+                self.splits.clear()
+            self.splits[names] = self._split(names)
+        return self.splits[names]
+
+    def _split(self, names: tuple[str, ...]) -> list[tuple[VMapTowerGroup | None, Any]]:
         lanes: dict[int, list[int]] = {}
         found: list[tuple[VMapTowerGroup | None, Any]] = []
         for name in names:

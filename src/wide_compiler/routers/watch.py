@@ -26,9 +26,8 @@ _ATOMS = (
     type,
     Label,
 )
-# nn.Module's own tables. Parameters and buffers are watched as tensors, children and hooks as tables.
-_TABLES = ("_modules", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-# Besides those: weight lists that RNNs keep up to date themselves, and what a router leaves for one forward.
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+# nn.Module's own tables, which are watched as such, and weight lists that RNNs keep up to date themselves.
 _SKIPPED = {*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"} - {"training"}
 # What routers keep for themselves, of which no forward's result depends.
 ROUTER_STATE = {
@@ -52,19 +51,22 @@ class Watch:
     def __init__(self, roots: Sequence[nn.Module]):
         modules = [module for root in roots for module in root.modules()]
         self.tables = [vars(module) for module in modules]
-        self.readers = [_Reader(table) for table in self.tables]
-        self.reads = [reader.read for reader in self.readers]
-        self.copies = [_copied(read(table)) for read, table in zip(self.reads, self.tables, strict=True)]
+        readers = [(_Reader(table), table) for table in self.tables]
+        self.reads = [(reader.read, table) for reader, table in readers]
+        self.values = [_copied(read(table)) for read, table in self.reads]
         self.sizes = list(map(len, self.tables))
-        self.deep = [
-            (table, name) for r, table in zip(self.readers, self.tables, strict=True) for name in r.deep
-        ]
+        self.deep = [(table, name) for reader, table in readers for name in reader.deep]
         self.fingerprints = self._fingerprints()
+        self.families = [module._modules for module in modules]
+        self.children = self._children()
+        hooks = [table[name] for table in self.tables for name in _HOOKS]
+        self.hooks = [table for table in hooks if table]
+        self.hooked = [list(table.values()) for table in self.hooks]
         homes = [home for module in modules for home in (module._parameters, module._buffers)]
         self.homes = [home for home in homes if home]
-        self.constants = [
-            (table, name) for r, table in zip(self.readers, self.tables, strict=True) for name in r.tensors
-        ]
+        # Tables that were empty must stay so; asked of all at once.
+        self.empty = [table for table in (*hooks, *homes) if not table]
+        self.constants = [(table, name) for reader, table in readers for name in reader.tensors]
         self.generation = 0  # grows whenever a tensor, or the place of its numbers, has changed
         self._remember(self._tensors())
 
@@ -75,12 +77,18 @@ class Watch:
     def _python_same(self) -> bool:
         try:
             return (
-                [read(table) for read, table in zip(self.reads, self.tables, strict=True)] == self.copies
+                [read(table) for read, table in self.reads] == self.values
+                and self._children() == self.children
                 and list(map(len, self.tables)) == self.sizes
+                and not any(self.empty)
+                and [list(table.values()) for table in self.hooks] == self.hooked
                 and (not self.deep or self._fingerprints() == self.fingerprints)
             )
         except (KeyError, ValueError, RuntimeError):  # an attribute has gone, or cannot be compared
             return False
+
+    def _children(self) -> list[Any]:
+        return [child for family in self.families for child in family.values()]
 
     def _tensors_same(self) -> bool:
         now = self._tensors()
@@ -143,8 +151,8 @@ class _Reader:
                 names.append(name)
             else:
                 self.deep.append(name)
-        # At least two names, so that the getter gives a tuple.
-        self.read = operator.itemgetter(*_TABLES, *names)
+        # Two names at least, so that the getter gives a tuple.
+        self.read = operator.itemgetter("training", "training", *[n for n in names if n != "training"])
 
 
 def readable(table: dict[str, Any]) -> list[str]:

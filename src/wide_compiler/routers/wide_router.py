@@ -162,33 +162,33 @@ class WideRouter(BaseRouter):
             tower_names: which towers run; all by default.
             kwargs: given to every tower.
         """
-        names = self._selected(tower_names)
+        towers = self._towers()
+        names = self._selected(towers, tower_names)
         if mask is not None:
-            self._check_takes_mask(names)
+            _check_takes_mask([(name, towers[name]) for name in names])
             kwargs["mask"] = mask
         if torch.compiler.is_dynamo_compiling() and self._prepared:
-            return self._traced_forward(names, (x,), kwargs)
+            return self._traced_forward(towers, names, (x,), kwargs)
         if torch.compiler.is_compiling() or not plain_world():
-            return self._tower_by_tower(names, x, kwargs)
-        return self._batched_tower_forward(names, x, kwargs)
+            return {name: towers[name](x, **kwargs) for name in names}
+        return self._batched_tower_forward(towers, names, (x,), kwargs)
 
-    def _batched_tower_forward(self, names: list[str], x: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-        return self.formation().run(names, (x,), kwargs)
+    def _batched_tower_forward(
+        self, towers: dict[str, nn.Module], names: tuple[str, ...], args: tuple, kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
+        return self._formation(towers).run(names, args, kwargs)
 
-    def _tower_by_tower(self, names: list[str], x: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-        towers = self._towers()
-        return {name: towers[name](x, **kwargs) for name in names}
-
-    def _traced_forward(self, names: list[str], args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _traced_forward(
+        self, towers: dict[str, nn.Module], names: tuple[str, ...], args: tuple, kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
         """Laid into a trace of torch.compile, see `traced`."""
-        towers = self._towers()
         leaves, _ = _tree.flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         reads = tuple([self._recipes[name].read(tower) for name, tower in towers.items()])
         signature = _tree.signature((args, kwargs))
         kinds, shapes, any_batch = look_of(tensors)
         look = (signature, kinds, shapes, any_batch, autocast_state(), torch.is_grad_enabled())
-        plan = self._traced_plans.get(self._plan_while_tracing(tuple(names), reads, look))
+        plan = self._traced_plans.get(self._plan_while_tracing(names, reads, look))
         outputs: dict[str, Any] = dict.fromkeys(names)
         for step in plan:
             own = [towers[name] for name in step.names]
@@ -210,8 +210,8 @@ class WideRouter(BaseRouter):
         plan = []
         with torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
             formation = self.formation()
-            formation.latest = list(names)
-            for group, lanes in formation.split(list(names)):
+            formation.latest = names
+            for group, lanes in formation.split(names):
                 if group is None:
                     plan.append(Step(lanes))
                     continue
@@ -228,7 +228,9 @@ class WideRouter(BaseRouter):
 
     def formation(self) -> Formation:
         """The towers in groups, as they are now."""
-        towers = self._towers()
+        return self._formation(self._towers())
+
+    def _formation(self, towers: dict[str, nn.Module]) -> Formation:
         for position, known in enumerate(self._formations):
             if known.holds_for(towers):
                 if position:
@@ -238,20 +240,19 @@ class WideRouter(BaseRouter):
         del self._formations[MAX_FORMATIONS:]
         return self._formations[0]
 
-    def _selected(self, tower_names: Sequence[str] | None) -> list[str]:
+    def _selected(self, towers: dict[str, nn.Module], tower_names: Sequence[str] | None) -> tuple[str, ...]:
         if tower_names is None:
-            names = self.tower_names
-            if not names:
+            if not towers:
                 raise RouterError(
                     f"{self._label.text!r} has no towers; attach some and call discover_towers() "
                     f"or register_tower(name)"
                 )
-            return names
+            return tuple(towers)
         if isinstance(tower_names, str):
             raise RouterError(f"tower_names is a list of names, got the string {tower_names!r}")
         self._check_names(tower_names)
         wanted = set(tower_names)
-        return [name for name in self.tower_names if name in wanted]
+        return tuple([name for name in towers if name in wanted])
 
     def _check_names(self, names: Sequence[str]) -> None:
         unknown = [name for name in names if name not in self._tower_names]
@@ -261,14 +262,6 @@ class WideRouter(BaseRouter):
 
     def _listed(self) -> str:
         return ", ".join(self._tower_names) or "none"
-
-    def _check_takes_mask(self, names: list[str]) -> None:
-        for name, tower in self._towers().items():
-            if name in names and not _takes_mask(tower):
-                raise RouterError(
-                    f"a mask was given, but {name!r} ({type(tower).__name__}) takes none; add mask=None to "
-                    f"its forward, or leave it out with tower_names="
-                )
 
     # What is known beforehand.
 
@@ -325,6 +318,8 @@ class WideRouter(BaseRouter):
 
 
 def _resolve(root: nn.Module, name: str) -> nn.Module | None:
+    if "." not in name:
+        return root._modules.get(name)
     module: nn.Module | None = root
     for part in name.split("."):
         module = module._modules.get(part) if module is not None else None
@@ -341,6 +336,15 @@ def _towers_in(module: nn.Module, prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{name}"
         elif not isinstance(child, BaseRouter):  # another router's towers are its own
             yield from _towers_in(child, f"{prefix}{name}.")
+
+
+def _check_takes_mask(towers: list[tuple[str, nn.Module]]) -> None:
+    for name, tower in towers:
+        if not _takes_mask(tower):
+            raise RouterError(
+                f"a mask was given, but {name!r} ({type(tower).__name__}) takes none; add mask=None to its "
+                f"forward, or leave it out with tower_names="
+            )
 
 
 def _takes_mask(tower: nn.Module) -> bool:
