@@ -70,8 +70,7 @@ def assert_same(model, planned, arguments, gradients=True):
     model.zero_grad()
 
 
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "training"), [*((name, True) for name in MODELS), ("inception", False)])
 def test_original_and_compiled_are_equal_and_the_groups_run_together(name, training):
     make, arguments, groups = MODELS[name]
     model = make().double().train(training)
@@ -88,7 +87,7 @@ def test_original_and_compiled_are_equal_and_the_groups_run_together(name, train
         assert_same(model, planned, arguments(), gradients=False)
 
 
-@pytest.mark.parametrize("name", ["mixture", "branched", "transformer", "siamese"])
+@pytest.mark.parametrize("name", ["branched", "transformer"])
 def test_through_torch_compile_it_is_one_graph(name):
     torch._dynamo.reset()
     make, arguments, groups = MODELS[name]
@@ -180,8 +179,13 @@ def another_gelu(model):
     model.experts[2][1].approximate = "tanh"
 
 
-@pytest.mark.parametrize("eager", [True, False], ids=["eager", "compiled"])
-@pytest.mark.parametrize("change", [replaced, another_kind, one_less, frozen, another_gelu])
+@pytest.mark.parametrize(
+    ("change", "eager"),
+    [
+        *((change, True) for change in (replaced, another_kind, one_less, frozen, another_gelu)),
+        *((change, False) for change in (another_kind, one_less)),
+    ],
+)
 def test_changes_are_seen_by_the_next_call(change, eager):
     torch._dynamo.reset()
     model, x = Mixture().double(), double(4, 6)

@@ -31,8 +31,7 @@ def double(*shape):
     return torch.randn(*shape, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-@pytest.mark.parametrize("n", [8, 64])
+@pytest.mark.parametrize(("n", "training"), [(8, False), (64, True)], ids=["8 eval", "64 train"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_aligned_towers_run_as_one_group_and_equal_sequence(kind, n, training):
     make, shape = KINDS[kind]
@@ -293,3 +292,49 @@ def test_structured_outputs_and_python_arguments():
             torch.testing.assert_close(out["out"], expected[name]["out"])
             assert out["pair"][1] == expected[name]["pair"][1]
     assert router.explain().together == 3
+
+
+def test_in_inference_mode_and_under_autocast():
+    router = collective(*[Mlp(str(i)) for i in range(4)])
+    x = double(4, 6)
+    with torch.inference_mode():
+        got = router.wide_forward(x)
+        assert router.explain().together == 4
+        for name, tower in router.towers.items():
+            torch.testing.assert_close(got[name], tower(x))
+    assert_equal_to_sequence(router, x)
+    router.float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = router.wide_forward(x.float())
+        assert router.explain().together == 4 and got["0"].dtype == torch.bfloat16
+        for name, tower in router.towers.items():
+            torch.testing.assert_close(got[name], tower(x.float()), rtol=0.05, atol=0.02)
+
+
+def test_under_a_transform_the_towers_run_by_themselves():
+    router = collective(*[Mlp(str(i)) for i in range(3)])
+    x = double(5, 4, 6)
+    router.wide_forward(x[0])
+    got = torch.func.vmap(lambda row: router.wide_forward(row)["1"])(x)
+    torch.testing.assert_close(got, torch.stack([router["1"](row) for row in x]))
+    swapped = {name: p + 1 for name, p in router.named_parameters()}
+    got = torch.func.functional_call(router, swapped, (x[0],))
+    expected = torch.func.functional_call(
+        router["2"], {k[2:]: v for k, v in swapped.items() if k[0] == "2"}, (x[0],)
+    )
+    torch.testing.assert_close(got["2"], expected)
+
+
+def test_a_group_called_by_itself_sees_changes_too():
+    router = collective(*[Mlp(str(i)) for i in range(3)]).prepare_for_compile()
+    (group,) = router.objects["_vmap_groups"].values()
+    x = double(4, 6)
+    with torch.no_grad():
+        for change in (
+            lambda: None,
+            lambda: router["1"].eval(),
+            lambda: setattr(router["1"][0].weight, "data", double(10, 6)),
+        ):
+            change()
+            for tower, out in zip(router.towers.values(), group(x), strict=True):
+                torch.testing.assert_close(out, tower(x))

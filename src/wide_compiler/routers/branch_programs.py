@@ -39,6 +39,7 @@ class BranchPrograms(Programs):
         key = (mode, tuple(call.member_shapes), call.wide)
         return self.find(key) or self.build(key, call, None)
 
+    @torch.inference_mode(False)
     def build(self, key: Any, call: Call, model: Any) -> Any:
         why = unfusable([self.model])
         if why:

@@ -56,6 +56,8 @@ class VMapTowerGroup:
 
     def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
         """All towers on the same arguments; a list of their outputs."""
+        if self.watch is not None and not self.watch.same():
+            return [tower(*args, **kwargs) for tower in self.towers]  # no longer what the group was built for
         return self.run(tuple(range(len(self))), args, kwargs)
 
     @property
@@ -113,6 +115,7 @@ class VMapTowerGroup:
         found: Any = self.programs.find(key)
         return found or self.build(key, call)
 
+    @torch.inference_mode(False)
     def build(self, key: Any, call: Call) -> Any:
         with watch_labels() as reads:
             program: Any = self.programs.build(key, call, self.living)

@@ -99,6 +99,7 @@ class WideRouter(BaseRouter):
     def detach(self, name: str) -> nn.Module:
         """Remove a component, and the towers in it from what runs."""
         module = super().detach(name)
+        self._formations.clear()  # they would keep it alive
         self._changed()
         self._tower_names = [t for t in self._tower_names if t != name and not t.startswith(f"{name}.")]
         return module
@@ -146,6 +147,10 @@ class WideRouter(BaseRouter):
         self.objects.groups = {}
 
     # Running.
+
+    def forward(self, x: Any, **options: Any) -> Any:
+        """The towers' outputs by name, unless you say otherwise."""
+        return self.wide_forward(x, **options)
 
     def wide_forward(
         self,
