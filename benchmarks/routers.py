@@ -102,7 +102,7 @@ def candidates(make, n, train, device, compiled):
             in_dims=(0, 0, None),
             randomness="different",
         )
-        found["vmap"] = lambda x: one(parameters, buffers, x)
+        found["vmap"] = lambda x: list(one(parameters, buffers, x).unbind(0))
         own = own + list(parameters.values())
     return router, found, own
 

@@ -338,3 +338,15 @@ def test_a_group_called_by_itself_sees_changes_too():
             change()
             for tower, out in zip(router.towers.values(), group(x), strict=True):
                 torch.testing.assert_close(out, tower(x))
+
+
+def test_towers_that_run_in_sequence_are_not_watched(monkeypatch):
+    router = collective(*[Mlp(str(i)) for i in range(3)], config=WideConfig(strategy="loop"))
+    x = double(4, 6)
+    router.wide_forward(x)
+    monkeypatch.setattr(router, "_formation", None)
+    for name, out in router.wide_forward(x).items():
+        torch.testing.assert_close(out, router[name](x))
+    monkeypatch.undo()
+    router.attach("new", Mlp("new").double())
+    assert list(router.wide_forward(x)) == ["0", "1", "2", "new"]

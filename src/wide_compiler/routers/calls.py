@@ -2,12 +2,23 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import _tree
 from ..model.program import Call
+from ..model.wide_model import autocast_state
+
+
+def plain_look(args: tuple, kwargs: dict) -> tuple[Any, ...] | None:
+    """How a call of nothing but plain tensors looks, and the modes around it; None for any other call."""
+    tensors = (*args, *kwargs.values())
+    if not all(type(x) is Tensor for x in tensors):
+        return None
+    looks = [(x.shape, x.dtype, x.device, x.requires_grad) for x in tensors]
+    return (len(args), *kwargs, *looks, torch.is_grad_enabled(), autocast_state())
 
 
 @dataclass

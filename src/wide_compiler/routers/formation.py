@@ -86,6 +86,11 @@ class Formation:
                 found.append((group, tuple(own)))
         return found
 
+    def any_together(self) -> bool:
+        """Did any towers of the last run go together?"""
+        groups = [group for group, _ in self.split(self.latest) if group is not None]
+        return any(row.how == "together" for group in groups for row in group.explain())
+
     def explain(self) -> list[GroupRow]:
         """How the towers of the last run ran."""
         rows = []

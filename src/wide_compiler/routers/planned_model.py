@@ -8,9 +8,11 @@ from torch import Tensor, nn
 from .. import _tree
 from ..config import WideConfig
 from ..model.program import Call
+from ..model.routes import MAX_ROUTES
 from ..model.wide_model import autocast_state
 from ..tuning.when import plain_world
 from .branch_programs import BranchPrograms, judge_model
+from .calls import plain_look
 from .plan import Plan
 from .programs import InSequence
 from .rewritten import Rewritten
@@ -35,6 +37,8 @@ class PlannedModel(nn.Module):
         self.training = original.training
         self._programs: list[BranchPrograms] = []  # the one that ran last first
         self._latest: Any = None
+        # Looks of calls for which the model runs as it is: these need not be watched.
+        self._apart: set[Any] = set()
         self._recipe = Recipe.of(original)
         self._traced = Plans()
 
@@ -55,10 +59,16 @@ class PlannedModel(nn.Module):
             return self._traced_forward(args, kwargs)
         if torch.compiler.is_compiling() or not plain_world():
             return self.original(*args, **kwargs)
+        look = plain_look(args, kwargs)
+        key = (self.training, look)
+        if key in self._apart:
+            return self.original(*args, **kwargs)
         call = call_of(args, kwargs)
         program = self.settle(call)
         if isinstance(program, Rewritten) and program.verdict.together:  # type: ignore[union-attr]
             return program.run(self.original, call.tensors)
+        if look is not None and len(self._apart) < MAX_ROUTES:
+            self._apart.add(key)
         return self.original(*args, **kwargs)
 
     def settle(self, call: Call) -> Any:

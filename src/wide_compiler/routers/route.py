@@ -120,6 +120,12 @@ class Fused:
             return list(result.unbind(0))
         return unstack(result, self.n)
 
+    def watched(self, tensors: Sequence[Tensor]) -> list[Any]:
+        """The same with the price of watching the towers, which running in sequence need not pay."""
+        if self.watch is not None:
+            self.watch.same()
+        return self(tensors)
+
     def _give_back(self, arguments: list[Any]) -> None:
         """Buffers that the lane graph has written, back to the towers (unless they lie where it wrote)."""
         own: list[Tensor] = []

@@ -13,7 +13,7 @@ from ..model.program import Call, WideProgram
 from ..model.routes import MAX_ROUTES
 from ..model.wide_model import autocast_state
 from ..tuning.when import plain_world
-from .calls import Calls
+from .calls import Calls, plain_look
 from .explain import GroupRow
 from .label import labels_told_apart, watch_labels
 from .living import LivingLanes
@@ -68,19 +68,12 @@ class VMapTowerGroup:
 
     def run(self, lanes: Lanes, args: tuple, kwargs: dict) -> list[Any]:
         """Some towers on the same arguments."""
-        tensors = (*args, *kwargs.values())
-        if all(type(x) is Tensor for x in tensors):
-            look: Any = [(x.shape, x.dtype, x.device, x.requires_grad) for x in tensors]
-            key = (lanes, len(args), *kwargs, *look, torch.is_grad_enabled(), autocast_state())
-            route = self.routes.get(key)
-            if route is not None:
-                self.latest = route
-                return route(tensors, args, kwargs)
-            calls = Calls.shared(args, kwargs)
-        else:
-            calls = Calls.shared(args, kwargs)
-            key = (lanes, *self._key(calls.call))
-        return self.run_calls(lanes, calls, key)
+        look = plain_look(args, kwargs)
+        route = None if look is None else self.routes.get((lanes, look))
+        if route is not None:
+            self.latest = route
+            return route((*args, *kwargs.values()), args, kwargs)
+        return self.run_calls(lanes, Calls.shared(args, kwargs), None if look is None else (lanes, look))
 
     def run_calls(self, lanes: Lanes, calls: Calls, key: Any = None) -> list[Any]:
         """Some towers, each on its own arguments."""

@@ -59,7 +59,9 @@ def judge(
     if chosen.plan.way == "loop":
         return Verdict(False, chosen.why, chosen.ms)
     fused.take(chosen)
-    bench = Bench(lambda: fused(calls.gather()), in_sequence, leaves if gradients else [], fused.buffers())
+    bench = Bench(
+        lambda: fused.watched(calls.gather()), in_sequence, leaves if gradients else [], fused.buffers()
+    )
     cuda = chooser.cuda
     with torch.random.fork_rng(None if cuda else []):
         problem = bench.difference()

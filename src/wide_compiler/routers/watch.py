@@ -37,6 +37,7 @@ ROUTER_STATE = {
     "_prepared",
     "_recipes",
     "_memory",
+    "_apart",
     "_traced_plans",
     "_settings",
 }

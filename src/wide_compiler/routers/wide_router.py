@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from .. import _tree
 from ..config import WideConfig
 from ..model.program import WideProgram
+from ..model.routes import MAX_ROUTES
 from ..model.wide_model import autocast_state
 from ..tuning.when import plain_world
 from .base_router import BaseRouter, RouterError
 from .base_tower import BaseTower
+from .calls import plain_look
 from .explain import RouterExplanation
 from .formation import Formation
 from .memory import Memory
@@ -63,6 +65,8 @@ class WideRouter(BaseRouter):
         self._recipes: dict[str, Recipe] = {}
         self._traced_plans = Plans()
         self._memory = Memory()
+        # Looks of calls for which no towers go together; in sequence is always right, and needs no watching.
+        self._apart: set[Any] = set()
         self.objects = _Objects()
 
     @property
@@ -144,6 +148,7 @@ class WideRouter(BaseRouter):
 
     def _changed(self) -> None:
         self._prepared = False
+        self._apart.clear()
         self.objects.groups = {}
 
     # Running.
@@ -181,7 +186,15 @@ class WideRouter(BaseRouter):
     def _batched_tower_forward(
         self, towers: dict[str, nn.Module], names: tuple[str, ...], args: tuple, kwargs: dict[str, Any]
     ) -> dict[str, Any]:
-        return self._formation(towers).run(names, args, kwargs)
+        look = plain_look(args, kwargs)
+        key = (names, self.training, look)
+        if key in self._apart:
+            return {name: towers[name](*args, **kwargs) for name in names}
+        formation = self._formation(towers)
+        outputs = formation.run(names, args, kwargs)
+        if look is not None and len(self._apart) < MAX_ROUTES and not formation.any_together():
+            self._apart.add(key)
+        return outputs
 
     def _traced_forward(
         self, towers: dict[str, nn.Module], names: tuple[str, ...], args: tuple, kwargs: dict[str, Any]
@@ -290,6 +303,7 @@ class WideRouter(BaseRouter):
         self.objects.groups = formation.groups
         self._recipes = {name: Recipe.of(tower) for name, tower in self._towers().items()}
         self._prepared = True
+        self._apart.clear()
         return self
 
     def compile(self, **options: Any) -> Any:
@@ -306,7 +320,13 @@ class WideRouter(BaseRouter):
 
     def __getstate__(self) -> dict[str, Any]:
         # Groups are built again where they are needed: a copy's are made of the copy's towers.
-        own = {"_formations": [], "_traced_plans": Plans(), "_memory": Memory(), "_recipes": {}}
+        own = {
+            "_formations": [],
+            "_traced_plans": Plans(),
+            "_memory": Memory(),
+            "_recipes": {},
+            "_apart": set(),
+        }
         state = {**self.__dict__, **own, "_prepared": False}
         state["objects"] = _Objects(self.objects)
         return state
