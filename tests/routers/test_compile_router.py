@@ -219,3 +219,48 @@ def test_batch_sizes_and_keywords():
 def test_no_module():
     with pytest.raises(RouterError, match=r"takes a torch.nn.Module, got int"):
         CompileRouter.from_module(3)
+
+
+class Teacher(nn.Module):
+    """Two alike branches, one of them without gradients; dropout, so that numbers cannot be compared."""
+
+    def __init__(self, rate):
+        super().__init__()
+        self.drop = nn.Dropout(rate)
+        self.teacher, self.student = (nn.Sequential(nn.Linear(6, 8), nn.Tanh()) for _ in range(2))
+        self.heads = nn.ModuleList(nn.Linear(8, 3) for _ in range(3))
+
+    def forward(self, x):
+        with torch.no_grad():
+            target = self.teacher(x)
+        h = self.drop(self.student(x)) - target
+        return sum(head(h) for head in self.heads)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_a_branch_without_gradients_stays_apart(rate):
+    model = Teacher(rate).double()
+    compiler = CompileRouter.from_module(model, config=AT_ONCE)
+    planned = compiler.compile()
+    planned(double(4, 6)).square().sum().backward()
+    assert [group.paths for group in compiler.plan.groups] == [("heads.0", "heads.1", "heads.2")]
+    assert compiler.plan.together == 3
+    assert model.teacher[0].weight.grad is None and model.student[0].weight.grad is not None
+    assert any("no gradients are recorded" in declined.why for declined in compiler.plan.declined)
+    model.zero_grad()
+    if not rate:
+        assert_same(model, planned, (double(4, 6),))
+
+
+def test_a_copy_runs_its_own_model():
+    model = Mixture().double()
+    planned = CompileRouter.from_module(model, config=AT_ONCE).compile()
+    x = double(4, 6)
+    planned(x)
+    clone = copy.deepcopy(planned)
+    with torch.no_grad():
+        for p in clone.parameters():
+            p.add_(1)
+    torch.testing.assert_close(clone(x), clone.original(x))
+    torch.testing.assert_close(planned(x), model(x))
+    assert not torch.allclose(clone(x), planned(x))

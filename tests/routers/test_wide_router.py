@@ -1,6 +1,7 @@
 """Towers run together equal towers run in sequence: outputs, gradients, buffers, one optimiser step."""
 
 import copy
+import threading
 
 import pytest
 import torch
@@ -350,3 +351,40 @@ def test_towers_that_run_in_sequence_are_not_watched(monkeypatch):
     monkeypatch.undo()
     router.attach("new", Mlp("new").double())
     assert list(router.wide_forward(x)) == ["0", "1", "2", "new"]
+
+
+class NamedAndSigned(Named):
+    def __init__(self, name, sign):
+        super().__init__(name)
+        self.sign = sign
+
+    def forward(self, x):
+        return super().forward(x) * self.sign
+
+
+def test_names_count_beside_other_differences():
+    router = collective(*[NamedAndSigned("x" * i, (-1) ** i) for i in (1, 2, 3, 4)])
+    assert_equal_to_sequence(router, double(4, 6))
+    assert router.explain().together == 4
+
+
+class Locked(BaseTower):
+    def __init__(self, name):
+        super().__init__(name)
+        self.fc, self.lock = nn.Linear(6, 6), threading.Lock()
+
+    def forward(self, x):
+        with self.lock:
+            return self.fc(x)
+
+
+def test_towers_that_cannot_be_copied_run_in_sequence():
+    router = WideRouter("locked", config=AT_ONCE)
+    for i in range(3):
+        router.attach(str(i), Locked(str(i)))
+    router.prepare_for_compile()
+    x = torch.randn(4, 6)
+    for name, out in router.wide_forward(x).items():
+        torch.testing.assert_close(out, router[name](x))
+    (row,) = router.explain().rows
+    assert row.how == "in sequence" and "cannot be copied" in row.why

@@ -33,6 +33,7 @@ class OpaqueCall:
     out_spec: _tree.TreeSpec | None = None
     out_statics: list[Any] = field(default_factory=list)
     why: str = ""
+    records: bool = True  # were gradients recorded where it was called?
 
     def run(self, function: Callable[..., Any], tensors: list[Tensor], sizes: list[int]) -> list[Tensor]:
         """Call `function` with the holes filled; give back its tensor leaves."""
@@ -136,7 +137,7 @@ class Recorder:
         statics = [
             _TENSOR if isinstance(x, Tensor) else _SIZE if isinstance(x, torch.SymInt) else x for x in leaves
         ]
-        call = OpaqueCall(path, name, function, spec, statics, why=why)
+        call = OpaqueCall(path, name, function, spec, statics, why=why, records=torch.is_grad_enabled())
         self.calls.append(call)
         outputs = torch.ops.wide_compiler.opaque(tensors, sizes, len(self.calls) - 1)
         for leaf in call.out_statics:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from .. import _tree
 from ..capture import Captured, CaptureFailed
+from ..capture.cleanup import enter_autocast
 from ..config import WideConfig
 from ..errors import AlignmentError
 from ..model.program import Call
@@ -66,9 +67,18 @@ class BranchPrograms(Programs):
             own = [c for c in captured.calls if c.path and c.path not in self.kept]
             if own:
                 raise CaptureFailed(f"{own[0].path} can only run as Python ({own[0].why})")
+            if any(node.target is enter_autocast for node in captured.graph.nodes):
+                raise CaptureFailed("it switches autocast on or off inside, and the order of calls counts")
             branches = Branches(captured, self.model)
             missing = set(self.kept) - {branch.path for branch in branches.all}
             loose = {branch.path for branch in branches.loose} | missing
+            apart = {
+                call.path for call in captured.calls if call.path and not call.records and self.grad_mode()
+            }
+            if apart - loose:
+                why = "it is called where no gradients are recorded"
+                self.declined.append(Declined(tuple(sorted(apart - loose)), "", why))
+            loose |= apart
             if not loose:
                 return captured
             self.declined += branches.declined()
@@ -113,9 +123,6 @@ def judge_model(program: Rewritten, model: nn.Module, call: Call, config: WideCo
     )
     cuda = any(isinstance(t, Tensor) and t.is_cuda for t in (*call.tensors, *model.parameters()))
     with torch.random.fork_rng(None if cuda else []):
-        # Groups settle first: the first run of each is the one that measures.
-        bench.run("together")
-        bench.restore()
         if program.draws or any(_draws(group) for group in program.calls):
             return Verdict(True, "not compared: it draws random numbers")
         problem = bench.difference()

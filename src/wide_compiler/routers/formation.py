@@ -1,11 +1,12 @@
 """A formation: towers sorted into groups, true for as long as nothing about the towers changes."""
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
-from ..capture import structure
+from ..capture import CaptureFailed, structure
 from ..config import WideConfig
 from ..model.routes import MAX_ROUTES
 from .explain import GroupRow
@@ -42,7 +43,8 @@ class Formation:
     def move_together(self) -> None:
         """Move the numbers of each group's towers next to each other, see `memory`."""
         for group in self.groups.values():
-            self.memory.take_in(group.living)
+            with contextlib.suppress(CaptureFailed):  # such towers run in sequence, and say why
+                self.memory.take_in(group.living)
 
     def holds_for(self, towers: Mapping[str, nn.Module]) -> bool:
         """Is this still how these towers are?"""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..capture import CaptureFailed, canonical_names, slots
 from ..capture.state import home_of
+from ..errors import AlignmentError
 from ..model.members import Skeletons, is_one_object
 
 
@@ -33,7 +34,10 @@ class LivingLanes:
 
     def __init__(self, modules: Sequence[nn.Module]):
         self.modules, self.n = list(modules), len(modules)
-        self.skeletons = Skeletons.of(modules)
+        try:
+            self.skeletons = Skeletons.of(modules)
+        except (AlignmentError, RuntimeError) as error:  # deepcopy refuses, for one reason or another
+            raise CaptureFailed(f"it cannot be copied: {error}") from error
         self.places = [_place(modules, path, slot) for path, slot in _canonical_slots(modules[0]).items()]
         self.by_path = {place.path: place for place in self.places}
         self.one_object = {place.path for place in self.places if is_one_object(place.tensors)}

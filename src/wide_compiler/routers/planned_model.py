@@ -42,6 +42,10 @@ class PlannedModel(nn.Module):
         self._recipe = Recipe.of(original)
         self._traced = Plans()
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Graphs are built again where they are needed.
+        return {**self.__dict__, "_programs": [], "_latest": None, "_apart": set(), "_traced": Plans()}
+
     def train(self, mode: bool = True) -> "PlannedModel":
         """Set the original's train flag, and this one's."""
         self.original.train(mode)

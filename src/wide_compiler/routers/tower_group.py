@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..capture import CaptureFailed
 from ..config import WideConfig
 from ..lane_values import LaneValues
 from ..model.program import Call, WideProgram
@@ -50,6 +51,7 @@ class VMapTowerGroup:
         self.parts: list[tuple[VMapTowerGroup, Lanes]] = []
         self.latest: Route | None = None
         self._living: LivingLanes | None = None
+        self._told_apart = False  # do the towers' names count?
 
     def __len__(self) -> int:
         return len(self.towers)
@@ -110,13 +112,21 @@ class VMapTowerGroup:
 
     @torch.inference_mode(False)
     def build(self, key: Any, call: Call) -> Any:
+        program: Any
+        try:
+            living = self.living
+        except CaptureFailed as failure:
+            program = self.programs.by_key[key] = InSequence(str(failure))  # type: ignore[assignment]
+            return program
         with watch_labels() as reads:
-            program: Any = self.programs.build(key, call, self.living)
-        if reads and len({*reads}) <= 1 < len(self):
+            program = self.programs.build(key, call, living)
+        if reads and not self._told_apart:
             # A forward reads its tower's name: towers of other names may compute something else.
+            self._told_apart = True
             with labels_told_apart():
                 self._living = LivingLanes(self.towers)
             self.programs.clear()
+            self.routes.clear()
             program = self.programs.build(key, call, self.living)
         if isinstance(program, InSequence) and program.by_variant and not self.parts:
             self._part()

@@ -13,6 +13,7 @@ from ..model.choice import CALLS, RUN_OFF, Chooser
 from ..model.identity import identity
 from ..tuning import Store, interleaved
 from ..tuning.same import difference
+from ..widen.attempt import one_line
 from .calls import Calls
 from .route import Fused
 
@@ -107,15 +108,20 @@ class Bench:
 
     def difference(self) -> str | None:
         """In what respect the two ways differ, buffers included; None if they do not."""
-        results = []
-        for name in ("sequence", "together"):
-            outputs, gradients = self.run(name)
-            written = [b.detach().clone() for b in self.buffers]
-            self.restore()
-            results.append((outputs, gradients, written))
-        wanted, got = results
-        problems = [difference(got[i], wanted[i]) for i in range(3)]
+        wanted = self._results("sequence")
+        try:
+            got = self._results("together")
+        except Exception as error:  # whatever it raises, the call itself must not suffer
+            return f"raises {one_line(error)}"
+        problems = [difference(mine, theirs) for mine, theirs in zip(got, wanted, strict=True)]
         return next(filter(None, problems), None)
+
+    def _results(self, name: str) -> list[Sequence[Tensor | None]]:
+        try:
+            outputs, gradients = self.run(name)
+            return [outputs, gradients, [b.detach().clone() for b in self.buffers]]
+        finally:
+            self.restore()
 
     def measure(self, seconds: float, cuda: bool) -> dict[str, float]:
         calls = {name: (lambda n=name: self.run(n)) for name in self.ways}  # type: ignore[misc]
