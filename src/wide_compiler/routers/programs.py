@@ -1,12 +1,13 @@
 """Programs for living lanes: a lane graph, or the reason why the modules run in sequence."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..capture.cleanup import written_placeholders
 from ..errors import AlignmentError
+from ..lane_values import LaneValues
 from ..model.program import Call, WideProgram
 from ..model.programs import Programs
 from ..widen import Row
@@ -81,3 +82,23 @@ def _cannot_be_shared(program: WideProgram, model: Any) -> str:
     if any(call.path for call in program.captured.calls):
         return "a part of it can only run as Python, which its own forward does best"
     return ""
+
+
+def some_lanes(program: WideProgram, lanes: tuple[int, ...], n: int) -> WideProgram:
+    """The same program for some of its lanes: numbers that differ by lane are those of these lanes."""
+    captured, graph = program.captured, program.graph
+    per_lane = graph.lane_data or any(isinstance(leaf, LaneValues) for leaf in captured.out_statics)
+    if lanes == tuple(range(n)) or not per_lane:
+        return program
+    scalars = {name: tuple(v[i] for i in lanes) for name, v in captured.scalars.items()}
+    constants = {name: tensor[list(lanes)] for name, tensor in captured.lane_constants.items()}
+    data = {
+        key: v[list(lanes)] if isinstance(v, Tensor) else LaneValues(v[i] for i in lanes)
+        for key, v in graph.lane_data.items()
+    }
+    statics = [
+        LaneValues(leaf[i] for i in lanes) if isinstance(leaf, LaneValues) else leaf
+        for leaf in captured.out_statics
+    ]
+    captured = replace(captured, scalars=scalars, lane_constants=constants, out_statics=statics)
+    return WideProgram(captured, replace(graph, lane_data=data))

@@ -1,7 +1,6 @@
 """VMapTowerGroup: towers of one structure that run as lanes of one graph."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,7 +8,6 @@ from torch import Tensor, nn
 
 from ..capture import CaptureFailed
 from ..config import WideConfig
-from ..lane_values import LaneValues
 from ..model.program import Call, WideProgram
 from ..model.routes import MAX_ROUTES
 from ..model.wide_model import autocast_state
@@ -19,7 +17,7 @@ from .explain import GroupRow
 from .label import labels_told_apart, watch_labels
 from .living import LivingLanes
 from .memory import Memory
-from .programs import InSequence, LivingPrograms
+from .programs import InSequence, LivingPrograms, some_lanes
 from .route import Fused
 from .verdict import Verdict, judge
 from .watch import Watch
@@ -217,23 +215,3 @@ class Route:
         rest = tuple(name for name in names if name not in gone)
         rows = list(program.rows) if program else []
         return inner + ([GroupRow(rest, "in sequence", verdict.why, verdict.ms, rows)] if rest else [])
-
-
-def some_lanes(program: WideProgram, lanes: Lanes, n: int) -> WideProgram:
-    """The same program for some of its lanes: numbers that differ by lane are those of these lanes."""
-    captured, graph = program.captured, program.graph
-    per_lane = graph.lane_data or any(isinstance(leaf, LaneValues) for leaf in captured.out_statics)
-    if lanes == tuple(range(n)) or not per_lane:
-        return program
-    scalars = {name: tuple(v[i] for i in lanes) for name, v in captured.scalars.items()}
-    constants = {name: tensor[list(lanes)] for name, tensor in captured.lane_constants.items()}
-    data = {
-        key: v[list(lanes)] if isinstance(v, Tensor) else LaneValues(v[i] for i in lanes)
-        for key, v in graph.lane_data.items()
-    }
-    statics = [
-        LaneValues(leaf[i] for i in lanes) if isinstance(leaf, LaneValues) else leaf
-        for leaf in captured.out_statics
-    ]
-    captured = replace(captured, scalars=scalars, lane_constants=constants, out_statics=statics)
-    return WideProgram(captured, replace(graph, lane_data=data))

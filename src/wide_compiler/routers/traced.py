@@ -16,8 +16,8 @@ from .. import _tree
 from ..lanes import unstack
 from ..model.program import Call, WideProgram
 from .label import Label
-from .programs import unfusable
-from .tower_group import VMapTowerGroup, some_lanes
+from .programs import some_lanes, unfusable
+from .tower_group import VMapTowerGroup
 from .watch import is_atomic, readable
 
 Parts = tuple[str, ...]

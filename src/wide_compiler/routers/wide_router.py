@@ -1,7 +1,6 @@
 """WideRouter: a collective of towers, those of one structure run as lanes of one graph."""
 
-import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,13 +12,12 @@ from ..model.program import WideProgram
 from ..model.routes import MAX_ROUTES
 from ..model.wide_model import autocast_state
 from ..tuning.when import plain_world
-from .base_router import BaseRouter, RouterError
-from .base_tower import BaseTower
 from .calls import plain_look
 from .explain import RouterExplanation
 from .formation import Formation
 from .memory import Memory
 from .tower_group import VMapTowerGroup
+from .tower_holder import TowerHolder, check_takes_mask
 from .traced import Plans, Recipe, Step, look_of, programs_for
 
 # Train and eval, with a part frozen or not: more formations than these are not kept.
@@ -43,7 +41,7 @@ class _Objects(dict):
         return _Objects, (dict(self),)
 
 
-class WideRouter(BaseRouter):
+class WideRouter(TowerHolder):
     """Towers that see the same input, run together.
 
     Args:
@@ -56,10 +54,8 @@ class WideRouter(BaseRouter):
     objects: _Objects
 
     def __init__(self, name: str, auto_discover: bool = True, config: WideConfig | None = None):
-        super().__init__(name)
-        self.auto_discover = auto_discover
+        super().__init__(name, auto_discover)
         self._settings = config or WideConfig()
-        self._tower_names: list[str] = []
         self._formations: list[Formation] = []  # the one that ran last first
         self._prepared = False
         self._recipes: dict[str, Recipe] = {}
@@ -77,76 +73,10 @@ class WideRouter(BaseRouter):
     @config.setter
     def config(self, config: WideConfig) -> None:
         self._settings = config
-        self._formations.clear()
         self._changed()
-
-    # Registration.
-
-    @property
-    def tower_names(self) -> list[str]:
-        """The registered towers, in the order of their registration."""
-        return list(self._towers())
-
-    @property
-    def towers(self) -> dict[str, nn.Module]:
-        """The registered towers by name."""
-        return self._towers()
-
-    def attach(self, name: str, module: nn.Module) -> "WideRouter":
-        """Add a component; a tower is registered as well if `auto_discover`."""
-        super().attach(name, module)
-        self._changed()
-        if self.auto_discover and isinstance(module, BaseTower):
-            self._tower_names.append(name)
-        return self
-
-    def detach(self, name: str) -> nn.Module:
-        """Remove a component, and the towers in it from what runs."""
-        module = super().detach(name)
-        self._formations.clear()  # they would keep it alive
-        self._changed()
-        self._tower_names = [t for t in self._tower_names if t != name and not t.startswith(f"{name}.")]
-        return module
-
-    def replace(self, name: str, module: nn.Module) -> nn.Module:
-        """Put another component under a name; if a tower stood there, the new one takes its place."""
-        names = self._tower_names
-        old = super().replace(name, module)
-        kept = [t for t in names if t == name or _resolve(self, t) is not None]
-        self._tower_names = kept
-        return old
-
-    def register_tower(self, name: str) -> None:
-        """Run the component of this name (dotted, if it is in a container) as a tower."""
-        if name in self._tower_names:
-            raise RouterError(f"{name!r} is registered already; the towers are {self._listed()}")
-        if _resolve(self, name) is None:
-            attached = ", ".join(self._modules) or "none"
-            raise RouterError(f"there is no component {name!r} to register; attached are {attached}")
-        self._tower_names.append(name)
-        self._changed()
-
-    def unregister_tower(self, name: str) -> None:
-        """Keep the component, but do not run it as a tower."""
-        self._check_names([name])
-        self._tower_names.remove(name)
-        self._changed()
-
-    def discover_towers(self) -> list[str]:
-        """Register every `BaseTower`, those in containers under dotted names; gives all towers' names.
-
-        Towers inside towers belong to these and are not registered.
-        """
-        for name in _towers_in(self):
-            if name not in self._tower_names:
-                self.register_tower(name)
-        return self.tower_names
-
-    def _towers(self) -> dict[str, nn.Module]:
-        found = {name: _resolve(self, name) for name in self._tower_names}
-        return {name: tower for name, tower in found.items() if tower is not None}
 
     def _changed(self) -> None:
+        self._formations.clear()  # they would keep towers alive that have gone
         self._prepared = False
         self._apart.clear()
         self.objects.groups = {}
@@ -175,7 +105,7 @@ class WideRouter(BaseRouter):
         towers = self._towers()
         names = self._selected(towers, tower_names)
         if mask is not None:
-            _check_takes_mask([(name, towers[name]) for name in names])
+            check_takes_mask([(name, towers[name]) for name in names])
             kwargs["mask"] = mask
         if torch.compiler.is_dynamo_compiling() and self._prepared:
             return self._traced_forward(towers, names, (x,), kwargs)
@@ -258,29 +188,6 @@ class WideRouter(BaseRouter):
         del self._formations[MAX_FORMATIONS:]
         return self._formations[0]
 
-    def _selected(self, towers: dict[str, nn.Module], tower_names: Sequence[str] | None) -> tuple[str, ...]:
-        if tower_names is None:
-            if not towers:
-                raise RouterError(
-                    f"{self._label.text!r} has no towers; attach some and call discover_towers() "
-                    f"or register_tower(name)"
-                )
-            return tuple(towers)
-        if isinstance(tower_names, str):
-            raise RouterError(f"tower_names is a list of names, got the string {tower_names!r}")
-        self._check_names(tower_names)
-        wanted = set(tower_names)
-        return tuple([name for name in towers if name in wanted])
-
-    def _check_names(self, names: Sequence[str]) -> None:
-        unknown = [name for name in names if name not in self._tower_names]
-        if unknown:
-            missing = ", ".join(map(repr, unknown))
-            raise RouterError(f"no tower is called {missing}; the towers are {self._listed()}")
-
-    def _listed(self) -> str:
-        return ", ".join(self._tower_names) or "none"
-
     # What is known beforehand.
 
     def analyze_structure(self) -> list[list[str]]:
@@ -342,36 +249,5 @@ class WideRouter(BaseRouter):
         )
 
 
-def _resolve(root: nn.Module, name: str) -> nn.Module | None:
-    if "." not in name:
-        return root._modules.get(name)
-    module: nn.Module | None = root
-    for part in name.split("."):
-        module = module._modules.get(part) if module is not None else None
-    return module
-
-
 def _kinds(module: nn.Module) -> list[Any]:
     return [(t.dtype, t.device) for t in (*module.parameters(), *module.buffers())]
-
-
-def _towers_in(module: nn.Module, prefix: str = "") -> Iterator[str]:
-    for name, child in module.named_children():
-        if isinstance(child, BaseTower):
-            yield f"{prefix}{name}"
-        elif not isinstance(child, BaseRouter):  # another router's towers are its own
-            yield from _towers_in(child, f"{prefix}{name}.")
-
-
-def _check_takes_mask(towers: list[tuple[str, nn.Module]]) -> None:
-    for name, tower in towers:
-        if not _takes_mask(tower):
-            raise RouterError(
-                f"a mask was given, but {name!r} ({type(tower).__name__}) takes none; add mask=None to its "
-                f"forward, or leave it out with tower_names="
-            )
-
-
-def _takes_mask(tower: nn.Module) -> bool:
-    parameters = inspect.signature(tower.forward).parameters
-    return "mask" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
