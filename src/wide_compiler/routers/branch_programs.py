@@ -131,7 +131,7 @@ def judge_model(program: Rewritten, model: nn.Module, call: Call, config: WideCo
         if not config.tune_seconds:
             return Verdict(True, "tuning is off")
         ms = bench.measure(config.tune_seconds, cuda)
-    if ms["sequence"] > MARGIN * ms["together"]:
+    if ms["together"] < MARGIN * ms["sequence"]:
         return Verdict(True, "measured", ms)
     return Verdict(False, "measured: the model as it is takes less time", ms)
 

@@ -61,8 +61,7 @@ class CompileRouter:
 
         A model of which a sample has shown that nothing can be joined comes back as it is.
         """
-        plan = self.planned.plan
-        model = self.model if plan is not None and plan.why else self.planned
+        model = self.model if self.planned.has_nothing_to_join else self.planned
         if mode is None and not options:
             return model
         return torch.compile(model, mode=mode, **options)  # type: ignore[return-value]

@@ -86,6 +86,11 @@ class PlannedModel(nn.Module):
         return program
 
     @property
+    def has_nothing_to_join(self) -> bool:
+        """Has the last call shown that the model can only run as it is?"""
+        return self._latest is not None and isinstance(self._latest[1], InSequence)
+
+    @property
     def plan(self) -> Plan | None:
         """The plan by which the last call ran; None before the first."""
         return None if self._latest is None else self._latest[0].plan(self._latest[1])

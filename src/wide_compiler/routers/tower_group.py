@@ -146,7 +146,9 @@ class VMapTowerGroup:
         if isinstance(program, WideProgram):
             fused = Fused(some_lanes(program, lanes, len(self)), self.living, lanes, self.watch, self.memory)
             route.program = program
-            route.verdict = judge(fused, lambda: route.in_sequence(calls), calls, self.config)
+            each = [(tower, *calls.for_lane(i)) for i, tower in enumerate(route.towers)]
+            sequence = lambda: [tower(*args, **kwargs) for tower, args, kwargs in each]  # noqa: E731
+            route.verdict = judge(fused, sequence, calls, self.config)
             route.fused = fused if route.verdict.together else None
         else:
             route.verdict = Verdict(False, program.why)
