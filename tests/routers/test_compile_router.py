@@ -87,7 +87,7 @@ def test_original_and_compiled_are_equal_and_the_groups_run_together(name, train
         assert_same(model, planned, arguments(), gradients=False)
 
 
-@pytest.mark.parametrize("name", ["branched", "transformer"])
+@pytest.mark.parametrize("name", ["branched", "siamese"])
 def test_through_torch_compile_it_is_one_graph(name):
     torch._dynamo.reset()
     make, arguments, groups = MODELS[name]

@@ -47,7 +47,6 @@ def assert_right(run, router, x, **kwargs):
 
 KINDS = {
     "conv": ([Conv(f"c{i}") for i in range(3)], (4, 3, 5, 5)),
-    "attention": ([Attention(f"a{i}") for i in range(3)], (2, 5, 8)),
     "mixed": ([Mlp("a"), Signed("b", sign=-1), Mlp("c"), Signed("d", sign=+1)], (4, 6)),
 }
 
@@ -82,7 +81,7 @@ def test_no_graph_break_and_no_recompilation_over_100_steps_in_train_and_eval(ki
 def test_batches_of_any_size_need_one_graph_more():
     router = make(*[Mlp(str(i)) for i in range(4)]).prepare_for_compile()
     run, counter = compiled(router)
-    for batch in (4, 5, 6, 9, 17):
+    for batch in (4, 5, 17):
         assert_right(run, router, double(batch, 6))
     assert counter.frame_count == 2
 
@@ -96,16 +95,16 @@ def test_unprepared_it_runs_in_sequence_and_is_right():
 
 
 def test_masks_and_some_towers_only():
-    router = make(*[Attention(str(i)) for i in range(4)]).prepare_for_compile()
+    router = make(*[Attention(str(i)) for i in range(3)]).prepare_for_compile()
     run, _ = compiled(router)
     mask = torch.zeros(2, 5, dtype=torch.bool)
     mask[:, 3:] = True
     x = double(2, 5, 8)
     assert_right(run, router, x, mask=mask)
-    assert router.explain().together == 4
-    got = run(x, tower_names=["1", "3"])
-    assert list(got) == ["1", "3"] and router.explain().together == 2
-    torch.testing.assert_close(got["3"], router["3"](x))
+    assert router.explain().together == 3
+    got = run(x, tower_names=["1", "2"])
+    assert list(got) == ["1", "2"] and router.explain().together == 2
+    torch.testing.assert_close(got["2"], router["2"](x))
 
 
 def attach(router):
@@ -172,8 +171,7 @@ CHANGES = [attach, detach, replace, replace_by_another_kind, set_attribute, half
 CHANGES += [one_in_eval_mode, freeze, another_layer, one_stage_more, another_activation, another_attribute]
 CHANGES += [a_hook, weights_in_place, new_weights]
 # Each costs seconds of tracing. (Hooks that are added later torch.compile does not see, here or elsewhere.)
-TRACED = [attach, replace_by_another_kind, half_the_router_and_back, one_in_eval_mode, freeze, one_stage_more]
-TRACED += [another_attribute, new_weights]
+TRACED = [attach, replace_by_another_kind, freeze, one_stage_more, another_attribute]
 
 
 @pytest.mark.parametrize(

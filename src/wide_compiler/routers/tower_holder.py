@@ -77,8 +77,11 @@ class TowerHolder(BaseRouter):
         return self.tower_names
 
     def _towers(self) -> dict[str, nn.Module]:
-        found = {name: _resolve(self, name) for name in self._tower_names}
-        return {name: tower for name, tower in found.items() if tower is not None}
+        own = self._modules
+        found = {name: own[name] if name in own else _resolve(self, name) for name in self._tower_names}
+        if None in found.values():
+            return {name: tower for name, tower in found.items() if tower is not None}
+        return found  # type: ignore[return-value]
 
     def _changed(self) -> None:
         """Told whenever the towers are no longer those they were."""

@@ -61,8 +61,8 @@ class WideRouter(TowerHolder):
         self._recipes: dict[str, Recipe] = {}
         self._traced_plans = Plans()
         self._memory = Memory()
-        # Looks of calls for which no towers go together; in sequence is always right, and needs no watching.
-        self._apart: set[Any] = set()
+        # By look of the call: does no tower go together? In sequence is always right, and needs no watching.
+        self._apart: dict[Any, bool] = {}
         self.objects = _Objects()
 
     @property
@@ -118,12 +118,13 @@ class WideRouter(TowerHolder):
     ) -> dict[str, Any]:
         look = plain_look(args, kwargs)
         key = (names, self.training, look)
-        if key in self._apart:
+        apart = self._apart.get(key)
+        if apart:
             return {name: towers[name](*args, **kwargs) for name in names}
         formation = self._formation(towers)
         outputs = formation.run(names, args, kwargs)
-        if look is not None and len(self._apart) < MAX_ROUTES and not formation.any_together():
-            self._apart.add(key)
+        if apart is None and look is not None and len(self._apart) < MAX_ROUTES:
+            self._apart[key] = not formation.any_together()
         return outputs
 
     def _traced_forward(
@@ -232,7 +233,7 @@ class WideRouter(TowerHolder):
             "_traced_plans": Plans(),
             "_memory": Memory(),
             "_recipes": {},
-            "_apart": set(),
+            "_apart": {},
         }
         state = {**self.__dict__, **own, "_prepared": False}
         state["objects"] = _Objects(self.objects)
