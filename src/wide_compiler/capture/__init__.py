@@ -1,6 +1,6 @@
 """N models -> one graph and N states; same architecture, or the first difference by path."""
 
-from .align import check_models
+from .align import check_models, structure
 from .captured import OUTPUT_TENSOR, Captured
 from .export import export_member
 from .failure import CaptureFailed
@@ -26,5 +26,6 @@ __all__ = [
     "materialize",
     "module_path",
     "slots",
+    "structure",
     "zip_variants",
 ]

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 from torch import nn
 
@@ -60,6 +61,20 @@ def _check_tensors(model: nn.Module, lane: int) -> None:
                 f"lane {lane}: {other} shares memory with {path}, and stacked they would part; "
                 f"make one of them a clone, or the same object"
             )
+
+
+def structure(model: nn.Module) -> tuple[Any, ...] | None:
+    """All that `check_models` compares, as something to sort models by; None while a module is lazy."""
+    signature = _Signature(model)
+    tensors = {path: slot.tensor for path, slot in signature.state.items()}
+    if any(is_uninitialized(tensor) for tensor in tensors.values()):
+        return None
+    kinds = tuple(
+        (path, slot.kind, slot.tensor.shape, slot.tensor.dtype, slot.tensor.device, slot.tensor.requires_grad)
+        for path, slot in signature.state.items()
+    )
+    tables = (signature.modules, signature.ties, signature.training)
+    return (kinds, *(tuple(table.items()) for table in tables))
 
 
 class _Signature:

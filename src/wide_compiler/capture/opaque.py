@@ -9,7 +9,7 @@ real run has shown.
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,18 +33,22 @@ class OpaqueCall:
     out_spec: _tree.TreeSpec | None = None
     out_statics: list[Any] = field(default_factory=list)
     why: str = ""
+    records: bool = True  # were gradients recorded where it was called?
 
     def run(self, function: Callable[..., Any], tensors: list[Tensor], sizes: list[int]) -> list[Tensor]:
         """Call `function` with the holes filled; give back its tensor leaves."""
-        tensor_iter, size_iter = iter(tensors), iter(sizes)
-        leaves = [
-            next(tensor_iter) if leaf is _TENSOR else next(size_iter) if leaf is _SIZE else leaf
-            for leaf in self.statics
-        ]
-        args, kwargs = _tree.unflatten(leaves, self.spec)
+        args, kwargs = _tree.unflatten(self.leaves(tensors, sizes), self.spec)
         out_leaves, self.out_spec = _tree.flatten(function(*args, **kwargs))
         self.out_statics = [_TENSOR if isinstance(leaf, Tensor) else leaf for leaf in out_leaves]
         return [leaf for leaf in out_leaves if isinstance(leaf, Tensor)]
+
+    def leaves(self, tensors: Sequence[Tensor], sizes: Sequence[int]) -> list[Any]:
+        """The leaves of (args, kwargs) with the holes filled."""
+        tensor_iter, size_iter = iter(tensors), iter(sizes)
+        return [
+            next(tensor_iter) if leaf is _TENSOR else next(size_iter) if leaf is _SIZE else leaf
+            for leaf in self.statics
+        ]
 
     def rebuild(self, tensors: list[Tensor]) -> Any:
         assert self.out_spec is not None
@@ -133,7 +137,7 @@ class Recorder:
         statics = [
             _TENSOR if isinstance(x, Tensor) else _SIZE if isinstance(x, torch.SymInt) else x for x in leaves
         ]
-        call = OpaqueCall(path, name, function, spec, statics, why=why)
+        call = OpaqueCall(path, name, function, spec, statics, why=why, records=torch.is_grad_enabled())
         self.calls.append(call)
         outputs = torch.ops.wide_compiler.opaque(tensors, sizes, len(self.calls) - 1)
         for leaf in call.out_statics:

@@ -135,7 +135,7 @@ class WideModel(LaneStore):
     def circumstances(self) -> tuple[Any, ...]:
         """What decides, besides the arguments, which program runs."""
         seeded = self.seeds.seeds is not None
-        return training_flags(self.scopes), torch.is_grad_enabled(), _autocast_state(), seeded
+        return training_flags(self.scopes), torch.is_grad_enabled(), autocast_state(), seeded
 
     def _found(self, args: tuple, kwargs: dict, wide: bool, packed: bool) -> tuple[Call, Program]:
         leaves, spec = _tree.flatten((args, kwargs))
@@ -171,7 +171,7 @@ class WideModel(LaneStore):
             call.signature,
             tensors,
             training_flags(self.scopes),
-            _autocast_state(),
+            autocast_state(),
             self.programs.grad_mode(),
         )
 
@@ -357,7 +357,7 @@ def _following(places: list[Place]) -> Any:
     return move
 
 
-def _autocast_state() -> tuple[Any, ...]:
+def autocast_state() -> tuple[Any, ...]:
     if not torch._C._is_any_autocast_enabled():
         return ()
     kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]

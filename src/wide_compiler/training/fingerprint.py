@@ -43,7 +43,9 @@ def fingerprint(value: Any, depth: int = DEPTH) -> Any:
         return below(value.func), below(value.args), below(value.keywords)
     if isinstance(value, nn.Module):
         return tuple((name, below(v)) for part in value.modules() for name, v in _settings(part))
-    return id(value), below(type(value).__call__), *_attributes(value, below)
+    # Of what cannot be called, Python makes up a new `__call__` at every look.
+    own = [below(type(value).__call__)] if callable(value) else []
+    return id(value), *own, *_attributes(value, below)
 
 
 def _read_by(function: types.FunctionType) -> dict[str, Any]:

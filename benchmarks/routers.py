@@ -1,0 +1,212 @@
+"""Towers wide beside towers in sequence, torch.compile of the sequence, and vmap over stacked parameters.
+
+    python benchmarks/routers.py                     4 to 64 towers, inference and training, on the CPU
+    python benchmarks/routers.py --device cuda       the same on the GPU
+    python benchmarks/routers.py --only mlp --no-compile
+
+All are timed in turns, in one run (the best of three medians); ratios count, and 15 microseconds a call are
+free. `router` is a prepared WideRouter as a user would call it, on the towers' own parameters; `router,
+compiled` is the same through torch.compile. vmap has parameters stacked beforehand, of which no tower knows.
+Writes benchmarks/results/routers_<device>.json.
+"""
+
+import argparse
+import datetime
+import json
+import platform
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.func import functional_call, stack_module_state, vmap
+
+import wide_compiler
+from wide_compiler.routers import AttentionTower, BaseTower, PreNormTower, SequentialTower, WideRouter
+from wide_compiler.tuning import interleaved
+
+SLACK = 15e-6
+BAR = 0.95
+
+
+class ConvTower(BaseTower):
+    def __init__(self, name):
+        super().__init__(name)
+        self.extend([nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3)])
+
+    def forward(self, x):
+        return super().forward(x).mean((2, 3))
+
+
+class SignedTower(BaseTower):
+    def __init__(self, name):
+        super().__init__(name)
+        self.sign, self.fc = 1.0 - 2.0 * (int(name) % 2), nn.Linear(64, 64)
+
+    def forward(self, x):
+        return torch.tanh(self.fc(x)) * self.sign
+
+
+# name: (tower, shape of the input)
+CASES = {
+    "mlp 32": (lambda name: SequentialTower(name, 32), (8, 32)),
+    "mlp 64-128-64": (lambda name: SequentialTower(name, 64), (32, 64)),
+    "mlp 256-512-256": (lambda name: SequentialTower(name, 256), (32, 256)),
+    "signed linear 64": (SignedTower, (16, 64)),
+    "pre-norm 2 x 64": (lambda name: PreNormTower(name, 64, depth=2), (32, 64)),
+    "conv 3-16-16": (ConvTower, (4, 3, 12, 12)),
+    "attention 64": (lambda name: AttentionTower(name, 64, heads=4), (2, 16, 64)),
+}
+COUNTS = (4, 8, 16, 32, 64)
+
+
+class Collective(WideRouter):
+    def forward(self, x):
+        return list(self.wide_forward(x).values())
+
+
+def stepping(train, call, parameters):
+    """The call, with a backward pass if training; gradients are dropped as an optimiser's zero_grad would."""
+    if not train:
+        return call
+
+    def step():
+        out = call()
+        outs = out if isinstance(out, list) else [out]
+        torch.autograd.backward([o.square().sum() for o in outs])
+        for parameter in parameters:
+            parameter.grad = None
+
+    return step
+
+
+def candidates(make, n, train, device, compiled):
+    router = Collective("collective")
+    for i in range(n):
+        router.attach(f"tower_{i}", make(str(i)))
+    router.to(device).train(train)
+    router.prepare_for_compile()
+    towers = list(router.towers.values())
+    own = list(router.parameters())
+    found = {"sequence": lambda x: [tower(x) for tower in towers], "router": router}
+    if compiled:
+        found["sequence, compiled"] = torch.compile(lambda x: [tower(x) for tower in towers], dynamic=False)
+        found["router, compiled"] = torch.compile(router, dynamic=False)
+    if len({getattr(tower, "sign", 1.0) for tower in towers}) == 1:
+        template = make("0").to("meta").train(train)
+        parameters, buffers = stack_module_state(towers)
+        one = vmap(
+            lambda p, b, x: functional_call(template, (p, b), (x,)),
+            in_dims=(0, 0, None),
+            randomness="different",
+        )
+        found["vmap"] = lambda x: list(one(parameters, buffers, x).unbind(0))
+        own = own + list(parameters.values())
+    return router, found, own
+
+
+def measure(name, n, train, device, seconds, compiled):
+    make, shape = CASES[name]
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    cuda = device == "cuda"
+    x = torch.randn(*shape, device=device)
+    failures, calls = {}, {}
+    with torch.set_grad_enabled(train), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        router, found, own = candidates(make, n, train, device, compiled)
+        expected = torch.stack([tower(x) for tower in router.towers.values()])
+        error = float((torch.stack(router(x)) - expected).abs().max() / expected.abs().max())
+        for peer, call in found.items():
+            step = stepping(train, lambda call=call: call(x), own)
+            started = time.perf_counter()
+            try:
+                for _ in range(3):
+                    step()
+            except Exception as problem:
+                if peer == "router":
+                    raise
+                failures[peer] = f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0][:80]}"
+                continue
+            if peer == "router":
+                first = time.perf_counter() - started
+                row = router.explain().rows[0]
+            calls[peer] = step
+        # The best of three medians: somebody else's work on the machine is nobody's own time.
+        tries = [interleaved(calls, seconds / 3, cuda) for _ in range(3)]
+        times = {peer: min(taken[peer] for taken in tries) for peer in calls}
+    return {
+        "case": name,
+        "towers": n,
+        "train": train,
+        "ms": {peer: 1e3 * taken for peer, taken in times.items()},
+        "ratios": {peer: taken / times["router"] for peer, taken in times.items()},
+        "ok": times["sequence"] / max(times["router"] - SLACK, 1e-9) >= BAR,
+        "error": error,
+        "how": row.how,
+        "why": row.why,
+        "coverage": row.coverage,
+        "first_calls_s": first,
+        "failures": failures,
+    }
+
+
+def show(row):
+    ratios = {peer: f"{ratio:7.2f}x" for peer, ratio in row["ratios"].items()}
+    peers = ("sequence", "sequence, compiled", "router, compiled", "vmap")
+    cells = " ".join(ratios.get(peer, "       -") for peer in peers)
+    mark = " " if row["ok"] else "*"
+    kind = "train" if row["train"] else "infer"
+    print(
+        f"{row['case']:18s} {row['towers']:3d} {kind} {row['ms']['router']:9.3f} {cells} {mark}{row['how']}",
+        flush=True,
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--only", default="", help="cases whose name begins so")
+    parser.add_argument("--towers", default=",".join(map(str, COUNTS)), help="how many, separated by commas")
+    parser.add_argument("--seconds", type=float, default=1.0, help="time for each row")
+    parser.add_argument(
+        "--no-compile", action="store_true", help="leave out what torch.compile has to compile"
+    )
+    parser.add_argument("--out", default="", help="where to write; nowhere if only some cases run")
+    options = parser.parse_args()
+    print("case               towers   router ms    against sequence, that compiled, router compiled, vmap")
+    rows = []
+    for name in [case for case in CASES if case.startswith(options.only)]:
+        for n in map(int, options.towers.split(",")):
+            for train in (False, True):
+                arguments = (options.device, options.seconds, not options.no_compile)
+                rows.append(measure(name, n, train, *arguments))
+                show(rows[-1])
+    slower = [row for row in rows if not row["ok"]]
+    together = sum(row["how"] == "together" for row in rows)
+    print(f"{len(rows)} rows, {together} together, {len(slower)} behind the towers in sequence")
+    path = options.out or (
+        "" if options.only else f"{Path(__file__).parent}/results/routers_{options.device}.json"
+    )
+    if path:
+        Path(path).write_text(json.dumps(document(options.device, rows), indent=1) + "\n")
+        print(f"written to {path}")
+
+
+def document(device, rows):
+    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+    return {
+        "device": f"{name}, {torch.get_num_threads()} thread(s)",
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "wide_compiler": wide_compiler.__version__,
+        "date": datetime.date.today().isoformat(),
+        "command": "python " + " ".join(sys.argv),
+        "rows": rows,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Programs of a whole model whose branches are joined, one per thing a capture bakes in."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import _tree
+from ..capture import Captured, CaptureFailed
+from ..capture.cleanup import enter_autocast
+from ..config import WideConfig
+from ..errors import AlignmentError
+from ..model.program import Call
+from ..model.programs import Programs
+from .branches import Branches, Rehearsal
+from .living import LivingLanes
+from .plan import Declined, Plan
+from .programs import InSequence, unfusable
+from .rewritten import Rewritten
+from .verdict import MARGIN, Bench, Verdict
+from .watch import Watch
+
+# A model whose parts are nested deeper than this has its groups further out.
+MAX_ROUNDS = 12
+
+
+class BranchPrograms(Programs):
+    """Builds rewritten graphs of one model, as it is now."""
+
+    def __init__(self, model: nn.Module, config: WideConfig):
+        super().__init__(config, {})
+        self.model, self.watch = model, Watch([model])
+        self.living: LivingLanes | None = None
+        self.rehearsal: Rehearsal | None = None
+        self.declined: list[Declined] = []
+        self.banned: set[str] = set()
+
+    def program(self, mode: Any, call: Call) -> Any:
+        """A `Rewritten` with its verdict, or why the model runs as it is."""
+        key = (mode, tuple(call.member_shapes), call.wide)
+        return self.find(key) or self.build(key, call, None)
+
+    @torch.inference_mode(False)
+    def build(self, key: Any, call: Call, model: Any) -> Any:
+        why = unfusable([self.model])
+        if why:
+            program: Any = InSequence(why)
+            self.by_key[key] = program
+            return program
+        try:
+            self.living = self.living or LivingLanes([self.model])
+            if self.rehearsal is None:
+                self.rehearsal = Rehearsal(self.model, *call.for_lane(0))
+                self.kept = self.rehearsal.candidates(self.banned)
+        except (AlignmentError, CaptureFailed) as error:
+            program = self.by_key[key] = InSequence(str(error))  # type: ignore[assignment]
+            return program
+        return super().build(key, call, self.living)
+
+    def _captured(self, mode: Any, call: Call, model: Any) -> Captured:
+        """A capture in which every branch that was kept whole has found another."""
+        assert self.rehearsal is not None
+        for _ in range(MAX_ROUNDS):
+            if not self.kept:
+                raise CaptureFailed("no two of its modules are alike, called alike, and independent")
+            captured = super()._captured(mode, call, model)
+            own = [c for c in captured.calls if c.path and c.path not in self.kept]
+            if own:
+                raise CaptureFailed(f"{own[0].path} can only run as Python ({own[0].why})")
+            if any(node.target is enter_autocast for node in captured.graph.nodes):
+                raise CaptureFailed("it switches autocast on or off inside, and the order of calls counts")
+            branches = Branches(captured, self.model)
+            missing = set(self.kept) - {branch.path for branch in branches.all}
+            loose = {branch.path for branch in branches.loose} | missing
+            apart = {
+                call.path for call in captured.calls if call.path and not call.records and self.grad_mode()
+            }
+            if apart - loose:
+                why = "it is called where no gradients are recorded"
+                self.declined.append(Declined(tuple(sorted(apart - loose)), "", why))
+            loose |= apart
+            if not loose:
+                return captured
+            self.declined += branches.declined()
+            self.banned |= loose
+            self.kept = self.rehearsal.candidates(self.banned)
+            self.captures[mode].remove(captured)
+        raise CaptureFailed(f"its modules are nested more than {MAX_ROUNDS} deep")
+
+    def _widened(self, captured: Captured, call: Call, model: Any) -> Any:
+        return Rewritten(captured, self.model, self.config)
+
+    def _loop(self, why: str, call: Call, model: Any) -> Any:
+        return InSequence(why)
+
+    def plan(self, program: Any) -> Plan:
+        """What is known about the groups of a program by now."""
+        if isinstance(program, InSequence):
+            return Plan(declined=self.declined, why=program.why)
+        verdict = program.verdict
+        plan = Plan(program.plan, self.declined, "" if verdict is None or verdict.together else verdict.why)
+        plan.ms = verdict.ms if verdict is not None else {}
+        for planned in plan.groups:
+            call = next(c for c in program.calls if c.group.names == planned.paths)
+            rows = call.group.explain()
+            planned.how = rows[0].how if len(rows) == 1 else "in sequence"
+            planned.why, planned.ms = "; ".join(row.why for row in rows), rows[0].ms
+        return plan
+
+
+def judge_model(program: Rewritten, model: nn.Module, call: Call, config: WideConfig) -> Verdict:
+    """Does the rewritten graph give what the model gives, and is it no slower?"""
+    args, kwargs = _tree.unflatten(call.leaves, call.spec)
+    leaves = [t for t in (*model.parameters(), *call.tensors) if t.requires_grad]
+    gradients = torch.is_grad_enabled() and bool(leaves)
+    if gradients and any(leaf._backward_hooks for leaf in leaves):
+        return Verdict(True, "not measured: a parameter has a gradient hook, which measuring would call")
+    bench = Bench(
+        lambda: [program.run(model, call.tensors)],
+        lambda: [model(*args, **kwargs)],
+        leaves if gradients else [],
+        list(model.buffers()),
+    )
+    cuda = any(isinstance(t, Tensor) and t.is_cuda for t in (*call.tensors, *model.parameters()))
+    with torch.random.fork_rng(None if cuda else []):
+        if program.draws or any(_draws(group) for group in program.calls):
+            return Verdict(True, "not compared: it draws random numbers")
+        problem = bench.difference()
+        if problem:
+            return Verdict(False, f"rewritten it {problem}")
+        if not config.tune_seconds:
+            return Verdict(True, "tuning is off")
+        ms = bench.measure(config.tune_seconds, cuda)
+    if ms["together"] < MARGIN * ms["sequence"]:
+        return Verdict(True, "measured", ms)
+    return Verdict(False, "measured: the model as it is takes less time", ms)
+
+
+def _draws(call: Any) -> bool:
+    return any(getattr(program, "draws", False) for program in call.group.programs.by_key.values())

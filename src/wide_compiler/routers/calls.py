@@ -1,0 +1,57 @@
+"""The arguments of several towers at once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _tree
+from ..model.program import Call
+from ..model.wide_model import autocast_state
+
+
+def plain_look(args: tuple, kwargs: dict) -> tuple[Any, ...] | None:
+    """How a call of nothing but plain tensors looks, and the modes around it; None for any other call."""
+    tensors = (*args, *kwargs.values())
+    if not all(type(x) is Tensor for x in tensors):
+        return None
+    looks = [(x.shape, x.dtype, x.device, x.requires_grad) for x in tensors]
+    return (len(args), *kwargs, *looks, torch.is_grad_enabled(), autocast_state())
+
+
+@dataclass
+class Calls:
+    """One call of some lanes.
+
+    Attributes:
+        call: the leaves of (args, kwargs), tensors `[n, ...]` where lanes have their own.
+        for_lane: the arguments of the i-th lane that runs.
+        sources: the tensors as they were given.
+        gather: the call's tensors made of these again, to measure what that costs.
+    """
+
+    call: Call
+    for_lane: Callable[[int], tuple[tuple, dict]]
+    sources: list[Tensor]
+    gather: Callable[[], list[Tensor]]
+
+    @classmethod
+    def shared(cls, args: tuple, kwargs: dict) -> "Calls":
+        """The same arguments for every lane."""
+        leaves, spec = _tree.flatten((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        call = Call(leaves, spec, (False,) * len(tensors), _tree.signature((args, kwargs)))
+        return cls(call, lambda lane: (args, kwargs), tensors, lambda: tensors)
+
+    def some(self, lanes: list[int]) -> "Calls":
+        """The same for some of the lanes that run."""
+        flags = iter(self.call.wide)
+        leaves = [
+            (torch.stack([x[lane] for lane in lanes]) if next(flags) else x) if isinstance(x, Tensor) else x
+            for x in self.call.leaves
+        ]
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        call = replace(self.call, leaves=leaves)
+        return Calls(call, lambda i: self.for_lane(lanes[i]), tensors, lambda: tensors)

@@ -1,0 +1,121 @@
+"""CompileRouter: alike branches of any model, run as lanes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..capture import structure
+from ..config import WideConfig
+from ..model.inputs import normalize_sample
+from .base_router import RouterError
+from .plan import Plan, PlannedGroup
+from .planned_model import PlannedModel, call_of
+
+
+class CompileRouter:
+    """Finds modules of one structure that are called alike and do not wait for each other, and joins them.
+
+    Experts of a mixture, heads, branches, encoders per feature, query, key and value: whatever the model's
+    own graph shows to be independent. Without a sample the first call of the compiled model settles the plan.
+    """
+
+    def __init__(self, model: nn.Module, config: WideConfig | None = None):
+        if not isinstance(model, nn.Module):
+            raise RouterError(f"CompileRouter takes a torch.nn.Module, got {type(model).__name__}")
+        self.model, self.config = model, config or WideConfig()
+        self.planned = PlannedModel(model, self.config)
+
+    @classmethod
+    def from_module(
+        cls,
+        model: nn.Module,
+        sample: Any = None,
+        sample_kwargs: Mapping[str, Any] | None = None,
+        config: WideConfig | None = None,
+    ) -> "CompileRouter":
+        """A router for any module.
+
+        Args:
+            sample: an input to plan with: a tensor, a tuple of positional arguments or a dict of keywords.
+        """
+        router = cls(model, config)
+        if sample is not None or sample_kwargs:
+            router.compile_towers(sample, sample_kwargs)
+        return router
+
+    def compile_towers(self, sample: Any = None, sample_kwargs: Mapping[str, Any] | None = None) -> Plan:
+        """The plan: settled by the sample or by what the model has run on, else guessed from structure."""
+        if sample is not None or sample_kwargs:
+            self.planned.settle(call_of(*normalize_sample(sample, sample_kwargs)))
+        return self.plan
+
+    @property
+    def plan(self) -> Plan:
+        """What is known by now."""
+        return self.planned.plan or Plan(_alike(self.model), settled=False)
+
+    def compile(self, mode: str | None = None, **options: Any) -> nn.Module:
+        """A module that runs the plan; with a mode or other options of torch.compile, through that as well.
+
+        A model of which a sample has shown that nothing can be joined comes back as it is.
+        """
+        model = self.model if self.planned.has_nothing_to_join else self.planned
+        if mode is None and not options:
+            return model
+        return torch.compile(model, mode=mode, **options)  # type: ignore[return-value]
+
+    def explain(self) -> Plan:
+        """The plan, with how each group ran last."""
+        return self.plan
+
+    def print_stages(self) -> None:
+        """Print the groups in the order in which they run."""
+        from rich.console import Console
+
+        console = Console()
+        for number, groups in enumerate(self.plan.stages, start=1):
+            console.print(f"stage {number}", highlight=False)
+            for group in groups:
+                what = f"  {len(group.paths)} x {group.kind}: {', '.join(group.paths)} ({group.how})"
+                console.print(what, highlight=False, markup=False)
+        for other in self.plan.declined:
+            console.print(f"apart: {', '.join(other.paths)}: {other.why}", highlight=False, markup=False)
+        if self.plan.why:
+            console.print(f"runs as it is: {self.plan.why}", highlight=False, markup=False)
+
+    def print_tree(self) -> None:
+        """Print the model's modules, each with its group."""
+        from rich.console import Console
+        from rich.tree import Tree
+
+        number = {path: i for i, g in enumerate(self.plan.groups, start=1) for path in g.paths}
+        tree = Tree(type(self.model).__name__)
+        branches: dict[str, Any] = {"": tree}
+        for path, module in self.model.named_modules():
+            if path:
+                parent, _, name = path.rpartition(".")
+                mark = f"  [group {number[path]}]" if path in number else ""
+                label = f"{name}: {type(module).__name__}{mark}".replace("[", r"\[")
+                branches[path] = branches[parent].add(label)
+        Console().print(tree, highlight=False)
+
+
+def _alike(model: nn.Module) -> list[PlannedGroup]:
+    """Modules with parameters that are of one structure, the outermost ones."""
+    sorts: dict[Any, list[str]] = {}
+    for path, module in model.named_modules():
+        kind = structure(module) if path and next(module.parameters(), None) is not None else None
+        if kind is not None:
+            sorts.setdefault(kind, []).append(path)
+    groups: list[PlannedGroup] = []
+    taken: set[str] = set()
+    for paths in sorts.values():
+        own = [path for path in paths if not any(path.startswith(f"{outer}.") for outer in taken)]
+        if len(own) > 1:
+            taken |= set(own)
+            modules = [model.get_submodule(path) for path in own]
+            count = sum(p.numel() for module in modules for p in module.parameters())
+            groups.append(PlannedGroup(tuple(own), type(modules[0]).__name__, parameters=count))
+    return groups

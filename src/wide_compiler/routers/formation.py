@@ -1,0 +1,106 @@
+"""A formation: towers sorted into groups, true for as long as nothing about the towers changes."""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from ..capture import CaptureFailed, structure
+from ..config import WideConfig
+from ..model.routes import MAX_ROUTES
+from .explain import GroupRow
+from .memory import Memory
+from .tower_group import VMapTowerGroup
+from .watch import Watch
+
+
+class Formation:
+    """Towers by name, those of one structure in one group."""
+
+    def __init__(self, towers: Mapping[str, nn.Module], config: WideConfig, memory: Memory):
+        self.memory = memory
+        self.towers = dict(towers)
+        self.watch = Watch(list(self.towers.values()))
+        by_structure: dict[Any, list[str]] = {}
+        for name, tower in self.towers.items():
+            # A lazy tower is like no other until its first forward.
+            by_structure.setdefault(structure(tower) or name, []).append(name)
+        self.names = list(by_structure.values())
+        self.groups = {
+            tuple(names): VMapTowerGroup(
+                names, [self.towers[name] for name in names], config, self.watch, memory
+            )
+            for names in self.names
+            if len(names) > 1
+        }
+        self.place = {
+            name: (group, lane) for group in self.groups.values() for lane, name in enumerate(group.names)
+        }
+        self.latest: tuple[str, ...] = ()
+        self.splits: dict[tuple[str, ...], list[tuple[VMapTowerGroup | None, Any]]] = {}
+
+    def move_together(self) -> None:
+        """Move the numbers of each group's towers next to each other, see `memory`."""
+        for group in self.groups.values():
+            with contextlib.suppress(CaptureFailed):  # such towers run in sequence, and say why
+                self.memory.take_in(group.living)
+
+    def holds_for(self, towers: Mapping[str, nn.Module]) -> bool:
+        """Is this still how these towers are?"""
+        return self.towers == towers and self.watch.same()
+
+    def run(self, names: tuple[str, ...], args: tuple, kwargs: dict) -> dict[str, Any]:
+        """The outputs of some towers, by name."""
+        self.latest = names
+        outputs: dict[str, Any] = dict.fromkeys(names)
+        for group, lanes in self.split(names):
+            if group is None:
+                outputs[lanes[0]] = self.towers[lanes[0]](*args, **kwargs)  # type: ignore[index]
+                continue
+            results = group.run(lanes, args, kwargs)
+            for lane, result in zip(lanes, results, strict=True):
+                outputs[group.names[lane]] = result
+        return outputs
+
+    def split(self, names: tuple[str, ...]) -> list[tuple[VMapTowerGroup | None, Any]]:
+        """Groups and the lanes of each that run; a tower that runs alone stands as (None, [name])."""
+        if names not in self.splits:
+            if len(self.splits) >= MAX_ROUTES:
+                self.splits.clear()
+            self.splits[names] = self._split(names)
+        return self.splits[names]
+
+    def _split(self, names: tuple[str, ...]) -> list[tuple[VMapTowerGroup | None, Any]]:
+        lanes: dict[int, list[int]] = {}
+        found: list[tuple[VMapTowerGroup | None, Any]] = []
+        for name in names:
+            group, lane = self.place.get(name, (None, 0))
+            if group is None:
+                found.append((None, [name]))
+            else:
+                lanes.setdefault(id(group), []).append(lane)
+        for group in self.groups.values():
+            own = lanes.get(id(group), [])
+            if len(own) == 1:
+                found.append((None, [group.names[own[0]]]))
+            elif own:
+                found.append((group, tuple(own)))
+        return found
+
+    def any_together(self) -> bool:
+        """Did any towers of the last run go together?"""
+        groups = [group for group, _ in self.split(self.latest) if group is not None]
+        return any(row.how == "together" for group in groups for row in group.explain())
+
+    def explain(self) -> list[GroupRow]:
+        """How the towers of the last run ran."""
+        rows = []
+        for group, lanes in self.split(self.latest):
+            if group is not None:
+                rows += group.explain()
+            else:
+                name = lanes[0]
+                why = "no other tower that ran is of its structure"
+                rows.append(GroupRow((name,), "alone", why))
+        return rows

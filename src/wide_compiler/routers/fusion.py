@@ -1,0 +1,86 @@
+"""Fusion parts: one opinion out of many. Each takes what `wide_forward` gives, tensors `[B, ..., dim]`."""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+
+Opinions = Mapping[str, Tensor] | Iterable[Tensor]
+
+
+def stack_opinions(opinions: Opinions, towers: int | None = None) -> Tensor:
+    """`[N, B, ..., dim]` out of N opinions `[B, ..., dim]`."""
+    named = dict(opinions) if isinstance(opinions, Mapping) else {str(i): o for i, o in enumerate(opinions)}
+    if not named:
+        raise InputError("there are no opinions to fuse")
+    first = next(iter(named))
+    for name, opinion in named.items():
+        if opinion.shape != named[first].shape:
+            got, want = tuple(opinion.shape), tuple(named[first].shape)
+            raise InputError(
+                f"the opinion of {name!r} is {got}, that of {first!r} is {want}; they cannot be fused"
+            )
+    if towers is not None and len(named) != towers:
+        raise InputError(f"{len(named)} opinions were given to a fusion of {towers} towers")
+    return torch.stack(list(named.values()))
+
+
+class MeanFusion(nn.Module):
+    """The mean of the opinions.
+
+    >>> MeanFusion()({"a": torch.zeros(2, 3), "b": torch.ones(2, 3)})[0]
+    tensor([0.5000, 0.5000, 0.5000])
+    """
+
+    def forward(self, opinions: Opinions) -> Tensor:
+        return stack_opinions(opinions).mean(0)
+
+
+class WeightedFusion(nn.Module):
+    """A weight for each tower, learned; they add up to one, and are equal at first."""
+
+    def __init__(self, towers: int):
+        super().__init__()
+        self.logits = nn.Parameter(torch.zeros(towers))
+
+    def forward(self, opinions: Opinions) -> Tensor:
+        stacked = stack_opinions(opinions, len(self.logits))
+        return torch.einsum("n,n...->...", self.logits.softmax(0).to(stacked.dtype), stacked)
+
+
+class GatedFusion(nn.Module):
+    """Weights for the towers that depend on what they say: each opinion scores itself, place by place."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.score = nn.Linear(dim, 1)
+
+    def forward(self, opinions: Opinions) -> Tensor:
+        stacked = stack_opinions(opinions)
+        return (self.score(stacked).softmax(0) * stacked).sum(0)
+
+
+class AttentionFusion(nn.Module):
+    """A learned query attends over the opinions, place by place.
+
+    Args:
+        dim: of an opinion's last dim.
+        heads: how many attend side by side; must divide `dim`.
+    """
+
+    def __init__(self, dim: int, heads: int = 1):
+        super().__init__()
+        if heads < 1 or dim % heads:
+            raise ValueError(f"AttentionFusion: {heads} heads do not divide dim={dim}")
+        self.heads = heads
+        self.query = nn.Parameter(torch.randn(heads, dim // heads) * dim**-0.5)
+        self.key, self.value, self.out = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, opinions: Opinions) -> Tensor:
+        stacked = stack_opinions(opinions)  # [N, ..., dim]
+        keys = self.key(stacked).unflatten(-1, (self.heads, -1))
+        values = self.value(stacked).unflatten(-1, (self.heads, -1))
+        scores = (keys * self.query).sum(-1, keepdim=True) * self.query.shape[-1] ** -0.5
+        return self.out((scores.softmax(0) * values).sum(0).flatten(-2))

@@ -1,0 +1,132 @@
+"""One call of a group of branches inside a rewritten graph."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from .. import _tree
+from ..capture import Captured
+from ..capture.aliases import root_of
+from ..config import WideConfig
+from ..model.program import Call, WideProgram
+from ..model.wide_model import autocast_state
+from .branches import Branch
+from .calls import Calls
+from .tower_group import VMapTowerGroup
+from .traced import Plans, Recipe, Step, look_of, programs_for, walk
+
+
+class GroupCall:
+    """Several modules of a model, each on tensors of its own or on those that all share.
+
+    Args:
+        paths: the modules, one for each lane.
+        opaque: how one of them was called: structure and plain arguments.
+        shared: for each tensor argument, is it one and the same for all lanes?
+        writable: will somebody write into an output?
+    """
+
+    def __init__(
+        self, paths: list[str], model: nn.Module, opaque: Any, shared: list[bool], config: WideConfig
+    ):
+        self.parts = [tuple(path.split(".")) for path in paths]
+        self.opaque, self.shared, self.writable = opaque, shared, False
+        self.group = VMapTowerGroup(paths, [model.get_submodule(path) for path in paths], config)
+        self.lanes = tuple(range(len(paths)))
+        self.watchable = all(Recipe.of(tower).watchable for tower in self.group.towers)
+        self.plans = Plans()
+
+    @classmethod
+    def of(
+        cls,
+        captured: Captured,
+        group: list[Branch],
+        model: nn.Module,
+        config: WideConfig,
+        written: set[fx.Node],
+    ) -> "GroupCall":
+        columns = zip(*(branch.tensors for branch in group), strict=True)
+        shared = [all(node is column[0] for node in column) for column in columns]
+        opaque = captured.calls[group[0].node.args[2]]  # type: ignore[index]
+        call = cls([branch.path for branch in group], model, opaque, shared, config)
+        outputs = {branch.node for branch in group}
+        call.writable = any(root_of(root) in outputs for root in written)
+        return call
+
+    def __call__(self, root: nn.Module, tensors: list[list[Tensor]], sizes: list[int]) -> list[list[Tensor]]:
+        """The tensors that each module gives, for the tensors `[lane][argument]` it is called with."""
+        if len(self.lanes) == 1:
+            args, kwargs = self._arguments(tensors[0], sizes)
+            results = [walk(root, self.parts[0])(*args, **kwargs)]
+        elif torch.compiler.is_dynamo_compiling():
+            results = self._traced(root, tensors, sizes)
+        else:
+            calls = self._calls(tensors, sizes)
+            results = self.group.run_calls(self.lanes, calls)
+        outputs = [[leaf for leaf in _tree.flatten(out)[0] if isinstance(leaf, Tensor)] for out in results]
+        if self.writable:
+            outputs = [[leaf.clone() for leaf in lane] for lane in outputs]
+        return outputs
+
+    def _arguments(self, tensors: list[Tensor], sizes: list[int]) -> tuple[tuple, dict]:
+        return _tree.unflatten(self.opaque.leaves(tensors, sizes), self.opaque.spec)
+
+    def _joined(self, tensors: list[list[Tensor]]) -> list[Tensor]:
+        columns = list(zip(*tensors, strict=True))
+        return [c[0] if shared else torch.stack(c) for c, shared in zip(columns, self.shared, strict=True)]
+
+    def _calls(self, tensors: list[list[Tensor]], sizes: list[int]) -> Calls:
+        leaves = self.opaque.leaves(self._joined(tensors), sizes)
+        signature = _tree.signature(_tree.unflatten(leaves, self.opaque.spec))
+        wide = tuple(not shared for shared in self.shared)
+        return Calls(
+            Call(leaves, self.opaque.spec, wide, signature),
+            lambda lane: self._arguments(tensors[lane], sizes),
+            [tensor for lane in tensors for tensor in lane],
+            lambda: self._joined(tensors),
+        )
+
+    # While torch.compile is tracing.
+
+    def _traced(self, root: nn.Module, tensors: list[list[Tensor]], sizes: list[int]) -> list[Any]:
+        own = [walk(root, parts) for parts in self.parts]
+        joined = self._joined(tensors)
+        kinds, shapes, any_batch = look_of(tensors[0])
+        signature = _tree.signature(self._arguments(tensors[0], sizes))
+        look = (signature, kinds, shapes, any_batch, autocast_state(), torch.is_grad_enabled())
+        (step,) = self.plans.get(self._step_while_tracing(look))
+        if step.program is not None:
+            return step.run(own, joined)
+        results = []
+        for tower, lane in zip(own, tensors, strict=True):
+            args, kwargs = self._arguments(lane, sizes)
+            results.append(tower(*args, **kwargs))
+        return results
+
+    @torch._dynamo.assume_constant_result
+    def _step_while_tracing(self, look: Any) -> int:
+        signature, kinds, shapes, any_batch, autocast, grad = look
+        step = Step(list(self.group.names))
+        with torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
+            with torch.set_grad_enabled(grad):
+                mode = (signature, kinds, autocast, self.group.programs.grad_mode())
+            if self.watchable:
+                wide = tuple(not shared for shared in self.shared)
+                program = programs_for(self.group, mode, shapes, wide, any_batch)
+                if isinstance(program, WideProgram):
+                    step = Step.together(self.group, self.lanes, program)
+            self.group.note(self.lanes, step.program, "torch.compile is tracing")
+        return self.plans.keep([step])
+
+
+def as_function(call: GroupCall) -> Callable[..., Any]:
+    """The call as a function with a name of its own, for the graph's code."""
+
+    def run_group(root: nn.Module, tensors: list[list[Tensor]], sizes: list[int]) -> list[list[Tensor]]:
+        return call(root, tensors, sizes)
+
+    kind = type(call.group.towers[0]).__name__
+    run_group.__name__ = run_group.__qualname__ = f"run_{len(call.lanes)}_{kind}"
+    return run_group

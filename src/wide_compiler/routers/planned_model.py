@@ -1,0 +1,159 @@
+"""PlannedModel: a model that runs by its plan."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import _tree
+from ..config import WideConfig
+from ..model.program import Call
+from ..model.routes import MAX_ROUTES
+from ..model.wide_model import autocast_state
+from ..tuning.when import plain_world
+from .branch_programs import BranchPrograms, judge_model
+from .calls import plain_look
+from .plan import Plan
+from .programs import InSequence
+from .rewritten import Rewritten
+from .traced import Plans, Recipe, look_of, made_up_call
+
+# Train and eval, with a part frozen or not: more than these are not kept.
+MAX_STATES = 8
+
+
+class PlannedModel(nn.Module):
+    """Gives what the original gives, with alike branches run as lanes.
+
+    Parameters, buffers and submodules are the original's own, under the same names.
+    """
+
+    def __init__(self, original: nn.Module, config: WideConfig):
+        super().__init__()
+        self.__dict__["original"] = original  # not a submodule: the names of its tensors stay as they are
+        self.__dict__["config"] = config
+        for table in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+            self.__dict__[table] = original.__dict__[table]
+        self.training = original.training
+        self._programs: list[BranchPrograms] = []  # the one that ran last first
+        self._latest: Any = None
+        # Looks of calls for which the model runs as it is: these need not be watched.
+        self._apart: set[Any] = set()
+        self._recipe = Recipe.of(original)
+        self._traced = Plans()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Graphs are built again where they are needed.
+        return {**self.__dict__, "_programs": [], "_latest": None, "_apart": set(), "_traced": Plans()}
+
+    def train(self, mode: bool = True) -> "PlannedModel":
+        """Set the original's train flag, and this one's."""
+        self.original.train(mode)
+        self.training = mode
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["original"], name)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            return self._traced_forward(args, kwargs)
+        if torch.compiler.is_compiling() or not plain_world():
+            return self.original(*args, **kwargs)
+        look = plain_look(args, kwargs)
+        key = (self.training, look)
+        if key in self._apart:
+            return self.original(*args, **kwargs)
+        call = call_of(args, kwargs)
+        program = self.settle(call)
+        if isinstance(program, Rewritten) and program.verdict.together:  # type: ignore[union-attr]
+            return program.run(self.original, call.tensors)
+        if look is not None and len(self._apart) < MAX_ROUTES:
+            self._apart.add(key)
+        return self.original(*args, **kwargs)
+
+    def settle(self, call: Call) -> Any:
+        """The program for a call: found, or built, compared with the original, and timed."""
+        programs = self._current()
+        program = programs.program(self._mode(programs, call), call)
+        if isinstance(program, Rewritten) and torch.is_grad_enabled() not in program.verdicts:
+            verdict = judge_model(program, self.original, call, self.config)
+            program.verdicts[torch.is_grad_enabled()] = verdict
+        self._latest = (programs, program)
+        return program
+
+    @property
+    def has_nothing_to_join(self) -> bool:
+        """Has the last call shown that the model can only run as it is?"""
+        return self._latest is not None and isinstance(self._latest[1], InSequence)
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan by which the last call ran; None before the first."""
+        return None if self._latest is None else self._latest[0].plan(self._latest[1])
+
+    def _current(self) -> BranchPrograms:
+        for position, known in enumerate(self._programs):
+            if known.watch.same():
+                if position:
+                    self._programs.insert(0, self._programs.pop(position))
+                return known
+        self._programs.insert(0, BranchPrograms(self.original, self.config))
+        del self._programs[MAX_STATES:]
+        return self._programs[0]
+
+    def _mode(self, programs: BranchPrograms, call: Call) -> tuple[Any, ...]:
+        kinds = tuple((t.dtype, t.device, t.requires_grad) for t in call.tensors)
+        return (call.signature, kinds, autocast_state(), programs.grad_mode())
+
+    # While torch.compile is tracing.
+
+    def _traced_forward(self, args: tuple, kwargs: dict) -> Any:
+        original = self.original
+        leaves, _ = _tree.flatten((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        reads = self._recipe.read(original)
+        kinds, shapes, any_batch = look_of(tensors)
+        signature = _tree.signature((args, kwargs))
+        look = (signature, kinds, shapes, any_batch, autocast_state(), torch.is_grad_enabled())
+        (program,) = self._traced.get(self._program_while_tracing(reads, look))
+        if program is None:
+            return original(*args, **kwargs)
+        return program.run(original, tensors)
+
+    @torch._dynamo.assume_constant_result
+    def _program_while_tracing(self, reads: Any, look: Any) -> int:
+        signature, kinds, shapes, any_batch, autocast, grad = look
+        with torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
+            programs = self._current()
+            with torch.set_grad_enabled(grad):
+                mode = (signature, kinds, autocast, programs.grad_mode())
+                program = self._recipe.watchable and self._built(programs, mode, shapes, any_batch)
+            self._latest = (
+                programs,
+                program or InSequence("it holds objects that no guard of a trace covers"),
+            )
+        return self._traced.keep([program if isinstance(program, Rewritten) else None])
+
+    def _built(self, programs: BranchPrograms, mode: Any, shapes: Any, any_batch: bool) -> Any:
+        wide = (False,) * len(shapes)
+        call = made_up_call(mode, shapes, wide, any_batch)
+        program: Any = programs.program(mode, call)
+        if isinstance(program, Rewritten):
+            if any_batch and not all(guards.any_batch() for guards in program.captured.guards):
+                return InSequence("its graph is not for every batch size")
+            program.verdicts.setdefault(
+                True, judge_model(program, self.original, call, self.config.replace(tune_seconds=0))
+            )
+            if not program.verdicts[True].together:
+                return InSequence(program.verdicts[True].why)
+        return program
+
+
+def call_of(args: tuple, kwargs: dict) -> Call:
+    leaves, spec = _tree.flatten((args, kwargs))
+    wide = (False,) * sum(isinstance(leaf, Tensor) for leaf in leaves)
+    return Call(leaves, spec, wide, _tree.signature((args, kwargs)))

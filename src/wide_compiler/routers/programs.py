@@ -1,0 +1,104 @@
+"""Programs for living lanes: a lane graph, or the reason why the modules run in sequence."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..capture.cleanup import written_placeholders
+from ..errors import AlignmentError
+from ..lane_values import LaneValues
+from ..model.program import Call, WideProgram
+from ..model.programs import Programs
+from ..widen import Row
+
+
+@dataclass
+class InSequence:
+    """No lane graph: the modules run one after another, as they would by themselves."""
+
+    why: str
+    by_variant: bool = (
+        False  # do only modules of different Python part, so that smaller groups may go together?
+    )
+    rows: list[Row] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rows = [Row("", "the whole module", "sequence", why=self.why)]
+
+
+class LivingPrograms(Programs):
+    """Builds programs as for a wide model; what that would loop over runs by itself."""
+
+    parted = False  # has the last capture failed because lanes compute different things?
+
+    def build(self, key: Any, call: Call, model: Any) -> Any:
+        why = unfusable(model.modules)
+        if why:
+            program: Any = InSequence(why)
+            self.by_key[key] = program
+            return program
+        program = super().build(key, call, model)
+        if isinstance(program, WideProgram):
+            problem = _cannot_be_shared(program, model)
+            if problem:
+                program = self.by_key[key] = InSequence(problem)  # type: ignore[assignment]
+        return program
+
+    def _captured(self, mode: Any, call: Call, model: Any) -> Any:
+        self.parted = False
+        try:
+            return super()._captured(mode, call, model)
+        except AlignmentError:
+            self.parted = True
+            raise
+
+    def _loop(self, why: str, call: Call, model: Any) -> Any:
+        return InSequence(why, by_variant=self.parted)
+
+
+def unfusable(modules: list[nn.Module]) -> str:
+    """Why modules must run by themselves, whatever their graph; '' if they need not."""
+    for path, module in ((p, m) for root in modules for p, m in root.named_modules()):
+        where = path or type(module).__name__
+        if module._backward_hooks or module._backward_pre_hooks:
+            return f"{where} has a backward hook, which a graph would lose"
+        for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
+            # Those of torch's own parametrisations compute weights and nothing else.
+            if getattr(hook, "__module__", type(hook).__module__).split(".")[0] != "torch":
+                return f"{where} has a forward hook, which a graph would lose"
+    return ""
+
+
+def _cannot_be_shared(program: WideProgram, model: Any) -> str:
+    """Why the towers' own order matters: what one writes, another may see."""
+    inputs = written_placeholders(program.captured.graph) & set(program.captured.inputs)
+    if inputs:
+        return "its forward writes into its input, which the next one would see"
+    for path in program.graph.writes:
+        places = [tensor.data_ptr() for tensor in model.by_path[path].tensors if tensor.numel()]
+        if len(set(places)) < len(places):
+            return f"{path} is one buffer for several of them and each writes it, in turn"
+    if any(call.path for call in program.captured.calls):
+        return "a part of it can only run as Python, which its own forward does best"
+    return ""
+
+
+def some_lanes(program: WideProgram, lanes: tuple[int, ...], n: int) -> WideProgram:
+    """The same program for some of its lanes: numbers that differ by lane are those of these lanes."""
+    captured, graph = program.captured, program.graph
+    per_lane = graph.lane_data or any(isinstance(leaf, LaneValues) for leaf in captured.out_statics)
+    if lanes == tuple(range(n)) or not per_lane:
+        return program
+    scalars = {name: tuple(v[i] for i in lanes) for name, v in captured.scalars.items()}
+    constants = {name: tensor[list(lanes)] for name, tensor in captured.lane_constants.items()}
+    data = {
+        key: v[list(lanes)] if isinstance(v, Tensor) else LaneValues(v[i] for i in lanes)
+        for key, v in graph.lane_data.items()
+    }
+    statics = [
+        LaneValues(leaf[i] for i in lanes) if isinstance(leaf, LaneValues) else leaf
+        for leaf in captured.out_statics
+    ]
+    captured = replace(captured, scalars=scalars, lane_constants=constants, out_statics=statics)
+    return WideProgram(captured, replace(graph, lane_data=data))

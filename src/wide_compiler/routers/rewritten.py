@@ -1,0 +1,117 @@
+"""A model's graph with its branches joined: what `CompileRouter` runs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from .. import _tree
+from ..capture import OPAQUE, OUTPUT_TENSOR, Captured
+from ..capture.aliases import written_roots
+from ..capture.cleanup import enter_autocast
+from ..config import WideConfig
+from ..widen.classify import draws
+from ..widen.helpers import autocast_restored
+from .branches import Branch, Branches
+from .group_call import GroupCall, as_function
+from .traced import walk
+from .verdict import Verdict
+
+
+class Rewritten:
+    """Runs a captured model on its own living tensors, groups of branches as one call each."""
+
+    def __init__(self, captured: Captured, model: nn.Module, config: WideConfig):
+        self.captured = captured
+        branches = Branches(captured, model)
+        self.plan = branches.planned()
+        self.calls: list[GroupCall] = []
+        self.feeds: list[tuple[str, Any, Any]] = []
+        self.module = fx.GraphModule(dict(captured.constants), self._joined(branches, model, config))
+        self.draws = any(draws(node) for node in captured.graph.nodes)
+        self.verdicts: dict[bool, Verdict] = {}  # by whether gradients are recorded
+        self.enters_autocast = any(n.target is enter_autocast for n in captured.graph.nodes)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """May it stand in for the model? None while nobody has found out."""
+        found = self.verdicts.get(torch.is_grad_enabled())
+        return found or next(iter(self.verdicts.values()), None)
+
+    def run(self, root: nn.Module, tensors: Sequence[Tensor]) -> Any:
+        """The model's output; `root` is the model, `tensors` those of its arguments."""
+        arguments: list[Any] = [root]
+        for kind, place, name in self.feeds:
+            arguments.append(tensors[place] if kind == "input" else getattr(walk(root, place), name))
+        if self.enters_autocast:
+            with autocast_restored():
+                return self._rebuild(self.module(*arguments))
+        return self._rebuild(self.module(*arguments))
+
+    def _rebuild(self, outputs: Sequence[Any]) -> Any:
+        if self.captured.gives_one_tensor:
+            return outputs[0]
+        given = iter(outputs)
+        leaves = [next(given) if leaf is OUTPUT_TENSOR else leaf for leaf in self.captured.out_statics]
+        return _tree.unflatten(leaves, self.captured.out_spec)
+
+    # The graph.
+
+    def _joined(self, branches: Branches, model: nn.Module, config: WideConfig) -> fx.Graph:
+        captured, written = self.captured, written_roots(self.captured.graph)
+        graph, env = fx.Graph(), {}
+        root = graph.placeholder("model_root")
+        for node in [n for n in captured.graph.nodes if n.op == "placeholder"]:
+            if node.name in captured.constants:
+                continue
+            env[node] = graph.node_copy(node)
+            if node.name in captured.states:
+                owner, _, name = captured.states[node.name].rpartition(".")
+                self.feeds.append(("state", tuple(owner.split(".")) if owner else (), name))
+            else:
+                self.feeds.append(("input", captured.inputs.index(node.name), None))
+        for name in captured.constants:
+            node = next(n for n in captured.graph.nodes if n.op == "placeholder" and n.name == name)
+            env[node] = graph.get_attr(name)
+        groups = [[branch] for branch in branches.loose] + branches.groups
+        number = {branch.node: i for i, group in enumerate(groups) for branch in group}
+        by_node = {branch.node: branch for branch in branches.all}
+        for unit in branches.dependencies.order(number):
+            if unit[0].op == "placeholder":
+                continue
+            if unit[0] in by_node:
+                group = [by_node[node] for node in unit]
+                self._join(graph, env, root, group, GroupCall.of(captured, group, model, config, written))
+            elif unit[0].target is OPAQUE:
+                call = captured.calls[unit[0].args[2]]  # type: ignore[index]
+                env[unit[0]] = graph.call_function(
+                    _function(call), tuple(fx.node.map_arg(unit[0].args[:2], lambda n: env[n]))
+                )
+            else:
+                env[unit[0]] = graph.node_copy(unit[0], lambda n: env[n])
+        output = next(node for node in captured.graph.nodes if node.op == "output")
+        graph.output(fx.node.map_arg(output.args[0], lambda n: env[n]))
+        graph.lint()
+        return graph
+
+    def _join(self, graph: fx.Graph, env: Any, root: fx.Node, group: list[Branch], call: GroupCall) -> None:
+        self.calls.append(call)
+        tensors = [[env[t] for t in branch.tensors] for branch in group]
+        sizes = fx.node.map_arg(group[0].node.args[1], lambda n: env[n])
+        joined = graph.call_function(as_function(call), (root, tensors, sizes))
+        for lane, branch in enumerate(group):
+            env[branch.node] = graph.call_function(_lane_of, (joined, lane))
+
+
+def _lane_of(outputs: Any, lane: int) -> Any:
+    return outputs[lane]
+
+
+def _function(call: Any) -> Any:
+    """An autograd function that was kept whole, called as it was."""
+
+    def run_function(tensors: list[Tensor], sizes: list[int]) -> list[Tensor]:
+        return call.run(call.function, tensors, sizes)
+
+    return run_function

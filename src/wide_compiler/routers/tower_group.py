@@ -1,0 +1,219 @@
+"""VMapTowerGroup: towers of one structure that run as lanes of one graph."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..capture import CaptureFailed
+from ..config import WideConfig
+from ..model.program import Call, WideProgram
+from ..model.routes import MAX_ROUTES
+from ..model.wide_model import autocast_state
+from ..tuning.when import plain_world
+from .calls import Calls, plain_look
+from .explain import GroupRow
+from .label import labels_told_apart, watch_labels
+from .living import LivingLanes
+from .memory import Memory
+from .programs import InSequence, LivingPrograms, some_lanes
+from .route import Fused
+from .verdict import Verdict, judge
+from .watch import Watch
+
+Lanes = tuple[int, ...]
+
+
+class VMapTowerGroup:
+    """Towers of one structure. Their parameters stay their own: they are read anew at every call.
+
+    A group is true for the towers as they are now; whoever holds it watches them (see `Watch`) and makes a
+    new one when train flags, attributes or kinds of tensors have changed.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        towers: Sequence[nn.Module],
+        config: WideConfig | None = None,
+        watch: Watch | None = None,
+        memory: Memory | None = None,
+    ):
+        self.names, self.towers = tuple(names), tuple(towers)
+        self.config = config or WideConfig()
+        self.watch, self.memory = watch, memory
+        self.programs = LivingPrograms(self.config, {})
+        self.routes: dict[Any, Route] = {}
+        # Smaller groups and their lanes here, where the towers' Python leads to different computations.
+        self.parts: list[tuple[VMapTowerGroup, Lanes]] = []
+        self.latest: Route | None = None
+        self._living: LivingLanes | None = None
+        self._told_apart = False  # do the towers' names count?
+
+    def __len__(self) -> int:
+        return len(self.towers)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """All towers on the same arguments; a list of their outputs."""
+        if self.watch is not None and not self.watch.same():
+            return [tower(*args, **kwargs) for tower in self.towers]  # no longer what the group was built for
+        return self.run(tuple(range(len(self))), args, kwargs)
+
+    @property
+    def living(self) -> LivingLanes:
+        if self._living is None:
+            self._living = LivingLanes(self.towers)
+        return self._living
+
+    def run(self, lanes: Lanes, args: tuple, kwargs: dict) -> list[Any]:
+        """Some towers on the same arguments."""
+        look = plain_look(args, kwargs)
+        route = None if look is None else self.routes.get((lanes, look))
+        if route is not None:
+            self.latest = route
+            return route((*args, *kwargs.values()), args, kwargs)
+        return self.run_calls(lanes, Calls.shared(args, kwargs), None if look is None else (lanes, look))
+
+    def run_calls(self, lanes: Lanes, calls: Calls, key: Any = None) -> list[Any]:
+        """Some towers, each on its own arguments."""
+        if not plain_world():
+            return [
+                self.towers[lane](*a, **k) for i, lane in enumerate(lanes) for a, k in [calls.for_lane(i)]
+            ]
+        key = key or (lanes, *self._key(calls.call))
+        route = self.routes.get(key)
+        if route is None:
+            route = self._route(lanes, calls)
+            if len(self.routes) >= MAX_ROUTES:
+                self.routes.clear()
+            self.routes[key] = route
+        self.latest = route
+        if route.fused is not None:
+            return route.fused(calls.call.tensors)
+        return route.in_sequence(calls)
+
+    # Building.
+
+    def _key(self, call: Call) -> tuple[Any, ...]:
+        return (self._mode(call), tuple(call.member_shapes), call.wide, torch.is_grad_enabled())
+
+    def _mode(self, call: Call) -> tuple[Any, ...]:
+        """What a capture bakes in besides shapes. Train flags are not among them: see the class."""
+        tensors = tuple((t.dtype, t.device, t.requires_grad) for t in call.tensors)
+        return (call.signature, tensors, autocast_state(), self.programs.grad_mode())
+
+    def program(self, call: Call) -> Any:
+        key = (self._mode(call), tuple(call.member_shapes), call.wide)
+        found: Any = self.programs.find(key)
+        return found or self.build(key, call)
+
+    @torch.inference_mode(False)
+    def build(self, key: Any, call: Call) -> Any:
+        program: Any
+        try:
+            living = self.living
+        except CaptureFailed as failure:
+            program = self.programs.by_key[key] = InSequence(str(failure))  # type: ignore[assignment]
+            return program
+        with watch_labels() as reads:
+            program = self.programs.build(key, call, living)
+        if reads and not self._told_apart:
+            # A forward reads its tower's name: towers of other names may compute something else.
+            self._told_apart = True
+            with labels_told_apart():
+                self._living = LivingLanes(self.towers)
+            self.programs.clear()
+            self.routes.clear()
+            program = self.programs.build(key, call, self.living)
+        if isinstance(program, InSequence) and program.by_variant and not self.parts:
+            self._part()
+        return program
+
+    def _part(self) -> None:
+        variants = self.living.skeletons.variant_of_lane
+        for variant in sorted(set(variants)):
+            members = tuple(i for i, v in enumerate(variants) if v == variant)
+            if 1 < len(members) < len(self):
+                names, towers = [self.names[i] for i in members], [self.towers[i] for i in members]
+                self.parts.append(
+                    (VMapTowerGroup(names, towers, self.config, self.watch, self.memory), members)
+                )
+
+    def _route(self, lanes: Lanes, calls: Calls) -> "Route":
+        route = Route(self, lanes)
+        program = self.program(calls.call)
+        if isinstance(program, WideProgram):
+            fused = Fused(some_lanes(program, lanes, len(self)), self.living, lanes, self.watch, self.memory)
+            route.program = program
+            each = [(tower, *calls.for_lane(i)) for i, tower in enumerate(route.towers)]
+            sequence = lambda: [tower(*args, **kwargs) for tower, args, kwargs in each]  # noqa: E731
+            route.verdict = judge(fused, sequence, calls, self.config)
+            route.fused = fused if route.verdict.together else None
+        else:
+            route.verdict = Verdict(False, program.why)
+        return route
+
+    def note(self, lanes: Lanes, program: WideProgram | None, why: str) -> None:
+        """These lanes run by this program, or in sequence, and somebody else runs them."""
+        route = self.latest = Route(self, lanes)
+        route.verdict = Verdict(program is not None, why)
+        if program is not None:
+            route.fused = Fused(program, self.living, lanes)
+
+    def explain(self) -> list[GroupRow]:
+        """How its towers ran last."""
+        if self.latest is None:
+            return [GroupRow(self.names, "not run", "")]
+        return self.latest.explain()
+
+
+class Route:
+    """How some lanes of a group run a call of one look."""
+
+    def __init__(self, group: VMapTowerGroup, lanes: Lanes):
+        self.group, self.lanes = group, lanes
+        self.towers = [group.towers[lane] for lane in lanes]
+        self.fused: Fused | None = None
+        self.verdict = Verdict(False, "")
+        self.program: WideProgram | None = None
+
+    def __call__(self, tensors: Sequence[Tensor], args: tuple, kwargs: dict) -> list[Any]:
+        if self.fused is not None:
+            return self.fused(tensors)
+        if self.group.parts:
+            return self.in_sequence(Calls.shared(args, kwargs))
+        return [tower(*args, **kwargs) for tower in self.towers]
+
+    def in_sequence(self, calls: Calls) -> list[Any]:
+        outputs: dict[int, Any] = {}  # by position among the lanes that run
+        for part, inner, positions in self._parts():
+            results = part.run_calls(inner, calls.some(positions))
+            outputs |= dict(zip(positions, results, strict=True))
+        for position, tower in enumerate(self.towers):
+            if position not in outputs:
+                args, kwargs = calls.for_lane(position)
+                outputs[position] = tower(*args, **kwargs)
+        return [outputs[position] for position in range(len(self.lanes))]
+
+    def _parts(self) -> list[tuple[VMapTowerGroup, Lanes, list[int]]]:
+        """Smaller groups of which at least two towers run: their own lanes, and the positions here."""
+        found = []
+        for part, members in self.group.parts:
+            inner = tuple(i for i, lane in enumerate(members) if lane in self.lanes)
+            if len(inner) > 1:
+                found.append((part, inner, [self.lanes.index(members[i]) for i in inner]))
+        return found
+
+    def explain(self) -> list[GroupRow]:
+        names = tuple(self.group.names[lane] for lane in self.lanes)
+        verdict, program = self.verdict, self.program
+        if self.fused is not None:
+            return [
+                GroupRow(names, "together", verdict.why, verdict.ms, self.fused.rows, str(self.fused.plan))
+            ]
+        inner = [row for part, *_ in self._parts() for row in part.explain()]
+        gone = {name for row in inner for name in row.towers}
+        rest = tuple(name for name in names if name not in gone)
+        rows = list(program.rows) if program else []
+        return inner + ([GroupRow(rest, "in sequence", verdict.why, verdict.ms, rows)] if rest else [])

@@ -1,0 +1,141 @@
+"""TowerHolder: which of a router's components are towers, and which of these run."""
+
+import inspect
+from collections.abc import Iterator, Sequence
+
+from torch import nn
+
+from .base_router import BaseRouter, RouterError
+from .base_tower import BaseTower
+
+
+class TowerHolder(BaseRouter):
+    """A router that knows its towers by name, in the order of their registration."""
+
+    def __init__(self, name: str, auto_discover: bool = True):
+        super().__init__(name)
+        self.auto_discover = auto_discover
+        self._tower_names: list[str] = []
+
+    @property
+    def tower_names(self) -> list[str]:
+        """The registered towers, in the order of their registration."""
+        return list(self._towers())
+
+    @property
+    def towers(self) -> dict[str, nn.Module]:
+        """The registered towers by name."""
+        return self._towers()
+
+    def attach(self, name: str, module: nn.Module) -> "TowerHolder":
+        """Add a component; a tower is registered as well if `auto_discover`."""
+        super().attach(name, module)
+        self._changed()
+        if self.auto_discover and isinstance(module, BaseTower):
+            self._tower_names.append(name)
+        return self
+
+    def detach(self, name: str) -> nn.Module:
+        """Remove a component, and the towers in it from what runs."""
+        module = super().detach(name)
+        self._changed()
+        self._tower_names = [t for t in self._tower_names if t != name and not t.startswith(f"{name}.")]
+        return module
+
+    def replace(self, name: str, module: nn.Module) -> nn.Module:
+        """Put another component under a name; if a tower stood there, the new one takes its place."""
+        names = self._tower_names
+        old = super().replace(name, module)
+        kept = [t for t in names if t == name or _resolve(self, t) is not None]
+        self._tower_names = kept
+        return old
+
+    def register_tower(self, name: str) -> None:
+        """Run the component of this name (dotted, if it is in a container) as a tower."""
+        if name in self._tower_names:
+            raise RouterError(f"{name!r} is registered already; the towers are {self._listed()}")
+        if _resolve(self, name) is None:
+            attached = ", ".join(self._modules) or "none"
+            raise RouterError(f"there is no component {name!r} to register; attached are {attached}")
+        self._tower_names.append(name)
+        self._changed()
+
+    def unregister_tower(self, name: str) -> None:
+        """Keep the component, but do not run it as a tower."""
+        self._check_names([name])
+        self._tower_names.remove(name)
+        self._changed()
+
+    def discover_towers(self) -> list[str]:
+        """Register every `BaseTower`, those in containers under dotted names; gives all towers' names.
+
+        Towers inside towers belong to these and are not registered.
+        """
+        for name in _towers_in(self):
+            if name not in self._tower_names:
+                self.register_tower(name)
+        return self.tower_names
+
+    def _towers(self) -> dict[str, nn.Module]:
+        own = self._modules
+        found = {name: own[name] if name in own else _resolve(self, name) for name in self._tower_names}
+        if None in found.values():
+            return {name: tower for name, tower in found.items() if tower is not None}
+        return found  # type: ignore[return-value]
+
+    def _changed(self) -> None:
+        """Told whenever the towers are no longer those they were."""
+
+    def _selected(self, towers: dict[str, nn.Module], tower_names: Sequence[str] | None) -> tuple[str, ...]:
+        if tower_names is None:
+            if not towers:
+                raise RouterError(
+                    f"{self._label.text!r} has no towers; attach some and call discover_towers() "
+                    f"or register_tower(name)"
+                )
+            return tuple(towers)
+        if isinstance(tower_names, str):
+            raise RouterError(f"tower_names is a list of names, got the string {tower_names!r}")
+        self._check_names(tower_names)
+        wanted = set(tower_names)
+        return tuple([name for name in towers if name in wanted])
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        unknown = [name for name in names if name not in self._tower_names]
+        if unknown:
+            missing = ", ".join(map(repr, unknown))
+            raise RouterError(f"no tower is called {missing}; the towers are {self._listed()}")
+
+    def _listed(self) -> str:
+        return ", ".join(self._tower_names) or "none"
+
+
+def _resolve(root: nn.Module, name: str) -> nn.Module | None:
+    if "." not in name:
+        return root._modules.get(name)
+    module: nn.Module | None = root
+    for part in name.split("."):
+        module = module._modules.get(part) if module is not None else None
+    return module
+
+
+def _towers_in(module: nn.Module, prefix: str = "") -> Iterator[str]:
+    for name, child in module.named_children():
+        if isinstance(child, BaseTower):
+            yield f"{prefix}{name}"
+        elif not isinstance(child, BaseRouter):  # another router's towers are its own
+            yield from _towers_in(child, f"{prefix}{name}.")
+
+
+def check_takes_mask(towers: list[tuple[str, nn.Module]]) -> None:
+    for name, tower in towers:
+        if not _takes_mask(tower):
+            raise RouterError(
+                f"a mask was given, but {name!r} ({type(tower).__name__}) takes none; add mask=None to its "
+                f"forward, or leave it out with tower_names="
+            )
+
+
+def _takes_mask(tower: nn.Module) -> bool:
+    parameters = inspect.signature(tower.forward).parameters
+    return "mask" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())

@@ -1,0 +1,189 @@
+"""Towers while torch.compile is tracing: the lane graph is laid into the trace, weights come in as they are.
+
+The tracer follows all that is not marked as constant. So the code reads, tower by tower, whatever the choice
+of a lane graph rests on: the tracer puts a guard on each, and a change is seen by the next call.
+"""
+
+import math
+import operator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import _tree
+from ..lanes import unstack
+from ..model.program import Call, WideProgram
+from .label import Label
+from .programs import some_lanes, unfusable
+from .tower_group import VMapTowerGroup
+from .watch import is_atomic, readable
+
+Parts = tuple[str, ...]
+
+
+@dataclass
+class Recipe:
+    """What a lane graph for one tower depends on: by module, the attributes to read."""
+
+    modules: list[tuple[Parts, tuple[str, ...]]] = field(default_factory=list)
+    watchable: bool = True  # False if an attribute is of a kind on which the tracer puts no guard
+
+    @classmethod
+    def of(cls, tower: nn.Module) -> "Recipe":
+        recipe = cls()
+        for path, module in tower.named_modules(remove_duplicate=False):
+            values = {name: vars(module)[name] for name in readable(vars(module))}
+            recipe.modules.append((_parts(path), tuple(n for n, v in values.items() if _guarded(v))))
+            recipe.watchable &= all(_guarded(v) or _constant_by_nature(v) for v in values.values())
+        return recipe
+
+    def read(self, tower: nn.Module) -> tuple[Any, ...]:
+        values: list[Any] = []
+        for parts, names in self.modules:
+            module = walk(tower, parts)
+            if module is None:
+                return ()
+            values.append(len(module._modules) + 1000 * len(module._parameters))
+            values.append(len(module._buffers))
+            values.append(len(module._forward_hooks) + len(module._forward_pre_hooks))
+            values.append(len(module._backward_hooks) + len(module._backward_pre_hooks))
+            for name in names:
+                value = getattr(module, name, None)
+                if isinstance(value, dict):
+                    value = tuple([(key, item) for key, item in value.items()])
+                values.append(tuple(value) if isinstance(value, list) else value)
+        return tuple(values)
+
+
+def walk(tower: nn.Module, parts: Parts) -> Any:
+    module: Any = tower
+    for part in parts:
+        module = getattr(module, part, None)
+    return module
+
+
+def _parts(path: str) -> Parts:
+    return tuple(path.split(".")) if path else ()
+
+
+def _guarded(value: Any) -> bool:
+    """Can the tracer guard its worth?"""
+    if type(value) is list:
+        return all(map(is_atomic, value))
+    if isinstance(value, dict):
+        return all(map(is_atomic, value.values()))
+    return is_atomic(value)
+
+
+def _constant_by_nature(value: Any) -> bool:
+    """Labels, functions, tensors (which come in as they are): not what somebody turns a knob on."""
+    return callable(value) or isinstance(value, (Label, Tensor))
+
+
+class Plans:
+    """Plans by number, each an attribute of its own: a guard on one is no guard on how many there are."""
+
+    def keep(self, plan: list[Any]) -> int:
+        number = len(vars(self))
+        setattr(self, f"plan_{number}", plan)
+        return number
+
+    def get(self, number: int) -> list[Any]:
+        return getattr(self, f"plan_{number}")
+
+
+@dataclass
+class Step:
+    """Some towers in one trace: through a lane graph, or (without one) by themselves."""
+
+    names: list[str]  # of the towers
+    program: WideProgram | None = None
+    feeds: list[tuple[str, Any, Any]] = field(default_factory=list)
+
+    @classmethod
+    def together(cls, group: VMapTowerGroup, lanes: tuple[int, ...], program: WideProgram) -> "Step":
+        program = some_lanes(program, lanes, len(group))
+        feeds: list[tuple[str, Any, Any]] = []
+        for kind, key in program.graph.feeds:
+            if kind == "state":
+                owner, _, name = key.rpartition(".")
+                how = "stack" if key in program.graph.wide_states else "one"
+                feeds.append((f"{how} written" if key in program.graph.writes else how, _parts(owner), name))
+            elif kind in ("input", "n", "rng"):
+                feeds.append((kind, int(key) if kind == "input" else len(lanes), None))
+            else:
+                feeds.append(("data", program.graph.lane_data[f"{kind}:{key}"], None))
+        return cls([group.names[lane] for lane in lanes], program, feeds)
+
+    def run(self, own: list[nn.Module], tensors: list[Tensor]) -> list[Any]:
+        """The towers' outputs; `tensors` as the lane graph takes them."""
+        arguments: list[Any] = []
+        written: list[tuple[Tensor, list[Tensor]]] = []
+        for how, place, name in self.feeds:
+            if how == "input":
+                arguments.append(tensors[place])
+            elif how == "one":
+                arguments.append(getattr(walk(own[0], place), name))
+            elif how.startswith("stack"):
+                each = [getattr(walk(tower, place), name) for tower in own]
+                arguments.append(torch.stack(each))
+                if how == "stack written":
+                    written.append((arguments[-1], each))
+            elif how == "rng":
+                arguments.append(None)
+            else:
+                arguments.append(place)
+        assert self.program is not None
+        result = self.program.rebuild(self.program.graph.module(*arguments))
+        with torch.no_grad():
+            for stacked, each in written:
+                for lane, buffer in enumerate(each):
+                    buffer.copy_(stacked[lane])
+        if isinstance(result, Tensor):
+            return list(result.unbind(0))
+        return unstack(result, len(own))
+
+
+def programs_for(group: VMapTowerGroup, mode: Any, shapes: Any, wide: Any, any_batch: bool) -> Any:
+    """The program for a call of which only the look is known: found, or built on numbers made up for it."""
+    found = group.programs.find_traced(mode, shapes, wide, any_batch)
+    if found is not None or unfusable(list(group.towers)):
+        return found
+    call = made_up_call(mode, shapes, wide, any_batch, len(group))
+    group.build((mode, tuple(call.member_shapes), wide), call)
+    return group.programs.find_traced(mode, shapes, wide, any_batch)
+
+
+def made_up_call(mode: Any, shapes: Any, wide: tuple[bool, ...], any_batch: bool, lanes: int = 1) -> Call:
+    """A call that looks like the one being traced; `shapes` are without the batch if that may be any."""
+    full = [(2, *shape) if any_batch else tuple(shape) for shape in shapes]
+    full = [(lanes, *shape) if w else shape for shape, w in zip(full, wide, strict=True)]
+    tensors = iter([_made_up(shape, *kind) for shape, kind in zip(full, mode[1], strict=True)])
+    leaves, spec = _tree.flatten(_tree.rebuild(mode[0], tensors))
+    return Call(leaves, spec, wide, mode[0])
+
+
+def _made_up(shape: Any, dtype: torch.dtype, device: torch.device, learns: bool) -> Tensor:
+    """Numbers that any forward takes: no two alike, or zeros where they may be places in a table."""
+    count = math.prod(shape)
+    if dtype == torch.bool:  # every other one: whatever True means, something is left
+        return (torch.arange(count, device=device) % 2 == 0).view(shape)
+    if not dtype.is_floating_point:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return (
+        torch.linspace(-1, 1, max(count, 1))
+        .sin()[:count]
+        .view(shape)
+        .to(device, dtype)
+        .requires_grad_(learns)
+    )
+
+
+def look_of(tensors: list[Tensor]) -> tuple[Any, Any, bool]:
+    """Kinds, and shapes as numbers: without the batch if there is one that may be of any size."""
+    kinds = tuple([(t.dtype, t.device, t.requires_grad) for t in tensors])
+    if all(t.dim() > 0 and t.shape[0] >= 2 for t in tensors):
+        return kinds, tuple([tuple(map(operator.index, t.shape[1:])) for t in tensors]), True
+    return kinds, tuple([tuple(map(operator.index, t.shape)) for t in tensors]), False

@@ -1,0 +1,266 @@
+"""CompileRouter on models it has never seen: what it gives is what the model gives, by the plan it shows."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from routers.models import (
+    Branched,
+    Chain,
+    Crossed,
+    Features,
+    Inception,
+    Mixture,
+    NestedRouters,
+    OnValues,
+    Siamese,
+    Transformer,
+    Unwritten,
+)
+from routers.towers import AT_ONCE
+from wide_compiler import WideConfig, _tree
+from wide_compiler.routers import CompileRouter, RouterError
+
+
+def double(*shape):
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def tokens():
+    return torch.randint(0, 11, (3, 5))
+
+
+# The model, its arguments, and the groups to be found.
+EXPERTS = tuple(f"experts.{i}" for i in range(4))
+QKV = [tuple(f"blocks.{i}.attention.{p}" for p in "kqv") for i in range(2)]
+TOWERS = tuple(f"{r}.tower_{i}" for r in ("first", "second") for i in range(3))
+MODELS = {
+    "mixture": (Mixture, lambda: (double(5, 6),), [EXPERTS]),
+    "branched": (Branched, lambda: (double(4, 3, 5, 5),), [("left", "middle", "right")]),
+    "features": (Features, lambda: (double(4, 5),), [tuple(f"encoders.f{i}" for i in range(5))]),
+    "inception": (
+        Inception,
+        lambda: (double(2, 6, 5, 5),),
+        [("branch1x1", "branch3x3_1", "branch5x5_1", "branch_pool")],
+    ),
+    "transformer": (Transformer, lambda: (tokens(),), QKV),
+    "nested routers": (NestedRouters, lambda: (double(4, 6),), [TOWERS]),
+    "siamese": (Siamese, lambda: (double(4, 6), double(4, 6)), [("encoder", "encoder")]),
+    "crossed": (Crossed, lambda: (double(4, 6),), [("a1", "b1"), ("a2", "b2")]),
+}
+
+
+def assert_same(model, planned, arguments, gradients=True):
+    """Outputs, gradients and buffers of `planned` (made of `model`) equal those of a copy of the model."""
+    alone = copy.deepcopy(model)
+    expected = _tree.flatten(alone(*arguments))[0]
+    got = _tree.flatten(planned(*arguments))[0]
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
+    if gradients:
+        for outputs in (got, expected):
+            sum((o * torch.linspace(1, 2, o.numel()).to(o).view_as(o)).sum() for o in outputs).backward()
+        for (path, mine), theirs in zip(model.named_parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-8, atol=1e-9, msg=path)
+    for mine, theirs in zip(model.buffers(), alone.buffers(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+    model.zero_grad()
+
+
+@pytest.mark.parametrize(("name", "training"), [*((name, True) for name in MODELS), ("inception", False)])
+def test_original_and_compiled_are_equal_and_the_groups_run_together(name, training):
+    make, arguments, groups = MODELS[name]
+    model = make().double().train(training)
+    compiler = CompileRouter.from_module(model, config=AT_ONCE)
+    planned = compiler.compile()
+    for _ in range(2):
+        assert_same(model, planned, arguments())
+    plan = compiler.explain()
+    assert not plan.why and plan.settled
+    assert sorted(tuple(sorted(group.paths)) for group in plan.groups) == sorted(groups)
+    assert all(group.how == "together" for group in plan.groups), plan
+    assert plan.together == sum(map(len, groups))
+    with torch.no_grad():
+        assert_same(model, planned, arguments(), gradients=False)
+
+
+@pytest.mark.parametrize("name", ["branched", "siamese"])
+def test_through_torch_compile_it_is_one_graph(name):
+    torch._dynamo.reset()
+    make, arguments, groups = MODELS[name]
+    model = make().double()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiler = CompileRouter.from_module(model, config=AT_ONCE)
+    compiled = compiler.compile(backend=counter, fullgraph=True)
+    for _ in range(5):
+        assert_same(model, compiled, arguments())
+    assert counter.frame_count == 1
+    assert compiler.plan.together == sum(map(len, groups))
+
+
+@pytest.mark.parametrize("make", [Chain, Unwritten], ids=["chain", "written in between"])
+def test_branches_that_depend_on_each_other_are_not_grouped(make):
+    model, x = make().double(), double(4, 6)
+    compiler = CompileRouter.from_module(model, x, config=AT_ONCE)
+    assert not compiler.plan.groups
+    assert compiler.compile() is model
+    assert any("wait" in declined.why for declined in compiler.plan.declined)
+
+
+def test_a_model_that_cannot_be_captured_comes_back_as_it_is():
+    model = OnValues().double()
+    compiler = CompileRouter.from_module(model, double(4, 6))
+    assert compiler.compile() is model and "data-dependent" in compiler.plan.why
+    lazy = CompileRouter.from_module(model).compile()
+    for x in (double(4, 6).abs(), -double(4, 6).abs()):
+        torch.testing.assert_close(lazy(x), model(x))
+
+
+def test_without_a_sample_the_plan_is_a_guess_until_the_first_call():
+    model = Mixture().double()
+    compiler = CompileRouter.from_module(model, config=AT_ONCE)
+    plan = compiler.compile_towers()
+    assert not plan.settled and [group.paths for group in plan.groups] == [EXPERTS]
+    compiler.compile()(double(4, 6))
+    assert compiler.plan.settled and compiler.plan.groups[0].how == "together"
+    assert compiler.plan.parameters == sum(p.numel() for p in model.experts.parameters())
+
+
+def test_what_is_printed(capsys):
+    compiler = CompileRouter.from_module(Transformer().double(), tokens(), config=AT_ONCE)
+    compiler.print_tree()
+    tree = capsys.readouterr().out
+    assert "q: Linear  [group 1]" in tree and "mlp: Sequential\n" in tree
+    compiler.print_stages()
+    stages = capsys.readouterr().out
+    assert "3 x Linear: blocks.0.attention.q" in stages and "apart: blocks.0, blocks.1: each waits" in stages
+    assert "blocks.0.attention.q" in str(compiler.plan)
+
+
+def test_the_planned_model_is_the_model_to_whoever_holds_it():
+    model = Branched().double()
+    planned = CompileRouter.from_module(model, config=AT_ONCE).compile()
+    x = double(4, 3, 5, 5)
+    planned(x)
+    assert list(planned.state_dict()) == list(model.state_dict())
+    assert [id(p) for p in planned.parameters()] == [id(p) for p in model.parameters()]
+    planned.eval()
+    assert not model.training and not model.left.training
+    assert_same(model, planned, (x,))
+    planned.train()
+    torch.optim.SGD(planned.parameters(), lr=0.1)
+    planned.float()
+    assert model.left[0].weight.dtype == torch.float32
+    torch.testing.assert_close(planned.eval()(x.float()), model(x.float()))
+    planned.load_state_dict({k: v + 1 for k, v in model.state_dict().items()})
+    torch.testing.assert_close(planned(x.float()), model(x.float()))
+
+
+def replaced(model):
+    model.experts[1] = nn.Sequential(nn.Linear(6, 12), nn.GELU(), nn.Linear(12, 6)).double()
+
+
+def another_kind(model):
+    model.experts[1] = nn.Sequential(nn.Linear(6, 3), nn.GELU(), nn.Linear(3, 6)).double()
+
+
+def one_less(model):
+    del model.experts[3]
+
+
+def frozen(model):
+    model.experts[2].requires_grad_(False)
+
+
+def another_gelu(model):
+    model.experts[2][1].approximate = "tanh"
+
+
+@pytest.mark.parametrize(
+    ("change", "eager"),
+    [
+        *((change, True) for change in (replaced, another_kind, one_less, frozen, another_gelu)),
+        *((change, False) for change in (another_kind, one_less)),
+    ],
+)
+def test_changes_are_seen_by_the_next_call(change, eager):
+    torch._dynamo.reset()
+    model, x = Mixture().double(), double(4, 6)
+    compiler = CompileRouter.from_module(model, config=AT_ONCE)
+    planned = compiler.compile() if eager else compiler.compile(backend="aot_eager")
+    torch.testing.assert_close(planned(x), model(x))
+    change(model)
+    torch.testing.assert_close(planned(x), model(x))
+
+
+def test_measured_it_is_no_slower_than_the_model():
+    model = Mixture(8).double()
+    compiler = CompileRouter.from_module(model, double(4, 6), config=WideConfig(tune_seconds=0.2))
+    assert set(compiler.plan.ms) == {"together", "sequence"}
+    assert bool(compiler.plan.why) == (compiler.plan.ms["together"] >= 0.95 * compiler.plan.ms["sequence"])
+
+
+def test_batch_sizes_and_keywords():
+    class Model(Mixture):
+        def forward(self, x, scale=1.0, extra=None):
+            return super().forward(x) * scale + (0 if extra is None else extra)
+
+    model = Model().double()
+    planned = CompileRouter.from_module(model, config=AT_ONCE).compile()
+    for batch in (2, 3, 7):
+        x = double(batch, 6)
+        torch.testing.assert_close(planned(x, scale=0.5), model(x, scale=0.5))
+        torch.testing.assert_close(planned(x, extra=x), model(x, extra=x))
+
+
+def test_no_module():
+    with pytest.raises(RouterError, match=r"takes a torch.nn.Module, got int"):
+        CompileRouter.from_module(3)
+
+
+class Teacher(nn.Module):
+    """Two alike branches, one of them without gradients; dropout, so that numbers cannot be compared."""
+
+    def __init__(self, rate):
+        super().__init__()
+        self.drop = nn.Dropout(rate)
+        self.teacher, self.student = (nn.Sequential(nn.Linear(6, 8), nn.Tanh()) for _ in range(2))
+        self.heads = nn.ModuleList(nn.Linear(8, 3) for _ in range(3))
+
+    def forward(self, x):
+        with torch.no_grad():
+            target = self.teacher(x)
+        h = self.drop(self.student(x)) - target
+        return sum(head(h) for head in self.heads)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_a_branch_without_gradients_stays_apart(rate):
+    model = Teacher(rate).double()
+    compiler = CompileRouter.from_module(model, config=AT_ONCE)
+    planned = compiler.compile()
+    planned(double(4, 6)).square().sum().backward()
+    assert [group.paths for group in compiler.plan.groups] == [("heads.0", "heads.1", "heads.2")]
+    assert compiler.plan.together == 3
+    assert model.teacher[0].weight.grad is None and model.student[0].weight.grad is not None
+    assert any("no gradients are recorded" in declined.why for declined in compiler.plan.declined)
+    model.zero_grad()
+    if not rate:
+        assert_same(model, planned, (double(4, 6),))
+
+
+def test_a_copy_runs_its_own_model():
+    model = Mixture().double()
+    planned = CompileRouter.from_module(model, config=AT_ONCE).compile()
+    x = double(4, 6)
+    planned(x)
+    clone = copy.deepcopy(planned)
+    with torch.no_grad():
+        for p in clone.parameters():
+            p.add_(1)
+    torch.testing.assert_close(clone(x), clone.original(x))
+    torch.testing.assert_close(planned(x), model(x))
+    assert not torch.allclose(clone(x), planned(x))
