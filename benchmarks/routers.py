@@ -177,6 +177,9 @@ def main():
     parser.add_argument("--out", default="", help="where to write; nowhere if only some cases run")
     options = parser.parse_args()
     print("case               towers   router ms    against sequence, that compiled, router compiled, vmap")
+    path = options.out or (
+        "" if options.only else f"{Path(__file__).parent}/results/routers_{options.device}.json"
+    )
     rows = []
     for name in [case for case in CASES if case.startswith(options.only)]:
         for n in map(int, options.towers.split(",")):
@@ -184,15 +187,11 @@ def main():
                 arguments = (options.device, options.seconds, not options.no_compile)
                 rows.append(measure(name, n, train, *arguments))
                 show(rows[-1])
+                if path:  # after every row: what was measured stays if a later one fails
+                    Path(path).write_text(json.dumps(document(options.device, rows), indent=1) + "\n")
     slower = [row for row in rows if not row["ok"]]
     together = sum(row["how"] == "together" for row in rows)
     print(f"{len(rows)} rows, {together} together, {len(slower)} behind the towers in sequence")
-    path = options.out or (
-        "" if options.only else f"{Path(__file__).parent}/results/routers_{options.device}.json"
-    )
-    if path:
-        Path(path).write_text(json.dumps(document(options.device, rows), indent=1) + "\n")
-        print(f"written to {path}")
 
 
 def document(device, rows):

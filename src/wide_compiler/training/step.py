@@ -74,6 +74,7 @@ class TrainStep:
         self.recordings: list[StepRecording] = []  # the latest first
         self.warm: Watch | None = None  # how things were after the last plain step
         self.given: tuple = ()  # the arguments of that step
+        self.ones: Tensor | None = None
         self.plain_steps = 0  # in a row, with things as they are in `warm`
         self.stream: torch.cuda.Stream | None = None  # where steps warm up and are recorded
         self.why = "" if fast else "the configuration does not compile"
@@ -134,9 +135,16 @@ class TrainStep:
                     f"the loss must give one number per lane [{self.wide.n}] or their sum, got {got}; "
                     f"reduce over all dimensions but the first"
                 )
-            losses.sum().backward()
+            losses.backward(self._ones(losses))
         self.clip_gradients()
         return losses.detach()
+
+    def _ones(self, losses: Tensor) -> Tensor:
+        """What the backward pass begins with: the gradient of the losses' sum, without computing that."""
+        kind = (losses.shape, losses.dtype, losses.device)
+        if self.ones is None or (self.ones.shape, self.ones.dtype, self.ones.device) != kind:
+            self.ones = torch.ones_like(losses)
+        return self.ones
 
     def clip_gradients(self) -> None:
         if self.clip is not None:
