@@ -66,7 +66,7 @@ def loss_of(outputs):
     """A sum in which no element weighs like another, so that mixed-up gradients show."""
     total = 0
     for i, out in enumerate(outputs.values()):
-        weights = torch.linspace(0.5, 1.5 + i, out.numel(), dtype=out.dtype).view_as(out)
+        weights = torch.linspace(0.5, 1.5 + i, out.numel(), dtype=out.dtype, device=out.device).view_as(out)
         total = total + (out * weights).sum()
     return total
 
