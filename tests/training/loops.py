@@ -50,14 +50,27 @@ def of_lane(value, lane):
     return value[lane] if isinstance(value, list) else value
 
 
+_KNOWN = {}
+
+
+def models_and_wide(make, n, features, config, device="cpu"):
+    """The same `n` models every time, alone and wide; compiled once, since all tests want the same."""
+    key = (make, n, features, id(config), device)
+    if key not in _KNOWN:
+        torch.manual_seed(5)
+        models = [make().double().to(device) for _ in range(n)]
+        sample = torch.randn(2, features, dtype=torch.float64, device=device)
+        _KNOWN[key] = models, wide_compiler.compile(copy.deepcopy(models), sample, config=config)
+    return copy.deepcopy(_KNOWN[key])
+
+
 class Both:
     """Wide and alone, from the same weights on the same batches."""
 
     def __init__(self, ours, stock, options, n=N, make=Net, config=PLAIN, device="cpu", features=(5, 3)):
-        torch.manual_seed(3)
         self.n, self.features, self.device = n, features, device
-        self.models = [make().double().to(device) for _ in range(n)]
-        self.wide = wide_compiler.compile(copy.deepcopy(self.models), self.batch()[0][0], config=config)
+        self.models, self.wide = models_and_wide(make, n, features[0], config, device)
+        torch.manual_seed(3)
         self.optimizer = ours(self.wide.parameters(), **options)
         self.own = [
             stock(m.parameters(), **{k: of_lane(v, lane) for k, v in options.items()})
@@ -84,14 +97,17 @@ class Both:
         for optimizer in (self.optimizer, *self.own):
             optimizer.step()
 
-    def run(self, steps, after=None, accumulate=1):
+    def run(self, steps, after=None, accumulate=1, before=None):
+        """`before` is called between backward and step, `after` after each step."""
         for _ in range(steps):
             self.zero_grad()
             for _ in range(accumulate):
                 self.backward()
+            if before is not None:
+                before()
+            self.step()
             if after is not None:
                 after()
-            self.step()
 
     def check(self, lanes=None, tolerance=1e-6):
         for lane in range(self.n) if lanes is None else lanes:

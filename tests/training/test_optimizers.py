@@ -98,13 +98,7 @@ def test_scheduled_clipped_and_accumulated(case):
     both = Both(*CASES[case])
     schedulers = [lr_scheduler.CosineAnnealingLR(o, 60) for o in (both.optimizer, *both.own)]
     clip = clipped(both, [0.05 * (lane + 1) for lane in range(N)])
-
-    def after():
-        clip()
-        for scheduler in schedulers:
-            scheduler.step()
-
-    both.run(50, after, accumulate=2)
+    both.run(50, lambda: [scheduler.step() for scheduler in schedulers], accumulate=2, before=clip)
     both.check()
 
 
@@ -131,12 +125,12 @@ def test_stock_schedulers(name):
     schedulers = [SCHEDULERS[name](o) for o in (both.optimizer, *both.own)]
     assert isinstance(both.optimizer.param_groups[0]["lr"], float)
 
-    def after():
+    def check_rates():
         expected = [o.param_groups[0]["lr"] for o in both.own]
         torch.testing.assert_close(both.optimizer.lane_values("lr"), torch.tensor(expected).double())
 
     for _ in range(10):
-        both.run(1, after)
+        both.run(1, before=check_rates)
         for scheduler in schedulers:
             scheduler.step()
     both.check()
@@ -300,6 +294,30 @@ def test_numbers_run_as_one_fused_kernel(monkeypatch):
     assert len(calls) == 2
     for optimizer in (both.optimizer, *both.own):
         optimizer.zero_grad()
+
+
+def test_named_parameters_and_groups():
+    both = Both(*CASES["adamw"])
+    both.optimizer = AdamW(both.wide.named_parameters(), **CASES["adamw"][2])
+    assert both.optimizer.param_groups[0]["param_names"][0] == "scale"
+    both.run(2)
+    both.check()
+    weights = [p for name, p in both.wide.named_parameters() if name.endswith("weight")]
+    others = [p for name, p in both.wide.named_parameters() if not name.endswith("weight")]
+    both.optimizer = AdamW(
+        [{"params": weights}, {"params": others, "weight_decay": 0.0, "lr": torch.tensor(LRS) * 2}], lr=LRS
+    )
+    for lane, model in enumerate(both.models):
+        mine = [p for name, p in model.named_parameters() if name.endswith("weight")]
+        rest = [p for name, p in model.named_parameters() if not name.endswith("weight")]
+        both.own[lane] = torch.optim.AdamW(
+            [{"params": mine}, {"params": rest, "weight_decay": 0.0, "lr": LRS[lane] * 2}], lr=LRS[lane]
+        )
+    both.run(3)
+    both.check()
+    state = both.optimizer.lane_state(5)
+    assert [len(group["params"]) for group in state["param_groups"]] == [3, 4]
+    assert state["param_groups"][1]["lr"] == pytest.approx(2 * LRS[5])
 
 
 class Shared(torch.nn.Module):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import wide_compiler
-from training.loops import PLAIN, Both, N, Net
+from training.loops import PLAIN, Both, N, Net, models_and_wide
 from wide_compiler import oracle
 from wide_compiler.training import SGD, Adagrad, Adam, AdamW, Lion, Population, RMSprop, TrainStep
 
@@ -27,10 +27,7 @@ class Alone:
     """A wide model with its optimiser, its batches drawn from a seed."""
 
     def __init__(self, kind, n=N, make=Net, options=None):
-        torch.manual_seed(5)
-        self.wide = wide_compiler.compile(
-            [make().double() for _ in range(n)], torch.randn(2, 5).double(), config=PLAIN
-        )
+        _, self.wide = models_and_wide(make, n, 5, PLAIN)
         ours, given = OPTIMIZERS[kind]
         self.optimizer = ours(self.wide.parameters(), **(given if options is None else options))
         self.population = Population(self.wide, self.optimizer)
@@ -229,7 +226,7 @@ def test_perturbing():
     pack.population.perturb([1, 3], 0.1, generator=generator)
     moved = [not torch.equal(a, b) for a, b in zip(before, weight, strict=True)]
     assert moved == [lane in (1, 3) for lane in range(N)]
-    assert 0.05 < float((weight - before)[[1, 3]].std()) < 0.2
+    assert 0.05 < float((weight.detach() - before)[[1, 3]].std()) < 0.2
     pack.population.perturb([0], lambda rows: 2 * rows)
     torch.testing.assert_close(weight[0], 2 * before[0])
     pack.population.perturb(range(N), 2.0, "lr", generator=generator)
@@ -242,6 +239,20 @@ def test_perturbing():
     same = Alone("adam")
     same.population.perturb([1, 3], 0.1, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(same.wide.get_parameter("up.weight")[3], weight[3])
+
+
+def test_a_checkpoint_brings_masks_along():
+    first, second = Alone("adamw"), Alone("adamw")
+    first.population.mask([2, 3])
+    first.run(1)
+    second.optimizer.load_state_dict(first.optimizer.state_dict())
+    assert second.population.active.tolist() == first.population.active.tolist()
+    before = second.everything()
+    second.run(2)
+    now = second.everything()
+    assert all(torch.equal(before[name][[2, 3]], now[name][[2, 3]]) for name in before)
+    assert not torch.equal(before["norm.running_mean"][0], now["norm.running_mean"][0])
+    assert Population(second.wide, second.optimizer).active.tolist() == first.population.active.tolist()
 
 
 def test_a_population_in_a_train_step():

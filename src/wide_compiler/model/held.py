@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class HeldLanes:
@@ -27,12 +27,8 @@ class HeldLanes:
         """(buffer, held lanes, their rows now) of every buffer with lanes."""
         if self.lanes is None:
             return []
-        rows = []
-        for place in model.places:
-            if place.kind == "buffer" and place.path in model.wide_states:
-                lanes = self.lanes.to(place.tensor.device)
-                rows.append((place.tensor, lanes, place.tensor.detach().index_select(0, lanes)))
-        return rows
+        buffers = [t for t in model.stacked_tensors() if not isinstance(t, nn.Parameter)]
+        return [(buffer, self.lanes, buffer.detach().index_select(0, self.lanes)) for buffer in buffers]
 
     @staticmethod
     def put_back(rows: list[tuple[Tensor, Tensor, Tensor]]) -> None:

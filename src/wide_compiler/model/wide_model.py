@@ -253,9 +253,11 @@ class WideModel(LaneStore):
     def hold_lanes(self, lanes: Any) -> "WideModel":
         """From now on a forward in training mode leaves the buffers of these lanes as they are.
 
+        What members that run as Python keep in plain attributes moves all the same.
         `lanes`: whole numbers; replaces those held before, an empty list holds none.
         """
         self.held.set([self._lane_number(lane) for lane in lanes], self._device())
+        self.held.rows(self)  # a registered module that does not hold lanes says so now
         return self
 
     def select_lanes(self, indices: Sequence[int]) -> "WideModel":

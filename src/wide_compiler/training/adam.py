@@ -20,8 +20,9 @@ from .bucket import (
 from .lane_numbers import LaneNumber, Limits
 from .optimizer import FUSED_ON, LaneOptimizer, by_lane, single, used
 
-# Elements of a lane's tensor, on average, from which a kernel for it alone is worth its call.
-LARGE = 2000
+# Elements of a lane's tensor, on average, from which on a CPU a kernel for it alone is worth its call: beside
+# operations on all lanes, and beside the kernel for all lanes where only learning rates and decays differ.
+LARGE, LARGE_FOR_RATES = 2000, 6000
 
 
 class Adam(LaneOptimizer):
@@ -75,50 +76,49 @@ class Adam(LaneOptimizer):
         return dict.fromkeys(names, 0.0)
 
     def update(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
-        params, lr, decay = bucket.params, numbers["lr"], numbers["weight_decay"]
-        if used(group["weight_decay"]):
-            if self.decoupled:
-                scale_(params, 1 - lr * decay)
-            else:
-                bucket.grads = list(add_scaled(bucket.grads, params, decay))
-        direction = self._fused_direction(bucket, numbers, group)
-        if direction is not None:
-            add_scaled_(params, direction, lr)
-        elif not self._lane_by_lane(bucket, numbers, group):
+        assert bucket.step is not None
+        kernel = group["fused"] is not False and self._fits_kernel(bucket, group)
+        others = (numbers[name] for name in ("beta1", "beta2", "eps"))
+        only_rates = bucket.step.dim() == 0 and not any(map(by_lane, others))
+        if kernel and _worth_a_call_each(bucket, LARGE_FOR_RATES if only_rates else LARGE):
+            self._lane_by_lane(bucket, numbers, group)
+        elif kernel and only_rates:
+            self._by_direction(bucket, numbers, group)
+        else:
             self._by_operations(bucket, numbers, group)
 
-    def _fused_direction(
-        self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]
-    ) -> Tensors | None:
-        """The step of a learning rate of 1, by torch's fused kernel; None where lanes differ in more."""
-        assert bucket.step is not None
-        differs = bucket.step.dim() or any(by_lane(numbers[name]) for name in ("beta1", "beta2", "eps"))
-        if differs or group["fused"] is False or not self._fits_kernel(bucket, group):
-            return None
-        still = [torch.empty_like(p) for p in bucket.params]
-        torch._foreach_zero_(still)
-        moved = Bucket(still, bucket.grads, bucket.state, bucket.step, bucket.stacked)
-        self._kernel(moved, {**numbers, "lr": 1.0, "weight_decay": 0.0}, group, maximize=False)
-        return still
-
-    def _lane_by_lane(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> bool:
-        """The fused kernel for each lane in turn: on a CPU, and where lanes are large, this is faster."""
-        large = bucket.stacked and bucket.elements() >= LARGE * bucket.params[0].shape[0] * len(bucket.params)
-        on_cpu = bucket.params[0].device.type == "cpu"
-        if not large or not on_cpu or group["fused"] is False:
-            return False
-        if not self._fits_kernel(bucket, group) or not bucket.lanes_in_one_piece():
-            return False
+    def _lane_by_lane(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
+        """The fused kernel for each lane in turn."""
         lanes = bucket.lane_by_lane()
         values = {name: _listed(value, len(lanes)) for name, value in numbers.items()}
         for i, lane in enumerate(lanes):
-            own = {name: value[i] for name, value in values.items()}
-            self._kernel(lane, {**own, "weight_decay": 0.0}, group, maximize=False)
-        return True
+            self._kernel(lane, {name: value[i] for name, value in values.items()}, group, maximize=False)
+
+    def _by_direction(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
+        """The step of a learning rate of 1 by the fused kernel, then scaled by lane."""
+        params, decay = bucket.params, numbers["weight_decay"]
+        grads: Tensors = bucket.grads
+        steps = self.scratch(params)
+        if self.decoupled and used(group["weight_decay"]):
+            torch._foreach_copy_(steps, params)
+            scale_(steps, -decay)
+        else:
+            torch._foreach_zero_(steps)
+            if used(group["weight_decay"]):
+                grads = add_scaled(grads, params, decay)
+        moved = Bucket(steps, list(grads), bucket.state, bucket.step, bucket.stacked)
+        self._kernel(moved, {**numbers, "lr": 1.0, "weight_decay": 0.0}, group, maximize=False)
+        add_scaled_(params, steps, numbers["lr"])
 
     def _by_operations(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
-        params, grads, state, step = bucket.params, bucket.grads, bucket.state, bucket.step
+        params, state, step = bucket.params, bucket.state, bucket.step
+        grads: Tensors = bucket.grads
         assert step is not None
+        if used(group["weight_decay"]):
+            if self.decoupled:
+                scale_(params, 1 - numbers["lr"] * numbers["weight_decay"])
+            else:
+                grads = add_scaled(grads, params, numbers["weight_decay"])
         average_(state["exp_avg"], grads, numbers["beta1"])
         average_squares_(state["exp_avg_sq"], grads, numbers["beta2"])
         squares = state["exp_avg_sq"]
@@ -175,6 +175,12 @@ class AdamW(Adam):
         **options: Any,
     ):
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
+
+
+def _worth_a_call_each(bucket: Bucket, elements: int) -> bool:
+    if not bucket.stacked or bucket.params[0].device.type != "cpu" or not bucket.lanes_in_one_piece():
+        return False
+    return bucket.elements() >= elements * len(bucket.params[0]) * len(bucket.params)
 
 
 def _listed(value: LaneNumber, n: int) -> list[float]:

@@ -20,6 +20,8 @@ class LaneOptimizer(StockStates):
     All state is on the parameters' device and no step waits for it.
     """
 
+    _memory: Tensor | None = None
+
     def update(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
         """Take one step. `numbers` are the hyper-parameters, each a number or `[N]`."""
         raise NotImplementedError
@@ -98,6 +100,22 @@ class LaneOptimizer(StockStates):
             for name in names:
                 bucket.state[name].append(state[name])
         return list(buckets.values())
+
+    def scratch(self, like: list[Tensor]) -> list[Tensor]:
+        """Memory to compute in, laid out like these tensors.
+
+        On a CPU it is kept for the next step: fresh pages would cost more than the arithmetic.
+        """
+        if like[0].device.type != "cpu":
+            return [torch.empty_like(t) for t in like]
+        sizes = [t.numel() for t in like]
+        if self._memory is None or self._memory.dtype != like[0].dtype or len(self._memory) < sum(sizes):
+            self._memory = torch.empty(sum(sizes), dtype=like[0].dtype)
+        pieces = self._memory[: sum(sizes)].split(sizes)
+        return [
+            torch.as_strided(piece, t.shape, t.stride(), piece.storage_offset())
+            for piece, t in zip(pieces, like, strict=True)
+        ]
 
     def _kept(self, bucket: Bucket, group: dict[str, Any]) -> list[tuple[Tensor, Tensor]]:
         """The masked lanes of all that a step writes: put back afterwards, whatever it wrote."""

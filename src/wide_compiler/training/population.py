@@ -44,7 +44,10 @@ class Population:
             raise ValueError(f"the optimiser is of {optimizer.n} lanes, the wide model has {wide.n}")
         self.wide = wide
         self._optimizer = optimizer
-        self._active = torch.ones(wide.n, dtype=torch.bool) if optimizer is None else optimizer.active
+        self._active = torch.ones(wide.n, dtype=torch.bool)
+        self._follow_optimizer()
+        if optimizer is not None:  # a checkpoint brings masks along
+            optimizer.register_load_state_dict_post_hook(lambda _: self._follow_optimizer())
 
     @property
     def n(self) -> int:
@@ -82,6 +85,11 @@ class Population:
         if self._optimizer is not None:
             self._optimizer.set_active(active)
         self.wide.hold_lanes((~active).nonzero().flatten().tolist())
+
+    def _follow_optimizer(self) -> None:
+        if self._optimizer is not None:
+            self._active = self._optimizer.active
+        self.wide.hold_lanes((~self._active).nonzero().flatten().tolist())
 
     def _refuse_trunk(self) -> None:
         for path, p in self.wide.named_parameters():

@@ -40,7 +40,7 @@ class TrainStep:
     Args:
         wide: a wide model.
         optimizer: any optimiser over `wide.parameters()`. To be part of a recording it must be one of
-            torch's own, with `capturable=True` where there is such an option.
+            `wide_compiler.training`, or of torch's own with `capturable=True` where there is such an option.
         loss: takes the wide output (and targets), gives one loss per lane `[N]`, or their sum.
         door: 'stacked' (`[N, B, ...]` inputs) or 'shared' (one input for all lanes).
         clip: the largest norm that the gradients of one lane may have.

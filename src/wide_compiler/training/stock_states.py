@@ -116,9 +116,12 @@ class StockStates(LaneStates):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load what `state_dict` gave, or a stock optimiser of this kind over `wide.parameters()`."""
         self._check_shapes(state_dict)
+        way = ("fused", "capturable")
+        how: list[dict[str, Any]] = [{k: g[k] for k in way if k in g} for g in self.param_groups]
         super().load_state_dict(copy.deepcopy(dict(state_dict)))
-        for group in self.param_groups:
+        for group, own in zip(self.param_groups, how, strict=True):
             device = group["params"][0].device
+            group.update(own)  # how steps run is not the saved one's business
             for key, value in self.defaults.items():
                 group.setdefault(key, value)
             for key in (RATIO, MASKED):
