@@ -183,6 +183,8 @@ def test_bad_input():
         in_lanes(study(), n_trials=0)
     with pytest.raises(InputError, match="PerLane gives each lane its own"):
         in_lanes(study(), data=PerLane([loader()] * 4))
+    with pytest.raises(ValueError, match="unknown precision 'fp8'"):
+        in_lanes(study(), precision="fp8")
     with pytest.raises(ValueError, match="'warmth'"):
         in_lanes(study(), suggest=lambda trial: {"warmth": 1.0})
 

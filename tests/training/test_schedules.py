@@ -5,7 +5,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from training.loops import Both, N
-from wide_compiler.training import SGD, AdamW, LaneLambdaLR, LaneSchedulers
+from wide_compiler.training import SGD, AdamW, LaneLambdaLR, LaneSchedulers, Population
 
 LRS = [1e-3 * (lane + 1) for lane in range(N)]
 
@@ -83,3 +83,15 @@ def test_lanes_that_watch_their_own_plateau():
     assert float(both.optimizer.lane_values("lr")[7]) == pytest.approx(LRS[7])
     with pytest.raises(ValueError, match="expected 8 metrics, one per lane, got 3"):
         schedule.step(torch.ones(3))
+
+
+def test_a_schedule_belongs_to_its_lanes():
+    both = Both(AdamW, torch.optim.AdamW, {"lr": LRS})
+    with pytest.raises(ValueError, match=r"a factor or 8, one per lane, at step 0, got a shape of \(3,\)"):
+        LaneLambdaLR(both.optimizer, lambda step: [1.0, 2.0, 3.0])
+    schedule = LaneLambdaLR(both.optimizer, lambda step: 0.9**step)
+    each = LaneSchedulers(both.optimizer, lambda o, lane: lr_scheduler.ExponentialLR(o, 0.9))
+    Population(both.wide, both.optimizer).select([0, 1])
+    for stale in (schedule, each):
+        with pytest.raises(ValueError, match="of 8 lanes and the optimiser has 2 now"):
+            stale.step()

@@ -101,7 +101,16 @@ def optimize(
         if type(value) is not int or value < 1:
             raise ValueError(f"{name} must be a positive integer, got {value!r}")
     return _Run(
-        study, suggest, model, n_trials, epochs, seed, callbacks, metric or loss, split, PRECISIONS[precision]
+        study,
+        suggest,
+        model,
+        n_trials,
+        epochs,
+        seed,
+        callbacks,
+        metric or loss,
+        split,
+        PRECISIONS.get(precision),
     ).run(sample, min(lanes, n_trials), optimizer, loss, data, validation, clip, precision, config)
 
 

@@ -60,6 +60,7 @@ class LiftedOptimizer(LaneOptimizer):
         self.inner = type(self).kind(own)
         for mine, theirs in zip(self.param_groups, self.inner.param_groups, strict=True):
             mine.update({key: value for key, value in theirs.items() if key not in mine})
+        self.state.update(self.inner.state)  # some make it before the first step
         self._link()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -37,7 +37,13 @@ class LaneLambdaLR(LRScheduler):
 
     def get_lr(self) -> list[Any]:
         """The groups' own numbers, which stay; the lanes' multiples of them move."""
+        _check_lanes(self.lanes, len(self.first[0]))
         factors = torch.as_tensor(self.factors(self.last_epoch), dtype=torch.float64)
+        if factors.shape not in ((), (self.lanes.n,)):
+            raise ValueError(
+                f"expected a factor or {self.lanes.n}, one per lane, at step {self.last_epoch}, "
+                f"got a shape of {tuple(factors.shape)}"
+            )
         for index, group in enumerate(self.lanes.param_groups):
             if any(map(has_lanes, group["params"])):
                 rates = self.first[index] * factors.to(self.first[index].device)
@@ -79,6 +85,7 @@ class LaneSchedulers:
 
     def step(self, metrics: Tensor | None = None) -> None:
         """Step every lane's scheduler; `metrics` `[N]` for those that watch one, as ReduceLROnPlateau."""
+        _check_lanes(self.optimizer, len(self.schedulers))
         values = None if metrics is None else torch.as_tensor(metrics).tolist()
         if values is not None and len(values) != len(self.schedulers):
             raise ValueError(f"expected {len(self.schedulers)} metrics, one per lane, got {len(values)}")
@@ -110,6 +117,13 @@ class LaneSchedulers:
             for group, numbers in zip(stand_in.param_groups, groups, strict=True):
                 group.update(numbers)
         self._write()
+
+
+def _check_lanes(optimizer: LaneOptimizer, n: int) -> None:
+    if optimizer.n != n:
+        raise ValueError(
+            f"this schedule is of {n} lanes and the optimiser has {optimizer.n} now; make it anew"
+        )
 
 
 class _OneLane(Optimizer):
