@@ -242,6 +242,9 @@ class WideModel(LaneStore):
     def _forget(self) -> None:
         """What was built is no longer true."""
         self.programs.clear()
+        self._forget_routes()
+
+    def _forget_routes(self) -> None:
         self.routes.clear()
         self.again = None
 
@@ -287,7 +290,7 @@ class WideModel(LaneStore):
             self._forget()
         elif len(chosen) != before:
             self.programs.measure_anew()
-            self.routes.clear()
+            self._forget_routes()
         return self
 
     # What it tells.
