@@ -34,6 +34,8 @@ from wide_compiler.training import (
 )
 
 LANES, STEPS, TURN, BATCH = 64, 1500, 100, 16
+# The length of a turn and the changes below were tried out on seeds 0 to 2; what is reported is of others.
+FIRST_SEED = 100
 SPACE = {"lr": LogUniform(1e-3, 1.0), "momentum": Uniform(0.0, 0.95), "weight_decay": LogUniform(1e-6, 1e-2)}
 CHANGE = {
     "lr": 1.5,
@@ -89,7 +91,7 @@ def main():
     parser.add_argument("--turn", type=int, default=TURN, help="steps between two turns")
     options = parser.parse_args()
     rows, started = [], time.perf_counter()
-    for seed in range(options.seeds):
+    for seed in range(FIRST_SEED, FIRST_SEED + options.seeds):
         random, _, steps = train(seed, by_population=False)
         evolved, rate, same_steps = train(seed, by_population=True, turn=options.turn)
         assert steps == same_steps == LANES * STEPS
