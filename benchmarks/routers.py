@@ -6,7 +6,7 @@
 
 All are timed in turns, in one run (the best of three medians or more); ratios count, and 15 microseconds a
 call are free. `router` is a prepared WideRouter as a user would call it, on the towers' own parameters; the
-other `router` is the same through torch.compile. vmap has parameters stacked beforehand, which no tower knows.
+other `router` is the same through torch.compile. vmap has parameters stacked beforehand, not the towers' own.
 Writes benchmarks/results/routers_<device>.json.
 """
 
