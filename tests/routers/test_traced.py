@@ -233,6 +233,36 @@ def test_towers_with_objects_that_no_guard_covers_run_in_sequence_in_a_trace():
     assert_right(router, router, x)
 
 
+class OfItsClass(BaseTower):
+    power, factor = 2, 2
+
+    def __init__(self, name):
+        super().__init__(name)
+        self.fc, self.scale = nn.Linear(6, 6), 1.0
+
+    def forward(self, x):
+        return self.fc(x) ** self.power * self.factor * self.scale
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "compiled"])
+def test_settings_changed_of_a_class_and_of_one_tower(eager, monkeypatch):
+    router = make(*[OfItsClass(str(i)) for i in range(3)]).prepare_for_compile()
+    run = router if eager else compiled(router)[0]
+    x = double(4, 6)
+    for power in (2, 3, 4):
+        monkeypatch.setattr(OfItsClass, "power", power)
+        assert_right(run, router, x)
+        assert router.explain().together == 3
+    for scale in (0.5, 0.25, 0.125):  # in a trace such a tower runs by itself, until it is prepared again
+        router["1"].scale = scale
+        assert_right(run, router, x)
+    router.prepare_for_compile()
+    assert_right(run, router, x)
+    assert router.explain().together == 3
+    monkeypatch.setattr(OfItsClass, "factor", 0.5)
+    assert_right(run, router, x)
+
+
 def test_compile_prepares_and_compiles():
     torch._dynamo.reset()
     router = make(*[Mlp(str(i)) for i in range(4)])

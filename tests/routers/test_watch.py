@@ -36,6 +36,27 @@ def assign(path, value):
     return change
 
 
+SCALE = 1.0
+
+
+class Settled(Net):
+    factor = 2.0
+
+    def forward(self, x):
+        return x * self.factor * SCALE
+
+
+def test_settings_of_classes_and_globals_are_watched(monkeypatch):
+    watch = Watch([Settled()])
+    assert watch.same()
+    monkeypatch.setattr(Settled, "factor", 3.0)
+    assert not watch.same()
+    monkeypatch.undo()
+    assert watch.same()
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    assert not watch.same()
+
+
 CHANGES = {
     "a number": assign("number", 1.6),
     "a word": assign("word", "b"),

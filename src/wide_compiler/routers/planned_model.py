@@ -116,6 +116,8 @@ class PlannedModel(nn.Module):
         leaves, _ = _tree.flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         reads = self._recipe.read(original)
+        if reads is None:
+            return original(*args, **kwargs)
         kinds, shapes, any_batch = look_of(tensors)
         signature = _tree.signature((args, kwargs))
         look = (signature, kinds, shapes, any_batch, autocast_state(), torch.is_grad_enabled())

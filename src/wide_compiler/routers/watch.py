@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..capture.state import is_uninitialized
 from ..training.fingerprint import fingerprint
 from .label import Label
+from .surroundings import Place, places
 
 _ATOMS = (
     int,
@@ -44,7 +45,8 @@ ROUTER_STATE = {
 
 
 class Watch:
-    """Notices a change in modules: train flags, attributes, children, hooks, tensors of another kind.
+    """Notices a change in modules: train flags, attributes, children, hooks, tensors of another kind, and
+    settings that stand in their classes or among the globals they name.
 
     The numbers in the tensors may change freely.
     """
@@ -56,7 +58,8 @@ class Watch:
         self.reads = [(reader.read, table) for reader, table in readers]
         self.values = [_copied(read(table)) for read, table in self.reads]
         self.sizes = list(map(len, self.tables))
-        self.deep = [(table, name) for reader, table in readers for name in reader.deep]
+        self.deep: list[Place] = [(table, name) for reader, table in readers for name in reader.deep]
+        self.deep += places(modules)
         self.fingerprints = self._fingerprints()
         self.families = [module._modules for module in modules]
         self.children = self._children()

@@ -134,6 +134,8 @@ class WideRouter(TowerHolder):
         leaves, _ = _tree.flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         reads = tuple([self._recipes[name].read(tower) for name, tower in towers.items()])
+        if any(read is None for read in reads):
+            return {name: towers[name](*args, **kwargs) for name in names}
         signature = _tree.signature((args, kwargs))
         kinds, shapes, any_batch = look_of(tensors)
         look = (signature, kinds, shapes, any_batch, autocast_state(), torch.is_grad_enabled())
