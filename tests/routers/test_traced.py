@@ -196,6 +196,8 @@ def test_the_forward_after_a_change_is_right(change, eager):
 
 @pytest.mark.parametrize("eager", [True, False], ids=["eager", "compiled"])
 def test_one_tower_in_another_precision(eager):
+    if not eager and torch.__version__ < "2.12":
+        pytest.skip("this torch.compile does not notice a parameter that changes its dtype")
     router = make(*[Mlp(str(i)) for i in range(4)]).prepare_for_compile()
     run = router if eager else compiled(router, fullgraph=False)[0]
     run(double(4, 6))
