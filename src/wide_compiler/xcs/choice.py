@@ -1,0 +1,150 @@
+"""The choice at a site: the cheapest rung by what was measured, or the plain loop."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from .effects import Effect
+from .ledger import CLEARLY, clock
+from .oracle import same
+from .rungs import Bail, Rung
+from .work import Miss, Work
+
+SAMPLES = 3
+FEWEST = 8
+
+
+def choose(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
+    """Run the items by the best rung that applies."""
+    plan, config = work.plan, work.site.config
+    able = [r for r in rungs if r.applies(work)]
+    if plan.effect is Effect.IO:
+        return able[0].run(work) if able else Miss()
+    if not config.measure:
+        return _first_able(work, able)
+    return _measured(work, able)
+
+
+def _first_able(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
+    for rung in rungs:
+        values = _attempt(work, rung, {})
+        if not isinstance(values, Miss):
+            return values
+    return Miss()
+
+
+def _measured(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
+    ledger, n = work.plan.ledger, work.items.n
+    samples: dict[int, list[Any]] = {}
+    if ledger.plain_item is None:
+        failed = _sample(work, samples)
+        if failed:
+            return Miss()
+    done = Miss(len(samples), [v for i in sorted(samples) for v in samples[i]])
+    if work.site.text.kind in ("set", "dict") or "items" in work.site.text.bodies:
+        done = Miss()
+    rung = _cheapest(work, rungs, n)
+    if rung is None:
+        ledger.went_plain(n)
+        return done
+    values = _attempt(work, rung, samples)
+    if isinstance(values, Miss):
+        ledger.went_plain(n)
+        return done
+    return values
+
+
+def _sample(work: Work, samples: dict[int, list[Any]]) -> bool:
+    """Time the first items; what they give is kept. An item that raises is the plain loop's to raise."""
+    seconds = []
+    for i in range(min(SAMPLES, work.items.n - 1)):
+        began = clock()
+        try:
+            samples[i] = work.one(i)
+        except Exception:
+            return True
+        seconds.append(clock() - began)
+    work.plan.ledger.sample(seconds)
+    return False
+
+
+def _cheapest(work: Work, rungs: Sequence[Rung], n: int) -> Rung | None:
+    ledger = work.plan.ledger
+    plain = ledger.plain(n)
+    best, least = None, CLEARLY * plain
+    for rung in rungs:
+        record = ledger.of(rung.name)
+        if record.resting or not rung.worth_a_try(work, plain):
+            continue
+        expected = record.predicted(n)
+        if expected is None:
+            if n >= FEWEST or rung.few_items:
+                return rung  # not tried yet, and there is enough to gain
+            continue
+        if expected < least:
+            best, least = rung, expected
+        elif expected >= CLEARLY * plain and record.spent > 50 * expected:
+            record.recent.clear()  # one bad timing is not for good: look again
+            record.spent = 0.0
+            return rung
+    return best
+
+
+def _attempt(work: Work, rung: Rung, samples: dict[int, list[Any]]) -> list[Any] | Miss:
+    """Run a rung on all items. The first time, some items are compared with what the plain loop gives."""
+    record, n = work.plan.ledger.of(rung.name), work.items.n
+    began = clock()
+    try:
+        values = rung.run(work)
+        if isinstance(values, Miss):
+            return values
+        seconds = clock() - began
+        if not record.verified:
+            _verify(work, rung, values, samples)
+            record.verified = True
+        else:
+            record.succeeded(seconds, n)  # the first call built things: the next ones tell
+    except Bail as bail:
+        record.failed(clock() - began, str(bail))
+        return Miss()
+    work.plan.last = rung.name
+    work.site.took(rung.name)
+    return values
+
+
+def _verify(work: Work, rung: Rung, values: list[Any], samples: dict[int, list[Any]]) -> None:
+    """Items first, middle and last, by type, dtype, shape, value and aliasing with the item itself."""
+    if not rung.replayable:
+        return
+    n = work.items.n
+    if work.cond is not None or work.events:
+        return _verify_all(work, values) if n <= 64 else _verify_some(work, values)
+    for i in (0, n // 2, n - 1):
+        try:
+            plain = samples[i] if i in samples else work.one(i)
+        except Exception as error:
+            raise Bail(f"item {i} raises {type(error).__name__}") from None
+        row = work.items.row(i)
+        if not same((plain, row), ([values[i]], row), rtol=work.plan.rtol):
+            raise Bail(f"item {i} came out different")
+
+
+def _verify_all(work: Work, values: list[Any]) -> None:
+    try:
+        plain = [v for i in range(work.items.n) for v in work.one(i)]
+    except Exception as error:
+        raise Bail(f"an item raises {type(error).__name__}") from None
+    if not same(plain, values, rtol=work.plan.rtol):
+        raise Bail("items came out different")
+
+
+def _verify_some(work: Work, values: list[Any]) -> None:
+    """Where items add none or several values: the first ones from the front, the last from the back."""
+    n = work.items.n
+    try:
+        front = [v for i in range(3) for v in work.one(i)]
+        back = [v for i in range(n - 3, n) for v in work.one(i)]
+    except Exception as error:
+        raise Bail(f"an item raises {type(error).__name__}") from None
+    tail = values[len(values) - len(back) :]
+    if not (same(front, values[: len(front)], work.plan.rtol) and same(back, tail, work.plan.rtol)):
+        raise Bail("items came out different")

@@ -1,0 +1,215 @@
+"""NumPy lanes at a map site: gather the items, run the body once, hand out the results.
+
+Where lanes disagree about a truth, they are run again in two groups, so that a rare branch costs two runs.
+"""
+
+import contextlib
+import itertools
+import operator
+from typing import Any
+
+import numpy as np
+
+from .lane import Diverge, Lane, Trace
+from .lane_code import Dispatcher, lane_function
+from .rungs import Bail
+from .values import is_numpy_scalar
+from .work import Work
+
+MOST_PATHS = 16
+_ndim, _dtype = operator.attrgetter("ndim"), operator.attrgetter("dtype")
+NUMBERS = {float: ("float", np.float64), int: ("int", np.int64), bool: ("bool", np.bool_)}
+
+
+def able(work: Work) -> bool:
+    """Is any loop variable an array or a number?"""
+    for column in work.items.columns:
+        kind = type(column[0])
+        lanes = kind is np.ndarray or kind in NUMBERS or is_numpy_scalar(kind)
+        if lanes and not (work.site.config.exact and _floating(column[0])):
+            return True
+    return False
+
+
+def _floating(value: Any) -> bool:
+    return type(value) is float or getattr(getattr(value, "dtype", None), "kind", "") in "fc"
+
+
+def vectorized(work: Work) -> list[Any]:
+    """The values of all items, in order. Raises `Bail`."""
+    columns = [_gathered(work, column, j) for j, column in enumerate(work.items.columns)]
+    before = np.geterr()
+    # What would warn in plain Python must warn there: any such number sends the call to the plain loop.
+    strict: Any = {k: "ignore" if how == "ignore" else "raise" for k, how in before.items()}
+    try:
+        with np.errstate(**strict):
+            paths = _Paths(work, columns)
+            paths.run(np.arange(work.items.n))
+    except Bail:
+        raise
+    except Diverge:
+        raise Bail("items take too many different ways") from None
+    except Exception as error:
+        raise Bail(f"{type(error).__name__}: {error}") from None
+    return paths.values()
+
+
+def _gathered(work: Work, column: Any, j: int) -> Lane | Any:
+    """A column as one array `[n, ...]`; what is neither array nor number is shared if it is one object."""
+    if type(column) is np.ndarray:
+        return Lane(column, "array" if column.ndim > 1 else "np", None, fresh=False)
+    if type(column) is range:
+        return Lane(np.arange(column.start, column.stop, column.step, dtype=np.int64), "int", None)
+    kept = work.site.kept_block(column)
+    if kept is not None:
+        return Lane(kept, "array", None, fresh=False)
+    kind = type(column[0])
+    if kind is np.ndarray:
+        return Lane(stacked(column), "array", None, fresh=False)
+    if kind in NUMBERS:
+        name, dtype = NUMBERS[kind]
+        try:
+            data = np.array(column, dtype=dtype)
+        except OverflowError:
+            raise Bail("integers too large for 64 bits") from None
+        return Lane(data, name, None)
+    if is_numpy_scalar(kind):
+        return Lane(np.array(column), "np", None)
+    if all(map(operator.is_, column, [column[0]] * len(column))):
+        return column[0]
+    raise Bail(f"items of type {kind.__name__} have no lane axis")
+
+
+def stacked(arrays: Any) -> np.ndarray:
+    """Arrays of one shape and dtype as `[n, ...]`, in one copy. Raises `Bail`."""
+    first = arrays[0]
+    if first.ndim == 0 or first.dtype.hasobject or len(set(map(len, arrays))) != 1 or not first.size:
+        raise Bail("arrays of different lengths, empty, or without dimensions")
+    if first.ndim == 1 and set(map(_ndim, arrays)) == {1}:
+        if all(map(operator.is_, map(_dtype, arrays), itertools.repeat(first.dtype))):
+            with contextlib.suppress(BufferError, ValueError):  # not contiguous: the slower copy below
+                return np.frombuffer(b"".join(arrays), first.dtype).reshape(len(arrays), -1)
+    out = np.empty((len(arrays) * len(first), *first.shape[1:]), first.dtype)
+    try:
+        np.concatenate(arrays, out=out, casting="no")  # finds itself what differs
+    except (ValueError, TypeError):
+        raise Bail("arrays of different shapes or types") from None
+    return out.reshape(len(arrays), *first.shape)
+
+
+class _Paths:
+    """The body, run for groups of lanes that go the same way."""
+
+    def __init__(self, work: Work, columns: list[Any]):
+        self.work = work
+        self.columns = columns
+        self.runs = 0
+        self.ends: list[tuple[np.ndarray, list[Any]]] = []
+
+    def run(self, lanes: np.ndarray) -> None:
+        self.runs += 1
+        if self.runs > MOST_PATHS:
+            raise Bail("items take too many different ways")
+        try:
+            added = self._once(lanes)
+        except Diverge as split:
+            self.run(lanes[split.mask])
+            self.run(lanes[~split.mask])
+            return
+        self.ends.append((lanes, added))
+
+    def _once(self, lanes: np.ndarray) -> list[Any]:
+        """What each lane adds: a list of one entry per lane, each a list of values; or of plain values."""
+        work, trace = self.work, Trace()
+        whole = len(lanes) == work.items.n
+        given = [self._part(c, lanes, whole, trace) for c in self.columns]
+        dispatch = Dispatcher(trace, work.plan.lane_code)
+        nodes = work.site.text.bodies
+        if work.cond is not None:
+            test = lane_function(work.cond, nodes["cond"], dispatch, work.plan.lane_code)
+            if not self._truth(test(*given), trace):
+                return [_Skip() for _ in lanes]
+        body = lane_function(work.body, nodes["body"], dispatch, work.plan.lane_code)
+        if work.events:
+            noted: list[Any] = []
+            body(noted, *given)
+            result: Any = [tuple(event) for event in noted]
+        else:
+            result = body(*given)
+        if trace.stopped is not None:
+            raise trace.stopped  # swallowed by an `except` in the user's text
+        if work.events:
+            columns = [(index, _handed_out(value, len(lanes), work)) for index, value in result]
+            return [[(index, column[i]) for index, column in columns] for i in range(len(lanes))]
+        return _handed_out(result, len(lanes), work)
+
+    @staticmethod
+    def _part(column: Any, lanes: np.ndarray, whole: bool, trace: Trace) -> Any:
+        if type(column) is not Lane:
+            return column
+        data = column.data if whole else column.data[lanes]
+        return Lane(data, column.kind, trace, column.fresh, column.approx)
+
+    @staticmethod
+    def _truth(value: Any, trace: Trace) -> bool:
+        truth = bool(value)
+        if trace.stopped is not None:
+            raise trace.stopped
+        return truth
+
+    def values(self) -> list[Any]:
+        """All lanes' values in the order of the items."""
+        nested = self.work.cond is not None or self.work.events
+        if len(self.ends) == 1:
+            added = self.ends[0][1]
+            return self._flat(added) if nested else added
+        by_lane: list[Any] = [None] * self.work.items.n
+        for lanes, added in self.ends:
+            for i, value in zip(lanes.tolist(), added, strict=True):
+                by_lane[i] = value
+        return self._flat(by_lane) if nested else by_lane
+
+    def _flat(self, by_lane: list[Any]) -> list[Any]:
+        if self.work.events:
+            return [event for events in by_lane for event in events]
+        return [v for v in by_lane if type(v) is not _Skip]
+
+
+class _Skip(list):
+    """Nothing added."""
+
+
+def _handed_out(value: Any, n: int, work: Work) -> list[Any]:
+    """One value per lane from what the body returned for all."""
+    kind = type(value)
+    if kind is Lane:
+        if not value.fresh:
+            raise Bail("a result that shares memory with its item")
+        if work.site.config.exact and value.data.dtype.kind in "fc":
+            raise Bail("floating point numbers, with exact=True")
+        if value.kind in ("float", "int", "bool"):
+            return value.data.tolist()
+        if value.kind == "array":
+            block = np.ascontiguousarray(value.data)
+            rows = list(block)
+            work.site.keep_block(rows, block)
+            return rows
+        return list(value.data)
+    if kind is tuple:
+        return list(zip(*[_handed_out(v, n, work) for v in value], strict=True)) if value else [()] * n
+    if kind in (list, dict) and not _holds_lane(value):
+        raise Bail("a result that may be one shared object")
+    if kind is list:
+        return [list(row) for row in zip(*[_handed_out(v, n, work) for v in value], strict=True)]
+    if kind is dict and all(type(k) in (str, int) for k in value):
+        columns = [_handed_out(v, n, work) for v in value.values()]
+        return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
+    if value is None or kind in (bool, int, float, str, bytes, complex):
+        return [value] * n
+    raise Bail(f"a result of type {kind.__name__}")
+
+
+def _holds_lane(value: Any) -> bool:
+    """A container with a lane in it was made by the body just now; any other may be anybody's."""
+    inside = value.values() if type(value) is dict else value if type(value) in (list, tuple) else ()
+    return any(type(v) is Lane or _holds_lane(v) for v in inside)

@@ -1,0 +1,197 @@
+"""`[m(x) for m in models]` over distinct modules of one architecture: the wide model of this library.
+
+The members keep their own parameters. The wide model holds copies, renewed when a member's version counters,
+memory or sampled numbers have changed. Where gradients are wanted the plain loop runs: they must reach the
+members. The wide model is built only after the plain loop has cost more than building it does.
+"""
+
+import ast
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import wide_compiler
+
+from ..config import WideConfig
+from .analysis import Analyzer
+from .effects import Decline
+from .ledger import clock
+from .plan import column_value
+from .rungs import Bail
+from .torch_vmap import apart
+from .work import Work
+
+BUILD_SECONDS = 1.0  # about what building takes; the plain loop must have cost as much before
+RENEWALS = 3
+SAMPLED = 16  # numbers of each parameter looked at besides its version
+
+
+def able(work: Work) -> bool:
+    """The body is `m(...)` of a loop variable that runs over distinct modules of one class."""
+    modules = _modules_column(work)
+    return modules is not None and work.cond is None and not work.events and not work.site.config.exact
+
+
+def _modules_column(work: Work) -> int | None:
+    body = work.site.text.bodies.get("body")
+    value = body.body if isinstance(body, ast.Lambda) else None
+    if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Name) or value.keywords:
+        return None
+    names = [p.arg for p in body.args.args]  # type: ignore[union-attr]
+    if value.func.id not in names or not all(isinstance(a, ast.Name) for a in value.args):
+        return None
+    j = names.index(value.func.id)
+    column = work.items.columns[j]
+    if not isinstance(column, (list, tuple)) or not isinstance(column[0], nn.Module):
+        return None
+    if any(a.id == value.func.id for a in value.args):  # type: ignore[attr-defined]
+        return None
+    return j
+
+
+def paid_for(work: Work, plain_seconds: float) -> bool:
+    memory = work.plan.memory
+    if "wide" in memory:
+        return plain_seconds > 1e-4 and memory.get("renewals", 0) < RENEWALS
+    return work.plan.ledger.spent > BUILD_SECONDS
+
+
+def widened(work: Work) -> list[Any]:
+    """All members' outputs by one call of the wide model. Raises `Bail`."""
+    j = _modules_column(work)
+    assert j is not None
+    models = list(work.items.columns[j])
+    inputs, shared = _inputs(work, j)
+    if torch.is_grad_enabled() and _wants_gradients(models, inputs):
+        raise Bail("gradients are wanted, and must reach the members' own parameters")
+    wide = _wide_model(work, models, inputs, shared)
+    try:
+        out = wide.shared(*inputs) if shared else wide.stacked(*[torch.stack(list(x)) for x in inputs])
+    except Exception as error:
+        raise Bail(f"{type(error).__name__}: {error}") from None
+    return apart(out, len(models))
+
+
+def _inputs(work: Work, j: int) -> tuple[list[Any], bool]:
+    """The arguments of the call: tensors every member gets, or a tensor for each."""
+    body = work.site.text.bodies["body"]
+    names = [p.arg for p in body.args.args]
+    cells = dict(zip(work.body.__code__.co_freevars, work.body.__closure__ or (), strict=True))
+    found: list[Any] = []
+    per_item = set()
+    for argument in body.body.args:
+        name = argument.id
+        if name in names:
+            found.append(work.items.columns[names.index(name)])
+            per_item.add(True)
+        elif name in cells:
+            found.append(cells[name].cell_contents)
+            per_item.add(False)
+        else:
+            raise Bail("an argument that is neither local nor per item")
+    tensors = [t for x in found for t in ([x] if type(x) is Tensor else list(x) if type(x) is list else [None])]
+    if len(per_item) != 1 or not all(type(t) is Tensor for t in tensors):
+        raise Bail("arguments other than tensors, or shared and per item ones together")
+    return found, not per_item.pop()
+
+
+def _wants_gradients(models: list[nn.Module], inputs: list[Any]) -> bool:
+    given = [t for x in inputs for t in ([x] if type(x) is Tensor else x)]
+    return any(t.requires_grad for t in given) or any(p.requires_grad for m in models for p in m.parameters())
+
+
+def _wide_model(work: Work, models: list[nn.Module], inputs: list[Any], shared: bool) -> Any:
+    memory = work.plan.memory
+    kept = memory.get("wide")
+    if kept is not None and len(kept.models) == len(models) and all(map(_is, kept.models, models)):
+        changed = kept.changed()
+        memory["renewals"] = memory.get("renewals", 0) + 1 if changed else 0
+        kept.renew(changed)
+        return kept.wide
+    _prove(work, models)
+    began = clock()
+    sample = tuple(x if shared else x[0] for x in inputs)
+    try:
+        wide = wide_compiler.compile(models, sample, config=WideConfig(tune_seconds=0.3))
+    except Exception as error:
+        raise Bail(f"no wide model: {type(error).__name__}: {error}") from None
+    memory["wide"] = _Kept(models, wide)
+    memory["built"] = clock() - began
+    memory["renewals"] = 0
+    return wide
+
+
+def _is(a: Any, b: Any) -> bool:
+    return a is b
+
+
+def _prove(work: Work, models: list[nn.Module]) -> None:
+    """The proof was made for the first member with guards for all; distinct members, each only once."""
+    if len({id(m) for m in models}) != len(models):
+        raise Bail("one module stands in the list twice")
+    for model in models:
+        analyzer = Analyzer()
+        try:
+            column = column_value(analyzer, [model], 0)
+            tensors = [column_value(analyzer, [torch.zeros(1)], 1)]
+            from .calls import call_value
+
+            arguments = len(work.site.text.bodies["body"].body.args)
+            call_value(analyzer, column, tensors * arguments, {}, work.site.text.bodies["body"].body)
+        except Decline as declined:
+            raise Bail(declined.reason) from None
+
+
+class _Kept:
+    """A wide model and what its members looked like when their numbers were copied."""
+
+    def __init__(self, models: list[nn.Module], wide: Any):
+        self.models = models
+        self.wide = wide
+        self.tensors = [self._own(m) for m in models]
+        self.looks = [self._look(m, t) for m, t in zip(models, self.tensors, strict=True)]
+
+    @staticmethod
+    def _own(model: nn.Module) -> list[tuple[dict[str, Any], str]]:
+        """Where every parameter and buffer lies: a dict of its module, and the key."""
+        return [
+            (held, key)
+            for m in model.modules()
+            for held in (m._parameters, m._buffers)
+            for key, tensor in held.items()
+            if tensor is not None
+        ]
+
+    @staticmethod
+    def _look(model: nn.Module, places: list[tuple[dict[str, Any], str]]) -> list[Any]:
+        found: list[Any] = []
+        for held, key in places:
+            tensor = held.get(key)
+            if tensor is None or tensor.is_inference():
+                raise Bail("a parameter without a version counter")
+            found += [id(tensor), tensor._version, tensor.data_ptr(), _digest(tensor)]
+        return found
+
+    def changed(self) -> list[int]:
+        return [
+            i
+            for i, (model, places) in enumerate(zip(self.models, self.tensors, strict=True))
+            if self._look(model, places) != self.looks[i]
+        ]
+
+    def renew(self, lanes: list[int]) -> None:
+        for i in lanes:
+            self.tensors[i] = self._own(self.models[i])
+            self.wide.load_lane(i, self.models[i])
+            self.looks[i] = self._look(self.models[i], self.tensors[i])
+
+
+def _digest(tensor: Tensor) -> bytes:
+    """A few numbers spread over a tensor: writes through `.data` leave the version as it was."""
+    if tensor.device.type != "cpu" or not tensor.is_contiguous() or not tensor.numel():
+        return b""
+    if tensor.dtype in (torch.bfloat16, torch.float16):
+        return b""
+    flat = tensor.detach().numpy().reshape(-1)
+    return flat[:: max(1, flat.size // SAMPLED)].tobytes()
