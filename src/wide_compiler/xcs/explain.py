@@ -36,8 +36,7 @@ class Explanation:
     def of(cls, runtime: "Runtime") -> "Explanation":
         sites = {site.text.index: site for site in runtime.sites}
         rows = [_row(text, sites.get(text.index)) for text in runtime.texts]
-        why = runtime.why if runtime.config.enabled else "switched off by Config(enabled=False)"
-        return cls(runtime.original.__qualname__, rows, why)
+        return cls(runtime.original.__qualname__, rows, runtime.why)
 
     def __str__(self) -> str:
         if self.why:

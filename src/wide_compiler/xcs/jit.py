@@ -4,9 +4,11 @@ What comes out is a real function without a wrapper around it: its code is repla
 recursion is not one frame deeper than it was.
 """
 
+import ast
 import functools
 import inspect
 import itertools
+import linecache
 import threading
 import types
 import warnings
@@ -16,8 +18,8 @@ from typing import Any, TypeVar, overload
 from .config import Config
 from .explain import Explanation
 from .items import Source
-from .names import within_scope
 from .rewrite import RUNTIME, Rewriter, SiteText
+from .shipping import names_of
 from .site import Site
 from .sites import FRAME_READERS
 from .source import NoSource, compiled, tree_of
@@ -49,45 +51,32 @@ class Runtime:
     def first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Replace the code, then call the function as if nothing had happened."""
         self.prepare()
-        return self.function(*args, **kwargs)
+        return (self.original if self.why else self.function)(*args, **kwargs)
 
     def prepare(self) -> None:
-        if self.ready:
+        """Rewrite the function, once. Where its text is not to be trusted, every call goes to the original."""
+        if self.ready or self.why:
             return
         self.ready = True
-        code = self._rewritten() if self.config.enabled else None
-        self.function.__code__ = code or _with_runtime(self.original.__code__)
-
-    def _rewritten(self) -> types.CodeType | None:
         try:
             tree = tree_of(self.original)
         except NoSource as reason:
-            self._as_it_is(str(reason), warn=True)
-            return None
-        readers = [n.id for top in _body(tree) for n in within_scope(top) if getattr(n, "id", "") in FRAME_READERS]
-        if readers:
-            self._as_it_is(f"it calls {readers[0]}(), which would see the rewritten names")
-            return None
+            self.why = str(reason)
+            _warn(self.original.__qualname__, self.why)
+            return
         rewriter = Rewriter(tree)
         made = rewriter.rewritten()
-        self.texts = rewriter.found
-        if all(text.reason for text in self.texts):
-            return None
         like = self.original.__code__
-        code = compiled(made, like, [*like.co_freevars, RUNTIME])
+        code = compiled(_mentioning_runtime(made), like, [*like.co_freevars, RUNTIME])
         if code.co_freevars != (*like.co_freevars, RUNTIME):
-            self._as_it_is("its free names are in an order that is not understood")
-            return None
+            self.why = "its free names are in an order that is not understood"
+            return
+        self.texts = rewriter.found
         for text in self.texts:
             site = Site(text, self.config, like.co_filename, self)
             self.sites.append(site)
             setattr(self, f"s{text.index}", site)
-        return code.replace(co_name=like.co_name, co_qualname=like.co_qualname)
-
-    def _as_it_is(self, why: str, warn: bool = False) -> None:
-        self.why = why
-        if warn:
-            _warn(self.original.__qualname__, why)
+        self.function.__code__ = code.replace(co_name=like.co_name, co_qualname=like.co_qualname)
 
     def explain(self) -> Explanation:
         """What was done at each site, line by line, and why not more."""
@@ -100,17 +89,19 @@ class Runtime:
         return {f"line {s.text.line}: {s.text.text}": dict(s.counts) for s in self.sites}
 
 
-def _body(tree: Any) -> list[Any]:
-    return tree.body if isinstance(tree.body, list) else [tree.body]
+def _mentioning_runtime(tree: Any) -> Any:
+    """The function with its run time among its free names, even where no site mentions it."""
+    mention = ast.Name(RUNTIME, ast.Load())
+    if isinstance(tree, ast.Lambda):
+        tree.body = ast.copy_location(ast.IfExp(ast.Constant(True), tree.body, mention), tree.body)
+    else:
+        last = tree.body[-1]
+        tree.body.append(ast.copy_location(ast.If(ast.Constant(False), [ast.Expr(mention)], []), last))
+    return ast.fix_missing_locations(tree)
 
 
 def _warn(name: str, why: str) -> None:
     warnings.warn(f"jit: {name} runs as it is: {why}", XcsWarning, stacklevel=4)
-
-
-def _with_runtime(code: types.CodeType) -> types.CodeType:
-    """The function's own code, with room for one more cell."""
-    return code.replace(co_freevars=(*code.co_freevars, RUNTIME))
 
 
 def _trampoline(free: tuple[str, ...]) -> types.CodeType:
@@ -160,13 +151,26 @@ def jit(fn: Any = None, *, config: Config | None = None) -> Any:
     if not callable(fn):
         raise TypeError(f"jit takes a function, got {type(fn).__name__}")
     config = config or Config()
+    why, warn = _runs_as_it_is(fn, config)
+    return _as_it_is(fn, why, warn) if why else _jitted(fn, config)
+
+
+def _runs_as_it_is(fn: Any, config: Config) -> tuple[str, bool]:
+    """Why a callable cannot be looked into, and whether that deserves a warning."""
+    if not config.enabled:
+        return "switched off by Config(enabled=False)", False
     if not isinstance(fn, types.FunctionType):
-        return _AsItIs(fn, f"a {type(fn).__name__} has no text of its own")
-    special = inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn)
-    if special:
-        kind = "a generator function" if inspect.isgeneratorfunction(fn) else "a coroutine function"
-        return _AsItIs(fn, f"{kind} runs as it is")
-    return _jitted(fn, config)
+        return f"a {type(fn).__name__} has no text of its own", True
+    if inspect.isgeneratorfunction(fn):
+        return "a generator function runs as it is", True
+    if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+        return "a coroutine function runs as it is", True
+    if not linecache.getlines(fn.__code__.co_filename):
+        return "its source text is not available", True
+    readers = sorted(set(FRAME_READERS) & names_of(fn.__code__))
+    if readers:
+        return f"it calls {readers[0]}(), which would see the rewritten names", False
+    return "", False
 
 
 def _jitted(fn: types.FunctionType, config: Config) -> types.FunctionType:
@@ -182,10 +186,11 @@ def _jitted(fn: types.FunctionType, config: Config) -> types.FunctionType:
     return made
 
 
-def _AsItIs(fn: Any, why: str) -> Any:
+def _as_it_is(fn: Any, why: str, warn: bool) -> Any:
     """The callable itself, able to explain; a C function cannot carry attributes and gets a thin shell."""
-    _warn(getattr(fn, "__qualname__", repr(fn)), why)
-    explanation = Explanation(getattr(fn, "__qualname__", repr(fn)), [], why)
+    name = getattr(fn, "__qualname__", repr(fn))
+    if warn:
+        _warn(name, why)
     target = fn
     if not isinstance(fn, types.FunctionType):
 
@@ -193,7 +198,8 @@ def _AsItIs(fn: Any, why: str) -> Any:
             return fn(*args, **kwargs)
 
         functools.update_wrapper(target, fn)
-    target.explain, target.stats = (lambda: explanation), dict  # type: ignore[attr-defined]
+    target.explain = lambda: Explanation(name, [], why)
+    target.stats = dict
     return target
 
 

@@ -7,6 +7,7 @@ the function wrote to, and aliasing: which mutable objects of all these are one 
 import contextlib
 import io
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,7 @@ class Observed:
     result: Any = None
     error: BaseException | None = None
     printed: str = ""
+    warned: list[tuple[type, str]] = field(default_factory=list)
     arguments: Any = None
     world: Any = None
 
@@ -59,12 +61,14 @@ def observe(fn: Callable[..., Any], args: tuple, kwargs: dict | None = None, wor
     """Call `fn`, and note all that can be seen of it."""
     seen = Observed(arguments=(args, kwargs or {}), world=world)
     out = io.StringIO()
-    with contextlib.redirect_stdout(out):
+    with contextlib.redirect_stdout(out), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         try:
             seen.result = fn(*args, **(kwargs or {}))
         except Exception as error:
             seen.error = error
     seen.printed = out.getvalue()
+    seen.warned = [(w.category, str(w.message)) for w in caught if w.category.__name__ != "XcsWarning"]
     return seen
 
 
@@ -74,6 +78,8 @@ def compare(plain: Observed, fast: Observed, rtol: float | None = None) -> None:
     _same_error(plain.error, fast.error)
     if plain.printed != fast.printed:
         raise Difference(f"printed {plain.printed!r}, then {fast.printed!r}")
+    if plain.warned != fast.warned:
+        raise Difference(f"warned {plain.warned!r}, then {fast.warned!r}")
     for name in ("result", "arguments", "world"):
         _same(getattr(plain, name), getattr(fast, name), name, pairing, rtol)
     _same_overlaps(pairing.arrays)

@@ -34,10 +34,10 @@ def overlapped(work: Work) -> list[Any] | Miss:
     began = clock()
     run.start(max(level, 1))
     run.finish()
-    if run.errors:
-        raise _failed(work, run)
     work.plan.last = "threads"
     work.site.took("threads")
+    if run.errors:
+        raise _failed(work, run)
     if config.measure:
         _learn(memory, run, n, clock() - began, config.max_workers)
     return [v for i in range(n) for v in run.results[i]]

@@ -70,7 +70,7 @@ class Rewriter(ast.NodeTransformer):
 
     def _block(self, statements: list[ast.stmt], owner: ast.AST, outer: Block | None) -> list[ast.stmt]:
         """The statements, rewritten; places refer to the statements as they were."""
-        before = list(statements)
+        before = statements
         out: list[ast.stmt] = []
         index = 0
         while index < len(before):

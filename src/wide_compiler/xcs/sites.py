@@ -177,16 +177,19 @@ def _bound_before(name: str, block: Block | None) -> bool:
     return False
 
 
-def _fresh_before(sink: Sink, block: Block) -> bool:
+def _fresh_before(sink: Sink, block: Block | None) -> bool:
     """Is the name bound to a new, empty or literal, container above, and not mentioned since?"""
-    for statement in reversed(block.statements[: block.index]):
-        mentioned = any(isinstance(n, ast.Name) and n.id == sink.name for n in ast.walk(statement))
-        if not mentioned:
-            continue
-        match statement:
-            case ast.Assign([ast.Name()], value) | ast.AnnAssign(ast.Name(), _, value):
-                return value is not None and _makes(value, sink)
-        return False
+    while block is not None:
+        for statement in reversed(block.statements[: block.index]):
+            mentioned = any(isinstance(n, ast.Name) and n.id == sink.name for n in ast.walk(statement))
+            if not mentioned:
+                continue
+            match statement:
+                case ast.Assign([ast.Name()], value) | ast.AnnAssign(ast.Name(), _, value):
+                    return value is not None and _makes(value, sink)
+            return False
+        around = isinstance(block.owner, (ast.Try, ast.With, ast.If)) and block.statements is block.owner.body
+        block = block.outer if around else None
     return False
 
 

@@ -138,10 +138,26 @@ class _Paths:
             result = body(*given)
         if trace.stopped is not None:
             raise trace.stopped  # swallowed by an `except` in the user's text
+        self._no_rounded_keys(result)
         if work.events:
             columns = [(index, _handed_out(value, len(lanes), work)) for index, value in result]
             return [[(index, column[i]) for index, column in columns] for i in range(len(lanes))]
         return _handed_out(result, len(lanes), work)
+
+    def _no_rounded_keys(self, result: Any) -> None:
+        """What decides about places in a dict or set, or about a truth, must be exact."""
+        text = self.work.site.text
+        keys: list[Any] = []
+        if text.kind in ("set", "generator") and (text.kind == "set" or text.eater in ("any", "all", "set", "dict")):
+            keys = [result]
+        elif text.kind == "dict":
+            keys = [result[0]]
+        elif text.kind == "loop":
+            noted = result if self.work.events else [(0, result)]
+            sinks = [(text.sinks[index].kind, value) for index, value in noted]
+            keys = [v if kind == "add" else v[1] for kind, v in sinks if kind in ("add", "setitem")]
+        if any(_rounded(key) for key in keys):
+            raise Bail("keys, members or truths from rounded numbers")
 
     @staticmethod
     def _part(column: Any, lanes: np.ndarray, whole: bool, trace: Trace) -> Any:
@@ -207,6 +223,12 @@ def _handed_out(value: Any, n: int, work: Work) -> list[Any]:
     if value is None or kind in (bool, int, float, str, bytes, complex):
         return [value] * n
     raise Bail(f"a result of type {kind.__name__}")
+
+
+def _rounded(value: Any) -> bool:
+    if type(value) in (tuple, list):
+        return any(_rounded(v) for v in value)
+    return type(value) is Lane and value.approx
 
 
 def _holds_lane(value: Any) -> bool:
