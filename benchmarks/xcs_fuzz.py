@@ -37,9 +37,13 @@ def main():
             different.append(seed)
             print(f"seed {seed}: {outcome.difference}\n{outcome.program.text}", flush=True)
         elif options.show:
-            print(f"{outcome.program.text}\n{outcome.program.kind}, {outcome.program.n} items: {outcome.rungs}")
+            print(
+                f"{outcome.program.text}\n{outcome.program.kind}, {outcome.program.n} items: {outcome.rungs}"
+            )
     share = left / len(seeds)
-    print(f"{len(seeds)} programs in {time.perf_counter() - began:.0f} s: {len(different)} differ {different[:20]}")
+    print(
+        f"{len(seeds)} programs in {time.perf_counter() - began:.0f} s: {len(different)} differ {different[:20]}"
+    )
     print(f"{left} ({share:.0%}) left the plain loop: {dict(rungs)}")
     if different or (options.seed is None and share < LEAST):
         raise SystemExit(1)

@@ -52,7 +52,9 @@ class Writer:
             made.append(name)
         body = "\n".join(f"    {line}" for line in lines)
         text = f"def program(xs, ys, k, box):\n{body}\n    return {', '.join(made)}, k\n"
-        return Program(self.seed, text, self.kind, self.r.choice((0, 1, 2, 3, 5, 9, 17, 33)), self.r.random() < 0.15)
+        return Program(
+            self.seed, text, self.kind, self.r.choice((0, 1, 2, 3, 5, 9, 17, 33)), self.r.random() < 0.15
+        )
 
     def fresh(self, prefix: str) -> str:
         self.names += 1
@@ -74,7 +76,11 @@ class Writer:
             return self.r.choice((("(x, y)", "xs", "x"), ("x, y", "zip(xs, ys)", "y"), ("p", "xs", "p[0]")))
         forms = [("x", "xs", "x")] * 5 + [("i, x", "enumerate(xs)", "x"), ("x, y", "zip(xs, ys)", "x")]
         if self.kind in ("float", "int", "text"):
-            forms += [("x", "tuple(xs)", "x"), ("x", "list(reversed(xs))", "x"), ("x", "(v for v in xs)", "x")]
+            forms += [
+                ("x", "tuple(xs)", "x"),
+                ("x", "list(reversed(xs))", "x"),
+                ("x", "(v for v in xs)", "x"),
+            ]
         return self.r.choice(forms)
 
     def test(self, item: str) -> str:
@@ -149,7 +155,11 @@ class Writer:
 
     def dict_loop(self, name: str) -> list[str]:
         target, source, item = self.source()
-        return [f"{name} = {{}}", f"for {target} in {source}:", f"    {name}[{self.key(item)}] = {self.value(item)}"]
+        return [
+            f"{name} = {{}}",
+            f"for {target} in {source}:",
+            f"    {name}[{self.key(item)}] = {self.value(item)}",
+        ]
 
     def guarded_loop(self, name: str) -> list[str]:
         target, source, item = self.source()
@@ -202,14 +212,26 @@ class Writer:
         value = self.plain_value(item, depth)
         chance = self.r.random()
         if depth == 0 and self.effects == "waiting" and chance < 0.6:
-            return f"{self.r.choice(('wait', 'wait', 'wait', 'wait_and_fail'))}({value})" if chance < 0.5 else value
+            return (
+                f"{self.r.choice(('wait', 'wait', 'wait', 'wait_and_fail'))}({value})"
+                if chance < 0.5
+                else value
+            )
         if depth == 0 and self.effects == "any" and chance < 0.5:
             return f"{self.r.choice(('log', 'say', 'box.count', 'rescale', 'remember', 'wait'))}({value})"
         return value
 
     def plain_value(self, item: str, depth: int) -> str:
         if self.kind == "text":
-            forms = ("{0}.upper()", "{0} + '!'", "len({0})", "{0}[0]", "f'<{{{0}}}>'", "{0} * 2", "{0}.split('e')")
+            forms = (
+                "{0}.upper()",
+                "{0} + '!'",
+                "len({0})",
+                "{0}[0]",
+                "f'<{{{0}}}>'",
+                "{0} * 2",
+                "{0}.split('e')",
+            )
             return self.r.choice(forms).replace("{{", "{").replace("}}", "}").replace("{0}", item)
         if self.kind in ("array", "matrix", "ragged"):
             return self.array(item, depth)
@@ -239,7 +261,9 @@ class Writer:
 
     def number(self, item: str, depth: int = 0) -> str:
         if self.kind in ("array", "matrix", "ragged"):
-            return self.r.choice((f"float({item}[0])", f"{item}.sum()", f"{item}.max()", f"float({item} @ WEIGHTS)"))
+            return self.r.choice(
+                (f"float({item}[0])", f"{item}.sum()", f"{item}.max()", f"float({item} @ WEIGHTS)")
+            )
         if self.kind == "text":
             return f"len({item})"
         if depth > 2:
@@ -264,7 +288,13 @@ class Writer:
             return self.r.choice((f"{item}[0] > 0", f"{item}.sum() > 0.3", f"len({item}) > 2"))
         if self.kind == "text":
             return self.r.choice((f"len({item}) > 3", f"{item}.startswith('a')", f"'e' in {item}"))
-        forms = (f"{item} > 1", f"{item} != 2", f"0 < {item} < 3", f"{item} > 0 and {item} < 4", f"not {item} < 1")
+        forms = (
+            f"{item} > 1",
+            f"{item} != 2",
+            f"0 < {item} < 3",
+            f"{item} > 0 and {item} < 4",
+            f"not {item} < 1",
+        )
         return self.r.choice(forms)
 
 

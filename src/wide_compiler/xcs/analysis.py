@@ -165,7 +165,9 @@ class Analyzer:
         """What may be iterated over without running anybody's code."""
         from .values import CONTAINERS, ITERATORS
 
-        known = value.type in (*CONTAINERS, *ITERATORS, str, bytes, range) or value.is_array or value.is_tensor
+        known = (
+            value.type in (*CONTAINERS, *ITERATORS, str, bytes, range) or value.is_array or value.is_tensor
+        )
         if not known:
             raise self.decline("it loops over something of unknown type", node)
         return value
@@ -192,7 +194,9 @@ class Analyzer:
         for item in items:
             held = self.expr(item.context_expr, env, frame)
             if held.type is not ReadFile:
-                raise self.decline("it enters a context other than a file opened for reading", item.context_expr)
+                raise self.decline(
+                    "it enters a context other than a file opened for reading", item.context_expr
+                )
             if item.optional_vars is not None:
                 self.assign(item.optional_vars, held, env, frame)
         return self.block(body, env, frame)

@@ -12,7 +12,7 @@ from torch import nn
 from . import expressions, pure_arrays, pure_tables, waiting
 from .analysis import DEEPEST, Frame
 from .expressions import attribute
-from .guards import static_lookup
+from .guards import bare, static_lookup
 from .source import NoSource, tree_of
 from .values import BOTTOM, Iterator, Value, join, opaque
 
@@ -106,7 +106,9 @@ def _hashable(found: Any) -> bool:
     except TypeError:
         return False
     own = getattr(type(found), "__hash__", None)
-    return own is object.__hash__ or type(found).__module__ in ("builtins", "numpy") or isinstance(found, type)
+    return (
+        own is object.__hash__ or type(found).__module__ in ("builtins", "numpy") or isinstance(found, type)
+    )
 
 
 def _wait(a: "Analyzer", found: Any, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
@@ -213,8 +215,10 @@ def _change(
         return held.elem or opaque()
     elif learns in ("dict", "value"):
         raise a.decline(f".{name}() is not analysed", node)
-    return held.element() if learns == "gives" and held.type is list else (
-        held.elem or opaque() if learns == "gives" else Value(type(None))
+    return (
+        held.element()
+        if learns == "gives" and held.type is list
+        else (held.elem or opaque() if learns == "gives" else Value(type(None)))
     )
 
 
@@ -231,7 +235,9 @@ def _call_method_object(
     return call_function(a, held, [owner, *args], keywords, node)
 
 
-def _call_instance(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
+def _call_instance(
+    a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST
+) -> Value:
     method = static_lookup(type(callee.obj), "__call__")
     if not isinstance(method, types.FunctionType):
         raise a.decline(f"calling a {type(callee.obj).__name__} is not known to be free of effects", node)
@@ -241,21 +247,16 @@ def _call_instance(a: "Analyzer", callee: Value, args: list[Value], keywords: Ke
     return call_function(a, found, [callee, *args], keywords, node)
 
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
 def _call_layer(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
     """A module of PyTorch: one of the layers that only compute, or a forward whose text is analysed."""
     layer, slot = callee.obj, callee.slot
     assert slot is not None
     kind = type(layer)
-    if kind.__call__ is not nn.Module.__call__ or "forward" in layer.__dict__:
+    if kind.__call__ is not nn.Module.__call__:
         raise a.decline(f"{kind.__name__} is called in its own way", node)
-    if any(getattr(layer, hooks) for hooks in HOOKS) or nn.modules.module._has_any_global_hook():
-        raise a.decline(f"{kind.__name__} has hooks", node)
-    for hooks in HOOKS:
-        a.guards.expect(a.guards.note("count", slot, hooks), "is", 0)
-    a.guards.expect(a.guards.note("absent", slot, "forward"), "is", False)
+    if not bare(layer, None) or nn.modules.module._has_any_global_hook():
+        raise a.decline(f"{kind.__name__} has hooks or a forward of its own", node)
+    a.guards.expect(a.guards.note("bare", slot, None), "is", True)
     a.guards.expect(slot, "type", kind)
     if kind in pure_arrays.LAYERS or (kind in pure_arrays.EVAL_LAYERS and not layer.training):
         if kind in pure_arrays.EVAL_LAYERS:
@@ -352,7 +353,12 @@ def _analysed(a: "Analyzer", frame: Frame, env: "Env", what: tuple, node: ast.AS
 
 def _look(value: Value) -> tuple[Any, ...]:
     """What two arguments have in common if one analysis serves both."""
-    return (value.type, value.slot, value.fresh, id(value.obj) if value.known and value.slot is not None else 0)
+    return (
+        value.type,
+        value.slot,
+        value.fresh,
+        id(value.obj) if value.known and value.slot is not None else 0,
+    )
 
 
 def _bind(

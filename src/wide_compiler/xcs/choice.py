@@ -6,8 +6,8 @@ from typing import Any
 from .effects import Effect
 from .ledger import CLEARLY, clock
 from .oracle import same
-from .rungs import Bail, Rung
-from .work import Miss, Work
+from .rungs import Rung
+from .work import Bail, Miss, Work
 
 SAMPLES = 3
 FEWEST = 8

@@ -149,9 +149,9 @@ def look(a: "Analyzer", held: Any, slot: int) -> Value:
             a.guards.expect(slot, "type", kind)
     elif kind in CONTAINERS:
         kinds = held_types(held)
-        if _all_safe(kinds):
+        if safe_kinds(kinds):
             a.guards.expect(slot, "holds", (kind, kinds))
-            _learn(value, kinds)
+            learn(value, kinds)
         else:
             a.guards.expect(slot, "type", kind)
     else:
@@ -163,7 +163,7 @@ def look(a: "Analyzer", held: Any, slot: int) -> Value:
 
 def _callable_constant(held: Any) -> bool:
     """Functions that are no Python functions: of NumPy, of PyTorch, wrapped or partial ones."""
-    return callable(held) and not hasattr(type(held), "__dict__") or type(held).__name__ in (
+    return (callable(held) and not hasattr(type(held), "__dict__")) or type(held).__name__ in (
         "_ArrayFunctionDispatcher",
         "builtin_function_or_method",
         "method_descriptor",
@@ -171,7 +171,7 @@ def _callable_constant(held: Any) -> bool:
     )
 
 
-def _all_safe(kinds: frozenset[Any]) -> bool:
+def safe_kinds(kinds: frozenset[Any]) -> bool:
     return all(_safe_kind(k[1] if isinstance(k, tuple) else k) for k in kinds)
 
 
@@ -181,7 +181,7 @@ def _safe_kind(kind: Any) -> bool:
     return kind in IMMUTABLE or kind in (np.ndarray, torch.Tensor) or is_numpy_scalar(kind)
 
 
-def _learn(value: Value, kinds: frozenset[Any]) -> None:
+def learn(value: Value, kinds: frozenset[Any]) -> None:
     held = [Value(k) for k in kinds if not isinstance(k, tuple)]
     keys = [Value(k[1]) for k in kinds if isinstance(k, tuple)]
     value.elem = join_all(held) if held else Value(Plain)
@@ -368,7 +368,13 @@ def _builtin_attribute(held: Value, name: str) -> Value | None:
             return opaque()
         return method if name in waiting.METHODS else None
     if kind in waiting.PATHS:
-        return method if name in waiting.PATH_METHODS else Value(str) if name in ("name", "stem", "suffix") else None
+        return (
+            method
+            if name in waiting.PATH_METHODS
+            else Value(str)
+            if name in ("name", "stem", "suffix")
+            else None
+        )
     if name in pure_tables.ATTRIBUTES.get(kind, ()):
         return Value(pure_tables.ATTRIBUTES[kind][name])
     if name in pure_tables.METHODS.get(kind, ()) or name in pure_tables.CHANGERS.get(kind, ()):

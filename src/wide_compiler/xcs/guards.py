@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from .items import Blocks
+
 Functions = Mapping[str, types.FunctionType]
 SMALL = 64  # containers up to this size are looked through at each call
 
@@ -86,17 +88,31 @@ def _submodule(held: Any, key: tuple[str, str]) -> Any:
     return held.__dict__[key[0]][key[1]]
 
 
+def bare(module: Any, key: None) -> bool:
+    """A module of PyTorch without hooks, and without a forward put on the object itself."""
+    own = module.__dict__
+    hooks = (
+        own["_forward_hooks"]
+        or own["_forward_pre_hooks"]
+        or own["_backward_hooks"]
+        or own["_backward_pre_hooks"]
+    )
+    return not hooks and "forward" not in own
+
+
 FETCH = {
     "field": lambda held, key: held.__dict__[key],
     "absent": lambda held, key: key in held.__dict__,
     "module": _submodule,
-    "count": lambda held, key: len(held.__dict__[key]),
+    "bare": bare,
     "getattr": getattr,
     "class": lambda held, key: static_lookup(type(held), key),
     "own": static_lookup,
     "code": lambda held, key: held.__code__,
     "cell": lambda held, key: held.__closure__[key].cell_contents,
-    "global of": lambda held, key: held.__globals__[key] if key in held.__globals__ else getattr(builtins, key),
+    "global of": lambda held, key: (
+        held.__globals__[key] if key in held.__globals__ else getattr(builtins, key)
+    ),
     "defaults": lambda held, key: (held.__defaults__ or ())[key],
     "kwdefaults": lambda held, key: (held.__kwdefaults__ or {})[key],
     "index": lambda held, key: held[key],
@@ -123,6 +139,8 @@ def _all(check: tuple[str, Any], values: Sequence[Any]) -> bool:
             )
         if type(values) is range:
             return expected is int
+        if type(values) is Blocks:  # rows made by a site just now
+            return expected is np.ndarray
         if not isinstance(values, (list, tuple)):  # a tensor
             return type(values) is expected
         kinds = set(map(type, values))

@@ -4,6 +4,7 @@ Only exact lists, tuples, ranges, dict views, arrays and tensors are looked into
 them. Anything else might run code when it is iterated over, and goes to the plain loop untouched.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -27,6 +28,25 @@ class Source(NamedTuple):
 def made(source: Any) -> Any:
     """The iterable as it was written."""
     return source.made() if type(source) is Source else source
+
+
+class Blocks:
+    """A list of arrays that a site has just made: rows of a few blocks, in order."""
+
+    def __init__(self, rows: list[Any], blocks: list[np.ndarray]):
+        self.rows = rows
+        self.blocks = blocks
+        ends = list(itertools.accumulate(map(len, blocks)))
+        self.bounds = list(zip([0, *ends[:-1]], ends, strict=True))
+
+    def __getitem__(self, i: Any) -> Any:
+        return self.rows[i]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def block(self, start: int) -> np.ndarray:
+        return self.blocks[[a for a, _ in self.bounds].index(start)]
 
 
 class Items:
@@ -97,7 +117,12 @@ def _sequence(source: Any) -> Sequence[Any] | None:
 
 def _zipped(source: Source, shape: Any) -> list[Sequence[Any]] | None:
     function, args, kwargs = source
-    if function is enumerate and len(args) == 1 and type(kwargs.get("start", 0)) is int and set(kwargs) <= {"start"}:
+    if (
+        function is enumerate
+        and len(args) == 1
+        and type(kwargs.get("start", 0)) is int
+        and set(kwargs) <= {"start"}
+    ):
         parts: list[Any] = [None, args[0]]
     elif function is zip and args and set(kwargs) <= {"strict"}:
         parts = list(args)

@@ -16,7 +16,7 @@ from torch import nn
 
 from .lane import EXACT_FLOAT, SAFE_INT, Lane, Trace, bail
 from .lane_methods import as_python
-from .lane_numbers import arithmetic, near
+from .lane_numpy import arithmetic
 from .source import NoSource, compiled, tree_of
 
 DISPATCH = "\U0010fffe_call"  # nobody's name, see rewrite
@@ -211,6 +211,3 @@ def _as_np(trace: Trace, x: Lane, kind: Any) -> Lane:
     if x.kind == "array":
         raise bail("a NumPy scalar of an array", trace)
     return Lane(x.data.astype(kind), "np", trace, approx=x.approx)
-
-
-assert near

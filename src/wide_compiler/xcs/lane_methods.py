@@ -161,6 +161,17 @@ for _name, _function in REDUCTIONS.items():
     )
 FUNCTIONS[np.amax], FUNCTIONS[np.amin] = FUNCTIONS[np.max], FUNCTIONS[np.min]
 
+
+def apply_function(function: Any, args: tuple, kwargs: dict[str, Any], trace: Trace | None) -> Any:
+    found = FUNCTIONS.get(function)
+    if found is None:
+        raise bail(f"np.{function.__name__}", trace)
+    try:
+        return found(trace, *args, **kwargs)
+    except TypeError as error:
+        raise bail(f"np.{function.__name__}: {error}", trace) from None
+
+
 METHODS: dict[str, Any] = {
     "dot": dot, "clip": clip, "reshape": reshape, "astype": astype, "copy": copied, "flatten": flat,
     "cumsum": cumulate(np.cumsum), "transpose": transpose, "item": as_python, "ravel": lambda t, x: reshape(t, x, -1),

@@ -7,24 +7,22 @@ import numpy as np
 from .lane import EXACT_FLOAT, SAFE_INT, Lane, Trace, bail
 
 COMPARISONS = (np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal)
-_INTEGER = (np.add, np.subtract, np.multiply, np.floor_divide, np.remainder, np.negative, np.positive, np.absolute)
+_INTEGER = (
+    np.add,
+    np.subtract,
+    np.multiply,
+    np.floor_divide,
+    np.remainder,
+    np.negative,
+    np.positive,
+    np.absolute,
+)
 _BITS = (np.bitwise_and, np.bitwise_or, np.bitwise_xor)
 _FLOAT = (*_INTEGER, np.true_divide)
 _DIVISIONS = (np.true_divide, np.floor_divide, np.remainder)
 
 
-def arithmetic(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | None) -> Any:
-    """An operator. Lanes of Python numbers among themselves by Python's rules, all else by NumPy's."""
-    if all(_python_number(x) for x in inputs):
-        return _python(ufunc, inputs, trace)
-    from .lane_numpy import apply_ufunc
-
-    if not all(isinstance(x, (Lane, np.ndarray, np.generic, bool, int, float)) for x in inputs):
-        raise bail(f"an operator with a {[type(x).__name__ for x in inputs]}", trace)
-    return apply_ufunc(ufunc, inputs, trace)
-
-
-def _python_number(x: Any) -> bool:
+def python_number(x: Any) -> bool:
     return x.kind in ("float", "int", "bool") if type(x) is Lane else type(x) in (int, float, bool)
 
 
@@ -46,7 +44,7 @@ def largest(data: Any) -> int:
     return max(abs(int(data.max())), abs(int(data.min()))) if data.size else 0
 
 
-def _python(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | None) -> Lane:
+def python_arithmetic(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | None) -> Lane:
     data = [_data(x, trace) for x in inputs]
     approx = any(type(x) is Lane and x.approx for x in inputs)
     floats = [_is_float(x) for x in inputs]
@@ -97,8 +95,10 @@ def _power(inputs: tuple, data: list[Any], floats: list[bool], approx: bool, tra
 def _compare(
     ufunc: np.ufunc, inputs: tuple, data: list[Any], floats: list[bool], approx: bool, trace: Trace | None
 ) -> Lane:
-    if any(floats) and not all(floats) and any(
-        largest(d) >= EXACT_FLOAT for d, f in zip(data, floats, strict=True) if not f
+    if (
+        any(floats)
+        and not all(floats)
+        and any(largest(d) >= EXACT_FLOAT for d, f in zip(data, floats, strict=True) if not f)
     ):
         raise bail("a comparison of a large integer with a float", trace)
     if approx:

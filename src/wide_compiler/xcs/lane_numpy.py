@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from .lane import SAFE_INT, Lane, Trace, bail
-from .lane_numbers import COMPARISONS, largest, near
+from .lane_numbers import COMPARISONS, largest, near, python_arithmetic, python_number
 
 # Exact: IEEE says what comes out, whatever the order. The others may differ in the last digits.
 EXACT = (
@@ -19,8 +19,28 @@ ROUNDED = (
     np.arcsin, np.arccos, np.arctan, np.arctan2, np.arcsinh, np.arccosh, np.arctanh, np.hypot, np.cbrt, np.power,
     np.float_power, np.logaddexp, np.deg2rad, np.rad2deg,
 )  # fmt: skip
-STEPS = (np.remainder, np.floor_divide, np.floor, np.ceil, np.trunc, np.rint, np.sign, np.logical_not, np.logical_and, np.logical_or)
+STEPS = (
+    np.remainder,
+    np.floor_divide,
+    np.floor,
+    np.ceil,
+    np.trunc,
+    np.rint,
+    np.sign,
+    np.logical_not,
+    np.logical_and,
+    np.logical_or,
+)
 _GROWING = (np.add, np.subtract, np.multiply, np.square, np.power, np.negative, np.absolute)
+
+
+def arithmetic(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | None) -> Any:
+    """An operator. Lanes of Python numbers among themselves by Python's rules, all else by NumPy's."""
+    if all(python_number(x) for x in inputs):
+        return python_arithmetic(ufunc, inputs, trace)
+    if not all(isinstance(x, (Lane, np.ndarray, np.generic, bool, int, float)) for x in inputs):
+        raise bail(f"an operator with a {[type(x).__name__ for x in inputs]}", trace)
+    return apply_ufunc(ufunc, inputs, trace)
 
 
 def apply_ufunc(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | None) -> Lane:
@@ -125,15 +145,3 @@ def matmul(a: Any, b: Any, trace: Trace | None) -> Lane:
     if kind == "np" and out.dtype.kind in "iu":
         raise bail("a product of integers", trace)
     return Lane(out, kind, trace, approx=out.dtype.kind in "fc")
-
-
-def apply_function(function: Any, args: tuple, kwargs: dict[str, Any], trace: Trace | None) -> Any:
-    from .lane_methods import FUNCTIONS
-
-    found = FUNCTIONS.get(function)
-    if found is None:
-        raise bail(f"np.{function.__name__}", trace)
-    try:
-        return found(trace, *args, **kwargs)
-    except TypeError as error:
-        raise bail(f"np.{function.__name__}: {error}", trace) from None

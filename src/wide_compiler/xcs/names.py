@@ -23,9 +23,9 @@ def stored(nodes: Iterable[ast.AST]) -> set[str]:
         for part in within_scope(node):
             if isinstance(part, ast.Name) and isinstance(part.ctx, (ast.Store, ast.Del)):
                 found.add(part.id)
-            elif isinstance(part, ast.ExceptHandler) and part.name:
-                found.add(part.name)
-            elif isinstance(part, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+            elif (isinstance(part, ast.ExceptHandler) and part.name) or isinstance(
+                part, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)
+            ):
                 found.add(part.name)
             elif isinstance(part, ast.alias):
                 found.add((part.asname or part.name).split(".")[0])

@@ -180,6 +180,9 @@ def _same_overlaps(arrays: list[tuple[str, Any, Any]]) -> None:
         other = 3 - side
         ordered = sorted(arrays, key=lambda entry: entry[side].ctypes.data)
         for one, two in zip(ordered, ordered[1:], strict=False):
-            here, there = np.may_share_memory(one[side], two[side]), np.may_share_memory(one[other], two[other])
+            here, there = (
+                np.may_share_memory(one[side], two[side]),
+                np.may_share_memory(one[other], two[other]),
+            )
             if here != there:
                 raise Difference(f"{one[0]} and {two[0]}: share memory on one side only")

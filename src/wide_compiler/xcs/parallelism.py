@@ -73,7 +73,9 @@ class ParallelismAnalyzer:
     def _analyzed(self, operator: Any) -> Operator:
         """An operator by itself: parameters have the types they are annotated with."""
         module = get_tree_functions(type(operator)) is not None or isinstance(operator, torch.nn.Module)
-        function = getattr(type(operator), "forward" if isinstance(operator, torch.nn.Module) else "__call__", None)
+        function = getattr(
+            type(operator), "forward" if isinstance(operator, torch.nn.Module) else "__call__", None
+        )
         if isinstance(operator, types.FunctionType):
             function, module = operator, False
         if not isinstance(function, types.FunctionType):
@@ -120,9 +122,11 @@ class GraphParallelismAnalyzer:
 
     def _combined(self, info: ParallelismInfo, node: IRNode, graph: IRGraph) -> ParallelismInfo:
         children = sorted(graph.edges.get(node.id, ()))
-        branches = any(
-            graph.independent(a, b) for i, a in enumerate(children) for b in children[i + 1 :]
-        )
+        branches = any(graph.independent(a, b) for i, a in enumerate(children) for b in children[i + 1 :])
         return ParallelismInfo(
-            info.can_vmap, info.can_pmap, info.can_batch, info.can_parallelize or branches, info.data_parallel_axes
+            info.can_vmap,
+            info.can_pmap,
+            info.can_batch,
+            info.can_parallelize or branches,
+            info.data_parallel_axes,
         )

@@ -7,13 +7,14 @@ import numpy as np
 import torch
 
 from .analysis import Analyzer
+from .columns import column_value
 from .effects import Decline, Effect
-from .guards import Guards, held_types
+from .guards import Guards
 from .ir import IRGraph, IRNode
 from .ledger import Ledger
 from .parallelism import ARRAYS, GraphParallelismAnalyzer, Operator, ParallelismInfo
 from .strategies import ExecutionStrategy, SequentialStrategy, StrategySelector
-from .values import CONTAINERS, Value, is_numpy_scalar, tuple_of
+from .values import Value, is_numpy_scalar
 
 if TYPE_CHECKING:
     from .site import Site
@@ -108,42 +109,3 @@ def _kind(column: Any) -> Any:
 
 def _modules(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, torch.nn.Module)
-
-
-def column_value(a: Analyzer, column: Any, j: int) -> Value:
-    """What is known of any item of a column; the guards make sure that it holds for all."""
-    slot = a.guards.note("item", 0, j)
-    first = column[0]
-    if type(column) in (np.ndarray, torch.Tensor, range):
-        a.guards.expect(slot, "type", type(first))
-        return Value(type(first), first, slot)
-    kind = type(first)
-    if kind is tuple and first and all(type(c) is tuple and len(c) == len(first) for c in column):
-        parts = []
-        for k, _ in enumerate(first):
-            kinds = {type(c[k]) for c in column}
-            inner = a.guards.note("index", slot, k)
-            value = a.look(first[k], inner) if len(kinds) == 1 else Value(object)
-            parts.append(value)
-        a.guards.expect(slot, "type", tuple)
-        made = tuple_of(parts)
-        made.fresh = False
-        return made
-    value = a.look(first, slot)
-    if kind in CONTAINERS and all(type(c) is kind for c in column):
-        _learn_all(a, value, column, slot)
-    return value
-
-
-def _learn_all(a: Analyzer, value: Value, column: Any, slot: int) -> None:
-    """Containers as items: they may hold whatever safe things any of them holds."""
-    from .expressions import _all_safe, _learn
-
-    kinds: frozenset[Any] = frozenset().union(*(held_types(c) for c in column))
-    a.guards.checks.pop(slot, None)
-    if _all_safe(kinds):
-        a.guards.expect(slot, "holds", (value.type, kinds))
-        _learn(value, kinds)
-    else:
-        a.guards.expect(slot, "type", value.type)
-        value.elem = value.key = None

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .config import cores
-from .rungs import Bail
 from .shipping import NotSendable, packed, run_chunk
+from .work import Bail
 
 if TYPE_CHECKING:
     from .work import Work
@@ -77,8 +77,21 @@ def close() -> None:
 
 
 def idle_cores() -> float:
-    """Cores that nobody uses, by the load of the last minute; this process counts as one."""
-    return cores() - max(os.getloadavg()[0] - 1.0, 0.0) if hasattr(os, "getloadavg") else cores()
+    """Cores that were idle since the last look; by the load of the last minute where that cannot be told."""
+    try:
+        with open("/proc/stat") as stat:
+            counts = [int(c) for c in stat.readline().split()[1:]]
+    except (OSError, ValueError):
+        return cores() - os.getloadavg()[0] if hasattr(os, "getloadavg") else cores() - 1
+    idle, total = counts[3] + counts[4], sum(counts[:8])
+    idle_before, total_before = _seen.get("stat", (0, 0))
+    if total - total_before >= 20:  # hundredths of a second: fewer tell nothing
+        _seen["stat"] = (idle, total)
+        _seen["idle"] = (os.cpu_count() or 1) * (idle - idle_before) / (total - total_before)
+    return min(_seen.get("idle", 0.0), cores())
+
+
+_seen: dict[str, Any] = {}
 
 
 def able(work: "Work") -> bool:
@@ -93,7 +106,7 @@ def pays(work: "Work", plain_seconds: float) -> bool:
         return False
     if ray_connected():
         return plain_seconds > 0.05
-    if idle_cores() < 1.5:
+    if idle_cores() < 0.5:  # beside the one that runs the plain loop
         return False
     return plain_seconds > 0.02 if _workers else plain_seconds + work.plan.ledger.spent > START_SECONDS
 

@@ -9,16 +9,113 @@ from torch import nn
 
 from .values import Arrayish, Number, Value, list_of, tuple_of
 
-_VIEWS = "reshape ravel transpose swapaxes squeeze atleast_1d atleast_2d asarray expand_dims moveaxis flip".split()
-_NEW = (
-    "sum prod mean std var median max min amax amin ptp argmax argmin any all cumsum cumprod sort argsort dot vdot "
-    "inner outer matmul einsum tensordot kron cross clip where concatenate stack vstack hstack zeros ones full empty "
-    "zeros_like ones_like full_like empty_like arange linspace eye identity array copy diff round around nan_to_num "
-    "real imag abs average percentile quantile count_nonzero isclose searchsorted interp convolve trace tile repeat "
-    "roll pad bincount histogram unique tril triu diag fliplr flipud nansum nanmean nanmax nanmin gradient polyval "
-    "argwhere flatnonzero meshgrid logspace geomspace correlate take compress nanstd"
-).split()
-_LINALG = "norm det inv solve matrix_power pinv".split()
+_VIEWS = [
+    "reshape",
+    "ravel",
+    "transpose",
+    "swapaxes",
+    "squeeze",
+    "atleast_1d",
+    "atleast_2d",
+    "asarray",
+    "expand_dims",
+    "moveaxis",
+    "flip",
+]
+_NEW = [
+    "sum",
+    "prod",
+    "mean",
+    "std",
+    "var",
+    "median",
+    "max",
+    "min",
+    "amax",
+    "amin",
+    "ptp",
+    "argmax",
+    "argmin",
+    "any",
+    "all",
+    "cumsum",
+    "cumprod",
+    "sort",
+    "argsort",
+    "dot",
+    "vdot",
+    "inner",
+    "outer",
+    "matmul",
+    "einsum",
+    "tensordot",
+    "kron",
+    "cross",
+    "clip",
+    "where",
+    "concatenate",
+    "stack",
+    "vstack",
+    "hstack",
+    "zeros",
+    "ones",
+    "full",
+    "empty",
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "empty_like",
+    "arange",
+    "linspace",
+    "eye",
+    "identity",
+    "array",
+    "copy",
+    "diff",
+    "round",
+    "around",
+    "nan_to_num",
+    "real",
+    "imag",
+    "abs",
+    "average",
+    "percentile",
+    "quantile",
+    "count_nonzero",
+    "isclose",
+    "searchsorted",
+    "interp",
+    "convolve",
+    "trace",
+    "tile",
+    "repeat",
+    "roll",
+    "pad",
+    "bincount",
+    "histogram",
+    "unique",
+    "tril",
+    "triu",
+    "diag",
+    "fliplr",
+    "flipud",
+    "nansum",
+    "nanmean",
+    "nanmax",
+    "nanmin",
+    "gradient",
+    "polyval",
+    "argwhere",
+    "flatnonzero",
+    "meshgrid",
+    "logspace",
+    "geomspace",
+    "correlate",
+    "take",
+    "compress",
+    "nanstd",
+]
+_LINALG = ["norm", "det", "inv", "solve", "matrix_power", "pinv"]
 
 NUMPY_FUNCTIONS: dict[Any, str] = {}
 for _name in _NEW:
@@ -30,11 +127,37 @@ for _name in _LINALG:
 NUMPY_FUNCTIONS[np.allclose] = NUMPY_FUNCTIONS[np.array_equal] = "bool"
 NUMPY_TYPES = (np.float64, np.float32, np.float16, np.int64, np.int32, np.int16, np.int8, np.uint8, np.bool_)
 
-_ARRAY_NEW = (
-    "sum prod mean std var max min argmax argmin any all cumsum cumprod dot astype copy flatten round clip argsort "
-    "conj conjugate trace take repeat ptp nonzero searchsorted"
-).split()
-_ARRAY_VIEWS = "reshape ravel transpose swapaxes squeeze view".split()
+_ARRAY_NEW = [
+    "sum",
+    "prod",
+    "mean",
+    "std",
+    "var",
+    "max",
+    "min",
+    "argmax",
+    "argmin",
+    "any",
+    "all",
+    "cumsum",
+    "cumprod",
+    "dot",
+    "astype",
+    "copy",
+    "flatten",
+    "round",
+    "clip",
+    "argsort",
+    "conj",
+    "conjugate",
+    "trace",
+    "take",
+    "repeat",
+    "ptp",
+    "nonzero",
+    "searchsorted",
+]
+_ARRAY_VIEWS = ["reshape", "ravel", "transpose", "swapaxes", "squeeze", "view"]
 ARRAY_METHODS: dict[str, Any] = {
     **dict.fromkeys(_ARRAY_NEW, "new"),
     **dict.fromkeys(_ARRAY_VIEWS, "view"),
@@ -45,21 +168,144 @@ ARRAY_METHODS: dict[str, Any] = {
 }
 ARRAY_ATTRIBUTES = {"T": "view", "real": "view", "imag": "view", "ndim": int, "size": int, "nbytes": int}
 
-_TORCH = (
-    "abs add addmm amax amin any all argmax argmin argsort bmm cat ceil chunk clamp cos cosh cumsum cumprod diag div "
-    "dot einsum eq erf exp expm1 flatten floor full_like ge gt isfinite isnan le log log1p log2 logsumexp lt matmul max "
-    "maximum mean min minimum mm mul mv ne neg norm ones_like outer permute pow prod reciprocal relu reshape round "
-    "rsqrt sigmoid sign sin sinh softmax log_softmax sort split sqrt square squeeze stack std sub sum t tan tanh topk "
-    "trace transpose tril triu unsqueeze var where zeros_like"
-).split()
-_TENSOR_ONLY = (
-    "T view expand float double half bfloat16 int long bool to type_as contiguous clone detach size dim numel "
-    "flatten unflatten repeat roll masked_fill"
-).split()
-_FUNCTIONAL = (
-    "relu gelu silu elu leaky_relu softplus tanh sigmoid softmax log_softmax linear layer_norm normalize "
-    "mse_loss l1_loss cross_entropy cosine_similarity scaled_dot_product_attention pad one_hot"
-).split()
+_TORCH = [
+    "abs",
+    "add",
+    "addmm",
+    "amax",
+    "amin",
+    "any",
+    "all",
+    "argmax",
+    "argmin",
+    "argsort",
+    "bmm",
+    "cat",
+    "ceil",
+    "chunk",
+    "clamp",
+    "cos",
+    "cosh",
+    "cumsum",
+    "cumprod",
+    "diag",
+    "div",
+    "dot",
+    "einsum",
+    "eq",
+    "erf",
+    "exp",
+    "expm1",
+    "flatten",
+    "floor",
+    "full_like",
+    "ge",
+    "gt",
+    "isfinite",
+    "isnan",
+    "le",
+    "log",
+    "log1p",
+    "log2",
+    "logsumexp",
+    "lt",
+    "matmul",
+    "max",
+    "maximum",
+    "mean",
+    "min",
+    "minimum",
+    "mm",
+    "mul",
+    "mv",
+    "ne",
+    "neg",
+    "norm",
+    "ones_like",
+    "outer",
+    "permute",
+    "pow",
+    "prod",
+    "reciprocal",
+    "relu",
+    "reshape",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "sin",
+    "sinh",
+    "softmax",
+    "log_softmax",
+    "sort",
+    "split",
+    "sqrt",
+    "square",
+    "squeeze",
+    "stack",
+    "std",
+    "sub",
+    "sum",
+    "t",
+    "tan",
+    "tanh",
+    "topk",
+    "trace",
+    "transpose",
+    "tril",
+    "triu",
+    "unsqueeze",
+    "var",
+    "where",
+    "zeros_like",
+]
+_TENSOR_ONLY = [
+    "T",
+    "view",
+    "expand",
+    "float",
+    "double",
+    "half",
+    "bfloat16",
+    "int",
+    "long",
+    "bool",
+    "to",
+    "type_as",
+    "contiguous",
+    "clone",
+    "detach",
+    "size",
+    "dim",
+    "numel",
+    "flatten",
+    "unflatten",
+    "repeat",
+    "roll",
+    "masked_fill",
+]
+_FUNCTIONAL = [
+    "relu",
+    "gelu",
+    "silu",
+    "elu",
+    "leaky_relu",
+    "softplus",
+    "tanh",
+    "sigmoid",
+    "softmax",
+    "log_softmax",
+    "linear",
+    "layer_norm",
+    "normalize",
+    "mse_loss",
+    "l1_loss",
+    "cross_entropy",
+    "cosine_similarity",
+    "scaled_dot_product_attention",
+    "pad",
+    "one_hot",
+]
 TORCH_FUNCTIONS = {getattr(torch, n) for n in _TORCH} | {getattr(F, n) for n in _FUNCTIONAL}
 TENSOR_METHODS = {n for n in (*_TORCH, *_TENSOR_ONLY) if hasattr(torch.Tensor, n)} - {"T"}
 TENSOR_ATTRIBUTES = {"T", "mT", "shape", "ndim", "dtype", "device", "requires_grad", "is_cuda"}
@@ -90,7 +336,13 @@ def shape_value() -> Value:
 
 
 def tensor_attribute(name: str, receiver: Value) -> Value:
-    given = {"ndim": int, "dtype": torch.dtype, "device": torch.device, "requires_grad": bool, "is_cuda": bool}
+    given = {
+        "ndim": int,
+        "dtype": torch.dtype,
+        "device": torch.device,
+        "requires_grad": bool,
+        "is_cuda": bool,
+    }
     if name == "shape":
         return shape_value()
     return Value(given[name]) if name in given else Value(torch.Tensor, fresh=receiver.fresh)
@@ -102,5 +354,9 @@ def tensor_result(name: str, receiver: Value | None) -> Value:
     if name in ("dim", "numel"):
         return Value(int)
     if name in ("chunk", "split", "topk", "sort"):
-        return tuple_of([Value(torch.Tensor)] * 2) if name in ("topk", "sort") else list_of(Value(torch.Tensor), tuple)
+        return (
+            tuple_of([Value(torch.Tensor)] * 2)
+            if name in ("topk", "sort")
+            else list_of(Value(torch.Tensor), tuple)
+        )
     return Value(torch.Tensor)  # perhaps a view: never fresh

@@ -119,22 +119,67 @@ for _name in dir(math):
         FUNCTIONS[_function] = int if _name in _INTEGER else bool if _name in _TRUTH else float
 FUNCTIONS[math.prod] = Number
 FUNCTIONS[math.modf] = FUNCTIONS[math.frexp] = lambda args: tuple_of([Value(float), Value(Number)])
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "neg", "pow", "lt", "le", "gt", "ge", "eq", "ne"):
+for _name in (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "neg",
+    "pow",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "eq",
+    "ne",
+):
     FUNCTIONS[getattr(operator, _name)] = "operator"
 EXCEPTIONS = tuple(
     e for e in vars(__import__("builtins")).values() if isinstance(e, type) and issubclass(e, BaseException)
 )
 assert fractions  # kept importable beside the numbers it stands for
 
-_TEXT = (
-    "capitalize casefold center expandtabs format join ljust lower lstrip removeprefix removesuffix replace rjust "
-    "rstrip strip swapcase title translate upper zfill"
-).split()
-_TEXT_INT = "count find index rfind rindex".split()
-_TEXT_BOOL = (
-    "endswith isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace "
-    "istitle isupper startswith"
-).split()
+_TEXT = [
+    "capitalize",
+    "casefold",
+    "center",
+    "expandtabs",
+    "format",
+    "join",
+    "ljust",
+    "lower",
+    "lstrip",
+    "removeprefix",
+    "removesuffix",
+    "replace",
+    "rjust",
+    "rstrip",
+    "strip",
+    "swapcase",
+    "title",
+    "translate",
+    "upper",
+    "zfill",
+]
+_TEXT_INT = ["count", "find", "index", "rfind", "rindex"]
+_TEXT_BOOL = [
+    "endswith",
+    "isalnum",
+    "isalpha",
+    "isascii",
+    "isdecimal",
+    "isdigit",
+    "isidentifier",
+    "islower",
+    "isnumeric",
+    "isprintable",
+    "isspace",
+    "istitle",
+    "isupper",
+    "startswith",
+]
 
 
 def _texts(receiver: Value, args: list[Value]) -> Value:
@@ -192,7 +237,7 @@ METHODS: dict[Any, dict[str, Any]] = {
     list: {"index": int, "count": int, "copy": _again},
     tuple: {"index": int, "count": int},
     dict: {"get": _got, "items": _items, "keys": _keys, "values": _values, "copy": _again},
-    set: {name: _again for name in ("union", "intersection", "difference", "copy")}
+    set: dict.fromkeys(("union", "intersection", "difference", "copy"), _again)
          | {"issubset": bool, "issuperset": bool, "isdisjoint": bool},
     range: {"index": int, "count": int},
     Match: {"group": Plain, "groups": lambda r, a: list_of(Value(Plain), tuple), "start": int, "end": int},

@@ -30,13 +30,16 @@ class SiteText:
     text: str
     targets: list[list[str]] = field(default_factory=list)
     shape: Any = None  # nesting of the loop variable: 'x', or a tuple of these
-    bodies: dict[str, Any] = field(default_factory=dict)  # 'body', 'cond', 'items' or 'thunk 0' -> Lambda or def
+    bodies: dict[str, Any] = field(
+        default_factory=dict
+    )  # 'body', 'cond', 'items' or 'thunk 0' -> Lambda or def
     eater: str = ""
     sinks: list[Sink] = field(default_factory=list)
     single: bool = False  # a loop whose body ends in its one sink
     names: list[str] = field(default_factory=list)  # of independent statements
     reason: str = ""  # why this is no site
-    feeds: bool = False  # a later site loops over what this one makes
+    feeds: bool = False  # the next statement is a site that loops over what this one makes
+    fed: bool = False  # this one loops over what the statement before it made
 
 
 def name(identifier: str, store: bool = False) -> ast.Name:
@@ -56,7 +59,8 @@ class Rewriter(ast.NodeTransformer):
         self.depth = 0
         self.where: dict[int, Block] = {}
         self.held = captured(function)
-        self.makers: dict[str, SiteText] = {}  # which site made the list of that name
+        self.place: tuple[int, int] = (0, 0)  # of the statement being looked at
+        self.maker: tuple[str, Any, Any] = ("", None, None)  # a list, where it may be handed to, its site
 
     def rewritten(self) -> ast.FunctionDef | ast.Lambda:
         tree = copy.deepcopy(self.original)
@@ -91,19 +95,21 @@ class Rewriter(ast.NodeTransformer):
             found = self._loop(node, block)
             if found is not None:
                 return found
+        original = block.statements[block.index]
         for field_name in ("body", "orelse", "finalbody"):
-            inner = getattr(node, field_name, None)
+            inner = getattr(original, field_name, None)
             if isinstance(inner, list) and inner:
-                setattr(node, field_name, self._block(inner, block.statements[block.index], block))
-        for handler in getattr(node, "handlers", ()):
-            handler.body = self._block(handler.body, block.statements[block.index], block)
-        for case in getattr(node, "cases", ()):
-            case.body = self._block(case.body, block.statements[block.index], block)
+                setattr(node, field_name, self._block(inner, original, block))
+        for part in ("handlers", "cases"):
+            for new, old in zip(getattr(node, part, ()), getattr(original, part, ()), strict=True):
+                new.body = self._block(old.body, original, block)
         made = len(self.found)
+        self.place = (id(block.statements), block.index)
         node = self._expressions(node)
         match block.statements[block.index]:
-            case ast.Assign([ast.Name(identifier)], ast.ListComp()):
-                self.makers[identifier] = self.found[made]
+            case ast.Assign([ast.Name(identifier)], ast.ListComp()) if identifier not in self.held:
+                # Handed on to the very next statement only: later, anything could have changed the list.
+                self.maker = (identifier, (id(block.statements), block.index + 1), self.found[made])
         return [node]
 
     def _expressions(self, node: ast.stmt) -> ast.stmt:
@@ -141,8 +147,9 @@ class Rewriter(ast.NodeTransformer):
             site.reason = reason or "it is nested too deep"
             return self.generic_visit(node)
         original = copy.deepcopy(node)
-        if isinstance(original.generators[0].iter, ast.Name) and original.generators[0].iter.id in self.makers:
-            self.makers[original.generators[0].iter.id].feeds = True
+        source = original.generators[0].iter
+        if isinstance(source, ast.Name) and self.maker[:2] == (source.id, self.place) and self.depth == 0:
+            self.maker[2].feeds = site.fed = True
         self.depth += 1
         plain = self.generic_visit(node)  # sites inside the text have their chance where this one declines
         self.depth -= 1
@@ -163,7 +170,8 @@ class Rewriter(ast.NodeTransformer):
         source, inner.generators[0].iter = inner.generators[0].iter, name(ITEMS)
         arguments = [self._source(source), site.bodies["body"], _lambda([ITEMS], inner), *extra]
         return ast.copy_location(
-            ast.IfExp(self._on(site), self._call(site, "run", [copy.deepcopy(a) for a in arguments]), plain), node
+            ast.IfExp(self._on(site), self._call(site, "run", [copy.deepcopy(a) for a in arguments]), plain),
+            node,
         )
 
     def _source(self, node: ast.expr) -> ast.expr:
@@ -210,8 +218,10 @@ class Rewriter(ast.NodeTransformer):
         off = ast.Compare(name(body_name), [ast.Is()], [ast.Constant(None)])
         self.depth += 1
         plain_iter = self.visit(node.iter)
-        node.body = self._block(node.body, block.statements[block.index], block)
-        node.orelse = self._block(node.orelse, block.statements[block.index], block)
+        original = block.statements[block.index]
+        assert isinstance(original, ast.For)
+        node.body = self._block(original.body, original, block)
+        node.orelse = self._block(original.orelse, original, block)
         self.depth -= 1
         node.iter = ast.copy_location(ast.IfExp(off, plain_iter, rest), node.iter)
         return [ast.copy_location(before, node), node]
@@ -238,7 +248,9 @@ class Rewriter(ast.NodeTransformer):
             take = ast.Call(ast.Attribute(name(started), "take", ast.Load()), [ast.Constant(i)], [])
             statement.value = ast.copy_location(ast.IfExp(off, statement.value, take), statement.value)
             out.append(statement)
-        out.append(ast.copy_location(ast.Assign([name(started, store=True)], ast.Constant(None)), statements[-1]))
+        out.append(
+            ast.copy_location(ast.Assign([name(started, store=True)], ast.Constant(None)), statements[-1])
+        )
         return out
 
     # Pieces.

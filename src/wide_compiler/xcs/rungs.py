@@ -2,12 +2,9 @@
 
 from typing import Any
 
+from . import overlap, processes, threads, torch_vmap, vectorize, wide
 from .effects import Effect
 from .work import Miss, Work
-
-
-class Bail(BaseException):
-    """A fast path cannot go on; the plain loop decides. No `except Exception` of a user's function hides it."""
 
 
 class Rung:
@@ -34,9 +31,7 @@ class NumpyLanes(Rung):
     name = "numpy lanes"
 
     def applies(self, work: Work) -> bool:
-        from .vectorize import able
-
-        return work.plan.effect is Effect.PURE and able(work)
+        return work.plan.effect is Effect.PURE and vectorize.able(work)
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
         ledger = work.plan.ledger
@@ -46,9 +41,7 @@ class NumpyLanes(Rung):
         return gained and (ledger.plain_item or 0) < 3e-4
 
     def run(self, work: Work) -> list[Any]:
-        from .vectorize import vectorized
-
-        return vectorized(work)
+        return vectorize.vectorized(work)
 
 
 class TorchVmap(Rung):
@@ -57,9 +50,7 @@ class TorchVmap(Rung):
     name = "torch vmap"
 
     def applies(self, work: Work) -> bool:
-        from .torch_vmap import able
-
-        return work.plan.effect is Effect.PURE and able(work)
+        return work.plan.effect is Effect.PURE and torch_vmap.able(work)
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
         ledger = work.plan.ledger
@@ -68,9 +59,7 @@ class TorchVmap(Rung):
         return plain_seconds > 5e-3 or (plain_seconds > 4e-4 and ledger.spent > 1e-2)
 
     def run(self, work: Work) -> list[Any]:
-        from .torch_vmap import mapped
-
-        return mapped(work)
+        return torch_vmap.mapped(work)
 
 
 class WideModels(Rung):
@@ -80,19 +69,13 @@ class WideModels(Rung):
     few_items = True
 
     def applies(self, work: Work) -> bool:
-        from .wide import able
-
-        return work.plan.effect is Effect.PURE and able(work)
+        return work.plan.effect is Effect.PURE and wide.able(work)
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
-        from .wide import paid_for
-
-        return paid_for(work, plain_seconds)
+        return wide.paid_for(work, plain_seconds)
 
     def run(self, work: Work) -> list[Any]:
-        from .wide import widened
-
-        return widened(work)
+        return wide.widened(work)
 
 
 class Threads(Rung):
@@ -103,17 +86,13 @@ class Threads(Rung):
     few_items = True
 
     def applies(self, work: Work) -> bool:
-        from .threads import in_worker
-
-        return work.plan.effect is Effect.IO and not in_worker()
+        return work.plan.effect is Effect.IO and not threads.in_worker()
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
         return True
 
     def run(self, work: Work) -> list[Any] | Miss:
-        from .overlap import overlapped
-
-        return overlapped(work)
+        return overlap.overlapped(work)
 
 
 class Processes(Rung):
@@ -123,19 +102,13 @@ class Processes(Rung):
     few_items = True
 
     def applies(self, work: Work) -> bool:
-        from .processes import able
-
-        return work.plan.effect is Effect.PURE and work.site.config.measure and able(work)
+        return work.plan.effect is Effect.PURE and work.site.config.measure and processes.able(work)
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
-        from .processes import pays
-
-        return pays(work, plain_seconds)
+        return processes.pays(work, plain_seconds)
 
     def run(self, work: Work) -> list[Any]:
-        from .processes import distributed
-
-        return distributed(work)
+        return processes.distributed(work)
 
 
 VECTORIZED: tuple[Rung, ...] = (WideModels(), TorchVmap(), NumpyLanes())

@@ -56,7 +56,15 @@ class _Pickler(pickle.Pickler):
         recursive = [n for n, value in space.items() if value is function or _same_jitted(value, function)]
         for name in recursive:
             del space[name]
-        facts = (code, function.__name__, space, function.__defaults__, held, function.__kwdefaults__, recursive)
+        facts = (
+            code,
+            function.__name__,
+            space,
+            function.__defaults__,
+            held,
+            function.__kwdefaults__,
+            recursive,
+        )
         return rebuilt, facts
 
 
@@ -82,7 +90,13 @@ def _importable(obj: Any) -> bool:
 
 
 def rebuilt(
-    code: bytes, name: str, space: dict[str, Any], defaults: Any, held: list[Any], keywords: Any, recursive: list[str]
+    code: bytes,
+    name: str,
+    space: dict[str, Any],
+    defaults: Any,
+    held: list[Any],
+    keywords: Any,
+    recursive: list[str],
 ) -> types.FunctionType:
     """A function again, in globals of its own."""
     cells = tuple(types.CellType(value) for value in held)

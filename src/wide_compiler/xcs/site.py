@@ -5,7 +5,7 @@ import operator
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from .items import Items, items_of, made
+from .items import Blocks, Items, items_of, made
 from .oracle import same
 from .plan import Plan, make_plan
 from .rewrite import SiteText
@@ -118,28 +118,34 @@ class Site:
 
     # Lanes handed from one site to the next.
 
-    def keep_block(self, rows: list[Any], block: Any) -> None:
-        """The rows just made are those of one block: the next site need not gather them."""
-        if self.text.feeds:
-            self.runtime.blocks.kept = (rows, block, tuple(rows))
+    def keep_blocks(self, rows: list[Any], blocks: list[Any]) -> None:
+        """The rows just made are those of a few blocks: the next site need not gather them."""
+        if self.text.feeds and self.text.kind == "list":
+            self.runtime.blocks.kept = Blocks(rows, blocks)
 
-    def kept_block(self, column: Any) -> Any:
-        kept = getattr(self.runtime.blocks, "kept", None)
-        if kept is None or kept[0] is not column or len(column) != len(kept[2]):
+    def _kept_blocks(self, source: Any) -> Any:
+        """The blocks of a list made by the statement before, which nothing can have changed since."""
+        kept = getattr(self.runtime.blocks, "kept", None) if self.text.fed else None
+        if kept is None or kept.rows is not source:
             return None
         self.runtime.blocks.kept = None
-        return kept[1] if all(map(operator.is_, column, kept[2])) else None
+        return kept if len(kept) == kept.bounds[-1][1] else None
 
     # Deciding.
 
     def _items(self, source: Any, expand: Any, plain: Any) -> Items | None:
         if expand is None:
             items = items_of(source, self.text.shape)
+            kept = self._kept_blocks(source)
+            if items is not None and kept is not None:
+                items.columns = [kept]
         else:
             items = self._expanded(source, expand)
         if items is None:
             self._note("plain")
-            self.why = self.why or "what it loops over is not a list, tuple, range, dict view, array or tensor"
+            self.why = (
+                self.why or "what it loops over is not a list, tuple, range, dict view, array or tensor"
+            )
         return items
 
     def _expanded(self, source: Any, expand: Any) -> Items | None:
@@ -186,7 +192,9 @@ class Site:
             if plan.bodies == functions.keys() and plan.guards.hold(functions, columns):
                 return plan
         self.analysed += 1
-        if self.analysed > PLANS and self.config.measure:  # ever other objects: looking costs more than it gives
+        if (
+            self.analysed > PLANS and self.config.measure
+        ):  # ever other objects: looking costs more than it gives
             self.ready = after(min(50 * 2 ** (self.analysed - PLANS), 1_000_000))
         plan = make_plan(self, functions, nodes, columns)
         self.plans = [plan, *self.plans[: PLANS - 1]]

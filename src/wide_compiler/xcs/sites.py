@@ -154,7 +154,9 @@ def _sinks(body: Body) -> list[Sink]:
 def _sink_trouble(sink: Sink, node: ast.For, block: Block, held: set[str]) -> str | None:
     if sink.name in held:
         return f"{sink.name!r} is captured by a function or not local"
-    mentions = [n for top in node.body for n in ast.walk(top) if isinstance(n, ast.Name) and n.id == sink.name]
+    mentions = [
+        n for top in node.body for n in ast.walk(top) if isinstance(n, ast.Name) and n.id == sink.name
+    ]
     fills = [p for top in node.body for p in ast.walk(top) if isinstance(p, ast.stmt) and sink_of(p) == sink]
     if len(mentions) != len(fills) or reads(node.iter, sink.name):
         return f"{sink.name!r} is read while it is filled"

@@ -1,14 +1,14 @@
 """One PyTorch function or module over tensors of one shape: stacked, and mapped by `torch.func.vmap`."""
 
 import ast
+import operator
 import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .rungs import Bail
-from .work import Work
+from .work import Bail, Work
 
 
 def able(work: Work) -> bool:
@@ -43,16 +43,26 @@ def _gathered(column: Any) -> Any:
         if all(c is first for c in column):
             return first
         raise Bail(f"items of type {type(first).__name__} beside tensors")
-    looks = {(t.shape, t.dtype, t.device, t.requires_grad, t.layout) for t in column}
-    if len(looks) != 1:
-        raise Bail("tensors of different shapes, types or devices")
-    return torch.stack(list(column))
+    if len(set(map(_look, column))) != 1:
+        raise Bail("tensors of different types")
+    try:
+        return torch.stack(list(column))  # finds itself which shapes and devices differ
+    except RuntimeError:
+        raise Bail("tensors of different shapes or devices") from None
+
+
+_look = operator.attrgetter("dtype", "requires_grad", "layout")
 
 
 def apart(out: Any, n: int) -> list[Any]:
-    """Rows of stacked results, copied: views would share one version counter, and autograd one error."""
+    """Rows of stacked results, each with a version counter of its own, so that autograd sees no common writes.
+
+    Rows that carry gradients are copied; the others are disjoint parts of one block of memory.
+    """
     if type(out) is Tensor:
-        return list(torch.unbind_copy(out))
+        if out.requires_grad:
+            return list(torch.unbind_copy(out))
+        return [row.data for row in out.unbind(0)]
     if type(out) is tuple:
         return list(zip(*[apart(o, n) for o in out], strict=True))
     raise Bail(f"a result of type {type(out).__name__}")

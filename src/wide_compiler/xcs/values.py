@@ -25,7 +25,18 @@ class Opaque:
 
 
 NUMBERS = (int, float, bool, complex)
-IMMUTABLE = (*NUMBERS, str, bytes, type(None), range, slice, type(Ellipsis), torch.dtype, torch.device, torch.Size)
+IMMUTABLE = (
+    *NUMBERS,
+    str,
+    bytes,
+    type(None),
+    range,
+    slice,
+    type(Ellipsis),
+    torch.dtype,
+    torch.device,
+    torch.Size,
+)
 CONTAINERS = (list, tuple, dict, set, frozenset)
 
 

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from .lane import Diverge, Lane, Trace
+from .items import Blocks
+from .lane import Diverge, Trace
 from .lane_code import Dispatcher, lane_function
-from .rungs import Bail
+from .lane_operators import Lane
 from .values import is_numpy_scalar
-from .work import Work
+from .work import Bail, Work
 
 MOST_PATHS = 16
+CHUNK_BYTES = 2**20
 _ndim, _dtype = operator.attrgetter("ndim"), operator.attrgetter("dtype")
 NUMBERS = {float: ("float", np.float64), int: ("int", np.int64), bool: ("bool", np.bool_)}
 
@@ -36,33 +38,56 @@ def _floating(value: Any) -> bool:
 
 
 def vectorized(work: Work) -> list[Any]:
-    """The values of all items, in order. Raises `Bail`."""
-    columns = [_gathered(work, column, j) for j, column in enumerate(work.items.columns)]
+    """The values of all items, in order. Raises `Bail`.
+
+    Lanes are run some thousand at a time: what is gathered then stays in the cache until it is used.
+    """
     before = np.geterr()
     # What would warn in plain Python must warn there: any such number sends the call to the plain loop.
     strict: Any = {k: "ignore" if how == "ignore" else "raise" for k, how in before.items()}
+    values: list[Any] = []
+    blocks: list[np.ndarray] = []
     try:
         with np.errstate(**strict):
-            paths = _Paths(work, columns)
-            paths.run(np.arange(work.items.n))
+            for start, stop in _chunks(work):
+                columns = [_gathered(column, start, stop) for column in work.items.columns]
+                paths = _Paths(work, columns, stop - start)
+                paths.run(np.arange(stop - start))
+                values += paths.values()
+                blocks += paths.blocks
     except Bail:
         raise
     except Diverge:
         raise Bail("items take too many different ways") from None
     except Exception as error:
         raise Bail(f"{type(error).__name__}: {error}") from None
-    return paths.values()
+    if len(values) == sum(map(len, blocks)) == work.items.n:
+        work.site.keep_blocks(values, blocks)
+    return values
 
 
-def _gathered(work: Work, column: Any, j: int) -> Lane | Any:
-    """A column as one array `[n, ...]`; what is neither array nor number is shared if it is one object."""
+def _chunks(work: Work) -> list[tuple[int, int]]:
+    """Where to cut: as the blocks are cut that a site before has made, else by size."""
+    n = work.items.n
+    for column in work.items.columns:
+        if type(column) is Blocks:
+            return column.bounds
+    widest = max((c[0].nbytes for c in work.items.columns if type(c[0]) is np.ndarray), default=8)
+    size = min(max(CHUNK_BYTES // max(widest, 1), 256), 16384)
+    if size >= n:
+        return [(0, n)]
+    return [(i, min(i + size, n)) for i in range(0, n, size)]
+
+
+def _gathered(whole: Any, start: int, stop: int) -> Lane | Any:
+    """A part of a column as one array `[n, ...]`; what is neither array nor number must be one shared object."""
+    if type(whole) is Blocks:
+        return Lane(whole.block(start), "array", None, fresh=False)
+    column = whole[start:stop]
     if type(column) is np.ndarray:
         return Lane(column, "array" if column.ndim > 1 else "np", None, fresh=False)
     if type(column) is range:
         return Lane(np.arange(column.start, column.stop, column.step, dtype=np.int64), "int", None)
-    kept = work.site.kept_block(column)
-    if kept is not None:
-        return Lane(kept, "array", None, fresh=False)
     kind = type(column[0])
     if kind is np.ndarray:
         return Lane(stacked(column), "array", None, fresh=False)
@@ -75,7 +100,7 @@ def _gathered(work: Work, column: Any, j: int) -> Lane | Any:
         return Lane(data, name, None)
     if is_numpy_scalar(kind):
         return Lane(np.array(column), "np", None)
-    if all(map(operator.is_, column, [column[0]] * len(column))):
+    if all(map(operator.is_, column, itertools.repeat(column[0]))):
         return column[0]
     raise Bail(f"items of type {kind.__name__} have no lane axis")
 
@@ -100,10 +125,12 @@ def stacked(arrays: Any) -> np.ndarray:
 class _Paths:
     """The body, run for groups of lanes that go the same way."""
 
-    def __init__(self, work: Work, columns: list[Any]):
+    def __init__(self, work: Work, columns: list[Any], n: int):
         self.work = work
         self.columns = columns
+        self.n = n
         self.runs = 0
+        self.blocks: list[np.ndarray] = []
         self.ends: list[tuple[np.ndarray, list[Any]]] = []
 
     def run(self, lanes: np.ndarray) -> None:
@@ -121,7 +148,7 @@ class _Paths:
     def _once(self, lanes: np.ndarray) -> list[Any]:
         """What each lane adds: a list of one entry per lane, each a list of values; or of plain values."""
         work, trace = self.work, Trace()
-        whole = len(lanes) == work.items.n
+        whole = len(lanes) == self.n
         given = [self._part(c, lanes, whole, trace) for c in self.columns]
         dispatch = Dispatcher(trace, work.plan.lane_code)
         nodes = work.site.text.bodies
@@ -140,15 +167,17 @@ class _Paths:
             raise trace.stopped  # swallowed by an `except` in the user's text
         self._no_rounded_keys(result)
         if work.events:
-            columns = [(index, _handed_out(value, len(lanes), work)) for index, value in result]
+            columns = [(index, _handed_out(value, len(lanes), self)) for index, value in result]
             return [[(index, column[i]) for index, column in columns] for i in range(len(lanes))]
-        return _handed_out(result, len(lanes), work)
+        return _handed_out(result, len(lanes), self)
 
     def _no_rounded_keys(self, result: Any) -> None:
         """What decides about places in a dict or set, or about a truth, must be exact."""
         text = self.work.site.text
         keys: list[Any] = []
-        if text.kind in ("set", "generator") and (text.kind == "set" or text.eater in ("any", "all", "set", "dict")):
+        if text.kind in ("set", "generator") and (
+            text.kind == "set" or text.eater in ("any", "all", "set", "dict")
+        ):
             keys = [result]
         elif text.kind == "dict":
             keys = [result[0]]
@@ -179,7 +208,7 @@ class _Paths:
         if len(self.ends) == 1:
             added = self.ends[0][1]
             return self._flat(added) if nested else added
-        by_lane: list[Any] = [None] * self.work.items.n
+        by_lane: list[Any] = [None] * self.n
         for lanes, added in self.ends:
             for i, value in zip(lanes.tolist(), added, strict=True):
                 by_lane[i] = value
@@ -195,30 +224,29 @@ class _Skip(list):
     """Nothing added."""
 
 
-def _handed_out(value: Any, n: int, work: Work) -> list[Any]:
+def _handed_out(value: Any, n: int, paths: _Paths) -> list[Any]:
     """One value per lane from what the body returned for all."""
     kind = type(value)
     if kind is Lane:
         if not value.fresh:
             raise Bail("a result that shares memory with its item")
-        if work.site.config.exact and value.data.dtype.kind in "fc":
+        if paths.work.site.config.exact and value.data.dtype.kind in "fc":
             raise Bail("floating point numbers, with exact=True")
         if value.kind in ("float", "int", "bool"):
             return value.data.tolist()
         if value.kind == "array":
             block = np.ascontiguousarray(value.data)
-            rows = list(block)
-            work.site.keep_block(rows, block)
-            return rows
+            paths.blocks.append(block)
+            return list(block)
         return list(value.data)
     if kind is tuple:
-        return list(zip(*[_handed_out(v, n, work) for v in value], strict=True)) if value else [()] * n
+        return list(zip(*[_handed_out(v, n, paths) for v in value], strict=True)) if value else [()] * n
     if kind in (list, dict) and not _holds_lane(value):
         raise Bail("a result that may be one shared object")
     if kind is list:
-        return [list(row) for row in zip(*[_handed_out(v, n, work) for v in value], strict=True)]
+        return [list(row) for row in zip(*[_handed_out(v, n, paths) for v in value], strict=True)]
     if kind is dict and all(type(k) in (str, int) for k in value):
-        columns = [_handed_out(v, n, work) for v in value.values()]
+        columns = [_handed_out(v, n, paths) for v in value.values()]
         return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
     if value is None or kind in (bool, int, float, str, bytes, complex):
         return [value] * n

@@ -11,16 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import wide_compiler
-
+from ..api import compile as compile_wide
 from ..config import WideConfig
 from .analysis import Analyzer
+from .calls import call_value
+from .columns import column_value
 from .effects import Decline
 from .ledger import clock
-from .plan import column_value
-from .rungs import Bail
 from .torch_vmap import apart
-from .work import Work
+from .work import Bail, Work
 
 BUILD_SECONDS = 1.0  # about what building takes; the plain loop must have cost as much before
 RENEWALS = 3
@@ -90,7 +89,9 @@ def _inputs(work: Work, j: int) -> tuple[list[Any], bool]:
             per_item.add(False)
         else:
             raise Bail("an argument that is neither local nor per item")
-    tensors = [t for x in found for t in ([x] if type(x) is Tensor else list(x) if type(x) is list else [None])]
+    tensors = [
+        t for x in found for t in ([x] if type(x) is Tensor else list(x) if type(x) is list else [None])
+    ]
     if len(per_item) != 1 or not all(type(t) is Tensor for t in tensors):
         raise Bail("arguments other than tensors, or shared and per item ones together")
     return found, not per_item.pop()
@@ -113,7 +114,7 @@ def _wide_model(work: Work, models: list[nn.Module], inputs: list[Any], shared: 
     began = clock()
     sample = tuple(x if shared else x[0] for x in inputs)
     try:
-        wide = wide_compiler.compile(models, sample, config=WideConfig(tune_seconds=0.3))
+        wide = compile_wide(models, sample, config=WideConfig(tune_seconds=0.3))
     except Exception as error:
         raise Bail(f"no wide model: {type(error).__name__}: {error}") from None
     memory["wide"] = _Kept(models, wide)
@@ -135,8 +136,6 @@ def _prove(work: Work, models: list[nn.Module]) -> None:
         try:
             column = column_value(analyzer, [model], 0)
             tensors = [column_value(analyzer, [torch.zeros(1)], 1)]
-            from .calls import call_value
-
             arguments = len(work.site.text.bodies["body"].body.args)
             call_value(analyzer, column, tensors * arguments, {}, work.site.text.bodies["body"].body)
         except Decline as declined:
@@ -149,49 +148,50 @@ class _Kept:
     def __init__(self, models: list[nn.Module], wide: Any):
         self.models = models
         self.wide = wide
-        self.tensors = [self._own(m) for m in models]
-        self.looks = [self._look(m, t) for m, t in zip(models, self.tensors, strict=True)]
-
-    @staticmethod
-    def _own(model: nn.Module) -> list[tuple[dict[str, Any], str]]:
-        """Where every parameter and buffer lies: a dict of its module, and the key."""
-        return [
-            (held, key)
-            for m in model.modules()
-            for held in (m._parameters, m._buffers)
-            for key, tensor in held.items()
-            if tensor is not None
-        ]
-
-    @staticmethod
-    def _look(model: nn.Module, places: list[tuple[dict[str, Any], str]]) -> list[Any]:
-        found: list[Any] = []
-        for held, key in places:
-            tensor = held.get(key)
-            if tensor is None or tensor.is_inference():
-                raise Bail("a parameter without a version counter")
-            found += [id(tensor), tensor._version, tensor.data_ptr(), _digest(tensor)]
-        return found
+        self.looks = [_looks(m) for m in models]
 
     def changed(self) -> list[int]:
-        return [
-            i
-            for i, (model, places) in enumerate(zip(self.models, self.tensors, strict=True))
-            if self._look(model, places) != self.looks[i]
-        ]
+        return [i for i, looks in enumerate(self.looks) if not all(look.same() for look in looks)]
 
     def renew(self, lanes: list[int]) -> None:
         for i in lanes:
-            self.tensors[i] = self._own(self.models[i])
             self.wide.load_lane(i, self.models[i])
-            self.looks[i] = self._look(self.models[i], self.tensors[i])
+            self.looks[i] = _looks(self.models[i])
 
 
-def _digest(tensor: Tensor) -> bytes:
-    """A few numbers spread over a tensor: writes through `.data` leave the version as it was."""
-    if tensor.device.type != "cpu" or not tensor.is_contiguous() or not tensor.numel():
-        return b""
-    if tensor.dtype in (torch.bfloat16, torch.float16):
-        return b""
-    flat = tensor.detach().numpy().reshape(-1)
-    return flat[:: max(1, flat.size // SAMPLED)].tobytes()
+class _Look:
+    """A parameter or buffer: which tensor it is, its version, and a few of its numbers.
+
+    The version tells of all writes but those through `.data` or a NumPy view, which leave it as it was: these
+    are seen if they touch one of the numbers looked at, as an optimiser's step does.
+    """
+
+    __slots__ = ("at", "held", "key", "numbers", "sample", "tensor", "version")
+
+    def __init__(self, held: dict[str, Any], key: str):
+        self.held, self.key = held, key
+        tensor = self.tensor = held[key]
+        if tensor.is_inference():
+            raise Bail("a parameter without a version counter")
+        self.version, self.at = tensor._version, tensor.data_ptr()
+        readable = tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.numel() > 0
+        self.sample = None
+        if readable and tensor.dtype is not torch.bfloat16:
+            flat = tensor.detach().numpy().reshape(-1)
+            self.sample = flat[:: max(1, flat.size // SAMPLED)]
+            self.numbers = self.sample.tobytes()
+
+    def same(self) -> bool:
+        tensor = self.tensor
+        if (
+            self.held[self.key] is not tensor
+            or tensor._version != self.version
+            or tensor.data_ptr() != self.at
+        ):
+            return False
+        return self.sample is None or self.sample.tobytes() == self.numbers
+
+
+def _looks(model: nn.Module) -> list[_Look]:
+    tables = [table for m in model.modules() for table in (m._parameters, m._buffers)]
+    return [_Look(table, key) for table in tables for key, tensor in table.items() if tensor is not None]

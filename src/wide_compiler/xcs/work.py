@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from .site import Site
 
 
+class Bail(BaseException):
+    """A fast path cannot go on; the plain loop decides. No `except Exception` of a user's function hides it."""
+
+
 class Miss:
     """The run time did not take the call. `values` are those of the first `done` items, if it began."""
 

@@ -132,7 +132,12 @@ def remember(x, seen=[]):  # noqa: B006
     return len(seen)
 
 
-@pattern("plain", floats, world=lambda: list(remember.__defaults__[0]), reset=lambda: remember.__defaults__[0].clear())
+@pattern(
+    "plain",
+    floats,
+    world=lambda: list(remember.__defaults__[0]),
+    reset=lambda: remember.__defaults__[0].clear(),
+)
 def mutable_default(xs):
     """A default argument that grows."""
     return [remember(x) for x in xs]

@@ -60,7 +60,9 @@ def without_gradients(model, xs):
         return [model(x) for x in xs]
 
 
-@pattern("wide model", lambda n=4: ([mlp(i).requires_grad_(False) for i in range(n)], tensors(2)[0]), large=32)
+@pattern(
+    "wide model", lambda n=4: ([mlp(i).requires_grad_(False) for i in range(n)], tensors(2)[0]), large=32
+)
 def many_modules(models, x):
     """Many modules of one architecture, one input."""
     return [m(x) for m in models]
