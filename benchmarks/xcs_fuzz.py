@@ -42,7 +42,8 @@ def main():
             )
     share = left / len(seeds)
     print(
-        f"{len(seeds)} programs in {time.perf_counter() - began:.0f} s: {len(different)} differ {different[:20]}"
+        f"{len(seeds)} programs in {time.perf_counter() - began:.0f} s: "
+        f"{len(different)} differ {different[:20]}"
     )
     print(f"{left} ({share:.0%}) left the plain loop: {dict(rungs)}")
     if different or (options.seed is None and share < LEAST):

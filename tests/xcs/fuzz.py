@@ -242,15 +242,19 @@ class Writer:
     def array(self, item: str, depth: int) -> str:
         a = item if depth > 1 or self.r.random() < 0.5 else self.array(item, depth + 1)
         forms = [
-            f"{a} * 2.0", f"({a} - {item}.mean())", f"np.exp({a} / 10)", f"softmax({item})", f"centred({item})",
-            f"np.tanh({a})", f"({a} + k)", f"np.clip({item}, -1.0, 1.0)", f"np.sqrt(np.abs({item}))", f"({a} * SCALE)",
+            f"{a} * 2.0", f"({a} - {item}.mean())", f"np.exp({a} / 10)", f"softmax({item})",
+            f"centred({item})",
+            f"np.tanh({a})", f"({a} + k)", f"np.clip({item}, -1.0, 1.0)", f"np.sqrt(np.abs({item}))",
+            f"({a} * SCALE)",
             f"np.where({item} > 0, {item}, 0.0)", f"pure({a})", f"np.maximum({item}, 0)", f"{item}.cumsum()",
             f"-({a})", f"({item} / 3)", f"np.zeros_like({item})", f"{item}.copy()",
         ]  # fmt: skip
         if depth == 0:
             forms += [
-                f"float({item} @ WEIGHTS)", f"{item}.sum()", f"{item}[0]", f"{item}.argmax()", f"{item}.max()",
-                f"({item}.mean(), {item}.std())", f"np.linalg.norm({item})", f"len({item})", f"{item}.tolist()",
+                f"float({item} @ WEIGHTS)", f"{item}.sum()", f"{item}[0]", f"{item}.argmax()",
+                f"{item}.max()",
+                f"({item}.mean(), {item}.std())", f"np.linalg.norm({item})", f"len({item})",
+                f"{item}.tolist()",
                 f"{item}", f"{item}[1:]", f"first_two({item})", f"float({item}[1])", f"{item}.shape",
                 f"({item} if {item}[0] > 0 else {item} * 2)", f"{{'m': {item}.mean(), 's': {item} + 1}}",
                 f"[{item}.min(), {item}.max()]",
@@ -270,9 +274,11 @@ class Writer:
             return item
         a, b = self.number(item, depth + 1), self.r.choice((item, "2", "0.5", "k", "3", "SCALE"))
         forms = [
-            f"({a} + {b})", f"({a} - {b})", f"({a} * {b})", f"({a} / ({item} * {item} + 1))", f"abs({a})", f"-({a})",
+            f"({a} + {b})", f"({a} - {b})", f"({a} * {b})", f"({a} / ({item} * {item} + 1))",
+            f"abs({a})", f"-({a})",
             f"pure({a})", f"branchy({item})", f"looping({item})", f"max({a}, {b})", f"min({item}, 2)",
-            f"({a} if {item} > 1 else {b})", f"math.sqrt(abs({a}))", f"box.move({item})", f"box({a})", f"scaled({a})",
+            f"({a} if {item} > 1 else {b})", f"math.sqrt(abs({a}))", f"box.move({item})", f"box({a})",
+            f"scaled({a})",
             f"({a} % 7)", f"({item} ** 2)", f"int({item})", f"float({a})", f"pure_two({item})", f"({a} // 2)",
             f"round({item})", f"guarded({item})", f"bare_except({item})", f"TABLE['a'] * {item}", item,
         ]  # fmt: skip

@@ -97,7 +97,7 @@ def scaled(x):
 
 
 def remember(x, seen=[]):  # noqa: B006
-    return seen + [x]
+    return [*seen, x]
 
 
 def softmax(x):

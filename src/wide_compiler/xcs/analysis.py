@@ -1,6 +1,7 @@
 """Effect analysis: run a function's text on abstract values, with the real objects bound.
 
-What is proven: the code is PURE or IO (`Effect`), given that the guards hold. Everything else raises `Decline`
+What is proven: the code is PURE or IO (`Effect`), given that the guards hold. Everything else raises
+`Decline`
 with the reason. Statements are here, expressions in `expressions`, calls in `calls`.
 """
 

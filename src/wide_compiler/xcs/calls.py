@@ -54,10 +54,10 @@ def call_value(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywor
     if isinstance(found, types.FunctionType):
         return call_function(a, callee, args, keywords, node)
     if isinstance(found, type):
-        return _construct(a, found, args, keywords, node)
+        return _construct(a, callee, args, keywords, node)
     if isinstance(found, nn.Module):
         return _call_layer(a, callee, args, keywords, node)
-    if hasattr(type(found), "__call__") and type(found).__module__ != "builtins":
+    if callable(found) and type(found).__module__ != "builtins":
         return _call_instance(a, callee, args, keywords, node)
     raise a.decline(f"{getattr(found, '__name__', found)!s} is not known to be free of effects", node)
 
@@ -279,13 +279,24 @@ def _call_layer(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywo
     return call_function(a, found_method, [callee, *args], keywords, node)
 
 
-def _construct(a: "Analyzer", kind: type, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
+def _construct(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
     """A dataclass with a generated `__init__` and nothing after it."""
+    kind = callee.obj
+    assert callee.slot is not None
     plain = dataclasses.is_dataclass(kind) and kind.__new__ is object.__new__ and type(kind) is type
-    made_init = plain and getattr(kind.__init__, "__code__", None) is not None
-    if not made_init or kind.__init__.__code__.co_filename != "<string>" or hasattr(kind, "__post_init__"):  # type: ignore[misc]
+    init = getattr(kind, "__init__", None)
+    generated = (
+        plain and getattr(init, "__code__", None) is not None and init.__code__.co_filename == "<string>"
+    )
+    frozen = plain and kind.__dataclass_params__.frozen
+    if (
+        not generated
+        or hasattr(kind, "__post_init__")
+        or not (frozen or kind.__setattr__ is object.__setattr__)
+    ):
         raise a.decline(f"making a {kind.__name__} is not known to be free of effects", node)
-    fields = [f for f in dataclasses.fields(kind) if f.init]  # type: ignore[arg-type]
+    a.guards.expect(a.guards.note("own", callee.slot, "__init__"), "is", static_lookup(kind, "__init__"))
+    fields = [f for f in dataclasses.fields(kind) if f.init]
     if any(f.default_factory is not dataclasses.MISSING for f in fields):
         raise a.decline(f"{kind.__name__} makes default values by a function", node)
     made = Value(kind, fresh=True)

@@ -56,8 +56,8 @@ def evaluate(a: "Analyzer", node: ast.expr, env: "Env", frame: "Frame") -> Value
             return _unary(a, value, node)
         case ast.BoolOp(values=values):
             found = [a.expr(v, env, frame) for v in values]
-            for value in found[:-1]:
-                a.truth(value, node)
+            for asked in found[:-1]:
+                a.truth(asked, node)
             return join_all(found)
         case ast.Compare(left=left, ops=ops, comparators=comparators):
             return _compare(a, node, [a.expr(v, env, frame) for v in (left, *comparators)], ops)
@@ -85,9 +85,9 @@ def evaluate(a: "Analyzer", node: ast.expr, env: "Env", frame: "Frame") -> Value
         case ast.Dict(keys=keys, values=values):
             return _dict(a, keys, values, node, env, frame)
         case ast.JoinedStr(values=values):
-            for value in values:
-                if isinstance(value, ast.FormattedValue) and not a.expr(value.value, env, frame).is_deep_safe:
-                    raise a.decline("it formats something of unknown type", node)
+            shown = [part.value for part in values if isinstance(part, ast.FormattedValue)]
+            if not all(a.expr(part, env, frame).is_deep_safe for part in shown):
+                raise a.decline("it formats something of unknown type", node)
             return Value(str)
         case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
             return _comprehension(a, node, env, frame)

@@ -6,6 +6,8 @@ path is a step here. A step fetches its object from the step it hangs on and ask
 """
 
 import builtins
+import itertools
+import operator
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -100,7 +102,7 @@ def bare(module: Any, key: None) -> bool:
     return not hooks and "forward" not in own
 
 
-FETCH = {
+FETCH: dict[str, Any] = {
     "field": lambda held, key: held.__dict__[key],
     "absent": lambda held, key: key in held.__dict__,
     "module": _submodule,
@@ -145,6 +147,8 @@ def _all(check: tuple[str, Any], values: Sequence[Any]) -> bool:
             return type(values) is expected
         kinds = set(map(type, values))
         return not kinds or (len(kinds) == 1 and expected in kinds)
+    if kind == "is":
+        return all(map(operator.is_, values, itertools.repeat(expected)))
     return all(_one(check, value) for value in values)
 
 
@@ -152,7 +156,7 @@ def held_types(container: Any) -> frozenset[Any]:
     """Types of what a small container holds, keys too; a large one holds 'anything'."""
     if len(container) > SMALL:
         return frozenset(["anything"])
-    kinds = set(map(type, container.values() if type(container) is dict else container))
+    kinds: set[Any] = set(map(type, container.values() if type(container) is dict else container))
     if type(container) is dict:
         kinds |= {("key", kind) for kind in map(type, container)}
     if any(type(c) is np.ndarray and c.dtype.hasobject for c in container):

@@ -14,7 +14,8 @@ from .names import reads, stored
 
 @dataclass
 class IRNode:
-    """One operation. `operator` is what runs: a function, a module, an analysed body, or a statement's text."""
+    """One operation. `operator` is what runs: a function, a module, an analysed body, or a statement's
+    text."""
 
     id: str
     operator: Any

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-DICT_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+DICT_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 
 
 class Source(NamedTuple):
@@ -50,7 +50,8 @@ class Blocks:
 
 
 class Items:
-    """`n` rounds of a loop. `columns[j][i]` is loop variable j in round i; `rest(k)` iterates from round k on."""
+    """`n` rounds of a loop. `columns[j][i]` is loop variable j in round i; `rest(k)` iterates from round
+    k on."""
 
     __slots__ = ("columns", "n", "rest")
 

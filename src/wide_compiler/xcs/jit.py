@@ -54,7 +54,8 @@ class Runtime:
         return (self.original if self.why else self.function)(*args, **kwargs)
 
     def prepare(self) -> None:
-        """Rewrite the function, once. Where its text is not to be trusted, every call goes to the original."""
+        """Rewrite the function, once. Where its text is not to be trusted, every call goes to the
+        original."""
         if self.ready or self.why:
             return
         self.ready = True
@@ -123,7 +124,7 @@ def _trampoline(free: tuple[str, ...]) -> types.CodeType:
 
 
 @overload
-def jit(fn: F) -> F: ...
+def jit(fn: F, *, config: Config | None = None) -> F: ...
 @overload
 def jit(*, config: Config | None = None) -> Callable[[F], F]: ...
 

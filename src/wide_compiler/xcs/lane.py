@@ -1,4 +1,5 @@
-"""Lane: one value per item, computed on all at once. It stands for an array, a NumPy scalar or a Python number.
+"""Lane: one value per item, computed on all at once. It stands for an array, a NumPy scalar or a Python
+number.
 
 `data` is `[n, ...]`, the lane axis first; `kind` says what the item's own value is: 'array', 'np' (a NumPy
 scalar), 'float', 'int' or 'bool'. Whatever cannot be done exactly as Python or NumPy would do it for one item
@@ -39,7 +40,8 @@ def bail(reason: str, trace: Trace | None) -> BaseException:
 
 
 class Lane:
-    """See the module. `fresh` data shares no memory with an input; `approx` data may differ in the last digits."""
+    """See the module. `fresh` data shares no memory with an input; `approx` data may differ in the last
+    digits."""
 
     __slots__ = ("approx", "data", "fresh", "kind", "trace")
     __array_priority__ = 1000

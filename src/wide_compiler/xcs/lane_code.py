@@ -1,6 +1,7 @@
 """A function's text, made ready for lanes: every call goes through a dispatcher that knows them.
 
-Operators and NumPy reach a lane through their own protocols. What does not (`float`, `len`, `math.sqrt`, a call
+Operators and NumPy reach a lane through their own protocols. What does not (`float`, `len`, `math.sqrt`,
+a call
 of another analysed function) is a call, and calls are looked at here.
 """
 
@@ -54,13 +55,14 @@ def lane_function(function: types.FunctionType, node: Any, dispatch: Any, cache:
 class Dispatcher:
     """Calls for one run over lanes."""
 
-    def __init__(self, trace: Trace, cache: CodeCache):
-        self.trace = trace
+    def __init__(self, cache: CodeCache):
+        self.trace = Trace()
         self.cache = cache
 
     def __call__(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         if type(function) is types.MethodType and not isinstance(function.__self__, Lane):
-            return self._python(function.__func__, (function.__self__, *args), kwargs)
+            method: Any = function.__func__
+            return self._python(method, (function.__self__, *args), kwargs)
         if type(function) is types.FunctionType:
             if function.__module__ == __name__ or function.__module__.endswith("xcs.lane_methods"):
                 return function(*args, **kwargs)
@@ -79,7 +81,7 @@ class Dispatcher:
             return function(*args, **kwargs)
         if isinstance(function, (types.MethodType, types.BuiltinMethodType)):
             return function(*args, **kwargs)
-        method = getattr(type(function), "__call__", None)
+        method = _call_of(function)
         if isinstance(method, types.FunctionType) and not isinstance(function, nn.Module):
             return self._python(method, (function, *args), kwargs)
         if lanes:
@@ -95,6 +97,10 @@ class Dispatcher:
         except NoSource as reason:
             raise bail(str(reason), self.trace) from None
         return lane_function(function, node, self, self.cache)(*args, **kwargs)
+
+
+def _call_of(function: Any) -> Any:
+    return next((b.__dict__["__call__"] for b in type(function).__mro__ if "__call__" in b.__dict__), None)
 
 
 def issubclass_safe(function: Any) -> bool:
@@ -191,17 +197,21 @@ def _math(function: Any, args: tuple[Any, ...], trace: Trace) -> Lane:
 
 
 MATH: dict[Any, tuple[Any, bool]] = {
-    math.sqrt: (np.sqrt, True), math.fabs: (np.fabs, True), math.floor: (np.floor, True), math.ceil: (np.ceil, True),
-    math.trunc: (np.trunc, True), math.exp: (np.exp, False), math.log: (np.log, False), math.log2: (np.log2, False),
+    math.sqrt: (np.sqrt, True), math.fabs: (np.fabs, True), math.floor: (np.floor, True),
+    math.ceil: (np.ceil, True),
+    math.trunc: (np.trunc, True), math.exp: (np.exp, False), math.log: (np.log, False),
+    math.log2: (np.log2, False),
     math.log10: (np.log10, False), math.log1p: (np.log1p, False), math.expm1: (np.expm1, False),
-    math.sin: (np.sin, False), math.cos: (np.cos, False), math.tan: (np.tan, False), math.tanh: (np.tanh, False),
+    math.sin: (np.sin, False), math.cos: (np.cos, False), math.tan: (np.tan, False), math.tanh: (np.tanh,
+    False),
     math.sinh: (np.sinh, False), math.cosh: (np.cosh, False), math.atan: (np.arctan, False),
     math.atan2: (np.arctan2, False), math.hypot: (np.hypot, False), math.radians: (np.deg2rad, False),
 }  # fmt: skip
 
 SHADOWS: dict[Any, Any] = {
     float: _float, int: _int, bool: _bool, len: _len, abs: _abs, round: _round, min: _extreme(True),
-    max: _extreme(False), isinstance: _isinstance, type: _type, np.float64: lambda t, x: _as_np(t, x, np.float64),
+    max: _extreme(False), isinstance: _isinstance, type: _type, np.float64: lambda t, x: _as_np(t, x,
+    np.float64),
     np.float32: lambda t, x: _as_np(t, x, np.float32),
 }  # fmt: skip
 HOLDERS = (list, tuple, print)

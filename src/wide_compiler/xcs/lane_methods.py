@@ -7,9 +7,11 @@ import numpy as np
 from .lane import Lane, Trace, bail
 from .lane_numpy import apply_ufunc, matmul
 
-REDUCTIONS = {
-    "sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min, "std": np.std, "var": np.var, "prod": np.prod,
-    "any": np.any, "all": np.all, "argmax": np.argmax, "argmin": np.argmin, "median": np.median, "ptp": np.ptp,
+REDUCTIONS: dict[str, Any] = {
+    "sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min, "std": np.std, "var": np.var,
+    "prod": np.prod,
+    "any": np.any, "all": np.all, "argmax": np.argmax, "argmin": np.argmin, "median": np.median,
+    "ptp": np.ptp,
 }  # fmt: skip
 _EXACT_REDUCTIONS = ("max", "min", "any", "all", "ptp")
 _CHOOSING = ("argmax", "argmin", "any", "all", "median")
@@ -151,8 +153,10 @@ def as_python(trace: Trace | None, x: Lane) -> Lane:
 
 
 FUNCTIONS: dict[Any, Any] = {
-    np.linalg.norm: norm, np.dot: dot, np.clip: clip, np.where: where, np.concatenate: concatenate, np.outer: outer,
-    np.zeros_like: like(0), np.ones_like: like(1), np.cumsum: cumulate(np.cumsum), np.sort: sort, np.copy: copied,
+    np.linalg.norm: norm, np.dot: dot, np.clip: clip, np.where: where, np.concatenate: concatenate,
+    np.outer: outer,
+    np.zeros_like: like(0), np.ones_like: like(1), np.cumsum: cumulate(np.cumsum), np.sort: sort,
+    np.copy: copied,
     np.inner: dot, np.vdot: dot,
 }  # fmt: skip
 for _name, _function in REDUCTIONS.items():
@@ -174,7 +178,8 @@ def apply_function(function: Any, args: tuple, kwargs: dict[str, Any], trace: Tr
 
 METHODS: dict[str, Any] = {
     "dot": dot, "clip": clip, "reshape": reshape, "astype": astype, "copy": copied, "flatten": flat,
-    "cumsum": cumulate(np.cumsum), "transpose": transpose, "item": as_python, "ravel": lambda t, x: reshape(t, x, -1),
+    "cumsum": cumulate(np.cumsum), "transpose": transpose, "item": as_python, "ravel": lambda t,
+    x: reshape(t, x, -1),
 }  # fmt: skip
 
 

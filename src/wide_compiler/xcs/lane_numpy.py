@@ -9,14 +9,19 @@ from .lane_numbers import COMPARISONS, largest, near, python_arithmetic, python_
 
 # Exact: IEEE says what comes out, whatever the order. The others may differ in the last digits.
 EXACT = (
-    np.add, np.subtract, np.multiply, np.true_divide, np.negative, np.positive, np.absolute, np.sqrt, np.square,
-    np.maximum, np.minimum, np.sign, np.isfinite, np.isnan, np.isinf, np.logical_and, np.logical_or, np.logical_not,
-    np.floor, np.ceil, np.trunc, np.rint, np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.invert, np.reciprocal,
+    np.add, np.subtract, np.multiply, np.true_divide, np.negative, np.positive, np.absolute, np.sqrt,
+    np.square,
+    np.maximum, np.minimum, np.sign, np.isfinite, np.isnan, np.isinf, np.logical_and, np.logical_or,
+    np.logical_not,
+    np.floor, np.ceil, np.trunc, np.rint, np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.invert,
+    np.reciprocal,
     np.logical_xor, np.remainder, np.floor_divide, np.fabs, np.copysign, np.fmax, np.fmin, *COMPARISONS,
 )  # fmt: skip
 ROUNDED = (
-    np.exp, np.exp2, np.expm1, np.log, np.log2, np.log10, np.log1p, np.sin, np.cos, np.tan, np.sinh, np.cosh, np.tanh,
-    np.arcsin, np.arccos, np.arctan, np.arctan2, np.arcsinh, np.arccosh, np.arctanh, np.hypot, np.cbrt, np.power,
+    np.exp, np.exp2, np.expm1, np.log, np.log2, np.log10, np.log1p, np.sin, np.cos, np.tan, np.sinh,
+    np.cosh, np.tanh,
+    np.arcsin, np.arccos, np.arctan, np.arctan2, np.arcsinh, np.arccosh, np.arctanh, np.hypot, np.cbrt,
+    np.power,
     np.float_power, np.logaddexp, np.deg2rad, np.rad2deg,
 )  # fmt: skip
 STEPS = (
@@ -45,7 +50,7 @@ def arithmetic(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | None) ->
 
 def apply_ufunc(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | None) -> Lane:
     if ufunc is np.matmul:
-        return matmul(*inputs, trace=trace)
+        return matmul(inputs[0], inputs[1], trace)
     if ufunc not in EXACT and ufunc not in ROUNDED:
         raise bail(f"np.{ufunc.__name__}", trace)
     ranks = [_rank(x, trace) for x in inputs]
@@ -77,7 +82,7 @@ def _rank(x: Any, trace: Trace | None) -> int:
 
 def _cast(inputs: tuple[Any, ...], trace: Trace | None) -> list[Any]:
     """A Python number takes the type of the arrays beside it; so must a lane of Python numbers."""
-    strong = [
+    strong: list[Any] = [
         x.data.dtype if type(x) is Lane else x.dtype
         for x in inputs
         if (type(x) is Lane and x.kind in ("array", "np")) or isinstance(x, (np.ndarray, np.generic))

@@ -1,4 +1,5 @@
-"""Lane learns its operators: Python's, NumPy's protocols, attributes and indices. Importing this is enough."""
+"""Lane learns its operators: Python's, NumPy's protocols, attributes and indices. Importing this is
+enough."""
 
 from typing import Any
 
@@ -77,7 +78,7 @@ for _name, _ufunc in {
     setattr(Lane, f"__{_name}__", _unary(_ufunc))
 
 Lane.__getattr__ = _getattr  # type: ignore[attr-defined]
-Lane.__getitem__ = item  # type: ignore[attr-defined]
-Lane.__setitem__ = set_item  # type: ignore[attr-defined]
+setattr(Lane, "__getitem__", item)  # noqa: B010
+setattr(Lane, "__setitem__", set_item)  # noqa: B010
 Lane.__array_ufunc__ = _array_ufunc  # type: ignore[attr-defined]
 Lane.__array_function__ = _array_function  # type: ignore[attr-defined]

@@ -1,6 +1,8 @@
-"""What a site has measured: the plain loop's time for one item, each rung's time for a call, and when to look again.
+"""What a site has measured: the plain loop's time for one item, each rung's time for a call, and when to
+look again.
 
-A choice is never for good. A rung that lost or failed is tried again once the plain loop has spent fifty times
+A choice is never for good. A rung that lost or failed is tried again once the plain loop has spent fifty
+times
 what the trial would cost, so that looking costs two percent at most.
 """
 
@@ -54,6 +56,8 @@ class Ledger:
     records: dict[str, Record] = field(default_factory=dict)
     plain_calls: int = 0
     spent: float = 0.0
+    looks: int = 0
+    looked_at: float = 0.0  # what the plain loop had spent then
 
     def of(self, rung: str) -> Record:
         if rung not in self.records:
@@ -69,6 +73,15 @@ class Ledger:
         self.spent += seconds
         for record in self.records.values():
             record.spent += seconds
+
+    def due(self) -> bool:
+        """May a rung that has won before be compared with the plain loop anew? At most 2% of the time
+        goes there."""
+        won = any(record.verified and record.failures == 0 for record in self.records.values())
+        if not won or self.spent - self.looked_at < 2 * LOOK_AGAIN * (self.plain_item or 0.0):
+            return False
+        self.looks, self.looked_at = self.looks + 1, self.spent
+        return True
 
     def sample(self, seconds: list[float]) -> None:
         """Best of a few timed items; the best ever is not kept, machines get busier and idler."""

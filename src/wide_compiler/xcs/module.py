@@ -1,4 +1,5 @@
-"""`module`: a frozen dataclass that is a pytree. Its fields are leaves, or static with `field(metadata=...)`."""
+"""`module`: a frozen dataclass that is a pytree. Its fields are leaves, or static with
+`field(metadata=...)`."""
 
 import dataclasses
 import importlib
@@ -31,7 +32,7 @@ def module(cls: C) -> C:
     >>> leaves
     [2.0]
     """
-    made = dataclasses.dataclass(frozen=True, eq=False)(cls)
+    made: Any = dataclasses.dataclass(frozen=True, eq=False)(cls)
     fields = dataclasses.fields(made)
     fixed = tuple(f.name for f in fields if f.metadata.get("static", False))
     moving = tuple(f.name for f in fields if f.name not in fixed)
@@ -50,7 +51,7 @@ def module(cls: C) -> C:
     if importlib.util.find_spec("jax") is not None:
         jax = importlib.import_module("jax")
         jax.tree_util.register_pytree_node(made, lambda v: flatten(v), lambda s, leaves: unflatten(leaves, s))
-    return made  # type: ignore[return-value]
+    return made
 
 
 def get_tree_functions(cls: type) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]] | None:

@@ -5,6 +5,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+BINDERS = (
+    ast.ExceptHandler,
+    ast.FunctionDef,
+    ast.ClassDef,
+    ast.AsyncFunctionDef,
+    ast.MatchAs,
+    ast.MatchStar,
+    ast.MatchMapping,
+)
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
@@ -23,17 +32,11 @@ def stored(nodes: Iterable[ast.AST]) -> set[str]:
         for part in within_scope(node):
             if isinstance(part, ast.Name) and isinstance(part.ctx, (ast.Store, ast.Del)):
                 found.add(part.id)
-            elif (isinstance(part, ast.ExceptHandler) and part.name) or isinstance(
-                part, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)
-            ):
-                found.add(part.name)
             elif isinstance(part, ast.alias):
                 found.add((part.asname or part.name).split(".")[0])
-            elif isinstance(part, (ast.MatchAs, ast.MatchStar)) and part.name:
-                found.add(part.name)
-            elif isinstance(part, ast.MatchMapping) and part.rest:
-                found.add(part.rest)
-    return found
+            elif isinstance(part, BINDERS):
+                found.add(getattr(part, "rest", None) or getattr(part, "name", None) or "")
+    return found - {""}
 
 
 def within_scope(node: ast.AST) -> Iterator[ast.AST]:
@@ -51,7 +54,8 @@ def within_scope(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def captured(function: ast.AST) -> set[str]:
-    """Names that functions or lambdas inside mention (whoever's they are), and declared global or nonlocal."""
+    """Names that functions or lambdas inside mention (whoever's they are), and declared global or
+    nonlocal."""
     found: set[str] = set()
     for node in ast.walk(function):
         if isinstance(node, (ast.Global, ast.Nonlocal)):

@@ -6,6 +6,7 @@ the function wrote to, and aliasing: which mutable objects of all these are one 
 
 import contextlib
 import io
+import itertools
 import math
 import warnings
 from collections.abc import Callable
@@ -178,8 +179,8 @@ def _same_overlaps(arrays: list[tuple[str, Any, Any]]) -> None:
     """Which arrays share memory. Neighbours are compared in order of address, so that many stay cheap."""
     for side in (1, 2):
         other = 3 - side
-        ordered = sorted(arrays, key=lambda entry: entry[side].ctypes.data)
-        for one, two in zip(ordered, ordered[1:], strict=False):
+        ordered: list[Any] = sorted(arrays, key=lambda entry, k=side: entry[k].ctypes.data)  # type: ignore[misc]
+        for one, two in itertools.pairwise(ordered):
             here, there = (
                 np.may_share_memory(one[side], two[side]),
                 np.may_share_memory(one[other], two[other]),

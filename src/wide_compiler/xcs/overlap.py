@@ -66,7 +66,8 @@ def _failed(work: Work, run: Overlap) -> Failed:
 
 
 def _learn(memory: dict[str, Any], run: Overlap, n: int, seconds: float, most: int) -> None:
-    """Fewer at a time where each then takes much longer: the other side does not bear it. More again later."""
+    """Fewer at a time where each then takes much longer: the other side does not bear it. More again
+    later."""
     mean = sum(run.seconds) / len(run.seconds)
     best = memory["best"] = min(mean, memory.get("best", mean) * 1.02)
     level = memory.get("level", most)

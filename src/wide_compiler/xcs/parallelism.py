@@ -114,7 +114,8 @@ class GraphParallelismAnalyzer:
         self.op_analyzer = ParallelismAnalyzer()
 
     def analyze_graph(self, ir_graph: IRGraph) -> dict[str, ParallelismInfo]:
-        """By node: what its operator allows, and whether what depends on it falls into independent branches."""
+        """By node: what its operator allows, and whether what depends on it falls into independent
+        branches."""
         return {
             name: self._combined(self.op_analyzer.analyze_operator(node.operator), node, ir_graph)
             for name, node in ir_graph.nodes.items()

@@ -314,7 +314,8 @@ TENSOR_ATTRIBUTES = {"T", "mT", "shape", "ndim", "dtype", "device", "requires_gr
 LAYERS = (
     nn.Linear, nn.Identity, nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softmax, nn.LogSoftmax, nn.ELU,
     nn.LeakyReLU, nn.Softplus, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.Embedding, nn.Conv1d, nn.Conv2d,
-    nn.Flatten, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Bilinear, nn.PReLU, nn.Hardtanh, nn.ReLU6,
+    nn.Flatten, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Bilinear, nn.PReLU, nn.Hardtanh,
+    nn.ReLU6,
 )  # fmt: skip
 EVAL_LAYERS = (nn.Dropout, nn.BatchNorm1d, nn.BatchNorm2d)
 

@@ -93,7 +93,8 @@ def _rounded(args: list[Value]) -> Value:
 
 FUNCTIONS: dict[Any, Any] = {
     abs: _absolute, len: int, min: _least, max: _least, sum: _sum, round: _rounded, int: int, float: float,
-    bool: bool, complex: complex, str: str, bytes: bytes, repr: str, sorted: _sequence(list), list: _sequence(list),
+    bool: bool, complex: complex, str: str, bytes: bytes, repr: str, sorted: _sequence(list),
+    list: _sequence(list),
     tuple: _sequence(tuple), set: _sequence(set), frozenset: _sequence(frozenset), dict: _dict, range: range,
     zip: _zip, enumerate: _enumerate, reversed: _iterator, iter: _iterator, any: bool, all: bool,
     divmod: lambda args: tuple_of([Value(Number), Value(Number)]), pow: Number, ord: int, chr: str, hex: str,

@@ -151,7 +151,9 @@ class Rewriter(ast.NodeTransformer):
         if isinstance(source, ast.Name) and self.maker[:2] == (source.id, self.place) and self.depth == 0:
             self.maker[2].feeds = site.fed = True
         self.depth += 1
-        plain = self.generic_visit(node)  # sites inside the text have their chance where this one declines
+        plain: Any = self.generic_visit(
+            node
+        )  # sites inside the text have their chance where this one declines
         self.depth -= 1
         first = original.generators[0]
         targets = [n for g in original.generators for n in flat_target(g.target) or []]
@@ -175,7 +177,8 @@ class Rewriter(ast.NodeTransformer):
         )
 
     def _source(self, node: ast.expr) -> ast.expr:
-        """The iterable; `zip` and `enumerate` are handed over in parts, to be looked into or made as written."""
+        """The iterable; `zip` and `enumerate` are handed over in parts, to be looked into or made as
+        written."""
         simple = isinstance(node, ast.Call) and not any(isinstance(a, ast.Starred) for a in node.args)
         if simple and isinstance(node.func, ast.Name) and node.func.id in sites.SOURCES:  # type: ignore[attr-defined]
             assert isinstance(node, ast.Call)
@@ -289,7 +292,8 @@ def _items_of(node: Any, targets: list[str]) -> ast.expr:
 def _loop_body(node: ast.For, sinks: list[Sink], function: str) -> tuple[ast.FunctionDef, bool]:
     """The loop's body as a function of the loop variables.
 
-    It notes what it would fill in a list of events, `(sink, value)`; where the one sink comes last and always,
+    It notes what it would fill in a list of events, `(sink, value)`; where the one sink comes last and
+    always,
     the value is simply returned.
     """
     body = copy.deepcopy(node.body)

@@ -1,4 +1,5 @@
-"""The rungs of the ladder: ways to run all items of a site, from one wide call down to threads and processes."""
+"""The rungs of the ladder: ways to run all items of a site, from one wide call down to threads and
+processes."""
 
 from typing import Any
 

@@ -1,7 +1,8 @@
 """Send a proven body to another process: its code, and exactly the names that the proof saw it read.
 
 The user's main script is never imported there, so nothing of it runs twice. Functions travel as code with the
-globals they read; modules by name; classes by reference, if another process can import them; all else pickled.
+globals they read; modules by name; classes by reference, if another process can import them; all else
+pickled.
 """
 
 import builtins
@@ -158,7 +159,7 @@ def run_chunk(payload: bytes) -> bytes:
         body, cond, rows = pickle.loads(payload)
         shared = mutable_ids([c.cell_contents for c in body.__closure__ or ()], set())
         shared |= mutable_ids(list(body.__globals__.values()), set())
-        out = []
+        out: list[Any] = []
         for row in rows:
             if cond is not None and not cond(*row):
                 out.append([])

@@ -1,4 +1,5 @@
-"""A site at run time: is it worth looking at this call, who takes it, and putting together what comes back."""
+"""A site at run time: is it worth looking at this call, who takes it, and putting together what comes
+back."""
 
 import itertools
 import operator
@@ -39,7 +40,8 @@ class Mismatch(AssertionError):
 
 
 class Site:
-    """One site of one jitted function. `on()` is asked before every call, and costs next to nothing when off."""
+    """One site of one jitted function. `on()` is asked before every call, and costs next to nothing when
+    off."""
 
     def __init__(self, text: SiteText, config: "Config", file: str, runtime: "Runtime"):
         self.text = text
@@ -78,7 +80,8 @@ class Site:
             self.on = self.ready
 
     def loop(self, source: Any, body: Any, containers: tuple, totals: tuple) -> list[Any]:
-        """A loop that fills things. Gives, last to first: each new total, and what is left to iterate over."""
+        """A loop that fills things. Gives, last to first: each new total, and what is left to iterate
+        over."""
         self.on = no
         try:
             unhandled = [made, *reversed(totals)]
@@ -163,7 +166,7 @@ class Site:
             return None  # the plain loop will say so
         if not rows:
             return None
-        columns = list(zip(*rows, strict=True))
+        columns: list[Any] = list(zip(*rows, strict=True))
 
         def rest(k: int) -> Iterable[Any]:
             raise AssertionError("not asked for")
@@ -181,7 +184,7 @@ class Site:
         events = self.text.kind == "loop" and not self.text.single
         work = Work(self, plan, items, body, cond, events)
         values = plan.strategy.run(work)
-        if type(values) is Miss:
+        if isinstance(values, Miss):
             self._note("plain")
         elif self.config.checking:
             self._check(work, values)

@@ -55,13 +55,15 @@ _look = operator.attrgetter("dtype", "requires_grad", "layout")
 
 
 def apart(out: Any, n: int) -> list[Any]:
-    """Rows of stacked results, each with a version counter of its own, so that autograd sees no common writes.
+    """Rows of stacked results, each with a version counter of its own, so that autograd sees no common
+    writes.
 
     Rows that carry gradients are copied; the others are disjoint parts of one block of memory.
     """
     if type(out) is Tensor:
         if out.requires_grad:
-            return list(torch.unbind_copy(out))
+            copies: Any = torch.unbind_copy  # annotated as if it gave nothing
+            return list(copies(out))
         return [row.data for row in out.unbind(0)]
     if type(out) is tuple:
         return list(zip(*[apart(o, n) for o in out], strict=True))

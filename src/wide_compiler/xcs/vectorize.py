@@ -3,7 +3,6 @@
 Where lanes disagree about a truth, they are run again in two groups, so that a rare branch costs two runs.
 """
 
-import contextlib
 import itertools
 import operator
 from typing import Any
@@ -19,7 +18,6 @@ from .work import Bail, Work
 
 MOST_PATHS = 16
 CHUNK_BYTES = 2**20
-_ndim, _dtype = operator.attrgetter("ndim"), operator.attrgetter("dtype")
 NUMBERS = {float: ("float", np.float64), int: ("int", np.int64), bool: ("bool", np.bool_)}
 
 
@@ -47,11 +45,16 @@ def vectorized(work: Work) -> list[Any]:
     strict: Any = {k: "ignore" if how == "ignore" else "raise" for k, how in before.items()}
     values: list[Any] = []
     blocks: list[np.ndarray] = []
+    rooms: list[dict[str, np.ndarray]] = [{} for _ in work.items.columns]
+    body = _Body(work)
     try:
         with np.errstate(**strict):
             for start, stop in _chunks(work):
-                columns = [_gathered(column, start, stop) for column in work.items.columns]
-                paths = _Paths(work, columns, stop - start)
+                columns = [
+                    _gathered(column, start, stop, room)
+                    for column, room in zip(work.items.columns, rooms, strict=True)
+                ]
+                paths = _Paths(work, columns, stop - start, body)
                 paths.run(np.arange(stop - start))
                 values += paths.values()
                 blocks += paths.blocks
@@ -79,8 +82,9 @@ def _chunks(work: Work) -> list[tuple[int, int]]:
     return [(i, min(i + size, n)) for i in range(0, n, size)]
 
 
-def _gathered(whole: Any, start: int, stop: int) -> Lane | Any:
-    """A part of a column as one array `[n, ...]`; what is neither array nor number must be one shared object."""
+def _gathered(whole: Any, start: int, stop: int, room: dict[str, np.ndarray]) -> Lane | Any:
+    """A part of a column as one array `[n, ...]`; what is neither array nor number must be one shared
+    object."""
     if type(whole) is Blocks:
         return Lane(whole.block(start), "array", None, fresh=False)
     column = whole[start:stop]
@@ -90,11 +94,11 @@ def _gathered(whole: Any, start: int, stop: int) -> Lane | Any:
         return Lane(np.arange(column.start, column.stop, column.step, dtype=np.int64), "int", None)
     kind = type(column[0])
     if kind is np.ndarray:
-        return Lane(stacked(column), "array", None, fresh=False)
+        return Lane(stacked(column, room), "array", None, fresh=False)
     if kind in NUMBERS:
         name, dtype = NUMBERS[kind]
         try:
-            data = np.array(column, dtype=dtype)
+            data: np.ndarray = np.array(column, dtype=dtype)
         except OverflowError:
             raise Bail("integers too large for 64 bits") from None
         return Lane(data, name, None)
@@ -105,28 +109,39 @@ def _gathered(whole: Any, start: int, stop: int) -> Lane | Any:
     raise Bail(f"items of type {kind.__name__} have no lane axis")
 
 
-def stacked(arrays: Any) -> np.ndarray:
-    """Arrays of one shape and dtype as `[n, ...]`, in one copy. Raises `Bail`."""
-    first = arrays[0]
-    if first.ndim == 0 or first.dtype.hasobject or len(set(map(len, arrays))) != 1 or not first.size:
+def stacked(arrays: Any, room: dict[str, np.ndarray]) -> np.ndarray:
+    """Arrays of one shape and dtype as `[n, ...]`, in one copy, into memory used again. Raises `Bail`."""
+    first, n = arrays[0], len(arrays)
+    if first.ndim == 0 or first.dtype.hasobject or not first.size or len(set(map(len, arrays))) != 1:
         raise Bail("arrays of different lengths, empty, or without dimensions")
-    if first.ndim == 1 and set(map(_ndim, arrays)) == {1}:
-        if all(map(operator.is_, map(_dtype, arrays), itertools.repeat(first.dtype))):
-            with contextlib.suppress(BufferError, ValueError):  # not contiguous: the slower copy below
-                return np.frombuffer(b"".join(arrays), first.dtype).reshape(len(arrays), -1)
-    out = np.empty((len(arrays) * len(first), *first.shape[1:]), first.dtype)
+    shape = (n * len(first), *first.shape[1:])
+    out = room.get("room")
+    if out is None or out.dtype != first.dtype or out.shape[1:] != shape[1:] or len(out) < shape[0]:
+        out = room["room"] = np.empty(shape, first.dtype)
+    out = out[: shape[0]]
     try:
         np.concatenate(arrays, out=out, casting="no")  # finds itself what differs
     except (ValueError, TypeError):
         raise Bail("arrays of different shapes or types") from None
-    return out.reshape(len(arrays), *first.shape)
+    return out.reshape(n, *first.shape)
+
+
+class _Body:
+    """The site's test and body, ready for lanes."""
+
+    def __init__(self, work: Work):
+        nodes, cache = work.site.text.bodies, work.plan.lane_code
+        self.dispatch = Dispatcher(cache)
+        self.test = work.cond and lane_function(work.cond, nodes["cond"], self.dispatch, cache)
+        self.body = lane_function(work.body, nodes["body"], self.dispatch, cache)
 
 
 class _Paths:
     """The body, run for groups of lanes that go the same way."""
 
-    def __init__(self, work: Work, columns: list[Any], n: int):
+    def __init__(self, work: Work, columns: list[Any], n: int, body: _Body):
         self.work = work
+        self.body = body
         self.columns = columns
         self.n = n
         self.runs = 0
@@ -150,19 +165,15 @@ class _Paths:
         work, trace = self.work, Trace()
         whole = len(lanes) == self.n
         given = [self._part(c, lanes, whole, trace) for c in self.columns]
-        dispatch = Dispatcher(trace, work.plan.lane_code)
-        nodes = work.site.text.bodies
-        if work.cond is not None:
-            test = lane_function(work.cond, nodes["cond"], dispatch, work.plan.lane_code)
-            if not self._truth(test(*given), trace):
-                return [_Skip() for _ in lanes]
-        body = lane_function(work.body, nodes["body"], dispatch, work.plan.lane_code)
+        self.body.dispatch.trace = trace
+        if work.cond is not None and not self._truth(self.body.test(*given), trace):
+            return [_Skip() for _ in lanes]
         if work.events:
             noted: list[Any] = []
-            body(noted, *given)
+            self.body.body(noted, *given)
             result: Any = [tuple(event) for event in noted]
         else:
-            result = body(*given)
+            result = self.body.body(*given)
         if trace.stopped is not None:
             raise trace.stopped  # swallowed by an `except` in the user's text
         self._no_rounded_keys(result)

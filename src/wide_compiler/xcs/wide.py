@@ -8,6 +8,7 @@ members. The wide model is built only after the plain loop has cost more than bu
 import ast
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,7 +24,7 @@ from .work import Bail, Work
 
 BUILD_SECONDS = 1.0  # about what building takes; the plain loop must have cost as much before
 RENEWALS = 3
-SAMPLED = 16  # numbers of each parameter looked at besides its version
+SAMPLED = 4  # numbers of each parameter looked at besides its version
 
 
 def able(work: Work) -> bool:
@@ -151,7 +152,7 @@ class _Kept:
         self.looks = [_looks(m) for m in models]
 
     def changed(self) -> list[int]:
-        return [i for i, looks in enumerate(self.looks) if not all(look.same() for look in looks)]
+        return [i for i, looks in enumerate(self.looks) if not _same(looks)]
 
     def renew(self, lanes: list[int]) -> None:
         for i in lanes:
@@ -159,39 +160,34 @@ class _Kept:
             self.looks[i] = _looks(self.models[i])
 
 
-class _Look:
-    """A parameter or buffer: which tensor it is, its version, and a few of its numbers.
-
-    The version tells of all writes but those through `.data` or a NumPy view, which leave it as it was: these
-    are seen if they touch one of the numbers looked at, as an optimiser's step does.
-    """
-
-    __slots__ = ("at", "held", "key", "numbers", "sample", "tensor", "version")
-
-    def __init__(self, held: dict[str, Any], key: str):
-        self.held, self.key = held, key
-        tensor = self.tensor = held[key]
-        if tensor.is_inference():
-            raise Bail("a parameter without a version counter")
-        self.version, self.at = tensor._version, tensor.data_ptr()
-        readable = tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.numel() > 0
-        self.sample = None
-        if readable and tensor.dtype is not torch.bfloat16:
-            flat = tensor.detach().numpy().reshape(-1)
-            self.sample = flat[:: max(1, flat.size // SAMPLED)]
-            self.numbers = self.sample.tobytes()
-
-    def same(self) -> bool:
-        tensor = self.tensor
-        if (
-            self.held[self.key] is not tensor
-            or tensor._version != self.version
-            or tensor.data_ptr() != self.at
-        ):
-            return False
-        return self.sample is None or self.sample.tobytes() == self.numbers
+# A parameter or buffer: where it lies, which tensor it is, its version, its memory, and a few of its numbers.
+Look = tuple[dict[str, Any], str, Tensor, int, int, Any, bytes]
 
 
-def _looks(model: nn.Module) -> list[_Look]:
+def _looks(model: nn.Module) -> list[Look]:
     tables = [table for m in model.modules() for table in (m._parameters, m._buffers)]
-    return [_Look(table, key) for table in tables for key, tensor in table.items() if tensor is not None]
+    held = [(table, key, tensor) for table in tables for key, tensor in table.items()]
+    return [_look(table, key, tensor) for table, key, tensor in held if tensor is not None]
+
+
+def _look(table: dict[str, Any], key: str, tensor: Tensor) -> Look:
+    if tensor.is_inference():
+        raise Bail("a parameter without a version counter")
+    sample = np.empty(0)
+    readable = tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.dtype is not torch.bfloat16
+    if readable and tensor.numel():
+        flat = tensor.detach().numpy().reshape(-1)
+        sample = flat[:: max(1, -(-flat.size // SAMPLED))]
+    return table, key, tensor, tensor._version, tensor.data_ptr(), sample, sample.tobytes()
+
+
+def _same(looks: list[Look]) -> bool:
+    """Versions tell of all writes but those through `.data` or a NumPy view: these the numbers tell of,
+    as long
+    as they touch one of those looked at, as an optimiser's step does."""
+    for table, key, tensor, version, at, sample, numbers in looks:
+        if table[key] is not tensor or tensor._version != version or tensor.data_ptr() != at:
+            return False
+        if sample.tobytes() != numbers:
+            return False
+    return True

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 
 class Bail(BaseException):
-    """A fast path cannot go on; the plain loop decides. No `except Exception` of a user's function hides it."""
+    """A fast path cannot go on; the plain loop decides. No `except Exception` of a user's function hides
+    it."""
 
 
 class Miss:
