@@ -284,7 +284,7 @@ def _construct(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywor
     kind = callee.obj
     assert callee.slot is not None
     plain = dataclasses.is_dataclass(kind) and kind.__new__ is object.__new__ and type(kind) is type
-    init = getattr(kind, "__init__", None)
+    init: Any = getattr(kind, "__init__", None)
     generated = (
         plain and getattr(init, "__code__", None) is not None and init.__code__.co_filename == "<string>"
     )

@@ -8,6 +8,7 @@ of another analysed function) is a call, and calls are looked at here.
 import ast
 import copy
 import math
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ from .lane_numpy import arithmetic
 from .source import NoSource, compiled, tree_of
 
 DISPATCH = "\U0010fffe_call"  # nobody's name, see rewrite
+COMPENSATED = sys.version_info >= (3, 12)  # sum() of floats keeps what rounding loses
 CodeCache = dict[Any, types.CodeType]
 
 
@@ -29,6 +31,19 @@ class _Calls(ast.NodeTransformer):
         self.generic_visit(node)
         made = ast.Call(ast.Name(DISPATCH, ast.Load()), [node.func, *node.args], node.keywords)
         return ast.copy_location(made, node)
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        """`a is b`: lanes are objects of their own, so identity is asked of the dispatcher."""
+        self.generic_visit(node)
+        if not any(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
+            return node
+        same = ast.Attribute(ast.Name(DISPATCH, ast.Load()), "same", ast.Load())
+        chained = len(node.ops) > 1
+        right = ast.Name(DISPATCH, ast.Load()) if chained else node.comparators[0]
+        asked: ast.expr = ast.Call(same, [node.left, right], [])
+        if isinstance(node.ops[0], ast.IsNot):
+            asked = ast.UnaryOp(ast.Not(), asked)
+        return ast.copy_location(asked, node)
 
 
 def lane_code(node: Any, like: types.CodeType) -> types.CodeType:
@@ -72,6 +87,8 @@ class Dispatcher:
             shadow = SHADOWS.get(function)
             if shadow is not None and lanes:
                 return shadow(self.trace, *args, **kwargs)
+            if function is sum and COMPENSATED and not lanes:
+                raise bail("sum(), which Python computes in its own way", self.trace)
             if lanes and function in MATH:
                 return _math(function, args, self.trace)
             if lanes and function not in HOLDERS and not issubclass_safe(function):
@@ -87,6 +104,13 @@ class Dispatcher:
         if lanes:
             raise bail(f"a call of {type(function).__name__}", self.trace)
         return function(*args, **kwargs)
+
+    def same(self, a: Any, b: Any) -> bool:
+        """`a is b` for one item: None is told from lanes, anything else is not."""
+        lanes = type(a) is Lane or type(b) is Lane
+        if b is self or (lanes and a is not None and b is not None):
+            raise bail("the identity of numbers or arrays", self.trace)
+        return a is b
 
     def _python(self, function: types.FunctionType, args: tuple, kwargs: dict[str, Any]) -> Any:
         jitted = getattr(function, "__xcs__", None)
@@ -180,8 +204,8 @@ def _type(trace: Trace, x: Any) -> type:
 
 def _math(function: Any, args: tuple[Any, ...], trace: Trace) -> Lane:
     ufunc, exact = MATH[function]
-    if any(type(a) is Lane and a.kind == "array" for a in args):
-        raise bail("a function of math on an array", trace)
+    if len(args) != ufunc.nin or any(type(a) is Lane and a.kind == "array" for a in args):
+        raise bail("a function of math on an array, or with other arguments", trace)
     data = [np.asarray(a.data if type(a) is Lane else a, dtype=np.float64) for a in args]
     if not all(np.isfinite(d).all() for d in data):
         raise bail("a function of math on infinite numbers", trace)
@@ -214,7 +238,7 @@ SHADOWS: dict[Any, Any] = {
     np.float64),
     np.float32: lambda t, x: _as_np(t, x, np.float32),
 }  # fmt: skip
-HOLDERS = (list, tuple, print)
+HOLDERS = (list, tuple)
 
 
 def _as_np(trace: Trace, x: Lane, kind: Any) -> Lane:

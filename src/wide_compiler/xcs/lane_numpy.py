@@ -83,7 +83,7 @@ def _rank(x: Any, trace: Trace | None) -> int:
 def _cast(inputs: tuple[Any, ...], trace: Trace | None) -> list[Any]:
     """A Python number takes the type of the arrays beside it; so must a lane of Python numbers."""
     strong: list[Any] = [
-        x.data.dtype if type(x) is Lane else x.dtype
+        (x.data if type(x) is Lane else x).dtype  # type: ignore[union-attr]
         for x in inputs
         if (type(x) is Lane and x.kind in ("array", "np")) or isinstance(x, (np.ndarray, np.generic))
     ]

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 RTOL = {np.dtype(np.float16): 1e-2, np.dtype(np.float32): 1e-4}
-RTOL_DOUBLE = 1e-9
+FLAGS = ("WRITEABLE", "C_CONTIGUOUS", "F_CONTIGUOUS")
 _ATOMS = (type(None), bool, int, str, bytes, complex, range, slice, type, type(Ellipsis))
 
 
@@ -122,8 +122,8 @@ def _same(a: Any, b: Any, path: str, pairing: _Pairing, rtol: float | None) -> N
 
 def _same_mutable(a: Any, b: Any, path: str, pairing: _Pairing, rtol: float | None) -> None:
     if isinstance(a, np.ndarray):
-        if a.shape != b.shape or a.flags.writeable != b.flags.writeable:
-            raise Difference(f"{path}: {a.shape} writeable={a.flags.writeable}, then {b.shape}")
+        if a.shape != b.shape or any(a.flags[flag] != b.flags[flag] for flag in FLAGS):
+            raise Difference(f"{path}: {a.shape} {a.flags!r}, then {b.shape} {b.flags!r}")
         pairing.arrays.append((path, a, b))
         if a.dtype == object:
             _items(a.ravel().tolist(), b.ravel().tolist(), path, pairing, rtol)

@@ -168,6 +168,8 @@ class Rewriter(ast.NodeTransformer):
             test = first.ifs[0] if len(first.ifs) == 1 else ast.BoolOp(ast.And(), first.ifs)
             site.bodies["cond"] = _lambda(targets, test)
             extra = [site.bodies["cond"]]
+        if kind == "generator" and eater != "join":
+            extra = [*extra, *[ast.Constant(None)] * (2 - len(extra)), name(eater)]
         inner = copy.deepcopy(plain)
         source, inner.generators[0].iter = inner.generators[0].iter, name(ITEMS)
         arguments = [self._source(source), site.bodies["body"], _lambda([ITEMS], inner), *extra]
@@ -208,6 +210,7 @@ class Rewriter(ast.NodeTransformer):
             name(body_name),
             ast.Tuple([name(s.name) for s in containers], ast.Load()),
             ast.Tuple([name(s.name) for s in totals], ast.Load()),
+            *(name(maker) for maker in sorted({s.maker for s in sinks if s.maker})),
         ]
         call = ast.NamedExpr(name(state, store=True), self._call(site, "loop", arguments))
         pop = ast.Call(ast.Attribute(name(state), "pop", ast.Load()), [], [])

@@ -1,6 +1,7 @@
 """A site at run time: is it worth looking at this call, who takes it, and putting together what comes
 back."""
 
+import builtins
 import itertools
 import operator
 from collections.abc import Callable, Iterable
@@ -59,8 +60,12 @@ class Site:
 
     # The four doors, called by the rewritten text.
 
-    def run(self, source: Any, body: Any, plain: Any, cond: Any = None, expand: Any = None) -> Any:
-        """A comprehension, or a generator that is eaten whole."""
+    def run(
+        self, source: Any, body: Any, plain: Any, cond: Any = None, expand: Any = None, eater: Any = None
+    ) -> Any:
+        """A comprehension, or a generator that is eaten whole by `eater`, if that is the builtin."""
+        if eater is not None and eater is not getattr(builtins, self.text.eater):
+            return plain(made(source))
         self.on = no  # recursion runs as written
         try:
             items = self._items(source, expand, plain)
@@ -79,13 +84,14 @@ class Site:
         finally:
             self.on = self.ready
 
-    def loop(self, source: Any, body: Any, containers: tuple, totals: tuple) -> list[Any]:
+    def loop(self, source: Any, body: Any, containers: tuple, totals: tuple, *makers: Any) -> list[Any]:
         """A loop that fills things. Gives, last to first: each new total, and what is left to iterate
         over."""
         self.on = no
         try:
             unhandled = [made, *reversed(totals)]
             wrong = not all(type(t) in IMMUTABLE_TOTALS for t in totals)
+            wrong = wrong or not all(any(m is kind for kind in (list, set, dict)) for m in makers)
             items = None if wrong else items_of(source, self.text.shape)
             kinds = {"append": list, "add": set, "setitem": dict}
             filled = [s for s in self.text.sinks if s.kind != "accumulate"]

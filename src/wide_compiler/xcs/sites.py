@@ -6,7 +6,7 @@ the reason why not, or None.
 """
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .names import COMPREHENSIONS, First, captured, first, reads, stored
@@ -40,6 +40,7 @@ class Sink:
     name: str
     kind: str
     operator: type[ast.operator] | None = None
+    maker: str = field(default="", compare=False)  # `set` if it is made by `set()`, a name that could be anything
 
 
 def flat_target(target: ast.expr) -> list[str] | None:
@@ -200,7 +201,9 @@ def _makes(value: ast.expr, sink: Sink) -> bool:
     name, display = wanted[sink.kind]
     if isinstance(value, display):
         return not reads(value, sink.name)
-    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == name
+    called = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == name
+    sink.maker = name if called else ""
+    return called
 
 
 def _exits(body: Body) -> str | None:

@@ -32,7 +32,7 @@ def able(work: Work) -> bool:
 
 
 def _floating(value: Any) -> bool:
-    return type(value) is float or getattr(getattr(value, "dtype", None), "kind", "") in "fc"
+    return type(value) is float or getattr(getattr(value, "dtype", None), "kind", "i") in "fc"
 
 
 def vectorized(work: Work) -> list[Any]:
@@ -197,7 +197,7 @@ class _Paths:
             sinks = [(text.sinks[index].kind, value) for index, value in noted]
             keys = [v if kind == "add" else v[1] for kind, v in sinks if kind in ("add", "setitem")]
         if any(_rounded(key) for key in keys):
-            raise Bail("keys, members or truths from rounded numbers")
+            raise Bail("keys, members or truths from rounded numbers, or from nan")
 
     @staticmethod
     def _part(column: Any, lanes: np.ndarray, whole: bool, trace: Trace) -> Any:
@@ -267,7 +267,9 @@ def _handed_out(value: Any, n: int, paths: _Paths) -> list[Any]:
 def _rounded(value: Any) -> bool:
     if type(value) in (tuple, list):
         return any(_rounded(v) for v in value)
-    return type(value) is Lane and value.approx
+    if type(value) is not Lane:
+        return False
+    return value.approx or (value.data.dtype.kind == "f" and bool(np.isnan(value.data).any()))
 
 
 def _holds_lane(value: Any) -> bool:
