@@ -61,7 +61,12 @@ def test_methods_and_functions_without_loops(explain):
 
 @pytest.mark.parametrize(
     "target, words",
-    [("FILE:missing", "has no"), ("nowhere.py:f", "there is no file"), ("FILE", "FILE:FUNC"), ("FILE:number", "not a f")],
+    [
+        ("FILE:missing", "has no"),
+        ("nowhere.py:f", "there is no file"),
+        ("FILE", "FILE:FUNC"),
+        ("FILE:number", "not a f"),
+    ],
 )
 def test_bad_targets_are_usage_errors(explain, target, words):
     result = explain(target)

@@ -121,7 +121,16 @@ def test_a_list_subclass_is_not_looked_into():
 
 
 def test_zero_division_overflow_and_domain_errors_are_pythons_own():
-    for text in ("1.0 / x", "x // 0.0", "x % 0.0", "1 // int(x)", "math.sqrt(x)", "math.log(x)", "x ** -1", "x ** 0.5"):
+    for text in (
+        "1.0 / x",
+        "x // 0.0",
+        "x % 0.0",
+        "1 // int(x)",
+        "math.sqrt(x)",
+        "math.log(x)",
+        "x ** -1",
+        "x ** 0.5",
+    ):
         space = {"math": math}
         name = f"<adversary {text}>"
         source = f"def f(xs):\n    return [{text} for x in xs]\n"
@@ -150,7 +159,9 @@ def test_truth_too_close_to_tell_after_rounding():
 
 
 def test_negative_zero_and_signs():
-    check(lambda xs: [(x % 7, x // 2, -x, abs(x)) for x in xs], lambda: ([-0.0, 0.0, -7.0, 6.5],), "numpy lanes")
+    check(
+        lambda xs: [(x % 7, x // 2, -x, abs(x)) for x in xs], lambda: ([-0.0, 0.0, -7.0, 6.5],), "numpy lanes"
+    )
     check(lambda xs: [(x % 7, x // 2, -x, x % -3) for x in xs], lambda: ([-7, 0, 6, -1],), "numpy lanes")
 
 
@@ -180,7 +191,7 @@ def test_a_class_patched_between_calls():
     assert fast(model, xs) == run(model, xs)
     Model.one = lambda self, x: LOG.append(x) or x - 1.0
     LOG.clear()
-    assert fast(model, xs) == [x - 1.0 for x in xs] and LOG == xs
+    assert fast(model, xs) == [x - 1.0 for x in xs] and xs == LOG
     model.one = lambda x: 7.0
     assert fast(model, xs) == [7.0] * len(xs)
 
@@ -235,13 +246,12 @@ def test_results_that_are_one_object_twice():
 def test_threads_carry_context_and_modes():
     def wait(x):
         time.sleep(0.001)
-        return x, USER_LENGTH, torch.ones(1, requires_grad=True) * 2.0
+        return x, SHARED[0], torch.ones(1, requires_grad=True) * 2.0
 
     def run(xs):
         with torch.no_grad():
             return [wait(x) for x in xs]
 
-    THIS.USER_LENGTH = 3.0
     fast = jit(run, config=NOW)
     assert all(not tensor.requires_grad for _, _, tensor in fast([1.0, 2.0, 3.0]))
 
@@ -301,14 +311,14 @@ def test_stop_iteration_inside_a_generator_that_waits():
 
 def test_unbound_names_raise_what_python_raises():
     def late(xs):
-        out = [x + shift for x in xs]
+        out = [x + shift for x in xs]  # noqa: F821
         shift = 1.0
         return out, shift
 
     def total(xs):
         for x in xs:
             amount += x  # noqa: F821
-        return amount  # noqa: F821
+        return amount
 
     check(late, floats)
     check(total, floats)

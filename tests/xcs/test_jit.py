@@ -133,7 +133,9 @@ def test_a_recursion_error_is_the_same():
             function([1])
 
 
-@pytest.mark.parametrize("make", [lambda: len, lambda: np.add, lambda: math.sqrt], ids=["len", "ufunc", "sqrt"])
+@pytest.mark.parametrize(
+    "make", [lambda: len, lambda: np.add, lambda: math.sqrt], ids=["len", "ufunc", "sqrt"]
+)
 def test_c_functions_run_as_they_are(make):
     with pytest.warns(XcsWarning, match="no text"):
         function = jit(make())
@@ -245,7 +247,7 @@ def test_explain_line_by_line():
     assert rows[0].fast and rows[0].effect == "PURE" and rows[0].strategy in ("vectorized", "adaptive")
     assert "print has effects" in rows[1].why and not rows[1].fast
     assert rows[2].done == "as written"
-    assert list(several.stats().values())[0] == {"numpy lanes": 1}
+    assert next(iter(several.stats().values())) == {"numpy lanes": 1}
 
 
 def test_vmap_over_lists_and_leading_axes():

@@ -16,7 +16,9 @@ xcs_app = typer.Typer(
     no_args_is_help=True,
 )
 
-Target = Annotated[str, typer.Argument(metavar="FILE:FUNC", help="A file and a function or Class.method in it.")]
+Target = Annotated[
+    str, typer.Argument(metavar="FILE:FUNC", help="A file and a function or Class.method in it.")
+]
 
 
 @xcs_app.callback()

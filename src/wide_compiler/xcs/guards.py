@@ -61,6 +61,13 @@ class Guards:
             return False
         return True
 
+    def values(self, functions: Functions, columns: Sequence[Sequence[Any]]) -> list[Any]:
+        """What every step leads to now; a list for steps that hang on items."""
+        seen: list[Any] = []
+        for slot, (fetch, parent, key) in enumerate(self.steps):
+            seen.append(self._fetch(fetch, parent, key, self.vector[slot], seen, functions, columns))
+        return seen
+
     @staticmethod
     def _fetch(
         fetch: str, parent: Any, key: Any, many: bool, seen: list, functions: Functions, columns: Any

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 RTOL = {np.dtype(np.float16): 1e-2, np.dtype(np.float32): 1e-4}
-FLAGS = ("WRITEABLE", "C_CONTIGUOUS", "F_CONTIGUOUS")
+FLAGS: tuple[Any, ...] = ("WRITEABLE", "C_CONTIGUOUS", "F_CONTIGUOUS")
 _ATOMS = (type(None), bool, int, str, bytes, complex, range, slice, type, type(Ellipsis))
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from .work import Bail
 if TYPE_CHECKING:
     from .work import Work
 
-START_SECONDS = 2.5  # to start workers, which import NumPy and this library
+START_SECONDS = 1.0  # to start workers, which import NumPy
 CHUNKS = 4  # for each worker: late ones are made up for
 _workers: list["_Worker"] = []
 _feeders: list[ThreadPoolExecutor] = []
@@ -33,7 +34,7 @@ class _Worker:
     def __init__(self) -> None:
         path = os.pathsep.join(p for p in sys.path if p)
         environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "wide_compiler.xcs.worker"]
+        command = [sys.executable, str(Path(__file__).with_name("worker.py"))]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, stderr=subprocess.DEVNULL
         )

@@ -10,6 +10,7 @@ import importlib
 import io
 import marshal
 import pickle
+import sys
 import types
 from typing import Any
 
@@ -79,7 +80,8 @@ def _importable(obj: Any) -> bool:
     if module in (None, "__main__", "__mp_main__") or "<locals>" in path or "<lambda>" in path:
         return False
     top = module.split(".")[0]
-    if top not in ("builtins", "numpy", "torch", "wide_compiler") and isinstance(obj, types.FunctionType):
+    known = top in ("numpy", "torch", "wide_compiler") or top in sys.stdlib_module_names
+    if not known and isinstance(obj, types.FunctionType):
         return False  # by value: importing a user's module elsewhere might do something
     try:
         held: Any = importlib.import_module(module) if top != "builtins" else builtins

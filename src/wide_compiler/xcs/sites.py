@@ -40,7 +40,9 @@ class Sink:
     name: str
     kind: str
     operator: type[ast.operator] | None = None
-    maker: str = field(default="", compare=False)  # `set` if it is made by `set()`, a name that could be anything
+    maker: str = field(
+        default="", compare=False
+    )  # `set` if it is made by `set()`, a name that could be anything
 
 
 def flat_target(target: ast.expr) -> list[str] | None:
@@ -226,9 +228,9 @@ def _breaks(body: Body) -> bool:
             if _breaks(statement.orelse):
                 return True
             continue
-        for _, field in ast.iter_fields(statement):
-            if isinstance(field, list) and field and isinstance(field[0], (ast.stmt, ast.ExceptHandler)):
-                inner = [s for f in field for s in (f.body if isinstance(f, ast.ExceptHandler) else [f])]
+        for _, part in ast.iter_fields(statement):
+            if isinstance(part, list) and part and isinstance(part[0], (ast.stmt, ast.ExceptHandler)):
+                inner = [s for f in part for s in (f.body if isinstance(f, ast.ExceptHandler) else [f])]
                 if _breaks(inner):
                     return True
     return False

@@ -6,6 +6,8 @@ members. The wide model is built only after the plain loop has cost more than bu
 """
 
 import ast
+import operator
+import types
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,10 @@ from .analysis import Analyzer
 from .calls import call_value
 from .columns import column_value
 from .effects import Decline
+from .guards import Guards
 from .ledger import clock
 from .torch_vmap import apart
+from .values import IMMUTABLE
 from .work import Bail, Work
 
 BUILD_SECONDS = 1.0  # about what building takes; the plain loop must have cost as much before
@@ -107,18 +111,21 @@ def _wide_model(work: Work, models: list[nn.Module], inputs: list[Any], shared: 
     memory = work.plan.memory
     kept = memory.get("wide")
     if kept is not None and len(kept.models) == len(models) and all(map(_is, kept.models, models)):
+        if not kept.still_true():
+            del memory["wide"]
+            raise Bail("something in Python that the members read has changed")
         changed = kept.changed()
         memory["renewals"] = memory.get("renewals", 0) + 1 if changed else 0
         kept.renew(changed)
         return kept.wide
-    _prove(work, models)
+    facts = _prove(work, models)
     began = clock()
     sample = tuple(x if shared else x[0] for x in inputs)
     try:
         wide = compile_wide(models, sample, config=WideConfig(tune_seconds=0.3))
     except Exception as error:
         raise Bail(f"no wide model: {type(error).__name__}: {error}") from None
-    memory["wide"] = _Kept(models, wide)
+    memory["wide"] = _Kept(models, wide, facts)
     memory["built"] = clock() - began
     memory["renewals"] = 0
     return wide
@@ -128,8 +135,8 @@ def _is(a: Any, b: Any) -> bool:
     return a is b
 
 
-def _prove(work: Work, models: list[nn.Module]) -> None:
-    """The proof was made for the first member with guards for all; distinct members, each only once."""
+def _prove(work: Work, models: list[nn.Module]) -> "_Facts":
+    """Every member is pure, stands there once, and reads nothing in Python that could change unseen."""
     if len({id(m) for m in models}) != len(models):
         raise Bail("one module stands in the list twice")
     for model in models:
@@ -141,15 +148,61 @@ def _prove(work: Work, models: list[nn.Module]) -> None:
             call_value(analyzer, column, tensors * arguments, {}, work.site.text.bodies["body"].body)
         except Decline as declined:
             raise Bail(declined.reason) from None
+        if model is models[0]:
+            guards = analyzer.guards
+    return _Facts(models, guards)
+
+
+FIXED = (*IMMUTABLE, types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
+
+
+class _Facts:
+    """What a graph of the members has baked in: plain attributes of modules, globals, class attributes."""
+
+    def __init__(self, models: list[nn.Module], guards: Guards):
+        self.first, self.guards = models[0], guards
+        self.plain = [_plain_attributes(m) for model in models for m in model.modules()]
+        for slot, value in enumerate(guards.values({}, [[self.first], [_A_TENSOR]])):
+            held = value[0] if guards.vector[slot] else value
+            if isinstance(held, FIXED) and not isinstance(held, torch.Size):
+                guards.expect(slot, "is", held)
+            elif guards.steps[slot][0] in ("global", "cell", "class", "defaults", "kwdefaults", "own"):
+                raise Bail(f"members read a {type(held).__name__} that could change unseen")
+
+    def hold(self) -> bool:
+        for own, size, pick, values in self.plain:
+            if len(own) != size or pick(own) != values:
+                return False
+        return self.guards.hold({}, [[self.first], [_A_TENSOR]])
+
+
+_A_TENSOR = torch.zeros(1)
+
+
+def _plain_attributes(module: nn.Module) -> tuple[dict[str, Any], int, Any, Any]:
+    """A module's dict, its size, and its plain attributes: numbers, names, functions."""
+    own = module.__dict__
+    names = [n for n in own if not n.startswith("_")]
+    for name in names:
+        value = own[name]
+        parts = value if type(value) is tuple else (value,)
+        if not all(isinstance(p, FIXED) for p in parts):
+            raise Bail(f"{type(module).__name__}.{name} is a {type(value).__name__} that could change unseen")
+    pick = operator.itemgetter(*names) if names else (lambda held: ())
+    return own, len(own), pick, pick(own)
 
 
 class _Kept:
     """A wide model and what its members looked like when their numbers were copied."""
 
-    def __init__(self, models: list[nn.Module], wide: Any):
+    def __init__(self, models: list[nn.Module], wide: Any, facts: "_Facts"):
         self.models = models
         self.wide = wide
+        self.facts = facts
         self.looks = [_looks(m) for m in models]
+
+    def still_true(self) -> bool:
+        return self.facts.hold()
 
     def changed(self) -> list[int]:
         return [i for i, looks in enumerate(self.looks) if not _same(looks)]
