@@ -10,6 +10,8 @@ from .expressions import learn, safe_kinds
 from .guards import held_types
 from .values import CONTAINERS, Value, tuple_of
 
+MANY = 256  # containers as items are looked through up to so many
+
 
 def column_value(a: Analyzer, column: Any, j: int) -> Value:
     """What is known of any item of a column; the guards make sure that it holds for all."""
@@ -31,14 +33,16 @@ def column_value(a: Analyzer, column: Any, j: int) -> Value:
         made.fresh = False
         return made
     value = a.look(first, slot)
-    if kind in CONTAINERS and all(type(c) is kind for c in column):
+    if kind in CONTAINERS:
         _learn_all(a, value, column, slot)
     return value
 
 
 def _learn_all(a: Analyzer, value: Value, column: Any, slot: int) -> None:
     """Containers as items: they may hold whatever safe things any of them holds."""
-    kinds: frozenset[Any] = frozenset().union(*(held_types(c) for c in column))
+    kinds: frozenset[Any] = frozenset(["anything"])
+    if len(column) <= MANY and all(type(c) is value.type for c in column):
+        kinds = frozenset().union(*(held_types(c) for c in column))
     a.guards.checks.pop(slot, None)
     if safe_kinds(kinds):
         a.guards.expect(slot, "holds", (value.type, kinds))

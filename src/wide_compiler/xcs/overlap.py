@@ -6,16 +6,11 @@ from .ledger import clock
 from .threads import CHEAP, Overlap
 from .work import Failed, Miss, Work
 
-CHEAP_CALLS = 32
-
 
 def overlapped(work: Work) -> list[Any] | Miss:
     """Run waiting items in threads. The first item of a site not seen yet shows whether it waits at all."""
     memory, config = work.plan.memory, work.site.config
     n = work.items.n
-    if config.measure and memory.get("rest", 0) > 0:
-        memory["rest"] -= 1
-        return Miss()
     run = Overlap(work.one, n, config.max_workers)
     level = min(n, memory.get("level", config.max_workers), config.max_workers)
     if config.measure and not memory.get("waits"):
@@ -23,7 +18,6 @@ def overlapped(work: Work) -> list[Any] | Miss:
         run.start(1)
         if run.wait_for(0, CHEAP) or not run.waiting():
             run.finish()
-            memory["rest"] = CHEAP_CALLS
             if 0 in run.errors:
                 raise _failed(work, run)
             return Miss(1, run.results[0]) if _may_continue(work) else _rest(work, run)
@@ -76,4 +70,4 @@ def _learn(memory: dict[str, Any], run: Overlap, n: int, seconds: float, most: i
     elif level < most:
         memory["level"] = min(most, level + max(1, level // 8))
     if mean < CHEAP / 4:
-        memory["waits"], memory["rest"] = False, CHEAP_CALLS
+        memory["waits"] = False

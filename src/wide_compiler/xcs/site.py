@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from .items import Blocks, Items, items_of, made
+from .ledger import clock
 from .oracle import same
 from .plan import Plan, make_plan
 from .rewrite import SiteText
@@ -52,7 +53,8 @@ class Site:
         self.ready = no if text.reason else yes
         self.on = self.ready
         self.plans: list[Plan] = []
-        self.declined = 0
+        self.pauses = 0
+        self.rested = 0
         self.analysed = 0
         self.why = text.reason
         self.counts: dict[str, int] = {}
@@ -66,60 +68,84 @@ class Site:
         """A comprehension, or a generator that is eaten whole by `eater`, if that is the builtin."""
         if eater is not None and eater is not getattr(builtins, self.text.eater):
             return plain(made(source))
-        self.on = no  # recursion runs as written
+        began = self._enter()
         try:
-            items = self._items(source, expand, plain)
+            items = self._items(source, expand)
             if items is None:
+                self._rest(clock() - began, 0.0)
                 return plain(made(source))
             error = None
             try:
-                values = self._values(items, body, cond)
+                values, work = self._values(items, body, cond)
             except Failed as failure:
                 error = self._as_raised_here(failure.error)
             if error is not None:
                 raise error  # out here, so that it carries no context of ours
             if type(values) is Miss:
-                return self._finish_plainly(values, items, source, plain, expand)
-            return self._built(values)
+                return self._plainly(values, work, items, source, plain, clock() - began)
+            built = self._built(values)
+            work.took(clock() - began)
+            return built
         finally:
             self.on = self.ready
 
     def loop(self, source: Any, body: Any, containers: tuple, totals: tuple, *makers: Any) -> list[Any]:
-        """A loop that fills things. Gives, last to first: each new total, and what is left to iterate
-        over."""
-        self.on = no
+        """A loop that fills things. Gives, last to first: each new total, and what is left to do."""
+        began = self._enter()
         try:
-            unhandled = [made, *reversed(totals)]
-            wrong = not all(type(t) in IMMUTABLE_TOTALS for t in totals)
-            wrong = wrong or not all(any(m is kind for kind in (list, set, dict)) for m in makers)
-            items = None if wrong else items_of(source, self.text.shape)
-            kinds = {"append": list, "add": set, "setitem": dict}
-            filled = [s for s in self.text.sinks if s.kind != "accumulate"]
-            if items is None or any(
-                type(c) is not kinds[s.kind] for c, s in zip(containers, filled, strict=True)
-            ):
-                unhandled[0] = made(source)
-                return unhandled
+            items = None
+            if self._fillable(containers, totals, makers):
+                items = items_of(source, self.text.shape)
+            if items is None:
+                self._rest(clock() - began, 0.0)
+                return [made(source), *reversed(totals)]
             rest: Iterable[Any] = ()
+            work = None
             try:
-                values = self._values(items, body, None)
+                values, work = self._values(items, body, None)
             except Failed as failure:
                 values, rest = failure.values, _raises(failure.error)
             if type(values) is Miss:
+                self._rest(clock() - began, work.plan.ledger.plain(items.n) if work else 0.0)
                 rest = items.rest(values.done) if values.done else made(source)
-                values = values.values
+                values, work = values.values, None
             running = list(totals)
             try:
                 self._fill(values, containers, running)
             except Exception as error:
                 rest = _raises(error)
+            if work is not None:
+                work.took(clock() - began)
             return [rest, *reversed(running)]
         finally:
             self.on = self.ready
 
+    def _fillable(self, containers: tuple, totals: tuple, makers: tuple) -> bool:
+        """Exact lists, sets and dicts made by the builtins, and totals that cannot be changed in place."""
+        kinds = {"append": list, "add": set, "setitem": dict}
+        filled = [s for s in self.text.sinks if s.kind != "accumulate"]
+        return (
+            all(type(t) in IMMUTABLE_TOTALS for t in totals)
+            and all(any(m is kind for kind in (list, set, dict)) for m in makers)
+            and all(type(c) is kinds[s.kind] for c, s in zip(containers, filled, strict=True))
+        )
+
+    def _enter(self) -> float:
+        """Recursion into a site runs as written."""
+        self.on = no
+        self.ready = yes
+        return clock()
+
+    def _rest(self, looked: float, plain: float) -> None:
+        """Looking took so long beside the plain loop: next time after so many calls that it costs 2%."""
+        self.rested = 0
+        if self.config.measure and self.ready is yes:
+            self.rested = min(int(50 * looked / max(plain, 3e-7)), 20_000)
+            self.ready = after(self.rested)
+
     def start(self, *thunks: Any) -> Started | None:
         """Independent statements: begin them together, or give None to run them as written."""
-        self.on = no
+        self._enter()
         try:
             return start(self, thunks)
         finally:
@@ -142,7 +168,7 @@ class Site:
 
     # Deciding.
 
-    def _items(self, source: Any, expand: Any, plain: Any) -> Items | None:
+    def _items(self, source: Any, expand: Any) -> Items | None:
         if expand is None:
             items = items_of(source, self.text.shape)
             kept = self._kept_blocks(source)
@@ -179,32 +205,34 @@ class Site:
 
         return Items(columns, len(rows), rest)
 
-    def _values(self, items: Items, body: Any, cond: Any) -> Any:
+    def _values(self, items: Items, body: Any, cond: Any) -> tuple[Any, Any]:
+        """The values of all items, or a `Miss`; and the work, if it came so far that a rung was asked."""
         if items.n < 2:
-            return Miss()
+            return Miss(), None
         functions = {"body": body} if cond is None else {"body": body, "cond": cond}
         plan = self._plan(functions, self.text.bodies, items.columns)
         if plan.declined:
             self._decline(plan)
-            return Miss()
+            return Miss(), None
         events = self.text.kind == "loop" and not self.text.single
         work = Work(self, plan, items, body, cond, events)
+        plan.ledger.rested(items.n, self.rested)
         values = plan.strategy.run(work)
         if isinstance(values, Miss):
             self._note("plain")
+            if values.raised:
+                self._back_off()
         elif self.config.checking:
             self._check(work, values)
-        return values
+        return values, work
 
     def _plan(self, functions: dict[str, Any], nodes: dict[str, Any], columns: Any) -> Plan:
         for plan in self.plans:
             if plan.bodies == functions.keys() and plan.guards.hold(functions, columns):
                 return plan
         self.analysed += 1
-        if (
-            self.analysed > PLANS and self.config.measure
-        ):  # ever other objects: looking costs more than it gives
-            self.ready = after(min(50 * 2 ** (self.analysed - PLANS), 1_000_000))
+        if self.analysed > PLANS:
+            self._back_off()  # ever other objects: looking costs more than it gives
         plan = make_plan(self, functions, nodes, columns)
         self.plans = [plan, *self.plans[: PLANS - 1]]
         return plan
@@ -213,9 +241,13 @@ class Site:
         """Not proven: the text runs as written, and is looked at again ever more rarely."""
         self._note("plain")
         self.why = plan.reason
-        self.declined += 1
+        self._back_off()
+
+    def _back_off(self) -> None:
+        """Ever longer pauses: not proven, or an item raised."""
+        self.pauses += 1
         if self.config.measure:
-            self.ready = after(min(100 * 2**self.declined, 1_000_000))
+            self.ready = after(min(100 * 2**self.pauses, 1_000_000))
 
     def _note(self, rung: str) -> None:
         self.counts[rung] = self.counts.get(rung, 0) + 1
@@ -227,13 +259,26 @@ class Site:
 
     # Putting together.
 
-    def _finish_plainly(self, miss: Miss, items: Items, source: Any, plain: Any, expand: Any) -> Any:
-        if not miss.done or expand is not None:
-            return plain(made(source))
-        rest = plain(items.rest(miss.done))
-        if self.text.kind == "generator":
-            return itertools.chain(miss.values, rest)
-        return [*miss.values, *rest]
+    def _plainly(
+        self, miss: Miss, work: Work | None, items: Items, source: Any, plain: Any, looked: float
+    ) -> Any:
+        """The text as written, from where the run time stopped; its time is what rungs are held against."""
+        began = clock()
+        if not miss.done:
+            built = plain(made(source))
+        elif self.text.kind == "generator":
+            built = itertools.chain(miss.values, plain(items.rest(miss.done)))
+        else:
+            built = [*miss.values, *plain(items.rest(miss.done))]
+        seconds = clock() - began
+        if work is not None:
+            ledger = work.plan.ledger
+            if self.text.kind == "generator":
+                seconds = ledger.plain(items.n)  # nothing has run yet
+            elif items.n > miss.done:
+                ledger.measured(seconds / (items.n - miss.done))
+        self._rest(looked, seconds)
+        return built
 
     def _built(self, values: list[Any]) -> Any:
         if self.text.kind == "set":

@@ -18,10 +18,11 @@ class Bail(BaseException):
 class Miss:
     """The run time did not take the call. `values` are those of the first `done` items, if it began."""
 
-    __slots__ = ("done", "values")
+    __slots__ = ("done", "raised", "values")
 
-    def __init__(self, done: int = 0, values: Sequence[Any] = ()):
+    def __init__(self, done: int = 0, values: Sequence[Any] = (), raised: bool = False):
         self.done = done
+        self.raised = raised
         self.values = list(values)
 
 
@@ -37,7 +38,7 @@ class Failed(Exception):
 class Work:
     """Items, body and test of one call. A value is what an item adds: nothing, one thing, or noted events."""
 
-    __slots__ = ("body", "cond", "events", "items", "partial", "plan", "site")
+    __slots__ = ("body", "cond", "events", "items", "partial", "plan", "record", "site")
 
     def __init__(self, site: "Site", plan: "Plan", items: Items, body: Any, cond: Any, events: bool):
         self.site = site
@@ -46,6 +47,7 @@ class Work:
         self.body = body
         self.cond = cond
         self.events = events
+        self.record: Any = None  # of the rung that ran all items
         self.partial: dict[int, list[Any]] = {}  # what an item had noted when it raised
 
     def one(self, i: int) -> list[Any]:
@@ -62,6 +64,11 @@ class Work:
         if self.cond is not None and not self.cond(*row):
             return []
         return [self.body(*row)]
+
+    def took(self, seconds: float) -> None:
+        """A rung ran the whole call: what it took, with all around it."""
+        if self.record is not None:
+            self.record.succeeded(seconds, self.items.n)
 
     @property
     def functions(self) -> dict[str, Any]:
