@@ -45,8 +45,8 @@ def _measured(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
     if work.site.text.kind in ("set", "dict") or "items" in work.site.text.bodies:
         done = Miss()
     rung = _cheapest(work, rungs, n)
-    if rung is None and not samples and ledger.due() and _look_again(work):
-        rung = _cheapest(work, rungs, n)  # the machine may have been busier when a rung was timed
+    if not samples and ledger.due(rung is not None) and _look_again(work):
+        rung = _cheapest(work, rungs, n)  # the machine may have been busier when one of both was timed
     if rung is None:
         ledger.went_plain(n)
         return done
@@ -76,32 +76,34 @@ def own_seconds() -> float:
     """What timing an item costs by itself: the clock, the row, the call."""
     nothing = Work(None, None, Items([[0]], 1, iter), lambda x: x, None, False)  # type: ignore[arg-type]
     seconds = []
-    for _ in range(50):
+    for _ in range(20):
         began = clock()
-        nothing.one(0)
-        seconds.append(clock() - began)
+        for _ in range(32):
+            nothing.one(0)
+        seconds.append((clock() - began) / 32)
     return min(seconds)
 
 
 def _look_again(work: Work) -> bool:
-    """Time a few items anew, spread over the call; False if one raises."""
+    """Time a few items anew, many where they are short; False if one raises."""
     ledger, n = work.plan.ledger, work.items.n
-    seconds = []
-    for i in {ledger.looks % n, (ledger.looks + n // 2) % n}:
-        began = clock()
-        try:
+    count = min(n, 2 if (ledger.plain_item or 0.0) > 2e-6 else 32)
+    first = (ledger.looks * 7) % (n - count + 1)
+    began = clock()
+    try:
+        for i in range(first, first + count):
             work.one(i)
-        except Exception:
-            return False
-        seconds.append(clock() - began - own_seconds())
-    ledger.sample(seconds)
+    except Exception:
+        return False
+    ledger.sample([(clock() - began) / count - own_seconds()])
     return True
 
 
 def _cheapest(work: Work, rungs: Sequence[Rung], n: int) -> Rung | None:
     ledger = work.plan.ledger
     plain = ledger.plain(n)
-    best, least = None, CLEARLY * plain
+    clearly = CLEARLY if (ledger.plain_item or 0.0) > 5e-7 else 0.6  # very short items are hard to time
+    best, least = None, clearly * plain
     for rung in rungs:
         record = ledger.of(rung.name)
         if record.resting or not rung.worth_a_try(work, plain):
@@ -113,7 +115,7 @@ def _cheapest(work: Work, rungs: Sequence[Rung], n: int) -> Rung | None:
             continue
         if expected < least:
             best, least = rung, expected
-        elif expected >= CLEARLY * plain and record.spent > 50 * expected:
+        elif expected >= clearly * plain and record.spent > 50 * expected:
             record.recent.clear()  # one bad timing is not for good: look again
             record.spent = 0.0
             return rung

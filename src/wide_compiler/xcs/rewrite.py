@@ -17,7 +17,6 @@ from .sites import Block, Sink, flat_target
 RUNTIME = "\U0010fffe_xcs"  # no identifier, so nobody's name; sorts last among free names
 ITEMS = "__xcs_items"
 EVENTS = "__xcs_events"
-DEEPEST = 2
 
 
 @dataclass
@@ -57,6 +56,7 @@ class Rewriter(ast.NodeTransformer):
         self.original = function
         self.found: list[SiteText] = []
         self.depth = 0
+        self.inside = False  # of a comprehension that is a site
         self.where: dict[int, Block] = {}
         self.held = captured(function)
         self.place: tuple[int, int] = (0, 0)  # of the statement being looked at
@@ -143,18 +143,16 @@ class Rewriter(ast.NodeTransformer):
         site = self._new(kind, node)
         site.eater = eater
         reason = sites.comprehension(node)
-        if reason or self.depth >= DEEPEST:
-            site.reason = reason or "it is nested too deep"
+        if reason or self.inside:
+            site.reason = reason or "it is inside another comprehension"
             return self.generic_visit(node)
         original = copy.deepcopy(node)
         source = original.generators[0].iter
         if isinstance(source, ast.Name) and self.maker[:2] == (source.id, self.place) and self.depth == 0:
             self.maker[2].feeds = site.fed = True
-        self.depth += 1
-        plain: Any = self.generic_visit(
-            node
-        )  # sites inside the text have their chance where this one declines
-        self.depth -= 1
+        self.inside = True
+        plain: Any = self.generic_visit(node)
+        self.inside = False
         first = original.generators[0]
         targets = [n for g in original.generators for n in flat_target(g.target) or []]
         site.shape = shape_of(first.target)

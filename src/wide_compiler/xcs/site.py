@@ -56,6 +56,7 @@ class Site:
         self.pauses = 0
         self.rested = 0
         self.analysed = 0
+        self.looked_over = 0
         self.why = text.reason
         self.counts: dict[str, int] = {}
         self.together: dict[str, Any] = {}
@@ -140,7 +141,9 @@ class Site:
         """Looking took so long beside the plain loop: next time after so many calls that it costs 2%."""
         self.rested = 0
         if self.config.measure and self.ready is yes:
-            self.rested = min(int(50 * looked / max(plain, 3e-7)), 20_000)
+            new, self.looked_over = self.analysed != self.looked_over, self.analysed
+            most = 4 if new else 20_000  # an analysis is done once, and says nothing of later looks
+            self.rested = min(int(50 * looked / max(plain, 3e-7)), most)
             self.ready = after(self.rested)
 
     def start(self, *thunks: Any) -> Started | None:
@@ -264,12 +267,16 @@ class Site:
     ) -> Any:
         """The text as written, from where the run time stopped; its time is what rungs are held against."""
         began = clock()
-        if not miss.done:
-            built = plain(made(source))
-        elif self.text.kind == "generator":
-            built = itertools.chain(miss.values, plain(items.rest(miss.done)))
-        else:
-            built = [*miss.values, *plain(items.rest(miss.done))]
+        try:
+            if not miss.done:
+                built = plain(made(source))
+            elif self.text.kind == "generator":
+                built = itertools.chain(miss.values, plain(items.rest(miss.done)))
+            else:
+                built = [*miss.values, *plain(items.rest(miss.done))]
+        except BaseException:
+            self._back_off()  # looking at loops that raise gains nothing
+            raise
         seconds = clock() - began
         if work is not None:
             ledger = work.plan.ledger

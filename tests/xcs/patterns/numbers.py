@@ -202,7 +202,7 @@ def hashed(ts):
     return [digest(t) for t in ts]
 
 
-@pattern("numpy lanes", nested)
+@pattern("plain", nested)
 def nested_comprehension(rows):
     """A comprehension inside a comprehension."""
     return [[v + 1.0 for v in row] for row in rows]
