@@ -74,5 +74,7 @@ def _why(site: Any, plan: Any) -> str:
     reasons = [f"{name}: {r.why_not}" for name, r in plan.ledger.records.items() if r.why_not]
     if reasons:
         return "; ".join(reasons)
-    slower = plan.last == "plain" and plan.ledger.plain_item is not None
-    return "the plain loop is as fast" if slower else site.why
+    if plan.last != "plain" or plan.ledger.plain_item is None:
+        return site.why
+    tried = any(record.verified for record in plan.ledger.records.values())
+    return "the plain loop is as fast" if tried else "there is too little to gain so far"
