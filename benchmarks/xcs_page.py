@@ -1,8 +1,8 @@
 """Write docs/xcs_patterns.md: every pattern of the table, what was done with it, and how fast it is.
 
-    python benchmarks/xcs.py                # measures, writes results/xcs.json
-    python benchmarks/xcs_page.py           # makes the page from that file
-    python benchmarks/xcs_page.py --check   # exit code 1 if the page is not what the file says
+python benchmarks/xcs.py                # measures, writes results/xcs.json
+python benchmarks/xcs_page.py           # makes the page from that file
+python benchmarks/xcs_page.py --check   # exit code 1 if the page is not what the file says
 """
 
 import argparse
@@ -12,23 +12,23 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
-from xcs.patterns import PATTERNS
+from xcs.patterns import PATTERNS  # noqa: E402
 
 RESULTS, PAGE = ROOT / "benchmarks" / "results" / "xcs.json", ROOT / "docs" / "xcs_patterns.md"
 
 HEAD = """# What `jit` does with {count} patterns
 
-Every row is a function of `tests/xcs/patterns/`. The tests run each of them jitted and plain, three calls in a row,
-and compare results, exceptions with their messages, what is printed and warned, arguments afterwards, other state, and
-which objects are shared. Vectorised floats may differ in the last digits (relative 1e-9 for float64, 1e-4 for float32);
-all else is equal exactly.
+Every row is a function of `tests/xcs/patterns/`. The tests run each of them jitted and plain, three calls in
+a row, and compare results, exceptions with their messages, what is printed and warned, arguments afterwards,
+other state, and which objects are shared. Vectorised floats may differ in the last digits (relative 1e-9 for
+float64, 1e-4 for float32); all else is equal exactly.
 
-"Rung" is what a test forces to run it, with nothing asked of the clock; `plain` means that the loop stays as written.
-"Chosen" is what measured cost chose with the number of items given, and "times" how many times faster than plain Python
-the warm call then was. A choice of `plain` with a factor near 1 is as it should be: the loop was not worth the trouble.
+"Rung" is what a test forces to run it, with nothing asked of the clock; `plain` means that the loop stays as
+written. "Chosen" is what measured cost chose with that many items, and "times" how many times faster than
+plain Python the warm call then was. `plain` with a factor near 1 is as it should be.
 
-`python benchmarks/xcs.py patterns`, then `python benchmarks/xcs_page.py`: {device}, Python {python}, NumPy {numpy},
-torch {torch}, {date}.
+`python benchmarks/xcs.py`, then `python benchmarks/xcs_page.py`: {device}, Python {python}, NumPy {numpy},
+torch {torch}, {date}, on a machine with other work to do.
 
 | pattern | rung | items | chosen | times |
 | --- | --- | --- | --- | --- |

@@ -29,7 +29,6 @@ class Program:
     kind: str
     n: int
     measure: bool
-    needs: set[str] = field(default_factory=set)
 
 
 class Writer:

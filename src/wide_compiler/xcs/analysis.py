@@ -13,7 +13,7 @@ from . import expressions
 from .effects import Decline, Effect
 from .guards import Guards
 from .source import FunctionNode
-from .values import BOTTOM, Value, join, opaque, tuple_of
+from .values import BOTTOM, CONTAINERS, ITERATORS, Value, join, opaque
 from .waiting import ReadFile
 
 Env = dict[str, Value]
@@ -164,8 +164,6 @@ class Analyzer:
 
     def iterable(self, value: Value, node: ast.AST) -> Value:
         """What may be iterated over without running anybody's code."""
-        from .values import CONTAINERS, ITERATORS
-
         known = (
             value.type in (*CONTAINERS, *ITERATORS, str, bytes, range) or value.is_array or value.is_tensor
         )
@@ -259,8 +257,6 @@ class Analyzer:
 
     def truth(self, value: Value, node: ast.AST) -> Value:
         """`if value`, `not value`: asks nobody's `__bool__`."""
-        from .values import CONTAINERS
-
         if not value.is_safe and value.type not in CONTAINERS and value.type is not BOTTOM:
             raise self.decline("it asks for the truth of something of unknown type", node)
         return Value(bool)
@@ -276,6 +272,3 @@ def merge(env: Env, ends: list[Env]) -> None:
         for end in ends[1:]:
             found = join(found, end[name])
         env[name] = found
-
-
-__all__ = ["Analyzer", "Frame", "merge", "tuple_of"]

@@ -11,10 +11,9 @@ from torch import nn
 
 from . import expressions, pure_arrays, pure_tables, waiting
 from .analysis import DEEPEST, Frame
-from .expressions import attribute
 from .guards import bare, static_lookup
 from .source import NoSource, tree_of
-from .values import BOTTOM, Iterator, Value, join, opaque
+from .values import BOTTOM, Value, join, opaque
 
 if TYPE_CHECKING:
     from .analysis import Analyzer, Env
@@ -397,6 +396,3 @@ def _bind(
     if set(env) != wanted:
         raise a.decline(f"{function.__qualname__} gets other arguments than it takes", node)
     return env
-
-
-__all__ = ["Iterator", "attribute", "call", "call_function"]

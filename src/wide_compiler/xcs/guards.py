@@ -119,9 +119,6 @@ FETCH: dict[str, Any] = {
     "own": static_lookup,
     "code": lambda held, key: held.__code__,
     "cell": lambda held, key: held.__closure__[key].cell_contents,
-    "global of": lambda held, key: (
-        held.__globals__[key] if key in held.__globals__ else getattr(builtins, key)
-    ),
     "defaults": lambda held, key: (held.__defaults__ or ())[key],
     "kwdefaults": lambda held, key: (held.__kwdefaults__ or {})[key],
     "index": lambda held, key: held[key],

@@ -54,7 +54,6 @@ class Ledger:
 
     plain_item: float | None = None
     records: dict[str, Record] = field(default_factory=dict)
-    plain_calls: int = 0
     spent: float = 0.0
     looks: int = 0
     fast_calls: int = 0
@@ -69,7 +68,6 @@ class Ledger:
         return (self.plain_item or 0.0) * n
 
     def went_plain(self, n: int) -> None:
-        self.plain_calls += 1
         seconds = self.plain(n)
         self.spent += seconds
         for record in self.records.values():

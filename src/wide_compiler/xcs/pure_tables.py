@@ -5,7 +5,6 @@ argument or of the receiver), 'elem' (of what it holds), or a function of the ar
 """
 
 import base64
-import fractions
 import hashlib
 import json
 import math
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .values import Arrayish, Iterator, Number, Opaque, Plain, Value, join_all, list_of, opaque, tuple_of
+from .values import Arrayish, Iterator, Number, Plain, Value, join_all, list_of, opaque, tuple_of
 
 
 class Match(Plain):
@@ -140,7 +139,6 @@ for _name in (
 EXCEPTIONS = tuple(
     e for e in vars(__import__("builtins")).values() if isinstance(e, type) and issubclass(e, BaseException)
 )
-assert fractions  # kept importable beside the numbers it stands for
 
 _TEXT = [
     "capitalize",
@@ -272,6 +270,3 @@ def result(given: Any, args: list[Value], receiver: Value | None = None) -> Valu
     if receiver is not None:
         return given(receiver, args)
     return given(args)
-
-
-__all__ = ["ATTRIBUTES", "CHANGERS", "EXCEPTIONS", "FUNCTIONS", "LOOKERS", "METHODS", "Opaque", "result"]

@@ -57,7 +57,6 @@ class Rewriter(ast.NodeTransformer):
         self.found: list[SiteText] = []
         self.depth = 0
         self.inside = False  # of a comprehension that is a site
-        self.where: dict[int, Block] = {}
         self.held = captured(function)
         self.place: tuple[int, int] = (0, 0)  # of the statement being looked at
         self.maker: tuple[str, Any, Any] = ("", None, None)  # a list, where it may be handed to, its site

@@ -4,6 +4,7 @@ back."""
 import builtins
 import itertools
 import operator
+import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .jit import Runtime
 
 PLANS = 4
+INLINED = sys.version_info >= (3, 12)
 IMMUTABLE_TOTALS = (int, float, complex, str, bool)
 OPERATORS = {
     "Add": operator.iadd, "Sub": operator.isub, "Mult": operator.imul, "Div": operator.itruediv,
@@ -74,7 +76,7 @@ class Site:
             items = self._items(source, expand)
             if items is None:
                 self._rest(clock() - began, 0.0)
-                return plain(made(source))
+                return self._as_written(plain, made(source))
             error = None
             try:
                 values, work = self._values(items, body, cond)
@@ -269,11 +271,11 @@ class Site:
         began = clock()
         try:
             if not miss.done:
-                built = plain(made(source))
+                built = self._as_written(plain, made(source))
             elif self.text.kind == "generator":
                 built = itertools.chain(miss.values, plain(items.rest(miss.done)))
             else:
-                built = [*miss.values, *plain(items.rest(miss.done))]
+                built = [*miss.values, *self._as_written(plain, items.rest(miss.done))]
         except BaseException:
             self._back_off()  # looking at loops that raise gains nothing
             raise
@@ -286,6 +288,30 @@ class Site:
                 ledger.measured(seconds / (items.n - miss.done))
         self._rest(looked, seconds)
         return built
+
+    def _as_written(self, plain: Any, source: Any) -> Any:
+        """Run the text. Where Python inlines comprehensions, an unset name is a local one for it."""
+        error = None
+        try:
+            return plain(source)
+        except NameError as raised:
+            error = self._unset_local(raised, plain) if INLINED else None
+            if error is None:
+                raise
+        raise error
+
+    def _unset_local(self, error: NameError, plain: Any) -> UnboundLocalError | None:
+        last = error.__traceback__
+        while last is not None and last.tb_next is not None:
+            last = last.tb_next
+        here = last is not None and last.tb_frame.f_code is plain.__code__
+        outer = self.runtime.original.__code__.co_freevars
+        own = error.name in plain.__code__.co_freevars and error.name not in outer
+        if self.text.kind == "generator" or type(error) is not NameError or not (here and own):
+            return None
+        return UnboundLocalError(
+            f"cannot access local variable {error.name!r} where it is not associated with a value"
+        )
 
     def _built(self, values: list[Any]) -> Any:
         if self.text.kind == "set":
