@@ -89,11 +89,13 @@ class Ledger:
     def sample(self, seconds: list[float]) -> None:
         """Best of a few timed items; the best ever is not kept, machines get busier and idler."""
         best = max(min(seconds), 1e-8)
-        self.plain_item = best if self.plain_item is None else 0.5 * (self.plain_item + best)
+        self.plain_item = best if self.plain_item is None else min(best, 0.5 * (self.plain_item + best))
 
     def measured(self, seconds: float) -> None:
         """A whole plain loop was timed: that is what an item costs."""
-        self.plain_item = seconds if self.plain_item is None else 0.5 * (self.plain_item + seconds)
+        self.plain_item = (
+            seconds if self.plain_item is None else min(seconds, 0.5 * (self.plain_item + seconds))
+        )
 
     def rested(self, n: int, calls: int) -> None:
         """So many calls ran plainly without being looked at."""

@@ -26,6 +26,9 @@ class Rung:
         raise NotImplementedError
 
 
+SHORT = 4e-7  # an item that takes less is as fast in the loop as on the way to NumPy and back
+
+
 class NumpyLanes(Rung):
     """One NumPy operator over arrays or numbers of one shape: a leading lane axis."""
 
@@ -36,6 +39,8 @@ class NumpyLanes(Rung):
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
         ledger = work.plan.ledger
+        if (ledger.plain_item or 0.0) < SHORT:
+            return False
         if ledger.of(self.name).verified:
             return plain_seconds > 3e-5
         gained = plain_seconds > 5e-3 or (plain_seconds > 5e-5 and ledger.spent > 5e-3)
