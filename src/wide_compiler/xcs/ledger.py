@@ -32,7 +32,7 @@ class Record:
         return min(seconds * (0.25 + 0.75 * n / items) for seconds, items in self.recent)
 
     def succeeded(self, seconds: float, n: int) -> None:
-        self.recent = [*self.recent[-2:], (seconds, n)]
+        self.recent = [*self.recent[-7:], (seconds, n)]
         self.failures, self.why_not = 0, ""
 
     def failed(self, seconds: float, why: str) -> None:
