@@ -24,6 +24,11 @@ def tree_map(fn: Callable[[Any], Any], tree: Any) -> Any:
     return _pytree.tree_map(fn, tree)
 
 
+def register(kind: type, to_leaves: Callable[[Any], Any], from_leaves: Callable[[Any, Any], Any]) -> None:
+    """Make a class known as a pytree."""
+    _pytree.register_pytree_node(kind, to_leaves, from_leaves)
+
+
 def rebuild(picture: Any, tensors: Iterator[torch.Tensor]) -> Any:
     """The tree of which `signature` gave this picture, with other tensors in it. Plain structures only."""
     if picture == "tensor":

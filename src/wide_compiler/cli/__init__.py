@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. What the commands do is in check, trace, info, demo and benchmark."""
+"""The command line: parse, call, print. The commands themselves: check, trace, info, demo, benchmark, xcs."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from .benchmark import benchmark_command
+from .xcs import xcs_app
 
 app = typer.Typer(
     help="""Write it for one; run it for N: fuse N PyTorch models of one architecture into one wide model.
@@ -133,6 +134,7 @@ def demo_command(
 
 
 app.command("benchmark")(benchmark_command)
+app.add_typer(xcs_app, name="xcs")
 
 
 def _known(names: Iterable[str]) -> list[str]:

@@ -1,0 +1,384 @@
+"""xcs against plain Python: how much faster, and is it ever slower?
+
+    python benchmarks/xcs.py                   all three parts; writes benchmarks/results/xcs.json
+    python benchmarks/xcs.py speed             the cases with a bar
+    python benchmarks/xcs.py patterns          every pattern of the table, warm: never slower than 5% + 5 us
+    python benchmarks/xcs.py first             every pattern, its first call
+    python benchmarks/xcs.py speed --only mlp  the cases with this in their name
+
+Calls of both sides are interleaved, and ratios of their medians count, not times. What neither waits nor uses
+other processes is timed by the CPU time of its thread, so that other work on the machine counts less.
+"""
+
+import argparse
+import datetime
+import gc
+import hashlib
+import json
+import platform
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+import numpy as np
+import torch
+from torch import nn
+
+import wide_compiler
+from wide_compiler.xcs import jit, module
+from xcs.patterns import PATTERNS
+
+RESULTS = Path(__file__).parent / "results" / "xcs.json"
+SLACK = 5e-6
+BAR = 1.05
+
+
+def interleaved(calls, seconds, least=7, clock=time.thread_time):
+    """Median seconds per call of each, of calls made in turns."""
+    times = {name: [] for name in calls}
+    began = time.perf_counter()
+    gc.collect()
+    gc.disable()
+    try:
+        while time.perf_counter() - began < seconds or min(map(len, times.values())) < least:
+            for name, call in calls.items():
+                start = clock()
+                call()
+                times[name].append(clock() - start)
+    finally:
+        gc.enable()
+    return {name: statistics.median(t) for name, t in times.items()}
+
+
+@module
+class Scorer:
+    weights: np.ndarray
+    bias: float = 0.0
+
+    def __call__(self, embedding: np.ndarray) -> float:
+        return float(embedding @ self.weights + self.bias)
+
+
+WEIGHTS = np.random.default_rng(0).normal(size=64)
+
+
+def score_rows(rows):
+    scorer = Scorer(weights=WEIGHTS)
+    return [scorer(row) for row in rows]
+
+
+def normalise(x):
+    return x / np.linalg.norm(x)
+
+
+def score_normalised(rows):
+    scorer = Scorer(weights=WEIGHTS)
+    unit = [normalise(row) for row in rows]
+    return [scorer(row) for row in unit]
+
+
+def normalise_rows(rows):
+    return [normalise(row) for row in rows]
+
+
+def softmax(x):
+    e = np.exp(x - x.max())
+    return e / e.sum()
+
+
+def softmax_rows(rows):
+    return [softmax(row) for row in rows]
+
+
+def standardise(x):
+    return (x - x.mean()) / x.std()
+
+
+def standardise_rows(rows):
+    return [standardise(row) for row in rows]
+
+
+def fetch(x):
+    time.sleep(0.02)
+    return x
+
+
+def fetch_all(xs):
+    return [fetch(x) for x in xs]
+
+
+def fetch_loop(xs):
+    out = []
+    for x in xs:
+        out.append(fetch(x))
+    return out
+
+
+def three_statements(a, b, c):
+    first = fetch(a)
+    second = fetch(b)
+    third = fetch(c)
+    return first, second, third
+
+
+def one_module(model, xs):
+    return [model(x) for x in xs]
+
+
+def many_modules(models, x):
+    with torch.no_grad():
+        return [m(x) for m in models]
+
+
+def digest(text):
+    value = text.encode()
+    for _ in range(20_000):
+        value = hashlib.sha256(value).digest()
+    return value.hex()
+
+
+def digest_all(texts):
+    return [digest(t) for t in texts]
+
+
+def mlp(first, hidden, last):
+    return nn.Sequential(nn.Linear(first, hidden), nn.ReLU(), nn.Linear(hidden, last))
+
+
+def rows_of(n):
+    return [np.random.default_rng(i).normal(size=64) for i in range(n)]
+
+
+def speed_cases():
+    """name: (function, arguments, the bar, calls before timing, clock)"""
+    torch.manual_seed(0)
+    rows = rows_of(10_000)
+    frozen = mlp(64, 128, 64).requires_grad_(False)
+    small, large = [mlp(16, 32, 4) for _ in range(32)], [mlp(64, 128, 64) for _ in range(32)]
+    wall, cpu = time.perf_counter, time.thread_time
+    return {
+        "scorer, 10,000 rows in a list": (score_rows, (rows,), 4, 4, cpu),
+        "softmax, 10,000 rows": (softmax_rows, (rows,), 4, 4, cpu),
+        "normalise, 10,000 rows": (normalise_rows, (rows,), 4, 4, cpu),
+        "standardise, 10,000 rows": (standardise_rows, (rows,), 4, 4, cpu),
+        "waiting comprehension, 16 items": (fetch_all, (list(range(16)),), 12, 2, wall),
+        "waiting loop, 32 items": (fetch_loop, (list(range(32)),), 12, 2, wall),
+        "three waiting statements": (three_statements, (1, 2, 3), 2.8, 2, wall),
+        "one module, 512 tensors": (one_module, (frozen, [torch.randn(64) for _ in range(512)]), 6, 4, cpu),
+        "32 MLPs 16-32-4, one input": (many_modules, (small, torch.randn(8, 16)), 3, 3000, cpu),
+        "32 MLPs 64-128-64, one input": (many_modules, (large, torch.randn(8, 64)), 0, 2500, cpu),
+        "hashing, 2 cores": (digest_all, ([f"text {i}" for i in range(96)],), 1.5, 6, wall),
+    }
+
+
+def speed(options):
+    print(f"{'case':36s} {'plain ms':>9s} {'jit ms':>9s} {'times':>7s} {'bar':>5s}  by")
+    cases = {name: case for name, case in speed_cases().items() if options.only in name}
+    rows = [speed_case(name, case, options.seconds) for name, case in cases.items()]
+    return [*rows, handed_over(options)] if options.only in "scorer, rows from a site before" else rows
+
+
+def speed_case(name, case, seconds):
+    function, arguments, bar, warm, clock = case
+    fast = jit(function)
+    for _ in range(warm):
+        fast(*arguments)
+    calls = {"plain": lambda: function(*arguments), "jit": lambda: fast(*arguments)}
+    times = interleaved(calls, seconds, clock=clock)
+    by = ", ".join(sorted({r for c in fast.stats().values() for r in c if r != "plain"})) or "plain"
+    return told(name, times["plain"], times["jit"], bar, by)
+
+
+def told(name, plain, jitted, bar, by):
+    mark = "" if plain / jitted >= bar else " *"
+    times = f"{1e3 * plain:9.3f} {1e3 * jitted:9.3f} {plain / jitted:6.1f}x"
+    print(f"{name:36s} {times} {bar:4.1f}x{mark}  {by}", flush=True)
+    return {"case": name, "plain_s": plain, "jit_s": jitted, "times": plain / jitted, "bar": bar, "by": by}
+
+
+def handed_over(options):
+    """The Scorer's site alone, when its rows come from a vectorised site in the statement before."""
+    rows = rows_of(10_000)
+    fast = jit(score_normalised)
+    for _ in range(5):
+        fast(rows)
+    unit = normalise_rows(rows)
+    site, alone = fast.__xcs__.sites[1], []
+    run = site.run
+
+    def timed(*arguments):
+        start = time.thread_time()
+        try:
+            return run(*arguments)
+        finally:
+            alone.append(time.thread_time() - start)
+
+    site.run = timed
+    calls = {"jit": lambda: fast(rows), "plain": lambda: score_rows(unit)}
+    times = interleaved(calls, options.seconds, least=15)
+    name = "scorer, rows from a site before"
+    return told(name, times["plain"], statistics.median(alone), 20, "numpy lanes")
+
+
+def patterns(options):
+    rows = []
+    print(f"{'pattern':52s} {'plain us':>10s} {'jit us':>10s} {'times':>7s}  by")
+    for pattern in PATTERNS:
+        if options.only not in pattern.name:
+            continue
+        row = warm_pattern(pattern, options.seconds)
+        rows.append(row)
+        mark = "" if row["ok"] else " *"
+        print(
+            f"{pattern.name:52s} {1e6 * row['plain_s']:10.1f} {1e6 * row['jit_s']:10.1f} "
+            f"{row['times']:6.2f}x{mark}"
+            f"  {row['by']}",
+            flush=True,
+        )
+    slower = [r["pattern"] for r in rows if not r["ok"]]
+    print(f"{len(rows)} patterns, {len(slower)} slower than 5% + 5 us: {slower}")
+    return rows
+
+
+def quiet(function, pattern, size):
+    """A call of a pattern with fresh arguments, made outside the timed part; errors are part of the
+    pattern."""
+    arguments = pattern.arguments(size)
+
+    def call():
+        try:
+            function(*arguments)
+        except Exception:
+            return
+
+    return call
+
+
+def warm_pattern(pattern, seconds):
+    fast = jit(pattern.function)
+    out, sys.stdout = sys.stdout, Nowhere()
+    np.seterr(all="ignore")
+    try:
+        with torch.no_grad():
+            began = time.perf_counter()
+            calls = 0
+            while calls < 6 or (calls < 400 and time.perf_counter() - began < seconds):
+                quiet(fast, pattern, pattern.large)()
+                calls += 1
+            sizes = {}
+            for _ in range(3):  # a busy moment may hit one side only
+                plain, jitted = pattern_times(pattern, fast, seconds / 3)
+                sizes.setdefault("plain", []).append(plain)
+                sizes.setdefault("jit", []).append(jitted)
+                if jitted <= BAR * plain + SLACK:
+                    break
+    finally:
+        sys.stdout = out
+        np.seterr(all="warn")
+    by = ", ".join(sorted({r for c in fast.stats().values() for r in c if r != "plain"})) or "plain"
+    return {
+        "pattern": pattern.name, "plain_s": plain, "jit_s": jitted, "times": plain / jitted, "by": by,
+        "ok": jitted <= BAR * plain + SLACK, "text": str(fast.explain()),
+    }  # fmt: skip
+
+
+def pattern_times(pattern, fast, seconds):
+    times = {"plain": [], "jit": []}
+    began = time.perf_counter()
+    while time.perf_counter() - began < seconds or len(times["jit"]) < 7:
+        for name, function in (("plain", pattern.function), ("jit", fast)):
+            call = quiet(function, pattern, pattern.large)
+            start = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - start)
+    return min(times["plain"]), min(times["jit"])
+
+
+class Nowhere:
+    def write(self, text):
+        return len(text)
+
+    def flush(self):
+        return None
+
+
+def first(options):
+    """The first call of a freshly jitted function, less the parse of its source, beside a plain call."""
+    rows = []
+    print(f"{'pattern':52s} {'plain us':>10s} {'first us':>10s} {'parse us':>10s} sites")
+    for pattern in PATTERNS:
+        if options.only not in pattern.name:
+            continue
+        rows.append(first_call(pattern))
+        row = rows[-1]
+        mark = "" if row["ok"] else " *"
+        print(
+            f"{pattern.name:52s} {1e6 * row['plain_s']:10.1f} {1e6 * row['first_s']:10.1f} "
+            f"{1e6 * row['parse_s']:10.1f} {row['sites']:3d}{mark}",
+            flush=True,
+        )
+    slower = [r["pattern"] for r in rows if not r["ok"]]
+    print(f"{len(rows)} patterns, {len(slower)} over plain + 2 ms per site: {slower}")
+    return rows
+
+
+def first_call(pattern):
+    """Best of three fresh functions: a new function each time, its callees' text known from the first."""
+    out, sys.stdout = sys.stdout, Nowhere()
+    np.seterr(all="ignore")
+    found = []
+    try:
+        with torch.no_grad():
+            for _ in range(4):
+                fast = jit(pattern.function)
+                start = time.perf_counter()
+                getattr(fast, "__xcs__", None) and fast.__xcs__.prepare()
+                parse = time.perf_counter() - start
+                call = quiet(fast, pattern, pattern.large)
+                start = time.perf_counter()
+                call()
+                took = time.perf_counter() - start
+                call = quiet(pattern.function, pattern, pattern.large)
+                start = time.perf_counter()
+                call()
+                found.append((took, time.perf_counter() - start, parse))
+    finally:
+        sys.stdout = out
+        np.seterr(all="warn")
+    took, plain, parse = (min(f[i] for f in found[1:]) for i in range(3))
+    sites = max(len(getattr(fast, "__xcs__", fast).sites if hasattr(fast, "__xcs__") else []), 1)
+    return {"pattern": pattern.name, "first_s": took, "plain_s": plain, "parse_s": parse, "sites": sites,
+            "ok": took <= 1.05 * plain + 2e-3 * sites}  # fmt: skip
+
+
+PARTS = {"speed": speed, "patterns": patterns, "first": first}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("part", nargs="?", choices=list(PARTS), help="only this part")
+    parser.add_argument("--only", default="", help="cases with this in their name")
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each case")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    document = {
+        "device": f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} thread(s)",
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "wide_compiler": wide_compiler.__version__,
+        "date": datetime.date.today().isoformat(),
+        "command": "python " + " ".join(sys.argv),
+    }
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for name in [options.part] if options.part else list(PARTS):
+        document[name] = PARTS[name](options)
+    if not options.only:
+        RESULTS.write_text(json.dumps({**kept, **document}, indent=1) + "\n")
+        print(f"written to {RESULTS}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""Parallelism discovered in plain Python: the same results, exceptions, order and effects, in less time."""
+
+from .config import Config
+from .effects import Effect
+from .explain import Explanation
+from .ir import IRGraph, IRNode, graph_of
+from .jit import XcsWarning, jit, vmap
+from .module import get_tree_functions, module, static
+from .parallelism import GraphParallelismAnalyzer, ParallelismAnalyzer, ParallelismInfo
+from .site import Mismatch
+from .strategies import (
+    AdaptiveStrategy,
+    ExecutionStrategy,
+    ParallelStrategy,
+    SequentialStrategy,
+    StrategySelector,
+    VectorizedStrategy,
+)
+
+__all__ = [
+    "AdaptiveStrategy",
+    "Config",
+    "Effect",
+    "ExecutionStrategy",
+    "Explanation",
+    "GraphParallelismAnalyzer",
+    "IRGraph",
+    "IRNode",
+    "Mismatch",
+    "ParallelStrategy",
+    "ParallelismAnalyzer",
+    "ParallelismInfo",
+    "SequentialStrategy",
+    "StrategySelector",
+    "VectorizedStrategy",
+    "XcsWarning",
+    "get_tree_functions",
+    "graph_of",
+    "jit",
+    "module",
+    "static",
+    "vmap",
+]

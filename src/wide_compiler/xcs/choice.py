@@ -1,0 +1,185 @@
+"""The choice at a site: the cheapest rung by what was measured, or the plain loop."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from .effects import Effect
+from .items import Items
+from .ledger import CLEARLY, clock
+from .oracle import same
+from .rungs import Rung
+from .work import Bail, Miss, Work
+
+SAMPLES = 3
+FEWEST = 8
+
+
+def choose(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
+    """Run the items by the best rung that applies."""
+    plan, config = work.plan, work.site.config
+    able = [r for r in rungs if r.applies(work)]
+    if plan.effect is Effect.IO:
+        return able[0].run(work) if able else Miss()
+    if not config.measure:
+        return _first_able(work, able)
+    return _measured(work, able)
+
+
+def _first_able(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
+    for rung in rungs:
+        values = _attempt(work, rung, {})
+        if not isinstance(values, Miss):
+            return values
+    return Miss()
+
+
+def _measured(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
+    ledger, n = work.plan.ledger, work.items.n
+    samples: dict[int, list[Any]] = {}
+    if ledger.plain_item is None:
+        failed = _sample(work, samples)
+        if failed:
+            return Miss(raised=True)
+    done = Miss(len(samples), [v for i in sorted(samples) for v in samples[i]])
+    if work.site.text.kind in ("set", "dict") or "items" in work.site.text.bodies:
+        done = Miss()
+    rung = _cheapest(work, rungs, n)
+    if not samples and ledger.due(rung is not None) and _look_again(work):
+        rung = _cheapest(work, rungs, n)  # the machine may have been busier when one of both was timed
+    if rung is None:
+        ledger.went_plain(n)
+        return done
+    values = _attempt(work, rung, samples)
+    if isinstance(values, Miss):
+        ledger.went_plain(n)
+        return done
+    return values
+
+
+def _sample(work: Work, samples: dict[int, list[Any]]) -> bool:
+    """Time the first items; what they give is kept. An item that raises is the plain loop's to raise."""
+    seconds = []
+    for i in range(min(SAMPLES, work.items.n - 1)):
+        began = clock()
+        try:
+            samples[i] = work.one(i)
+        except Exception:
+            return True
+        seconds.append(clock() - began - own_seconds())
+    work.plan.ledger.sample(seconds)
+    return False
+
+
+@functools.cache
+def own_seconds() -> float:
+    """What timing an item costs by itself: the clock, the row, the call."""
+    nothing = Work(None, None, Items([[0]], 1, iter), lambda x: x, None, False)  # type: ignore[arg-type]
+    seconds = []
+    for _ in range(20):
+        began = clock()
+        for _ in range(32):
+            nothing.one(0)
+        seconds.append((clock() - began) / 32)
+    return min(seconds)
+
+
+def _look_again(work: Work) -> bool:
+    """Time a few items anew, many where they are short; False if one raises."""
+    ledger, n = work.plan.ledger, work.items.n
+    count = min(n, 1 if (ledger.plain_item or 0.0) > 2e-6 else 12)
+    first = (ledger.looks * 7) % (n - count + 1)
+    seconds = []
+    for _ in range(3):  # best of three: a busy moment must not make the plain loop look slow
+        began = clock()
+        try:
+            for i in range(first, first + count):
+                work.one(i)
+        except Exception:
+            return False
+        seconds.append((clock() - began) / count - own_seconds())
+    ledger.sample(seconds)
+    return True
+
+
+def _cheapest(work: Work, rungs: Sequence[Rung], n: int) -> Rung | None:
+    ledger = work.plan.ledger
+    plain = ledger.plain(n)
+    clearly = CLEARLY if (ledger.plain_item or 0.0) > 5e-7 else 0.6  # very short items are hard to time
+    best, least = None, clearly * plain
+    for rung in rungs:
+        record = ledger.of(rung.name)
+        if record.resting or not rung.worth_a_try(work, plain):
+            continue
+        expected = record.predicted(n)
+        if expected is None:
+            if n >= FEWEST or rung.few_items:
+                return rung  # not tried yet, and there is enough to gain
+            continue
+        if expected < least:
+            best, least = rung, expected
+        elif expected >= clearly * plain and record.spent > 50 * expected:
+            record.recent.clear()  # one bad timing is not for good: look again
+            record.spent = 0.0
+            return rung
+    return best
+
+
+def _attempt(work: Work, rung: Rung, samples: dict[int, list[Any]]) -> list[Any] | Miss:
+    """Run a rung on all items. The first time, some items are compared with what the plain loop gives."""
+    record = work.plan.ledger.of(rung.name)
+    began = clock()
+    try:
+        values = rung.run(work)
+        if isinstance(values, Miss):
+            return values
+        if not record.verified:
+            _verify(work, rung, values, samples)
+            record.verified = True
+        else:
+            work.record = record  # the first call built things: the next ones tell
+    except Bail as bail:
+        record.failed(clock() - began, str(bail))
+        return Miss()
+    work.plan.last = rung.name
+    work.site.took(rung.name)
+    return values
+
+
+def _verify(work: Work, rung: Rung, values: list[Any], samples: dict[int, list[Any]]) -> None:
+    """Items first, middle and last, by type, dtype, shape, value and aliasing with the item itself."""
+    if not rung.replayable:
+        return
+    n = work.items.n
+    if work.cond is not None or work.events:
+        return _verify_all(work, values) if n <= 64 else _verify_some(work, values)
+    for i in (0, n // 2, n - 1):
+        try:
+            plain = samples[i] if i in samples else work.one(i)
+        except Exception as error:
+            raise Bail(f"item {i} raises {type(error).__name__}") from None
+        row = work.items.row(i)
+        if not same((plain, row), ([values[i]], row), rtol=work.plan.rtol):
+            raise Bail(f"item {i} came out different")
+
+
+def _verify_all(work: Work, values: list[Any]) -> None:
+    try:
+        plain = [v for i in range(work.items.n) for v in work.one(i)]
+    except Exception as error:
+        raise Bail(f"an item raises {type(error).__name__}") from None
+    if not same(plain, values, rtol=work.plan.rtol):
+        raise Bail("items came out different")
+
+
+def _verify_some(work: Work, values: list[Any]) -> None:
+    """Where items add none or several values: the first ones from the front, the last from the back."""
+    n = work.items.n
+    try:
+        front = [v for i in range(3) for v in work.one(i)]
+        back = [v for i in range(n - 3, n) for v in work.one(i)]
+    except Exception as error:
+        raise Bail(f"an item raises {type(error).__name__}") from None
+    tail = values[len(values) - len(back) :]
+    if not (same(front, values[: len(front)], work.plan.rtol) and same(back, tail, work.plan.rtol)):
+        raise Bail("items came out different")

@@ -1,0 +1,38 @@
+"""Config: what may be said about how a jitted function runs. Nothing has to be."""
+
+import os
+from dataclasses import dataclass
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Config:
+    """Options of `jit` and `vmap`; every one has a default that needs no thought.
+
+    Attributes:
+        enabled: False runs the function as it is written.
+        max_workers: how many waiting calls may overlap.
+        exact: True never vectorises floating point numbers, so that results are equal to the last bit.
+        check: compare every call of a site with plain Python and raise `Mismatch` where they differ; also set
+            by the environment variable `XCS_CHECK=1`.
+        measure: False takes the first proven way without asking the clock whether it pays: for tests.
+    """
+
+    enabled: bool = True
+    max_workers: int = 32
+    exact: bool = False
+    check: bool = False
+    measure: bool = True
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.max_workers, int) and not isinstance(self.max_workers, bool)
+        if not whole or self.max_workers < 1:
+            raise ValueError(f"max_workers must be a positive integer, got {self.max_workers!r}")
+
+    @property
+    def checking(self) -> bool:
+        return self.check or os.environ.get("XCS_CHECK", "") not in ("", "0")

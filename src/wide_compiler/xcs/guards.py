@@ -1,0 +1,168 @@
+"""Guards: every global, closure cell, attribute and method that a proof used, checked at each call.
+
+A proof looks at objects along paths: a name the site reads, an attribute of it, a method of its class. Each
+path is a step here. A step fetches its object from the step it hangs on and asks for the same identity
+(functions, classes, modules) or the same type (data). Steps that hang on the items of a loop hold for all.
+"""
+
+import builtins
+import itertools
+import operator
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .items import Blocks
+
+Functions = Mapping[str, types.FunctionType]
+SMALL = 64  # containers up to this size are looked through at each call
+
+
+class Guards:
+    """A list of steps; `note` adds one, `hold` asks whether all are still true."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[str, Any, Any]] = []
+        self.checks: dict[int, tuple[str, Any]] = {}
+        self.vector: list[bool] = []
+        self._index: dict[tuple[str, int, Any], int] = {}
+
+    def note(self, fetch: str, parent: Any, key: Any) -> int:
+        """The slot of a path, new or old."""
+        token = parent if isinstance(parent, (int, str)) else id(parent)
+        found = self._index.get((fetch, token, key))  # type: ignore[arg-type]
+        if found is not None:
+            return found
+        self._index[(fetch, token, key)] = len(self.steps)  # type: ignore[index]
+        self.steps.append((fetch, parent, key))
+        hangs = isinstance(parent, int) and fetch not in ("item", "free")
+        self.vector.append(fetch == "item" or (hangs and self.vector[parent]))
+        return len(self.steps) - 1
+
+    def expect(self, slot: int, check: str, value: Any) -> None:
+        """`check` is 'is', 'type' or 'holds' (a small container of safe types)."""
+        if check == "is" or slot not in self.checks or self.checks[slot][0] == "type":
+            self.checks[slot] = (check, value)
+
+    def hold(self, functions: Functions, columns: Sequence[Sequence[Any]]) -> bool:
+        """Fetch and check every step. Lists of items are checked by type at once."""
+        seen: list[Any] = []
+        try:
+            for slot, (fetch, parent, key) in enumerate(self.steps):
+                many = self.vector[slot]
+                value = self._fetch(fetch, parent, key, many, seen, functions, columns)
+                check = self.checks.get(slot)
+                if check is not None and not (_all(check, value) if many else _one(check, value)):
+                    return False
+                seen.append(value)
+        except (LookupError, AttributeError, ValueError, TypeError):
+            return False
+        return True
+
+    def values(self, functions: Functions, columns: Sequence[Sequence[Any]]) -> list[Any]:
+        """What every step leads to now; a list for steps that hang on items."""
+        seen: list[Any] = []
+        for slot, (fetch, parent, key) in enumerate(self.steps):
+            seen.append(self._fetch(fetch, parent, key, self.vector[slot], seen, functions, columns))
+        return seen
+
+    @staticmethod
+    def _fetch(
+        fetch: str, parent: Any, key: Any, many: bool, seen: list, functions: Functions, columns: Any
+    ) -> Any:
+        if fetch == "free":
+            return functions[parent].__closure__[key].cell_contents  # type: ignore[index]
+        if fetch == "item":
+            return columns[key]
+        if fetch == "global":
+            found = parent.get(key, seen)  # `seen` is nobody's global
+            return found if found is not seen else getattr(builtins, key)
+        if fetch == "const":
+            return parent
+        held = seen[parent]
+        return [FETCH[fetch](h, key) for h in held] if many else FETCH[fetch](held, key)
+
+
+def static_lookup(kind: type, name: str) -> Any:
+    """A class attribute as it lies in the class, without running descriptors."""
+    for base in kind.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    raise AttributeError(name)
+
+
+def _submodule(held: Any, key: tuple[str, str]) -> Any:
+    return held.__dict__[key[0]][key[1]]
+
+
+def bare(module: Any, key: None) -> bool:
+    """A module of PyTorch without hooks, and without a forward put on the object itself."""
+    own = module.__dict__
+    hooks = (
+        own["_forward_hooks"]
+        or own["_forward_pre_hooks"]
+        or own["_backward_hooks"]
+        or own["_backward_pre_hooks"]
+    )
+    return not hooks and "forward" not in own
+
+
+FETCH: dict[str, Any] = {
+    "field": lambda held, key: held.__dict__[key],
+    "absent": lambda held, key: key in held.__dict__,
+    "module": _submodule,
+    "bare": bare,
+    "getattr": getattr,
+    "class": lambda held, key: static_lookup(type(held), key),
+    "own": static_lookup,
+    "code": lambda held, key: held.__code__,
+    "cell": lambda held, key: held.__closure__[key].cell_contents,
+    "defaults": lambda held, key: (held.__defaults__ or ())[key],
+    "kwdefaults": lambda held, key: (held.__kwdefaults__ or {})[key],
+    "index": lambda held, key: held[key],
+}
+
+
+def _one(check: tuple[str, Any], value: Any) -> bool:
+    kind, expected = check
+    if kind == "is":
+        return value is expected
+    if kind == "holds":
+        return type(value) is expected[0] and held_types(value) <= expected[1]
+    if type(value) is not expected:
+        return False
+    return expected is not np.ndarray or not value.dtype.hasobject
+
+
+def _all(check: tuple[str, Any], values: Sequence[Any]) -> bool:
+    kind, expected = check
+    if kind == "type":
+        if type(values) is np.ndarray:  # a row of an array, or a number of NumPy
+            return not values.dtype.hasobject and (
+                expected is np.ndarray if values.ndim > 1 else expected is values.dtype.type
+            )
+        if type(values) is range:
+            return expected is int
+        if type(values) is Blocks:  # rows made by a site just now
+            return expected is np.ndarray
+        if not isinstance(values, (list, tuple)):  # a tensor
+            return type(values) is expected
+        kinds = set(map(type, values))
+        return not kinds or (len(kinds) == 1 and expected in kinds)
+    if kind == "is":
+        return all(map(operator.is_, values, itertools.repeat(expected)))
+    return all(_one(check, value) for value in values)
+
+
+def held_types(container: Any) -> frozenset[Any]:
+    """Types of what a small container holds, keys too; a large one holds 'anything'."""
+    if len(container) > SMALL:
+        return frozenset(["anything"])
+    kinds: set[Any] = set(map(type, container.values() if type(container) is dict else container))
+    if type(container) is dict:
+        kinds |= {("key", kind) for kind in map(type, container)}
+    if any(type(c) is np.ndarray and c.dtype.hasobject for c in container):
+        kinds.add("anything")
+    return frozenset(kinds)

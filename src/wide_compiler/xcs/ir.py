@@ -1,0 +1,86 @@
+"""The graph of a function: nodes with operators and inputs, edges where one reads what another made.
+
+Effects are edges too: whatever is not proven pure keeps its place among the others.
+"""
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .effects import Effect
+from .names import reads, stored
+
+
+@dataclass
+class IRNode:
+    """One operation. `operator` is what runs: a function, a module, an analysed body, or a statement's
+    text."""
+
+    id: str
+    operator: Any
+    inputs: list[str] = field(default_factory=list)
+    effect: Effect = Effect.UNKNOWN
+
+
+@dataclass
+class IRGraph:
+    """`edges[a]` holds the nodes that read what `a` made; `effects[a]` those that must stay after it."""
+
+    nodes: dict[str, IRNode] = field(default_factory=dict)
+    edges: dict[str, set[str]] = field(default_factory=dict)
+    effects: dict[str, set[str]] = field(default_factory=dict)
+
+    def add(self, node: IRNode) -> IRNode:
+        self.nodes[node.id] = node
+        self.edges.setdefault(node.id, set())
+        for source in node.inputs:
+            self.edges.setdefault(source, set()).add(node.id)
+        return node
+
+    def order(self, before: str, then: str) -> None:
+        """An effect edge."""
+        self.effects.setdefault(before, set()).add(then)
+
+    def paths(self, start: str) -> set[str]:
+        """Everything that depends on a node, through values or effects."""
+        found: set[str] = set()
+        todo = [start]
+        while todo:
+            here = todo.pop()
+            for node in self.edges.get(here, set()) | self.effects.get(here, set()):
+                if node not in found:
+                    found.add(node)
+                    todo.append(node)
+        return found
+
+    def independent(self, a: str, b: str) -> bool:
+        """Neither depends on the other. Reading the same thing is no dependence."""
+        return b not in self.paths(a) and a not in self.paths(b)
+
+
+def graph_of(statements: Iterable[ast.stmt], parameters: Iterable[str] = ()) -> IRGraph:
+    """The graph of a block: one node for each statement, def-use edges by name, effects in order."""
+    graph = IRGraph()
+    maker = {name: graph.add(IRNode(name, None, [], Effect.PURE)).id for name in parameters}
+    last_effect: str | None = None
+    for statement in statements:
+        node = IRNode(f"line {statement.lineno}", statement)
+        while node.id in graph.nodes:
+            node.id += "'"
+        node.inputs = sorted({maker[name] for name in maker if reads(statement, name)})
+        node.effect = Effect.UNKNOWN if _may_act(statement) else Effect.PURE
+        graph.add(node)
+        if node.effect > Effect.PURE:
+            if last_effect is not None:
+                graph.order(last_effect, node.id)
+            last_effect = node.id
+        for name in stored([statement]):
+            maker[name] = node.id
+    return graph
+
+
+def _may_act(statement: ast.stmt) -> bool:
+    """Without objects bound, any call or store into something may have effects."""
+    acting = (ast.Call, ast.Attribute, ast.Subscript, ast.Await, ast.Yield, ast.YieldFrom)
+    return any(isinstance(part, acting) for part in ast.walk(statement))

@@ -1,0 +1,254 @@
+"""`jit`: the decorator. A plain function goes in, a plain function comes out, with `explain()` and `stats()`.
+
+What comes out is a real function without a wrapper around it: its code is replaced on the first call, so
+recursion is not one frame deeper than it was.
+"""
+
+import ast
+import functools
+import inspect
+import itertools
+import linecache
+import threading
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from .config import Config
+from .explain import Explanation
+from .items import Source
+from .rewrite import RUNTIME, Rewriter, SiteText
+from .shipping import names_of
+from .site import Site
+from .sites import FRAME_READERS
+from .source import NoSource, compiled, tree_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class XcsWarning(UserWarning):
+    """A function runs as it is, because it has no text that could be looked at."""
+
+
+class Runtime:
+    """What the rewritten code of one function calls: its sites as `s0`, `s1`, ..., and `source`."""
+
+    def __init__(self, original: types.FunctionType, config: Config):
+        self.original = original
+        self.config = config
+        self.function: Any = None
+        self.texts: list[SiteText] = []
+        self.sites: list[Site] = []
+        self.why = ""
+        self.ready = False
+        self.blocks = threading.local()
+
+    @staticmethod
+    def source(function: Any, *args: Any, **kwargs: Any) -> Source:
+        return Source(function, args, kwargs)
+
+    def first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Replace the code, then call the function as if nothing had happened."""
+        self.prepare()
+        return (self.original if self.why else self.function)(*args, **kwargs)
+
+    def prepare(self) -> None:
+        """Rewrite the function, once. Where its text is not to be trusted, every call goes to the
+        original."""
+        if self.ready or self.why:
+            return
+        self.ready = True
+        try:
+            tree = tree_of(self.original)
+        except NoSource as reason:
+            self.why = str(reason)
+            _warn(self.original.__qualname__, self.why)
+            return
+        rewriter = Rewriter(tree)
+        made = rewriter.rewritten()
+        like = self.original.__code__
+        code = compiled(_mentioning_runtime(made), like, [*like.co_freevars, RUNTIME])
+        if code.co_freevars != (*like.co_freevars, RUNTIME):
+            self.why = "its free names are in an order that is not understood"
+            return
+        self.texts = rewriter.found
+        for text in self.texts:
+            site = Site(text, self.config, like.co_filename, self)
+            self.sites.append(site)
+            setattr(self, f"s{text.index}", site)
+        self.function.__code__ = code.replace(co_name=like.co_name, co_qualname=like.co_qualname)
+
+    def explain(self) -> Explanation:
+        """What was done at each site, line by line, and why not more."""
+        self.prepare()
+        return Explanation.of(self)
+
+    def stats(self) -> dict[str, dict[str, int]]:
+        """For each site, how many calls each rung has run."""
+        self.prepare()
+        return {f"line {s.text.line}: {s.text.text}": dict(s.counts) for s in self.sites}
+
+
+def _mentioning_runtime(tree: Any) -> Any:
+    """The function with its run time among its free names, even where no site mentions it."""
+    mention = ast.Name(RUNTIME, ast.Load())
+    if isinstance(tree, ast.Lambda):
+        tree.body = ast.copy_location(ast.IfExp(ast.Constant(True), tree.body, mention), tree.body)
+    else:
+        last = tree.body[-1]
+        tree.body.append(ast.copy_location(ast.If(ast.Constant(False), [ast.Expr(mention)], []), last))
+    return ast.fix_missing_locations(tree)
+
+
+def _warn(name: str, why: str) -> None:
+    warnings.warn(f"jit: {name} runs as it is: {why}", XcsWarning, stacklevel=4)
+
+
+def _trampoline(free: tuple[str, ...]) -> types.CodeType:
+    """Code for the first call: hands everything to the run time. Same cells as the function itself."""
+    names = (*free, RUNTIME)
+    spaces: dict[str, Any] = {}
+    inner = [f"cell_{i:06d}" for i in range(len(names))]
+    mention = ", ".join(inner)
+    text = (
+        f"def outer({mention}):\n"
+        f"    def first(*args, **kwargs):\n"
+        f"        if False:\n            {mention}\n"
+        f"        return {inner[-1]}.first_call(args, kwargs)\n"
+        f"    return first\n"
+    )
+    exec(compile(text, "<xcs>", "exec"), spaces)
+    made = spaces["outer"](*itertools.repeat(None, len(names)))
+    return made.__code__
+
+
+@overload
+def jit(fn: F, *, config: Config | None = None) -> F: ...
+@overload
+def jit(*, config: Config | None = None) -> Callable[[F], F]: ...
+
+
+def jit(fn: Any = None, *, config: Config | None = None) -> Any:
+    """Let a function's loops run in parallel where that is proven to change nothing but the time.
+
+    Works with and without arguments, on functions, methods, closures and lambdas. Generator functions,
+    coroutines and whatever has no source text run as they are, and say so once.
+
+    >>> @jit
+    ... def double(xs):
+    ...     return [2 * x for x in xs]
+    >>> double([1, 2, 3])
+    [2, 4, 6]
+    """
+    if fn is None:
+        return functools.partial(jit, config=config)
+    if config is not None and not isinstance(config, Config):
+        raise TypeError(f"config must be a Config, got {config!r}")
+    if isinstance(fn, (staticmethod, classmethod)):
+        return type(fn)(jit(fn.__func__, config=config))
+    if isinstance(fn, types.MethodType):
+        return types.MethodType(jit(fn.__func__, config=config), fn.__self__)
+    if not callable(fn):
+        raise TypeError(f"jit takes a function, got {type(fn).__name__}")
+    config = config or Config()
+    why, warn = _runs_as_it_is(fn, config)
+    return _as_it_is(fn, why, warn) if why else _jitted(fn, config)
+
+
+def _runs_as_it_is(fn: Any, config: Config) -> tuple[str, bool]:
+    """Why a callable cannot be looked into, and whether that deserves a warning."""
+    if not config.enabled:
+        return "switched off by Config(enabled=False)", False
+    if not isinstance(fn, types.FunctionType):
+        return f"a {type(fn).__name__} has no text of its own", True
+    if inspect.isgeneratorfunction(fn):
+        return "a generator function runs as it is", True
+    if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+        return "a coroutine function runs as it is", True
+    if not linecache.getlines(fn.__code__.co_filename):
+        return "its source text is not available", True
+    readers = sorted(set(FRAME_READERS) & names_of(fn.__code__))
+    if readers:
+        return f"it calls {readers[0]}(), which would see the rewritten names", False
+    return "", False
+
+
+def _jitted(fn: types.FunctionType, config: Config) -> types.FunctionType:
+    runtime = Runtime(fn, config)
+    cells = (*(fn.__closure__ or ()), types.CellType(runtime))
+    code = _trampoline(fn.__code__.co_freevars)
+    made = types.FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, cells)
+    functools.update_wrapper(made, fn)
+    made.__kwdefaults__ = fn.__kwdefaults__
+    runtime.function = made
+    made.__xcs__ = runtime  # type: ignore[attr-defined]
+    made.explain, made.stats = runtime.explain, runtime.stats  # type: ignore[attr-defined]
+    return made
+
+
+def _as_it_is(fn: Any, why: str, warn: bool) -> Any:
+    """The callable itself, able to explain; a C function cannot carry attributes and gets a thin shell."""
+    name = getattr(fn, "__qualname__", repr(fn))
+    if warn:
+        _warn(name, why)
+    target = fn
+    if not isinstance(fn, types.FunctionType):
+
+        def target(*args: Any, **kwargs: Any) -> Any:
+            return fn(*args, **kwargs)
+
+        functools.update_wrapper(target, fn)
+    target.explain = lambda: Explanation(name, [], why)
+    target.stats = dict
+    return target
+
+
+def vmap(fn: Callable[..., Any], *, config: Config | None = None) -> Callable[..., Any]:
+    """Map a function over the items of lists, or over the leading axis of arrays and tensors.
+
+    Lists give a list of results. Arrays and tensors give their results stacked again.
+
+    >>> vmap(lambda x: x * 2)([1, 2, 3])
+    [2, 4, 6]
+    """
+
+    @jit(config=config)
+    def over_one(xs: Any) -> list[Any]:
+        return [fn(x) for x in xs]
+
+    @jit(config=config)
+    def over_two(xs: Any, ys: Any) -> list[Any]:
+        return [fn(x, y) for x, y in zip(xs, ys)]  # noqa: B905
+
+    @jit(config=config)
+    def over_many(rows: Any) -> list[Any]:
+        return [fn(*row) for row in rows]
+
+    @functools.wraps(fn)
+    def mapped(*columns: Any) -> Any:
+        if not columns:
+            raise ValueError("vmap: the mapped function needs at least one list, array or tensor")
+        lengths = {len(c) for c in columns}
+        if len(lengths) != 1:
+            raise ValueError(f"vmap: all arguments must be of one length, got {[len(c) for c in columns]}")
+        if len(columns) <= 2:
+            results = over_one(*columns) if len(columns) == 1 else over_two(*columns)
+        else:
+            results = over_many(list(zip(*columns, strict=True)))
+        return restacked(results, columns)
+
+    mapped.explain, mapped.stats = over_one.explain, over_one.stats  # type: ignore[attr-defined]
+    return mapped
+
+
+def restacked(results: list[Any], columns: tuple[Any, ...]) -> Any:
+    """Results of mapping over arrays are an array again, those over tensors a tensor."""
+    import numpy as np
+    import torch
+
+    if results and all(type(c) is np.ndarray for c in columns):
+        return np.stack(results) if isinstance(results[0], (np.ndarray, np.generic, float, int)) else results
+    if results and all(type(c) is torch.Tensor for c in columns) and type(results[0]) is torch.Tensor:
+        return torch.stack(results)
+    return results

@@ -1,0 +1,97 @@
+"""Lane: one value per item, computed on all at once. It stands for an array, a NumPy scalar or a Python
+number.
+
+`data` is `[n, ...]`, the lane axis first; `kind` says what the item's own value is: 'array', 'np' (a NumPy
+scalar), 'float', 'int' or 'bool'. Whatever cannot be done exactly as Python or NumPy would do it for one item
+raises `Bail`; a truth that differs between lanes raises `Diverge`, and the lanes are run in two groups.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from .work import Bail
+
+PYTHON = {"float": float, "int": int, "bool": bool}
+SAFE_INT = 2**62
+EXACT_FLOAT = 2**53
+MARGIN = 1e-6
+
+
+class Diverge(BaseException):
+    """Lanes disagree about a truth; `mask` tells them apart."""
+
+    def __init__(self, mask: np.ndarray):
+        super().__init__()
+        self.mask = mask
+
+
+class Trace:
+    """What happened while lanes were run: a bail-out that a user's `except:` may have swallowed."""
+
+    stopped: BaseException | None = None
+
+
+def bail(reason: str, trace: Trace | None) -> BaseException:
+    stop = Bail(reason)
+    if trace is not None and trace.stopped is None:
+        trace.stopped = stop
+    return stop
+
+
+class Lane:
+    """See the module. `fresh` data shares no memory with an input; `approx` data may differ in the last
+    digits."""
+
+    __slots__ = ("approx", "data", "fresh", "kind", "trace")
+    __array_priority__ = 1000
+
+    def __init__(
+        self, data: np.ndarray, kind: str, trace: Trace | None, fresh: bool = True, approx: bool = False
+    ):
+        self.data = data
+        self.kind = kind
+        self.trace = trace
+        self.fresh = fresh
+        self.approx = approx
+
+    def stop(self, reason: str) -> BaseException:
+        return bail(reason, self.trace)
+
+    @property
+    def rank(self) -> int:
+        return self.data.ndim - 1
+
+    @property
+    def stands_for(self) -> type:
+        return PYTHON.get(self.kind) or (np.ndarray if self.kind == "array" else self.data.dtype.type)
+
+    # Truth and identity.
+
+    def __bool__(self) -> bool:
+        if self.kind == "array":
+            raise self.stop("the truth of an array")
+        truth = self.data.astype(bool)
+        if self.approx:
+            self._sure(np.abs(self.data) if self.data.dtype.kind in "fiu" else truth)
+        if truth.all():
+            return True
+        if not truth.any():
+            return False
+        split = Diverge(truth)
+        if self.trace is not None and self.trace.stopped is None:
+            self.trace.stopped = split
+        raise split
+
+    def _sure(self, distance: np.ndarray) -> None:
+        """A yes or no from rounded numbers: only where no rounding could turn it."""
+        if distance.dtype != bool and distance.size and not (distance > MARGIN).all():
+            raise self.stop("a comparison too close to tell after rounding")
+
+    def _no(self, *_: Any, **__: Any) -> Any:
+        raise self.stop("something that has no meaning for all items at once")
+
+    __float__ = __int__ = __index__ = __complex__ = __iter__ = __len__ = __contains__ = _no
+    __str__ = __repr__ = __format__ = __array__ = __reduce_ex__ = __round__ = __trunc__ = _no
+    __floor__ = __ceil__ = __next__ = __call__ = __enter__ = __exit__ = __copy__ = __deepcopy__ = _no
+    __hash__ = _no  # type: ignore[assignment]

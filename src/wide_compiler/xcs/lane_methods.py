@@ -1,0 +1,241 @@
+"""Methods, attributes and functions of arrays on lanes. An axis of an item is the next one of the lanes."""
+
+from typing import Any
+
+import numpy as np
+
+from .lane import Lane, Trace, bail
+from .lane_numpy import apply_ufunc, matmul
+
+REDUCTIONS: dict[str, Any] = {
+    "sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min, "std": np.std, "var": np.var,
+    "prod": np.prod,
+    "any": np.any, "all": np.all, "argmax": np.argmax, "argmin": np.argmin, "median": np.median,
+    "ptp": np.ptp,
+}  # fmt: skip
+_EXACT_REDUCTIONS = ("max", "min", "any", "all", "ptp")
+_CHOOSING = ("argmax", "argmin", "any", "all", "median")
+
+
+def reduce(name: str, x: Any, trace: Trace | None, axis: Any = None, **options: Any) -> Lane:
+    if type(x) is not Lane or x.kind not in ("array",):
+        raise bail(f"{name} of something other than an array", trace)
+    extra = set(options) - ({"ddof", "keepdims"} if name in ("std", "var") else {"keepdims"})
+    if extra or (x.approx and name in _CHOOSING and x.data.dtype.kind == "f"):
+        raise bail(f"{name} with {sorted(extra)}", trace)
+    if not (axis is None or type(axis) is int):
+        raise bail(f"{name} over several axes", trace)
+    if any(n == 0 for n in x.data.shape):
+        raise bail(f"{name} of an empty array", trace)
+    if axis is not None and not -x.rank <= axis < x.rank:
+        raise bail(f"{name} over an axis that is not there", trace)
+    if name in ("argmax", "argmin", "median") and axis is None and x.rank > 1:
+        raise bail(f"{name} of several axes", trace)
+    whole = tuple(range(1, x.data.ndim)) if axis is None else (axis + 1 if axis >= 0 else axis)
+    if name in ("argmax", "argmin", "median") and axis is None:
+        whole = 1
+    out = REDUCTIONS[name](x.data, axis=whole, **options)
+    if name in ("sum", "prod") and x.data.dtype.kind in "iu" and out.ndim == 1:
+        pass  # reductions of integers wrap without a word, here as there
+    exact = name in _EXACT_REDUCTIONS or x.data.dtype.kind in "iub"
+    return Lane(out, "array" if out.ndim > 1 else "np", trace, approx=x.approx or not exact)
+
+
+def norm(trace: Trace | None, x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Lane:
+    """`np.linalg.norm` of vectors, by length."""
+    if type(x) is not Lane or ord not in (None, 2) or keepdims or x.rank != 1 or axis not in (None, 0, -1):
+        raise bail("a norm other than the length of a vector", trace)
+    return Lane(np.linalg.norm(x.data, axis=1), "np", trace, approx=True)
+
+
+def dot(trace: Trace | None, a: Any, b: Any) -> Lane:
+    return matmul(a, b, trace)
+
+
+def clip(trace: Trace | None, x: Any, a_min: Any = None, a_max: Any = None) -> Lane:
+    if a_min is None or a_max is None or type(x) is not Lane or x.kind not in ("array", "np"):
+        raise bail("clip with one limit", trace)
+    return apply_ufunc(np.minimum, (apply_ufunc(np.maximum, (x, a_min), trace), a_max), trace)
+
+
+def where(trace: Trace | None, condition: Any, a: Any, b: Any) -> Lane:
+    chosen = apply_ufunc(np.add, (a, b), trace)  # its type and shape
+    truth = condition.data if type(condition) is Lane else condition
+    parts = [truth, *(x.data if type(x) is Lane else x for x in (a, b))]
+    rank = max(chosen.rank, condition.rank if type(condition) is Lane else np.ndim(condition))
+    if rank == 0 or any(type(x) is Lane and x.kind not in ("array",) for x in (condition, a, b)):
+        raise bail("where of numbers", trace)
+    if any(type(x) is Lane and x.rank != rank for x in (condition, a, b)):
+        raise bail("where of different shapes", trace)
+    approx = any(type(x) is Lane and x.approx for x in (condition, a, b))
+    return Lane(np.where(*parts), "array", trace, approx=approx)
+
+
+def concatenate(trace: Trace | None, parts: Any, axis: int = 0) -> Lane:
+    if type(axis) is not int or not all(type(p) is Lane and p.kind == "array" for p in parts):
+        raise bail("joining arrays that are not all per item", trace)
+    out = np.concatenate([p.data for p in parts], axis + 1 if axis >= 0 else axis)
+    return Lane(out, "array", trace, approx=any(p.approx for p in parts))
+
+
+def outer(trace: Trace | None, a: Any, b: Any) -> Lane:
+    if not (type(a) is Lane and type(b) is Lane and a.rank == b.rank == 1):
+        raise bail("an outer product with something shared", trace)
+    out = a.data[:, :, None] * b.data[:, None, :]
+    return Lane(out, "array", trace, approx=a.approx or b.approx)
+
+
+def like(value: Any) -> Any:
+    def make(trace: Trace | None, x: Lane) -> Lane:
+        return Lane(np.full_like(x.data, value), x.kind if x.kind == "array" else "array", trace)
+
+    return make
+
+
+def cumulate(function: Any) -> Any:
+    def run(trace: Trace | None, x: Any, axis: Any = None) -> Lane:
+        if type(x) is not Lane or x.rank != 1 or axis not in (None, 0, -1):
+            raise bail("a running sum of several axes", trace)
+        return Lane(function(x.data, axis=1), "array", trace, approx=x.approx or x.data.dtype.kind in "fc")
+
+    return run
+
+
+def sort(trace: Trace | None, x: Any, axis: int = -1) -> Lane:
+    if type(x) is not Lane or x.rank != 1 or axis not in (-1, 0) or x.approx:
+        raise bail("sorting rounded numbers, or several axes", trace)
+    return Lane(np.sort(x.data, axis=-1), "array", trace)
+
+
+def reshape(trace: Trace | None, x: Lane, *shape: Any) -> Lane:
+    wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
+    if not all(type(s) is int for s in wanted):
+        raise bail("a shape that is not plain", trace)
+    size = int(np.prod(x.data.shape[1:], dtype=np.int64))
+    known = int(np.prod([s for s in wanted if s != -1], dtype=np.int64))
+    if not wanted or (list(wanted).count(-1) == 0 and known != size) or list(wanted).count(-1) > 1:
+        raise bail("a shape that does not fit", trace)
+    if -1 in wanted and (known == 0 or size % known):
+        raise bail("a shape that does not fit", trace)
+    full = [size // known if s == -1 else s for s in wanted]
+    return Lane(x.data.reshape(x.data.shape[0], *full), "array", trace, x.fresh, x.approx)
+
+
+def transpose(trace: Trace | None, x: Lane) -> Lane:
+    axes = (0, *range(x.rank, 0, -1))
+    return Lane(x.data.transpose(axes), "array", trace, x.fresh, x.approx)
+
+
+def astype(trace: Trace | None, x: Lane, dtype: Any) -> Lane:
+    wanted = np.dtype(dtype)
+    if wanted.hasobject or (x.approx and wanted.kind not in "fc"):
+        raise bail("a change of type of rounded numbers", trace)
+    return Lane(x.data.astype(wanted), x.kind, trace, approx=x.approx)
+
+
+def copied(trace: Trace | None, x: Lane) -> Lane:
+    return Lane(x.data.copy(), x.kind, trace, approx=x.approx)
+
+
+def flat(trace: Trace | None, x: Lane) -> Lane:
+    out = copied(trace, x)
+    return Lane(out.data.reshape(x.data.shape[0], -1), "array", trace, approx=x.approx)
+
+
+def as_python(trace: Trace | None, x: Lane) -> Lane:
+    """`.item()`, `float()` and the like of a NumPy scalar: the same number, Python's type."""
+    kinds = {"f": "float", "i": "int", "u": "int", "b": "bool"}
+    if x.kind == "array" or x.data.dtype.kind not in kinds or x.data.dtype == np.uint64:
+        raise bail("a Python number from an array", trace)
+    kind = kinds[x.data.dtype.kind]
+    wanted = {"float": np.float64, "int": np.int64, "bool": np.bool_}[kind]
+    return Lane(x.data.astype(wanted), kind, trace, approx=x.approx)
+
+
+FUNCTIONS: dict[Any, Any] = {
+    np.linalg.norm: norm, np.dot: dot, np.clip: clip, np.where: where, np.concatenate: concatenate,
+    np.outer: outer,
+    np.zeros_like: like(0), np.ones_like: like(1), np.cumsum: cumulate(np.cumsum), np.sort: sort,
+    np.copy: copied,
+    np.inner: dot, np.vdot: dot,
+}  # fmt: skip
+for _name, _function in REDUCTIONS.items():
+    FUNCTIONS[_function] = lambda trace, x, axis=None, _name=_name, **options: reduce(
+        _name, x, trace, axis, **options
+    )
+FUNCTIONS[np.amax], FUNCTIONS[np.amin] = FUNCTIONS[np.max], FUNCTIONS[np.min]
+
+
+def apply_function(function: Any, args: tuple, kwargs: dict[str, Any], trace: Trace | None) -> Any:
+    found = FUNCTIONS.get(function)
+    if found is None:
+        raise bail(f"np.{function.__name__}", trace)
+    try:
+        return found(trace, *args, **kwargs)
+    except TypeError as error:
+        raise bail(f"np.{function.__name__}: {error}", trace) from None
+
+
+METHODS: dict[str, Any] = {
+    "dot": dot, "clip": clip, "reshape": reshape, "astype": astype, "copy": copied, "flatten": flat,
+    "cumsum": cumulate(np.cumsum), "transpose": transpose, "item": as_python, "ravel": lambda t,
+    x: reshape(t, x, -1),
+}  # fmt: skip
+
+
+def attribute(x: Lane, name: str) -> Any:
+    if x.kind in ("array", "np"):
+        if name in REDUCTIONS and name not in ("median",) and x.kind == "array":
+            return lambda axis=None, **options: reduce(name, x, x.trace, axis, **options)
+        if name in METHODS and (x.kind == "array" or name in ("item", "astype")):
+            return lambda *args, **kwargs: METHODS[name](x.trace, x, *args, **kwargs)
+        if name == "shape":
+            return x.data.shape[1:]
+        if name == "ndim":
+            return x.rank
+        if name == "size":
+            return int(np.prod(x.data.shape[1:], dtype=np.int64))
+        if name == "dtype":
+            return x.data.dtype
+        if name == "T" and x.kind == "array":
+            return transpose(x.trace, x)
+    raise x.stop(f".{name}")
+
+
+def _index(x: Lane, index: Any) -> tuple[Any, ...]:
+    parts = index if type(index) is tuple else (index,)
+    if x.kind != "array" or not all(type(p) in (int, slice) or p is None for p in parts):
+        raise x.stop("an index that is not plain")
+    counted = [p for p in parts if p is not None]
+    if len(counted) > x.rank:
+        raise x.stop("too many indices")
+    for p, size in zip(counted, x.data.shape[1:], strict=False):
+        if type(p) is int and not -size <= p < size:
+            raise x.stop("an index out of range")
+        if type(p) is slice and not all(type(s) in (int, type(None)) for s in (p.start, p.stop, p.step)):
+            raise x.stop("a slice that is not plain")
+    return (slice(None), *parts)
+
+
+def item(x: Lane, index: Any) -> Lane:
+    out = x.data[_index(x, index)]
+    if out.ndim == 1:
+        return Lane(out.copy(), "np", x.trace, approx=x.approx)
+    return Lane(out, "array", x.trace, x.fresh, x.approx)
+
+
+def set_item(x: Lane, index: Any, value: Any) -> None:
+    where_ = _index(x, index)
+    if not x.fresh:
+        raise x.stop("an array changed in place")
+    target = x.data[where_]
+    if type(value) is Lane:
+        if value.data.dtype != x.data.dtype or value.data.shape != target.shape:
+            raise x.stop("storing something of another type or shape")
+        target = value.data
+        x.approx = x.approx or value.approx
+    elif type(value) in (int, float) and x.data.dtype.kind == "f":
+        target = value
+    else:
+        raise x.stop("storing something of another type")
+    x.data[where_] = target

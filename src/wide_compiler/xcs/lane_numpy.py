@@ -1,0 +1,152 @@
+"""NumPy on lanes: ufuncs with a lane axis in front, and the functions that reduce, multiply and join."""
+
+from typing import Any
+
+import numpy as np
+
+from .lane import SAFE_INT, Lane, Trace, bail
+from .lane_numbers import COMPARISONS, largest, near, python_arithmetic, python_number
+
+# Exact: IEEE says what comes out, whatever the order. The others may differ in the last digits.
+EXACT = (
+    np.add, np.subtract, np.multiply, np.true_divide, np.negative, np.positive, np.absolute, np.sqrt,
+    np.square,
+    np.maximum, np.minimum, np.sign, np.isfinite, np.isnan, np.isinf, np.logical_and, np.logical_or,
+    np.logical_not,
+    np.floor, np.ceil, np.trunc, np.rint, np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.invert,
+    np.reciprocal,
+    np.logical_xor, np.remainder, np.floor_divide, np.fabs, np.copysign, np.fmax, np.fmin, *COMPARISONS,
+)  # fmt: skip
+ROUNDED = (
+    np.exp, np.exp2, np.expm1, np.log, np.log2, np.log10, np.log1p, np.sin, np.cos, np.tan, np.sinh,
+    np.cosh, np.tanh,
+    np.arcsin, np.arccos, np.arctan, np.arctan2, np.arcsinh, np.arccosh, np.arctanh, np.hypot, np.cbrt,
+    np.power,
+    np.float_power, np.logaddexp, np.deg2rad, np.rad2deg,
+)  # fmt: skip
+STEPS = (
+    np.remainder,
+    np.floor_divide,
+    np.floor,
+    np.ceil,
+    np.trunc,
+    np.rint,
+    np.sign,
+    np.logical_not,
+    np.logical_and,
+    np.logical_or,
+)
+_GROWING = (np.add, np.subtract, np.multiply, np.square, np.power, np.negative, np.absolute)
+
+
+def arithmetic(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | None) -> Any:
+    """An operator. Lanes of Python numbers among themselves by Python's rules, all else by NumPy's."""
+    if all(python_number(x) for x in inputs):
+        return python_arithmetic(ufunc, inputs, trace)
+    if not all(isinstance(x, (Lane, np.ndarray, np.generic, bool, int, float)) for x in inputs):
+        raise bail(f"an operator with a {[type(x).__name__ for x in inputs]}", trace)
+    return apply_ufunc(ufunc, inputs, trace)
+
+
+def apply_ufunc(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | None) -> Lane:
+    if ufunc is np.matmul:
+        return matmul(inputs[0], inputs[1], trace)
+    if ufunc not in EXACT and ufunc not in ROUNDED:
+        raise bail(f"np.{ufunc.__name__}", trace)
+    ranks = [_rank(x, trace) for x in inputs]
+    rank = max(ranks)
+    data = [_aligned(x, r, rank) for x, r in zip(_cast(inputs, trace), ranks, strict=True)]
+    kind = "array" if rank else "np"
+    approx = any(type(x) is Lane and x.approx for x in inputs)
+    if approx and ufunc in COMPARISONS:
+        near(data[0], data[1], trace)
+        approx = False
+    elif approx and ufunc in STEPS:
+        raise bail(f"np.{ufunc.__name__} of rounded numbers", trace)
+    if kind == "np" and ufunc in _GROWING:
+        _no_overflow(data, trace)
+    return Lane(ufunc(*data), kind, trace, approx=approx or ufunc in ROUNDED)
+
+
+def _rank(x: Any, trace: Trace | None) -> int:
+    if type(x) is Lane:
+        return x.rank
+    if type(x) is np.ndarray:
+        if x.dtype.hasobject or x.ndim == 0:
+            raise bail("an array of objects, or without dimensions", trace)
+        return x.ndim
+    if isinstance(x, (np.generic, bool, int, float)):
+        return 0
+    raise bail(f"a {type(x).__name__} among arrays", trace)
+
+
+def _cast(inputs: tuple[Any, ...], trace: Trace | None) -> list[Any]:
+    """A Python number takes the type of the arrays beside it; so must a lane of Python numbers."""
+    strong: list[Any] = [
+        (x.data if type(x) is Lane else x).dtype  # type: ignore[union-attr]
+        for x in inputs
+        if (type(x) is Lane and x.kind in ("array", "np")) or isinstance(x, (np.ndarray, np.generic))
+    ]
+    out: list[Any] = []
+    for x in inputs:
+        if type(x) is not Lane or x.kind in ("array", "np", "bool"):
+            out.append(x if type(x) is not Lane else x.data)
+            continue
+        if not strong:
+            out.append(x.data)
+            continue
+        example = 1.0 if x.kind == "float" else 1
+        wanted = np.result_type(*strong, example)
+        if wanted.kind in "iu":
+            limits = np.iinfo(wanted)
+            if x.data.size and (x.data.max() > limits.max or x.data.min() < limits.min):
+                raise bail("an integer out of the array's range", trace)
+        out.append(x.data.astype(wanted))
+    return out
+
+
+def _aligned(data: Any, rank: int, wanted: int) -> Any:
+    """The lane axis stays in front; missing axes come right behind it."""
+    if not isinstance(data, np.ndarray) or data.ndim != rank + 1 or rank == wanted:
+        return data
+    return data.reshape(data.shape[0], *(1,) * (wanted - rank), *data.shape[1:])
+
+
+def _no_overflow(data: list[Any], trace: Trace | None) -> None:
+    """NumPy warns of overflow in scalars, but not in arrays."""
+    whole = [d for d in data if np.asarray(d).dtype.kind in "iu"]
+    if len(whole) != len(data):
+        return
+    narrow = any(np.asarray(d).dtype.itemsize < 8 and isinstance(d, (np.ndarray, np.generic)) for d in whole)
+    sizes = [max(largest(d), 2) for d in whole]
+    product = sizes[0] * sizes[-1] if len(sizes) == 2 else sizes[0] ** 2
+    if narrow or product >= SAFE_INT:
+        raise bail("integers of NumPy that may overflow", trace)
+
+
+def matmul(a: Any, b: Any, trace: Trace | None) -> Lane:
+    """`a @ b` for every lane."""
+    ranks = (_rank(a, trace), _rank(b, trace))
+    if 0 in ranks or max(ranks) > 2:
+        raise bail("a product of these shapes", trace)
+    x, y = (v.data if type(v) is Lane else v for v in (a, b))
+    if x.shape[-1] != y.shape[-1 if ranks[1] == 1 else -2]:
+        raise bail("a product of shapes that do not fit", trace)
+    if type(a) is Lane and type(b) is Lane:
+        left = x[:, None, :] if ranks[0] == 1 else x
+        right = y[:, :, None] if ranks[1] == 1 else y
+        out = np.matmul(left, right)
+        if ranks[1] == 1:
+            out = out[..., 0]
+        if ranks[0] == 1:
+            out = out[:, 0]
+    elif type(a) is Lane:
+        out = np.matmul(x, y)
+    elif ranks[0] == 1:  # [k] @ [n, k] or [n, k, m]
+        out = np.matmul(y, x) if ranks[1] == 1 else np.matmul(x, y)
+    else:
+        out = np.matmul(y, x.T) if ranks[1] == 1 else np.matmul(x, y)
+    kind = "array" if out.ndim > 1 else "np"
+    if kind == "np" and out.dtype.kind in "iu":
+        raise bail("a product of integers", trace)
+    return Lane(out, kind, trace, approx=out.dtype.kind in "fc")

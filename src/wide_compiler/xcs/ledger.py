@@ -1,0 +1,108 @@
+"""What a site has measured: the plain loop's time for one item, each rung's time for a call, and when to
+look again.
+
+A choice is never for good. A rung that lost or failed is tried again once the plain loop has spent fifty
+times
+what the trial would cost, so that looking costs two percent at most.
+"""
+
+import time
+from dataclasses import dataclass, field
+
+LOOK_AGAIN = 50.0
+CLEARLY = 0.95  # a rung must be so much cheaper than the plain loop
+FAILURES = 3
+
+
+@dataclass
+class Record:
+    """One rung at one site."""
+
+    recent: list[tuple[float, int]] = field(default_factory=list)  # seconds and items of its last calls
+    failures: int = 0
+    verified: bool = False
+    spent: float = 0.0  # by the plain loop since the last trial
+    wasted: float = 0.0  # by the last trial that failed or lost
+    why_not: str = ""
+
+    def predicted(self, n: int) -> float | None:
+        """Seconds for n items: part of the time does not depend on them."""
+        if not self.recent:
+            return None
+        return min(seconds * (0.25 + 0.75 * n / items) for seconds, items in self.recent)
+
+    def succeeded(self, seconds: float, n: int) -> None:
+        self.recent = [*self.recent[-7:], (seconds, n)]
+        self.failures, self.why_not = 0, ""
+
+    def failed(self, seconds: float, why: str) -> None:
+        self.failures += 1
+        self.wasted, self.spent, self.why_not = max(seconds, 1e-4), 0.0, why
+
+    @property
+    def resting(self) -> bool:
+        """Failed so often that it only runs again now and then."""
+        if self.failures == 0:
+            return False
+        patience = LOOK_AGAIN if self.failures >= FAILURES else 2.0
+        return self.spent < patience * self.wasted
+
+
+@dataclass
+class Ledger:
+    """All rungs of one plan, and the plain loop."""
+
+    plain_item: float | None = None
+    records: dict[str, Record] = field(default_factory=dict)
+    spent: float = 0.0
+    looks: int = 0
+    fast_calls: int = 0
+    looked_at: float = 0.0  # what the plain loop had spent then
+
+    def of(self, rung: str) -> Record:
+        if rung not in self.records:
+            self.records[rung] = Record()
+        return self.records[rung]
+
+    def plain(self, n: int) -> float:
+        return (self.plain_item or 0.0) * n
+
+    def went_plain(self, n: int) -> None:
+        seconds = self.plain(n)
+        self.spent += seconds
+        for record in self.records.values():
+            record.spent += seconds
+
+    def due(self, fast: bool) -> bool:
+        """May a rung that has won before be compared with the plain loop anew? At most 2% of the time
+        goes there."""
+        self.fast_calls += fast
+        if fast:
+            self.looks += self.fast_calls % 8 == 0
+            return self.fast_calls % 8 == 0
+        won = any(record.verified and record.failures == 0 for record in self.records.values())
+        if not won or self.spent - self.looked_at < 2 * LOOK_AGAIN * (self.plain_item or 0.0):
+            return False
+        self.looks, self.looked_at = self.looks + 1, self.spent
+        return True
+
+    def sample(self, seconds: list[float]) -> None:
+        """Best of a few timed items; the best ever is not kept, machines get busier and idler."""
+        best = max(min(seconds), 1e-8)
+        self.plain_item = best if self.plain_item is None else min(best, 0.5 * (self.plain_item + best))
+
+    def measured(self, seconds: float) -> None:
+        """A whole plain loop was timed: that is what an item costs."""
+        self.plain_item = (
+            seconds if self.plain_item is None else min(seconds, 0.5 * (self.plain_item + seconds))
+        )
+
+    def rested(self, n: int, calls: int) -> None:
+        """So many calls ran plainly without being looked at."""
+        seconds = self.plain(n) * calls
+        self.spent += seconds
+        for record in self.records.values():
+            record.spent += seconds
+
+
+clock = time.perf_counter

@@ -1,0 +1,73 @@
+"""Threads at a map site: how many at a time, and whether at all."""
+
+from typing import Any
+
+from .ledger import clock
+from .threads import CHEAP, Overlap
+from .work import Failed, Miss, Work
+
+
+def overlapped(work: Work) -> list[Any] | Miss:
+    """Run waiting items in threads. The first item of a site not seen yet shows whether it waits at all."""
+    memory, config = work.plan.memory, work.site.config
+    n = work.items.n
+    run = Overlap(work.one, n, config.max_workers)
+    level = min(n, memory.get("level", config.max_workers), config.max_workers)
+    if config.measure and not memory.get("waits"):
+        run.limit = 1
+        run.start(1)
+        if run.wait_for(0, CHEAP) or not run.waiting():
+            run.finish()
+            if 0 in run.errors:
+                raise _failed(work, run)
+            return Miss(1, run.results[0]) if _may_continue(work) else _rest(work, run)
+        memory["waits"] = True
+        with run.changed:
+            run.limit = n
+        level -= 1
+    began = clock()
+    run.start(max(level, 1))
+    run.finish()
+    work.plan.last = "threads"
+    work.site.took("threads")
+    if run.errors:
+        raise _failed(work, run)
+    if config.measure:
+        _learn(memory, run, n, clock() - began, config.max_workers)
+    return [v for i in range(n) for v in run.results[i]]
+
+
+def _may_continue(work: Work) -> bool:
+    return work.site.text.kind not in ("set", "dict") and "items" not in work.site.text.bodies
+
+
+def _rest(work: Work, run: Overlap) -> list[Any]:
+    """The other items, one after another, where the text cannot begin in the middle."""
+    values = list(run.results[0])
+    for i in range(1, work.items.n):
+        try:
+            values += work.one(i)
+        except Exception as error:
+            raise Failed(values, error) from None
+    return values
+
+
+def _failed(work: Work, run: Overlap) -> Failed:
+    """The lowest item that raised; what came before it is kept, and what it had noted itself."""
+    lowest = min(run.errors)
+    values = [v for i in range(lowest) for v in run.results[i]]
+    return Failed([*values, *work.partial.get(lowest, ())], run.errors[lowest])
+
+
+def _learn(memory: dict[str, Any], run: Overlap, n: int, seconds: float, most: int) -> None:
+    """Fewer at a time where each then takes much longer: the other side does not bear it. More again
+    later."""
+    mean = sum(run.seconds) / len(run.seconds)
+    best = memory["best"] = min(mean, memory.get("best", mean) * 1.02)
+    level = memory.get("level", most)
+    if mean > 3 * best and n > 2:
+        memory["level"] = max(2, level // 2)
+    elif level < most:
+        memory["level"] = min(most, level + max(1, level // 8))
+    if mean < CHEAP / 4:
+        memory["waits"] = False

@@ -1,0 +1,111 @@
+"""A plan: what is proven about a site for objects of certain types, and the strategy chosen for it."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from .analysis import Analyzer
+from .columns import column_value
+from .effects import Decline, Effect
+from .guards import Guards
+from .ir import IRGraph, IRNode
+from .ledger import Ledger
+from .parallelism import ARRAYS, GraphParallelismAnalyzer, Operator, ParallelismInfo
+from .strategies import ExecutionStrategy, SequentialStrategy, StrategySelector
+from .values import Value, is_numpy_scalar
+
+if TYPE_CHECKING:
+    from .site import Site
+
+RTOL = 1e-9  # of float64; float32 and float16 have their own, see oracle
+
+
+@dataclass
+class Plan:
+    """Valid while its guards hold."""
+
+    bodies: Any
+    guards: Guards
+    effect: Effect = Effect.UNKNOWN
+    reason: str = ""
+    line: int | None = None
+    analyzer: Analyzer = field(default_factory=Analyzer)
+    info: ParallelismInfo = field(default_factory=ParallelismInfo)
+    strategy: ExecutionStrategy = field(default_factory=SequentialStrategy)
+    ledger: Ledger = field(default_factory=Ledger)
+    lane_code: dict[Any, Any] = field(default_factory=dict)
+    memory: dict[str, Any] = field(default_factory=dict)  # of rungs: wide models, levels of concurrency
+    last: str = "plain"
+    rtol: float | None = RTOL
+
+    @property
+    def declined(self) -> bool:
+        return self.effect > Effect.IO
+
+
+def make_plan(site: "Site", functions: dict[str, Any], nodes: dict[str, Any], columns: Any) -> Plan:
+    """Analyse the site's bodies with the objects of this call, and choose a strategy."""
+    analyzer = Analyzer(Guards())
+    plan = Plan(functions.keys(), analyzer.guards, analyzer=analyzer)
+    try:
+        values = [column_value(analyzer, column, j) for j, column in enumerate(columns)]
+        for which in sorted(functions, reverse=True):  # the test before the body
+            given = list(values)
+            if which == "body" and site.text.kind == "loop" and not site.text.single:
+                given.insert(0, Value(list, fresh=True))
+            if which == "items":
+                given = [_whole(columns[0])]
+            analyzer.site_body(which, nodes[which], functions[which], given)
+        if not analyzer.guards.hold(functions, columns):
+            raise Decline(Effect.UNKNOWN, "its items are not all of one kind")
+        plan.effect = analyzer.effect
+    except Decline as declined:
+        plan.effect, plan.reason, plan.line = declined.effect, declined.reason, declined.line
+        return plan
+    if analyzer.effect is Effect.IO and site.short_circuits:
+        plan.effect, plan.reason = Effect.UNKNOWN, "it stops early, and later items must not be read then"
+        return plan
+    if analyzer.effect is Effect.IO and "items" in functions:
+        plan.effect, plan.reason = Effect.UNKNOWN, "finding its items waits for something"
+        return plan
+    names = [a.arg for a in nodes[next(iter(functions))].args.args]
+    graph = site_graph(plan, names, columns)
+    infos = GraphParallelismAnalyzer().analyze_graph(graph)
+    plan.info = infos["body"]
+    plan.strategy = StrategySelector().select_strategy(infos, graph)
+    return plan
+
+
+def _whole(source: Any) -> Value:
+    """An iterable handed to the function that lists the rounds of several loops."""
+    kind = type(source)
+    value = Value(kind)
+    if kind in (list, tuple) and len(source):
+        kinds = set(map(type, source))
+        if len(kinds) == 1:
+            value.elem = Value(kinds.pop())
+    return value
+
+
+def site_graph(plan: Plan, names: list[str], columns: Any) -> IRGraph:
+    """A site as a graph: its items, and the body that is mapped over them."""
+    graph = IRGraph()
+    kinds = [_kind(column) for column in columns]
+    vectorizable = any(k in ARRAYS or is_numpy_scalar(k) or _modules(k) for k in kinds)
+    source = graph.add(IRNode("items", None, [], Effect.PURE))
+    parameters = dict(zip(names[-len(kinds) :], kinds, strict=False))
+    operator = Operator(plan.effect, parameters, vectorizable)
+    graph.add(IRNode("body", operator, [source.id], plan.effect))
+    return graph
+
+
+def _kind(column: Any) -> Any:
+    if type(column) is np.ndarray:
+        return np.ndarray
+    return torch.Tensor if type(column) is torch.Tensor else type(column[0])
+
+
+def _modules(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, torch.nn.Module)

@@ -1,0 +1,164 @@
+"""Processes for what computes: worker processes that are started once, or Ray where one is connected."""
+
+import atexit
+import itertools
+import os
+import pickle
+import struct
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .config import cores
+from .shipping import NotSendable, packed, run_chunk
+from .work import Bail
+
+if TYPE_CHECKING:
+    from .work import Work
+
+START_SECONDS = 1.0  # to start workers, which import NumPy
+CHUNKS = 4  # for each worker: late ones are made up for
+_workers: list["_Worker"] = []
+_feeders: list[ThreadPoolExecutor] = []
+_lock = threading.Lock()
+
+
+class _Worker:
+    """One process, answering one chunk at a time."""
+
+    def __init__(self) -> None:
+        path = os.pathsep.join(p for p in sys.path if p)
+        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, str(Path(__file__).with_name("worker.py"))]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, stderr=subprocess.DEVNULL
+        )
+        self.busy = threading.Lock()
+
+    def answer(self, payload: bytes) -> bytes:
+        with self.busy:
+            assert self.process.stdin is not None and self.process.stdout is not None
+            self.process.stdin.write(struct.pack("<Q", len(payload)) + payload)
+            self.process.stdin.flush()
+            head = self.process.stdout.read(8)
+            if len(head) != 8:
+                raise Bail("a worker process ended")
+            return self.process.stdout.read(struct.unpack("<Q", head)[0])
+
+
+def ray_connected() -> bool:
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
+
+
+def _started() -> list[_Worker]:
+    with _lock:
+        if not _workers or any(w.process.poll() is not None for w in _workers):
+            close()
+            _workers.extend(_Worker() for _ in range(cores()))
+            _feeders.append(ThreadPoolExecutor(len(_workers), thread_name_prefix="xcs-feed"))
+        return _workers
+
+
+@atexit.register
+def close() -> None:
+    """End the worker processes; they are started again when needed."""
+    for worker in _workers:
+        worker.process.terminate()
+        worker.process.wait()
+    for feeder in _feeders:
+        feeder.shutdown(wait=False)
+    _workers.clear()
+    _feeders.clear()
+
+
+def idle_cores() -> float:
+    """Cores that were idle since the last look; by the load of the last minute where that cannot be told."""
+    try:
+        with open("/proc/stat") as stat:
+            counts = [int(c) for c in stat.readline().split()[1:]]
+    except (OSError, ValueError):
+        return cores() - os.getloadavg()[0] if hasattr(os, "getloadavg") else cores() - 1
+    idle, total = counts[3] + counts[4], sum(counts[:8])
+    idle_before, total_before = _seen.get("stat", (0, 0))
+    if total - total_before >= 20:  # hundredths of a second: fewer tell nothing
+        _seen["stat"] = (idle, total)
+        _seen["idle"] = (os.cpu_count() or 1) * (idle - idle_before) / (total - total_before)
+    return min(_seen.get("idle", 0.0), cores())
+
+
+_seen: dict[str, Any] = {}
+
+
+def able(work: "Work") -> bool:
+    if work.events or "no processes" in work.plan.memory or (cores() < 2 and not ray_connected()):
+        return False
+    return type(work.items.columns[0][0]).__module__ not in ("torch", "torch.nn.parameter")
+
+
+def pays(work: "Work", plain_seconds: float) -> bool:
+    """Items must be worth sending, and the workers worth starting."""
+    if (work.plan.ledger.plain_item or 0) < 1e-4:
+        return False
+    if ray_connected():
+        return plain_seconds > 0.05
+    if idle_cores() < 0.5:  # beside the one that runs the plain loop
+        return False
+    return plain_seconds > 0.02 if _workers else plain_seconds + work.plan.ledger.spent > START_SECONDS
+
+
+def distributed(work: "Work") -> list[Any]:
+    """The values of all items, in order, computed by other processes. Raises `Bail`."""
+    rows = list(work.items.rows())
+    if any(type(c) is np.ndarray and c.dtype.hasobject for row in rows for c in row):
+        raise Bail("arrays of objects")
+    workers = 1 if ray_connected() else len(_started())
+    size = max(1, -(-len(rows) // (CHUNKS * max(workers, cores()))))
+    chunks = [rows[i : i + size] for i in range(0, len(rows), size)]
+    try:
+        payloads = [packed((work.body, work.cond, chunk)) for chunk in chunks]
+    except NotSendable as reason:
+        work.plan.memory["no processes"] = str(reason)
+        raise Bail(str(reason)) from None
+    answers = _by_ray(payloads) if ray_connected() else _by_workers(payloads)
+    values: list[Any] = []
+    for answer in answers:
+        found = pickle.loads(answer)
+        if found is None:
+            raise Bail("an item raised, or gave something that cannot be sent back as it is")
+        values += [v for added in found for v in added]
+    return values
+
+
+def _by_workers(payloads: list[bytes]) -> list[bytes]:
+    workers = _started()
+    waiting = iter(enumerate(payloads))
+    answers: list[bytes] = [b""] * len(payloads)
+    taking = threading.Lock()
+
+    def feed(worker: _Worker) -> None:
+        while True:
+            with taking:
+                following = next(waiting, None)
+            if following is None:
+                return
+            answers[following[0]] = worker.answer(following[1])
+
+    jobs = [_feeders[0].submit(feed, worker) for worker in itertools.islice(workers, len(payloads))]
+    for job in jobs:
+        try:
+            job.result()
+        except OSError as error:
+            raise Bail(f"a worker process ended: {error}") from None
+    return answers
+
+
+def _by_ray(payloads: list[bytes]) -> list[bytes]:
+    ray: Any = sys.modules["ray"]
+    remote = ray.remote(run_chunk)
+    return ray.get([remote.remote(payload) for payload in payloads])

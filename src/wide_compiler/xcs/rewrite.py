@@ -1,0 +1,361 @@
+"""Rewrite a function so that its sites ask the run time first.
+
+A site becomes `SITE.run(...) if SITE.on() else <the original text>`. A loop keeps its text and gets another
+iterable: what is left to do, which is nothing where the run time has done it all. So a declined site is the
+original text, line numbers included.
+"""
+
+import ast
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import sites
+from .names import captured
+from .sites import Block, Sink, flat_target
+
+RUNTIME = "\U0010fffe_xcs"  # no identifier, so nobody's name; sorts last among free names
+ITEMS = "__xcs_items"
+EVENTS = "__xcs_events"
+
+
+@dataclass
+class SiteText:
+    """One site, or one place that might have been one and why it is not."""
+
+    index: int
+    kind: str
+    line: int
+    text: str
+    targets: list[list[str]] = field(default_factory=list)
+    shape: Any = None  # nesting of the loop variable: 'x', or a tuple of these
+    bodies: dict[str, Any] = field(
+        default_factory=dict
+    )  # 'body', 'cond', 'items' or 'thunk 0' -> Lambda or def
+    eater: str = ""
+    sinks: list[Sink] = field(default_factory=list)
+    single: bool = False  # a loop whose body ends in its one sink
+    names: list[str] = field(default_factory=list)  # of independent statements
+    reason: str = ""  # why this is no site
+    feeds: bool = False  # the next statement is a site that loops over what this one makes
+    fed: bool = False  # this one loops over what the statement before it made
+
+
+def name(identifier: str, store: bool = False) -> ast.Name:
+    return ast.Name(identifier, ast.Store() if store else ast.Load())
+
+
+def shape_of(target: ast.expr) -> Any:
+    return target.id if isinstance(target, ast.Name) else tuple(shape_of(t) for t in target.elts)  # type: ignore[attr-defined]
+
+
+class Rewriter(ast.NodeTransformer):
+    """Finds the sites of one function and rewrites them. `found` lists them in order of the text."""
+
+    def __init__(self, function: ast.FunctionDef | ast.Lambda):
+        self.original = function
+        self.found: list[SiteText] = []
+        self.depth = 0
+        self.inside = False  # of a comprehension that is a site
+        self.held = captured(function)
+        self.place: tuple[int, int] = (0, 0)  # of the statement being looked at
+        self.maker: tuple[str, Any, Any] = ("", None, None)  # a list, where it may be handed to, its site
+
+    def rewritten(self) -> ast.FunctionDef | ast.Lambda:
+        tree = copy.deepcopy(self.original)
+        if isinstance(tree, ast.Lambda):
+            tree.body = self.visit(tree.body)
+        else:
+            tree.body = self._block(tree.body, tree, None)
+        return ast.fix_missing_locations(tree)
+
+    # Statements.
+
+    def _block(self, statements: list[ast.stmt], owner: ast.AST, outer: Block | None) -> list[ast.stmt]:
+        """The statements, rewritten; places refer to the statements as they were."""
+        before = statements
+        out: list[ast.stmt] = []
+        index = 0
+        while index < len(before):
+            block = Block(before, index, owner, outer)
+            run = sites.independent_run(block) if self.depth == 0 else 0
+            if run >= 2:
+                out += self._together(before[index : index + run])
+                index += run
+                continue
+            out += self._statement(copy.deepcopy(before[index]), block)
+            index += 1
+        return out
+
+    def _statement(self, node: ast.stmt, block: Block) -> list[ast.stmt]:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            return [node]  # a scope of its own
+        if isinstance(node, ast.For):
+            found = self._loop(node, block)
+            if found is not None:
+                return found
+        original = block.statements[block.index]
+        for field_name in ("body", "orelse", "finalbody"):
+            inner = getattr(original, field_name, None)
+            if isinstance(inner, list) and inner:
+                setattr(node, field_name, self._block(inner, original, block))
+        for part in ("handlers", "cases"):
+            for new, old in zip(getattr(node, part, ()), getattr(original, part, ()), strict=True):
+                new.body = self._block(old.body, original, block)
+        made = len(self.found)
+        self.place = (id(block.statements), block.index)
+        node = self._expressions(node)
+        match block.statements[block.index]:
+            case ast.Assign([ast.Name(identifier)], ast.ListComp()) if identifier not in self.held:
+                # Handed on to the very next statement only: later, anything could have changed the list.
+                self.maker = (identifier, (id(block.statements), block.index + 1), self.found[made])
+        return [node]
+
+    def _expressions(self, node: ast.stmt) -> ast.stmt:
+        """Visit the expressions of a statement, not the statements inside it."""
+        for field_name, value in ast.iter_fields(node):
+            if isinstance(value, ast.expr):
+                setattr(node, field_name, self.visit(value))
+            elif isinstance(value, list) and value and isinstance(value[0], (ast.expr, ast.withitem)):
+                setattr(node, field_name, [self.visit(v) for v in value])
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        return node
+
+    # Comprehensions.
+
+    def _comprehension(self, node: Any) -> ast.AST:
+        kind = {ast.ListComp: "list", ast.SetComp: "set", ast.DictComp: "dict"}[type(node)]
+        return self._map_site(node, kind, "")
+
+    visit_ListComp = visit_SetComp = visit_DictComp = _comprehension
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if not sites.eaten(node):
+            return self.generic_visit(node)
+        eater = node.func.id if isinstance(node.func, ast.Name) else "join"  # type: ignore[attr-defined]
+        node.args = [self._map_site(node.args[0], "generator", eater), *node.args[1:]]
+        return node
+
+    def _map_site(self, node: Any, kind: str, eater: str) -> Any:
+        site = self._new(kind, node)
+        site.eater = eater
+        reason = sites.comprehension(node)
+        if reason or self.inside:
+            site.reason = reason or "it is inside another comprehension"
+            return self.generic_visit(node)
+        original = copy.deepcopy(node)
+        source = original.generators[0].iter
+        if isinstance(source, ast.Name) and self.maker[:2] == (source.id, self.place) and self.depth == 0:
+            self.maker[2].feeds = site.fed = True
+        self.inside = True
+        plain: Any = self.generic_visit(node)
+        self.inside = False
+        first = original.generators[0]
+        targets = [n for g in original.generators for n in flat_target(g.target) or []]
+        site.shape = shape_of(first.target)
+        value = ast.Tuple([original.key, original.value], ast.Load()) if kind == "dict" else original.elt
+        site.bodies["body"] = _lambda(targets, value)
+        extra: list[ast.expr] = []
+        if len(original.generators) > 1:
+            site.bodies["items"] = _lambda([ITEMS], _items_of(original, targets))
+            extra = [ast.Constant(None), site.bodies["items"]]
+        elif first.ifs:
+            test = first.ifs[0] if len(first.ifs) == 1 else ast.BoolOp(ast.And(), first.ifs)
+            site.bodies["cond"] = _lambda(targets, test)
+            extra = [site.bodies["cond"]]
+        if kind == "generator" and eater != "join":
+            extra = [*extra, *[ast.Constant(None)] * (2 - len(extra)), name(eater)]
+        inner = copy.deepcopy(plain)
+        source, inner.generators[0].iter = inner.generators[0].iter, name(ITEMS)
+        arguments = [self._source(source), site.bodies["body"], _lambda([ITEMS], inner), *extra]
+        return ast.copy_location(
+            ast.IfExp(self._on(site), self._call(site, "run", [copy.deepcopy(a) for a in arguments]), plain),
+            node,
+        )
+
+    def _source(self, node: ast.expr) -> ast.expr:
+        """The iterable; `zip` and `enumerate` are handed over in parts, to be looked into or made as
+        written."""
+        simple = isinstance(node, ast.Call) and not any(isinstance(a, ast.Starred) for a in node.args)
+        if simple and isinstance(node.func, ast.Name) and node.func.id in sites.SOURCES:  # type: ignore[attr-defined]
+            assert isinstance(node, ast.Call)
+            function = ast.Attribute(name(RUNTIME), "source", ast.Load())
+            arguments = [node.func, *(self._source(a) for a in node.args)]
+            return ast.Call(function, arguments, node.keywords)
+        return node
+
+    # Loops.
+
+    def _loop(self, node: ast.For, block: Block) -> list[ast.stmt] | None:
+        sinks, reason = sites.loop(node, block, self.original)
+        if self.depth >= 1 and not reason:
+            reason = "it is inside another site"
+        if reason:
+            self._new("loop", node, first_line=True).reason = reason
+            return None
+        site = self._new("loop", node, first_line=True)
+        site.sinks, site.shape = sinks, shape_of(node.target)
+        body_name, state = f"__xcs_body{site.index}", f"__xcs_state{site.index}"
+        body, site.single = _loop_body(node, sinks, body_name)
+        site.bodies["body"] = body
+        containers = [s for s in sinks if s.kind != "accumulate"]
+        totals = [s for s in sinks if s.kind == "accumulate"]
+        arguments: list[ast.expr] = [
+            self._source(self.visit(copy.deepcopy(node.iter))),
+            name(body_name),
+            ast.Tuple([name(s.name) for s in containers], ast.Load()),
+            ast.Tuple([name(s.name) for s in totals], ast.Load()),
+            *(name(maker) for maker in sorted({s.maker for s in sinks if s.maker})),
+        ]
+        call = ast.NamedExpr(name(state, store=True), self._call(site, "loop", arguments))
+        pop = ast.Call(ast.Attribute(name(state), "pop", ast.Load()), [], [])
+        steps = [call, *(ast.NamedExpr(name(s.name, store=True), copy.deepcopy(pop)) for s in totals), pop]
+        rest = ast.Subscript(ast.Tuple(steps, ast.Load()), ast.Constant(-1), ast.Load())
+        before = ast.If(
+            self._on(site),
+            [copy.deepcopy(body)],
+            [ast.Assign([name(body_name, store=True)], ast.Constant(None))],
+        )
+        off = ast.Compare(name(body_name), [ast.Is()], [ast.Constant(None)])
+        self.depth += 1
+        plain_iter = self.visit(node.iter)
+        original = block.statements[block.index]
+        assert isinstance(original, ast.For)
+        node.body = self._block(original.body, original, block)
+        node.orelse = self._block(original.orelse, original, block)
+        self.depth -= 1
+        node.iter = ast.copy_location(ast.IfExp(off, plain_iter, rest), node.iter)
+        return [ast.copy_location(before, node), node]
+
+    # Independent statements.
+
+    def _together(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        site = self._new("statements", statements[0])
+        site.text = "; ".join(_short(s) for s in statements)
+        started = f"__xcs_started{site.index}"
+        thunks = []
+        for i, statement in enumerate(statements):
+            assert isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
+            site.names.append(statement.targets[0].id)
+            site.bodies[f"thunk {i}"] = _lambda([], copy.deepcopy(statement.value))
+            thunks.append(copy.deepcopy(site.bodies[f"thunk {i}"]))
+        start = ast.IfExp(self._on(site), self._call(site, "start", thunks), ast.Constant(None))
+        out: list[ast.stmt] = [
+            ast.copy_location(ast.Assign([name(started, store=True)], start), statements[0])
+        ]
+        for i, statement in enumerate(copy.deepcopy(statements)):
+            assert isinstance(statement, ast.Assign)
+            off = ast.Compare(name(started), [ast.Is()], [ast.Constant(None)])
+            take = ast.Call(ast.Attribute(name(started), "take", ast.Load()), [ast.Constant(i)], [])
+            statement.value = ast.copy_location(ast.IfExp(off, statement.value, take), statement.value)
+            out.append(statement)
+        out.append(
+            ast.copy_location(ast.Assign([name(started, store=True)], ast.Constant(None)), statements[-1])
+        )
+        return out
+
+    # Pieces.
+
+    def _new(self, kind: str, node: ast.AST, first_line: bool = False) -> SiteText:
+        text = _short(node, first_line)
+        site = SiteText(len(self.found), kind, getattr(node, "lineno", 0), text)
+        self.found.append(site)
+        return site
+
+    def _site(self, site: SiteText) -> ast.expr:
+        return ast.Attribute(name(RUNTIME), f"s{site.index}", ast.Load())
+
+    def _on(self, site: SiteText) -> ast.expr:
+        return ast.Call(ast.Attribute(self._site(site), "on", ast.Load()), [], [])
+
+    def _call(self, site: SiteText, method: str, arguments: list[Any]) -> ast.expr:
+        return ast.Call(ast.Attribute(self._site(site), method, ast.Load()), arguments, [])
+
+
+def _lambda(parameters: list[str], value: ast.expr) -> ast.Lambda:
+    arguments = ast.arguments(
+        posonlyargs=[], args=[ast.arg(p) for p in parameters], kwonlyargs=[], kw_defaults=[], defaults=[]
+    )
+    return ast.fix_missing_locations(ast.copy_location(ast.Lambda(arguments, value), value))
+
+
+def _items_of(node: Any, targets: list[str]) -> ast.expr:
+    """All rounds of a comprehension of several loops, as tuples of the loop variables."""
+    generators = copy.deepcopy(node.generators)
+    generators[0].iter = name(ITEMS)
+    value = ast.Tuple([name(t) for t in targets], ast.Load())
+    return ast.copy_location(ast.ListComp(value, generators), node)
+
+
+def _loop_body(node: ast.For, sinks: list[Sink], function: str) -> tuple[ast.FunctionDef, bool]:
+    """The loop's body as a function of the loop variables.
+
+    It notes what it would fill in a list of events, `(sink, value)`; where the one sink comes last and
+    always,
+    the value is simply returned.
+    """
+    body = copy.deepcopy(node.body)
+    targets = flat_target(node.target) or []
+    ends = sites.sink_of(body[-1])
+    count = sum(sites.sink_of(p) in sinks for t in body for p in ast.walk(t) if isinstance(p, ast.stmt))
+    leaves = any(isinstance(p, ast.Continue) for t in body for p in ast.walk(t))
+    single = ends in sinks and count == 1 and not leaves
+    if single:
+        parameters = targets
+        body[-1] = ast.copy_location(ast.Return(_sink_value(body[-1])), body[-1])
+    else:
+        parameters = [EVENTS, *targets]
+        body = [_Events(sinks).visit(s) for s in body]
+    arguments = ast.arguments(
+        posonlyargs=[], args=[ast.arg(p) for p in parameters], kwonlyargs=[], kw_defaults=[], defaults=[]
+    )
+    made = ast.FunctionDef(name=function, args=arguments, body=body, decorator_list=[])
+    if "type_params" in ast.FunctionDef._fields:
+        made.type_params = []  # type: ignore[attr-defined]
+    return ast.fix_missing_locations(ast.copy_location(made, node)), single
+
+
+def _sink_value(statement: ast.stmt) -> ast.expr:
+    match statement:
+        case ast.Expr(ast.Call(_, [value], _)):
+            return value
+        case ast.Assign([ast.Subscript(_, key)], value):
+            return ast.Tuple([value, key], ast.Load())
+        case ast.AugAssign(_, _, value):
+            return value
+    raise AssertionError(ast.dump(statement))
+
+
+class _Events(ast.NodeTransformer):
+    """In a loop's body: sinks note an event, `continue` returns."""
+
+    def __init__(self, sinks: list[Sink]):
+        self.sinks = sinks
+        self.inner = 0
+
+    def visit(self, node: ast.AST) -> Any:
+        sink = sites.sink_of(node) if isinstance(node, ast.stmt) else None
+        if sink is not None and sink in self.sinks:
+            event = ast.Tuple([ast.Constant(self.sinks.index(sink)), _sink_value(node)], ast.Load())  # type: ignore[arg-type]
+            note = ast.Call(ast.Attribute(name(EVENTS), "append", ast.Load()), [event], [])
+            return ast.copy_location(ast.Expr(note), node)
+        return super().visit(node)
+
+    def visit_Continue(self, node: ast.Continue) -> ast.stmt:
+        return node if self.inner else ast.copy_location(ast.Return(None), node)
+
+    def _inner_loop(self, node: Any) -> Any:
+        self.inner += 1
+        node.body = [self.visit(s) for s in node.body]
+        self.inner -= 1
+        node.orelse = [self.visit(s) for s in node.orelse]
+        return node
+
+    visit_For = visit_While = _inner_loop
+
+
+def _short(node: ast.AST, first_line: bool = False) -> str:
+    text = ast.unparse(node)
+    return text.split("\n")[0] if first_line else " ".join(text.split())

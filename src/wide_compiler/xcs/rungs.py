@@ -1,0 +1,121 @@
+"""The rungs of the ladder: ways to run all items of a site, from one wide call down to threads and
+processes."""
+
+from typing import Any
+
+from . import overlap, processes, threads, torch_vmap, vectorize, wide
+from .effects import Effect
+from .work import Miss, Work
+
+
+class Rung:
+    """One way. `applies` asks for what is proven, `worth_a_try` for what may be gained."""
+
+    name = "rung"
+    replayable = True
+    few_items = False  # may pay for two items already
+
+    def applies(self, work: Work) -> bool:
+        raise NotImplementedError
+
+    def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
+        raise NotImplementedError
+
+    def run(self, work: Work) -> list[Any] | Miss:
+        """The values of all items in order. Raises `Bail`."""
+        raise NotImplementedError
+
+
+SHORT = 4e-7  # an item that takes less is as fast in the loop as on the way to NumPy and back
+
+
+class NumpyLanes(Rung):
+    """One NumPy operator over arrays or numbers of one shape: a leading lane axis."""
+
+    name = "numpy lanes"
+
+    def applies(self, work: Work) -> bool:
+        return work.plan.effect is Effect.PURE and vectorize.able(work)
+
+    def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
+        ledger = work.plan.ledger
+        if (ledger.plain_item or 0.0) < SHORT:
+            return False
+        if ledger.of(self.name).verified:
+            return plain_seconds > 3e-5
+        gained = plain_seconds > 5e-3 or (plain_seconds > 5e-5 and ledger.spent > 5e-3)
+        return gained and (ledger.plain_item or 0) < 3e-4
+
+    def run(self, work: Work) -> list[Any]:
+        return vectorize.vectorized(work)
+
+
+class TorchVmap(Rung):
+    """One PyTorch function or module over tensors of one shape: `torch.func.vmap`."""
+
+    name = "torch vmap"
+
+    def applies(self, work: Work) -> bool:
+        return work.plan.effect is Effect.PURE and torch_vmap.able(work)
+
+    def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
+        ledger = work.plan.ledger
+        if ledger.of(self.name).verified:
+            return plain_seconds > 2e-4
+        return plain_seconds > 5e-3 or (plain_seconds > 4e-4 and ledger.spent > 1e-2)
+
+    def run(self, work: Work) -> list[Any]:
+        return torch_vmap.mapped(work)
+
+
+class WideModels(Rung):
+    """Distinct modules of one architecture: the wide model of this library."""
+
+    name = "wide model"
+    few_items = True
+
+    def applies(self, work: Work) -> bool:
+        return work.plan.effect is Effect.PURE and wide.able(work)
+
+    def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
+        return wide.paid_for(work, plain_seconds)
+
+    def run(self, work: Work) -> list[Any]:
+        return wide.widened(work)
+
+
+class Threads(Rung):
+    """What waits: threads."""
+
+    name = "threads"
+    replayable = False
+    few_items = True
+
+    def applies(self, work: Work) -> bool:
+        return work.plan.effect is Effect.IO and not threads.in_worker()
+
+    def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
+        return True
+
+    def run(self, work: Work) -> list[Any] | Miss:
+        return overlap.overlapped(work)
+
+
+class Processes(Rung):
+    """What computes, and can be sent elsewhere: processes, or Ray where one is connected."""
+
+    name = "processes"
+    few_items = True
+
+    def applies(self, work: Work) -> bool:
+        return work.plan.effect is Effect.PURE and work.site.config.measure and processes.able(work)
+
+    def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
+        return processes.pays(work, plain_seconds)
+
+    def run(self, work: Work) -> list[Any]:
+        return processes.distributed(work)
+
+
+VECTORIZED: tuple[Rung, ...] = (WideModels(), TorchVmap(), NumpyLanes())
+PARALLEL: tuple[Rung, ...] = (Threads(), Processes())

@@ -1,0 +1,289 @@
+"""Which places of a function may be sites: what can be told from the text alone.
+
+A site is a comprehension, a generator handed to a builtin that eats it whole, a loop that fills fresh lists,
+dicts, sets or accumulators, or a run of statements of which none reads what another stores. Each finder gives
+the reason why not, or None.
+"""
+
+import ast
+from dataclasses import dataclass, field
+from typing import Any
+
+from .names import COMPREHENSIONS, First, captured, first, reads, stored
+
+EATERS = ("sum", "max", "min", "any", "all", "list", "tuple", "set", "frozenset", "sorted", "dict")
+SHORT_CIRCUIT = ("any", "all")
+SOURCES = ("zip", "enumerate")
+FRAME_READERS = ("locals", "eval", "exec", "vars", "dir")
+METHODS = {"append": "list", "add": "set"}
+Body = list[ast.stmt]
+
+
+@dataclass
+class Block:
+    """Where a statement stands: its list of statements, its place there, and the blocks around."""
+
+    statements: Body
+    index: int
+    owner: ast.AST
+    outer: "Block | None" = None
+
+    @property
+    def after(self) -> Body:
+        return self.statements[self.index + 1 :]
+
+
+@dataclass
+class Sink:
+    """What a loop fills: a fresh list, set or dict (by `append`, `add`, `[...] =`), or an accumulator."""
+
+    name: str
+    kind: str
+    operator: type[ast.operator] | None = None
+    maker: str = field(
+        default="", compare=False
+    )  # `set` if it is made by `set()`, a name that could be anything
+
+
+def flat_target(target: ast.expr) -> list[str] | None:
+    """Names of `x`, `(a, b)` or `(i, (a, b))` in order, if that is all there is."""
+    if isinstance(target, ast.Name):
+        return [target.id]
+    if not isinstance(target, (ast.Tuple, ast.List)):
+        return None
+    names: list[str] = []
+    for part in target.elts:
+        inner = flat_target(part)
+        if inner is None:
+            return None
+        names += inner
+    return names if len(set(names)) == len(names) else None
+
+
+def unsuitable(node: ast.AST) -> str | None:
+    """Things that may not be in the body of a site."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.NamedExpr):
+            return "it assigns with :="
+        if isinstance(part, (ast.Await, ast.Yield, ast.YieldFrom)):
+            return "it awaits or yields"
+        if isinstance(part, (ast.Lambda, ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+            return "it makes a function, which would capture the loop's variables"
+        if isinstance(part, (ast.Global, ast.Nonlocal)):
+            return "it declares a global or nonlocal name"
+        if isinstance(part, ast.comprehension) and part.is_async:
+            return "it is asynchronous"
+    return None
+
+
+def comprehension(node: Any) -> str | None:
+    for generator in node.generators:
+        names = flat_target(generator.target)
+        if names is None:
+            return "its loop variable is not a plain name or tuple of names"
+    targets = [n for g in node.generators for n in flat_target(g.target) or []]
+    if len(set(targets)) != len(targets):
+        return "two of its loops use one name"
+    return unsuitable(node)
+
+
+def eaten(node: ast.Call) -> bool:
+    """Is this `sum(... for ...)`, `"".join(... for ...)` or the like?"""
+    if not node.args or not isinstance(node.args[0], ast.GeneratorExp):
+        return False
+    rest = [*node.args[1:], *(k.value for k in node.keywords)]
+    if not all(isinstance(arg, (ast.Constant, ast.Name)) for arg in rest):
+        return False
+    if any(k.arg is None for k in node.keywords):
+        return False
+    if isinstance(node.func, ast.Name):
+        return node.func.id in EATERS
+    joins = isinstance(node.func, ast.Attribute) and node.func.attr == "join"
+    return joins and isinstance(node.func.value, ast.Constant) and not rest  # type: ignore[attr-defined]
+
+
+def loop(node: ast.For, block: Block, function: ast.AST) -> tuple[list[Sink], str | None]:
+    """The sinks of a loop that may be a site, or why it may not."""
+    names = flat_target(node.target)
+    if names is None:
+        return [], "its loop variable is not a plain name or tuple of names"
+    reason = unsuitable(ast.Module(node.body, [])) or _exits(node.body)
+    if reason:
+        return [], reason
+    sinks = _sinks(node.body)
+    if not sinks:
+        return [], "it fills no list, set, dict or accumulator"
+    by_name = {sink.name: sink for sink in sinks}
+    if any(by_name[s.name] != s for s in sinks):
+        return [], "it fills one name in two ways"
+    held = captured(function)
+    for sink in by_name.values():
+        reason = _sink_trouble(sink, node, block, held)
+        if reason:
+            return [], reason
+    for name in [*names, *stored(node.body)]:
+        if name in by_name:
+            continue
+        if name in held:
+            return [], f"{name!r} is captured by a function or not local"
+        if name not in names and first(node.body, name) is First.READ:
+            return [], f"{name!r} is carried from one round to the next"
+        if name in names and name in stored(node.body):
+            return [], f"it assigns its own loop variable {name!r}"
+        if live_after(block, name):
+            return [], f"{name!r} is used after the loop"
+    return list(by_name.values()), None
+
+
+def sink_of(statement: ast.stmt) -> Sink | None:
+    """`out.append(v)`, `seen.add(v)`, `table[k] = v` or `total += v`."""
+    match statement:
+        case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), method), [value], [])) if method in METHODS:
+            return None if isinstance(value, ast.Starred) else Sink(name, method)
+        case ast.Assign([ast.Subscript(ast.Name(name), _)], _):
+            return Sink(name, "setitem")
+        case ast.AugAssign(ast.Name(name), operator, _):
+            return Sink(name, "accumulate", type(operator))
+    return None
+
+
+def _sinks(body: Body) -> list[Sink]:
+    """Every statement that fills something which the body does not make itself."""
+    own = {name for name in stored(body) if first(body, name) is First.STORED}
+    found = [sink_of(part) for top in body for part in ast.walk(top) if isinstance(part, ast.stmt)]
+    return [sink for sink in found if sink is not None and sink.name not in own]
+
+
+def _sink_trouble(sink: Sink, node: ast.For, block: Block, held: set[str]) -> str | None:
+    if sink.name in held:
+        return f"{sink.name!r} is captured by a function or not local"
+    mentions = [
+        n for top in node.body for n in ast.walk(top) if isinstance(n, ast.Name) and n.id == sink.name
+    ]
+    fills = [p for top in node.body for p in ast.walk(top) if isinstance(p, ast.stmt) and sink_of(p) == sink]
+    if len(mentions) != len(fills) or reads(node.iter, sink.name):
+        return f"{sink.name!r} is read while it is filled"
+    if sink.kind != "accumulate" and not _fresh_before(sink, block):
+        return f"{sink.name!r} is not made fresh right before the loop"
+    if sink.kind == "accumulate" and not _bound_before(sink.name, block):
+        return f"{sink.name!r} may not be set before the loop"
+    return None
+
+
+def _bound_before(name: str, block: Block | None) -> bool:
+    """Is the name a parameter, or plainly assigned above?"""
+    while block is not None:
+        for statement in block.statements[: block.index]:
+            if isinstance(statement, ast.Assign) and name in stored(statement.targets):
+                return True
+        if isinstance(block.owner, ast.FunctionDef):
+            return name in {a.arg for a in ast.walk(block.owner.args) if isinstance(a, ast.arg)}
+        block = block.outer
+    return False
+
+
+def _fresh_before(sink: Sink, block: Block | None) -> bool:
+    """Is the name bound to a new, empty or literal, container above, and not mentioned since?"""
+    while block is not None:
+        for statement in reversed(block.statements[: block.index]):
+            mentioned = any(isinstance(n, ast.Name) and n.id == sink.name for n in ast.walk(statement))
+            if not mentioned:
+                continue
+            match statement:
+                case ast.Assign([ast.Name()], value) | ast.AnnAssign(ast.Name(), _, value):
+                    return value is not None and _makes(value, sink)
+            return False
+        around = isinstance(block.owner, (ast.Try, ast.With, ast.If)) and block.statements is block.owner.body
+        block = block.outer if around else None
+    return False
+
+
+def _makes(value: ast.expr, sink: Sink) -> bool:
+    wanted = {"append": ("list", ast.List), "add": ("set", ast.Set), "setitem": ("dict", ast.Dict)}
+    name, display = wanted[sink.kind]
+    if isinstance(value, display):
+        return not reads(value, sink.name)
+    called = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == name
+    sink.maker = name if called else ""
+    return called
+
+
+def _exits(body: Body) -> str | None:
+    for statement in body:
+        for part in ast.walk(statement):
+            if isinstance(part, ast.Return):
+                return "it returns from the middle"
+            if isinstance(part, ast.Delete):
+                return "it deletes something"
+            if isinstance(part, (ast.Import, ast.ImportFrom)):
+                return "it imports"
+    return "it breaks off early" if _breaks(body) else None
+
+
+def _breaks(body: Body) -> bool:
+    for statement in body:
+        if isinstance(statement, ast.Break):
+            return True
+        if isinstance(statement, (ast.For, ast.While)):
+            if _breaks(statement.orelse):
+                return True
+            continue
+        for _, part in ast.iter_fields(statement):
+            if isinstance(part, list) and part and isinstance(part[0], (ast.stmt, ast.ExceptHandler)):
+                inner = [s for f in part for s in (f.body if isinstance(f, ast.ExceptHandler) else [f])]
+                if _breaks(inner):
+                    return True
+    return False
+
+
+def live_after(block: Block | None, name: str) -> bool:
+    """May the name be read after the statement at this place, before it is stored again?"""
+    certain = True  # False inside try and with: an exception may skip the statement that stores it again
+    while block is not None:
+        found = first(block.after, name)
+        if found is First.READ or (found is First.STORED and certain and not _guarded(block)):
+            return found is First.READ
+        certain = certain and not _guarded(block)
+        if _read_by_owner(block.owner, name):
+            return True
+        block = block.outer
+    return False
+
+
+def _guarded(block: Block) -> bool:
+    return isinstance(block.owner, (ast.Try, ast.With)) or (block.outer is not None and _guarded(block.outer))
+
+
+def _read_by_owner(owner: ast.AST, name: str) -> bool:
+    """Does the statement around read the name: in its next round, or after an exception?"""
+    match owner:
+        case ast.While(test=test, body=body, orelse=orelse):
+            return reads(test, name) or First.READ in (first(body, name), first(orelse, name))
+        case ast.For(target=target, body=body, orelse=orelse):
+            again = name not in stored([target]) and first(body, name) is First.READ
+            return again or first(orelse, name) is First.READ
+        case ast.Try(handlers=handlers, orelse=orelse, finalbody=final):
+            rest = [s for h in handlers for s in h.body] + orelse + final
+            return any(isinstance(n, ast.Name) and n.id == name for s in rest for n in ast.walk(s))
+    return False
+
+
+def independent_run(block: Block) -> int:
+    """How many statements from here on are `name = something with a call`, none reading another's name."""
+    made: list[str] = []
+    for statement in block.statements[block.index :]:
+        match statement:
+            case ast.Assign([ast.Name(name)], value):
+                if name in made or not _worth_overlapping(value) or any(reads(value, m) for m in made):
+                    break
+                made.append(name)
+            case _:
+                break
+    return len(made)
+
+
+def _worth_overlapping(value: ast.expr) -> bool:
+    """A call of something, and nothing that is a site by itself."""
+    if unsuitable(value) or any(isinstance(n, COMPREHENSIONS) for n in ast.walk(value)):
+        return False
+    return any(isinstance(n, ast.Call) for n in ast.walk(value))

@@ -1,0 +1,158 @@
+"""From a function object to the syntax tree it was compiled from, and back to a code object.
+
+A tree is only trusted if compiling it gives the function's own bytecode: an edited file, a decorator that
+rewrote the function, or a private name of a class then shows, and the function is left as it is.
+"""
+
+import ast
+import functools
+import inspect
+import linecache
+import types
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+FUTURES = 0
+for _name in __import__("__future__").all_feature_names:
+    FUTURES |= getattr(__import__("__future__"), _name).compiler_flag
+
+FunctionNode = ast.FunctionDef | ast.Lambda
+_trees: "weakref.WeakKeyDictionary[types.CodeType, FunctionNode | str]" = weakref.WeakKeyDictionary()
+
+
+class NoSource(Exception):
+    """Why a function's text cannot be had."""
+
+
+def tree_of(fn: types.FunctionType) -> FunctionNode:
+    """The syntax tree of a Python function, with the line numbers of its file. Raises `NoSource`."""
+    code = fn.__code__
+    found = _trees.get(code)
+    if found is None:
+        try:
+            found = _find(code)
+        except NoSource as reason:
+            found = str(reason)
+        _trees[code] = found
+    if isinstance(found, str):
+        raise NoSource(found)
+    return found
+
+
+def _find(code: types.CodeType) -> FunctionNode:
+    special = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+    if code.co_flags & special:
+        kind = "a generator function" if code.co_flags & inspect.CO_GENERATOR else "a coroutine function"
+        raise NoSource(f"{kind} runs as it is")
+    try:
+        lines, start = inspect.getsourcelines(code)
+    except (OSError, TypeError, IndexError, SyntaxError):
+        raise NoSource("its source text is not available") from None
+    candidates = _candidates("".join(lines), max(start, 1), code)
+    for node in candidates:
+        if matches(node, code):
+            return node
+    raise NoSource("its source text is not what it was compiled from")
+
+
+def _candidates(text: str, start: int, code: types.CodeType) -> list[FunctionNode]:
+    """Functions of that name in the text; for a lambda, those of the whole file that begin on its line."""
+    if code.co_name == "<lambda>":
+        whole = "".join(linecache.getlines(code.co_filename))
+        return [n for n in ast.walk(_parsed(whole)) if isinstance(n, ast.Lambda) and _near(n, code)]
+    if text[:1].isspace():  # not dedented: that would change strings of several lines
+        text, start = "if True:\n" + text, start - 1
+    tree = ast.increment_lineno(_parsed(text), start - 1)
+    return [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == code.co_name]
+
+
+def _near(node: ast.Lambda, code: types.CodeType) -> bool:
+    return node.lineno <= code.co_firstlineno <= (node.end_lineno or node.lineno)
+
+
+def _parsed(text: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except SyntaxError:
+        raise NoSource("its source text cannot be parsed by itself") from None
+
+
+def matches(node: FunctionNode, code: types.CodeType) -> bool:
+    """Does the node compile to this code? A call `a.b()` compiles differently where the file imports `a`."""
+    if _same_code(compiled(node, code, code.co_freevars), code):
+        return True
+    imports = _imports(code.co_filename, tuple(linecache.getlines(code.co_filename)))
+    return bool(imports) and _same_code(compiled(node, code, code.co_freevars, imports), code)
+
+
+@functools.lru_cache(maxsize=64)
+def _imports(filename: str, lines: tuple[str, ...]) -> tuple[str, ...]:
+    """Names that a file imports at its top level."""
+    try:
+        tree = ast.parse("".join(lines))
+    except SyntaxError:
+        return ()
+    found: list[str] = []
+    todo: list[ast.AST] = [tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            continue
+        if isinstance(node, ast.alias):
+            found.append((node.asname or node.name).split(".")[0])
+        todo += list(ast.iter_child_nodes(node))
+    return tuple(name for name in found if name != "*")
+
+
+def compiled(
+    node: FunctionNode, like: types.CodeType, free: Sequence[str], imports: Sequence[str] = ()
+) -> types.CodeType:
+    """Compile a function node as it would be where `free` are names of an enclosing function."""
+    bare = node
+    if isinstance(node, ast.FunctionDef):
+        bare = ast.FunctionDef(**{**_fields(node), "decorator_list": []})
+        statement: ast.stmt = ast.copy_location(bare, node)
+    else:
+        statement = ast.copy_location(ast.Expr(node), node)
+    names = [ast.arg(name) for name in free]
+    arguments = ast.arguments(posonlyargs=[], args=names, kwonlyargs=[], kw_defaults=[], defaults=[])
+    outer = ast.FunctionDef(name="outer", args=arguments, body=[statement], decorator_list=[])
+    if "type_params" in ast.FunctionDef._fields:
+        outer.type_params = []  # type: ignore[attr-defined]
+    above: list[ast.stmt] = [ast.Import([ast.alias(name)]) for name in imports]
+    module = ast.fix_missing_locations(ast.Module([*above, outer], []))
+    flags = like.co_flags & FUTURES
+    built = compile(module, like.co_filename, "exec", flags=flags, dont_inherit=True)
+    name = node.name if isinstance(node, ast.FunctionDef) else "<lambda>"
+    return _nested(_nested(built, "outer"), name)
+
+
+def _fields(node: ast.AST) -> dict[str, Any]:
+    return dict(ast.iter_fields(node))
+
+
+def _nested(code: types.CodeType, name: str) -> types.CodeType:
+    """The last function of that name made by `code` (defaults of a function may hold lambdas before it)."""
+    inner = [c for c in code.co_consts if isinstance(c, types.CodeType) and c.co_name == name]
+    return inner[-1]
+
+
+def _same_code(a: types.CodeType, b: types.CodeType) -> bool:
+    """Equal but for names of places. Constants by type and value: 1, 1.0 and True are different."""
+    names = ("co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_argcount")
+    if any(getattr(a, name) != getattr(b, name) for name in (*names, "co_kwonlyargcount")):
+        return False
+    if (a.co_flags ^ b.co_flags) & ~inspect.CO_NESTED:
+        return False
+    if len(a.co_consts) != len(b.co_consts):
+        return False
+    return all(_same_constant(x, y) for x, y in zip(a.co_consts, b.co_consts, strict=True))
+
+
+def _same_constant(x: Any, y: Any) -> bool:
+    if isinstance(x, types.CodeType) and isinstance(y, types.CodeType):
+        return _same_code(x, y)
+    if isinstance(x, str) and isinstance(y, str) and ".<locals>" in y:
+        return True  # a qualified name
+    return type(x) is type(y) and repr(x) == repr(y)

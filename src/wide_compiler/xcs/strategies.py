@@ -1,0 +1,80 @@
+"""Strategies: how a site runs. One is selected for each plan; within it, measured cost decides."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .choice import choose
+from .ir import IRGraph
+from .rungs import PARALLEL, VECTORIZED, Rung
+from .work import Miss, Work
+
+if TYPE_CHECKING:
+    from .parallelism import ParallelismInfo
+
+
+class ExecutionStrategy:
+    """Runs the items of a site. Gives the values in order, or a `Miss`: then the text runs as written."""
+
+    name = "strategy"
+
+    def run(self, work: Work) -> list[Any] | Miss:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class SequentialStrategy(ExecutionStrategy):
+    """The plain loop."""
+
+    name = "sequential"
+
+    def run(self, work: Work) -> list[Any] | Miss:
+        return Miss()
+
+
+class VectorizedStrategy(ExecutionStrategy):
+    """One call for all items: the wide model, `torch.func.vmap`, or NumPy with a lane axis."""
+
+    name = "vectorized"
+    rungs: Sequence[Rung] = VECTORIZED
+
+    def run(self, work: Work) -> list[Any] | Miss:
+        return choose(work, self.rungs)
+
+
+class ParallelStrategy(ExecutionStrategy):
+    """Several items at a time: threads for what waits, processes for what computes."""
+
+    name = "parallel"
+    rungs: Sequence[Rung] = PARALLEL
+
+    def run(self, work: Work) -> list[Any] | Miss:
+        return choose(work, self.rungs)
+
+
+class AdaptiveStrategy(ExecutionStrategy):
+    """Both are possible: all rungs compete, and the cheapest so far is taken."""
+
+    name = "adaptive"
+    rungs: Sequence[Rung] = (*VECTORIZED, *PARALLEL)
+
+    def run(self, work: Work) -> list[Any] | Miss:
+        return choose(work, self.rungs)
+
+
+class StrategySelector:
+    """Selects the strategy of a site from what its body allows."""
+
+    def select_strategy(
+        self, parallelism_map: "Mapping[str, ParallelismInfo]", ir_graph: IRGraph
+    ) -> ExecutionStrategy:
+        """One strategy for the graph of one site: what is possible decides, measured cost does the rest."""
+        mapped = [info for name, info in parallelism_map.items() if ir_graph.nodes[name].operator is not None]
+        vectorized = any(info.can_vmap for info in mapped)
+        parallel = any(info.can_pmap or (info.can_parallelize and not info.can_vmap) for info in mapped)
+        if vectorized and parallel:
+            return AdaptiveStrategy()
+        if vectorized:
+            return VectorizedStrategy()
+        return ParallelStrategy() if parallel else SequentialStrategy()

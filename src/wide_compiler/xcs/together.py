@@ -1,0 +1,62 @@
+"""Independent statements: begun together, taken in order."""
+
+from typing import TYPE_CHECKING, Any
+
+from .effects import Effect
+from .threads import CHEAP, Overlap, in_worker
+
+if TYPE_CHECKING:
+    from .site import Site
+
+CHEAP_CALLS = 64
+
+
+class Started:
+    """Statements under way. `take(i)` waits for statement i and gives its value, or raises what it raised."""
+
+    def __init__(self, overlap: Overlap, thunks: tuple[Any, ...]):
+        self.overlap = overlap
+        self.thunks = thunks
+
+    def take(self, i: int) -> Any:
+        run = self.overlap
+        if not run.wait_for(i):
+            return self.thunks[i]()  # never begun: it runs here and now
+        if i in run.errors:
+            run.finish()
+            raise run.errors[i]
+        return run.results.pop(i)
+
+
+def start(site: "Site", thunks: tuple[Any, ...]) -> Started | None:
+    """Begin all statements, if at least two of them wait and none does more than that."""
+    functions = {f"thunk {i}": thunk for i, thunk in enumerate(thunks)}
+    plan = site._plan(functions, site.text.bodies, ())
+    if plan.declined or plan.effect is Effect.PURE or in_worker():
+        if not plan.declined:
+            plan.reason = "nothing in it waits"
+        site._decline(plan)
+        return None
+    memory, config = plan.memory, site.config
+    run = Overlap(lambda i: thunks[i](), len(thunks), config.max_workers)
+    if config.measure and not memory.get("waits"):
+        run.limit = 1
+        run.start(1)
+        if run.wait_for(0, CHEAP) or not run.waiting():
+            run.wait_for(0)
+            memory["cheap"] = memory.get("cheap", 0) + 1
+            from .site import after
+
+            site.ready = after(CHEAP_CALLS * memory["cheap"])
+            site._note("plain")
+            site.why = "its first statement does not wait long"
+            return Started(run, thunks)
+        memory["waits"] = True
+        with run.changed:
+            run.limit = len(thunks)
+        run.start(min(len(thunks) - 1, config.max_workers))
+    else:
+        run.start(min(len(thunks), config.max_workers))
+    site.took("threads")
+    plan.last = "threads"
+    return Started(run, thunks)

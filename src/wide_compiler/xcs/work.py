@@ -1,0 +1,75 @@
+"""One call of a site: its items, its body, and what to do with an item plainly."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .items import Items
+
+if TYPE_CHECKING:
+    from .plan import Plan
+    from .site import Site
+
+
+class Bail(BaseException):
+    """A fast path cannot go on; the plain loop decides. No `except Exception` of a user's function hides
+    it."""
+
+
+class Miss:
+    """The run time did not take the call. `values` are those of the first `done` items, if it began."""
+
+    __slots__ = ("done", "raised", "values")
+
+    def __init__(self, done: int = 0, values: Sequence[Any] = (), raised: bool = False):
+        self.done = done
+        self.raised = raised
+        self.values = list(values)
+
+
+class Failed(Exception):
+    """An item raised; the values of the items before it are kept, and what it had noted itself."""
+
+    def __init__(self, values: list[Any], error: BaseException):
+        super().__init__()
+        self.values = values
+        self.error = error
+
+
+class Work:
+    """Items, body and test of one call. A value is what an item adds: nothing, one thing, or noted events."""
+
+    __slots__ = ("body", "cond", "events", "items", "partial", "plan", "record", "site")
+
+    def __init__(self, site: "Site", plan: "Plan", items: Items, body: Any, cond: Any, events: bool):
+        self.site = site
+        self.plan = plan
+        self.items = items
+        self.body = body
+        self.cond = cond
+        self.events = events
+        self.record: Any = None  # of the rung that ran all items
+        self.partial: dict[int, list[Any]] = {}  # what an item had noted when it raised
+
+    def one(self, i: int) -> list[Any]:
+        """What item i adds, computed as written."""
+        row = self.items.row(i)
+        if self.events:
+            noted: list[Any] = []
+            try:
+                self.body(noted, *row)
+            except BaseException:
+                self.partial[i] = noted
+                raise
+            return noted
+        if self.cond is not None and not self.cond(*row):
+            return []
+        return [self.body(*row)]
+
+    def took(self, seconds: float) -> None:
+        """A rung ran the whole call: what it took, with all around it."""
+        if self.record is not None:
+            self.record.succeeded(seconds, self.items.n)
+
+    @property
+    def functions(self) -> dict[str, Any]:
+        return {"body": self.body} if self.cond is None else {"body": self.body, "cond": self.cond}

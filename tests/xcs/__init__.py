@@ -1,0 +1,1 @@
+"""Tests of xcs, and the patterns and programs that the benchmarks use too."""

@@ -1,0 +1,96 @@
+"""Loops over tensors and modules of PyTorch."""
+
+import torch
+from torch import nn
+
+from ._table import pattern
+
+
+def mlp(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def tensors(n=24):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(8, generator=generator) for _ in range(n)]
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+        self.scale = 0.5
+
+    def forward(self, x):
+        return torch.tanh(self.inner(x)) * self.scale + x
+
+
+@pattern("torch vmap", lambda n=24: (mlp().requires_grad_(False), tensors(n)), large=512)
+def one_module(model, xs):
+    """One module over many tensors."""
+    return [model(x) for x in xs]
+
+
+@pattern("torch vmap", lambda n=24: (Net(), tensors(n)), large=512)
+def module_with_gradients(model, xs):
+    """A module whose results carry gradients."""
+    torch.manual_seed(0)
+    nn.init.constant_(model.inner.weight, 0.1)
+    nn.init.constant_(model.inner.bias, 0.1)
+    return [model(x) for x in xs]
+
+
+@pattern("torch vmap", lambda n=24: (tensors(n),), large=512)
+def tensor_function(xs):
+    """Functions of PyTorch."""
+    return [torch.softmax(x, dim=0) * 2 for x in xs]
+
+
+@pattern("torch vmap", lambda n=24: (torch.stack(tensors(n)),), large=512)
+def rows_of_a_tensor(x):
+    """The rows of a tensor."""
+    return [(row - row.mean()) / row.std() for row in x]
+
+
+@pattern("torch vmap", lambda n=24: (mlp(), tensors(n)), large=512)
+def without_gradients(model, xs):
+    """Under no_grad."""
+    with torch.no_grad():
+        return [model(x) for x in xs]
+
+
+@pattern(
+    "wide model", lambda n=4: ([mlp(i).requires_grad_(False) for i in range(n)], tensors(2)[0]), large=32
+)
+def many_modules(models, x):
+    """Many modules of one architecture, one input."""
+    return [m(x) for m in models]
+
+
+@pattern("plain", lambda n=24: (nn.Dropout(0.5), tensors(n)), reset=lambda: torch.manual_seed(0), large=64)
+def dropout_in_training(drop, xs):
+    """Dropout in training."""
+    return [drop(x) for x in xs]
+
+
+@pattern("plain", lambda n=24: (nn.BatchNorm1d(8), [t[None].repeat(4, 1) for t in tensors(n)]), large=64)
+def batch_norm_in_training(norm, xs):
+    """A layer that keeps running statistics."""
+    return [norm(x * (1 + x[0, 0])) for x in xs]
+
+
+@pattern("plain", lambda n=24: (tensors(n),), large=64)
+def tensor_in_place(xs):
+    """In-place operations on tensors."""
+    out = []
+    for x in xs:
+        x.add_(1.0)
+        out.append(x.sum())
+    return out
+
+
+@pattern("plain", lambda n=24: (tensors(n),), large=64)
+def branch_on_a_tensor(xs):
+    """A branch on a tensor's value."""
+    return [x * 2 if x[0] > 0 else x + 1 for x in xs]

@@ -1,0 +1,363 @@
+"""Cases made to break the promise. Each shows what plain Python shows, on three calls in a row."""
+
+import contextvars
+import functools
+import math
+import sys
+import threading
+import time
+import types
+
+import numpy as np
+import pytest
+import torch
+
+from wide_compiler.xcs import Config, jit, oracle
+
+NOW = Config(measure=False)
+THIS = sys.modules[__name__]
+SHARED = [1.0]
+LOG = []
+USER = contextvars.ContextVar("user", default="nobody")
+NAN = float("nan")
+
+
+def check(function, make=lambda: (), rung=None):
+    fast = jit(function, config=NOW)
+    for _ in range(3):
+        LOG.clear()
+        plain = oracle.observe(function, make())
+        plain.world = list(LOG)
+        LOG.clear()
+        got = oracle.observe(fast, make())
+        got.world = list(LOG)
+        oracle.compare(plain, got, rtol=1e-9)
+    ran = {r for c in fast.stats().values() for r in c if r != "plain"}
+    assert ran == ({rung} if rung else set()), str(fast.explain())
+
+
+def floats(n=9):
+    return ([0.5 * i - 1.0 for i in range(n)],)
+
+
+def arrays(n=9):
+    return (list(np.random.default_rng(0).normal(size=(n, 3, 4))),)
+
+
+def test_identity_of_numbers_is_not_asked_of_lanes():
+    check(lambda xs: [x + 0 is x for x in xs], lambda: ([1, 2, 3, 4],))
+    check(lambda xs: [(x > 1) is True for x in xs], floats)
+    check(lambda xs: [x is not None and x > 1 for x in xs], floats, "numpy lanes")
+
+
+def test_nan_as_a_member_is_told_by_identity():
+    check(lambda xs: len({x for x in xs}), lambda: ([NAN, NAN, 1.0],))  # noqa: C416
+    check(lambda xs: {x: 1 for x in xs}, lambda: ([NAN, NAN, 1.0],))  # noqa: C420
+
+
+def test_a_logarithm_with_a_base_is_no_output_argument():
+    check(lambda xs: [math.log(x + 3.0, 2.0) for x in xs], floats)
+
+
+def test_memory_order_of_results():
+    check(lambda xs: [x.T * 2.0 for x in xs], arrays)
+    check(lambda xs: [(x * 2.0)[:, ::2] for x in xs], arrays)
+    check(lambda xs: [x * 2.0 for x in xs], lambda: ([np.asfortranarray(a) for a in arrays()[0]],))
+    check(lambda xs: [x * 2.0 for x in xs], arrays, "numpy lanes")
+
+
+def test_a_shadowed_eater_gets_a_generator():
+    def sum(values):
+        return [type(values).__name__, *values]
+
+    def eat(xs):
+        return sum(x * 2.0 for x in xs)
+
+    check(eat, floats)
+
+
+def test_a_shadowed_maker_gives_a_shared_list():
+    def list():
+        return SHARED
+
+    def fill(xs):
+        out = list()
+        for x in xs:
+            out.append(x + len(SHARED))
+        del SHARED[1:]
+        return [*out]
+
+    check(fill, floats)
+
+
+def test_a_set_that_is_filled():
+    def fill(xs):
+        seen = set()
+        for x in xs:
+            seen.add(x * 2.0)
+        return seen
+
+    check(fill, floats, "numpy lanes")
+
+
+def test_operators_of_a_float_subclass_and_numbers_in_disguise():
+    class Loud(float):
+        def __mul__(self, other):
+            LOG.append("mul")
+            return 1.0
+
+    check(lambda xs: [x * 2.0 for x in xs], lambda: ([Loud(1.0), Loud(2.0)],))
+    check(lambda xs: [x * 2.0 for x in xs], lambda: ([1.0, 2.0, Loud(3.0)],))
+    check(lambda xs: [x * 2 for x in xs], lambda: ([1, True, 2],))
+
+
+def test_a_list_subclass_is_not_looked_into():
+    class Rows(list):
+        def __iter__(self):
+            LOG.append("iterated")
+            return super().__iter__()
+
+    check(lambda xs: [x * 2.0 for x in xs], lambda: (Rows([1.0, 2.0]),))
+
+
+def test_zero_division_overflow_and_domain_errors_are_pythons_own():
+    for text in (
+        "1.0 / x",
+        "x // 0.0",
+        "x % 0.0",
+        "1 // int(x)",
+        "math.sqrt(x)",
+        "math.log(x)",
+        "x ** -1",
+        "x ** 0.5",
+    ):
+        space = {"math": math}
+        name = f"<adversary {text}>"
+        source = f"def f(xs):\n    return [{text} for x in xs]\n"
+        import linecache
+
+        linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+        exec(compile(source, name, "exec"), space)
+        check(space["f"], lambda: ([2.0, 1.0, 0.0, -1.0],))
+    check(lambda xs: [x * 1e308 for x in xs], lambda: ([1.0, 100.0],))
+    check(lambda xs: [math.exp(x) for x in xs], lambda: ([1.0, 1000.0],))
+
+
+def test_integers_beyond_64_bits_midway():
+    check(lambda xs: [x * x * x * x for x in xs], lambda: ([10**4, 10**5, 10**6],))
+    check(lambda xs: [x + 2**62 for x in xs], lambda: ([1, 2**62],))
+    check(lambda xs: [x**8 for x in xs], lambda: ([3, 300],))
+
+
+def test_truth_too_close_to_tell_after_rounding():
+    weights = np.array([1.0, -1.0])
+
+    def close(xs):
+        return [bool(x @ weights > 0.0) for x in xs]
+
+    check(close, lambda: ([np.array([0.1 * 3, 0.3]), np.array([1.0, 2.0])],))
+
+
+def test_negative_zero_and_signs():
+    check(
+        lambda xs: [(x % 7, x // 2, -x, abs(x)) for x in xs], lambda: ([-0.0, 0.0, -7.0, 6.5],), "numpy lanes"
+    )
+    check(lambda xs: [(x % 7, x // 2, -x, x % -3) for x in xs], lambda: ([-7, 0, 6, -1],), "numpy lanes")
+
+
+def test_bools_are_integers_too():
+    check(lambda xs: [(x + x, -x, x * 2, abs(x)) for x in xs], lambda: ([True, False, True],), "numpy lanes")
+
+
+def test_a_swallowed_bail_out_is_seen():
+    def swallow(x):
+        try:
+            return f"{x}"
+        except BaseException:
+            return "swallowed"
+
+    check(lambda xs: [swallow(x) for x in xs], floats)
+
+
+def test_a_class_patched_between_calls():
+    class Model:
+        def one(self, x):
+            return x + 1.0
+
+    def run(model, xs):
+        return [model.one(x) for x in xs]
+
+    fast, model, xs = jit(run, config=NOW), Model(), floats()[0]
+    assert fast(model, xs) == run(model, xs)
+    Model.one = lambda self, x: LOG.append(x) or x - 1.0
+    LOG.clear()
+    assert fast(model, xs) == [x - 1.0 for x in xs] and xs == LOG
+    model.one = lambda x: 7.0
+    assert fast(model, xs) == [7.0] * len(xs)
+
+
+def test_code_swapped_between_calls():
+    def helper(x):
+        return x + 1.0
+
+    def run(xs):
+        return [helper(x) for x in xs]
+
+    fast, xs = jit(run, config=NOW), floats()[0]
+    assert fast(xs) == run(xs)
+    helper.__code__ = (lambda x: x * 100.0).__code__
+    assert fast(xs) == [x * 100.0 for x in xs]
+    helper.__defaults__ = (1.0,)
+    assert fast(xs) == [x * 100.0 for x in xs]
+
+
+def test_a_list_changed_between_the_sites_it_joins():
+    def run(xs):
+        doubled = [x * 2.0 for x in xs]
+        doubled[0] = xs[0]
+        first = [d.sum() for d in doubled]
+        again = [x + 1.0 for x in xs]
+        again[0][:] = 5.0
+        return first, [a.sum() for a in again]
+
+    check(run, arrays, "numpy lanes")
+
+
+def test_rows_may_be_written_into_afterwards():
+    def run(xs):
+        doubled = [x * 2.0 for x in xs]
+        for d in doubled:
+            d += 1.0
+        return doubled, xs
+
+    check(run, arrays, "numpy lanes")
+
+
+def test_results_that_are_one_object_twice():
+    def twice(x):
+        y = x * 2.0
+        return y, y
+
+    check(lambda xs: [twice(x) for x in xs], arrays)
+    check(lambda xs: [[0.0] for x in xs], floats)
+    check(lambda xs: [SHARED for x in xs], floats)
+
+
+def test_threads_carry_context_and_modes():
+    def wait(x):
+        time.sleep(0.001)
+        return x, SHARED[0], torch.ones(1, requires_grad=True) * 2.0
+
+    def run(xs):
+        with torch.no_grad():
+            return [wait(x) for x in xs]
+
+    fast = jit(run, config=NOW)
+    assert all(not tensor.requires_grad for _, _, tensor in fast([1.0, 2.0, 3.0]))
+
+
+def test_the_lowest_failing_item_is_raised_and_none_starts_after_a_known_failure():
+    started = []
+
+    def slow(i):
+        time.sleep(0.03 if i == 1 else 0.002)
+        if i in (1, 2):
+            raise ValueError(f"item {i}")
+        return i
+
+    from wide_compiler.xcs.threads import Overlap
+
+    run = Overlap(lambda i: started.append(i) or slow(i), 40, 4)
+    run.start(4)
+    run.finish()
+    assert min(run.errors) == 1 and isinstance(run.errors[1], ValueError)
+    assert sorted(started) == started[: len(started)] or sorted(started) == list(range(len(started)))
+    assert len(started) < 40 and len(started) == len(set(started))
+
+    def all_of(xs):
+        return [slow(x) for x in xs]
+
+    fast = jit(all_of, config=NOW)
+    with pytest.raises(ValueError, match="item 1"):
+        fast(list(range(16)))
+
+
+def test_a_cause_of_an_error_is_kept():
+    def fail(x):
+        time.sleep(0.001)
+        try:
+            raise KeyError("inner")
+        except KeyError as error:
+            raise ValueError("outer") from error
+
+    def run(xs):
+        return [fail(x) for x in xs]
+
+    with pytest.raises(ValueError, match="outer") as raised:
+        jit(run, config=NOW)([1, 2, 3])
+    assert isinstance(raised.value.__cause__, KeyError)
+
+
+def test_stop_iteration_inside_a_generator_that_waits():
+    def stop(x):
+        time.sleep(0.001)
+        if x == 2:
+            raise StopIteration("enough")
+        return x
+
+    check(lambda xs: sum(stop(x) for x in xs), lambda: ([1, 2, 3],), "threads")
+    check(lambda xs: [stop(x) for x in xs], lambda: ([1, 2, 3],), "threads")
+
+
+def test_unbound_names_raise_what_python_raises():
+    def late(xs):
+        out = [x + shift for x in xs]  # noqa: F821
+        shift = 1.0
+        return out, shift
+
+    def total(xs):
+        for x in xs:
+            amount += x  # noqa: F821
+        return amount
+
+    check(late, floats)
+    check(total, floats)
+    check(total, lambda: ([],))
+
+
+def test_from_many_threads_at_once():
+    @jit(config=NOW)
+    def run(xs):
+        doubled = [x * 2.0 for x in xs]
+        return [d.sum() for d in doubled]
+
+    wrong = []
+
+    def work(seed):
+        xs = list(np.random.default_rng(seed).normal(size=(20, 4)))
+        for _ in range(20):
+            if not np.allclose(run(xs), [(x * 2.0).sum() for x in xs]):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_wrapped_cached_and_partial_functions_are_left_alone():
+    @functools.lru_cache
+    def cached(x):
+        LOG.append(x)
+        return x
+
+    def noisy(scale, x):
+        LOG.append(x)
+        return scale * x
+
+    check(lambda xs: [functools.partial(noisy, 2.0)(x) for x in xs], floats)
+    fast = jit(lambda xs: [cached(x) for x in xs], config=NOW)
+    assert fast([1.0, 2.0]) == [1.0, 2.0]
+    assert isinstance(cached, functools._lru_cache_wrapper) and not isinstance(cached, types.FunctionType)

@@ -1,0 +1,296 @@
+"""The rungs by themselves: processes, wide models, threads that adapt, and the choice between them."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import wide_compiler
+from wide_compiler.xcs import Config, jit, oracle, processes, shipping, wide
+from wide_compiler.xcs.ledger import Ledger
+from wide_compiler.xcs.rungs import Processes
+
+ALWAYS = Config(measure=True)
+
+
+def rungs(function):
+    return {rung for counts in function.stats().values() for rung in counts if rung != "plain"}
+
+
+@pytest.fixture
+def eager_processes(monkeypatch):
+    monkeypatch.setattr(processes, "pays", lambda work, seconds: True)
+    monkeypatch.setattr(processes, "cores", lambda: 2)
+
+
+def digest(text, rounds=3):
+    value = text.encode()
+    for _ in range(rounds):
+        value = hashlib.sha256(value).digest()
+    return value.hex()
+
+
+def fib(k):
+    return k if k < 2 else fib(k - 1) + fib(k - 2)
+
+
+def test_processes_give_what_the_loop_gives(eager_processes):
+    salt = "salt"
+
+    @jit
+    def digests(texts):
+        return [digest(salt + t) for t in texts if len(t) > 5]
+
+    texts = [f"text {i}" for i in range(20)] + ["short"]
+    for _ in range(3):
+        assert digests(texts) == [digest(salt + t) for t in texts if len(t) > 5]
+    assert rungs(digests) == {"processes"}
+
+    @jit
+    def fibs(ns):
+        return [fib(n) for n in ns]
+
+    assert fibs(list(range(12))) == [fib(n) for n in range(12)]
+
+
+def test_an_exception_in_a_process_is_raised_by_the_loop(eager_processes):
+    def picky(text):
+        if text == "bad":
+            raise ValueError(f"no {text}")
+        return text.upper()
+
+    @jit
+    def run(texts):
+        return [picky(t) for t in texts]
+
+    with pytest.raises(ValueError, match="no bad"):
+        run(["a", "b", "c", "d", "bad", "e"])
+    assert rungs(run) == set()
+
+
+def test_results_that_share_with_their_inputs_stay_here(eager_processes):
+    def first(row):
+        return row
+
+    def run(rows):
+        return [(first(row), len(row)) for row in rows]
+
+    rows = [["a"], ["b"], ["c"], ["d"]]
+    fast = jit(run)
+    assert all(r[0] is row for r, row in zip(fast(rows), rows, strict=True))
+    assert rungs(fast) == set()
+
+
+def test_the_main_script_is_never_run_again(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "print('started')\n"
+        "from wide_compiler.xcs import jit, processes\n"
+        "processes.pays = lambda work, seconds: True\n"
+        "processes.cores = lambda: 2\n"
+        "def work(t):\n    return t.upper() * 2\n"
+        "@jit\ndef run(ts):\n    return [work(t) for t in ts]\n"
+        "print(run([c for c in 'abcdefgh']), run.stats())\n"
+    )
+    source = str(Path(wide_compiler.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": source}
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert done.stdout.count("started") == 1 and "'processes': 1" in done.stdout, done.stdout + done.stderr
+
+
+def test_ray_where_it_is_connected(monkeypatch, eager_processes):
+    sent = []
+    ray = types.ModuleType("ray")
+    ray.is_initialized = lambda: True
+    ray.remote = lambda function: types.SimpleNamespace(
+        remote=lambda payload: sent.append(1) or function(payload)
+    )
+    ray.get = lambda answers: answers
+    monkeypatch.setitem(sys.modules, "ray", ray)
+
+    @jit
+    def digests(texts):
+        return [digest(t) for t in texts]
+
+    assert digests(["a", "b", "c", "d"]) == [digest(t) for t in "abcd"]
+    assert sent and rungs(digests) == {"processes"}
+
+
+def test_shipping_refuses_what_another_process_cannot_have():
+    class Local:
+        pass
+
+    with pytest.raises(shipping.NotSendable, match="Local"):
+        shipping.packed(Local())
+    with pytest.raises(shipping.NotSendable):
+        shipping.packed(x for x in ())
+
+
+def test_processes_wait_until_they_pay(monkeypatch):
+    ledger = Ledger(plain_item=1e-3)
+    work = types.SimpleNamespace(plan=types.SimpleNamespace(ledger=ledger))
+    monkeypatch.setattr(processes, "idle_cores", lambda: 1.0)
+    monkeypatch.setattr(processes, "_workers", [])
+    assert not Processes().worth_a_try(work, 0.5)  # starting workers costs more
+    ledger.spent = 10.0
+    assert Processes().worth_a_try(work, 0.5)
+    monkeypatch.setattr(processes, "idle_cores", lambda: 0.1)
+    assert not Processes().worth_a_try(work, 0.5)  # no core to spare
+    ledger.plain_item = 1e-6
+    monkeypatch.setattr(processes, "idle_cores", lambda: 1.0)
+    assert not Processes().worth_a_try(work, 5.0)  # items not worth sending
+
+
+def mlp(seed):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+@jit(config=Config(measure=False))
+def outputs(models, x):
+    with torch.no_grad():
+        return [m(x) for m in models]
+
+
+def loop(models, x):
+    with torch.no_grad():
+        return [m(x) for m in models]
+
+
+def test_wide_models_follow_their_members():
+    models, x = [mlp(i) for i in range(4)], torch.randn(3, 4)
+
+    def compare():
+        assert oracle.same(outputs(models, x), loop(models, x), rtol=1e-5)
+
+    compare()
+    site = outputs.__xcs__.sites[0]
+    kept = next(p.memory["wide"] for p in site.plans if "wide" in p.memory)
+    compare()
+    with torch.no_grad():
+        models[2][0].weight.add_(1.0)  # a version counter
+    compare()
+    models[1][0].weight.data.mul_(2.0)  # no version counter
+    compare()
+    models[0][0].weight = nn.Parameter(torch.ones(8, 4))  # another tensor
+    compare()
+    models[3][2].bias.data = torch.ones(2)  # other memory
+    compare()
+    models[3].register_forward_hook(lambda m, i, o: o * 10)  # a hook
+    compare()
+    assert site.counts["wide model"] >= 5 and kept.wide.n == 4
+    with torch.no_grad():
+        assert not torch.equal(loop(models, x)[3], outputs.__wrapped__(models[:3], x)[2])
+
+
+def test_gradients_reach_the_members():
+    def run(models, x):
+        return [m(x) for m in models]
+
+    models, x = [mlp(i) for i in range(3)], torch.randn(2, 4)
+    fast = jit(run, config=Config(measure=False))
+    sum(y.sum() for y in fast(models, x)).backward()
+    got = [m[0].weight.grad.clone() for m in models]
+    for m in models:
+        m.zero_grad()
+    sum(y.sum() for y in run(models, x)).backward()
+    assert all(torch.allclose(g, m[0].weight.grad) for g, m in zip(got, models, strict=True))
+
+
+def test_wide_models_are_built_only_when_paid_for():
+    ledger = Ledger(plain_item=1e-3)
+    work = types.SimpleNamespace(plan=types.SimpleNamespace(ledger=ledger, memory={}))
+    assert not wide.paid_for(work, 0.1)
+    ledger.spent = wide.BUILD_SECONDS + 1
+    assert wide.paid_for(work, 0.1)
+    work.plan.memory.update(wide=object(), renewals=wide.RENEWALS)
+    assert not wide.paid_for(work, 0.1)  # members that change at every call
+
+
+def test_members_that_differ_in_python_are_told_apart():
+    class Scaled(nn.Module):
+        def __init__(self, scale):
+            super().__init__()
+            self.fc, self.scale = nn.Linear(4, 4), scale
+
+        def forward(self, x):
+            return self.fc(x) * self.scale
+
+    models, x = [Scaled(float(i)) for i in range(3)], torch.randn(2, 4)
+    assert oracle.same(outputs(models, x), loop(models, x), rtol=1e-5)
+    models[1].scale = 7.0
+    assert oracle.same(outputs(models, x), loop(models, x), rtol=1e-5)
+
+
+def test_vmapped_rows_have_versions_of_their_own():
+    @jit(config=Config(measure=False))
+    def run(xs):
+        return [torch.tanh(x) for x in xs]
+
+    weight = torch.ones(4, requires_grad=True)
+    ys = run([torch.randn(4) for _ in range(5)])
+    assert rungs(run) == {"torch vmap"}
+    z = (ys[1] * weight).sum()
+    ys[0].add_(1.0)  # another row
+    z.backward()
+
+
+def test_concurrency_goes_down_where_the_other_side_does_not_bear_it():
+    from wide_compiler.xcs.overlap import _learn
+
+    memory = {"best": 0.01}
+    busy = types.SimpleNamespace(seconds=[0.1] * 8)
+    _learn(memory, busy, 32, 1.0, 32)
+    assert memory["level"] == 16
+    easy = types.SimpleNamespace(seconds=[0.01] * 8)
+    _learn(memory, easy, 32, 1.0, 32)
+    assert 16 < memory["level"] <= 32
+
+
+def test_a_cold_waiting_loop_is_fast_at_once():
+    def wait(x):
+        time.sleep(0.03)
+        return x
+
+    @jit
+    def run(xs):
+        return [wait(x) for x in xs]
+
+    began = time.perf_counter()
+    assert run(list(range(16))) == list(range(16))
+    assert time.perf_counter() - began < 16 * 0.03 / 2
+    assert rungs(run) == {"threads"}
+
+
+def test_one_bad_timing_is_not_for_good():
+    ledger = Ledger(plain_item=1e-5)
+    record = ledger.of("numpy lanes")
+    record.failed(1e-3, "a bail-out")
+    assert record.resting
+    for _ in range(30):
+        ledger.went_plain(1000)
+    assert not record.resting
+
+
+def test_measured_choice_takes_lanes_for_many_rows_and_the_loop_for_few():
+    @jit
+    def run(xs):
+        return [(x - x.mean()) / x.std() for x in xs]
+
+    rows = list(np.random.default_rng(0).normal(size=(3000, 16)))
+    for _ in range(4):
+        run(rows)
+    assert rungs(run) == {"numpy lanes"}
+    before = run.__xcs__.sites[0].counts["numpy lanes"]
+    run(rows[:1]), run(rows[:2])
+    assert run.__xcs__.sites[0].counts["numpy lanes"] == before

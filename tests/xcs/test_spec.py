@@ -1,0 +1,95 @@
+"""The example of the spec, as written but for its names."""
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from wide_compiler.xcs import jit, module
+
+trained_weights = np.linspace(-1.0, 1.0, 8)
+
+
+class WaitingModel:
+    """Stands in for a model behind a network: it waits, then answers."""
+
+    def tokenize(self, text):
+        return text.split()
+
+    def encode(self, tokens):
+        time.sleep(0.02)
+        return np.full(8, float(len(tokens)))
+
+
+class SmallModel:
+    """A real one: an average of hashed embeddings."""
+
+    def __init__(self):
+        self.table = torch.nn.Embedding(64, 8, _weight=torch.linspace(0, 1, 512).view(64, 8))
+
+    def tokenize(self, text):
+        return [len(word) % 64 for word in text.split()]
+
+    def encode(self, tokens):
+        with torch.no_grad():
+            return self.table(torch.tensor(tokens)).mean(0).double().numpy()
+
+
+bert_model = WaitingModel()
+
+
+@module
+class TextEncoder:
+    model: Any
+    max_length: int = 512
+
+    def __call__(self, text: str) -> np.ndarray:
+        tokens = self.model.tokenize(text)[: self.max_length]
+        return self.model.encode(tokens)
+
+
+@module
+class Scorer:
+    weights: np.ndarray
+    bias: float = 0.0
+
+    def __call__(self, embedding: np.ndarray) -> float:
+        return float(embedding @ self.weights + self.bias)
+
+
+def classify_texts(texts: list[str]) -> list[float]:
+    encoder = TextEncoder(model=bert_model)
+    scorer = Scorer(weights=trained_weights)
+
+    embeddings = [encoder(text) for text in texts]
+
+    scores = [scorer(emb) for emb in embeddings]
+
+    return scores
+
+
+def test_with_a_model_that_waits(monkeypatch):
+    fast = jit(classify_texts)
+    texts = [f"some words {'more ' * i}" for i in range(24)]
+    began = time.perf_counter()
+    got = fast(texts)
+    took = time.perf_counter() - began
+    assert np.allclose(got, classify_texts(texts)) and type(got[0]) is float
+    assert took < 24 * 0.02 / 2
+    rows = {row.text: row for row in fast.explain().rows}
+    encoding = rows["[encoder(text) for text in texts]"]
+    assert "threads" in encoding.done and encoding.effect == "IO"
+    assert rows["[scorer(emb) for emb in embeddings]"].effect == "PURE"
+
+
+def test_with_a_small_real_model(monkeypatch):
+    monkeypatch.setitem(globals(), "bert_model", SmallModel())
+    fast = jit(classify_texts)
+    texts = [f"some words {'more ' * i}" for i in range(24)]
+    for _ in range(3):
+        assert np.allclose(fast(texts), classify_texts(texts))
+    encoding = next(row for row in fast.explain().rows if "encoder(text)" in row.text)
+    assert (
+        not encoding.fast and encoding.why
+    )  # it enters torch.no_grad(), which is not analysed: said, not guessed
