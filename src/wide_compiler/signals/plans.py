@@ -1,0 +1,199 @@
+"""What an op does to shapes, found once on fake tensors and remembered.
+
+A plan belongs to an op with its plain arguments and the looks of its operands. It holds the template that workers
+know by number, and what the results look like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.utils._pytree import tree_map_only
+
+from ..workers import templates
+from ..workers.engine import Engine
+from ..workers.sharded import is_view
+from ..workers.writes import written_positions
+
+Op = torch._ops.OpOverload
+aten = torch.ops.aten
+_KEPT = 4096
+
+
+class Look(NamedTuple):
+    """What the controller knows of a tensor."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class Call:
+    """An op's arguments taken apart: tensors, floats, and the rest as a key.
+
+    constants: floats belong to the key too, since they may decide a shape (`arange(0, 1, 0.1)`).
+    """
+
+    __slots__ = ("constants", "floats", "key", "tensors")
+
+    def __init__(self, constants: bool = False) -> None:
+        self.constants = constants
+        self.tensors: list[Any] = []
+        self.floats: list[float] = []
+        self.key: list[Any] = []
+
+
+class Plan(NamedTuple):
+    """template: its number. looks: of the results, in order. returns: `one`, `tuple`, `list`, or `none`.
+
+    written: places in the tensor list that are written to. same: for each result the place of the operand that
+    it is (in-place ops), or None. view: results are views of operand 0. asks: only the workers know the result.
+    """
+
+    template: int
+    name: str
+    looks: tuple[Look, ...]
+    returns: str
+    written: tuple[int, ...]
+    same: tuple[int | None, ...]
+    view: bool
+    random: bool
+    asks: bool
+
+
+_plans: dict[tuple, Plan] = {}
+_fake = FakeTensorMode(allow_non_fake_inputs=False)
+
+
+def take_apart(args: Sequence, kwargs: dict, call: Call) -> tuple[tuple, dict]:
+    """Fill `call`; returns the arguments as a template spells them."""
+    spelled = tuple([_spell(a, call) for a in args])
+    named = {}
+    for name, value in kwargs.items():
+        call.key.append(name)
+        named[name] = _spell(value, call)
+    return spelled, named
+
+
+def _spell(value: Any, call: Call) -> tuple[int, Any]:
+    if isinstance(value, Tensor):
+        call.tensors.append(value)
+        call.key.append(Tensor)
+        return templates.TENSOR, len(call.tensors) - 1
+    kind = type(value)
+    if kind is float and not call.constants:
+        call.floats.append(value)
+        call.key.append(float)
+        return templates.FLOAT, len(call.floats) - 1
+    if kind is list or kind is tuple:
+        call.key.append((list, len(value)))
+        return templates.LIST, [_spell(v, call) for v in value]
+    call.key.append(kind)  # 1, 1.0 and True are equal, and not the same argument
+    call.key.append(value)
+    return templates.constant(value)
+
+
+def find_plan(
+    engine: Engine,
+    func: Op,
+    args: Sequence,
+    kwargs: dict,
+    call: Call,
+    looks: tuple[Look, ...],
+) -> Plan:
+    """The plan for this call; `call` must have been filled from `args` and `kwargs`."""
+    key = (id(engine), func, looks, *call.key)
+    plan = _plans.get(key)
+    if plan is None:
+        plan = _plans[key] = _make_plan(engine, func, args, kwargs, call, looks)
+        if len(_plans) > _KEPT:
+            for old in list(_plans)[: _KEPT // 4]:
+                forgotten = _plans.pop(old)
+                if old[0] == id(engine):
+                    engine.forget_template(forgotten.template)
+    return plan
+
+
+def _make_plan(
+    engine: Engine,
+    func: Op,
+    args: Sequence,
+    kwargs: dict,
+    call: Call,
+    looks: tuple[Look, ...],
+) -> Plan:
+    asks = False
+    result: Any = None
+    try:
+        result = infer(func, args, kwargs, call.tensors, looks)
+    except (DynamicOutputShapeException, DataDependentOutputException):
+        asks = True
+    spelled, named = take_apart(args, kwargs, Call(call.constants))
+    number = engine.new_template(templates.op_name(func), spelled, named)
+    schema = func._schema
+    written = tuple(_places(func, args, kwargs, call.tensors))
+    many = isinstance(result, tuple | list)
+    results = list(result) if many else [result]
+    tensors = [r for r in results if isinstance(r, Tensor)]
+    asks = asks or (bool(schema.returns) and not tensors)
+    same = tuple(_same(func, i, written) for i in range(len(tensors)))
+    return Plan(
+        number,
+        templates.op_name(func),
+        tuple(look_of(r) for r in tensors),
+        _returns(result) if schema.returns else "none",
+        written,
+        same,
+        is_view(func),
+        torch.Tag.nondeterministic_seeded in func.tags,
+        asks,
+    )
+
+
+def infer(func: Op, args: Sequence, kwargs: dict, tensors: list, looks: tuple[Look, ...]) -> Any:
+    """Run the op on fake tensors of these looks: its results' looks, or its own error for bad operands."""
+    position = {id(t): i for i, t in enumerate(tensors)}
+    with _fake:
+        fakes = [torch.empty_strided(look.shape, look.stride, dtype=look.dtype) for look in looks]
+        args, kwargs = tree_map_only(Tensor, lambda t: fakes[position[id(t)]], (tuple(args), kwargs))
+        return func(*args, **kwargs)
+
+
+def look_of(x: Tensor) -> Look:
+    return Look(tuple(x.shape), tuple(x.stride()), x.dtype)
+
+
+def _places(func: Op, args: Sequence, kwargs: dict, tensors: list) -> list[int]:
+    """Places in the tensor list of what the op writes to."""
+    objects = [args[i] for i in written_positions(func) if i < len(args)]
+    arguments = func._schema.arguments
+    objects += [
+        kwargs[a.name] for a in arguments if a.alias_info is not None and a.alias_info.is_write and a.name in kwargs
+    ]
+    return [i for i, t in enumerate(tensors) if any(t is o for o in objects)]
+
+
+def _same(func: Op, result: int, written: tuple[int, ...]) -> int | None:
+    returns = func._schema.returns
+    info = returns[min(result, len(returns) - 1)].alias_info
+    if info is None or not info.is_write:
+        return None
+    return written[result]
+
+
+def _returns(result: Any) -> str:
+    if isinstance(result, list):
+        return "list"
+    return "tuple" if isinstance(result, tuple) else "one"
+
+
+def plan_count() -> int:
+    return len(_plans)
