@@ -77,12 +77,14 @@ def create(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
     number = next(engine.ids)
     plan = _creation_plan(engine, func, args, kwargs)
     draw = runtime.next_draw() if plan.random else None
-    made = SignalTensor(Ref(engine, number, Home(mesh)), plan.looks[0])
+    look = plan.looks[0]
+    assert look is not None
+    made = SignalTensor(Ref(engine, number, Home(mesh)), look)
     if placement is not None:
         made._ref.home.adopted = True
     engine.record("make", (number, plan.template, mesh.number, axis, draw), mesh.workers, plan.name, (), (number,))
     if instruction_log.active:
-        instruction_log.create(plan.name, number, mesh, axis, plan.looks[0])
+        instruction_log.create(plan.name, number, mesh, axis, look)
     return made
 
 

@@ -47,7 +47,8 @@ def dispatch(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
     if any(not isinstance(call.tensors[i], SignalTensor) for i in plan.written):
         return _write_plain(func, args, kwargs, call, plan)
     for handle in handles:
-        if not handle._ref.home.adopted:
+        home = handle._ref.home
+        if not (home.hooked and home.adopted):
             consider_adoption(handle)
     mesh, axis = choose_mesh(call.tensors, handles, plan)
     operands = [operand_on(t, mesh, axis) for t in call.tensors]
@@ -59,12 +60,15 @@ def run(engine: Engine, plan: Plan, call: Call, operands: list[SignalTensor], me
     numbers = tuple([o._ref.number for o in operands])
     if plan.asks:
         return _ask(engine, plan, call, numbers, mesh)
-    results: list[Tensor] = []
+    results: list[Tensor | None] = []
     fresh: list[int] = []
     home = operands[0]._ref.home if plan.view else None
     for look, same in zip(plan.looks, plan.same, strict=True):
         if same is not None:
             results.append(call.tensors[same])
+            continue
+        if look is None:
+            results.append(None)
             continue
         number = next(engine.ids)
         fresh.append(number)
@@ -81,7 +85,7 @@ def run(engine: Engine, plan: Plan, call: Call, operands: list[SignalTensor], me
     return _structured(plan.returns, results)
 
 
-def _structured(returns: str, results: list[Tensor]) -> Any:
+def _structured(returns: str, results: list[Tensor | None]) -> Any:
     if returns == "one":
         return results[0]
     if returns == "none":
@@ -153,7 +157,7 @@ def consider_adoption(t: SignalTensor) -> None:
     home = t._ref.home
     if not home.hooked and getattr(t, "_is_param", False):
         _welcome_parameter(t)
-    if home.parameter:
+    if home.parameter and not home.adopted:
         placement = scope.current()
         if placement is not None and torch._C._current_graph_task_id() == -1:
             if home.mesh != placement.mesh and home.refs == 1:

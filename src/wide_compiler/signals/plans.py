@@ -52,7 +52,7 @@ class Call:
 
 
 class Plan(NamedTuple):
-    """template: its number. looks: of the results, in order. returns: `one`, `tuple`, `list`, or `none`.
+    """template: its number. looks: of the results, in order; None where an op returns no tensor. returns: `one`, `tuple`, `list`, or `none`.
 
     written: places in the tensor list that are written to. same: for each result the place of the operand that
     it is (in-place ops), or None. view: results are views of operand 0. asks: only the workers know the result.
@@ -60,7 +60,7 @@ class Plan(NamedTuple):
 
     template: int
     name: str
-    looks: tuple[Look, ...]
+    looks: tuple[Look | None, ...]
     returns: str
     written: tuple[int, ...]
     same: tuple[int | None, ...]
@@ -142,13 +142,12 @@ def _make_plan(
     written = tuple(_places(func, args, kwargs, call.tensors))
     many = isinstance(result, tuple | list)
     results = list(result) if many else [result]
-    tensors = [r for r in results if isinstance(r, Tensor)]
-    asks = asks or (bool(schema.returns) and not tensors)
-    same = tuple(_same(func, i, written) for i in range(len(tensors)))
+    asks = asks or (bool(schema.returns) and not any(isinstance(r, Tensor) for r in results))
+    same = tuple(_same(func, i, written) for i in range(len(results)))
     return Plan(
         number,
         templates.op_name(func),
-        tuple(look_of(r) for r in tensors),
+        tuple(look_of(r) if isinstance(r, Tensor) else None for r in results),
         _returns(result) if schema.returns else "none",
         written,
         same,
@@ -186,7 +185,7 @@ def _same(func: Op, result: int, written: tuple[int, ...]) -> int | None:
     info = returns[min(result, len(returns) - 1)].alias_info
     if info is None or not info.is_write:
         return None
-    return written[result]
+    return written[result] if result < len(written) else None
 
 
 def _returns(result: Any) -> str:

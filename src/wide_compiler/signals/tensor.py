@@ -143,11 +143,7 @@ class SignalTensor(Tensor):
             value = put(value.detach())
         value = value.detach()
         assert isinstance(value, SignalTensor)
-        if tuple(value.shape) != self._look.shape or value.dtype != self._look.dtype:
-            raise ValueError(
-                f"x.data = y: y must look like x, {self._look.dtype} {self._look.shape}, got {value.dtype} "
-                f"{tuple(value.shape)}"
-            )
+        torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]  shape and dtype
         self._ref, self._look = value._ref, value._look
 
 

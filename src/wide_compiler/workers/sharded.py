@@ -25,7 +25,7 @@ _CORE = core_aten_decompositions()
 
 def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Counter) -> Any:
     """Run a functional op (or a view op) on DTensors of one mesh. Results are DTensors of that mesh."""
-    if torch.Tag.pointwise in func.tags:
+    if torch.Tag.pointwise in func.tags and not _averages(func):
         result = _pointwise_on_shards(func, args, kwargs)
         if result is not None:
             ways["local"] += 1
@@ -33,7 +33,7 @@ def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Counter) -> Any:
     prepare = _PREPARE.get(func)
     if prepare is not None:
         args = prepare(args)
-    if func not in _UNSUPPORTED:
+    if not _averages(func) and func not in _WRONG_RULE:
         try:
             result = func(*args, **kwargs)
             ways["native"] += 1
@@ -68,6 +68,13 @@ def _only_if_unsupported(error: Exception) -> None:
 
 
 _NO_RULE = ("Sharding propagation failed", "not supported with DTensor")
+
+
+@functools.cache
+def _averages(func: Op) -> bool:
+    """Losses with a `reduction`: DTensor runs some of them shard by shard, and `mean` then divides by the rows of
+    one shard. The rules of nll_loss know of this."""
+    return "nll_loss" not in func._opname and any(a.name == "reduction" for a in func._schema.arguments)
 
 
 @functools.cache
@@ -164,7 +171,7 @@ _PREPARE: dict[Op, Callable[[tuple], tuple]] = {
     aten.view.default: _prepare_view,
     aten._unsafe_view.default: _prepare_view,
 }
-# DTensor's own rule is wrong, or worse than what follows it.
-_UNSUPPORTED: set[Op] = set()
+# DTensor's own rule gives other values than one process.
+_WRONG_RULE: set[Op] = set()
 # Decompositions of these take many ops, or values that are not tensors of the mesh.
 _GATHER_BETTER: set[Op] = set()
