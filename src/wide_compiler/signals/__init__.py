@@ -3,6 +3,7 @@
 from ..workers.errors import NoWorkers, WorkerDied, WorkerFailed, WorkerHung
 from . import debug, modules, nn
 from . import scope as signal
+from .checkpoint import checkpoint, restart
 from .config import ShardConfig, SignalConfig, clear_configs, load_config, register_config
 from .creation import (
     arange,
@@ -33,6 +34,7 @@ __all__ = [
     "WorkerHung",
     "adopt",
     "arange",
+    "checkpoint",
     "clear_configs",
     "cpu_workers",
     "debug",
@@ -52,6 +54,7 @@ __all__ = [
     "randn",
     "randperm",
     "register_config",
+    "restart",
     "shutdown",
     "signal",
     "tensor",

@@ -72,7 +72,7 @@ def run(engine: Engine, plan: Plan, call: Call, operands: list[SignalTensor], me
             continue
         number = next(engine.ids)
         fresh.append(number)
-        results.append(SignalTensor(Ref(engine, number, home or Home(mesh)), look))
+        results.append(SignalTensor(Ref(engine, number, home or Home(mesh), plan.view), look))
     outputs = tuple(fresh)
     touched = outputs + tuple([numbers[i] for i in plan.written])
     content: tuple = (plan.template, numbers, outputs, tuple(call.floats))

@@ -29,12 +29,13 @@ class Home:
 class Ref:
     """One id on the workers, freed there when nothing here refers to it any more."""
 
-    __slots__ = ("engine", "home", "number")
+    __slots__ = ("engine", "home", "number", "view")
 
-    def __init__(self, engine: Engine, number: int, home: Home) -> None:
+    def __init__(self, engine: Engine, number: int, home: Home, view: bool = False) -> None:
         self.engine = engine
         self.number = number
         self.home = home
+        self.view = view
         home.refs += 1
 
     def __del__(self) -> None:

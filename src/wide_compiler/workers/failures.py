@@ -141,8 +141,8 @@ class Failures:
 
     def _end(self, error: Exception) -> None:
         if self.fatal is None:
+            self.engine.pool.kill()  # first: who hears of the error finds no process left
             self.fatal = error
-            self.engine.pool.kill()
         with self.engine.news:
             self.engine.news.notify_all()
 
