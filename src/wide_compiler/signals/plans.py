@@ -141,7 +141,7 @@ def _make_plan(
     schema = func._schema
     written = tuple(_places(func, args, kwargs, call.tensors))
     many = isinstance(result, tuple | list)
-    results = list(result) if many else [result]
+    results = list(result) if many else [result] if schema.returns else []
     asks = asks or (bool(schema.returns) and not any(isinstance(r, Tensor) for r in results))
     same = tuple(_same(func, i, written) for i in range(len(results)))
     return Plan(

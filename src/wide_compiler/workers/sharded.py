@@ -98,6 +98,21 @@ def gathered(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     return tree_map_only(Tensor, lambda t: replicated(t, mesh), result)
 
 
+@functools.cache
+def count_all_gathers() -> Counter:
+    """From the first call on, every shard that DTensor makes whole is counted, whoever asked for it."""
+    counted: Counter = Counter()
+    make_whole = Shard._to_replicate_tensor
+
+    @functools.wraps(make_whole)
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        counted["all_gathers"] += 1
+        return make_whole(*args, **kwargs)
+
+    Shard._to_replicate_tensor = counting  # type: ignore[method-assign]
+    return counted
+
+
 def replicated(x: Tensor, mesh: DeviceMesh) -> DTensor:
     return DTensor.from_local(x, mesh, [Replicate()], run_check=False)
 

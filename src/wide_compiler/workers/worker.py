@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from .draws import draw_sharded, seed_for
 from .layout import shardable
 from .memory import read_payload
-from .sharded import gathered, is_view, replicated, run_op
+from .sharded import count_all_gathers, gathered, is_view, replicated, run_op
 from .storing import load_values, save_values
 from .templates import Template
 from .transfer import exchange
@@ -52,6 +52,7 @@ class Worker:
         self.ways: Counter[str] = Counter()
         self.op_ways: dict[str, Counter[str]] = {}
         self.bytes_sent = 0
+        count_all_gathers()
 
     def execute(self, instruction: tuple) -> None:
         """Run one instruction: `(kind, seq, ...)`."""
@@ -229,6 +230,7 @@ class Worker:
         dtensors = [v.current() if isinstance(v, Value) else v for v in operands]
         args, kwargs = t.arguments(dtensors, floats)
         meshed = any(isinstance(v, Value) for v in operands)
+        self.ways["gathered"] += meshed
         result = gathered(t.func, args, kwargs) if meshed else t.func(*args, **kwargs)
         made = [r for r in (result if isinstance(result, tuple | list) else [result]) if isinstance(r, Tensor)]
         if made:
@@ -321,6 +323,7 @@ class Worker:
                 "live_tensors": len(self.values),
                 "templates": len(self.templates),
                 "ways": dict(self.ways),
+                "all_gathers": count_all_gathers()["all_gathers"],
                 "op_ways": {name: dict(ways) for name, ways in self.op_ways.items()},
             },
         )
