@@ -24,6 +24,17 @@ def placement(x: torch.Tensor) -> tuple[tuple[int, ...], str]:
     return mesh.workers, held
 
 
+def explain() -> dict[str, str]:
+    """What became of each signal with `compile: true`."""
+    regions = runtime.engine().regions
+    said = {
+        name: f"{shipped} region(s) shipped, replayed {regions.replays[name]} times"
+        for name, shipped in regions.shipped.items()
+    }
+    said.update({name: f"runs uncompiled: {reason}" for name, reason in regions.reasons.items()})
+    return said
+
+
 def bookkeeping() -> dict[str, int]:
     """What the controller itself remembers: must stay flat over a long run."""
     engine = runtime.engine()

@@ -96,6 +96,12 @@ def enter(name: str, backward: str | None = None) -> None:
     mode.__enter__()
     scope = Scope(name, placement, behind, torch.autograd._get_sequence_nr(), mode)  # type: ignore[attr-defined]
     _scopes.set((*_scopes.get(), scope))
+    if placement is not None:
+        regions = runtime.engine().regions
+        if found is not None and found.compile:
+            regions.open(name)
+        elif regions.name is not None:
+            regions.spill("another context begins inside it")
 
 
 def exit(name: str) -> None:
@@ -107,6 +113,9 @@ def exit(name: str) -> None:
     if scope.name != name:
         raise ValueError(f"signal.exit({name!r}): the signal entered last is {scope.name!r}; exit that one first")
     _scopes.set(scopes[:-1])
+    running = runtime.running()
+    if running is not None and running.regions.name == name:
+        running.regions.close()
     scope.mode.__exit__(None, None, None)  # type: ignore[attr-defined]
     if scope.backward is not None:
         _remember(scope.start, torch.autograd._get_sequence_nr(), scope.backward)  # type: ignore[attr-defined]

@@ -17,11 +17,24 @@ from typing import Any, NamedTuple, Protocol
 from .callsite import user_line
 from .errors import NoWorkers, WorkerDied
 from .failures import Failures
+from .regions import Regions
 from .wire import dump
 
 _BATCH = 64
 _WINDOW = 4096  # instructions that may be on their way to the slowest worker
 _FLUSH_SECONDS = 0.001
+
+
+# Said to workers while a region is open, in any order with its ops.
+_BESIDE_REGIONS = {"template", "mesh", "seed"}
+_WORDS = {
+    "draw": "random draw",
+    "move": "transfer between workers",
+    "put": "tensor from the script",
+    "ask": "question that only values answer",
+    "fetch": "value that the script reads",
+    "make": "new tensor",
+}
 
 
 class Pool(Protocol):
@@ -76,6 +89,7 @@ class Engine:
         self.answers: dict[int, Any] = {}
         self.news = threading.Condition()
         self.failures = Failures(self)
+        self.regions = Regions(self)
         self._pending: list[tuple[tuple[int, ...], tuple]] = []
         self._first_pending = 0.0
         self._freed: deque[tuple[tuple[int, ...], int]] = deque()
@@ -102,6 +116,7 @@ class Engine:
         return number
 
     def forget_template(self, number: int) -> None:
+        self.regions.forget()
         self.record("forget", (number,), self.everyone)
 
     def record(
@@ -116,6 +131,10 @@ class Engine:
         """Add one instruction for these workers. Raises what became known of earlier ones."""
         with self.lock:
             self.failures.check(inputs)
+            if self.regions.name is not None and kind not in _BESIDE_REGIONS:
+                if kind == "op" and self.regions.hold(content, workers, what, inputs, outputs):
+                    return
+                self.regions.spill(f"it holds a {_WORDS.get(kind, kind)}")
             self.seq += 1
             self.in_flight.append(
                 InFlight(self.seq, kind, what or kind, user_line(), inputs, outputs, workers)
@@ -131,6 +150,7 @@ class Engine:
         """One instruction, with another content for each worker of the mesh."""
         with self.lock:
             self.failures.check(())
+            self.regions.spill(f"it holds a {_WORDS.get(kind, kind)}")
             self.seq += 1
             self.in_flight.append(InFlight(self.seq, kind, kind, user_line(), (), outputs, mesh.workers))
             for worker, content in zip(mesh.workers, contents, strict=True):
@@ -144,6 +164,8 @@ class Engine:
     def flush(self) -> None:
         """Send what is pending."""
         with self.lock:
+            if self.regions.held():
+                return  # nothing may be freed before an op that is held back has used it
             self._collect_garbage()
             if not self._pending:
                 return

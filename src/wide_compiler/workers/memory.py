@@ -15,7 +15,10 @@ _FOLDER = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gette
 
 def write_payload(x: Tensor, shared: bool) -> Any:
     """A contiguous CPU tensor as it travels: its bytes, or the name of a file that the reader removes."""
-    raw = x.detach().contiguous().reshape(-1).view(torch.uint8).numpy() if x.numel() else np.empty(0, np.uint8)
+    flat = x.detach().reshape(-1)
+    if flat.numel() and flat.stride(0) != 1:
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    raw = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
     shape = tuple(x.shape)
     if not shared or raw.nbytes < _LARGE:
         return "bytes", shape, raw.tobytes()

@@ -1,5 +1,6 @@
 """A worker process: connect, prove the secret, then run instructions until the script leaves."""
 
+import logging
 import os
 import queue
 import threading
@@ -79,6 +80,8 @@ def serve(setup: dict) -> int:
         return 3  # the script is gone, or is not the one that started this
     torch.set_num_threads(setup["threads"])
     torch.set_grad_enabled(False)
+    # How DTensor finds its way over gloo is nothing a user can change.
+    logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
     service = Service(connection, setup)
     service.send("hello", setup["rank"], os.getpid())
     threading.Thread(target=service.read, daemon=True).start()

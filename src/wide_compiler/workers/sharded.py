@@ -4,6 +4,7 @@ Each way gives the values of one process. Which one ran is counted, so that a te
 """
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +31,13 @@ def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Counter) -> Any:
         if result is not None:
             ways["local"] += 1
             return result
+    if func in _INDEXING and _has_mask(args[1]):
+        ways["gathered"] += 1
+        return gathered(func, args, kwargs)
+    own = _OWN_RULES.get(func)
+    if own is not None:
+        ways["own"] += 1
+        return own(*args, **kwargs)
     prepare = _PREPARE.get(func)
     if prepare is not None:
         args = prepare(args)
@@ -179,6 +187,37 @@ def _prepare_reduced(args: tuple) -> tuple:
     return tree_map_only(DTensor, reduced, args)
 
 
+def _mean(x: DTensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+    """A sum and a division: DTensor would gather uneven shards for a mean."""
+    dims = range(x.ndim) if not dim else dim
+    count = math.prod(x.shape[d] for d in dims)
+    total = x.sum(dtype=dtype) if not dim else x.sum(dim, keepdim, dtype=dtype)
+    return total / count if count else total / 0.0
+
+
+def _mean_of_all(x: DTensor, dtype: Any = None) -> Tensor:
+    return _mean(x, dtype=dtype)
+
+
+def _mse_loss(x: DTensor, y: DTensor, reduction: int = 1) -> Tensor:
+    squares = (x - y) ** 2
+    if reduction == 0:
+        return squares
+    return _mean(squares) if reduction == 1 else squares.sum()
+
+
+def _has_mask(indices: Any) -> bool:
+    """DTensor's rules for indexing take a mask for an index: as if it picked as many rows as it has entries."""
+    return any(isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8) for i in indices)
+
+
+_INDEXING = {aten.index.Tensor, aten.index_put.default, aten._unsafe_index_put.default}
+# Better than DTensor's own.
+_OWN_RULES: dict[Op, Callable] = {
+    aten.mean.default: _mean_of_all,
+    aten.mean.dim: _mean,
+    aten.mse_loss.default: _mse_loss,
+}
 # What DTensor gets wrong, or refuses, without a redistribution first.
 _PREPARE: dict[Op, Callable[[tuple], tuple]] = {
     aten.convolution.default: _prepare_convolution,

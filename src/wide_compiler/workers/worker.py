@@ -47,6 +47,7 @@ class Worker:
         self.reply = reply
         self.values: dict[int, Any] = {}
         self.templates: dict[int, Template] = {}
+        self.regions: dict[int, tuple] = {}
         self.meshes: dict[int, tuple[tuple[int, ...], DeviceMesh | None]] = {}
         self.instructions: Counter[str] = Counter()
         self.ways: Counter[str] = Counter()
@@ -62,12 +63,13 @@ class Worker:
         """The instruction failed: what it would have made or written does not exist."""
         kind = instruction[0]
         outs: tuple = ()
-        if kind in ("op", "ask", "draw"):
+        if kind in ("op", "ask", "draw", "region"):
             outs = instruction[4]
         elif kind in ("make", "put", "move", "settle"):
             outs = (instruction[2],)
         for out in outs:
-            self.values[out] = Poison()
+            if kind != "region" or out not in self.values:
+                self.values[out] = Poison()
 
     # ---- set-up
 
@@ -192,6 +194,21 @@ class Worker:
         t = self.templates[template]
         self._count(t.name)
         self._keep(self._run(t, inputs, floats), outputs)
+
+    def do_define(self, number: int, steps: tuple) -> None:
+        self.regions[number] = steps
+
+    def do_forget_regions(self) -> None:
+        self.regions.clear()
+
+    def do_region(self, number: int, outside: tuple, made: tuple, floats: tuple) -> None:
+        """The ops of a region, in order; ids by place: first those from outside, then those it makes."""
+        ids = outside + made
+        used, out = 0, len(outside)
+        for template, inputs, outputs, values in self.regions[number]:
+            numbers = ids[out : out + outputs]
+            self.do_op(template, tuple([ids[i] for i in inputs]), numbers, floats[used : used + values])
+            used, out = used + values, out + outputs
 
     def do_draw(self, template: int, inputs: tuple, outputs: tuple, floats: tuple, draw: int) -> None:
         t = self.templates[template]
