@@ -1,4 +1,5 @@
-"""150 common ops, each on `x` [7, 4] (and `y` like it, `w` [4, 5], `b` [7, 3, 4], `i` indices, `m` a mask)."""
+"""150 common ops, each on `x` [7, 4] (and `y` like it, `w` [4, 5], `b` [7, 3, 4], `i` indices, `m` a
+mask)."""
 
 import torch
 import torch.nn.functional as F

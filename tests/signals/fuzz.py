@@ -21,16 +21,32 @@ SIGNALS = {
     "all_columns": ([0, 1, 2, 3], 1),
 }
 UNARY = [
-    torch.tanh, torch.sin, torch.relu, torch.neg, torch.abs, torch.sigmoid, lambda a: a * 2, lambda a: a + 0.5,
-    lambda a: a.clamp(-1, 1), lambda a: a.softmax(-1), lambda a: a - a.mean(), lambda a: a.cumsum(0), torch.clone,
+    torch.tanh,
+    torch.sin,
+    torch.relu,
+    torch.neg,
+    torch.abs,
+    torch.sigmoid,
+    lambda a: a * 2,
+    lambda a: a + 0.5,
+    lambda a: a.clamp(-1, 1),
+    lambda a: a.softmax(-1),
+    lambda a: a - a.mean(),
+    lambda a: a.cumsum(0),
+    torch.clone,
     lambda a: a.half().double(),
-]  # fmt: skip
+]
 BINARY = [torch.add, torch.sub, torch.mul, torch.maximum, lambda a, b: torch.where(a > b, a, b * 2)]
 REDUCTIONS = [
-    lambda a, d: a.sum(d, keepdim=True), lambda a, d: a.mean(d, keepdim=True), lambda a, d: a.amax(d, keepdim=True),
-    lambda a, d: a.sum(), lambda a, d: a.var(d, keepdim=True, unbiased=False), lambda a, d: a.logsumexp(d),
-    lambda a, d: a.argmax(d).to(a.dtype), lambda a, d: a.max(d).values,
-]  # fmt: skip
+    lambda a, d: a.sum(d, keepdim=True),
+    lambda a, d: a.mean(d, keepdim=True),
+    lambda a, d: a.amax(d, keepdim=True),
+    lambda a, d: a.sum(),
+    lambda a, d: a.var(d, keepdim=True, unbiased=False),
+    lambda a, d: a.logsumexp(d),
+    lambda a, d: a.argmax(d).to(a.dtype),
+    lambda a, d: a.max(d).values,
+]
 
 
 class Program:
@@ -77,9 +93,22 @@ class Program:
 
     def step(self):
         kind = self.rng.choice(
-            ["unary", "unary", "binary", "binary", "view", "view", "reduce", "matmul", "index", "cat", "write", "write",
-             "respread"]
-        )  # fmt: skip
+            [
+                "unary",
+                "unary",
+                "binary",
+                "binary",
+                "view",
+                "view",
+                "reduce",
+                "matmul",
+                "index",
+                "cat",
+                "write",
+                "write",
+                "respread",
+            ]
+        )
         getattr(self, kind)()
 
     def unary(self):
@@ -155,16 +184,27 @@ class Program:
     def write(self):
         """In place, through a view or not."""
         a = self.pick(1)
-        if not a or any(a[0] is leaf[0] for leaf in self.leaves) and self.gradients:
+        if not a or (any(a[0] is leaf[0] for leaf in self.leaves) and self.gradients):
             return
-        if self.gradients and a[0].requires_grad and a[0]._is_view() and a[0].grad_fn.name() == "UnbindBackward0":
+        if (
+            self.gradients
+            and a[0].requires_grad
+            and a[0]._is_view()
+            and a[0].grad_fn.name() == "UnbindBackward0"
+        ):
             return  # autograd forbids it: one of several views
         f = self.view_of(tuple(a[0].shape)) if self.rng.random() < 0.5 else (lambda x: x)
         amount = self.rng.random()
         how = self.rng.choice(
-            [lambda v: v.mul_(amount), lambda v: v.add_(1), lambda v: v.fill_(amount), lambda v: v.copy_(v * 2 + 1),
-             lambda v: v.masked_fill_(v > 0, amount), lambda v: v.tanh_()]
-        )  # fmt: skip
+            [
+                lambda v: v.mul_(amount),
+                lambda v: v.add_(1),
+                lambda v: v.fill_(amount),
+                lambda v: v.copy_(v * 2 + 1),
+                lambda v: v.masked_fill_(v > 0, amount),
+                lambda v: v.tanh_(),
+            ]
+        )
         self.trace.append(("write", tuple(a[0].shape)))
         with torch.no_grad():  # gradients are of what follows the write
             how(f(a[0]))
@@ -252,7 +292,9 @@ def main():
         count = min(100, options.programs - done)
         steps, work = run_many(options.first + done, count)
         done += count
-        print(f"{done} programs, none differs; {steps} steps in these {count}; instructions {work}", flush=True)
+        print(
+            f"{done} programs, none differs; {steps} steps in these {count}; instructions {work}", flush=True
+        )
 
 
 if __name__ == "__main__":

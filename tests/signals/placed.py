@@ -53,5 +53,7 @@ def same_training(model, forward, data, make_optimizer, placed_forward=None, ste
         got = train(model, placed_forward or forward, handles, optimizer, steps)
     torch.testing.assert_close(torch.tensor(got), torch.tensor(expected), rtol=tolerance, atol=tolerance)
     for (name, a), b in zip(alone.state_dict().items(), model.state_dict().values(), strict=True):
-        torch.testing.assert_close(b.cpu(), a, rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            b.cpu(), a, rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
+        )
     return done

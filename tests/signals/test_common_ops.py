@@ -1,4 +1,5 @@
-"""Common ops on tensors sharded unevenly over three workers: the values of one process, mostly without gathering."""
+"""Common ops on tensors sharded unevenly over three workers: the values of one process, mostly without
+gathering."""
 
 from types import SimpleNamespace
 

@@ -24,7 +24,8 @@ def write(tmp_path, text):
 def test_yaml(tmp_path):
     path = write(
         tmp_path,
-        "a:\n  shard:\n    axis: 1\n    workers: [0, 2]\n  backward: b\n  compile: true\nb:\n  shard: {workers: [1]}\n",
+        "a:\n  shard:\n    axis: 1\n    workers: [0, 2]\n  backward: b\n  compile: true\n"
+        "b: {shard: {workers: [1]}}\n",
     )
     gt.load_config(path)
     assert config.find("a") == gt.SignalConfig(gt.ShardConfig(1, [0, 2]), backward_signal="b", compile=True)
@@ -51,7 +52,10 @@ def test_environment(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("forward_layer1: {shard: {axsi: 0, workers: [0]}}", r"forward_layer1\.shard\.axsi: unknown key.*axis"),
+        (
+            "forward_layer1: {shard: {axsi: 0, workers: [0]}}",
+            r"forward_layer1\.shard\.axsi: unknown key.*axis",
+        ),
         ("a: {shrad: {workers: [0]}}", r"a\.shrad: unknown key; known are shard, backward, compile"),
         ("a: {shard: {axis: 0}}", r"a\.shard\.workers: field required"),
         ("a: {shard: {workers: [0, -1]}}", r"a\.shard\.workers\.1: .*got -1"),
@@ -118,12 +122,17 @@ class TestWithWorkers:
 
     def test_axis_out_of_range(self):
         gt.register_config("deep", gt.SignalConfig(shard=gt.ShardConfig(axis=2, workers=[0, 1])))
-        with pytest.raises(ValueError, match=r"deep\.shard\.axis is 2, out of range for a tensor of shape \(4, 4\)"):
+        with pytest.raises(
+            ValueError, match=r"deep\.shard\.axis is 2, out of range for a tensor of shape \(4, 4\)"
+        ):
             gt.signal.tensor(gt.zeros(4, 4), name="deep")
 
     def test_unknown_signal_warns_once_and_changes_nothing(self):
         gt.register_config("known_one", gt.SignalConfig())
-        with pytest.warns(UserWarning, match="unknown signal 'never_heard'.*known_one"), gt.signal.context("never_heard"):
+        with (
+            pytest.warns(UserWarning, match="unknown signal 'never_heard'.*known_one"),
+            gt.signal.context("never_heard"),
+        ):
             assert torch.ones(2).sum() == 2
         with warnings.catch_warnings():
             warnings.simplefilter("error")

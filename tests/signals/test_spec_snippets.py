@@ -200,7 +200,9 @@ def test_complete_example(tmp_path, monkeypatch):
             assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
     assert [d["aten.addmm.default"] for d in done] == [30] * 4
     assert [d["aten.mm.default"] for d in done] == [30] * 4
-    torch.testing.assert_close(model.layer.weight.detach().cpu(), alone.layer.weight.detach(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        model.layer.weight.detach().cpu(), alone.layer.weight.detach(), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_verify_tensor_placement(tmp_path, monkeypatch, capsys):
@@ -217,7 +219,9 @@ def test_verify_tensor_placement(tmp_path, monkeypatch, capsys):
     finally:
         monkeypatch.undo()
         instruction_log.configure()
-    lines = [line for line in (tmp_path / "debug.log").read_text().splitlines() if "WorkerCreateTensor" in line]
+    lines = [
+        line for line in (tmp_path / "debug.log").read_text().splitlines() if "WorkerCreateTensor" in line
+    ]
     assert [line.split()[1] for line in lines] == ["worker=0", "worker=1", "worker=2"]
     assert "shape=(34, 64) of=(100, 64)" in lines[0] and "shape=(32, 64)" in lines[2]
     assert "placement=Shard(0)" in lines[0] and "test_spec_snippets.py:" in lines[0]

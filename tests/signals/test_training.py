@@ -1,4 +1,5 @@
-"""Unmodified torch.nn and torch.optim under signals: equal to one process, and done by the intended workers."""
+"""Unmodified torch.nn and torch.optim under signals: equal to one process, and done by the intended
+workers."""
 
 import pytest
 import torch

@@ -1,5 +1,8 @@
-"""`GT_INSTRUCTION_LOG=file` writes one line for each worker and instruction; `GT_DEBUG_DISPATCHER=1` one to stderr
-for each decision where an op runs."""
+"""What the workers are told, as text.
+
+`GT_INSTRUCTION_LOG=file` writes one line for each worker and instruction, `GT_DEBUG_DISPATCHER=1` one line to
+stderr for each decision where something goes.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def configure() -> None:
         _file.close()
     path = os.environ.get("GT_INSTRUCTION_LOG")
     # Line by line: what was written is there even if the script is killed.
-    _file = open(path, "a", buffering=1) if path else None
+    _file = open(path, "a", buffering=1) if path else None  # noqa: SIM115  open until the next start
     active = _debugging or _file is not None
 
 

@@ -1,7 +1,8 @@
 """All remote state on disk, and back after workers died: `checkpoint(folder)`, `restart(folder)`.
 
-Workers write their own shards with `torch.distributed.checkpoint`; beside them lies a list of what was saved, and
-the states of the objects named by the user, in which tensors on workers stand as numbers of that list.
+Workers write their own shards with `torch.distributed.checkpoint`; beside them lies a list of what was
+saved, and the states of the objects named by the user, in which tensors on workers stand as numbers of
+that list.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ def checkpoint(folder: str | Path, **objects: Any) -> None:
 def restart(folder: str | Path | None = None, **objects: Any) -> None:
     """Start the workers again, as many as before, and bring back what `checkpoint(folder)` saved.
 
-    Tensors that were alive then have their values of then; `load_state_dict` is called on the objects given by
-    name. Tensors that are not in the checkpoint cannot be used any more.
+    Tensors that were alive then have their values of then; `load_state_dict` is called on the objects
+    given by name. Tensors that are not in the checkpoint cannot be used any more.
     """
     saved: dict[str, Any] = {"tensors": {}}
     path = Path(folder) if folder is not None else None

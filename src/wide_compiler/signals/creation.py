@@ -1,4 +1,5 @@
-"""New tensors on the workers: `randn`, `zeros`, ... , `tensor`, `from_numpy`, and torch's own inside a context."""
+"""New tensors on the workers: `randn`, `zeros`, ... , `tensor`, `from_numpy`, and torch's own inside a
+context."""
 
 from __future__ import annotations
 
@@ -82,7 +83,9 @@ def create(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
     made = SignalTensor(Ref(engine, number, Home(mesh)), look)
     if placement is not None:
         made._ref.home.adopted = True
-    engine.record("make", (number, plan.template, mesh.number, axis, draw), mesh.workers, plan.name, (), (number,))
+    engine.record(
+        "make", (number, plan.template, mesh.number, axis, draw), mesh.workers, plan.name, (), (number,)
+    )
     if instruction_log.active:
         instruction_log.create(plan.name, number, mesh, axis, look)
     return made
@@ -114,7 +117,9 @@ def put_on(x: Tensor, mesh: Mesh, axis: int | None) -> SignalTensor:
     contents = [
         (number, mesh.number, axis, tuple(x.shape), dtype, write_payload(part, shared)) for part in parts
     ]
-    made = SignalTensor(Ref(engine, number, Home(mesh)), look_of(torch.empty(x.shape, dtype=x.dtype, device="meta")))
+    made = SignalTensor(
+        Ref(engine, number, Home(mesh)), look_of(torch.empty(x.shape, dtype=x.dtype, device="meta"))
+    )
     engine.record_each("put", contents, mesh, (number,))
     if instruction_log.active:
         instruction_log.create("put", number, mesh, axis, made._look)
@@ -139,7 +144,12 @@ def put_operand(x: Tensor, mesh: Mesh) -> SignalTensor:
     """A plain operand, replicated on the mesh. Sent again only if it has changed."""
     key = (id(x), mesh.number)
     known = _copies.get(key)
-    if known is not None and _sent.get(id(x)) is x and known[0] == x._version and not known[1]._ref.engine.closed:
+    if (
+        known is not None
+        and _sent.get(id(x)) is x
+        and known[0] == x._version
+        and not known[1]._ref.engine.closed
+    ):
         return known[1]
     made = put_on(x, mesh, None)
     if not x.requires_grad and x.numel() > 1:
@@ -168,7 +178,8 @@ def forget_all_copies() -> None:
 
 
 def tensor(data: Any, *, dtype: torch.dtype | None = None, requires_grad: bool = False) -> Tensor:
-    """Data to the workers: sharded by the active signal, else on worker 0. Takes what `torch.tensor` takes."""
+    """Data to the workers: sharded by the active signal, else on worker 0. Takes what `torch.tensor`
+    takes."""
     if isinstance(data, SignalTensor):
         made: Tensor = data.detach().clone()
     else:
@@ -192,7 +203,9 @@ def _through_the_door(name: str) -> Any:
             return function(*args, **kwargs)
 
     create_on_workers.__name__ = create_on_workers.__qualname__ = name
-    create_on_workers.__doc__ = f"`torch.{name}` on the active signal's workers; outside any context on worker 0."
+    create_on_workers.__doc__ = (
+        f"`torch.{name}` on the active signal's workers; outside any context on worker 0."
+    )
     return create_on_workers
 
 

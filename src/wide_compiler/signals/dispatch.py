@@ -7,7 +7,6 @@ signal's workers; else on the active signal's; else where its largest operand li
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -305,5 +304,3 @@ _SPECIAL: dict[Op, Any] = {
     aten.is_same_size.default: _shape_question,
     aten.is_pinned.default: lambda func, args, kwargs: False,
 }
-
-__all__ = ["Sequence", "adopt_handle", "choose_mesh", "dispatch", "move", "operand_on", "spread"]

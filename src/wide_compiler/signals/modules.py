@@ -51,7 +51,8 @@ def _swap(x: Tensor) -> None:
 
 
 def _before_forward(module: nn.Module, inputs: Any) -> None:
-    """A module that is called with handles, or inside a signal's context, lives on the workers from now on."""
+    """A module that is called with handles, or inside a signal's context, lives on the workers from now
+    on."""
     plain = [
         x
         for x in (*module._parameters.values(), *module._buffers.values())

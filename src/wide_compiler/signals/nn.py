@@ -1,4 +1,5 @@
-"""All of `torch.nn`, and the optimisers of `torch.optim` beside it: `from wide_compiler.signals.nn import SGD`."""
+"""All of `torch.nn`, and the optimisers of `torch.optim` beside it: `from wide_compiler.signals.nn import
+SGD`."""
 
 from typing import Any
 

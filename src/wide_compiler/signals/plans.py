@@ -1,7 +1,7 @@
 """What an op does to shapes, found once on fake tensors and remembered.
 
-A plan belongs to an op with its plain arguments and the looks of its operands. It holds the template that workers
-know by number, and what the results look like.
+A plan belongs to an op with its plain arguments and the looks of its operands. It holds the template that
+workers know by number, and what the results look like.
 """
 
 from __future__ import annotations
@@ -52,10 +52,13 @@ class Call:
 
 
 class Plan(NamedTuple):
-    """template: its number. looks: of the results, in order; None where an op returns no tensor. returns: `one`, `tuple`, `list`, or `none`.
+    """template: its number. looks: of the results, in order; None where an op returns no tensor. returns:
+    `one`, `tuple`, `list`, or `none`.
 
-    written: places in the tensor list that are written to. same: for each result the place of the operand that
-    it is (in-place ops), or None. view: results are views of operand 0. asks: only the workers know the result.
+    written: places in the tensor list that are written to. same: for each result the place of the operand
+    that it is (in-place ops), or None. view: results are views of operand 0. asks: only the workers know
+    the
+    result.
     """
 
     template: int
@@ -175,7 +178,9 @@ def _places(func: Op, args: Sequence, kwargs: dict, tensors: list) -> list[int]:
     objects = [args[i] for i in written_positions(func) if i < len(args)]
     arguments = func._schema.arguments
     objects += [
-        kwargs[a.name] for a in arguments if a.alias_info is not None and a.alias_info.is_write and a.name in kwargs
+        kwargs[a.name]
+        for a in arguments
+        if a.alias_info is not None and a.alias_info.is_write and a.name in kwargs
     ]
     return [i for i, t in enumerate(tensors) if any(t is o for o in objects)]
 

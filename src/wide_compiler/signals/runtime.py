@@ -53,7 +53,8 @@ def cpu_workers(n: int) -> None:
 
 
 def gpu_workers(n: int) -> None:
-    """Start `n` local workers, one for each GPU; with fewer GPUs they share, with none they run on the CPU."""
+    """Start `n` local workers, one for each GPU; with fewer GPUs they share, with none they run on the
+    CPU."""
     _check_count(n)
     gpus = torch.cuda.device_count()
     if gpus == 0:
@@ -81,8 +82,8 @@ def start_workers(start: Start) -> None:
             return
         assert _start is not None
         raise ValueError(
-            f"{len(_start.devices)} workers on {sorted(set(_start.devices))} run already; call shutdown() before "
-            f"you ask for {len(start.devices)} on {sorted(set(start.devices))}"
+            f"{len(_start.devices)} workers on {sorted(set(_start.devices))} run already; call shutdown() "
+            f"before you ask for {len(start.devices)} on {sorted(set(start.devices))}"
         )
     instruction_log.configure()
     pool = InProcessPool() if in_process() else LocalPool(list(start.devices), start.backend)
@@ -146,7 +147,7 @@ def mesh_of(workers: tuple[int, ...], why: str) -> Mesh:
     if beyond:
         raise ValueError(
             f"{why}.shard.workers: worker {beyond[0]} is out of range, {running.pool.size} workers run (0 to "
-            f"{running.pool.size - 1}); register every signal before the first use of one, or start enough with "
-            f"cpu_workers({max(workers) + 1}) first"
+            f"{running.pool.size - 1}); register every signal before the first use of one, or start enough "
+            f"with cpu_workers({max(workers) + 1}) first"
         )
     return running.mesh(workers)

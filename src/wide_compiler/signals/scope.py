@@ -36,8 +36,9 @@ class Scope(NamedTuple):
 _scopes: ContextVar[tuple[Scope, ...]] = ContextVar("wide_compiler_signal_scopes", default=())
 _warned: set[str] = set()
 
-# Which autograd nodes were made under which signal: ranges of autograd's sequence numbers, oldest first. Graphs
-# are rarely older than a few steps; a node whose range was dropped runs where its largest operand lies.
+# Which autograd nodes were made under which signal: ranges of autograd's sequence numbers, oldest first.
+# Graphs are rarely older than a few steps; a node whose range was dropped runs where its largest operand
+# lies.
 _KEPT_RANGES = 4096
 _starts: list[int] = []
 _ranges: list[tuple[int, int, Placement]] = []
@@ -111,7 +112,9 @@ def exit(name: str) -> None:
         raise ValueError(f"signal.exit({name!r}): no signal has been entered")
     scope = scopes[-1]
     if scope.name != name:
-        raise ValueError(f"signal.exit({name!r}): the signal entered last is {scope.name!r}; exit that one first")
+        raise ValueError(
+            f"signal.exit({name!r}): the signal entered last is {scope.name!r}; exit that one first"
+        )
     _scopes.set(scopes[:-1])
     running = runtime.running()
     if running is not None and running.regions.name == name:

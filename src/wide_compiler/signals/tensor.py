@@ -1,4 +1,5 @@
-"""The controller's tensor: a handle over all of PyTorch. It holds no data, only the id of values on workers."""
+"""The controller's tensor: a handle over all of PyTorch. It holds no data, only the id of values on
+workers."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from ..workers.engine import Engine, Mesh
 from . import scope
-from .plans import Look, look_of
+from .plans import Look
 
 
 class Home:
@@ -60,7 +61,9 @@ class SignalTensor(Tensor):
         """All is done in `__new__`."""
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None
+    ) -> Any:
         from .dispatch import dispatch
 
         return dispatch(func, args, kwargs or {})
@@ -79,11 +82,11 @@ class SignalTensor(Tensor):
     def fetch(self) -> Tensor:
         """The values as a plain tensor, outside autograd. Waits for the workers."""
         ref = self._ref
-        answer = ref.engine.ask(
-            "fetch", (ref.number,), ref.home.mesh, "fetch", inputs=(ref.number,)
-        )
+        answer = ref.engine.ask("fetch", (ref.number,), ref.home.mesh, "fetch", inputs=(ref.number,))
         # A copy: neither the caller's writes nor the worker's may be seen by the other.
-        return answer.clone().as_strided(self._look.shape, self._look.stride) if _dense(self) else answer.clone()
+        return (
+            answer.clone().as_strided(self._look.shape, self._look.stride) if _dense(self) else answer.clone()
+        )
 
     def cpu(self, *args: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
         """The values as a plain tensor; differentiable."""
@@ -102,7 +105,7 @@ class SignalTensor(Tensor):
     def tolist(self) -> Any:
         return self.fetch().tolist()
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         workers = list(self._ref.home.mesh.workers)
         return f"{torch._tensor_str._str(self.fetch())[:-1]}, workers={workers})"
 
@@ -144,7 +147,7 @@ class SignalTensor(Tensor):
             value = put(value.detach())
         value = value.detach()
         assert isinstance(value, SignalTensor)
-        torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]  shape and dtype
+        torch._C.TensorBase.__dict__["data"].__set__(self, value)  # shape and dtype
         self._ref, self._look = value._ref, value._look
 
 
@@ -189,7 +192,11 @@ def _attention(
         length, width = query.size(-2), key.size(-2)
         attn_mask = torch.ones(length, width, dtype=torch.bool).tril()
     if attn_mask is not None:
-        scores = scores.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+        scores = (
+            scores.masked_fill(~attn_mask, -torch.inf)
+            if attn_mask.dtype == torch.bool
+            else scores + attn_mask
+        )
     weights = torch.softmax(scores, -1)
     if dropout_p > 0:
         weights = torch.dropout(weights, dropout_p, True)
@@ -213,6 +220,3 @@ class _Respread(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         return grads[0], None
-
-
-__all__ = ["Home", "Look", "Ref", "SignalTensor", "look_of", "respread"]

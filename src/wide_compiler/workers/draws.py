@@ -1,12 +1,13 @@
 """Random numbers that do not depend on the layout.
 
-Every draw has a number of its own. All workers make the same whole draw from (seed, number), and each keeps its
-part, so the values are those of one process whatever the workers and shards.
+Every draw has a number of its own. All workers make the same whole draw from (seed, number), and each keeps
+its part, so the values are those of one process whatever the workers and shards.
 """
 
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from .sharded import Op, gathered, replicated
@@ -43,7 +44,7 @@ def draw_sharded(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
     return gathered(func, args, kwargs)
 
 
-def _dropout(x: DTensor, p: float, train: bool | None) -> tuple[DTensor, DTensor]:
+def _dropout(x: DTensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
     """The mask is drawn whole; the product stays sharded."""
     if train is False or p == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from .callsite import user_line
-from .errors import NoWorkers, WorkerDied
+from .errors import NoWorkers
 from .failures import Failures
 from .regions import Regions
 from .wire import dump
@@ -281,6 +281,3 @@ class Engine:
             self.pool.stop()
         else:
             self.pool.kill()
-
-
-__all__ = ["Engine", "InFlight", "Mesh", "Pool", "WorkerDied"]

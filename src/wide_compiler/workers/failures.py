@@ -1,8 +1,10 @@
 """What to believe after something failed.
 
-A worker that raised alone has left its mesh: the others' next collective would pair with the wrong one and give
-wrong values. So a worker that fails halts. If every worker of that instruction fails there alike, it is the
-program's own error, and the stream goes on without the values it should have made. Anything else ends the run.
+A worker that raised alone has left its mesh: the others' next collective would pair with the wrong one
+and give wrong values. So a worker that fails halts. If every worker of that instruction fails there
+alike, it is the
+program's own error, and the stream goes on without the values it should have made. Anything else ends the
+run.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ _GRACE_SECONDS = 5.0
 
 
 class Failures:
-    """`fatal`: why the run is over. `dead`: ids of values that do not exist, with the error that is to blame."""
+    """`fatal`: why the run is over. `dead`: ids of values that do not exist, with the error that is to
+    blame."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -85,7 +88,9 @@ class Failures:
             if silent > self.silence_seconds:
                 self._end(
                     WorkerHung(
-                        f"worker {worker} has been silent for {silent:.0f} s {self._where(worker)}; {_REMEDY}", worker
+                        f"worker {worker} has been silent for {silent:.0f} s "
+                        f"{self._where(worker)}; {_REMEDY}",
+                        worker,
                     )
                 )
                 return
@@ -157,7 +162,8 @@ class Failures:
         instruction = self._find(self._current[worker]) or self._unfinished(worker)
         if instruction is None:
             return "between instructions"
-        return f"at or after instruction {instruction.seq}, {instruction.what}, of {instruction.line or 'no line'}"
+        line = instruction.line or "no line"
+        return f"at or after instruction {instruction.seq}, {instruction.what}, of {line}"
 
 
 _REMEDY = "wide_compiler.signals.restart(checkpoint) brings the workers back"
@@ -165,5 +171,5 @@ _REMEDY = "wide_compiler.signals.restart(checkpoint) brings the workers back"
 
 def _again(error: Exception) -> Exception:
     """The same error with a traceback of its own."""
-    made: Any = type(error)(*error.args, error.worker) if isinstance(error, WorkerDied) else type(error)(*error.args)
-    return made
+    kind: Any = type(error)
+    return kind(error.args[0], error.worker) if isinstance(error, WorkerDied) else kind(*error.args)

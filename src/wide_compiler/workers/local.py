@@ -27,8 +27,8 @@ _nursery: subprocess.Popen | None = None
 class LocalPool:
     """`len(devices)` worker processes.
 
-    on_message(worker, message) and on_gone(worker) are called from the pool's own thread, and every half second
-    on_tick().
+    on_message(worker, message) and on_gone(worker) are called from the pool's own thread, and on_tick() every
+    half second.
     """
 
     shares_memory = True
@@ -90,7 +90,9 @@ class LocalPool:
                 try:
                     kind, *_ = load(connection.recv_bytes())
                 except (EOFError, OSError):
-                    raise WorkerDied(f"worker {rank} died while starting; see its output above", rank) from None
+                    raise WorkerDied(
+                        f"worker {rank} died while starting; see its output above", rank
+                    ) from None
                 if kind == "ready":
                     break
 
@@ -189,4 +191,3 @@ def close_nursery() -> None:
         _nursery.stdout.close()
         _nursery.wait()
         _nursery = None
-

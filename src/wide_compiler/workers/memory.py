@@ -24,7 +24,7 @@ def write_payload(x: Tensor, shared: bool) -> Any:
         return "bytes", shape, raw.tobytes()
     handle, name = tempfile.mkstemp(prefix="wide_put_", dir=_FOLDER)
     with os.fdopen(handle, "wb") as file:
-        file.write(memoryview(raw))
+        raw.tofile(file)
     return "file", shape, name
 
 

@@ -1,8 +1,8 @@
 """A process that has imported everything and waits to fork workers: the second worker costs milliseconds.
 
-Run as `python -m wide_compiler.workers.nursery`. It reads one JSON object a line from its standard input (what
-`serve` needs) and answers each with the new worker's process id. It leaves when that input closes, that is when the
-script that started it is gone.
+Run as `python -m wide_compiler.workers.nursery`. It reads one JSON object a line from its standard input
+(what `serve` needs) and answers each with the new worker's process id. It leaves when that input closes, that
+is when the script that started it is gone.
 """
 
 import json

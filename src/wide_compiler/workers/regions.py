@@ -1,7 +1,7 @@
 """`compile: true`: the ops of a context are shipped once as a region, and from then on replayed by number.
 
-A region is a run of plain ops on one mesh. What a region cannot hold (a transfer, a random draw, data from the
-script, a question) makes it an ordinary run of instructions, and `reasons` says why.
+A region is a run of plain ops on one mesh. What a region cannot hold (a transfer, a random draw, data from
+the script, a question) makes it an ordinary run of instructions, and `reasons` says why.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class Regions:
             self.spill("another compiled context begins inside it")
         self.name = name
 
-    def hold(self, content: tuple, workers: tuple[int, ...], what: str, inputs: tuple, outputs: tuple) -> bool:
+    def hold(
+        self, content: tuple, workers: tuple[int, ...], what: str, inputs: tuple, outputs: tuple
+    ) -> bool:
         """Keep an op for the region. False if it cannot belong to it: then it is recorded as usual."""
         if self._held and self._held[0][1] != workers:
             self.spill("it runs on more than one set of workers")

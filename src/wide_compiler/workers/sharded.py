@@ -80,7 +80,8 @@ _NO_RULE = ("Sharding propagation failed", "not supported with DTensor")
 
 @functools.cache
 def _averages(func: Op) -> bool:
-    """Losses with a `reduction`: DTensor runs some of them shard by shard, and `mean` then divides by the rows of
+    """Losses with a `reduction`: DTensor runs some of them shard by shard, and `mean` then divides by the
+    rows of
     one shard. The rules of nll_loss know of this."""
     return "nll_loss" not in func._opname and any(a.name == "reduction" for a in func._schema.arguments)
 
@@ -126,7 +127,8 @@ def replicated(x: Tensor, mesh: DeviceMesh) -> DTensor:
 
 
 def _pointwise_on_shards(func: Op, args: tuple, kwargs: dict[str, Any]) -> DTensor | None:
-    """An elementwise op on tensors of one shape and placement needs no rule: each worker does its own part."""
+    """An elementwise op on tensors of one shape and placement needs no rule: each worker does its own
+    part."""
     first = None
     for a in args:
         if isinstance(a, DTensor):
@@ -187,9 +189,9 @@ def _prepare_reduced(args: tuple) -> tuple:
     return tree_map_only(DTensor, reduced, args)
 
 
-def _mean(x: DTensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+def _mean(x: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
     """A sum and a division: DTensor would gather uneven shards for a mean."""
-    dims = range(x.ndim) if not dim else dim
+    dims = dim if dim else range(x.ndim)
     count = math.prod(x.shape[d] for d in dims)
     total = x.sum(dtype=dtype) if not dim else x.sum(dim, keepdim, dtype=dtype)
     return total / count if count else total / 0.0
@@ -207,7 +209,8 @@ def _mse_loss(x: DTensor, y: DTensor, reduction: int = 1) -> Tensor:
 
 
 def _has_mask(indices: Any) -> bool:
-    """DTensor's rules for indexing take a mask for an index: as if it picked as many rows as it has entries."""
+    """DTensor's rules for indexing take a mask for an index: as if it picked as many rows as it has
+    entries."""
     return any(isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8) for i in indices)
 
 

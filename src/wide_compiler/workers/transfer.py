@@ -1,8 +1,8 @@
 """A tensor from one mesh to another.
 
-One layout on the wire, sharded along one dimension on both sides, so that neither side has to know the other's
-placement. Every worker of either mesh runs this at the same point of the one global order of instructions, so two
-transfers cannot wait for each other.
+One layout on the wire, sharded along one dimension on both sides, so that neither side has to know the
+other's placement. Every worker of either mesh runs this at the same point of the one global order of
+instructions, so two transfers cannot wait for each other.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def exchange(
     """
     if axis is None:
         parts = {senders[0]: (0, 1)}
-        wanted = {w: (0, 1) for w in receivers}
+        wanted = dict.fromkeys(receivers, (0, 1))
     else:
         parts = dict(zip(senders, shard_bounds(shape[axis], len(senders)), strict=True))
         wanted = dict(zip(receivers, shard_bounds(shape[axis], len(receivers)), strict=True))

@@ -1,13 +1,14 @@
 """A tensor of a mesh of several workers, as each of them holds it.
 
 A view of a DTensor is a real view of the local shard only while no redistribution was needed to make it. So a
-`Value` remembers how it was made from its parent: after a write elsewhere a view that does not share memory with
-the root is made again, and a write to such a view goes through the whole root.
+`Value` remembers how it was made from its parent: after a write elsewhere a view that does not share
+memory with the root is made again, and a write to such a view goes through the whole root.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -65,7 +66,7 @@ class Value:
         target = self.reduced()
         if self.aliases:
             if result.shape != target.shape:
-                result = result.expand(target.shape)
+                result = cast(DTensor, result.expand(target.shape))
             local_of(target).copy_(local_of(result.redistribute(placements=target.placements)))
         else:
             root = self.root.dtensor
@@ -99,7 +100,8 @@ def reduced(x: DTensor) -> DTensor:
 
 
 def cut(full: Tensor, like: DTensor) -> Tensor:
-    """This worker's part of `full` under the placement of `like` (replicated or sharded, one mesh dimension)."""
+    """This worker's part of `full` under the placement of `like` (replicated or sharded, one mesh
+    dimension)."""
     placement = like.placements[0]
     if not isinstance(placement, Shard):
         return full
@@ -110,7 +112,5 @@ def cut(full: Tensor, like: DTensor) -> Tensor:
 
 def wrap(local: Tensor, like: DTensor, shape: torch.Size, stride: tuple[int, ...]) -> DTensor:
     """A local result as a DTensor placed as `like`, without a look at the other workers."""
-    spec = DTensorSpec(
-        like.device_mesh, like.placements, tensor_meta=TensorMeta(shape, stride, local.dtype)
-    )
+    spec = DTensorSpec(like.device_mesh, like.placements, tensor_meta=TensorMeta(shape, stride, local.dtype))
     return DTensor(local, spec, requires_grad=False)  # type: ignore[call-arg]

@@ -1,5 +1,6 @@
 """Messages between script and workers. A connection has proved the secret before anything is unpickled."""
 
+import contextlib
 import logging
 import pickle
 import queue
@@ -52,8 +53,6 @@ class Door:
         self.admitted.put(connection)
 
     def close(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # nobody is connected: nothing to shut down
             self.socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # never connected: nothing to shut down
         self.socket.close()

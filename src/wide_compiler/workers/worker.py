@@ -1,20 +1,23 @@
 """A worker: a table of values, and one method for each kind of instruction.
 
-The same class runs in a local process, in the script's own process and wherever else workers live. On a mesh of
-one worker values are plain tensors and ops run as they are; on a larger mesh they are `Value`s over DTensor.
+The same class runs in a local process, in the script's own process and wherever else workers live. On a
+mesh of one worker values are plain tensors and ops run as they are; on a larger mesh they are `Value`s
+over DTensor.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
 from .draws import draw_sharded, seed_for
 from .layout import shardable
@@ -153,15 +156,14 @@ class Worker:
         shape: tuple[int, ...],
         dtype: str,
     ) -> None:
-        """From one mesh to another, sharded along `wire` on the way; placed as `Shard(axis)` or replicated."""
+        """From one mesh to another, sharded along `wire` on the way; placed as `Shard(axis)` or
+        replicated."""
         senders, _ = self.meshes[source]
         receivers, device_mesh = self.meshes[target]
         torch_dtype = getattr(torch, dtype)
         mine = self._wire_part(number, source, wire, shape, torch_dtype) if self.rank in senders else None
         self.instructions["move"] += 1
-        held, sent = exchange(
-            self.rank, senders, receivers, shape, torch_dtype, wire, mine, self.device
-        )
+        held, sent = exchange(self.rank, senders, receivers, shape, torch_dtype, wire, mine, self.device)
         self.bytes_sent += sent
         if self.rank not in receivers:
             return
@@ -220,7 +222,7 @@ class Worker:
             self._keep(t.func(*args, **kwargs), outputs)
             return
         written = operands[0] if t.func._schema.is_mutable else None
-        values = [v.reduced() if v is written else v.current() for v in operands]
+        values = [v.current() for v in operands] if written is None else [v.reduced() for v in operands]
         args, kwargs = t.arguments(values, floats)
         if written is not None and not written.aliases:
             whole = torch.empty(args[0].shape, dtype=args[0].dtype, device=self.device)
@@ -249,7 +251,9 @@ class Worker:
         meshed = any(isinstance(v, Value) for v in operands)
         self.ways["gathered"] += meshed
         result = gathered(t.func, args, kwargs) if meshed else t.func(*args, **kwargs)
-        made = [r for r in (result if isinstance(result, tuple | list) else [result]) if isinstance(r, Tensor)]
+        made = [
+            r for r in (result if isinstance(result, tuple | list) else [result]) if isinstance(r, Tensor)
+        ]
         if made:
             self._keep(made, outputs)
             answer: Any = [(tuple(m.shape), tuple(m.stride()), str(m.dtype)) for m in made]
@@ -273,7 +277,7 @@ class Worker:
             self.values[out] = value.clone()
             return
         goal = Replicate() if axis is None else Shard(axis)
-        self.values[out] = Value(value.current().redistribute(placements=[goal]).clone())
+        self.values[out] = Value(cast(DTensor, value.current().redistribute(placements=[goal]).clone()))
 
     def _run(self, t: Template, inputs: tuple, floats: tuple) -> Any:
         operands = [self._get(i) for i in inputs]
@@ -301,12 +305,14 @@ class Worker:
 
         def remake(x: Tensor, k: int | None) -> Tensor:
             args, kwargs = t.arguments([x], floats)
-            made = run_op(t.func, args, kwargs, self.ways) if isinstance(x, DTensor) else t.func(*args, **kwargs)
+            made = (
+                run_op(t.func, args, kwargs, self.ways) if isinstance(x, DTensor) else t.func(*args, **kwargs)
+            )
             return made if k is None else made[k]
 
         if isinstance(result, DTensor):
-            return Value(result, parent, lambda x: remake(x, None))
-        return [Value(r, parent, lambda x, k=k: remake(x, k)) for k, r in enumerate(result)]
+            return Value(result, parent, functools.partial(remake, k=None))
+        return [Value(r, parent, functools.partial(remake, k=k)) for k, r in enumerate(result)]
 
     def _keep(self, result: Any, outputs: tuple) -> None:
         if not outputs:
@@ -362,11 +368,6 @@ def _wire(axis: int | None) -> Replicate | Shard:
 
 def _like(mesh: DeviceMesh, whole: Tensor, placement: Replicate | Shard) -> DTensor:
     """A DTensor of which only the placement is used."""
-    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
-
     meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
     spec = DTensorSpec(mesh, (placement,), tensor_meta=meta)
     return DTensor(whole, spec, requires_grad=False)  # type: ignore[call-arg]
-
-
-__all__ = ["Poison", "Poisoned", "Worker"]

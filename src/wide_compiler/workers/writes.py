@@ -1,7 +1,8 @@
 """Ops that write to their operands, on sharded values.
 
-One mechanism: run the op's functional twin, then store the result where it belongs. DTensor's own in-place ops are
-not used: they refuse what would change the placement, and know nothing of views of other shards.
+One mechanism: run the op's functional twin, then store the result where it belongs. DTensor's own in-
+place ops are not used: they refuse what would change the placement, and know nothing of views of other
+shards.
 """
 
 import functools
@@ -9,7 +10,6 @@ from collections import Counter
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from .sharded import Op, run_op
@@ -92,5 +92,3 @@ _UPDATES_STATISTICS: dict[Op, tuple[int, ...]] = {
     aten.native_batch_norm.default: (3, 4),
     aten._native_batch_norm_legit.default: (3, 4),
 }
-
-__all__ = ["DTensor", "functional_twin", "write_op", "written_positions"]
