@@ -17,7 +17,7 @@ from ..observe import instruction_log
 from ..workers.engine import Engine, Mesh
 from ..workers.layout import shardable
 from ..workers.transfer import wire_axis
-from . import runtime, scope
+from . import runtime, scope, tensor
 from .plans import Call, Look, Plan, find_plan, look_of, take_apart
 from .tensor import Home, Ref, SignalTensor
 
@@ -265,6 +265,8 @@ def _foreach(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
     for i in range(count):
         row = [a[i] if isinstance(a, list | tuple) and len(a) == count else a for a in args]
         named = {k: a[i] if isinstance(a, list | tuple) and len(a) == count else a for k, a in kwargs.items()}
+        if name.startswith(("addcmul", "addcdiv")) and len(row) == 4:
+            named["value"] = row.pop()  # only there is it positional
         results.append(packet(*row, **named))
     return None if inplace else results
 
@@ -304,3 +306,5 @@ _SPECIAL: dict[Op, Any] = {
     aten.is_same_size.default: _shape_question,
     aten.is_pinned.default: lambda func, args, kwargs: False,
 }
+
+tensor._run = dispatch

@@ -6,7 +6,9 @@ workers know by number, and what the results look like.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -163,10 +165,21 @@ def _make_plan(
 def infer(func: Op, args: Sequence, kwargs: dict, tensors: list, looks: tuple[Look, ...]) -> Any:
     """Run the op on fake tensors of these looks: its results' looks, or its own error for bad operands."""
     position = {id(t): i for i, t in enumerate(tensors)}
-    with _fake:
+    with _fake, _quiet():
         fakes = [torch.empty_strided(look.shape, look.stride, dtype=look.dtype) for look in looks]
         args, kwargs = tree_map_only(Tensor, lambda t: fakes[position[id(t)]], (tuple(args), kwargs))
         return func(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Bad operands are the caller's to hear of, as an exception; not a log's."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def look_of(x: Tensor) -> Look:

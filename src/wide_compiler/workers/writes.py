@@ -23,7 +23,15 @@ def write_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Counter) -> An
     written = [args[i] for i in written_positions(func) if args[i] is not None]
     for value in written:
         value.reduced()
-    if len(written) == 1 and torch.Tag.pointwise in func.tags and _on_shards(func, written[0], args, kwargs):
+    if func is aten.copy_.default:
+        ways["local"] += 1
+        written[0].store(args[1].current())
+        return None
+    if (
+        len(written) == 1
+        and (torch.Tag.pointwise in func.tags or func in _FILLS)
+        and _on_shards(func, written[0], args, kwargs)
+    ):
         ways["local"] += 1
         written[0].root.writes += 1
         return None
@@ -83,6 +91,7 @@ def functional_twin(func: Op) -> Op:
     return twin
 
 
+_FILLS = {aten.fill_.Scalar, aten.zero_.default}
 _TWINS: dict[Op, Op] = {
     aten.native_batch_norm.default: aten._native_batch_norm_legit_functional.default,
     aten._native_batch_norm_legit.default: aten._native_batch_norm_legit_functional.default,
