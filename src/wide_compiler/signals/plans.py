@@ -115,14 +115,14 @@ def find_plan(
     looks: tuple[Look, ...],
 ) -> Plan:
     """The plan for this call; `call` must have been filled from `args` and `kwargs`."""
-    key = (id(engine), func, looks, *call.key)
+    key = (engine.serial, func, looks, *call.key)
     plan = _plans.get(key)
     if plan is None:
         plan = _plans[key] = _make_plan(engine, func, args, kwargs, call, looks)
         if len(_plans) > _KEPT:
             for old in list(_plans)[: _KEPT // 4]:
                 forgotten = _plans.pop(old)
-                if old[0] == id(engine):
+                if old[0] == engine.serial:
                     engine.forget_template(forgotten.template)
     return plan
 

@@ -72,11 +72,15 @@ class InFlight(NamedTuple):
     workers: tuple[int, ...]
 
 
+_serials = itertools.count(1)
+
+
 class Engine:
     """One run of a pool of workers."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
+        self.serial = next(_serials)  # an id() may be used again after an engine is gone
         self.process = os.getpid()
         self.lock = threading.RLock()
         self.everyone = tuple(range(pool.size))
