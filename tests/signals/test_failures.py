@@ -87,6 +87,15 @@ def test_an_error_of_the_program_names_the_line_and_the_workers_go_on(two):
     assert len(gt.debug.worker_stats()) == 2
 
 
+def test_out_of_memory_is_an_error_of_the_program_if_all_run_out(two):
+    with gt.signal.context("dp"):
+        x = gt.randn(4, 4)
+        huge = gt.empty(1 << 20, 1 << 30)
+    with pytest.raises(gt.WorkerFailed, match=r"test_failures.py:\d+: .*memory"):
+        huge.sum().item()
+    assert x.shape == (4, 4) and x.sum().item() == pytest.approx(x.cpu().sum().item(), rel=1e-4, abs=1e-5)
+
+
 def test_an_error_of_one_worker_alone_ends_the_run(two):
     engine = runtime.engine()
     with gt.signal.context("dp"):
