@@ -17,7 +17,7 @@ from ..workers.layout import shard_bounds, shardable
 from ..workers.memory import write_payload
 from . import runtime, scope
 from .dispatch import dispatch
-from .plans import Call, Op, Plan, find_plan, look_of, take_apart
+from .plans import Call, Op, Plan, find_plan, look_of, read
 from .tensor import Home, Ref, SignalTensor
 
 aten = torch.ops.aten
@@ -93,7 +93,7 @@ def create(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
 
 def _creation_plan(engine: Engine, func: Op, args: tuple, kwargs: dict[str, Any]) -> Plan:
     call = Call(constants=True)
-    take_apart(args, kwargs, call)
+    read(args, kwargs, call)
     return find_plan(engine, func, args, kwargs, call, ())
 
 

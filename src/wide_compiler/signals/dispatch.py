@@ -6,7 +6,9 @@ signal's workers; else on the active signal's; else where its largest operand li
 
 from __future__ import annotations
 
+import functools
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from ..workers.engine import Engine, Mesh
 from ..workers.layout import shardable
 from ..workers.transfer import wire_axis
 from . import runtime, scope, tensor
-from .plans import Call, Look, Plan, find_plan, look_of, take_apart
+from .plans import Call, Look, Plan, find_plan, look_of, read
 from .tensor import Home, Ref, SignalTensor
 
 aten = torch.ops.aten
@@ -27,18 +29,15 @@ Op = torch._ops.OpOverload
 
 def dispatch(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Run one op with at least one handle among its operands."""
-    special = _SPECIAL.get(func)
+    special = _special(func)
     if special is not None:
         return special(func, args, kwargs)
-    if func._schema.name.startswith("aten::_foreach_"):
-        return _foreach(func, args, kwargs)
-    _refuse(func)
     if "device" in kwargs:
         kwargs = {**kwargs, "device": torch.device("cpu")}
     if "generator" in kwargs:
         kwargs = {k: v for k, v in kwargs.items() if k != "generator"}
     call = Call()
-    take_apart(args, kwargs, call)
+    read(args, kwargs, call)
     handles = [t for t in call.tensors if isinstance(t, SignalTensor)]
     engine = handles[0]._ref.engine
     looks = tuple([t._look if isinstance(t, SignalTensor) else look_of(t) for t in call.tensors])
@@ -269,6 +268,15 @@ def _foreach(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
             named["value"] = row.pop()  # only there is it positional
         results.append(packet(*row, **named))
     return None if inplace else results
+
+
+@functools.cache
+def _special(func: Op) -> Callable[[Op, tuple, dict[str, Any]], Any] | None:
+    """The op's own way, if it has one."""
+    if func._opname.startswith("_foreach_"):
+        return _foreach
+    _refuse(func)
+    return _SPECIAL.get(func)
 
 
 def _refuse(func: Op) -> None:

@@ -7,6 +7,7 @@ workers know by number, and what the results look like.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -78,32 +79,50 @@ _plans: dict[tuple, Plan] = {}
 _fake = FakeTensorMode(allow_non_fake_inputs=False)
 
 
-def take_apart(args: Sequence, kwargs: dict, call: Call) -> tuple[tuple, dict]:
-    """Fill `call`; returns the arguments as a template spells them."""
-    spelled = tuple([_spell(a, call) for a in args])
-    named = {}
+def read(args: Sequence, kwargs: dict, call: Call) -> None:
+    """Take the arguments apart. `spell` must number tensors and floats in the same order."""
+    key = call.key
+    for value in args:
+        _read(value, call, key)
     for name, value in kwargs.items():
-        call.key.append(name)
-        named[name] = _spell(value, call)
-    return spelled, named
+        key.append(name)
+        _read(value, call, key)
 
 
-def _spell(value: Any, call: Call) -> tuple[int, Any]:
-    if isinstance(value, Tensor):
-        call.tensors.append(value)
-        call.key.append(Tensor)
-        return templates.TENSOR, len(call.tensors) - 1
+def _read(value: Any, call: Call, key: list[Any]) -> None:
     kind = type(value)
-    if kind is float and not call.constants:
+    if kind is int or kind is bool or value is None:
+        key.append(kind)  # 1, 1.0 and True are equal, and not the same argument
+        key.append(value)
+    elif isinstance(value, Tensor):
+        call.tensors.append(value)
+        key.append(Tensor)
+    elif kind is float and not call.constants:
         call.floats.append(value)
-        call.key.append(float)
-        return templates.FLOAT, len(call.floats) - 1
-    if kind is list or kind is tuple:
-        call.key.append((list, len(value)))
-        return templates.LIST, [_spell(v, call) for v in value]
-    call.key.append(kind)  # 1, 1.0 and True are equal, and not the same argument
-    call.key.append(value)
-    return templates.constant(value)
+        key.append(float)
+    elif kind is list or kind is tuple:
+        key.append((list, len(value)))
+        for v in value:
+            _read(v, call, key)
+    else:
+        key.append(kind)
+        key.append(value)
+
+
+def spell(args: Sequence, kwargs: dict, constants: bool) -> tuple[tuple, dict]:
+    """The arguments as a template spells them."""
+    tensors, floats = itertools.count(), itertools.count()
+
+    def one(value: Any) -> tuple[int, Any]:
+        if isinstance(value, Tensor):
+            return templates.TENSOR, next(tensors)
+        if type(value) is float and not constants:
+            return templates.FLOAT, next(floats)
+        if isinstance(value, list | tuple):
+            return templates.LIST, [one(v) for v in value]
+        return templates.constant(value)
+
+    return tuple([one(a) for a in args]), {name: one(a) for name, a in kwargs.items()}
 
 
 def find_plan(
@@ -141,7 +160,7 @@ def _make_plan(
         result = infer(func, args, kwargs, call.tensors, looks)
     except (DynamicOutputShapeException, DataDependentOutputException):
         asks = True
-    spelled, named = take_apart(args, kwargs, Call(call.constants))
+    spelled, named = spell(args, kwargs, call.constants)
     number = engine.new_template(templates.op_name(func), spelled, named)
     schema = func._schema
     written = tuple(_places(func, args, kwargs, call.tensors))
