@@ -1,0 +1,168 @@
+"""Signals beside eager PyTorch and plain SPMD DTensor under torchrun, in one run.
+
+    python benchmarks/signals.py --workers 4          CPU
+    python benchmarks/signals.py --workers 1 --gpu    one GPU
+
+Prints one JSON object: microseconds of a small matmul, milliseconds of a training step of an MLP.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from datetime import date
+
+import torch
+from torch import nn
+
+HIDDEN, ROWS, LAYERS = 256, 256, 3
+ROUNDS, STEPS, OPS = 5, 20, 500
+
+
+def mlp(device="cpu"):
+    torch.manual_seed(0)
+    layers = [m for _ in range(LAYERS) for m in (nn.Linear(HIDDEN, HIDDEN), nn.ReLU())]
+    return nn.Sequential(*layers).to(device)
+
+
+def rounds(function, count, finish):
+    """Median seconds of one of `count` calls, over rounds that each end with a wait."""
+    function()
+    finish()
+    times = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        for _ in range(count):
+            function()
+        finish()
+        times.append((time.perf_counter() - start) / count)
+    return statistics.median(times)
+
+
+def training(model, x, forward):
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    last = []
+
+    def step():
+        loss = forward(model, x)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        last[:] = [loss]
+
+    return step, lambda: last[0].detach().cpu()
+
+
+def loss_of(model, x):
+    return model(x).square().mean()
+
+
+def eager(device):
+    x = torch.randn(64, 64, device=device)
+    synchronize = torch.cuda.synchronize if device != "cpu" else lambda: None
+    op = rounds(lambda: x @ x, OPS, synchronize)
+    step, finish = training(mlp(device), torch.randn(ROWS, HIDDEN, device=device), loss_of)
+    return {"us_per_op": op * 1e6, "ms_per_step": rounds(step, STEPS, finish) * 1e3}
+
+
+def signals(workers, gpu):
+    import wide_compiler.signals as gt
+
+    (gt.gpu_workers if gpu else gt.cpu_workers)(workers)
+    gt.register_config("dp", gt.SignalConfig(shard=gt.ShardConfig(axis=0, workers=range(workers))))
+    layer = nn.Linear(64, 64, bias=False)
+    with gt.signal.context("dp"):
+        x = gt.randn(64, 64)
+        w = gt.adopt(layer).weight.detach()  # made outside the context: whole on every worker
+    last = [x]
+
+    def op():
+        last[0] = x @ w
+
+    seconds = rounds(op, OPS, lambda: last[0].cpu())
+    with gt.signal.context("dp"):
+        data = gt.randn(ROWS, HIDDEN)
+
+    def placed(model, x):
+        with gt.signal.context("dp"):
+            return loss_of(model, x)
+
+    step, finish = training(mlp(), data, placed)
+    result = {"us_per_op": seconds * 1e6, "ms_per_step": rounds(step, STEPS, finish) * 1e3}
+    gt.shutdown()
+    return result
+
+
+def spmd():
+    """What each rank runs under torchrun; rank 0 prints."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_module, distribute_tensor
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    x = distribute_tensor(torch.randn(64, 64), mesh, [Shard(0)])
+    w = distribute_tensor(torch.randn(64, 64), mesh, [Replicate()])
+    op = rounds(lambda: x @ w, OPS, lambda: (x @ w).full_tensor())
+    model = distribute_module(mlp(), mesh)
+    data = distribute_tensor(torch.randn(ROWS, HIDDEN), mesh, [Shard(0)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    last = []
+
+    def step():
+        loss = loss_of(model, data)
+        optimizer.zero_grad()
+        loss.backward()
+        for p in model.parameters():  # as data-parallel training does: gradients are summed once
+            p.grad = p.grad.redistribute(placements=p.placements)
+        optimizer.step()
+        last[:] = [loss]
+
+    seconds = rounds(step, STEPS, lambda: last[0].detach().full_tensor())
+    if dist.get_rank() == 0:
+        print(json.dumps({"us_per_op": op * 1e6, "ms_per_step": seconds * 1e3}), flush=True)
+    dist.destroy_process_group()
+
+
+def torchrun(workers):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*launcher, f"--nproc-per-node={workers}", __file__, "--spmd"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
+    return json.loads([line for line in done.stdout.splitlines() if line.startswith("{")][-1])
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--spmd", action="store_true", help="run as one rank of the peer")
+    options = parser.parse_args()
+    if options.spmd:
+        spmd()
+        return
+    torch.set_num_threads(1)
+    result = {
+        "date": date.today().isoformat(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": torch.cuda.get_device_name() if options.gpu else f"CPU, {os.cpu_count()} cores",
+        "load": os.getloadavg()[0],
+        "mlp": f"{LAYERS} x Linear({HIDDEN}), {ROWS} rows, SGD",
+        "eager": eager("cuda" if options.gpu else "cpu"),
+        "signals, 1 worker": signals(1, options.gpu),
+    }
+    if options.workers > 1:
+        if not options.gpu:
+            result[f"plain SPMD DTensor, torchrun, {options.workers} ranks"] = torchrun(options.workers)
+        result[f"signals, {options.workers} workers"] = signals(options.workers, options.gpu)
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What the workers were told: the instruction log."""

@@ -1,0 +1,80 @@
+"""What the workers are told, as text.
+
+`GT_INSTRUCTION_LOG=file` writes one line for each worker and instruction, `GT_DEBUG_DISPATCHER=1` one line to
+stderr for each decision where something goes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, TextIO
+
+from ..workers.callsite import user_line
+from ..workers.layout import shard_bounds, shardable
+
+if TYPE_CHECKING:
+    from ..signals.plans import Look, Plan
+    from ..workers.engine import Mesh
+
+active = False  # is anybody listening? Asked before every line is made
+_debugging = False
+_file: TextIO | None = None
+
+
+def configure() -> None:
+    """Read the environment; called when workers start, so that an op need not look there."""
+    global active, _debugging, _file
+    _debugging = os.environ.get("GT_DEBUG_DISPATCHER", "0") not in ("", "0")
+    if _file is not None:
+        _file.close()
+    path = os.environ.get("GT_INSTRUCTION_LOG")
+    # Line by line: what was written is there even if the script is killed.
+    _file = open(path, "a", buffering=1) if path else None  # noqa: SIM115  open until the next start
+    active = _debugging or _file is not None
+
+
+def _write(line: str) -> None:
+    if _file is not None:
+        _file.write(line + "\n")
+
+
+def _debug(line: str) -> None:
+    if _debugging:
+        sys.stderr.write(f"[dispatcher] {line}\n")
+
+
+def create(name: str, number: int, mesh: Mesh, axis: int | None, look: Look) -> None:
+    """A new tensor: what each worker gets of it."""
+    where = user_line()
+    count = len(mesh.workers)
+    sharded = count > 1 and shardable(look.shape, axis, count)
+    placement = f"Shard({axis})" if sharded else ("Replicate" if count > 1 else "whole")
+    for i, worker in enumerate(mesh.workers):
+        shape = list(look.shape)
+        if sharded:
+            assert axis is not None
+            start, end = shard_bounds(look.shape[axis], count)[i]
+            shape[axis] = end - start
+        _write(
+            f"WorkerCreateTensor worker={worker} id={number} op={name} shape={tuple(shape)} of={look.shape} "
+            f"dtype={str(look.dtype)[6:]} placement={placement} at={where}"
+        )
+    _debug(f"{name} {look.shape} -> {placement} on workers {list(mesh.workers)} at {where}")
+
+
+def op(plan: Plan, mesh: Mesh, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+    where = user_line()
+    for worker in mesh.workers:
+        _write(f"WorkerOp worker={worker} op={plan.name} inputs={inputs} outputs={outputs} at={where}")
+    _debug(f"{plan.name} {inputs} -> {outputs} on workers {list(mesh.workers)} at {where}")
+
+
+def move(number: int, out: int, source: Mesh, target: Mesh, axis: int | None, look: Look) -> None:
+    where = user_line()
+    for worker in sorted({*source.workers, *target.workers}):
+        _write(
+            f"WorkerMove worker={worker} id={number} to={out} shape={look.shape} from={list(source.workers)} "
+            f"onto={list(target.workers)} axis={axis} at={where}"
+        )
+    _debug(f"move {number} from workers {list(source.workers)} to {list(target.workers)} at {where}")

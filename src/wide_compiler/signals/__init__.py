@@ -1,0 +1,62 @@
+"""One script, many workers, the values of one process: `import wide_compiler.signals as gt`."""
+
+from ..workers.errors import NoWorkers, WorkerDied, WorkerFailed, WorkerHung
+from . import debug, modules, nn
+from . import scope as signal
+from .checkpoint import checkpoint, restart
+from .config import ShardConfig, SignalConfig, clear_configs, load_config, register_config
+from .creation import (
+    arange,
+    empty,
+    eye,
+    from_numpy,
+    full,
+    linspace,
+    ones,
+    rand,
+    randint,
+    randn,
+    randperm,
+    tensor,
+    zeros,
+)
+from .modules import adopt
+from .runtime import cpu_workers, gpu_workers, manual_seed, shutdown
+from .tensor import SignalTensor
+
+__all__ = [
+    "NoWorkers",
+    "ShardConfig",
+    "SignalConfig",
+    "SignalTensor",
+    "WorkerDied",
+    "WorkerFailed",
+    "WorkerHung",
+    "adopt",
+    "arange",
+    "checkpoint",
+    "clear_configs",
+    "cpu_workers",
+    "debug",
+    "empty",
+    "eye",
+    "from_numpy",
+    "full",
+    "gpu_workers",
+    "linspace",
+    "load_config",
+    "manual_seed",
+    "modules",
+    "nn",
+    "ones",
+    "rand",
+    "randint",
+    "randn",
+    "randperm",
+    "register_config",
+    "restart",
+    "shutdown",
+    "signal",
+    "tensor",
+    "zeros",
+]

@@ -1,0 +1,147 @@
+"""All remote state on disk, and back after workers died: `checkpoint(folder)`, `restart(folder)`.
+
+Workers write their own shards with `torch.distributed.checkpoint`; beside them lies a list of what was
+saved, and the states of the objects named by the user, in which tensors on workers stand as numbers of
+that list.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from ..workers import templates
+from ..workers.engine import Engine
+from . import creation, runtime, scope
+from .plans import Look
+from .tensor import Home, Ref, SignalTensor
+
+_LIST, _OBJECTS = "signals.json", "objects.pt"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A tensor on workers, within a saved state."""
+
+    number: int
+
+
+def checkpoint(folder: str | Path, **objects: Any) -> None:
+    """Save every tensor that lives on the workers, and `state_dict()` of the objects given by name."""
+    engine = runtime.engine()
+    engine.synchronize()
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    states = {name: thing.state_dict() for name, thing in objects.items()}
+    kept = {h._ref.number: h for h in _live() if h._ref.engine is engine and not h._ref.view}
+    numbers = sorted(kept)
+    contents = [
+        (str(path.absolute()), {n: f"t{n}" for n in numbers if worker in kept[n]._ref.home.mesh.workers})
+        for worker in engine.everyone
+    ]
+    held: dict[int, str] = {}
+    for answer in engine.ask_each("save", contents=contents):
+        held.update(answer)
+    tensors = {
+        n: {
+            "workers": kept[n]._ref.home.mesh.workers,
+            "shape": kept[n]._look.shape,
+            "stride": kept[n]._look.stride,
+            "dtype": str(kept[n]._look.dtype).removeprefix("torch."),
+            "axis": int(held[n][2:-1]) if held[n].startswith("S(") else None,
+        }
+        for n in numbers
+    }
+    marked = tree_map_only(SignalTensor, lambda h: Saved(h._ref.number), states)
+    torch.save(marked, path / _OBJECTS)
+    seed, draws = runtime.random_state()
+    # Written last: a folder without it is not a checkpoint.
+    (path / _LIST).write_text(json.dumps({"seed": seed, "draws": draws, "tensors": tensors}))
+
+
+def restart(folder: str | Path | None = None, **objects: Any) -> None:
+    """Start the workers again, as many as before, and bring back what `checkpoint(folder)` saved.
+
+    Tensors that were alive then have their values of then; `load_state_dict` is called on the objects
+    given by name. Tensors that are not in the checkpoint cannot be used any more.
+    """
+    saved: dict[str, Any] = {"tensors": {}}
+    path = Path(folder) if folder is not None else None
+    if path is not None:
+        if not (path / _LIST).is_file():
+            raise FileNotFoundError(f"{path.absolute()} holds no checkpoint ({_LIST} is missing)")
+        saved = json.loads((path / _LIST).read_text())
+    old = runtime.running()
+    live = [h for h in _live() if old is not None and h._ref.engine is old and not h._ref.view]
+    start = runtime.last_start() if old is not None else None
+    runtime.shutdown()
+    if start is not None:
+        runtime.start_workers(start)
+    engine = runtime.engine()
+    scope.forget_ranges()
+    creation.forget_all_copies()
+    tensors = {int(n): entry for n, entry in saved["tensors"].items()}
+    engine.ids = itertools.count(max([*tensors, next(old.ids) if old is not None else 1], default=0) + 1)
+    for number, entry in tensors.items():
+        _make_room(engine, number, entry)
+    if path is not None:
+        contents = [
+            (str(path.absolute()), {n: f"t{n}" for n, e in tensors.items() if worker in e["workers"]})
+            for worker in engine.everyone
+        ]
+        engine.ask_each("load", contents=contents)
+        runtime.set_random_state(saved["seed"], saved["draws"])
+    refs = _rebind(engine, live, tensors)
+    if path is not None and objects:
+        _load_objects(path, objects, refs, tensors)
+    engine.synchronize()
+
+
+def _make_room(engine: Engine, number: int, entry: dict[str, Any]) -> None:
+    mesh = engine.mesh(entry["workers"])
+    constants = tuple(templates.constant(a) for a in (entry["shape"], entry["stride"]))
+    dtype = {"dtype": (templates.NAMED, entry["dtype"]), "device": templates.constant(torch.device("cpu"))}
+    template = engine.new_template("aten.empty_strided.default", constants, dtype)
+    engine.record("make", (number, template, mesh.number, entry["axis"], None), mesh.workers, "restore")
+    engine.forget_template(template)
+
+
+def _rebind(engine: Engine, live: list[SignalTensor], tensors: dict[int, Any]) -> dict[int, Ref]:
+    """Handles of the old run that were saved go on as handles of the new one."""
+    refs: dict[int, Ref] = {}
+    for handle in live:
+        ref = handle._ref
+        if ref.number in tensors:
+            ref.engine = engine
+            ref.home.mesh = engine.mesh(tensors[ref.number]["workers"])
+            refs[ref.number] = ref
+    for number, entry in tensors.items():
+        if number not in refs:  # a tensor of an object's state, or one that nobody holds: then it is freed
+            refs[number] = Ref(engine, number, Home(engine.mesh(entry["workers"])))
+    return refs
+
+
+def _load_objects(path: Path, objects: dict[str, Any], refs: dict[int, Ref], tensors: dict[int, Any]) -> None:
+    states = torch.load(path / _OBJECTS, weights_only=False)
+    missing = sorted(set(objects) - set(states))
+    if missing:
+        raise ValueError(f"{path}: no state of {missing[0]!r} was saved; saved are {sorted(states)}")
+
+    def handle(saved: Saved) -> SignalTensor:
+        entry = tensors[saved.number]
+        look = Look(tuple(entry["shape"]), tuple(entry["stride"]), getattr(torch, entry["dtype"]))
+        return SignalTensor(refs[saved.number], look)
+
+    for name, thing in objects.items():
+        thing.load_state_dict(tree_map_only(Saved, handle, states[name]))
+
+
+def _live() -> list[SignalTensor]:
+    return [x for x in gc.get_objects() if type(x) is SignalTensor]

@@ -1,0 +1,222 @@
+"""New tensors on the workers: `randn`, `zeros`, ... , `tensor`, `from_numpy`, and torch's own inside a
+context."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..observe import instruction_log
+from ..workers.engine import Engine, Mesh
+from ..workers.layout import shard_bounds, shardable
+from ..workers.memory import write_payload
+from . import runtime, scope
+from .dispatch import dispatch
+from .plans import Call, Op, Plan, find_plan, look_of, read
+from .tensor import Home, Ref, SignalTensor
+
+aten = torch.ops.aten
+
+
+class CreationMode(TorchDispatchMode):
+    """Inside a signal's context, torch's creation functions make tensors on its workers."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if any(issubclass(t, SignalTensor) for t in types):
+            return dispatch(func, args, kwargs)
+        if is_creation(func) and scope.current() is not None and _device_of(kwargs) in (None, "cpu"):
+            return create(func, args, kwargs)
+        return func(*args, **kwargs)
+
+
+class OutsideMode(TorchDispatchMode):
+    """`gt.randn` outside any context: torch's creation functions make tensors on worker 0."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if is_creation(func):
+            return create(func, args, kwargs)
+        return func(*args, **kwargs)
+
+
+def is_creation(func: Op) -> bool:
+    """Makes a tensor from no tensor: `aten.randn.default` and the like."""
+    known = _creations.get(func)
+    if known is None:
+        schema = func._schema
+        known = _creations[func] = (
+            func.namespace == "aten"
+            and len(schema.returns) == 1
+            and str(schema.returns[0].type) == "Tensor"
+            and not any("Tensor" in str(a.type) for a in schema.arguments)
+            and "out" not in func._overloadname
+        )
+    return known
+
+
+_creations: dict[Op, bool] = {}
+
+
+def _device_of(kwargs: dict[str, Any]) -> str | None:
+    device = kwargs.get("device")
+    return None if device is None else torch.device(device).type
+
+
+def create(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
+    """A new tensor, `Shard(axis)` over the active signal's workers if no shard would be empty."""
+    kwargs = {k: v for k, v in kwargs.items() if k != "generator"}
+    kwargs["device"] = torch.device("cpu")
+    engine = runtime.engine()
+    placement = scope.current()
+    mesh, axis = (placement.mesh, placement.axis) if placement else (engine.mesh((0,)), None)
+    number = next(engine.ids)
+    plan = _creation_plan(engine, func, args, kwargs)
+    draw = runtime.next_draw() if plan.random else None
+    look = plan.looks[0]
+    assert look is not None
+    made = SignalTensor(Ref(engine, number, Home(mesh)), look)
+    if placement is not None:
+        made._ref.home.adopted = True
+    engine.record(
+        "make", (number, plan.template, mesh.number, axis, draw), mesh.workers, plan.name, (), (number,)
+    )
+    if instruction_log.active:
+        instruction_log.create(plan.name, number, mesh, axis, look)
+    return made
+
+
+def _creation_plan(engine: Engine, func: Op, args: tuple, kwargs: dict[str, Any]) -> Plan:
+    call = Call(constants=True)
+    read(args, kwargs, call)
+    return find_plan(engine, func, args, kwargs, call, ())
+
+
+# ---- data of this process
+
+
+def put_on(x: Tensor, mesh: Mesh, axis: int | None) -> SignalTensor:
+    """A plain tensor to workers: to each its part only."""
+    engine = runtime.engine()
+    x = x.detach().cpu()
+    count = len(mesh.workers)
+    if not shardable(x.shape, axis, count):
+        axis = None
+    number = next(engine.ids)
+    shared = engine.pool.shares_memory
+    if axis is None:
+        parts = [x] * count
+    else:
+        parts = [x.narrow(axis, a, b - a) for a, b in shard_bounds(x.shape[axis], count)]
+    dtype = str(x.dtype).removeprefix("torch.")
+    contents = [
+        (number, mesh.number, axis, tuple(x.shape), dtype, write_payload(part, shared)) for part in parts
+    ]
+    made = SignalTensor(
+        Ref(engine, number, Home(mesh)), look_of(torch.empty(x.shape, dtype=x.dtype, device="meta"))
+    )
+    engine.record_each("put", contents, mesh, (number,))
+    if instruction_log.active:
+        instruction_log.create("put", number, mesh, axis, made._look)
+    return made
+
+
+def put(x: Tensor) -> SignalTensor:
+    """A plain tensor to the active signal's workers, or to worker 0."""
+    placement = scope.current()
+    if placement is None:
+        return put_on(x, runtime.engine().mesh((0,)), None)
+    made = put_on(x, placement.mesh, placement.axis)
+    made._ref.home.adopted = True
+    return made
+
+
+_sent: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
+_copies: dict[tuple[int, int], tuple[int, SignalTensor]] = {}
+
+
+def put_operand(x: Tensor, mesh: Mesh) -> SignalTensor:
+    """A plain operand, replicated on the mesh. Sent again only if it has changed."""
+    key = (id(x), mesh.number)
+    known = _copies.get(key)
+    if (
+        known is not None
+        and _sent.get(id(x)) is x
+        and known[0] == x._version
+        and not known[1]._ref.engine.closed
+    ):
+        return known[1]
+    made = put_on(x, mesh, None)
+    if not x.requires_grad and x.numel() > 1:
+        _remember_copy(x, key, made)
+    return made
+
+
+def _remember_copy(x: Tensor, key: tuple[int, int], made: SignalTensor) -> None:
+    try:
+        version = x._version
+    except RuntimeError:
+        return  # inference tensors do not count their writes
+    if _sent.get(id(x)) is not x:
+        _sent[id(x)] = x
+        weakref.finalize(x, _forget_copies, id(x))
+    _copies[key] = (version, made)
+
+
+def _forget_copies(number: int) -> None:
+    for key in [k for k in _copies if k[0] == number]:
+        del _copies[key]
+
+
+def forget_all_copies() -> None:
+    _copies.clear()
+
+
+def tensor(data: Any, *, dtype: torch.dtype | None = None, requires_grad: bool = False) -> Tensor:
+    """Data to the workers: sharded by the active signal, else on worker 0. Takes what `torch.tensor`
+    takes."""
+    if isinstance(data, SignalTensor):
+        made: Tensor = data.detach().clone()
+    else:
+        plain = data.detach() if isinstance(data, Tensor) else torch.tensor(data)
+        made = put(plain if dtype is None else plain.to(dtype))
+    return made.requires_grad_(requires_grad)
+
+
+def from_numpy(array: np.ndarray) -> Tensor:
+    """An array's values to the workers."""
+    return put(torch.from_numpy(np.ascontiguousarray(array)))
+
+
+def _through_the_door(name: str) -> Any:
+    function = getattr(torch, name)
+
+    def create_on_workers(*args: Any, **kwargs: Any) -> Tensor:
+        if scope.current() is not None:
+            return function(*args, **kwargs)
+        with OutsideMode():
+            return function(*args, **kwargs)
+
+    create_on_workers.__name__ = create_on_workers.__qualname__ = name
+    create_on_workers.__doc__ = (
+        f"`torch.{name}` on the active signal's workers; outside any context on worker 0."
+    )
+    return create_on_workers
+
+
+randn = _through_the_door("randn")
+rand = _through_the_door("rand")
+randint = _through_the_door("randint")
+randperm = _through_the_door("randperm")
+zeros = _through_the_door("zeros")
+ones = _through_the_door("ones")
+empty = _through_the_door("empty")
+full = _through_the_door("full")
+arange = _through_the_door("arange")
+linspace = _through_the_door("linspace")
+eye = _through_the_door("eye")

@@ -1,0 +1,65 @@
+"""Ordinary modules on the workers: `adopt`, and modules that meet a handle or a signal for the first time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import runtime, scope
+from .creation import put_on
+from .tensor import SignalTensor
+
+
+def adopt(module: nn.Module) -> nn.Module:
+    """Move a module's parameters and buffers to the workers, in place: optimisers that hold them go on.
+
+    Replicated over the active signal's workers; outside any context on worker 0, from where the first context
+    that uses them takes them.
+    """
+    for part in module.modules():
+        _adopt_own(part)
+    return module
+
+
+def _adopt_own(module: nn.Module) -> None:
+    for tensors in (module._parameters, module._buffers):
+        for x in tensors.values():
+            if x is not None and not isinstance(x, SignalTensor):
+                _swap(x)
+            if isinstance(x, SignalTensor):
+                x._ref.home.parameter = True
+
+
+def _swap(x: Tensor) -> None:
+    """`x` keeps its identity and becomes a handle."""
+    placement = scope.current()
+    mesh = runtime.engine().mesh((0,)) if placement is None else placement.mesh
+    handle: Tensor = put_on(x, mesh, None)
+    assert isinstance(handle, SignalTensor)
+    handle._ref.home.parameter = True
+    handle._ref.home.adopted = placement is not None
+    grad = x.grad
+    if isinstance(x, nn.Parameter):
+        handle = nn.Parameter(handle, x.requires_grad)
+    else:
+        handle.requires_grad_(x.requires_grad)
+    torch.utils.swap_tensors(x, handle)
+    if grad is not None:
+        x.grad = grad if isinstance(grad, SignalTensor) else put_on(grad, mesh, None)
+
+
+def _before_forward(module: nn.Module, inputs: Any) -> None:
+    """A module that is called with handles, or inside a signal's context, lives on the workers from now
+    on."""
+    plain = [
+        x
+        for x in (*module._parameters.values(), *module._buffers.values())
+        if x is not None and not isinstance(x, SignalTensor)
+    ]
+    if plain and any(isinstance(x, SignalTensor) for x in inputs):
+        _adopt_own(module)
+
+
+nn.modules.module.register_module_forward_pre_hook(_before_forward)

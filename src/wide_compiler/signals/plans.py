@@ -1,0 +1,235 @@
+"""What an op does to shapes, found once on fake tensors and remembered.
+
+A plan belongs to an op with its plain arguments and the looks of its operands. It holds the template that
+workers know by number, and what the results look like.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.utils._pytree import tree_map_only
+
+from ..workers import templates
+from ..workers.engine import Engine
+from ..workers.sharded import is_view
+from ..workers.writes import written_positions
+
+Op = torch._ops.OpOverload
+aten = torch.ops.aten
+_KEPT = 4096
+
+
+class Look(NamedTuple):
+    """What the controller knows of a tensor."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class Call:
+    """An op's arguments taken apart: tensors, floats, and the rest as a key.
+
+    constants: floats belong to the key too, since they may decide a shape (`arange(0, 1, 0.1)`).
+    """
+
+    __slots__ = ("constants", "floats", "key", "tensors")
+
+    def __init__(self, constants: bool = False) -> None:
+        self.constants = constants
+        self.tensors: list[Any] = []
+        self.floats: list[float] = []
+        self.key: list[Any] = []
+
+
+class Plan(NamedTuple):
+    """template: its number. looks: of the results, in order; None where an op returns no tensor. returns:
+    `one`, `tuple`, `list`, or `none`.
+
+    written: places in the tensor list that are written to. same: for each result the place of the operand
+    that it is (in-place ops), or None. view: results are views of operand 0. asks: only the workers know
+    the
+    result.
+    """
+
+    template: int
+    name: str
+    looks: tuple[Look | None, ...]
+    returns: str
+    written: tuple[int, ...]
+    same: tuple[int | None, ...]
+    view: bool
+    random: bool
+    asks: bool
+
+
+_plans: dict[tuple, Plan] = {}
+_fake = FakeTensorMode(allow_non_fake_inputs=False)
+
+
+def read(args: Sequence, kwargs: dict, call: Call) -> None:
+    """Take the arguments apart. `spell` must number tensors and floats in the same order."""
+    key = call.key
+    for value in args:
+        _read(value, call, key)
+    for name, value in kwargs.items():
+        key.append(name)
+        _read(value, call, key)
+
+
+def _read(value: Any, call: Call, key: list[Any]) -> None:
+    kind = type(value)
+    if kind is int or kind is bool or value is None:
+        key.append(kind)  # 1, 1.0 and True are equal, and not the same argument
+        key.append(value)
+    elif isinstance(value, Tensor):
+        call.tensors.append(value)
+        key.append(Tensor)
+    elif kind is float and not call.constants:
+        call.floats.append(value)
+        key.append(float)
+    elif kind is list or kind is tuple:
+        key.append((list, len(value)))
+        for v in value:
+            _read(v, call, key)
+    else:
+        key.append(kind)
+        key.append(value)
+
+
+def spell(args: Sequence, kwargs: dict, constants: bool) -> tuple[tuple, dict]:
+    """The arguments as a template spells them."""
+    tensors, floats = itertools.count(), itertools.count()
+
+    def one(value: Any) -> tuple[int, Any]:
+        if isinstance(value, Tensor):
+            return templates.TENSOR, next(tensors)
+        if type(value) is float and not constants:
+            return templates.FLOAT, next(floats)
+        if isinstance(value, list | tuple):
+            return templates.LIST, [one(v) for v in value]
+        return templates.constant(value)
+
+    return tuple([one(a) for a in args]), {name: one(a) for name, a in kwargs.items()}
+
+
+def find_plan(
+    engine: Engine,
+    func: Op,
+    args: Sequence,
+    kwargs: dict,
+    call: Call,
+    looks: tuple[Look, ...],
+) -> Plan:
+    """The plan for this call; `call` must have been filled from `args` and `kwargs`."""
+    key = (engine.serial, func, looks, *call.key)
+    plan = _plans.get(key)
+    if plan is None:
+        plan = _plans[key] = _make_plan(engine, func, args, kwargs, call, looks)
+        if len(_plans) > _KEPT:
+            for old in list(_plans)[: _KEPT // 4]:
+                forgotten = _plans.pop(old)
+                if old[0] == engine.serial:
+                    engine.forget_template(forgotten.template)
+    return plan
+
+
+def _make_plan(
+    engine: Engine,
+    func: Op,
+    args: Sequence,
+    kwargs: dict,
+    call: Call,
+    looks: tuple[Look, ...],
+) -> Plan:
+    asks = False
+    result: Any = None
+    try:
+        result = infer(func, args, kwargs, call.tensors, looks)
+    except (DynamicOutputShapeException, DataDependentOutputException):
+        asks = True
+    spelled, named = spell(args, kwargs, call.constants)
+    number = engine.new_template(templates.op_name(func), spelled, named)
+    schema = func._schema
+    written = tuple(_places(func, args, kwargs, call.tensors))
+    many = isinstance(result, tuple | list)
+    results = list(result) if many else [result] if schema.returns else []
+    asks = asks or (bool(schema.returns) and not any(isinstance(r, Tensor) for r in results))
+    same = tuple(_same(func, i, written) for i in range(len(results)))
+    return Plan(
+        number,
+        templates.op_name(func),
+        tuple(look_of(r) if isinstance(r, Tensor) else None for r in results),
+        _returns(result) if schema.returns else "none",
+        written,
+        same,
+        is_view(func),
+        torch.Tag.nondeterministic_seeded in func.tags,
+        asks,
+    )
+
+
+def infer(func: Op, args: Sequence, kwargs: dict, tensors: list, looks: tuple[Look, ...]) -> Any:
+    """Run the op on fake tensors of these looks: its results' looks, or its own error for bad operands."""
+    position = {id(t): i for i, t in enumerate(tensors)}
+    with _fake, _quiet():
+        fakes = [torch.empty_strided(look.shape, look.stride, dtype=look.dtype) for look in looks]
+        args, kwargs = tree_map_only(Tensor, lambda t: fakes[position[id(t)]], (tuple(args), kwargs))
+        return func(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Bad operands are the caller's to hear of, as an exception; not a log's."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def look_of(x: Tensor) -> Look:
+    return Look(tuple(x.shape), tuple(x.stride()), x.dtype)
+
+
+def _places(func: Op, args: Sequence, kwargs: dict, tensors: list) -> list[int]:
+    """Places in the tensor list of what the op writes to."""
+    objects = [args[i] for i in written_positions(func) if i < len(args)]
+    arguments = func._schema.arguments
+    objects += [
+        kwargs[a.name]
+        for a in arguments
+        if a.alias_info is not None and a.alias_info.is_write and a.name in kwargs
+    ]
+    return [i for i, t in enumerate(tensors) if any(t is o for o in objects)]
+
+
+def _same(func: Op, result: int, written: tuple[int, ...]) -> int | None:
+    returns = func._schema.returns
+    info = returns[min(result, len(returns) - 1)].alias_info
+    if info is None or not info.is_write:
+        return None
+    return written[result] if result < len(written) else None
+
+
+def _returns(result: Any) -> str:
+    if isinstance(result, list):
+        return "list"
+    return "tuple" if isinstance(result, tuple) else "one"
+
+
+def plan_count() -> int:
+    return len(_plans)

@@ -1,0 +1,153 @@
+"""The one engine of this process: started on first use, replaced by `restart()`."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import warnings
+from typing import NamedTuple
+
+import torch
+
+from ..observe import instruction_log
+from ..workers.engine import Engine, Mesh
+from ..workers.inprocess import InProcessPool
+from ..workers.local import LocalPool, close_nursery
+from . import config
+
+
+class Start(NamedTuple):
+    """How the workers were asked for; `restart()` asks for the same again."""
+
+    devices: tuple[str, ...]
+    backend: str
+
+
+_engine: Engine | None = None
+_start: Start | None = None
+_seed = 0
+_draws = 0
+
+
+def in_process() -> bool:
+    """`GT_WORKERS=0`: no workers but the script itself."""
+    return os.environ.get("GT_WORKERS") == "0"
+
+
+def engine() -> Engine:
+    """The running engine; starts as many local CPU workers as the configured signals name."""
+    if _engine is None:
+        cpu_workers(int(os.environ.get("GT_WORKERS", "0")) or config.highest_worker() + 1)
+    assert _engine is not None
+    return _engine
+
+
+def running() -> Engine | None:
+    return _engine
+
+
+def cpu_workers(n: int) -> None:
+    """Start `n` local worker processes. With as many already running nothing happens."""
+    _check_count(n)
+    start_workers(Start(("cpu",) * n, "gloo"))
+
+
+def gpu_workers(n: int) -> None:
+    """Start `n` local workers, one for each GPU; with fewer GPUs they share, with none they run on the
+    CPU."""
+    _check_count(n)
+    gpus = torch.cuda.device_count()
+    if gpus == 0:
+        warnings.warn(f"gpu_workers({n}): no GPU here; the workers run on the CPU", stacklevel=2)
+        start_workers(Start(("cpu",) * n, "gloo"))
+        return
+    if gpus < n:
+        warnings.warn(
+            f"gpu_workers({n}): {gpus} GPU(s) here; workers share them and talk through host memory (gloo)",
+            stacklevel=2,
+        )
+    devices = tuple(f"cuda:{i % gpus}" for i in range(n))
+    start_workers(Start(devices, "nccl" if n <= gpus else "gloo"))
+
+
+def _check_count(n: int) -> None:
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        raise ValueError(f"the number of workers must be an int of at least 1, got {n!r}")
+
+
+def start_workers(start: Start) -> None:
+    global _engine, _start
+    if _engine is not None and not _engine.closed:
+        if _start == start or in_process():
+            return
+        assert _start is not None
+        raise ValueError(
+            f"{len(_start.devices)} workers on {sorted(set(_start.devices))} run already; call shutdown() "
+            f"before you ask for {len(start.devices)} on {sorted(set(start.devices))}"
+        )
+    instruction_log.configure()
+    pool = InProcessPool() if in_process() else LocalPool(list(start.devices), start.backend)
+    _engine, _start = Engine(pool), start
+    _engine.mesh((0,))
+    _engine.record("seed", (_seed,), _engine.everyone)
+
+
+def last_start() -> Start:
+    if _start is None:
+        raise ValueError("no workers were ever started in this process")
+    return _start
+
+
+def shutdown() -> None:
+    """End all workers; tensors that live on them cannot be used any more. Safe to call twice."""
+    global _engine
+    if _engine is not None:
+        _engine.stop()
+        _engine = None
+
+
+@atexit.register
+def _leave() -> None:
+    if _engine is None or _engine.process == os.getpid():
+        shutdown()
+        close_nursery()
+
+
+def manual_seed(seed: int) -> None:
+    """Seed every draw on the workers. The same seed gives the same values on any number of workers."""
+    global _seed, _draws
+    _seed, _draws = int(seed), 0
+    if _engine is not None and not _engine.closed:
+        _engine.record("seed", (_seed,), _engine.everyone)
+
+
+def next_draw() -> int:
+    """The number of a random draw."""
+    global _draws
+    _draws += 1
+    return _draws
+
+
+def random_state() -> tuple[int, int]:
+    return _seed, _draws
+
+
+def set_random_state(seed: int, draws: int) -> None:
+    global _draws
+    manual_seed(seed)
+    _draws = draws
+
+
+def mesh_of(workers: tuple[int, ...], why: str) -> Mesh:
+    """The mesh of these workers; `why` names the signal in the error."""
+    running = engine()
+    if in_process():
+        return running.mesh((0,))
+    beyond = [w for w in workers if w >= running.pool.size]
+    if beyond:
+        raise ValueError(
+            f"{why}.shard.workers: worker {beyond[0]} is out of range, {running.pool.size} workers run (0 to "
+            f"{running.pool.size - 1}); register every signal before the first use of one, or start enough "
+            f"with cpu_workers({max(workers) + 1}) first"
+        )
+    return running.mesh(workers)

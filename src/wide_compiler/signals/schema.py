@@ -1,0 +1,58 @@
+"""YAML to signals. pydantic does the checking and is imported only here, when a file is read."""
+
+from typing import Any
+
+import yaml
+
+from .config import ShardConfig, SignalConfig
+
+
+def parse_signals(text: str, source: str) -> dict[str, SignalConfig]:
+    """The signals of a YAML text; every error names the full path of the key that is wrong."""
+    from pydantic import BaseModel, ConfigDict, NonNegativeInt, StrictBool, StrictStr, ValidationError
+    from pydantic import Field as field
+
+    class Shard(BaseModel):
+        model_config = ConfigDict(extra="forbid", strict=True)
+        axis: NonNegativeInt = 0
+        workers: list[NonNegativeInt] = field(min_length=1)
+
+    class Signal(BaseModel):
+        model_config = ConfigDict(extra="forbid")
+        shard: Shard | None = None
+        backward: StrictStr | None = None
+        compile: StrictBool = False
+
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{source} is not YAML: {error}") from None
+    if not document:
+        raise ValueError(f"{source} is empty; it should map names of signals to shard, backward and compile")
+    if not isinstance(document, dict):
+        raise ValueError(f"{source} should map names of signals to settings, got a {type(document).__name__}")
+    signals = {}
+    for name, content in document.items():
+        if not isinstance(name, str):
+            raise ValueError(f"{source}: the name of a signal must be a string, got {name!r}")
+        try:
+            read = Signal.model_validate({} if content is None else content)
+            shard = None if read.shard is None else ShardConfig(read.shard.axis, tuple(read.shard.workers))
+        except ValidationError as error:
+            raise ValueError(_explain(source, name, error.errors(), Signal, Shard)) from None
+        except ValueError as error:
+            raise ValueError(f"{source}: {name}.{error}") from None
+        signals[name] = SignalConfig(shard, read.backward, read.compile)
+    return signals
+
+
+def _explain(source: str, name: str, errors: list[Any], signal: Any, shard: Any) -> str:
+    lines = []
+    for error in errors:
+        path = ".".join([name, *(str(part) for part in error["loc"])])
+        if error["type"] == "extra_forbidden":
+            allowed = shard.model_fields if "shard" in error["loc"][:1] else signal.model_fields
+            lines.append(f"{path}: unknown key; known are {', '.join(allowed)}")
+        else:
+            lines.append(f"{path}: {error['msg'].lower()}, got {error['input']!r}")
+    return f"{source}: " + "; ".join(lines)

@@ -1,0 +1,173 @@
+"""Where signals apply: `signal.context`, `signal.enter` and `exit`, `signal.tensor`."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import warnings
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import NamedTuple
+
+import torch
+
+from ..workers.engine import Mesh
+from . import config, runtime
+
+
+class Placement(NamedTuple):
+    """A signal that is being followed: its workers, its axis, its name."""
+
+    mesh: Mesh
+    axis: int
+    name: str
+
+
+class Scope(NamedTuple):
+    """One entered signal; `backward` is where the backward pass of its ops goes. None: nothing configured."""
+
+    name: str
+    placement: Placement | None
+    backward: Placement | None
+    start: int
+    mode: object
+
+
+_scopes: ContextVar[tuple[Scope, ...]] = ContextVar("wide_compiler_signal_scopes", default=())
+_warned: set[str] = set()
+
+# Which autograd nodes were made under which signal: ranges of autograd's sequence numbers, oldest first.
+# Graphs are rarely older than a few steps; a node whose range was dropped runs where its largest operand
+# lies.
+_KEPT_RANGES = 4096
+_starts: list[int] = []
+_ranges: list[tuple[int, int, Placement]] = []
+
+
+def placement_of(name: str) -> Placement | None:
+    """Where a signal sends things; None if it is unknown (warned once) or names no shard."""
+    found = config.find(name)
+    if found is None:
+        if name not in _warned:
+            _warned.add(name)
+            known = ", ".join(config.known()) or "none"
+            warnings.warn(f"unknown signal {name!r} is ignored; known signals: {known}", stacklevel=4)
+        return None
+    if found.shard is None:
+        return None
+    return Placement(runtime.mesh_of(found.shard.workers, name), found.shard.axis, name)
+
+
+def current() -> Placement | None:
+    """The innermost signal that says where."""
+    for scope in reversed(_scopes.get()):
+        if scope.placement is not None:
+            return scope.placement
+    return None
+
+
+def backward_placement(sequence: int) -> Placement | None:
+    """Where the backward of the autograd node with this sequence number runs, if a signal says so."""
+    found = None
+    last = bisect.bisect_right(_starts, sequence) - 1
+    # Ranges nest as contexts do; the innermost starts last.
+    for i in range(last, max(last - 64, -1), -1):
+        start, end, placement = _ranges[i]
+        if start <= sequence < end:
+            found = placement
+            break
+    if found is None:
+        for scope in reversed(_scopes.get()):
+            if scope.backward is not None and scope.start <= sequence:
+                return scope.backward
+    return found
+
+
+def enter(name: str, backward: str | None = None) -> None:
+    """Follow a signal until `exit(name)`."""
+    from .creation import CreationMode
+
+    if not isinstance(name, str):
+        raise ValueError(f"a signal's name must be a string, got {name!r}")
+    placement = placement_of(name)
+    found = config.find(name)
+    back_name = backward or (found.backward_signal if found is not None else None)
+    behind = placement_of(back_name) if back_name is not None else placement
+    mode = CreationMode()
+    mode.__enter__()
+    scope = Scope(name, placement, behind, torch.autograd._get_sequence_nr(), mode)  # type: ignore[attr-defined]
+    _scopes.set((*_scopes.get(), scope))
+    if placement is not None:
+        regions = runtime.engine().regions
+        if found is not None and found.compile:
+            regions.open(name)
+        elif regions.name is not None:
+            regions.spill("another context begins inside it")
+
+
+def exit(name: str) -> None:
+    """Stop following the signal entered last; `name` must be its name."""
+    scopes = _scopes.get()
+    if not scopes:
+        raise ValueError(f"signal.exit({name!r}): no signal has been entered")
+    scope = scopes[-1]
+    if scope.name != name:
+        raise ValueError(
+            f"signal.exit({name!r}): the signal entered last is {scope.name!r}; exit that one first"
+        )
+    _scopes.set(scopes[:-1])
+    running = runtime.running()
+    if running is not None and running.regions.name == name:
+        running.regions.close()
+    scope.mode.__exit__(None, None, None)  # type: ignore[attr-defined]
+    if scope.backward is not None:
+        _remember(scope.start, torch.autograd._get_sequence_nr(), scope.backward)  # type: ignore[attr-defined]
+
+
+def _remember(start: int, end: int, placement: Placement) -> None:
+    if start == end:
+        return
+    if _ranges and _ranges[-1][1] == start and _ranges[-1][2] == placement:
+        _ranges[-1] = (_ranges[-1][0], end, placement)
+        return
+    at = bisect.bisect_right(_starts, start)  # an outer range ends after, and starts before, its inner ones
+    _starts.insert(at, start)
+    _ranges.insert(at, (start, end, placement))
+    if len(_ranges) > _KEPT_RANGES:
+        del _ranges[: _KEPT_RANGES // 2], _starts[: _KEPT_RANGES // 2]
+
+
+@contextlib.contextmanager
+def context(name: str, backward: str | None = None) -> Iterator[None]:
+    """Tensors and ops within follow the signal; their backward pass follows `backward`.
+
+    backward: a signal's name; default: the signal's own `backward` setting, else the signal itself.
+    """
+    enter(name, backward)
+    try:
+        yield
+    finally:
+        exit(name)
+
+
+def tensor(x: torch.Tensor, name: str) -> torch.Tensor:
+    """A copy of `x` placed as the signal says; differentiable."""
+    from .tensor import respread
+
+    placement = placement_of(name)
+    if placement is not None and placement.axis >= x.ndim:
+        raise ValueError(
+            f"signal.tensor: {name}.shard.axis is {placement.axis}, out of range for a tensor of shape "
+            f"{tuple(x.shape)}"
+        )
+    return respread(x, placement)
+
+
+def forget_ranges() -> None:
+    """After a restart: meshes of the old run are no longer valid."""
+    _ranges.clear()
+    _starts.clear()
+
+
+def range_count() -> int:
+    return len(_ranges)

@@ -1,0 +1,228 @@
+"""The controller's tensor: a handle over all of PyTorch. It holds no data, only the id of values on
+workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..workers.engine import Engine, Mesh
+from . import scope
+from .plans import Look
+
+
+def _unset(func: Any, args: tuple, kwargs: dict) -> Any:
+    raise AssertionError("signals.dispatch, which builds on this file, sets what runs an op")
+
+
+_run: Callable[[Any, tuple, dict], Any] = _unset
+
+
+class Home:
+    """Where the memory of a tensor and of all its views lies. `refs`: how many ids share it."""
+
+    __slots__ = ("adopted", "hooked", "mesh", "parameter", "refs")
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self.refs = 0
+        self.parameter = False
+        self.adopted = False
+        self.hooked = False
+
+
+class Ref:
+    """One id on the workers, freed there when nothing here refers to it any more."""
+
+    __slots__ = ("engine", "home", "number", "view")
+
+    def __init__(self, engine: Engine, number: int, home: Home, view: bool = False) -> None:
+        self.engine = engine
+        self.number = number
+        self.home = home
+        self.view = view
+        home.refs += 1
+
+    def __del__(self) -> None:
+        self.home.refs -= 1
+        self.engine.free(self.home.mesh.workers, self.number)
+
+
+class SignalTensor(Tensor):
+    """A tensor whose values live on workers. Made by ops and creation functions, never by hand."""
+
+    _ref: Ref
+    _look: Look
+
+    @staticmethod
+    def __new__(cls, ref: Ref, look: Look) -> SignalTensor:
+        made = Tensor._make_wrapper_subclass(cls, look.shape, strides=look.stride, dtype=look.dtype)
+        made._ref = ref
+        made._look = look
+        return made
+
+    def __init__(self, ref: Ref, look: Look) -> None:
+        """All is done in `__new__`."""
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None
+    ) -> Any:
+        return _run(func, args, kwargs or {})
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            # One kernel that every layout can run, made of ops that shard.
+            with torch._C.DisableTorchFunctionSubclass():
+                return _attention(*args, **(kwargs or {}))
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    # ---- values to this process
+
+    def fetch(self) -> Tensor:
+        """The values as a plain tensor, outside autograd. Waits for the workers."""
+        ref = self._ref
+        answer = ref.engine.ask("fetch", (ref.number,), ref.home.mesh, "fetch", inputs=(ref.number,))
+        # A copy: neither the caller's writes nor the worker's may be seen by the other.
+        return (
+            answer.clone().as_strided(self._look.shape, self._look.stride) if _dense(self) else answer.clone()
+        )
+
+    def cpu(self, *args: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
+        """The values as a plain tensor; differentiable."""
+        return _Fetch.apply(self)
+
+    def numpy(self, *, force: bool = False) -> np.ndarray:  # type: ignore[override]
+        """The values as an array."""
+        if self.requires_grad and not force:
+            raise RuntimeError("Can't call numpy() on a tensor that requires grad; use x.detach().numpy()")
+        return self.fetch().numpy()
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:  # type: ignore[override]
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    def tolist(self) -> Any:
+        return self.fetch().tolist()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        workers = list(self._ref.home.mesh.workers)
+        return f"{torch._tensor_str._str(self.fetch())[:-1]}, workers={workers})"
+
+    def __format__(self, spec: str) -> str:
+        return self.item().__format__(spec) if self.dim() == 0 else object.__format__(self, spec)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Saved as its values; loaded as an ordinary tensor or parameter."""
+        plain = self.fetch()
+        if isinstance(self, torch.nn.Parameter):
+            return torch.nn.Parameter, (plain, self.requires_grad)
+        return _plain, (plain, self.requires_grad)
+
+    def __deepcopy__(self, memo: dict) -> Any:
+        if id(self) in memo:
+            return memo[id(self)]
+        if not self.is_leaf:
+            raise RuntimeError("Only tensors created explicitly by the user support deepcopy; use x.detach()")
+        with torch.no_grad():
+            copy: Tensor = self.detach().clone()
+        if isinstance(self, torch.nn.Parameter):
+            copy = torch.nn.Parameter(copy, self.requires_grad)
+        else:
+            copy.requires_grad_(self.requires_grad)
+        memo[id(self)] = copy
+        return copy
+
+    # ---- x.data = y changes what x is, so the id has to follow
+
+    @property
+    def data(self) -> Tensor:  # type: ignore[override]
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        from .creation import put
+
+        if not isinstance(value, SignalTensor):
+            value = put(value.detach())
+        value = value.detach()
+        assert isinstance(value, SignalTensor)
+        torch._C.TensorBase.__dict__["data"].__set__(self, value)  # shape and dtype
+        self._ref, self._look = value._ref, value._look
+
+
+class _Fetch(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: SignalTensor) -> Tensor:
+        ctx.mesh = x._ref.home.mesh
+        return x.fetch()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        from .creation import put_on
+
+        return put_on(grads[0], ctx.mesh, None)
+
+
+def _dense(x: Tensor) -> bool:
+    return not any(s == 0 for s in x.stride()) and x.numel() > 0 and x.is_contiguous()
+
+
+def _plain(x: Tensor, requires_grad: bool) -> Tensor:
+    return x.requires_grad_(requires_grad)
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Scaled dot product attention as its definition says."""
+    if enable_gqa:
+        key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
+        value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
+    factor = query.size(-1) ** -0.5 if scale is None else scale
+    scores = (query * factor) @ key.transpose(-2, -1)
+    if is_causal:
+        length, width = query.size(-2), key.size(-2)
+        attn_mask = torch.ones(length, width, dtype=torch.bool).tril()
+    if attn_mask is not None:
+        scores = (
+            scores.masked_fill(~attn_mask, -torch.inf)
+            if attn_mask.dtype == torch.bool
+            else scores + attn_mask
+        )
+    weights = torch.softmax(scores, -1)
+    if dropout_p > 0:
+        weights = torch.dropout(weights, dropout_p, True)
+    return weights @ value
+
+
+def respread(x: Tensor, placement: scope.Placement | None) -> Tensor:
+    """A differentiable copy of `x`, placed by a signal."""
+    return _Respread.apply(x, placement)
+
+
+class _Respread(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, placement: scope.Placement | None) -> Tensor:
+        from .creation import put
+        from .dispatch import spread
+
+        handle = x if isinstance(x, SignalTensor) else put(x)
+        return handle.clone() if placement is None else spread(handle, placement.mesh, placement.axis)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0], None

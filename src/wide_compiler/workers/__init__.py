@@ -1,0 +1,1 @@
+"""Engine and workers: a stream of small instructions, replayed on DTensor by local processes."""

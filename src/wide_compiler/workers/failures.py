@@ -1,0 +1,175 @@
+"""What to believe after something failed.
+
+A worker that raised alone has left its mesh: the others' next collective would pair with the wrong one
+and give wrong values. So a worker that fails halts. If every worker of that instruction fails there
+alike, it is the
+program's own error, and the stream goes on without the values it should have made. Anything else ends the
+run.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from .errors import WorkerDied, WorkerFailed, WorkerHung
+from .wire import dump
+
+if TYPE_CHECKING:
+    from .engine import Engine, InFlight
+
+_GRACE_SECONDS = 5.0
+
+
+class Failures:
+    """`fatal`: why the run is over. `dead`: ids of values that do not exist, with the error that is to
+    blame."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.fatal: Exception | None = None
+        self.dead: dict[int, WorkerFailed] = {}
+        self.hang_seconds = float(os.environ.get("GT_HANG_SECONDS", "600"))
+        self.silence_seconds = float(os.environ.get("GT_SILENCE_SECONDS", "60"))
+        self._error: WorkerFailed | None = None  # to be raised at the next chance
+        self._reports: dict[int, tuple[int, str, str, str]] = {}
+        self._first_report = 0.0
+        now = time.monotonic()
+        self._current = [0] * engine.pool.size
+        self._heard = [now] * engine.pool.size
+        self._moved = [now] * engine.pool.size
+
+    def pending(self) -> bool:
+        return self.fatal is not None or self._error is not None
+
+    def check(self, inputs: tuple[int, ...]) -> None:
+        """Raise what has become known since the last call."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        if self.fatal is not None:
+            raise _again(self.fatal)
+        if self.dead:
+            for number in inputs:
+                if number in self.dead:
+                    raise _again(self.dead[number])
+
+    # ---- called from the pool's thread
+
+    def progress(self, worker: int, seq: int) -> None:
+        now = time.monotonic()
+        self._heard[worker] = now
+        if seq != self._current[worker]:
+            self._current[worker] = seq
+            self._moved[worker] = now
+        if self._reports:
+            self._judge()
+
+    def worker_gone(self, worker: int) -> None:
+        self._end(WorkerDied(f"worker {worker} died {self._where(worker)}; {_REMEDY}", worker))
+
+    def worker_failed(self, worker: int, seq: int, kind: str, text: str, trace: str) -> None:
+        if not self._reports:
+            self._first_report = time.monotonic()
+        self._reports[worker] = (seq, kind, text, trace)
+        self._current[worker] = seq
+        self._judge()
+
+    def tick(self) -> None:
+        """Every half second: is somebody silent, or still at the same instruction?"""
+        if self.fatal is not None:
+            return
+        if self._reports:
+            self._judge()
+        now = time.monotonic()
+        for worker, heard in enumerate(self._heard):
+            silent = now - heard
+            if silent > self.silence_seconds:
+                self._end(
+                    WorkerHung(
+                        f"worker {worker} has been silent for {silent:.0f} s "
+                        f"{self._where(worker)}; {_REMEDY}",
+                        worker,
+                    )
+                )
+                return
+            busy = self._unfinished(worker) is not None
+            if busy and now - self._moved[worker] > self.hang_seconds and worker not in self._reports:
+                self._end(
+                    WorkerHung(
+                        f"worker {worker} has been at one instruction for {now - self._moved[worker]:.0f} s "
+                        f"{self._where(worker)}; {_REMEDY}",
+                        worker,
+                    )
+                )
+                return
+            if not busy:
+                self._moved[worker] = now
+
+    def _judge(self) -> None:
+        """Did all workers of the instruction fail there?"""
+        worker, (seq, kind, text, trace) = min(self._reports.items(), key=lambda r: r[1][0])
+        instruction = self._find(seq)
+        if instruction is None or self.fatal is not None:
+            return
+        alike = [w for w in instruction.workers if w in self._reports and self._reports[w][0] == seq]
+        if len(alike) == len(instruction.workers):
+            self._forgive(instruction, kind, text)
+            return
+        past = [w for w in instruction.workers if self._current[w] > seq]
+        if past or time.monotonic() - self._first_report > _GRACE_SECONDS:
+            self._end(
+                WorkerDied(
+                    f"worker {worker} alone failed in {instruction.what} at {instruction.line} "
+                    f"({kind}: {text}); the workers no longer agree and were stopped; {_REMEDY}\n{trace}",
+                    worker,
+                )
+            )
+
+    def _forgive(self, failed: InFlight, kind: str, text: str) -> None:
+        """The program's error: everything made from the missing value is missing too; go on."""
+        error = WorkerFailed(f"{kind} in {failed.what} at {failed.line}: {text}")
+        dead = set(failed.outputs) or set(failed.inputs[:1])
+        for later in list(self.engine.in_flight):
+            if later.seq > failed.seq and dead.intersection(later.inputs):
+                dead.update(later.outputs)
+        for number in dead:
+            self.dead[number] = error
+        self._error = self._error or error
+        verdict = dump(("verdict", "go on"))
+        for worker in failed.workers:
+            del self._reports[worker]
+            self.engine.pool.post(worker, verdict)
+
+    # ---- words
+
+    def _end(self, error: Exception) -> None:
+        if self.fatal is None:
+            self.engine.pool.kill()  # first: who hears of the error finds no process left
+            self.fatal = error
+        with self.engine.news:
+            self.engine.news.notify_all()
+
+    def _find(self, seq: int) -> InFlight | None:
+        return next((i for i in list(self.engine.in_flight) if i.seq == seq), None)
+
+    def _unfinished(self, worker: int) -> InFlight | None:
+        done = self.engine.done[worker]
+        return next((i for i in list(self.engine.in_flight) if i.seq > done and worker in i.workers), None)
+
+    def _where(self, worker: int) -> str:
+        instruction = self._find(self._current[worker]) or self._unfinished(worker)
+        if instruction is None:
+            return "between instructions"
+        line = instruction.line or "no line"
+        return f"at or after instruction {instruction.seq}, {instruction.what}, of {line}"
+
+
+_REMEDY = "wide_compiler.signals.restart(checkpoint) brings the workers back"
+
+
+def _again(error: Exception) -> Exception:
+    """The same error with a traceback of its own."""
+    kind: Any = type(error)
+    return kind(error.args[0], error.worker) if isinstance(error, WorkerDied) else kind(*error.args)

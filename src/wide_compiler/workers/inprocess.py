@@ -1,0 +1,57 @@
+"""`GT_WORKERS=0`: one worker within the script's own process. The same instructions, no processes, no
+network."""
+
+import traceback
+from collections.abc import Callable
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from .wire import load
+from .worker import Poisoned, Worker
+
+
+class InProcessPool:
+    """A pool of one worker that runs each batch at once."""
+
+    shares_memory = False
+    size = 1
+
+    def __init__(self) -> None:
+        self.on_message: Callable[[int, tuple], None] = lambda worker, message: None
+        self.on_gone: Callable[[int], None] = lambda worker: None
+        self.on_tick: Callable[[], None] = lambda: None
+        self.pids: list[int] = []
+        self._worker = Worker(0, torch.device("cpu"), 0, lambda *message: self.on_message(0, message))
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def post(self, worker: int, data: bytes) -> None:
+        kind, batch = load(data)
+        if kind != "batch":
+            return
+        state = torch.random.get_rng_state()
+        # The script may be inside a context or an autograd function; the worker's ops are not its own.
+        with torch.no_grad(), _disable_current_modes():
+            for instruction in batch:
+                self._run(instruction)
+        torch.random.set_rng_state(state)
+        self.on_message(0, ("ack", batch[-1][1]))
+
+    def _run(self, instruction: tuple) -> None:
+        try:
+            self._worker.execute(instruction)
+        except Poisoned:
+            self._worker.poison(instruction)
+        except Exception as error:  # an op may raise anything; all of it goes to the engine
+            self.on_message(
+                0, ("failed", instruction[1], type(error).__name__, str(error), traceback.format_exc())
+            )
+            self._worker.poison(instruction)
+
+    def stop(self) -> None:
+        self._worker.values.clear()
+
+    def kill(self) -> None:
+        self.stop()

@@ -1,0 +1,42 @@
+"""Large tensors between processes of one machine go through a file in memory, not through the socket."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_LARGE = 1 << 20
+_FOLDER = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
+
+
+def write_payload(x: Tensor, shared: bool) -> Any:
+    """A contiguous CPU tensor as it travels: its bytes, or the name of a file that the reader removes."""
+    flat = x.detach().reshape(-1)
+    if flat.numel() and flat.stride(0) != 1:
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    raw = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
+    shape = tuple(x.shape)
+    if not shared or raw.nbytes < _LARGE:
+        return "bytes", shape, raw.tobytes()
+    handle, name = tempfile.mkstemp(prefix="wide_put_", dir=_FOLDER)
+    with os.fdopen(handle, "wb") as file:
+        raw.tofile(file)
+    return "file", shape, name
+
+
+def read_payload(payload: Any, dtype: torch.dtype) -> Tensor:
+    if isinstance(payload, Tensor):
+        return payload.clone()
+    kind, shape, content = payload
+    if kind == "file":
+        raw = np.fromfile(content, np.uint8)
+        os.unlink(content)
+    else:
+        raw = np.frombuffer(content, np.uint8).copy()
+    if not raw.size:
+        return torch.empty(shape, dtype=dtype)
+    return torch.from_numpy(raw).view(dtype).reshape(shape)

@@ -1,0 +1,103 @@
+"""A worker process: connect, prove the secret, then run instructions until the script leaves."""
+
+import logging
+import os
+import queue
+import threading
+import traceback
+from datetime import timedelta
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .wire import dump, load
+from .worker import Poisoned, Worker
+
+_BEAT_SECONDS = 0.5
+
+
+class Service:
+    """The loop of one worker. Three threads: one reads, one sends heartbeats, the main one works."""
+
+    def __init__(self, connection: Connection, setup: dict) -> None:
+        self.connection = connection
+        self.setup = setup
+        self.lock = threading.Lock()
+        self.batches: queue.SimpleQueue[list[tuple]] = queue.SimpleQueue()
+        self.verdicts: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.current = 0
+
+    def send(self, *message: Any) -> None:
+        with self.lock:
+            self.connection.send_bytes(dump(message))
+
+    def read(self) -> None:
+        """The script is gone once its end is closed: leave at once, even from within a collective."""
+        try:
+            while True:
+                kind, content = load(self.connection.recv_bytes())
+                if kind == "leave":
+                    os._exit(0)
+                (self.batches if kind == "batch" else self.verdicts).put(content)
+        except (EOFError, OSError):
+            os._exit(2)
+
+    def beat(self) -> None:
+        stop = threading.Event()
+        try:
+            while not stop.wait(_BEAT_SECONDS):
+                self.send("beat", self.current)
+        except OSError:
+            os._exit(2)
+
+    def work(self, worker: Worker) -> None:
+        while True:
+            for instruction in self.batches.get():
+                self.current = instruction[1]
+                self.run_one(worker, instruction)
+            self.send("ack", self.current)
+
+    def run_one(self, worker: Worker, instruction: tuple) -> None:
+        """After a failure nothing more runs here until the script has heard of every other worker."""
+        try:
+            worker.execute(instruction)
+        except Poisoned:
+            worker.poison(instruction)
+        except Exception as error:  # an op may raise anything; all of it goes to the script
+            self.send("failed", instruction[1], type(error).__name__, str(error), traceback.format_exc())
+            self.verdicts.get()
+            worker.poison(instruction)
+
+
+def serve(setup: dict) -> int:
+    """Run one worker to its end. `setup`: see `LocalPool`."""
+    try:
+        connection = Client(tuple(setup["address"]), authkey=bytes.fromhex(setup["secret"]))
+    except (OSError, EOFError, AuthenticationError):
+        return 3  # the script is gone, or is not the one that started this
+    torch.set_num_threads(setup["threads"])
+    torch.set_grad_enabled(False)
+    # How DTensor finds its way over gloo is nothing a user can change.
+    logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
+    service = Service(connection, setup)
+    service.send("hello", setup["rank"], os.getpid())
+    threading.Thread(target=service.read, daemon=True).start()
+    threading.Thread(target=service.beat, daemon=True).start()
+    device = torch.device(setup["device"])
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if setup["world"] > 1:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", setup["interface"])
+        dist.init_process_group(
+            setup["backend"],
+            store=dist.FileStore(setup["store"], setup["world"]),
+            rank=setup["rank"],
+            world_size=setup["world"],
+            timeout=timedelta(hours=12),  # a peer that hangs is found by the script, not by a collective
+        )
+    service.send("ready")
+    service.work(Worker(setup["rank"], device, 0, service.send))
+    return 0

@@ -1,0 +1,234 @@
+"""One op on DTensors: by DTensor's own rule, else by the op's decomposition, else gathered.
+
+Each way gives the values of one process. Which one ran is counted, so that a test can ask for it.
+"""
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import core_aten_decompositions, global_decomposition_table
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.utils._pytree import tree_iter, tree_map_only
+
+from .values import local_of, reduced, wrap
+
+aten = torch.ops.aten
+Op = torch._ops.OpOverload
+_POST_AUTOGRAD = global_decomposition_table["post_autograd"]
+_CORE = core_aten_decompositions()
+
+
+def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Counter) -> Any:
+    """Run a functional op (or a view op) on DTensors of one mesh. Results are DTensors of that mesh."""
+    if torch.Tag.pointwise in func.tags and not _averages(func):
+        result = _pointwise_on_shards(func, args, kwargs)
+        if result is not None:
+            ways["local"] += 1
+            return result
+    if func in _INDEXING and _has_mask(args[1]):
+        ways["gathered"] += 1
+        return gathered(func, args, kwargs)
+    own = _OWN_RULES.get(func)
+    if own is not None:
+        ways["own"] += 1
+        return own(*args, **kwargs)
+    prepare = _PREPARE.get(func)
+    if prepare is not None:
+        args = prepare(args)
+    if not _averages(func) and func not in _WRONG_RULE:
+        try:
+            result = func(*args, **kwargs)
+            ways["native"] += 1
+            return result
+        except (NotImplementedError, RuntimeError) as error:
+            _only_if_unsupported(error)
+    decompose = None if func in _GATHER_BETTER or is_view(func) else _decomposition(func)
+    if decompose is not None:
+        try:
+            result = decompose(*args, **kwargs)
+        except (NotImplementedError, RuntimeError) as error:
+            _only_if_unsupported(error)
+            result = NotImplemented
+        if result is not NotImplemented and all(
+            isinstance(t, DTensor) for t in tree_iter(result) if isinstance(t, Tensor)
+        ):
+            ways["decomposed"] += 1
+            return result
+    ways["gathered"] += 1
+    return gathered(func, args, kwargs)
+
+
+def _only_if_unsupported(error: Exception) -> None:
+    """Another way may be tried only if DTensor has no rule, which all workers find alike.
+
+    Any other error may be one worker's alone; going on there would pair its collectives with the wrong ones.
+    """
+    text = str(error)
+    if isinstance(error, NotImplementedError) or any(known in text for known in _NO_RULE):
+        return
+    raise error
+
+
+_NO_RULE = ("Sharding propagation failed", "not supported with DTensor")
+
+
+@functools.cache
+def _averages(func: Op) -> bool:
+    """Losses with a `reduction`: DTensor runs some of them shard by shard, and `mean` then divides by the
+    rows of
+    one shard. The rules of nll_loss know of this."""
+    return "nll_loss" not in func._opname and any(a.name == "reduction" for a in func._schema.arguments)
+
+
+@functools.cache
+def is_view(func: Op) -> bool:
+    """Do its results share memory with an operand that it does not write to?"""
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+
+
+def gathered(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Run `func` on whole tensors on every worker; the results are replicated."""
+    mesh: DeviceMesh | None = None
+
+    def whole(x: DTensor) -> Tensor:
+        nonlocal mesh
+        mesh = x.device_mesh
+        return x.full_tensor()
+
+    args, kwargs = tree_map_only(DTensor, whole, (args, kwargs))
+    result = func(*args, **kwargs)
+    assert mesh is not None, "an op without tensors has nothing to gather"
+    return tree_map_only(Tensor, lambda t: replicated(t, mesh), result)
+
+
+@functools.cache
+def count_all_gathers() -> Counter:
+    """From the first call on, every shard that DTensor makes whole is counted, whoever asked for it."""
+    counted: Counter = Counter()
+    make_whole = Shard._to_replicate_tensor
+
+    @functools.wraps(make_whole)
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        counted["all_gathers"] += 1
+        return make_whole(*args, **kwargs)
+
+    Shard._to_replicate_tensor = counting  # type: ignore[method-assign]
+    return counted
+
+
+def replicated(x: Tensor, mesh: DeviceMesh) -> DTensor:
+    return DTensor.from_local(x, mesh, [Replicate()], run_check=False)
+
+
+def _pointwise_on_shards(func: Op, args: tuple, kwargs: dict[str, Any]) -> DTensor | None:
+    """An elementwise op on tensors of one shape and placement needs no rule: each worker does its own
+    part."""
+    first = None
+    for a in args:
+        if isinstance(a, DTensor):
+            if first is None:
+                if a.placements[0].is_partial():
+                    return None
+                first = a
+            elif a.placements != first.placements or a.shape != first.shape or a.stride() != first.stride():
+                return None
+        elif isinstance(a, list | tuple):
+            return None
+    if first is None or any(isinstance(a, Tensor) for a in kwargs.values()):
+        return None
+    local = func(*[local_of(a) if isinstance(a, DTensor) else a for a in args], **kwargs)
+    if not isinstance(local, Tensor):
+        return None
+    return wrap(local, first, first.shape, first.stride())
+
+
+def _decomposition(func: Op) -> Callable | None:
+    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        return func.decompose
+    return _CORE.get(func) or _POST_AUTOGRAD.get(func)
+
+
+def _whole_or_batch(x: DTensor, batch: bool) -> DTensor:
+    """Sharded over the batch, or replicated."""
+    return x.redistribute(placements=[Shard(0) if batch else Replicate()])
+
+
+def _prepare_convolution(args: tuple) -> tuple:
+    x, *weights, rest = args[0], *args[1:3], args[3:]
+    batch = x.placements[0] == Shard(0)
+    weights = [w if w is None else _whole_or_batch(w, False) for w in weights]
+    return (_whole_or_batch(x, batch), *weights, *rest)
+
+
+def _prepare_convolution_backward(args: tuple) -> tuple:
+    grad, x, weight = args[:3]
+    batch = x.placements[0] == Shard(0)
+    return (
+        _whole_or_batch(grad, batch),
+        _whole_or_batch(x, batch),
+        _whole_or_batch(weight, False),
+        *args[3:],
+    )
+
+
+def _prepare_view(args: tuple) -> tuple:
+    """`view` of a shard whose memory is laid out otherwise than the whole tensor's: a copy in order."""
+    x = args[0]
+    if x.is_contiguous() and not local_of(x).is_contiguous():
+        x = wrap(local_of(x).contiguous(), x, x.shape, x.stride())
+    return (x, *args[1:])
+
+
+def _prepare_reduced(args: tuple) -> tuple:
+    return tree_map_only(DTensor, reduced, args)
+
+
+def _mean(x: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+    """A sum and a division: DTensor would gather uneven shards for a mean."""
+    dims = dim if dim else range(x.ndim)
+    count = math.prod(x.shape[d] for d in dims)
+    total = x.sum(dtype=dtype) if not dim else x.sum(dim, keepdim, dtype=dtype)
+    return total / count if count else total / 0.0
+
+
+def _mean_of_all(x: DTensor, dtype: Any = None) -> Tensor:
+    return _mean(x, dtype=dtype)
+
+
+def _mse_loss(x: DTensor, y: DTensor, reduction: int = 1) -> Tensor:
+    squares = (x - y) ** 2
+    if reduction == 0:
+        return squares
+    return _mean(squares) if reduction == 1 else squares.sum()
+
+
+def _has_mask(indices: Any) -> bool:
+    """DTensor's rules for indexing take a mask for an index: as if it picked as many rows as it has
+    entries."""
+    return any(isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8) for i in indices)
+
+
+_INDEXING = {aten.index.Tensor, aten.index_put.default, aten._unsafe_index_put.default}
+# Better than DTensor's own.
+_OWN_RULES: dict[Op, Callable] = {
+    aten.mean.default: _mean_of_all,
+    aten.mean.dim: _mean,
+    aten.mse_loss.default: _mse_loss,
+}
+# What DTensor gets wrong, or refuses, without a redistribution first.
+_PREPARE: dict[Op, Callable[[tuple], tuple]] = {
+    aten.convolution.default: _prepare_convolution,
+    aten.convolution_backward.default: _prepare_convolution_backward,
+    aten.view.default: _prepare_view,
+    aten._unsafe_view.default: _prepare_view,
+}
+# DTensor's own rule gives other values than one process.
+_WRONG_RULE: set[Op] = set()
+# Decompositions of these take many ops, or values that are not tensors of the mesh.
+_GATHER_BETTER: set[Op] = set()

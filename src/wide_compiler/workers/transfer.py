@@ -1,0 +1,92 @@
+"""A tensor from one mesh to another.
+
+One layout on the wire, sharded along one dimension on both sides, so that neither side has to know the
+other's placement. Every worker of either mesh runs this at the same point of the one global order of
+instructions, so two transfers cannot wait for each other.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .layout import shard_bounds, shardable
+
+
+def wire_axis(shape: Sequence[int], senders: int, receivers: int, prefer: int | None) -> int | None:
+    """The dimension that both sides cut; None if there is none: then the first sender sends the whole.
+
+    >>> wire_axis((8, 6), 2, 4, 0), wire_axis((2, 6), 2, 3, 0), wire_axis((), 1, 4, 0)
+    (0, 1, None)
+    """
+    axes = range(len(shape)) if prefer is None else (prefer, *range(len(shape)))
+    for axis in axes:
+        if shardable(shape, axis, senders) and shardable(shape, axis, receivers):
+            return axis
+    return None
+
+
+def exchange(
+    rank: int,
+    senders: tuple[int, ...],
+    receivers: tuple[int, ...],
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    axis: int | None,
+    mine: Tensor | None,
+    device: torch.device,
+) -> tuple[Tensor | None, int]:
+    """Send and receive this worker's parts. Returns what a receiver now holds and the bytes sent.
+
+    mine: a sender's part: its shard along `axis`, or the whole if `axis` is None.
+    """
+    if axis is None:
+        parts = {senders[0]: (0, 1)}
+        wanted = dict.fromkeys(receivers, (0, 1))
+    else:
+        parts = dict(zip(senders, shard_bounds(shape[axis], len(senders)), strict=True))
+        wanted = dict(zip(receivers, shard_bounds(shape[axis], len(receivers)), strict=True))
+    through_host = dist.get_backend() == "gloo" and device.type != "cpu"
+    requests: list = []
+    keep: list[Tensor] = []  # what is on its way must stay alive
+    arrived: list[tuple[Tensor, int]] = []
+    sent = 0
+    held: Tensor | None = None
+    if rank in wanted:
+        size = list(shape)
+        if axis is not None:
+            size[axis] = wanted[rank][1] - wanted[rank][0]
+        held = torch.empty(size, dtype=dtype, device=device)
+    for sender, (s0, s1) in parts.items():
+        for receiver, (r0, r1) in wanted.items():
+            start, end = max(s0, r0), min(s1, r1)
+            if start >= end or rank not in (sender, receiver):
+                continue
+            piece = None
+            if rank == sender:
+                assert mine is not None
+                piece = mine if axis is None else mine.narrow(axis, start - s0, end - start)
+            if sender == receiver:
+                assert held is not None and piece is not None
+                (held if axis is None else held.narrow(axis, start - r0, end - start)).copy_(piece)
+            elif rank == sender:
+                assert piece is not None
+                piece = piece.contiguous()
+                keep.append(piece.cpu() if through_host else piece)
+                requests.append(dist.isend(keep[-1], receiver))
+                sent += piece.numel() * piece.element_size()
+            else:
+                assert held is not None
+                size = list(shape)
+                if axis is not None:
+                    size[axis] = end - start
+                buffer = torch.empty(size, dtype=dtype, device="cpu" if through_host else device)
+                requests.append(dist.irecv(buffer, sender))
+                arrived.append((buffer, start - r0))
+    for request in requests:
+        request.wait()
+    for buffer, offset in arrived:
+        assert held is not None
+        (held if axis is None else held.narrow(axis, offset, buffer.shape[axis])).copy_(buffer)
+    return held, sent

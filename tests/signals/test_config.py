@@ -1,0 +1,159 @@
+"""Signals from Python and YAML; every error names the full path of what is wrong."""
+
+import warnings
+
+import pytest
+import torch
+
+import wide_compiler.signals as gt
+from wide_compiler.signals import config
+
+
+@pytest.fixture(autouse=True)
+def _forget():
+    yield
+    gt.clear_configs()
+
+
+def write(tmp_path, text):
+    path = tmp_path / "signals.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_yaml(tmp_path):
+    path = write(
+        tmp_path,
+        "a:\n  shard:\n    axis: 1\n    workers: [0, 2]\n  backward: b\n  compile: true\n"
+        "b: {shard: {workers: [1]}}\n",
+    )
+    gt.load_config(path)
+    assert config.find("a") == gt.SignalConfig(gt.ShardConfig(1, [0, 2]), backward_signal="b", compile=True)
+    assert config.find("b") == gt.SignalConfig(gt.ShardConfig(0, [1]))
+    assert config.highest_worker() == 2
+
+
+def test_python_beside_yaml(tmp_path):
+    gt.load_config(write(tmp_path, "a: {shard: {workers: [0]}}"))
+    gt.register_config("a", gt.SignalConfig(shard=gt.ShardConfig(axis=0, workers=[0, 1])))
+    gt.register_config("c", gt.SignalConfig())
+    assert config.known() == ["a", "c"]
+    assert config.find("a").shard.workers == (0, 1)
+
+
+def test_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("GT_CONFIG", str(write(tmp_path, "from_env: {shard: {workers: [3]}}")))
+    assert config.highest_worker() == 3
+    monkeypatch.setenv("GT_CONFIG", str(tmp_path / "missing.yaml"))
+    with pytest.raises(FileNotFoundError, match=r"missing\.yaml"):
+        config.find("from_env")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "forward_layer1: {shard: {axsi: 0, workers: [0]}}",
+            r"forward_layer1\.shard\.axsi: unknown key.*axis",
+        ),
+        ("a: {shrad: {workers: [0]}}", r"a\.shrad: unknown key; known are shard, backward, compile"),
+        ("a: {shard: {axis: 0}}", r"a\.shard\.workers: field required"),
+        ("a: {shard: {workers: [0, -1]}}", r"a\.shard\.workers\.1: .*got -1"),
+        ("a: {shard: {workers: [0, x]}}", r"a\.shard\.workers\.1: .*got 'x'"),
+        ("a: {shard: {workers: []}}", r"a\.shard\.workers: .*at least 1"),
+        ("a: {shard: {workers: [1, 1]}}", r"a\.shard\.workers names a worker twice"),
+        ("a: {shard: {axis: -1, workers: [0]}}", r"a\.shard\.axis: .*got -1"),
+        ("a: {shard: {axis: one, workers: [0]}}", r"a\.shard\.axis: .*got 'one'"),
+        ("a: {compile: 3}", r"a\.compile: .*got 3"),
+        ("a: {backward: [b]}", r"a\.backward: .*string"),
+        ("a: 5", r"a: .*got 5"),
+        ("- a", r"got a list"),
+        ("3: {}", r"must be a string, got 3"),
+        ("", "is empty"),
+        ("# only a comment", "is empty"),
+        ("a: [", "is not YAML"),
+    ],
+)
+def test_bad_yaml(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        gt.load_config(write(tmp_path, text))
+    assert "signals.yaml" in str(caught.value)
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no signal config at .*nowhere\.yaml"):
+        gt.load_config(tmp_path / "nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: gt.ShardConfig(axis=-1, workers=[0]), "axis must be an int, 0 or more, got -1"),
+        (lambda: gt.ShardConfig(axis=True, workers=[0]), "axis must be an int"),
+        (lambda: gt.ShardConfig(axis=0, workers=[]), "is empty"),
+        (lambda: gt.ShardConfig(axis=0, workers=3), "list of worker ids, got 3"),
+        (lambda: gt.ShardConfig(axis=0, workers="01"), "list of worker ids"),
+        (lambda: gt.ShardConfig(axis=0, workers=[0, 1.0]), r"workers\[1\] must be an int"),
+        (lambda: gt.ShardConfig(axis=0, workers=[2, 2]), "names a worker twice"),
+        (lambda: gt.SignalConfig(shard=[0, 1]), "must be a ShardConfig"),
+        (lambda: gt.SignalConfig(backward_signal=3), "name of a signal, got 3"),
+        (lambda: gt.SignalConfig(compile="yes"), "True or False, got 'yes'"),
+        (lambda: gt.register_config("", gt.SignalConfig()), "non-empty string"),
+        (lambda: gt.register_config("a", {"shard": None}), "a: expected a SignalConfig, got dict"),
+        (lambda: gt.cpu_workers(0), "at least 1, got 0"),
+        (lambda: gt.gpu_workers("2"), "at least 1, got '2'"),
+    ],
+)
+def test_bad_python(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.usefixtures("workers")
+class TestWithWorkers:
+    def test_worker_out_of_range(self):
+        gt.register_config("far", gt.SignalConfig(shard=gt.ShardConfig(workers=[0, 7])))
+        with (
+            pytest.raises(ValueError, match=r"far\.shard\.workers: worker 7 is out of range, 4 workers run"),
+            gt.signal.context("far"),
+        ):
+            pass
+        assert torch.zeros(1).sum() == 0  # nothing is left entered
+
+    def test_axis_out_of_range(self):
+        gt.register_config("deep", gt.SignalConfig(shard=gt.ShardConfig(axis=2, workers=[0, 1])))
+        with pytest.raises(
+            ValueError, match=r"deep\.shard\.axis is 2, out of range for a tensor of shape \(4, 4\)"
+        ):
+            gt.signal.tensor(gt.zeros(4, 4), name="deep")
+
+    def test_unknown_signal_warns_once_and_changes_nothing(self):
+        gt.register_config("known_one", gt.SignalConfig())
+        with (
+            pytest.warns(UserWarning, match="unknown signal 'never_heard'.*known_one"),
+            gt.signal.context("never_heard"),
+        ):
+            assert torch.ones(2).sum() == 2
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with gt.signal.context("never_heard"):
+                pass
+
+    def test_exit_in_the_wrong_order(self):
+        gt.register_config("a", gt.SignalConfig())
+        with pytest.raises(ValueError, match="no signal has been entered"):
+            gt.signal.exit("a")
+        gt.signal.enter("a")
+        with pytest.raises(ValueError, match="entered last is 'a'"):
+            gt.signal.exit("b")
+        gt.signal.exit("a")
+
+    def test_another_number_of_workers(self):
+        with pytest.raises(ValueError, match=r"4 workers on \['cpu'\] run already; call shutdown"):
+            gt.cpu_workers(3)
+
+    def test_no_gpu_is_said(self):
+        if torch.cuda.is_available():
+            pytest.skip("there is one")
+        with pytest.warns(UserWarning, match="no GPU here"):
+            gt.gpu_workers(4)

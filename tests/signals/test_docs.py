@@ -1,0 +1,23 @@
+"""What the page on signals shows is run."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import wide_compiler.signals as gt
+
+PAGE = Path(__file__).parents[2] / "docs" / "signals.md"
+
+
+@pytest.mark.usefixtures("workers")
+def test_the_page_runs(tmp_path):
+    text = PAGE.read_text()
+    names: dict = {}
+    blocks = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert len(blocks) == 3
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), names)
+    assert gt.debug.placement(names["y"] if names["y"].shape == (100, 100) else names["x"])[1] == "S(0)"
+    (tmp_path / "config.yaml").write_text(re.findall(r"```yaml\n(.*?)```", text, re.S)[0])
+    assert set(gt.load_config(tmp_path / "config.yaml")) == {"stage_1", "stage_1_backward"}

@@ -1,0 +1,181 @@
+"""Workers that die, hang or fail: the script hears of it at once, by name, and nothing is left behind."""
+
+import os
+import random
+import signal as os_signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from torch import nn
+
+import wide_compiler.signals as gt
+from signals.placed import signal
+from wide_compiler.signals import runtime
+from wide_compiler.workers.local import alive
+
+
+@pytest.fixture
+def two():
+    """Two workers of this test's own."""
+    gt.shutdown()
+    gt.clear_configs()
+    gt.cpu_workers(2)
+    signal("dp", [0, 1])
+    pids = list(runtime.engine().pool.pids)
+    yield pids
+    gt.shutdown()
+    gt.clear_configs()
+    assert not any(map(alive, pids))
+
+
+def steps(model, optimizer, x, count, after=lambda i: None):
+    losses = []
+    for i in range(count):
+        with gt.signal.context("dp"):
+            loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        after(i)
+    return losses
+
+
+def setting():
+    torch.manual_seed(0)
+    model = gt.adopt(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)))
+    return model, torch.optim.Adam(model.parameters(), lr=0.05), gt.tensor(torch.randn(6, 4))
+
+
+def test_death_is_named_and_the_restart_goes_on_as_if_nothing_had_happened(two, tmp_path):
+    model, optimizer, x = setting()
+    expected = steps(model, optimizer, x, 12)
+    rng = random.Random(5)
+    for k in range(5):
+        model, optimizer, x = setting()
+        done = steps(model, optimizer, x, 6)
+        gt.checkpoint(tmp_path / str(k), model=model, optimizer=optimizer)
+        victim, when = rng.randrange(2), rng.randrange(4)
+        pids = list(runtime.engine().pool.pids)
+        start = time.monotonic()
+        with pytest.raises(gt.WorkerDied, match=f"worker {victim}") as caught:
+            steps(model, optimizer, x, 6, lambda i, v=victim, w=when, p=pids: i == w and os.kill(p[v], 9))
+            gt.debug.worker_stats()
+        assert time.monotonic() - start < 20
+        assert caught.value.worker == victim
+        assert not any(map(alive, pids))
+        with pytest.raises(gt.WorkerDied):
+            x.sum()
+        gt.restart(tmp_path / str(k), model=model, optimizer=optimizer)
+        assert done + steps(model, optimizer, x, 6) == expected
+
+
+def test_an_error_of_the_program_names_the_line_and_the_workers_go_on(two):
+    with gt.signal.context("dp"):
+        table = gt.randn(4, 3)
+        bad = gt.tensor([9, 9])  # out of range on every worker; on one alone it ends the run
+        picked = table[bad]  # the line in question
+    with pytest.raises(gt.WorkerFailed, match=r"test_failures.py:\d+") as caught:
+        picked.sum().item()
+    assert "index" in str(caught.value)
+    with pytest.raises(gt.WorkerFailed):  # made from what does not exist
+        (picked + 1).sum().item()
+    assert table.sum().item() == pytest.approx(table.cpu().sum().item(), rel=1e-5)
+    assert len(gt.debug.worker_stats()) == 2
+
+
+def test_out_of_memory_is_an_error_of_the_program_if_all_run_out(two):
+    with gt.signal.context("dp"):
+        x = gt.randn(4, 4)
+        huge = gt.empty(1 << 20, 1 << 30)
+    with pytest.raises(gt.WorkerFailed, match=r"test_failures.py:\d+: .*memory"):
+        huge.sum().item()
+    assert x.shape == (4, 4) and x.sum().item() == pytest.approx(x.cpu().sum().item(), rel=1e-4, abs=1e-5)
+
+
+def test_an_error_of_one_worker_alone_ends_the_run(two):
+    engine = runtime.engine()
+    with gt.signal.context("dp"):
+        x = gt.randn(4, 4)
+    x.sum().item()
+    template = engine.new_template("aten.mm.default", ((0, 0), (0, 0)), {})
+    # As if worker 1 had lost a value: it alone fails, worker 0 goes on to a collective.
+    engine.record("free", ([x._ref.number],), (1,))
+    with pytest.raises(gt.WorkerDied, match="worker 1 alone failed") as caught:
+        engine.record("op", (template, (x._ref.number,) * 2, (10**6,), ()), (0, 1), "mm", (), (10**6,))
+        gt.debug.worker_stats()
+    assert caught.value.worker == 1
+
+
+def test_a_stopped_worker_is_found(two):
+    runtime.engine().failures.silence_seconds = 2.0
+    with gt.signal.context("dp"):
+        x = gt.randn(4, 4)
+    x.sum().item()
+    os.kill(two[1], os_signal.SIGSTOP)
+    with pytest.raises(gt.WorkerHung, match="worker 1 has been silent"):
+        for _ in range(1000):
+            x.sum().item()
+
+
+def test_a_stuck_worker_is_found(two):
+    engine = runtime.engine()
+    engine.failures.hang_seconds = 1.5
+    with gt.signal.context("dp"):
+        x = gt.randn(4, 4)
+    x.sum().item()
+    # Worker 0 waits in a collective to which worker 1 never comes.
+    engine.record("fetch", (x._ref.number, 10**6, 0), (0,), "fetch")
+    with pytest.raises(gt.WorkerHung, match="worker 0 has been at one instruction"):
+        gt.debug.worker_stats()
+
+
+def test_tensors_outlive_their_workers_with_a_clear_word(two):
+    x = gt.zeros(2)
+    gt.shutdown()
+    with pytest.raises(gt.NoWorkers, match="shut down"):
+        x + 1
+    gt.shutdown()
+
+
+SCRIPT = """
+import sys, time, os, signal
+import wide_compiler.signals as gt
+from wide_compiler.signals import runtime
+gt.cpu_workers(2)
+print(*runtime.engine().pool.pids, gt.randn(3).sum().item() * 0, flush=True)
+how = sys.argv[1]
+if how == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+x = gt.zeros(2)
+while how == "interrupted":
+    x.sum().item()
+"""
+
+
+@pytest.mark.parametrize("how", ["killed", "interrupted", "ends"])
+def test_no_process_is_left_when_the_script_goes(how):
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    script = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, how],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=env,
+        start_new_session=True,
+    )
+    pids = [int(p) for p in script.stdout.readline().split()[:2]]
+    if how == "interrupted":
+        time.sleep(0.3)
+        os.killpg(script.pid, os_signal.SIGINT)
+    _, errors = script.communicate(timeout=60)
+    if how == "interrupted":
+        assert "KeyboardInterrupt" in errors
+    deadline = time.monotonic() + 20
+    while any(map(alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(alive, pids)), errors
+    assert script.returncode == {"killed": -9, "interrupted": -2, "ends": 0}[how], errors
