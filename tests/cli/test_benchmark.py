@@ -16,7 +16,9 @@ from wide_compiler.primitives import WideLinear
 @pytest.fixture(autouse=True)
 def _in_a_hurry(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runner, "interleaved", lambda calls, seconds, cuda: dict.fromkeys(calls, 1e-3))
+    monkeypatch.setattr(
+        runner, "interleaved", lambda calls, seconds, cuda, **options: dict.fromkeys(calls, 1e-3)
+    )
 
 
 def call(*arguments: str):

@@ -21,6 +21,7 @@ class EvolutionStrategy:
         seed: of the noise.
 
     >>> import wide_compiler
+    >>> _ = torch.manual_seed(0)
     >>> wide = wide_compiler.compile(torch.nn.Linear(3, 1), torch.randn(2, 3), n=20)
     >>> strategy = EvolutionStrategy(wide, sigma=0.1, lr=0.1)
     >>> x = torch.randn(50, 3)
