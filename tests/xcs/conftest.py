@@ -1,4 +1,5 @@
-"""Signals, once imported, watches every module's forward; what runs without it is tested here."""
+"""While signals' workers run (other tests keep theirs), a hook watches all modules, and a site with hooks
+declines: these tests run without it."""
 
 import pytest
 from torch.nn.modules import module

@@ -62,4 +62,4 @@ def _before_forward(module: nn.Module, inputs: Any) -> None:
         _adopt_own(module)
 
 
-nn.modules.module.register_module_forward_pre_hook(_before_forward)
+runtime.while_running.append(lambda: nn.modules.module.register_module_forward_pre_hook(_before_forward))

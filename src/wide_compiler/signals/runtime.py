@@ -5,7 +5,8 @@ from __future__ import annotations
 import atexit
 import os
 import warnings
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,6 +25,10 @@ class Start(NamedTuple):
 
 
 _engine: Engine | None = None
+# What has to be in place while workers run, and only then: each is called at the start and gives what has a
+# `remove()`. A hook on all modules, say, which would cost every forward of a script without signals.
+while_running: list[Callable[[], Any]] = []
+_in_place: list[Any] = []
 _start: Start | None = None
 _seed = 0
 _draws = 0
@@ -88,6 +93,8 @@ def start_workers(start: Start) -> None:
     instruction_log.configure()
     pool = InProcessPool() if in_process() else LocalPool(list(start.devices), start.backend)
     _engine, _start = Engine(pool), start
+    _take_away()  # of workers that have died
+    _in_place.extend(put() for put in while_running)
     _engine.mesh((0,))
     _engine.record("seed", (_seed,), _engine.everyone)
 
@@ -101,9 +108,15 @@ def last_start() -> Start:
 def shutdown() -> None:
     """End all workers; tensors that live on them cannot be used any more. Safe to call twice."""
     global _engine
+    _take_away()
     if _engine is not None:
         _engine.stop()
         _engine = None
+
+
+def _take_away() -> None:
+    while _in_place:
+        _in_place.pop().remove()
 
 
 @atexit.register
