@@ -8,7 +8,6 @@ benchmarks/results/memory_<device>.json.
 
 import argparse
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
@@ -16,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import wide_compiler
 from wide_compiler import WideConfig
-from wide_compiler.benchmark.document import device_name
+from wide_compiler.benchmark.document import provenance
 from wide_compiler.benchmark.problem import Problem
 from wide_compiler.benchmark.workloads import MODELS
 
@@ -74,11 +73,7 @@ def main():
             shown = "x ".join(f"{ratio:.2f}" for ratio in ratios.values())
             print(f"{name:10s} {n:3d} {batch:3d} {loop / 1e6:9.2f} {shown}x", flush=True)
     content = {
-        "device": device_name(device),
-        "torch": torch.__version__,
-        "wide_compiler": wide_compiler.__version__,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": "python benchmarks/memory.py",
+        **provenance(device),
         "memory": rows,
     }
     options.out.mkdir(parents=True, exist_ok=True)

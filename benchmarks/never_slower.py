@@ -9,10 +9,7 @@ small the models are. Writes benchmarks/results/never_slower_*.json.
 """
 
 import argparse
-import datetime
 import json
-import platform
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -24,6 +21,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 import wide_compiler
 from wide_compiler import WideConfig
+from wide_compiler.benchmark.document import provenance
 from wide_compiler.benchmark.nets import Block, ConvNet, DeepMlp, Gpt, Mlp, Recurrent, ResBlock
 from wide_compiler.benchmark.resnet import ResNet18
 from wide_compiler.tuning import interleaved
@@ -185,12 +183,7 @@ def main():
     print(f"{len(rows)} cases, {len(behind)} behind the loop, {len(behind_vmap)} behind vmap")
     kind = f"{'fast' if options.fast else 'default'}{'_train' if options.train else ''}"
     document = {
-        "device": f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} thread(s)",
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "wide_compiler": wide_compiler.__version__,
-        "date": datetime.date.today().isoformat(),
-        "command": "python " + " ".join(sys.argv),
+        **provenance(torch.device("cpu")),
         "rows": rows,
     }
     if not options.only:

@@ -10,18 +10,14 @@ benchmarks/results/optuna_study_<device>.json.
 
 import argparse
 import json
-import platform
-import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 import optuna
 import torch
 from torch import nn
 
-import wide_compiler
-from wide_compiler.benchmark.document import device_name
+from wide_compiler.benchmark.document import provenance
 from wide_compiler.initialize import reinitialize
 from wide_compiler.integrations.optuna import optimize
 from wide_compiler.training import AdamW, lane_losses
@@ -142,14 +138,8 @@ def main():
     size = f"{options.epochs} epochs of {len(train)} steps"
     result = {
         "what": f"{options.trials} trials, {options.lanes} lanes, {size}, MLP of width {WIDTH}",
-        "device": device_name(device),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
+        **provenance(device),
         "optuna": optuna.__version__,
-        "python": platform.python_version(),
-        "wide_compiler": wide_compiler.__version__,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["python", "benchmarks/optuna_study.py", *sys.argv[1:]]),
         "seconds": {name: [round(wall, 3) for wall, _ in values] for name, values in seconds.items()},
         "processor_seconds": {name: [round(p, 3) for _, p in values] for name, values in seconds.items()},
         "ratios": [round(a[0] / b[0], 2) for a, b in pairs],

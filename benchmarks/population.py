@@ -10,11 +10,8 @@ with the lowest loss on validation data; what counts is its loss on test data th
 """
 
 import argparse
-import datetime
 import json
-import platform
 import statistics
-import sys
 import time
 from pathlib import Path
 
@@ -23,6 +20,7 @@ from torch import nn
 
 import wide_compiler
 from wide_compiler import WideConfig
+from wide_compiler.benchmark.document import provenance
 from wide_compiler.training import (
     SGD,
     LogUniform,
@@ -108,12 +106,7 @@ def main():
     if options.seeds < 10 or options.turn != TURN:
         return
     document = {
-        "device": f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} thread(s)",
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "wide_compiler": wide_compiler.__version__,
-        "date": datetime.date.today().isoformat(),
-        "command": "python " + " ".join(sys.argv),
+        **provenance(torch.device("cpu")),
         "lanes": LANES,
         "steps": STEPS,
         "turn": TURN,

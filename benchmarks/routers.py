@@ -11,11 +11,8 @@ Writes benchmarks/results/routers_<device>.json.
 """
 
 import argparse
-import datetime
 import json
 import os
-import platform
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -24,7 +21,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
-import wide_compiler
+from wide_compiler.benchmark.document import provenance
 from wide_compiler.routers import AttentionTower, BaseTower, PreNormTower, SequentialTower, WideRouter
 from wide_compiler.tuning import interleaved
 
@@ -209,18 +206,7 @@ def main():
 
 
 def document(device, rows):
-    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
-    return {
-        "device": f"{name}, {torch.get_num_threads()} thread(s)",
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "wide_compiler": wide_compiler.__version__,
-        "date": datetime.date.today().isoformat(),
-        "command": "python " + " ".join(sys.argv),
-        "load_average": os.getloadavg()[2],
-        "cores": os.cpu_count(),
-        "rows": rows,
-    }
+    return {**provenance(torch.device(device)), "load_average": os.getloadavg()[2], "rows": rows}
 
 
 if __name__ == "__main__":

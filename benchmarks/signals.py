@@ -9,15 +9,15 @@ Prints one JSON object: microseconds of a small matmul, milliseconds of a traini
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import time
-from datetime import date
 
 import torch
 from torch import nn
+
+from wide_compiler.benchmark.document import provenance
 
 HIDDEN, ROWS, LAYERS = 256, 256, 3
 ROUNDS, STEPS, OPS = 5, 20, 500
@@ -148,10 +148,7 @@ def main():
         return
     torch.set_num_threads(1)
     result = {
-        "date": date.today().isoformat(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": torch.cuda.get_device_name() if options.gpu else f"CPU, {os.cpu_count()} cores",
+        **provenance(torch.device("cuda" if options.gpu else "cpu")),
         "load": os.getloadavg()[0],
         "mlp": f"{LAYERS} x Linear({HIDDEN}), {ROWS} rows, SGD",
         "eager": eager("cuda" if options.gpu else "cpu"),

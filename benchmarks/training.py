@@ -22,18 +22,14 @@ lanes' losses after three steps are held against the loop's.
 import argparse
 import copy
 import json
-import os
-import platform
-import sys
 import warnings
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
 
 import wide_compiler
 from wide_compiler import WideConfig
-from wide_compiler.benchmark.document import device_name
+from wide_compiler.benchmark.document import provenance
 from wide_compiler.benchmark.functional import Functional
 from wide_compiler.benchmark.problem import Problem
 from wide_compiler.benchmark.training import lane_losses, member_loss
@@ -189,13 +185,7 @@ def main():
 def write(device, rows):
     """After every row: what was measured stays if a later one fails."""
     document = {
-        "command": "python " + " ".join(sys.argv),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device": device_name(device),
-        "cores": os.cpu_count(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "wide_compiler": wide_compiler.__version__,
+        **provenance(device),
         "rows": rows,
     }
     path = Path(__file__).parent / "results" / f"training_{device.type}.json"

@@ -11,11 +11,9 @@ other processes is timed by the CPU time of its thread, so that other work on th
 """
 
 import argparse
-import datetime
 import gc
 import hashlib
 import json
-import platform
 import statistics
 import sys
 import time
@@ -26,7 +24,7 @@ import numpy as np
 import torch
 from torch import nn
 
-import wide_compiler
+from wide_compiler.benchmark.document import provenance
 from wide_compiler.xcs import jit, module
 from xcs.patterns import PATTERNS
 
@@ -364,13 +362,8 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(1)
     document = {
-        "device": f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} thread(s)",
-        "torch": torch.__version__,
+        **provenance(torch.device("cpu")),
         "numpy": np.__version__,
-        "python": platform.python_version(),
-        "wide_compiler": wide_compiler.__version__,
-        "date": datetime.date.today().isoformat(),
-        "command": "python " + " ".join(sys.argv),
     }
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for name in [options.part] if options.part else list(PARTS):

@@ -16,7 +16,6 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +28,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 import wide_compiler
+from wide_compiler.benchmark.document import provenance
 from zoo import CASES, Case
 
 TOLERANCE = {"eval": 1e-5, "train": 1e-8}
@@ -223,10 +223,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     cases = [case for case in CASES.values() if any(part in case.name for part in options.only)]
     report = {
-        "torch": torch.__version__,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device": torch.cuda.get_device_name() if options.device.startswith("cuda") else options.device,
-        "command": " ".join(["python", "benchmarks/zoo.py", *sys.argv[1:]]),
+        **provenance(torch.device(options.device)),
         "tolerance": TOLERANCE,
         "contenders": {},
     }

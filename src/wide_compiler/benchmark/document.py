@@ -4,6 +4,7 @@ import json
 import math
 import os
 import platform
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,18 +34,25 @@ def _processor() -> str:
     return (names or [platform.processor() or platform.machine()])[0]
 
 
-def document(
-    rows: Sequence[Row], device: torch.device, command: str, preset: str, complete: bool = True
-) -> dict[str, Any]:
-    """The measured rows with everything needed to understand and to repeat them."""
+def provenance(device: torch.device, command: str | None = None) -> dict[str, Any]:
+    """On what, with what, when and how: the head of every result file."""
     return {
-        "command": command,
+        "command": command or " ".join(["python", *sys.argv]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": device_name(device),
         "cores": os.cpu_count(),
         "wide_compiler": wide_compiler.__version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
+    }
+
+
+def document(
+    rows: Sequence[Row], device: torch.device, command: str, preset: str, complete: bool = True
+) -> dict[str, Any]:
+    """The measured rows with everything needed to understand and to repeat them."""
+    return {
+        **provenance(device, command),
         "preset": preset,
         "complete": complete,
         "crossover": [

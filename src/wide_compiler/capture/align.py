@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from ..errors import AlignmentError
-from .state import Slot, canonical_names, is_uninitialized, slots
+from .state import Slot, canonical_names, has_gradient_hooks, is_uninitialized, slots
 
 REMEDY = "group lanes by signature with WideRouter"
 
@@ -42,7 +42,7 @@ def _check_tensors(model: nn.Module, lane: int) -> None:
                 f"lane {lane}: {slot.path} of {_owner_name(model, slot)} is not initialised "
                 f"yet (a lazy module); run each model once first"
             )
-        if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
+        if has_gradient_hooks(tensor):
             raise AlignmentError(
                 f"lane {lane}: {slot.path} has a gradient hook, which a stacked tensor would lose; "
                 f"remove it, and register one on the wide model's parameter"

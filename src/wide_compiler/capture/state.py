@@ -49,5 +49,10 @@ def canonical_names(model: nn.Module) -> dict[str, str]:
     return {slot.path: first.setdefault(id(slot.tensor), slot.path) for slot in slots(model)}
 
 
+def has_gradient_hooks(tensor: Tensor) -> bool:
+    """Python that autograd calls for this very tensor: a stack or a recording of it would not."""
+    return bool(tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None))
+
+
 def is_uninitialized(tensor: Tensor) -> bool:
     return torch.nn.parameter.is_lazy(tensor)

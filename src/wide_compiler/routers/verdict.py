@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import _tree
+from ..capture.state import has_gradient_hooks
 from ..config import WideConfig
 from ..model.choice import CALLS, RUN_OFF, Chooser
 from ..model.identity import identity
@@ -55,7 +56,7 @@ def judge(
     if fused.program.draws:
         fused.take(chooser.choose())
         return Verdict(True, "not measured: random numbers must not depend on what is faster today")
-    if gradients and any(_has_hooks(leaf) for leaf in leaves):
+    if gradients and any(has_gradient_hooks(leaf) for leaf in leaves):
         return Verdict(False, "not measured: a parameter has a gradient hook, which measuring would call")
     store, key = Store(), ("towers", *identity(chooser))
     chosen = chooser.choose()
@@ -84,10 +85,6 @@ def _kept(answer: dict[str, Any] | None) -> Verdict | None:
         return None if answer is None else Verdict(bool(answer["together"]), "remembered", dict(answer["ms"]))
     except (KeyError, ValueError, TypeError):
         return None
-
-
-def _has_hooks(leaf: Tensor) -> bool:
-    return bool(leaf._backward_hooks or getattr(leaf, "_post_accumulate_grad_hooks", None))
 
 
 class Bench:

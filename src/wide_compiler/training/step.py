@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..capture.state import has_gradient_hooks
 from ..model import WideModel
 from ..tuning.replay import on_stream
 from ..tuning.when import capturing, plain_world
@@ -161,6 +162,6 @@ class TrainStep:
         if latest is not None and latest.runs_members:
             return "modules run as Python, which a recording would skip"
         for name, p in self.wide.named_parameters():
-            if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
+            if has_gradient_hooks(p):
                 return f"{name} has gradient hooks, whose Python a recording would skip"
         return ""

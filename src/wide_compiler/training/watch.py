@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..capture.state import has_gradient_hooks
 from ..tuning.guard import TensorGuard
 from ..tuning.when import launch_settings
 from .fingerprint import fingerprint
@@ -61,7 +62,7 @@ class Watch:
         if [*map(_data_ptr, tensors)] != self.addresses:
             return False
         weights = tensors[: len(self.places)]
-        if not self.weights.holds(weights) or any(map(_has_hooks, weights)):
+        if not self.weights.holds(weights) or any(map(has_gradient_hooks, weights)):
             return False
         return self._surroundings() == self.surroundings
 
@@ -93,11 +94,6 @@ def looks(args: tuple, targets: tuple, in_place: bool) -> list[Any]:
         else:
             found.append((type(x), x))
     return found
-
-
-def _has_hooks(tensor: Tensor) -> bool:
-    """Python that autograd would call, and a recording would not."""
-    return bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)  # type: ignore[attr-defined]
 
 
 def _plain(value: Any) -> Any:
