@@ -13,7 +13,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
 triton = pytest.importorskip("triton")
 
-from wide_compiler.kernels import conv, conv_backward  # noqa: E402
+from wide_compiler.kernels import conv, conv_backward, operands  # noqa: E402
 
 READY = torch.cuda.is_available() or type(triton.language.cdiv).__name__ == "InterpretedFunction"
 pytestmark = pytest.mark.skipif(
@@ -209,9 +209,33 @@ def test_span():
 
 
 def test_a_weight_read_often_is_packed_first(monkeypatch):
-    monkeypatch.setattr(conv_backward, "PACK_ROWS", 1)
+    monkeypatch.setattr(operands, "PACK_ROWS", 1)
     only(monkeypatch, flat=False)
     check(*make(16, 17, (3, 2), size=(4, 3)), 1, 1)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(DEVICE != "cuda", reason="no CUDA device")
+@pytest.mark.parametrize("size", [(4, 4), (40, 40)], ids=["few rows", "many rows"])
+def test_tf32_is_as_exact_as_the_library(size):
+    torch.backends.cudnn.allow_tf32 = True
+    x, weight, _ = tensors = make(32, 64, (3, 3), size, bias=False)
+    with torch.no_grad():
+        x.relu_()
+        weight.add_(0.5)  # products that do not cancel: an error towards zero adds up
+
+    def results(given, call):
+        leaves = [t.detach().to(given).requires_grad_() for t in tensors[:2]]
+        y = call(*leaves)
+        return [y, *torch.autograd.grad(y, leaves, (y.detach() + 1) / 100)]
+
+    want = results(torch.float64, lambda x, w: reference(x, w, None, 1, 1))
+    library = results(torch.float32, lambda x, w: reference(x, w, None, 1, 1))
+    own = results(torch.float32, lambda x, w: conv.lane_conv2d(x, w, None, 1, 1))
+    for ours, theirs, exactly in zip(own, library, want, strict=True):
+        assert error(ours, exactly) < 2 * error(theirs, exactly) + 1e-6
+        shrunk = (ours.double() * exactly).sum() / exactly.square().sum() - 1
+        assert abs(shrunk) < 5e-5
 
 
 def test_the_weight_gradient_of_many_rows_is_summed_by_several_programs(monkeypatch):

@@ -9,6 +9,7 @@ from torch import nn
 
 import wide_compiler
 from wide_compiler import WideConfig
+from wide_compiler.model.again import CHANGED
 from wide_compiler.tuning.replay import recorded
 
 pytestmark = [
@@ -357,6 +358,26 @@ def test_the_same_call_again_takes_the_short_way():
     recording = wide.again.recording
     check(models, wide, x.mul_(2))
     assert wide.again.recording is recording
+
+
+def test_a_result_that_is_held_until_the_next_takes_the_short_way_too():
+    models, wide = build()
+    x = batch()
+    y = wide.stacked(x)
+    for _ in range(6):
+        before = y
+        wanted = before.clone()
+        y = wide.stacked(x.normal_())
+        torch.testing.assert_close(y, loop(models, x))
+        assert torch.equal(before, wanted)  # not written by the call after it
+        del before
+    first = wide.again.recording
+    assert first.twin is not None and wide.again.replay((x,), wide.again.door) is not CHANGED
+    two = [y, wide.stacked(x)]
+    three = wide.stacked(x.normal_())  # both are held: copied out
+    torch.testing.assert_close(three, loop(models, x))
+    assert torch.equal(two[0], two[1]) and not torch.equal(two[0], three)
+    assert wide.again is None or wide.again.recording is first
 
 
 def test_the_short_way_sees_every_change():

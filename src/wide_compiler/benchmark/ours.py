@@ -38,8 +38,10 @@ def _model(problem: Problem, config: WideConfig) -> Candidate:
     if not problem.train:
         return inference(lambda: wide.stacked(x), lambda: strategies_of(wide), WARM_UP)
     optimizer = fused_adam(wide.parameters(), problem.cuda)
-    candidate = _trained(problem, wide, wide.stacked, optimizer, _train_step(wide, optimizer, x))
-    candidate.strategy = lambda: strategies_of(wide)
+    step = TrainStep(wide, optimizer, lane_losses, door="stacked")
+    candidate = _trained(problem, wide, wide.stacked, optimizer, lambda: step(x))
+    refused = problem.cuda and config.compile
+    candidate.strategy = lambda: strategies_of(wide) + (f", {step.why}" if step.why and refused else "")
     return candidate
 
 
@@ -57,11 +59,6 @@ def _layer(
     candidate = _trained(problem, layer, net, optimizer, step)
     candidate.strategy = lambda: strategy
     return candidate
-
-
-def _train_step(wide: WideModel, optimizer: torch.optim.Optimizer, x: Tensor) -> Callable[[], Tensor]:
-    step = TrainStep(wide, optimizer, lane_losses, door="stacked")
-    return lambda: step(x)
 
 
 def _plain_step(

@@ -82,6 +82,13 @@ def on_device(t: Tensor) -> AbstractContextManager:
     return torch.cuda.device(t.device) if t.is_cuda else nullcontext()
 
 
+def briefly(call: Any, quantiles: Any) -> Any:
+    """Time one block of a kernel, for the autotuner: what it would take by itself is ten times as long."""
+    from triton.testing import do_bench
+
+    return do_bench(call, warmup=4, rep=12, quantiles=quantiles)
+
+
 def likeliest(configs: list[Any], rows: int, columns: int, lanes: int) -> list[Any]:
     """The few blocks of a product `[rows, columns]` in each lane that promise most.
 

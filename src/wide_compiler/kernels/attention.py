@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ._triton import interpreting, next_pow2, on_device, precision, supports
+from ._triton import briefly, interpreting, next_pow2, on_device, precision, supports
 
 MAX_WIDTH = 128
 
@@ -46,6 +46,7 @@ def _prune(configs: list[triton.Config], named: dict, **_) -> list[triton.Config
     configs=CONFIGS,
     key=["Z_KEY", "L_KEY", "S_KEY", "BE", "CAUSAL", "QK"],
     prune_configs_by={"early_config_prune": _prune},
+    do_bench=briefly,
 )
 @triton.heuristics(
     {

@@ -11,7 +11,7 @@ from itertools import pairwise
 import triton
 import triton.language as tl
 
-from ._triton import interpreting
+from ._triton import briefly, interpreting
 from .linear import activate
 
 SMOOTH = ("gelu", "gelu_tanh", "silu")  # their slope needs the value before them; the others' does not
@@ -176,6 +176,7 @@ def _forward_tile(
     FORWARD,
     key=["N_KEY", "B_KEY", "PADS", "PRECISION"],
     prune_configs_by={"early_config_prune": _prune_forward},
+    do_bench=briefly,
 )
 @triton.heuristics({"EVEN": lambda args: args["B"] % args["BB"] == 0, "HELD": _held})
 @triton.jit(do_not_specialize=["N_KEY", "B_KEY", "SMS"])
@@ -244,6 +245,7 @@ def _parameter_grads(dws, dbs, g, h, n, l: tl.constexpr, DIMS: tl.constexpr, PAD
     BACKWARD,
     key=["N_KEY", "PADS", "BB", "PRECISION"],
     prune_configs_by={"early_config_prune": _prune_backward},
+    do_bench=briefly,
 )
 @triton.heuristics({"EVEN": lambda args: args["B"] == args["BB"], "EARLY": _early})
 @triton.jit(do_not_specialize=["N_KEY", "SMS"])

@@ -12,11 +12,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ._triton import interpreting, likeliest, next_pow2, on_device, precision
+from ._triton import briefly, interpreting, likeliest, next_pow2, on_device, precision
+from .operands import packed, rounded, rounds
 
 PROGRAMS = 8 * 132  # enough of them to keep every multiprocessor of an H200 busy
 ROWS = 256  # the fewest rows worth a program of their own
-PACK_ROWS = 2048  # so many rows read the weight that a copy in the order they read it in pays
 
 
 def _configs(blocks: Sequence[tuple]) -> list[triton.Config]:
@@ -83,8 +83,9 @@ def _prune_dw(configs: list[triton.Config], named: dict, **meta) -> list[triton.
             (32, 32, 64, True, 4, 3),
         )
     ),
-    key=["N", "M_KEY", "C", "O", "KH", "KW", "SH", "y_o", "w_o", "PRECISION"],
+    key=["N", "M_KEY", "C", "O", "KH", "KW", "SH", "y_o", "w_o", "PRECISION", "ROUND", "ROUND_W"],
     prune_configs_by={"early_config_prune": _prune_dx},
+    do_bench=briefly,
 )
 @triton.jit(do_not_specialize=["M_KEY"])
 def _dx_kernel(
@@ -96,7 +97,7 @@ def _dx_kernel(
     C: tl.constexpr, O: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
-    LONG: tl.constexpr, PRECISION: tl.constexpr,
+    LONG: tl.constexpr, PRECISION: tl.constexpr, ROUND: tl.constexpr, ROUND_W: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, FLAT: tl.constexpr,
 ):  # fmt: skip
     """One block of input pixels x channels of one lane; the sum runs over (o, kh, kw).
@@ -156,7 +157,7 @@ def _dx_kernel(
             a = tl.load(y_lane + a_at, mask=ok, other=0.0)
             b_at = w_base[None, :] + (o * w_o + kh * w_h + kw * w_w)[:, None]
             w_tile = tl.load(w_lane + b_at, mask=in_k[:, None] & in_c[None, :], other=0.0)
-            acc = tl.dot(a, w_tile, acc, input_precision=PRECISION)
+            acc = tl.dot(rounded(a, ROUND), rounded(w_tile, ROUND_W), acc, input_precision=PRECISION)
     else:
         for step in range((O + BK - 1) // BK * taps):
             o = step // taps * BK + tl.arange(0, BK)
@@ -175,7 +176,7 @@ def _dx_kernel(
             a = tl.load(y_lane + a_at, mask=a_ok, other=0.0)
             b_at = (w_base + (kh * w_h + kw * w_w))[None, :] + (o * w_o)[:, None]
             w_tile = tl.load(w_lane + b_at, mask=b_ok, other=0.0)
-            acc = tl.dot(a, w_tile, acc, input_precision=PRECISION)
+            acc = tl.dot(rounded(a, ROUND), rounded(w_tile, ROUND_W), acc, input_precision=PRECISION)
     pixel = (b * H + h) * W + v
     dx_ptrs = dx + lane * C + ((pixel * (N * C))[:, None] + c[None, :])
     tl.store(dx_ptrs, acc.to(dx.dtype.element_ty), mask=in_m[:, None] & in_c[None, :])
@@ -197,8 +198,9 @@ def _dx_kernel(
             (32, 32, 64, True, 4, 3),
         )
     ),
-    key=["N", "M_KEY", "C", "O", "KH", "KW", "SH", "y_o", "x_c", "x_w", "PRECISION", "ATOMIC"],
+    key=["N", "M_KEY", "C", "O", "KH", "KW", "SH", "y_o", "x_c", "x_w", "PRECISION", "ROUND", "ATOMIC"],
     prune_configs_by={"early_config_prune": _prune_dw},
+    do_bench=briefly,
     reset_to_zero=["dw"],
 )
 @triton.jit(do_not_specialize=["M_KEY"])
@@ -211,7 +213,8 @@ def _dw_kernel(
     C: tl.constexpr, O: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
-    LONG: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr, ATOMIC: tl.constexpr,
+    LONG: tl.constexpr, LAST: tl.constexpr, ATOMIC: tl.constexpr,
+    PRECISION: tl.constexpr, ROUND: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, FLAT: tl.constexpr,
 ):  # fmt: skip
     """One block of o x k of one lane; axis 2 of the grid shares out the rows summed over.
@@ -270,7 +273,7 @@ def _dw_kernel(
             x_tile = tl.trans(tl.load(tl.trans(x_ptrs), mask=tl.trans(x_ok), other=0.0))
         else:
             x_tile = tl.load(x_ptrs, mask=x_ok, other=0.0)
-        acc = tl.dot(y_tile, x_tile, acc, input_precision=PRECISION)
+        acc = tl.dot(rounded(y_tile, ROUND), rounded(x_tile, ROUND), acc, input_precision=PRECISION)
     dw_ptrs = dw + lane * O * (C * TAPS) + ((o * (C * TAPS))[:, None] + (c * TAPS + tap)[None, :])
     if ATOMIC:
         tl.atomic_add(dw_ptrs, acc, mask=in_o[:, None] & in_k[None, :], sem="relaxed")
@@ -281,16 +284,6 @@ def _dw_kernel(
 def span(t: Tensor) -> int:
     """One more than the largest offset into t: what an index type must hold."""
     return 1 + sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True) if size)
-
-
-def packed(weight: Tensor, axis: int, rows: int) -> Tensor:
-    """The weight with `axis`, the one summed over, innermost in memory: loads of 16 bytes, not 4.
-
-    As it is where it is read too seldom for that.
-    """
-    if rows < PACK_ROWS or weight.shape[axis] < 16 or weight.stride(axis) == 1:
-        return weight
-    return weight.movedim(axis, -1).contiguous().movedim(-1, axis)
 
 
 def _empty_input(dy: Tensor, weight: Tensor, size: Sequence[int]) -> Tensor:
@@ -320,7 +313,8 @@ def lane_conv2d_dx(
     (N, B, O, OH, OW), C, (H, W) = dy.shape, weight.shape[2], size
     phases = stride[0] * stride[1]
     M = B * triton.cdiv(H, stride[0]) * triton.cdiv(W, stride[1])
-    weight = packed(weight, 1, M)
+    round, given = rounds(dy), weight
+    weight = packed(weight, 1, M, round)
     with on_device(dy):
         _dx_kernel[lambda meta: (triton.cdiv(M, meta["BM"]) * triton.cdiv(C, meta["BN"]), N, phases)](
             dy, weight, dx, N, B, *dy.stride(), *weight.stride(), next_pow2(M),
@@ -328,6 +322,7 @@ def lane_conv2d_dx(
             SH=stride[0], SW=stride[1], PH=padding[0], PW=padding[1], DH=dilation[0], DW=dilation[1],
             LONG=max(span(dy), span(dx)) >= 2**31,
             PRECISION=precision("conv") if dy.dtype == torch.float32 else "tf32",
+            ROUND=round, ROUND_W=round and weight is given,
         )  # fmt: skip
     return dx
 
@@ -368,7 +363,7 @@ def lane_conv2d_dw(
             C=C, O=O, H=H, W=W, OH=OH, OW=OW, KH=KH, KW=KW,
             SH=stride[0], SW=stride[1], PH=padding[0], PW=padding[1], DH=dilation[0], DW=dilation[1],
             LONG=max(span(dy), span(x)) >= 2**31, LAST=x.stride(2) == 1 and C > 1, ATOMIC=shares > 1,
-            PRECISION=precision("conv") if x.dtype == torch.float32 else "tf32",
+            PRECISION=precision("conv") if x.dtype == torch.float32 else "tf32", ROUND=rounds(x),
         )  # fmt: skip
     return dw.to(x.dtype)
 

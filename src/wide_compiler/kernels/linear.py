@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ._triton import interpreting, next_pow2, on_device, precision
+from ._triton import briefly, interpreting, next_pow2, on_device, precision
 
 ACTIVATIONS = {
     "none": lambda x: x,
@@ -113,6 +113,7 @@ def activate(x, ACT: tl.constexpr):
     configs=CONFIGS,
     key=["N_KEY", "M_KEY", "O_KEY", "K_KEY", "PRECISION", "A_ROWS", "B_ROWS"],
     prune_configs_by={"early_config_prune": _prune},
+    do_bench=briefly,
 )
 @triton.heuristics({"EVEN_K": lambda args: args["K"] % args["BK"] == 0})
 @triton.jit(do_not_specialize=["N_KEY", "M_KEY", "O_KEY", "K_KEY"])

@@ -24,14 +24,12 @@ class Again:
         self.scopes = model.scopes
         self.flags = [scope.training for scope in self.scopes]
         self.homes = [(home, name) for _, home, name in route.binding.states]
-        guard = TensorGuard([*args, *(home[name] for home, name in self.homes)])
-        self.count, self.holds = len(args), guard.holds
+        self.count = len(args)
+        self.holds = TensorGuard([*args, *(home[name] for home, name in self.homes)]).holds
         self.state = launch_state()
-        self.recording = recording = replay.latest
-        self.is_free, self.launch = recording.is_free, recording.graph.replay
-        rebuild, lend = route.program.rebuild, recording.lend
-        one = route.program.captured.gives_one_tensor
-        self.result = recording.outputs[0].detach if one else lambda: rebuild(lend())
+        self.recording: Any = replay.latest
+        # Several results, or none, are put together as the model's own result is.
+        self.rebuild = None if route.program.captured.gives_one_tensor else route.program.rebuild
 
     @staticmethod
     def of(model: Any, route: Any, args: tuple[Tensor, ...], door: Any) -> "Again | None":
@@ -39,7 +37,7 @@ class Again:
         replay = route.way
         if not isinstance(replay, Replay) or not replay.has_lent:
             return None
-        if route.binding.modules or route.program.graph.enters_autocast:
+        if route.binding.modules or route.program.graph.enters_autocast or model.held.lanes is not None:
             return None
         return Again(model, route, replay, args, door)
 
@@ -53,8 +51,9 @@ class Again:
             and launch_state() == self.state
             and [scope.training for scope in self.scopes] == self.flags
             and self.model.seeds.seeds is None
-            and self.is_free()
         ):
-            self.launch()
-            return self.result()
+            recording = self.recording.unheld()
+            if recording is not None:
+                recording.launch()
+                return recording.first() if self.rebuild is None else self.rebuild(recording.lend())
         return CHANGED

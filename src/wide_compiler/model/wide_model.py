@@ -105,6 +105,11 @@ class WideModel(LaneStore):
     # What runs.
 
     def _run(self, args: tuple, kwargs: dict, wide: bool, packed: bool = False) -> Any:
+        # In this order: a trace must not look further than at the first question.
+        if not torch.compiler.is_compiling() and self.again is not None and not kwargs:
+            result = self.again.replay(args, (wide, packed))
+            if result is not CHANGED:
+                return result
         kept = self.held.rows(self)
         out = self._run_all(args, kwargs, wide, packed)
         self.held.put_back(kept)
@@ -113,10 +118,6 @@ class WideModel(LaneStore):
     def _run_all(self, args: tuple, kwargs: dict, wide: bool, packed: bool) -> Any:
         if torch.compiler.is_compiling() or not plain_world():
             return self._run_plainly(*self._found(args, kwargs, wide, packed))
-        if self.again is not None and not kwargs:
-            result = self.again.replay(args, (wide, packed))
-            if result is not CHANGED:
-                return result
         key = (wide, packed, self.circumstances(), *looks(args)) if not kwargs else None
         route = None if key is None else self.routes.get(key)
         if route is not None:
@@ -270,6 +271,7 @@ class WideModel(LaneStore):
         `lanes`: whole numbers; replaces those held before, an empty list holds none.
         """
         self.held.set([self._lane_number(lane) for lane in lanes], self._device())
+        self.again = None
         self.held.rows(self)  # a registered module that does not hold lanes says so now
         return self
 

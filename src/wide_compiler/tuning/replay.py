@@ -3,7 +3,8 @@
 A recording holds addresses. It is replayed only while every tensor it reads is where it was; and its results
 are handed out only while nobody holds those of the call before, else copied. So there are two kinds:
 one reads the caller's input where it lies and hands out its own memory, for loops that reuse their tensors;
-one has the input copied in and the results copied out, for everything else.
+one has the input copied in and the results copied out, for everything else. Of the first kind a small one
+gets a twin: in `y = model(x)` the result of the call before is held until the call is over; two take turns.
 """
 
 import gc
@@ -23,6 +24,8 @@ Run = Callable[[list[Any]], Sequence[Any]]
 # again, because weights that keep moving leave useless ones behind.
 MAX_RECORDINGS = 4
 MAX_PLACES = 64
+# A recording that takes more memory has no twin; it also takes so long that copies do not matter.
+TWIN_BYTES = 256 * 2**20
 
 
 class Replay:
@@ -58,12 +61,14 @@ class Replay:
         layouts = [t.is_contiguous() or t.stride() for t in tensors]  # the first is quicker to ask
         place = ([t.data_ptr() for t in tensors], layouts, launch_settings())
         latest = self.latest
-        if latest is not None and latest.place == place and latest.is_free():
-            if current_stream() != self.stream:
-                self._take_turns()
-            self.has_lent = True
-            latest.graph.replay()
-            return latest.lend()
+        if latest is not None and latest.place == place:
+            free = latest.unheld()
+            if free is not None:
+                if current_stream() != self.stream:
+                    self._take_turns()
+                self.has_lent = True
+                free.launch()
+                return free.lend()
         return self._another(arguments, place)
 
     def _another(self, arguments: list[Any], place: Any) -> Sequence[Any]:
@@ -80,17 +85,18 @@ class Replay:
             recording = self._record(self.in_place, key, arguments)
             if recording is not None:
                 recording.place = place
-        if recording is not None and recording.is_free():
+        free = None if recording is None else recording.unheld() or self._twin(recording, arguments)
+        if free is not None:
             self._take_turns()
             self.latest, self.has_lent = recording, True
-            recording.graph.replay()
-            return recording.lend()
+            free.launch()
+            return free.lend()
         if kind in self.places and not self.why:
             recording = self.copying.get(kind) or self._record(self.copying, kind, self._own(arguments))
             if recording is not None:
                 self._take_turns()
                 recording.take([arguments[i] for i in self.inputs])
-                recording.graph.replay()
+                recording.launch()
                 return recording.copies()
         if len(self.places) > MAX_PLACES:
             self.places.clear()
@@ -106,18 +112,32 @@ class Replay:
             self.latest = None
         # Recordings of one pool write where others of it have their results: right for those whose results
         # are copied out at once, and wrong for what is lent.
-        pool = self.pool if shelf is self.copying else None
+        copying = shelf is self.copying
+        recording = self._recorded(arguments, self.pool if copying else None)
+        if recording is not None:
+            if copying:
+                self.pool = self.pool or recording.graph.pool()
+                recording.buffers = [arguments[i] for i in self.inputs]
+            shelf[key] = recording
+        return recording
+
+    def _twin(self, recording: "_Recording", arguments: list[Any]) -> "_Recording | None":
+        """Another one of a recording whose results are held, if there shall be one."""
+        if recording.twin is not None or not recording.lendable or recording.bytes > TWIN_BYTES:
+            return None
+        recording.twin = self._recorded(arguments, None)
+        return recording.twin
+
+    def _recorded(self, arguments: list[Any], pool: Any) -> "_Recording | None":
         self._take_turns()
+        torch.cuda.empty_cache()  # as a capture does; what is reserved grows by its memory then
+        before = torch.cuda.memory_reserved()
         try:
             graph, outputs = capture(lambda: self.run(arguments), pool)
         except CaptureRefused as error:
             self.why = f"no CUDA graph: {error}"
             return None
-        if shelf is self.copying:
-            self.pool = self.pool or graph.pool()
-        buffers = [arguments[i] for i in self.inputs] if shelf is self.copying else []
-        shelf[key] = _Recording(graph, arguments, buffers, outputs)
-        return shelf[key]
+        return _Recording(graph, arguments, outputs, torch.cuda.memory_reserved() - before)
 
     def _take_turns(self) -> None:
         """Two streams must not use a recording's memory at the same time."""
@@ -134,21 +154,34 @@ class Replay:
 
 
 class _Recording:
-    """A graph, the buffers it reads the caller's input from (unless in place), and the outputs it writes."""
+    """A graph, the outputs it writes, and the bytes it has for itself.
 
-    def __init__(self, graph: Any, arguments: list[Any], buffers: list[Tensor], outputs: Sequence[Any]):
-        self.graph, self.buffers, self.outputs = graph, buffers, outputs
+    `buffers` are what it reads the caller's input from, unless it reads that in place.
+    """
+
+    def __init__(self, graph: Any, arguments: list[Any], outputs: Sequence[Any], size: int):
+        self.graph, self.outputs, self.bytes = graph, outputs, size
+        self.buffers: list[Tensor] = []
         self.place: Any = None
+        self.twin: _Recording | None = None
+        self.launch = graph.replay
+        self.first: Any = outputs[0].detach if outputs and isinstance(outputs[0], Tensor) else None
         memory = {a.untyped_storage().data_ptr() for a in arguments if isinstance(a, Tensor)}
         self.storages = [o.untyped_storage() for o in outputs if isinstance(o, Tensor)]
         # Results that lie in the arguments' own memory are never ours to lend.
         self.lendable = all(s.data_ptr() not in memory for s in self.storages)
         self.handles = [s._cdata for s in self.storages]
-        self.unheld = [_holders(h) for h in self.handles]
+        self.holders = [_holders(h) for h in self.handles]
+
+    def unheld(self) -> "_Recording | None":
+        """This, or its twin: one of which nobody holds what was lent, nor a view of it."""
+        if self.is_free():
+            return self
+        twin = self.twin
+        return twin if twin is not None and twin.is_free() else None
 
     def is_free(self) -> bool:
-        """Does nobody hold what was lent, nor a view of it?"""
-        return self.lendable and [_holders(h) for h in self.handles] == self.unheld
+        return self.lendable and [_holders(h) for h in self.handles] == self.holders
 
     def take(self, given: list[Tensor]) -> None:
         for buffer, tensor in zip(self.buffers, given, strict=True):

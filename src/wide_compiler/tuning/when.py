@@ -10,11 +10,7 @@ import torch
 
 def plain_world() -> bool:
     """No transform, no dispatch mode, no trace around the call: tensors are what they seem."""
-    return (
-        torch._C._functorch.peek_interpreter_stack() is None  # torch.func's vmap, grad, ...
-        and torch._C._len_torch_dispatch_stack() == 0  # fake tensors, make_fx, a profiler of ops
-        and torch._C._get_tracing_state() is None
-    )
+    return _transform() is None and _dispatch_modes() == 0 and _trace() is None
 
 
 def capturing() -> bool:
@@ -59,12 +55,20 @@ def launch_state() -> tuple[Any, ...]:
             _grad_enabled(),
             _capturing(),
             _stream(_device()),
+            _transform(),
+            _dispatch_modes(),
+            _trace(),
         )
     except RuntimeError:
-        return launch_settings(), _grad_enabled(), _capturing(), current_stream()
+        settled = launch_settings(), _grad_enabled(), _capturing(), current_stream()
+        return *settled, _transform(), _dispatch_modes(), _trace()
 
 
-# Looked up once. Only builds of PyTorch for CUDA have the last three.
+# Looked up once.
+_transform: Any = torch._C._functorch.peek_interpreter_stack  # torch.func's vmap, grad, ...
+_dispatch_modes: Any = torch._C._len_torch_dispatch_stack  # fake tensors, make_fx, a profiler of ops
+_trace: Any = torch._C._get_tracing_state
+# Only builds of PyTorch for CUDA have the last three.
 _matmul_precision: Any = torch._C._get_float32_matmul_precision
 _convolution_tf32: Any = torch._C._get_cudnn_allow_tf32
 _cudnn_benchmark: Any = torch._C._get_cudnn_benchmark
