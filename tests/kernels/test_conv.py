@@ -217,7 +217,7 @@ def test_a_weight_read_often_is_packed_first(monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.skipif(DEVICE != "cuda", reason="no CUDA device")
 @pytest.mark.parametrize("size", [(4, 4), (40, 40)], ids=["few rows", "many rows"])
-def test_tf32_is_as_exact_as_the_library(size):
+def test_tf32_is_rounded_and_not_cut_off(size):
     torch.backends.cudnn.allow_tf32 = True
     x, weight, _ = tensors = make(32, 64, (3, 3), size, bias=False)
     with torch.no_grad():
@@ -230,12 +230,11 @@ def test_tf32_is_as_exact_as_the_library(size):
         return [y, *torch.autograd.grad(y, leaves, (y.detach() + 1) / 100)]
 
     want = results(torch.float64, lambda x, w: reference(x, w, None, 1, 1))
-    library = results(torch.float32, lambda x, w: reference(x, w, None, 1, 1))
     own = results(torch.float32, lambda x, w: conv.lane_conv2d(x, w, None, 1, 1))
-    for ours, theirs, exactly in zip(own, library, want, strict=True):
-        assert error(ours, exactly) < 2 * error(theirs, exactly) + 1e-6
+    for ours, exactly in zip(own, want, strict=True):
+        assert error(ours, exactly) < 2.0**-12  # half of what one rounded number may be off
         shrunk = (ours.double() * exactly).sum() / exactly.square().sum() - 1
-        assert abs(shrunk) < 5e-5
+        assert abs(shrunk) < 5e-5  # cutting bits off makes it 7e-4
 
 
 def test_the_weight_gradient_of_many_rows_is_summed_by_several_programs(monkeypatch):

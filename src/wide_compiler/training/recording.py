@@ -1,5 +1,7 @@
 """A training step in a CUDA graph."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -28,7 +30,7 @@ class StepRecording:
         mine, theirs = tuple(self.arguments[: len(args)]), tuple(self.arguments[len(args) :])
         step.optimizer.zero_grad(set_to_none=True)
         run = step.run if self.whole else step.gradients
-        with _no_autocast_cache():
+        with uncached_autocast(step.autocast):
             self.graph, self.losses = capture(lambda: run(mine, theirs), stream=step.stream)
         self.gradients = [(p, p.grad) for p in step.wide.parameters()]
 
@@ -61,12 +63,17 @@ class StepRecording:
         return self.losses.clone()
 
 
-class _no_autocast_cache:
-    """Weights cast once and kept would lie in a recording's memory, and be stale."""
+@contextmanager
+def uncached_autocast(dtype: torch.dtype | None) -> Iterator[None]:
+    """Weights cast once and kept would lie in a recording's memory, and be stale.
 
-    def __enter__(self) -> None:
-        self.before = torch.is_autocast_cache_enabled()
+    Nothing changes without autocast: torch.compile would compile anew, and what it tries out cannot be
+    recorded. For the same reason steps warm up in here too.
+    """
+    before = torch.is_autocast_cache_enabled()
+    if dtype is not None or torch.is_autocast_enabled("cuda"):
         torch.set_autocast_cache_enabled(False)
-
-    def __exit__(self, *error: object) -> None:
-        torch.set_autocast_cache_enabled(self.before)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)

@@ -12,7 +12,7 @@ from ..model import WideModel
 from ..tuning.replay import on_stream
 from ..tuning.when import capturing, plain_world
 from .clipping import clip_lane_norms_
-from .recording import StepRecording
+from .recording import StepRecording, uncached_autocast
 from .watch import Watch
 
 # Steps that run plainly before a recording: the first makes the optimiser's state and compiles, the second
@@ -99,7 +99,8 @@ class TrainStep:
         if self.plain_steps < WARM_UP:
             if self.stream is None:
                 self.stream = torch.cuda.Stream()
-            losses = on_stream(self.stream, lambda: self.run(args, targets))
+            with uncached_autocast(self.autocast):
+                losses = on_stream(self.stream, lambda: self.run(args, targets))
             self.plain_steps += 1
             self.warm, self.given = Watch(self, args, targets), (*args, *targets)
             return losses

@@ -230,9 +230,9 @@ def capture(
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             torch.zeros(1, device="cuda")
         line = (str(error).splitlines() or [""])[0][:200]
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        file = "/".join(Path(where.filename).parts[-2:])
-        raise CaptureRefused(f"{type(error).__name__}: {line} ({where.name} in {file})") from None
+        frames = traceback.extract_tb(error.__traceback__)[:-5:-1]
+        path = " < ".join(f"{frame.name} in {Path(frame.filename).name}" for frame in frames)
+        raise CaptureRefused(f"{type(error).__name__}: {line} ({path})") from None
     finally:
         gc.enable()
 
