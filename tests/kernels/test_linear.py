@@ -216,6 +216,15 @@ def test_a_right_side_with_contiguous_rows_is_split_into_bfloat16(monkeypatch):
     assert linear._mode(a, rand(2, 5, 4).mT) == "tf32"
 
 
+def test_tf32_is_rounded_and_not_cut_off():
+    torch.set_float32_matmul_precision("high")
+    a, b = rand(2, 40, 64).abs(), rand(2, 32, 64).abs().mT
+    want = a.double() @ b.double()
+    off = (matmul(a, b).double() - want) / want
+    assert 1e-5 < off.abs().max() < 2.0**-11
+    assert off.mean().abs() < 5e-5  # cutting bits off makes it 7e-4
+
+
 def test_an_empty_sum_is_the_bias():
     bias = rand(2, 3)
     check(matmul(rand(2, 4, 0), rand(2, 0, 3), bias), bias.unsqueeze(1).expand(2, 4, 3))

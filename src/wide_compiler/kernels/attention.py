@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ._triton import briefly, interpreting, next_pow2, on_device, precision, supports
+from .operands import rounded
 
 MAX_WIDTH = 128
 
@@ -91,7 +92,7 @@ def _attention_kernel(
     if UPCAST:
         q_tile = q_tile.to(tl.float32)
     if q_tile.dtype == tl.float32:
-        q_tile = q_tile * scale
+        q_tile = rounded(q_tile * scale, QK)
 
     top = tl.full((BL,), float("-inf"), tl.float32)
     total = tl.zeros((BL,), tl.float32)
@@ -108,7 +109,7 @@ def _attention_kernel(
         if UPCAST:
             k_tile = k_tile.to(tl.float32)
             v_tile = v_tile.to(tl.float32)
-        x = tl.dot(q_tile, tl.trans(k_tile), input_precision=QK)
+        x = tl.dot(q_tile, tl.trans(rounded(k_tile, QK)), input_precision=QK)
         if q_tile.dtype != tl.float32:
             x = x * scale
         if CAUSAL:
@@ -120,7 +121,8 @@ def _attention_kernel(
         p = tl.exp2(x - new_top[:, None])
         shrink = tl.exp2(top - new_top)
         total = total * shrink + tl.sum(p, 1)
-        acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * shrink[:, None], input_precision=PV)
+        p, v_tile = rounded(p.to(v_tile.dtype), PV), rounded(v_tile, PV)
+        acc = tl.dot(p, v_tile, acc * shrink[:, None], input_precision=PV)
         top = new_top
         k_ptrs += BS * k_s
         v_ptrs += BS * v_s

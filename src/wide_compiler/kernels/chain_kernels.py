@@ -13,6 +13,7 @@ import triton.language as tl
 
 from ._triton import briefly, interpreting
 from .linear import activate
+from .operands import rounded
 
 SMOOTH = ("gelu", "gelu_tanh", "silu")  # their slope needs the value before them; the others' does not
 
@@ -158,7 +159,7 @@ def _forward_tile(
         o = tl.arange(0, PADS[l + 1])
         w, bias = held[0]  # type: ignore
         held = held[1:]
-        z = tl.dot(w, h, input_precision=PRECISION)
+        z = tl.dot(rounded(w, PRECISION), rounded(h, PRECISION), input_precision=PRECISION)
         if l + HELD < L:
             held = held + (_layer(ws, bs, n, l + HELD, DIMS, PADS, BIAS),)  # type: ignore  # noqa: RUF005
         z += bias[:, None]
@@ -233,6 +234,7 @@ def _parameter_grads(dws, dbs, g, h, n, l: tl.constexpr, DIMS: tl.constexpr, PAD
         tl.store(dbs[l] + n * DIMS[l + 1] + o, tl.sum(g, 1), mask=o < DIMS[l + 1])
     # Rows past the batch add nothing: their g is zero from the start. The right side of either product
     # has its columns contiguous, as tensor cores want it in float32.
+    g, h = rounded(g, PRECISION), rounded(h, PRECISION)
     if l == 0:
         dw = tl.trans(tl.dot(tl.trans(h), tl.trans(g), input_precision=PRECISION))
     else:
@@ -284,6 +286,7 @@ def backward_kernel(
         elif l % PARTS == part:
             _parameter_grads(dws, dbs, g, h, n, l, DIMS, PADS, BIAS, PRECISION)
         if l > 0 or NEED_DX:
+            w, g = rounded(w, PRECISION), rounded(g, PRECISION)
             g = tl.dot(tl.trans(w), g, input_precision=PRECISION)
         if l > 0 and not EARLY:
             ahead = _operands(ws, x, kept, n, b, x_b, x_i, B, SB, l - 1, DIMS, PADS, KEPT, NEED_DX, EVEN)

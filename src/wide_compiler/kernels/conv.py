@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ._triton import briefly, interpreting, likeliest, next_pow2, on_device, precision, supports
 from .conv_backward import lane_conv2d_dw, lane_conv2d_dx, library_backward, span
-from .operands import packed, rounded, rounds
+from .operands import packed, rounded
 from .streams import Ints, per_axis, plain_padding
 
 ACTIVATIONS = ("none", "relu")
@@ -76,7 +76,7 @@ def _prune(configs: list[triton.Config], named: dict, **meta) -> list[triton.Con
 
 @triton.autotune(
     configs=CONFIGS,
-    key=["N", "M_KEY", "C", "O", "KH", "KW", "SH", "x_c", "x_w", "PACKED", "PRECISION", "ROUND", "ROUND_W"],
+    key=["N", "M_KEY", "C", "O", "KH", "KW", "SH", "x_c", "x_w", "PACKED", "PRECISION", "W_ROUNDED"],
     prune_configs_by={"early_config_prune": _prune},
     do_bench=briefly,
 )
@@ -93,7 +93,7 @@ def _conv_kernel(
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
     LONG: tl.constexpr, LAST: tl.constexpr, PACKED: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_SCALE: tl.constexpr, HAS_SHIFT: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
-    RELU: tl.constexpr, PRECISION: tl.constexpr, ROUND: tl.constexpr, ROUND_W: tl.constexpr,
+    RELU: tl.constexpr, PRECISION: tl.constexpr, W_ROUNDED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, FLAT: tl.constexpr,
 ):  # fmt: skip
     """One block of pixels x channels of one lane.
@@ -140,7 +140,9 @@ def _conv_kernel(
             w_k = k if PACKED else c * w_c + kh * w_h + kw * w_w
             b_at = w_base[None, :] + w_k[:, None]
             b = tl.load(w_lane + b_at, mask=in_k[:, None] & in_o[None, :], other=0.0)
-            acc = tl.dot(rounded(a, ROUND), rounded(b, ROUND_W), acc, input_precision=PRECISION)
+            if not W_ROUNDED:
+                b = rounded(b, PRECISION)
+            acc = tl.dot(rounded(a, PRECISION), b, acc, input_precision=PRECISION)
     else:
         # One loop, so that loads are prefetched across taps; taps innermost, for the weight's cache lines.
         for step in range((C + BK - 1) // BK * TAPS):
@@ -161,7 +163,9 @@ def _conv_kernel(
             a = tl.load(x_lane + a_at, mask=a_ok, other=0.0)
             b_at = (w_base + (kh * w_h + kw * w_w))[None, :] + (c * w_c)[:, None]
             b = tl.load(w_lane + b_at, mask=b_ok, other=0.0)
-            acc = tl.dot(rounded(a, ROUND), rounded(b, ROUND_W), acc, input_precision=PRECISION)
+            if not W_ROUNDED:
+                b = rounded(b, PRECISION)
+            acc = tl.dot(rounded(a, PRECISION), b, acc, input_precision=PRECISION)
 
     if HAS_BIAS:
         acc += tl.load(bias + lane * O + o, mask=in_o, other=0.0).to(tl.float32)[None, :]
@@ -206,8 +210,8 @@ def _run(
         return y
     M = B * OH * OW
     last = x.stride(2) == 1 and C > 1
-    round, given = rounds(x), weight
-    weight = packed(weight, 2, M, round)
+    mode = precision("conv") if x.dtype == torch.float32 else "tf32"
+    given, weight = weight, packed(weight, 2, M, mode)
     in_order = (1, KW * C, C) if last else (KH * KW, KW, 1)
     vectors = [x if v is None else v.contiguous() for v in (bias, scale, shift)]
     reach = [span(t) for t in (x, y, residual) if t is not None]
@@ -221,8 +225,7 @@ def _run(
             LONG=max(reach) >= 2**31, LAST=last, PACKED=weight.stride()[2:] == in_order,
             HAS_BIAS=bias is not None, HAS_SCALE=scale is not None, HAS_SHIFT=shift is not None,
             HAS_RESIDUAL=residual is not None, RELU=activation == "relu",
-            PRECISION=precision("conv") if x.dtype == torch.float32 else "tf32",
-            ROUND=round, ROUND_W=round and weight is given,
+            PRECISION=mode, W_ROUNDED=weight is not given,
         )  # fmt: skip
     return y
 

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ._triton import briefly, interpreting, likeliest, next_pow2, on_device, precision
-from .operands import packed, rounded, rounds
+from .operands import packed, rounded
 
 PROGRAMS = 8 * 132  # enough of them to keep every multiprocessor of an H200 busy
 ROWS = 256  # the fewest rows worth a program of their own
@@ -83,7 +83,7 @@ def _prune_dw(configs: list[triton.Config], named: dict, **meta) -> list[triton.
             (32, 32, 64, True, 4, 3),
         )
     ),
-    key=["N", "M_KEY", "C", "O", "KH", "KW", "SH", "y_o", "w_o", "PRECISION", "ROUND", "ROUND_W"],
+    key=["N", "M_KEY", "C", "O", "KH", "KW", "SH", "y_o", "w_o", "PRECISION", "W_ROUNDED"],
     prune_configs_by={"early_config_prune": _prune_dx},
     do_bench=briefly,
 )
@@ -97,7 +97,7 @@ def _dx_kernel(
     C: tl.constexpr, O: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
-    LONG: tl.constexpr, PRECISION: tl.constexpr, ROUND: tl.constexpr, ROUND_W: tl.constexpr,
+    LONG: tl.constexpr, PRECISION: tl.constexpr, W_ROUNDED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, FLAT: tl.constexpr,
 ):  # fmt: skip
     """One block of input pixels x channels of one lane; the sum runs over (o, kh, kw).
@@ -157,7 +157,9 @@ def _dx_kernel(
             a = tl.load(y_lane + a_at, mask=ok, other=0.0)
             b_at = w_base[None, :] + (o * w_o + kh * w_h + kw * w_w)[:, None]
             w_tile = tl.load(w_lane + b_at, mask=in_k[:, None] & in_c[None, :], other=0.0)
-            acc = tl.dot(rounded(a, ROUND), rounded(w_tile, ROUND_W), acc, input_precision=PRECISION)
+            if not W_ROUNDED:
+                w_tile = rounded(w_tile, PRECISION)
+            acc = tl.dot(rounded(a, PRECISION), w_tile, acc, input_precision=PRECISION)
     else:
         for step in range((O + BK - 1) // BK * taps):
             o = step // taps * BK + tl.arange(0, BK)
@@ -176,7 +178,9 @@ def _dx_kernel(
             a = tl.load(y_lane + a_at, mask=a_ok, other=0.0)
             b_at = (w_base + (kh * w_h + kw * w_w))[None, :] + (o * w_o)[:, None]
             w_tile = tl.load(w_lane + b_at, mask=b_ok, other=0.0)
-            acc = tl.dot(rounded(a, ROUND), rounded(w_tile, ROUND_W), acc, input_precision=PRECISION)
+            if not W_ROUNDED:
+                w_tile = rounded(w_tile, PRECISION)
+            acc = tl.dot(rounded(a, PRECISION), w_tile, acc, input_precision=PRECISION)
     pixel = (b * H + h) * W + v
     dx_ptrs = dx + lane * C + ((pixel * (N * C))[:, None] + c[None, :])
     tl.store(dx_ptrs, acc.to(dx.dtype.element_ty), mask=in_m[:, None] & in_c[None, :])
@@ -198,7 +202,7 @@ def _dx_kernel(
             (32, 32, 64, True, 4, 3),
         )
     ),
-    key=["N", "M_KEY", "C", "O", "KH", "KW", "SH", "y_o", "x_c", "x_w", "PRECISION", "ROUND", "ATOMIC"],
+    key=["N", "M_KEY", "C", "O", "KH", "KW", "SH", "y_o", "x_c", "x_w", "PRECISION", "ATOMIC"],
     prune_configs_by={"early_config_prune": _prune_dw},
     do_bench=briefly,
     reset_to_zero=["dw"],
@@ -213,8 +217,7 @@ def _dw_kernel(
     C: tl.constexpr, O: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
-    LONG: tl.constexpr, LAST: tl.constexpr, ATOMIC: tl.constexpr,
-    PRECISION: tl.constexpr, ROUND: tl.constexpr,
+    LONG: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr, ATOMIC: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, FLAT: tl.constexpr,
 ):  # fmt: skip
     """One block of o x k of one lane; axis 2 of the grid shares out the rows summed over.
@@ -273,7 +276,8 @@ def _dw_kernel(
             x_tile = tl.trans(tl.load(tl.trans(x_ptrs), mask=tl.trans(x_ok), other=0.0))
         else:
             x_tile = tl.load(x_ptrs, mask=x_ok, other=0.0)
-        acc = tl.dot(rounded(y_tile, ROUND), rounded(x_tile, ROUND), acc, input_precision=PRECISION)
+        y_tile, x_tile = rounded(y_tile, PRECISION), rounded(x_tile, PRECISION)
+        acc = tl.dot(y_tile, x_tile, acc, input_precision=PRECISION)
     dw_ptrs = dw + lane * O * (C * TAPS) + ((o * (C * TAPS))[:, None] + (c * TAPS + tap)[None, :])
     if ATOMIC:
         tl.atomic_add(dw_ptrs, acc, mask=in_o[:, None] & in_k[None, :], sem="relaxed")
@@ -313,16 +317,15 @@ def lane_conv2d_dx(
     (N, B, O, OH, OW), C, (H, W) = dy.shape, weight.shape[2], size
     phases = stride[0] * stride[1]
     M = B * triton.cdiv(H, stride[0]) * triton.cdiv(W, stride[1])
-    round, given = rounds(dy), weight
-    weight = packed(weight, 1, M, round)
+    mode = precision("conv") if dy.dtype == torch.float32 else "tf32"
+    given, weight = weight, packed(weight, 1, M, mode)
     with on_device(dy):
         _dx_kernel[lambda meta: (triton.cdiv(M, meta["BM"]) * triton.cdiv(C, meta["BN"]), N, phases)](
             dy, weight, dx, N, B, *dy.stride(), *weight.stride(), next_pow2(M),
             C=C, O=O, H=H, W=W, OH=OH, OW=OW, KH=weight.shape[3], KW=weight.shape[4],
             SH=stride[0], SW=stride[1], PH=padding[0], PW=padding[1], DH=dilation[0], DW=dilation[1],
             LONG=max(span(dy), span(dx)) >= 2**31,
-            PRECISION=precision("conv") if dy.dtype == torch.float32 else "tf32",
-            ROUND=round, ROUND_W=round and weight is given,
+            PRECISION=mode, W_ROUNDED=weight is not given,
         )  # fmt: skip
     return dx
 
@@ -363,7 +366,7 @@ def lane_conv2d_dw(
             C=C, O=O, H=H, W=W, OH=OH, OW=OW, KH=KH, KW=KW,
             SH=stride[0], SW=stride[1], PH=padding[0], PW=padding[1], DH=dilation[0], DW=dilation[1],
             LONG=max(span(dy), span(x)) >= 2**31, LAST=x.stride(2) == 1 and C > 1, ATOMIC=shares > 1,
-            PRECISION=precision("conv") if x.dtype == torch.float32 else "tf32", ROUND=rounds(x),
+            PRECISION=precision("conv") if x.dtype == torch.float32 else "tf32",
         )  # fmt: skip
     return dw.to(x.dtype)
 

@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ._triton import briefly, interpreting, next_pow2, on_device, precision
+from .operands import rounded
 
 ACTIVATIONS = {
     "none": lambda x: x,
@@ -162,6 +163,7 @@ def _matmul_kernel(
         if UPCAST:
             a_tile = a_tile.to(tl.float32)
             b_tile = b_tile.to(tl.float32)
+        a_tile, b_tile = rounded(a_tile, PRECISION), rounded(b_tile, PRECISION)
         acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION)
         a_ptrs += BK * a_k
         b_ptrs += BK * b_k

@@ -1,4 +1,4 @@
-"""What tensor cores multiply: weights in the order they are read, numbers rounded to TF32.
+"""What tensor cores multiply: numbers rounded to TF32, weights in the order they are read.
 
 Tensor cores take float32 numbers with ten bits after the point and cut the others off. That pulls every
 product towards zero by 0.07%, and what comes out of twenty layers by a percent. Libraries round to nearest
@@ -14,30 +14,32 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ._triton import interpreting, next_pow2, on_device, precision
+from ._triton import interpreting, next_pow2, on_device
 
 PACK_ROWS = 2048  # so many rows read the weight that a copy in the order they read it in pays
 
 
-def rounds(t: Tensor) -> bool:
-    """Whether the products of a convolution of t are those of numbers rounded to TF32."""
-    return t.dtype == torch.float32 and precision("conv") == "tf32" and not interpreting()
+INTERPRETED = tl.constexpr(interpreting())
 
 
 @triton.jit
-def rounded(x, ROUND: tl.constexpr):
-    """x, rounded to the nearest TF32 if ROUND; a NaN stays a NaN."""
-    if ROUND:
-        x = tl.inline_asm_elementwise(
-            "cvt.rna.tf32.f32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1
-        )
+def rounded(x, PRECISION: tl.constexpr):
+    """x, rounded to nearest if it is float32 that tensor cores take as TF32; a NaN stays a NaN."""
+    if PRECISION == "tf32" and x.dtype == tl.float32:
+        if INTERPRETED:  # it knows no instructions of a GPU
+            bits = x.to(tl.int32, bitcast=True) + 4096
+            x = tl.where(x == x, (bits & -8192).to(tl.float32, bitcast=True), x)
+        else:
+            x = tl.inline_asm_elementwise(
+                "cvt.rna.tf32.f32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1
+            )
     return x
 
 
 @triton.jit
 def _pack_kernel(
     w, out, w_n, w_r, w_h, w_w, w_k,
-    R, K: tl.constexpr, KW: tl.constexpr, TAPS: tl.constexpr, ROUND: tl.constexpr, BLOCK: tl.constexpr,
+    R, K: tl.constexpr, KW: tl.constexpr, TAPS: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One row `[kh, kw, k]` of the copy."""
     row = tl.program_id(0).to(tl.int64)
@@ -48,14 +50,15 @@ def _pack_kernel(
         value = tl.load(
             source + tap // KW * w_h + tap % KW * w_w + at % K * w_k, mask=at < TAPS * K, other=0.0
         )
-        tl.store(out + row * (TAPS * K) + at, rounded(value, ROUND), mask=at < TAPS * K)
+        tl.store(out + row * (TAPS * K) + at, rounded(value, PRECISION), mask=at < TAPS * K)
 
 
-def packed(weight: Tensor, axis: int, rows: int, round: bool) -> Tensor:
-    """A copy of the weight `[N, O, C, kh, kw]` with `axis`, the one summed over, innermost in memory: loads
-    of 16 bytes, not 4. The weight itself, unrounded, where it is read too seldom for that.
+def packed(weight: Tensor, axis: int, rows: int, mode: str) -> Tensor:
+    """A rounded copy of the weight `[N, O, C, kh, kw]` with `axis`, the one summed over, innermost in memory:
+    loads of 16 bytes, not 4. The weight itself, unrounded, where it is read too seldom for that.
     """
-    if rows < PACK_ROWS or weight.shape[axis] < 16 or (weight.stride(axis) == 1 and not round):
+    in_order = weight.stride(axis) == 1 and (mode != "tf32" or weight.dtype != torch.float32)
+    if rows < PACK_ROWS or weight.shape[axis] < 16 or in_order:
         return weight
     moved = weight.movedim(axis, -1)
     out = moved.new_empty(moved.shape)
@@ -63,6 +66,6 @@ def packed(weight: Tensor, axis: int, rows: int, round: bool) -> Tensor:
     with on_device(weight):
         _pack_kernel[(N * R,)](
             weight, out, *moved.stride(), R,
-            K=K, KW=KW, TAPS=KH * KW, ROUND=round, BLOCK=min(next_pow2(KH * KW * K), 1024),
+            K=K, KW=KW, TAPS=KH * KW, PRECISION=mode, BLOCK=min(next_pow2(KH * KW * K), 1024),
         )  # fmt: skip
     return out.movedim(-1, axis)

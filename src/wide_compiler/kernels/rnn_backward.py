@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ._triton import next_pow2, on_device, precision
+from .operands import rounded
 
 MULTIPROCESSORS = 132  # of an H200
 SHARED = 227 * 1024  # bytes of shared memory that one of its programs can have
@@ -68,6 +69,8 @@ def product(w, upper, rest, start, turn, PRECISION: tl.constexpr):
     Three products that do not wait for each other: triton's own "tf32x3" is one long chain of them.
     """
     w_upper, w_rest = halves(w)
+    if PRECISION == "tf32":  # without the rest of it
+        w_upper = rounded(w, PRECISION)
     # Zeros that triton does not see are zeros; else it would make a chain of the products.
     nothing = tl.full(start.shape, tl.where(turn < 0, 1.0, 0.0), tl.float32)
     small = tl.dot(w_upper, rest, nothing, input_precision="tf32")
