@@ -1,4 +1,4 @@
-"""The same call of a router once more: how its towers run is known, and one look tells if that still holds."""
+"""The same call of a router once more: how its towers run is known, and one look tells if that holds."""
 
 from typing import Any
 

@@ -40,7 +40,6 @@ ROUTER_STATE = {
     "_prepared",
     "_recipes",
     "_memory",
-    "_apart",
     "_repeats",
     "_traced_plans",
     "_settings",
