@@ -36,7 +36,7 @@ MOST_TRIES = 8
 # A sample is many calls of tiny towers: the clock's own noise is then far below the bar.
 SAMPLE_SECONDS = 5e-3
 # Guesses, to say beforehand how long all will take: building and settling a row, and compiling per tower.
-BUILD_SECONDS, COMPILE_SECONDS = 3.0, 2.0
+BUILD_SECONDS, COMPILE_SECONDS = 3.0, 1.0
 
 
 def no_slower(times):
