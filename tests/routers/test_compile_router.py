@@ -22,7 +22,8 @@ from routers.models import (
 )
 from routers.towers import AT_ONCE
 from wide_compiler import WideConfig, _tree
-from wide_compiler.routers import CompileRouter, RouterError
+from wide_compiler.routers import CompileRouter, RouterError, planned_model
+from wide_compiler.routers.verdict import Verdict
 
 
 def double(*shape):
@@ -194,6 +195,40 @@ def test_changes_are_seen_by_the_next_call(change, eager):
     torch.testing.assert_close(planned(x), model(x))
     change(model)
     torch.testing.assert_close(planned(x), model(x))
+
+
+AS_IT_IS = Verdict(False, "for the test")
+
+
+@pytest.mark.parametrize("as_it_is", [False, True])
+@pytest.mark.parametrize("change", [replaced, another_kind, one_less, frozen, another_gelu])
+def test_changes_are_seen_by_a_call_that_takes_the_short_way(change, as_it_is, monkeypatch):
+    if as_it_is:
+        monkeypatch.setattr(planned_model, "judge_model", lambda *args: AS_IT_IS)
+    model, x = Mixture().double(), double(4, 6)
+    compiler = CompileRouter.from_module(model, config=AT_ONCE)
+    planned = compiler.compile()
+    planned(x)
+    settle, long_ways = planned.settle, []
+    vars(planned)["settle"] = lambda call: long_ways.append(call) or settle(call)
+    for _ in range(3):
+        assert_same(model, planned, (x,))
+    assert not long_ways and compiler.plan.together == (0 if as_it_is else 4)
+    change(model)
+    assert_same(model, planned, (x,))
+    assert bool(long_ways) != as_it_is
+    other = double(7, 6)
+    for arguments in ((other,), (x,), (other,)):
+        assert_same(model, planned, arguments)
+    torch.testing.assert_close(
+        torch.func.vmap(lambda scale: planned(x) * scale)(torch.ones(2)), torch.stack([model(x)] * 2)
+    )
+    with torch.no_grad():
+        assert not planned(x).requires_grad
+    model.float()
+    assert planned(x.float()).dtype == torch.float32
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(planned(x.float()), model(x.float()), rtol=0.05, atol=0.02)
 
 
 def test_measured_it_is_no_slower_than_the_model():

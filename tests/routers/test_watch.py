@@ -19,6 +19,8 @@ class Net(nn.Module):
         self.norm = nn.BatchNorm1d(3)
         self.number, self.word, self.sizes, self.table = 1.5, "a", [1, 2], {"k": 1}
         self.settings, self.plain, self.nothing = Settings(), torch.zeros(2), float("nan")
+        self.parts = nn.Identity()
+        self.parts.names = ["a"]
         factor = [1.0]
         self.function = lambda x: x * factor[0]
         self.turn = lambda value: factor.__setitem__(0, value)
@@ -80,6 +82,8 @@ CHANGES = {
     "a frozen parameter": lambda net: net.fc.weight.requires_grad_(False),
     "another dtype": lambda net: net.fc.half(),
     "another shape": lambda net: setattr(net.fc.weight, "data", torch.zeros(4, 3)),
+    "another table of children": lambda net: vars(net).update(_modules=dict(net._modules, act=nn.Tanh())),
+    "an entry of a list in a part": lambda net: net.parts.names.append("b"),
     "a tie": assign("fc.bias", None),
     "a plain tensor of another kind": assign("plain", torch.zeros(3)),
 }
@@ -99,6 +103,8 @@ HARMLESS = {
     "statistics": lambda net: net.norm(torch.randn(4, 3)),
     "another tensor of the kind": assign("fc.weight", nn.Parameter(torch.ones(3, 3))),
     "numbers elsewhere": lambda net: setattr(net.fc.weight, "data", torch.ones(3, 3)),
+    "a value set to what it was": assign("number", 1.5),
+    "a flag turned and turned back": lambda net: net.eval().train(),
     "a forward": lambda net: net(torch.randn(2, 3)),
     "a gradient": lambda net: net.fc(torch.randn(2, 3)).sum().backward(),
 }
@@ -120,3 +126,26 @@ def test_the_generation_tells_that_numbers_lie_elsewhere():
     assert watch.same() and watch.generation == before
     net.fc.weight.data = torch.ones(3, 3)
     assert watch.same() and watch.generation == before + 1
+
+
+def test_a_value_set_by_code_that_runs_hot_is_seen():
+    net = Net()
+    watch = Watch([net])
+
+    def turn(value):  # Python rewrites such a line for speed once it has run a few times
+        net.number = value
+
+    for _ in range(50):
+        turn(1.6)
+        assert not watch.same()
+        turn(1.5)
+        assert watch.same() and watch.same()
+
+
+def test_one_look_at_tables_that_nobody_has_written_to(monkeypatch):
+    net = Net()
+    watch = Watch([net])
+    monkeypatch.setattr(watch, "_python_same", None)
+    for change in (HARMLESS["numbers in place"], HARMLESS["statistics"], HARMLESS["a gradient"]):
+        change(net)
+        assert watch.same()

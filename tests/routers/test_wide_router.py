@@ -19,6 +19,7 @@ from routers.towers import (
 )
 from wide_compiler import WideConfig
 from wide_compiler.routers import BaseTower, WideRouter
+from wide_compiler.routers.verdict import is_worth_it
 
 KINDS = {
     "mlp": (Mlp, (4, 6)),
@@ -153,7 +154,7 @@ def test_measured_groups_say_what_was_measured():
     assert_equal_to_sequence(router, double(4, 6))
     (row,) = router.explain().rows
     assert row.why in ("measured", "remembered") and set(row.ms) >= {"together", "sequence"}
-    assert row.how == ("together" if row.ms["together"] + 0.04 < 0.95 * row.ms["sequence"] else "in sequence")
+    assert row.how == ("together" if is_worth_it(row.ms) else "in sequence")
 
 
 def test_measuring_leaves_nothing_behind():

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from wide_compiler.tuning.guard import TensorGuard
+from wide_compiler.tuning.guard import LookGuard, TableGuard, TensorGuard
 
 
 class Mode(TorchDispatchMode):
@@ -57,3 +57,30 @@ def test_what_surrounds_the_call(around):
     with around():
         assert not guard.holds([x])
     assert guard.holds([x])
+
+
+def test_a_look_is_that_of_any_plain_tensor_of_the_kind():
+    x = torch.randn(3, 4)
+    guard = LookGuard([x])
+    for other in (x, x.clone(), torch.randn(4, 3).t(), torch.randn(6, 4)[::2]):
+        assert guard.holds([other])
+    nested = torch.nested.nested_tensor([torch.randn(3, 4)], layout=torch.strided)
+    others = (x[:2], x.double(), x.requires_grad_(), nn.Parameter(x), x.to_sparse(), x.to("meta"), nested, 3)
+    for other in others:
+        assert not guard.holds([other])
+
+
+def test_a_table_that_was_written_to():
+    module = nn.Linear(2, 2)
+    guard = TableGuard([vars(module), module._parameters, module._modules])
+    assert guard.holds() and guard.holds()
+    for write in (
+        lambda: module.eval(),
+        lambda: setattr(module, "weight", nn.Parameter(torch.ones(2, 2))),
+        lambda: module.add_module("inner", nn.ReLU()),
+        lambda: module._parameters.pop("bias"),
+    ):
+        write()
+        assert not guard.holds()
+        guard.remember()
+        assert guard.holds()

@@ -108,15 +108,16 @@ class BranchPrograms(Programs):
         return plan
 
 
-def judge_model(program: Rewritten, model: nn.Module, call: Call, config: WideConfig) -> Verdict:
-    """Does the rewritten graph give what the model gives, and is it no slower?"""
+def judge_model(program: Rewritten, watch: Watch, call: Call, config: WideConfig) -> Verdict:
+    """Does the rewritten graph give what the model gives, and is it no slower, the watching included?"""
+    model = program.model
     args, kwargs = _tree.unflatten(call.leaves, call.spec)
     leaves = [t for t in (*model.parameters(), *call.tensors) if t.requires_grad]
     gradients = torch.is_grad_enabled() and bool(leaves)
     if gradients and any(leaf._backward_hooks for leaf in leaves):
         return Verdict(True, "not measured: a parameter has a gradient hook, which measuring would call")
     bench = Bench(
-        lambda: [program.run(model, call.tensors)],
+        lambda: [watch.same() and program.run_at_home(call.tensors)],
         lambda: [model(*args, **kwargs)],
         leaves if gradients else [],
         list(model.buffers()),

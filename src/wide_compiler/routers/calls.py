@@ -10,15 +10,37 @@ from torch import Tensor
 from .. import _tree
 from ..model.program import Call
 from ..model.wide_model import autocast_state
+from ..tuning.guard import LookGuard
+
+_grad_enabled, _any_autocast = torch.is_grad_enabled, torch._C._is_any_autocast_enabled
 
 
 def plain_look(args: tuple, kwargs: dict) -> tuple[Any, ...] | None:
     """How a call of nothing but plain tensors looks, and the modes around it; None for any other call."""
     tensors = (*args, *kwargs.values())
-    if not all(type(x) is Tensor for x in tensors):
+    if not all(type(x) is Tensor and not x.is_nested for x in tensors):
         return None
     looks = [(x.shape, x.dtype, x.device, x.requires_grad) for x in tensors]
     return (len(args), *kwargs, *looks, torch.is_grad_enabled(), autocast_state())
+
+
+class SameLook:
+    """Whether other calls have the plain look of this one: the same question, asked faster."""
+
+    def __init__(self, args: tuple, kwargs: dict):
+        self.count, self.keywords = len(args), tuple(kwargs)
+        self.guard = LookGuard((*args, *kwargs.values()))
+        self.grad, self.autocast = torch.is_grad_enabled(), autocast_state()
+
+    def holds(self, args: tuple, kwargs: dict) -> bool:
+        """Does this call look the same?"""
+        return (
+            len(args) == self.count
+            and tuple(kwargs) == self.keywords
+            and self.guard.holds((*args, *kwargs.values()) if kwargs else args)
+            and _grad_enabled() is self.grad
+            and (autocast_state() if _any_autocast() else ()) == self.autocast
+        )
 
 
 @dataclass

@@ -88,10 +88,14 @@ class Formation:
                 found.append((group, tuple(own)))
         return found
 
-    def any_together(self) -> bool:
-        """Did any towers of the last run go together?"""
-        groups = [group for group, _ in self.split(self.latest) if group is not None]
-        return any(row.how == "together" for group in groups for row in group.explain())
+    def steps(self, names: tuple[str, ...]) -> list[tuple[Any, Any, list[str]]]:
+        """Of the last run: groups, the route that each took, and the towers that it ran."""
+        return [
+            (None, None, lanes)
+            if group is None
+            else (group, group.latest, [group.names[lane] for lane in lanes])
+            for group, lanes in self.split(names)
+        ]
 
     def explain(self) -> list[GroupRow]:
         """How the towers of the last run ran."""

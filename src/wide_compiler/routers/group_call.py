@@ -1,6 +1,6 @@
 """One call of a group of branches inside a rewritten graph."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,8 +13,8 @@ from ..config import WideConfig
 from ..model.program import Call, WideProgram
 from ..model.wide_model import autocast_state
 from .branches import Branch
-from .calls import Calls
-from .tower_group import VMapTowerGroup
+from .calls import Calls, SameLook, plain_look
+from .tower_group import Route, VMapTowerGroup
 from .traced import Plans, Recipe, Step, look_of, programs_for, walk
 
 
@@ -37,6 +37,7 @@ class GroupCall:
         self.lanes = tuple(range(len(paths)))
         self.watchable = all(Recipe.of(tower).watchable for tower in self.group.towers)
         self.plans = Plans()
+        self.latest: tuple[SameLook, list[int], Route] | None = None  # a call that ran together
 
     @classmethod
     def of(
@@ -63,12 +64,24 @@ class GroupCall:
         elif torch.compiler.is_dynamo_compiling():
             results = self._traced(root, tensors, sizes)
         else:
-            calls = self._calls(tensors, sizes)
-            results = self.group.run_calls(self.lanes, calls)
-        outputs = [[leaf for leaf in _tree.flatten(out)[0] if isinstance(leaf, Tensor)] for out in results]
+            results = self._run(tensors, sizes)
+        outputs = [_tensors_of(out) for out in results]
         if self.writable:
             outputs = [[leaf.clone() for leaf in lane] for lane in outputs]
         return outputs
+
+    def _run(self, tensors: list[list[Tensor]], sizes: list[int]) -> list[Any]:
+        joined = tuple(self._joined(tensors))
+        if self.latest is not None:
+            look, known_sizes, route = self.latest
+            if sizes == known_sizes and look.holds(joined, {}):
+                self.group.latest = route
+                return route(joined, (), {})
+        results = self.group.run_calls(self.lanes, self._calls(tensors, sizes, joined))
+        ran, plain = self.group.latest, plain_look(joined, {}) is not None
+        together = plain and ran is not None and ran.fused is not None
+        self.latest = (SameLook(joined, {}), sizes, ran) if together else None  # type: ignore[assignment]
+        return results
 
     def _arguments(self, tensors: list[Tensor], sizes: list[int]) -> tuple[tuple, dict]:
         return _tree.unflatten(self.opaque.leaves(tensors, sizes), self.opaque.spec)
@@ -77,8 +90,8 @@ class GroupCall:
         columns = list(zip(*tensors, strict=True))
         return [c[0] if shared else torch.stack(c) for c, shared in zip(columns, self.shared, strict=True)]
 
-    def _calls(self, tensors: list[list[Tensor]], sizes: list[int]) -> Calls:
-        leaves = self.opaque.leaves(self._joined(tensors), sizes)
+    def _calls(self, tensors: list[list[Tensor]], sizes: list[int], joined: Sequence[Tensor]) -> Calls:
+        leaves = self.opaque.leaves(list(joined), sizes)
         signature = _tree.signature(_tree.unflatten(leaves, self.opaque.spec))
         wide = tuple(not shared for shared in self.shared)
         return Calls(
@@ -119,6 +132,12 @@ class GroupCall:
                     step = Step.together(self.group, self.lanes, program)
             self.group.note(self.lanes, step.program, "torch.compile is tracing")
         return self.plans.keep([step])
+
+
+def _tensors_of(output: Any) -> list[Tensor]:
+    if type(output) is Tensor:
+        return [output]
+    return [leaf for leaf in _tree.flatten(output)[0] if isinstance(leaf, Tensor)]
 
 
 def as_function(call: GroupCall) -> Callable[..., Any]:

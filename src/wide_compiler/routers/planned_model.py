@@ -12,7 +12,7 @@ from ..model.routes import MAX_ROUTES
 from ..model.wide_model import autocast_state
 from ..tuning.when import plain_world
 from .branch_programs import BranchPrograms, judge_model
-from .calls import plain_look
+from .calls import SameLook, plain_look
 from .plan import Plan
 from .programs import InSequence
 from .rewritten import Rewritten
@@ -20,6 +20,31 @@ from .traced import Plans, Recipe, look_of, made_up_call
 
 # Train and eval, with a part frozen or not: more than these are not kept.
 MAX_STATES = 8
+
+
+class _Known:
+    """How calls of one look run: by a program while the model is what it was, or as the model does."""
+
+    def __init__(self, training: bool, args: tuple, kwargs: dict, ran: tuple[BranchPrograms, Any]):
+        self.training, self.look, self.ran = training, SameLook(args, kwargs), ran
+        self.watch, program = ran[0].watch, ran[1]
+        together = isinstance(program, Rewritten) and program.verdict.together  # type: ignore[union-attr]
+        self.program: Rewritten | None = program if together else None
+
+
+class _Calls:
+    """What is known of a model's calls. Apart from the module, where it is cheap to write."""
+
+    def __init__(self) -> None:
+        self.latest: _Known | None = None
+        self.ran: tuple[BranchPrograms, Any] | None = None
+        # The model running as it is needs no watching.
+        self.apart: dict[Any, _Known] = {}
+
+    def keep(self, key: Any, known: _Known) -> None:
+        self.latest = known
+        if known.program is None and len(self.apart) < MAX_ROUTES:
+            self.apart[key] = known
 
 
 class PlannedModel(nn.Module):
@@ -36,15 +61,13 @@ class PlannedModel(nn.Module):
             self.__dict__[table] = original.__dict__[table]
         self.training = original.training
         self._programs: list[BranchPrograms] = []  # the one that ran last first
-        self._latest: Any = None
-        # Looks of calls for which the model runs as it is: these need not be watched.
-        self._apart: set[Any] = set()
+        self._calls = _Calls()
         self._recipe = Recipe.of(original)
         self._traced = Plans()
 
     def __getstate__(self) -> dict[str, Any]:
         # Graphs are built again where they are needed.
-        return {**self.__dict__, "_programs": [], "_latest": None, "_apart": set(), "_traced": Plans()}
+        return {**self.__dict__, "_programs": [], "_calls": _Calls(), "_traced": Plans()}
 
     def train(self, mode: bool = True) -> "PlannedModel":
         """Set the original's train flag, and this one's."""
@@ -61,18 +84,30 @@ class PlannedModel(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
             return self._traced_forward(args, kwargs)
+        calls = self._calls
+        latest = calls.latest
+        if latest is not None and latest.training is self.training and latest.look.holds(args, kwargs):
+            if latest.program is None:
+                return self.original(*args, **kwargs)
+            if latest.watch.same():
+                return latest.program.run_at_home((*args, *kwargs.values()))
         if torch.compiler.is_compiling() or not plain_world():
             return self.original(*args, **kwargs)
         look = plain_look(args, kwargs)
         key = (self.training, look)
-        if key in self._apart:
+        if key in calls.apart:
+            calls.latest = calls.apart[key]
+            calls.ran = calls.latest.ran
             return self.original(*args, **kwargs)
         call = call_of(args, kwargs)
         program = self.settle(call)
+        assert calls.ran is not None
+        known = None if look is None else _Known(self.training, args, kwargs, calls.ran)
+        calls.latest = None
+        if known is not None:
+            calls.keep(key, known)
         if isinstance(program, Rewritten) and program.verdict.together:  # type: ignore[union-attr]
-            return program.run(self.original, call.tensors)
-        if look is not None and len(self._apart) < MAX_ROUTES:
-            self._apart.add(key)
+            return program.run_at_home(call.tensors)
         return self.original(*args, **kwargs)
 
     def settle(self, call: Call) -> Any:
@@ -80,20 +115,22 @@ class PlannedModel(nn.Module):
         programs = self._current()
         program = programs.program(self._mode(programs, call), call)
         if isinstance(program, Rewritten) and torch.is_grad_enabled() not in program.verdicts:
-            verdict = judge_model(program, self.original, call, self.config)
+            verdict = judge_model(program, programs.watch, call, self.config)
             program.verdicts[torch.is_grad_enabled()] = verdict
-        self._latest = (programs, program)
+        self._calls.ran = (programs, program)
         return program
 
     @property
     def has_nothing_to_join(self) -> bool:
         """Has the last call shown that the model can only run as it is?"""
-        return self._latest is not None and isinstance(self._latest[1], InSequence)
+        ran = self._calls.ran
+        return ran is not None and isinstance(ran[1], InSequence)
 
     @property
     def plan(self) -> Plan | None:
         """The plan by which the last call ran; None before the first."""
-        return None if self._latest is None else self._latest[0].plan(self._latest[1])
+        ran = self._calls.ran
+        return None if ran is None else ran[0].plan(ran[1])
 
     def _current(self) -> BranchPrograms:
         for position, known in enumerate(self._programs):
@@ -134,10 +171,8 @@ class PlannedModel(nn.Module):
             with torch.set_grad_enabled(grad):
                 mode = (signature, kinds, autocast, programs.grad_mode())
                 program = self._recipe.watchable and self._built(programs, mode, shapes, any_batch)
-            self._latest = (
-                programs,
-                program or InSequence("it holds objects that no guard of a trace covers"),
-            )
+            why = "it holds objects that no guard of a trace covers"
+            self._calls.ran, self._calls.latest = (programs, program or InSequence(why)), None
         return self._traced.keep([program if isinstance(program, Rewritten) else None])
 
     def _built(self, programs: BranchPrograms, mode: Any, shapes: Any, any_batch: bool) -> Any:
@@ -148,7 +183,7 @@ class PlannedModel(nn.Module):
             if any_batch and not all(guards.any_batch() for guards in program.captured.guards):
                 return InSequence("its graph is not for every batch size")
             program.verdicts.setdefault(
-                True, judge_model(program, self.original, call, self.config.replace(tune_seconds=0))
+                True, judge_model(program, programs.watch, call, self.config.replace(tune_seconds=0))
             )
             if not program.verdicts[True].together:
                 return InSequence(program.verdicts[True].why)

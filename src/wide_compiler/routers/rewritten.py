@@ -30,6 +30,9 @@ class Rewritten:
         self.feeds: list[tuple[str, Any, Any]] = []
         self.module = fx.GraphModule(dict(captured.constants), self._joined(branches, model, config))
         self.draws = any(draws(node) for node in captured.graph.nodes)
+        self.model = model
+        self.places = [place if kind == "input" else None for kind, place, _ in self.feeds]
+        self.homes = [_home(model, *feed) for feed in self.feeds]
         self.verdicts: dict[bool, Verdict] = {}  # by whether gradients are recorded
         self.enters_autocast = any(n.target is enter_autocast for n in captured.graph.nodes)
 
@@ -48,6 +51,16 @@ class Rewritten:
             with autocast_restored():
                 return self._rebuild(self.module(*arguments))
         return self._rebuild(self.module(*arguments))
+
+    def run_at_home(self, tensors: Sequence[Tensor]) -> Any:
+        """The same for the model it was made of, while nobody has put other modules or tables into it."""
+        arguments: list[Any] = [self.model]
+        for place, (home, name) in zip(self.places, self.homes, strict=True):
+            arguments.append(home[name] if place is None else tensors[place])
+        if self.enters_autocast:
+            with autocast_restored():
+                return self._rebuild(self.module.forward(*arguments))
+        return self._rebuild(self.module.forward(*arguments))
 
     def _rebuild(self, outputs: Sequence[Any]) -> Any:
         if self.captured.gives_one_tensor:
@@ -102,6 +115,15 @@ class Rewritten:
         joined = graph.call_function(as_function(call), (root, tensors, sizes))
         for lane, branch in enumerate(group):
             env[branch.node] = graph.call_function(_lane_of, (joined, lane))
+
+
+def _home(model: nn.Module, kind: str, place: Any, name: str) -> tuple[dict[str, Any], str]:
+    """The table in which a tensor stands."""
+    if kind == "input":
+        return {}, ""
+    tables = vars(walk(model, place))
+    found = [tables[t] for t in ("_parameters", "_buffers") if name in tables[t]]
+    return (found or [tables])[0], name
 
 
 def _lane_of(outputs: Any, lane: int) -> Any:

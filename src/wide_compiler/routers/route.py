@@ -23,16 +23,22 @@ class Source:
     def __init__(self, position: int, homes: list[tuple[dict[str, Any], str]], written: bool):
         self.position, self.homes, self.written = position, homes, written
         self.memory: Tensor | None = None  # the stack in which they lie, if they do
+        self.is_large = False
 
     def tensors(self) -> list[Tensor]:
         return [home[name] for home, name in self.homes]
+
+    def look_in(self, memory: Memory) -> None:
+        """Find out whether they lie stacked already."""
+        self.memory = memory.find(self.tensors())
+        self.is_large = self.memory is not None and is_large(self.memory)
 
     def stacked(self, lent: Lent | None) -> Tensor:
         """`[n, ...]`. With gradients recorded, what lies in memory may only be lent."""
         if self.memory is not None:
             if self.written or not torch.is_grad_enabled():
                 return self.memory
-            if lent is not None and is_large(self.memory):
+            if lent is not None and self.is_large:
                 return lent.lend(self.memory, self.tensors())
         return torch.stack(self.tensors())
 
@@ -89,7 +95,7 @@ class Fused:
         if self.memory is not None and self.watch is not None and self.watch.generation != self.generation:
             self.generation = self.watch.generation
             for source in self.sources:
-                source.memory = self.memory.find(source.tensors())
+                source.look_in(self.memory)
         arguments = self.template.copy()
         for source in self.sources:
             arguments[source.position] = source.stacked(lent)

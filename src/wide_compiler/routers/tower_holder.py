@@ -30,16 +30,16 @@ class TowerHolder(BaseRouter):
     def attach(self, name: str, module: nn.Module) -> "TowerHolder":
         """Add a component; a tower is registered as well if `auto_discover`."""
         super().attach(name, module)
-        self._changed()
         if self.auto_discover and isinstance(module, BaseTower):
             self._tower_names.append(name)
+        self._changed()
         return self
 
     def detach(self, name: str) -> nn.Module:
         """Remove a component, and the towers in it from what runs."""
         module = super().detach(name)
-        self._changed()
         self._tower_names = [t for t in self._tower_names if t != name and not t.startswith(f"{name}.")]
+        self._changed()
         return module
 
     def replace(self, name: str, module: nn.Module) -> nn.Module:
@@ -48,6 +48,7 @@ class TowerHolder(BaseRouter):
         old = super().replace(name, module)
         kept = [t for t in names if t == name or _resolve(self, t) is not None]
         self._tower_names = kept
+        self._changed()
         return old
 
     def register_tower(self, name: str) -> None:
@@ -82,6 +83,17 @@ class TowerHolder(BaseRouter):
         if None in found.values():
             return {name: tower for name, tower in found.items() if tower is not None}
         return found  # type: ignore[return-value]
+
+    def tables_of_towers(self) -> list[dict[str, nn.Module | None]]:
+        """The tables in which the towers stand, and those on the way to them."""
+        tables = {id(self._modules): self._modules}
+        for name in self._tower_names:
+            module: nn.Module | None = self
+            for part in name.split("."):
+                if module is not None:
+                    tables[id(module._modules)] = module._modules
+                    module = module._modules.get(part)
+        return list(tables.values())
 
     def _changed(self) -> None:
         """Told whenever the towers are no longer those they were."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..capture.state import is_uninitialized
 from ..training.fingerprint import fingerprint
+from ..tuning.guard import TableGuard
 from .label import Label
 from .surroundings import Place, places
 
@@ -28,6 +29,7 @@ _ATOMS = (
     Label,
 )
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_TABLES = (*_HOOKS, "_modules", "_parameters", "_buffers")
 # nn.Module's own tables, which are watched as such, and weight lists that RNNs keep up to date themselves.
 _SKIPPED = {*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"} - {"training"}
 # What routers keep for themselves, of which no forward's result depends.
@@ -38,7 +40,7 @@ ROUTER_STATE = {
     "_prepared",
     "_recipes",
     "_memory",
-    "_apart",
+    "_repeats",
     "_traced_plans",
     "_settings",
 }
@@ -58,6 +60,9 @@ class Watch:
         self.reads = [(reader.read, table) for reader, table in readers]
         self.values = [_copied(read(table)) for read, table in self.reads]
         self.sizes = list(map(len, self.tables))
+        self.inner = self._inner_tables()
+        self.loose = [(table, name) for reader, table in readers for name in reader.loose]
+        self.loose_values = _copied([table[name] for table, name in self.loose])
         self.deep: list[Place] = [(table, name) for reader, table in readers for name in reader.deep]
         self.deep += places(modules)
         self.fingerprints = self._fingerprints()
@@ -69,14 +74,32 @@ class Watch:
         homes = [home for module in modules for home in (module._parameters, module._buffers)]
         self.homes = [home for home in homes if home]
         # Tables that were empty must stay so; asked of all at once.
-        self.empty = [table for table in (*hooks, *homes) if not table]
+        self.empty = [table for table in (*hooks, *homes, *self.families) if not table]
         self.constants = [(table, name) for reader, table in readers for name in reader.tensors]
         self.generation = 0  # grows whenever a tensor, or the place of its numbers, has changed
         self._remember(self._tensors())
+        # If nobody has written to these, only what lies behind their values can have changed.
+        self.written = TableGuard([*self.tables, *filter(None, self.families), *self.homes, *self.hooks])
 
     def same(self) -> bool:
         """Is everything as it was?"""
-        return self._python_same() and self._tensors_same()
+        if self._untouched():
+            return _looks(self.real) == self.looks or self._tensors_same()
+        if not (self._python_same() and self._tensors_same()):
+            return False
+        self.written.remember()
+        return True
+
+    def _untouched(self) -> bool:
+        try:
+            return (
+                self.written.holds()
+                and not any(self.empty)
+                and (not self.loose or tuple([t[name] for t, name in self.loose]) == self.loose_values)
+                and (not self.deep or self._fingerprints() == self.fingerprints)
+            )
+        except (KeyError, ValueError, RuntimeError):  # a global has gone, or cannot be compared
+            return False
 
     def _python_same(self) -> bool:
         try:
@@ -84,12 +107,16 @@ class Watch:
                 [read(table) for read, table in self.reads] == self.values
                 and self._children() == self.children
                 and list(map(len, self.tables)) == self.sizes
+                and all(map(operator.is_, self._inner_tables(), self.inner))
                 and not any(self.empty)
                 and [list(table.values()) for table in self.hooks] == self.hooked
                 and (not self.deep or self._fingerprints() == self.fingerprints)
             )
         except (KeyError, ValueError, RuntimeError):  # an attribute has gone, or cannot be compared
             return False
+
+    def _inner_tables(self) -> list[Any]:
+        return [table[name] for table in self.tables for name in _TABLES]
 
     def _children(self) -> list[Any]:
         return [child for family in self.families for child in family.values()]
@@ -121,9 +148,12 @@ class Watch:
         return [fingerprint(table[name]) for table, name in self.deep]
 
 
+_data_ptr, _learns = Tensor.data_ptr, operator.attrgetter("requires_grad")
+
+
 def _looks(tensors: list[Tensor]) -> tuple[list[int], list[bool]]:
     """Where each tensor lies (another place may mean another dtype, shape or device), and if it learns."""
-    return [tensor.data_ptr() for tensor in tensors], [tensor.requires_grad for tensor in tensors]
+    return [*map(_data_ptr, tensors)], [*map(_learns, tensors)]
 
 
 def _kinds(tensors: list[Any]) -> list[Any]:
@@ -145,6 +175,7 @@ class _Reader:
 
     def __init__(self, table: dict[str, Any]):
         self.deep: list[str] = []
+        self.loose: list[str] = []  # with entries that may change in place
         self.tensors: list[str] = []
         names = []
         for name in readable(table):
@@ -153,6 +184,8 @@ class _Reader:
                 self.tensors.append(name)
             elif _is_shallow(value):
                 names.append(name)
+                if isinstance(value, (list, dict, set)):
+                    self.loose.append(name)
             else:
                 self.deep.append(name)
         # Two names at least, so that the getter gives a tuple.
@@ -184,5 +217,5 @@ def _is_shallow(value: Any) -> bool:
     return False
 
 
-def _copied(values: tuple[Any, ...]) -> tuple[Any, ...]:
+def _copied(values: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(value.copy() if isinstance(value, (list, dict, set)) else value for value in values)

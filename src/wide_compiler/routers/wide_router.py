@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from .. import _tree
 from ..config import WideConfig
 from ..model.program import WideProgram
-from ..model.routes import MAX_ROUTES
 from ..model.wide_model import autocast_state
 from ..tuning.when import plain_world
+from .again import Again, Repeats
 from .calls import plain_look
 from .explain import RouterExplanation
 from .formation import Formation
@@ -61,8 +61,7 @@ class WideRouter(TowerHolder):
         self._recipes: dict[str, Recipe] = {}
         self._traced_plans = Plans()
         self._memory = Memory()
-        # By look of the call: does no tower go together? In sequence is always right, and needs no watching.
-        self._apart: dict[Any, bool] = {}
+        self._repeats = Repeats()
         self.objects = _Objects()
 
     @property
@@ -78,7 +77,7 @@ class WideRouter(TowerHolder):
     def _changed(self) -> None:
         self._formations.clear()  # they would keep towers alive that have gone
         self._prepared = False
-        self._apart.clear()
+        self._repeats = Repeats()
         self.objects.groups = {}
 
     # Running.
@@ -102,29 +101,47 @@ class WideRouter(TowerHolder):
             tower_names: which towers run; all by default.
             kwargs: given to every tower.
         """
-        towers = self._towers()
+        if mask is not None:
+            kwargs["mask"] = mask
+        if tower_names is not None and not isinstance(tower_names, str):
+            tower_names = tuple(tower_names)
+        tracing = torch.compiler.is_dynamo_compiling()
+        if tracing:
+            towers = self._towers()
+        else:
+            towers = self._repeats.towers(self)
+            outputs = self._repeats.run((self.training, tower_names), towers, (x,), kwargs)
+            if outputs is not None:
+                return outputs
         names = self._selected(towers, tower_names)
         if mask is not None:
             check_takes_mask([(name, towers[name]) for name in names])
-            kwargs["mask"] = mask
-        if torch.compiler.is_dynamo_compiling() and self._prepared:
+        if tracing and self._prepared:
             return self._traced_forward(towers, names, (x,), kwargs)
         if torch.compiler.is_compiling() or not plain_world():
             return {name: towers[name](x, **kwargs) for name in names}
-        return self._batched_tower_forward(towers, names, (x,), kwargs)
+        return self._batched_tower_forward((self.training, tower_names), towers, names, (x,), kwargs)
 
     def _batched_tower_forward(
-        self, towers: dict[str, nn.Module], names: tuple[str, ...], args: tuple, kwargs: dict[str, Any]
+        self,
+        circumstances: tuple[Any, ...],
+        towers: dict[str, nn.Module],
+        names: tuple[str, ...],
+        args: tuple,
+        kwargs: dict[str, Any],
     ) -> dict[str, Any]:
-        look = plain_look(args, kwargs)
-        key = (names, self.training, look)
-        apart = self._apart.get(key)
-        if apart:
-            return {name: towers[name](*args, **kwargs) for name in names}
+        """A call that is not like the latest."""
+        look, repeats = plain_look(args, kwargs), self._repeats
+        key = (circumstances, look)
+        if look is not None and repeats.find(key, towers):
+            outputs = repeats.run(circumstances, towers, args, kwargs)
+            if outputs is not None:
+                return outputs
+        repeats.latest = None
         formation = self._formation(towers)
         outputs = formation.run(names, args, kwargs)
-        if apart is None and look is not None and len(self._apart) < MAX_ROUTES:
-            self._apart[key] = not formation.any_together()
+        if look is not None:
+            repeats.keep(key, Again(circumstances, towers, names, args, kwargs, formation))
         return outputs
 
     def _traced_forward(
@@ -161,7 +178,7 @@ class WideRouter(TowerHolder):
         plan = []
         with torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
             formation = self.formation()
-            formation.latest = names
+            formation.latest, self._repeats.latest = names, None
             for group, lanes in formation.split(names):
                 if group is None:
                     plan.append(Step(lanes))
@@ -187,6 +204,7 @@ class WideRouter(TowerHolder):
                 if position:
                     self._formations.insert(0, self._formations.pop(position))
                 return known
+        self._repeats.drop_together()
         self._formations.insert(0, Formation(towers, self.config, self._memory))
         del self._formations[MAX_FORMATIONS:]
         return self._formations[0]
@@ -213,7 +231,7 @@ class WideRouter(TowerHolder):
         self.objects.groups = formation.groups
         self._recipes = {name: Recipe.of(tower) for name, tower in self._towers().items()}
         self._prepared = True
-        self._apart.clear()
+        self._repeats = Repeats()
         return self
 
     def compile(self, **options: Any) -> Any:
@@ -230,19 +248,15 @@ class WideRouter(TowerHolder):
 
     def __getstate__(self) -> dict[str, Any]:
         # Groups are built again where they are needed: a copy's are made of the copy's towers.
-        own = {
-            "_formations": [],
-            "_traced_plans": Plans(),
-            "_memory": Memory(),
-            "_recipes": {},
-            "_apart": {},
-        }
+        own = {"_formations": [], "_traced_plans": Plans(), "_memory": Memory(), "_recipes": {}}
         state = {**self.__dict__, **own, "_prepared": False}
         state["objects"] = _Objects(self.objects)
         return state
 
     def explain(self) -> RouterExplanation:
         """What the last forward did with the towers."""
+        if self._repeats.latest is not None:
+            return RouterExplanation(self._repeats.latest.rows)
         return RouterExplanation(self._formations[0].explain() if self._formations else [])
 
     def __repr__(self) -> str:

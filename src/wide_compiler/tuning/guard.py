@@ -1,4 +1,4 @@
-"""Are these tensors the ones that were there before, as far as a recording can tell?"""
+"""Are these tensors, or dictionaries, the ones that were there before? Asked in C++, because asked often."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 _data_ptr = Tensor.data_ptr
+_version = torch._C._dynamo.guards.dict_version
 
 
 class TensorGuard:
@@ -20,12 +21,58 @@ class TensorGuard:
     """
 
     def __init__(self, tensors: Sequence[Tensor]):
-        shapes: Any = [list(t.shape) for t in tensors]
-        strides: Any = [list(t.stride()) for t in tensors]
-        guards = torch._C._dynamo.guards.TensorGuards
-        self.check = guards(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides).check
+        self.check = _check(tensors, [list(t.stride()) for t in tensors])
         self.addresses = [t.data_ptr() for t in tensors]
 
     def holds(self, tensors: Sequence[Any]) -> bool:
         """Whether these, as many as there were, are as those were."""
         return self.check(*tensors) and [*map(_data_ptr, tensors)] == self.addresses
+
+
+class LookGuard:
+    """The same for plain tensors of any strides at any address: whether they look as those did.
+
+    >>> guard = LookGuard([torch.ones(2, 3)])
+    >>> guard.holds([torch.zeros(3, 2).T]), guard.holds([torch.ones(3, 3)]), guard.holds([None])
+    (True, False, False)
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]):
+        self.check = _check(tensors, [[None] * t.dim() for t in tensors])
+
+    def holds(self, tensors: Sequence[Any]) -> bool:
+        """Whether these, as many as there were, look as those did."""
+        for tensor in tensors:
+            if type(tensor) is not Tensor or tensor.is_nested:  # the check cannot look at a nested tensor
+                return False
+        return self.check(*tensors)
+
+
+class TableGuard:
+    """Dictionaries that nobody has written to: Python counts what happens to each.
+
+    A true answer is certain. Of a false one the reason may be a value set to what it was.
+
+    >>> table = {"a": 1}
+    >>> guard = TableGuard([table])
+    >>> guard.holds(), table.update(a=2), guard.holds()
+    (True, None, False)
+    """
+
+    def __init__(self, tables: Sequence[dict[str, Any]]):
+        self.tables = tables
+        self.remember()
+
+    def remember(self) -> None:
+        """Take the tables as they are now."""
+        self.versions = [*map(_version, self.tables)]
+
+    def holds(self) -> bool:
+        """Whether nobody has written to them since."""
+        return [*map(_version, self.tables)] == self.versions
+
+
+def _check(tensors: Sequence[Tensor], strides: Any) -> Any:
+    shapes: Any = [list(t.shape) for t in tensors]
+    guards = torch._C._dynamo.guards.TensorGuards
+    return guards(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides).check
