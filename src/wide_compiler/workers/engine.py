@@ -243,6 +243,8 @@ class Engine:
     def synchronize(self) -> None:
         """Wait until every worker has done everything recorded so far; raises what failed."""
         self.ask_each("sync")
+        with self.lock:
+            self._forget_finished()
         self.failures.check(())
 
     def _wait(self, request: int) -> Any:
@@ -262,8 +264,10 @@ class Engine:
         elif kind == "beat":
             self.failures.progress(worker, message[1])
         elif kind == "result":
+            _, request, payload, seq = message
+            self.done[worker] = max(self.done[worker], seq)
             with self.news:
-                self.answers[message[1]] = message[2]
+                self.answers[request] = payload
         elif kind == "failed":
             self.failures.worker_failed(worker, *message[1:])
         if kind != "beat":

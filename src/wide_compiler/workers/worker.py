@@ -41,7 +41,7 @@ class Poisoned(Exception):
 
 
 class Worker:
-    """rank: this worker's id; reply: sends `("result", request, payload)` to the controller."""
+    """rank: this worker's id; reply(request, payload): answers the controller."""
 
     def __init__(self, rank: int, device: torch.device, seed: int, reply: Reply) -> None:
         self.rank = rank
@@ -137,13 +137,13 @@ class Worker:
         if isinstance(value, Value):
             value = value.current().full_tensor()
         if self.rank == reporter:
-            self.reply("result", request, value.detach().cpu().contiguous())
+            self.reply(request, value.detach().cpu().contiguous())
 
     def do_placement(self, number: int, request: int, reporter: int) -> None:
         value = self._get(number)
         if self.rank == reporter:
             placement = str(value.current().placements[0]) if isinstance(value, Value) else "whole"
-            self.reply("result", request, placement)
+            self.reply(request, placement)
 
     def do_move(
         self,
@@ -260,7 +260,7 @@ class Worker:
         else:
             answer = result
         if self.rank == reporter:
-            self.reply("result", request, answer)
+            self.reply(request, answer)
 
     def do_settle(self, out: int, gradient: int, parameter: int) -> None:
         """A gradient laid out as its parameter: partial sums are added up here, once."""
@@ -337,7 +337,6 @@ class Worker:
 
     def do_stats(self, request: int) -> None:
         self.reply(
-            "result",
             request,
             {
                 "worker": self.rank,
@@ -352,14 +351,14 @@ class Worker:
         )
 
     def do_sync(self, request: int) -> None:
-        self.reply("result", request, None)
+        self.reply(request, None)
 
     def do_save(self, folder: str, ids: dict[int, str], request: int) -> None:
-        self.reply("result", request, save_values(folder, {n: self._get(n) for n in ids}, ids))
+        self.reply(request, save_values(folder, {n: self._get(n) for n in ids}, ids))
 
     def do_load(self, folder: str, ids: dict[int, str], request: int) -> None:
         load_values(folder, {n: self._get(n) for n in ids}, ids)
-        self.reply("result", request, None)
+        self.reply(request, None)
 
 
 def _wire(axis: int | None) -> Replicate | Shard:
