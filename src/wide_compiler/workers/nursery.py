@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 
 import torch.distributed.checkpoint
 import torch.distributed.tensor  # noqa: F401  imported before the fork, for all workers
@@ -34,6 +35,8 @@ def _become_worker(setup: dict) -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(2, 1)  # what an op prints goes where errors go; the old 1 belongs to the nursery
         status = serve(setup)
+    except BaseException:
+        traceback.print_exc()  # nobody else will: the process ends here
     finally:
         os._exit(status)  # never back into the nursery's loop, nor its exit handlers
 
