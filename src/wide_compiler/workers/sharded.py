@@ -228,7 +228,13 @@ _PREPARE: dict[Op, Callable[[tuple], tuple]] = {
     aten.view.default: _prepare_view,
     aten._unsafe_view.default: _prepare_view,
 }
-# DTensor's own rule gives other values than one process.
-_WRONG_RULE: set[Op] = set()
+# DTensor would cut the channels, and with fewer channels than workers leave some with nothing, which the
+# kernels refuse. As a sum over rows the batch stays cut.
+_WRONG_RULE: set[Op] = {
+    aten._native_batch_norm_legit_functional.default,
+    aten.native_batch_norm_backward.default,
+    aten._native_batch_norm_legit.no_stats,
+    aten._native_batch_norm_legit_no_training.default,
+}
 # Decompositions of these take many ops, or values that are not tensors of the mesh.
 _GATHER_BETTER: set[Op] = set()

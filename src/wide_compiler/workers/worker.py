@@ -27,7 +27,7 @@ from .storing import load_values, save_values
 from .templates import Template
 from .transfer import exchange
 from .values import Value, cut, local_of, wrap
-from .writes import write_op
+from .writes import write_op, written_positions
 
 Reply = Callable[..., None]
 
@@ -288,7 +288,7 @@ class Worker:
             args, kwargs = t.arguments(operands, floats)
             return t.func(*args, **kwargs)
         before = self.ways.copy()
-        if t.func._schema.is_mutable:
+        if written_positions(t.func):
             args, kwargs = t.arguments(operands, floats)
             result = write_op(t.func, args, kwargs, self.ways)
         else:
