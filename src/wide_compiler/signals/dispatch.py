@@ -128,6 +128,7 @@ def choose_mesh(tensors: list, handles: list[SignalTensor], plan: Plan) -> tuple
         node = torch._C._current_autograd_node()
         if node is not None:
             placement = scope.backward_placement(node._sequence_nr())
+            scope.follow_backward(handles[0]._ref.engine.regions, placement)
     else:
         placement = scope.current()
     if placement is not None:

@@ -136,24 +136,38 @@ class Engine:
         """Add one instruction for these workers. Raises what became known of earlier ones."""
         with self.lock:
             self.failures.check(inputs)
-            if self.regions.name is not None and kind not in _BESIDE_REGIONS:
-                if kind == "op" and self.regions.hold(content, workers, what, inputs, outputs):
+            regions = self.regions
+            if regions.name is not None and kind not in _BESIDE_REGIONS:
+                if regions.hold(kind, content, workers, what, inputs, outputs):
                     return
-                self.regions.spill(f"it holds a {_WORDS.get(kind, kind)}")
-            self.seq = seq = self.seq + 1
-            self.in_flight.append(InFlight(seq, kind, what or kind, user_place(), inputs, outputs, workers))
-            pending = self._pending
-            pending.append((workers, (kind, seq, *content)))
-            if len(pending) == 1:
-                self._first_pending = time.monotonic()
-            elif len(pending) >= _BATCH or time.monotonic() - self._first_pending > _FLUSH_SECONDS:
-                self.flush()
+                regions.cut(f"it holds a {_WORDS.get(kind, kind)}")
+            self.send(kind, content, workers, what or kind, inputs, outputs, user_place())
+
+    def send(
+        self,
+        kind: str,
+        content: tuple,
+        workers: tuple[int, ...],
+        what: str,
+        inputs: tuple[int, ...] = (),
+        outputs: tuple[int, ...] = (),
+        place: Place | None = None,
+    ) -> None:
+        """Put one instruction on its way: with the next batch."""
+        self.seq = seq = self.seq + 1
+        self.in_flight.append(InFlight(seq, kind, what, place, inputs, outputs, workers))
+        pending = self._pending
+        pending.append((workers, (kind, seq, *content)))
+        if len(pending) == 1:
+            self._first_pending = time.monotonic()
+        elif len(pending) >= _BATCH or time.monotonic() - self._first_pending > _FLUSH_SECONDS:
+            self.flush()
 
     def record_each(self, kind: str, contents: Sequence[tuple], mesh: Mesh, outputs: tuple[int, ...]) -> None:
         """One instruction, with another content for each worker of the mesh."""
         with self.lock:
             self.failures.check(())
-            self.regions.spill(f"it holds a {_WORDS.get(kind, kind)}")
+            self.regions.cut(f"it holds a {_WORDS.get(kind, kind)}")
             self.seq += 1
             self.in_flight.append(InFlight(self.seq, kind, kind, user_place(), (), outputs, mesh.workers))
             for worker, content in zip(mesh.workers, contents, strict=True):

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from .table import Poisoned
 from .wire import load
-from .worker import Poisoned, Worker
+from .worker import Worker
 
 
 class InProcessPool:

@@ -182,7 +182,8 @@ def _fork_worker(setup: dict) -> int:
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,  # Ctrl-C reaches the script alone
-            env={**os.environ, "PYTHONPATH": path},
+            # Workers compile within themselves: a pool of compilers could outlive them.
+            env={**os.environ, "PYTHONPATH": path, "TORCHINDUCTOR_COMPILE_THREADS": "1"},
         )
     assert _nursery.stdin is not None and _nursery.stdout is not None
     _nursery.stdin.write(json.dumps(setup) + "\n")

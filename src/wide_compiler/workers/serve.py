@@ -14,8 +14,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .table import Poisoned
 from .wire import dump, load, send_at_once
-from .worker import Poisoned, Worker
+from .worker import Worker
 
 _BEAT_SECONDS = 0.5
 _ACK_SECONDS = 0.02

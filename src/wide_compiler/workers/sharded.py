@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.utils._pytree import tree_iter, tree_map_only
 
+from .table import Ways
 from .values import local_of, reduced, wrap
 
 aten = torch.ops.aten
@@ -24,19 +25,19 @@ _POST_AUTOGRAD = global_decomposition_table["post_autograd"]
 _CORE = core_aten_decompositions()
 
 
-def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Counter) -> Any:
+def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
     """Run a functional op (or a view op) on DTensors of one mesh. Results are DTensors of that mesh."""
     if torch.Tag.pointwise in func.tags and not _averages(func):
         result = _pointwise_on_shards(func, args, kwargs)
         if result is not None:
-            ways["local"] += 1
+            ways.took("local")
             return result
     if func in _INDEXING and _has_mask(args[1]):
-        ways["gathered"] += 1
+        ways.took("gathered")
         return gathered(func, args, kwargs)
     own = _OWN_RULES.get(func)
     if own is not None:
-        ways["own"] += 1
+        ways.took("own")
         return own(*args, **kwargs)
     prepare = _PREPARE.get(func)
     if prepare is not None:
@@ -44,7 +45,7 @@ def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Counter) -> Any:
     if not _averages(func) and func not in _WRONG_RULE:
         try:
             result = func(*args, **kwargs)
-            ways["native"] += 1
+            ways.took("native")
             return result
         except (NotImplementedError, RuntimeError) as error:
             _only_if_unsupported(error)
@@ -58,9 +59,9 @@ def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Counter) -> Any:
         if result is not NotImplemented and all(
             isinstance(t, DTensor) for t in tree_iter(result) if isinstance(t, Tensor)
         ):
-            ways["decomposed"] += 1
+            ways.took("decomposed")
             return result
-    ways["gathered"] += 1
+    ways.took("gathered")
     return gathered(func, args, kwargs)
 
 
