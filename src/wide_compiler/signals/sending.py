@@ -24,14 +24,14 @@ def put_on(x: Tensor, mesh: Mesh, axis: int | None) -> SignalTensor:
     if not shardable(x.shape, axis, count):
         axis = None
     number = next(engine.ids)
-    shared = engine.pool.shares_memory
     if axis is None:
         parts = [x] * count
     else:
         parts = [x.narrow(axis, a, b - a) for a, b in shard_bounds(x.shape[axis], count)]
     dtype = str(x.dtype).removeprefix("torch.")
     contents = [
-        (number, mesh.number, axis, tuple(x.shape), dtype, write_payload(part, shared)) for part in parts
+        (number, mesh.number, axis, tuple(x.shape), dtype, write_payload(part, engine.pool.payloads))
+        for part in parts
     ]
     made = SignalTensor(
         Ref(engine, number, Home(mesh)), look_of(torch.empty(x.shape, dtype=x.dtype, device="meta"))

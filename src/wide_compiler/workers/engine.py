@@ -41,7 +41,7 @@ class Pool(Protocol):
     """Where workers live; see `local.LocalPool`."""
 
     size: int
-    shares_memory: bool
+    payloads: str | None  # a folder for large tensors, where script and workers share memory
     pids: list[int]
     on_message: Any
     on_gone: Any

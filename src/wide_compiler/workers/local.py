@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from .errors import WorkerDied
+from .memory import make_folder
 from .wire import Door, dump, load
 
 _START_SECONDS = 180.0
@@ -33,8 +34,6 @@ class LocalPool:
     half second.
     """
 
-    shares_memory = True
-
     def __init__(self, devices: list[str], backend: str = "gloo", host: str = "127.0.0.1") -> None:
         self.size = len(devices)
         self.on_message: Callable[[int, tuple], None] = lambda worker, message: None
@@ -42,6 +41,7 @@ class LocalPool:
         self.on_tick: Callable[[], None] = lambda: None
         self._stopping = False
         self._folder = tempfile.mkdtemp(prefix="wide_workers_")  # only this user may enter
+        self.payloads: str | None = make_folder()
         secret = secrets.token_bytes(32)
         door = Door(host, secret)
         cores = len(os.sched_getaffinity(0))
@@ -57,6 +57,7 @@ class LocalPool:
                 "backend": backend,
                 "interface": "lo",
                 "threads": threads,
+                "folders": [self._folder, self.payloads],
             }
             for rank, device in enumerate(devices)
         ]
@@ -132,8 +133,8 @@ class LocalPool:
         try:
             message: Any = load(connection.recv_bytes())
         except (EOFError, OSError):
-            selector.unregister(connection)
-            if not self._stopping:
+            if not self._stopping:  # else it was closed here, with all others
+                selector.unregister(connection)
                 self.on_gone(rank)
             return
         self.on_message(rank, message)
@@ -159,7 +160,9 @@ class LocalPool:
         self.pids = []
         for connection in self._connections.values():
             connection.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        for folder in (self._folder, self.payloads):
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def alive(pid: int) -> bool:

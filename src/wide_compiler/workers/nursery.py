@@ -7,6 +7,7 @@ is when the script that started it is gone.
 
 import json
 import os
+import shutil
 import signal
 import sys
 import traceback
@@ -21,11 +22,16 @@ from .worker import Worker  # noqa: F401
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the script; it tells its workers
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are not waited for, so they must not linger
+    folders: set[str] = set()
     for line in sys.stdin:
+        setup = json.loads(line)
+        folders.update(setup["folders"])
         pid = os.fork()
         if pid == 0:
-            _become_worker(json.loads(line))
+            _become_worker(setup)
         print(pid, flush=True)
+    for folder in folders:  # a script that was killed has not removed them
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _become_worker(setup: dict) -> None:
