@@ -1,10 +1,10 @@
 """Every network with every optimiser under every kind of parallelism: 20 steps, equal to one process.
 
-Beside each equality stands a count of who did the work: `marks` of a network are an op of its first stage and
-an op of its second, forward and backward, and how often a step runs it.
+Beside each equality stands a count of who did the work.
 """
 
 import copy
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -16,20 +16,16 @@ from signals.placed import signal, train, work
 pytestmark = pytest.mark.usefixtures("workers")
 STEPS = 20
 
-# Per network and step: (op, count) of forward and backward in the first stage and in the second.
+# Ops of the first stage and of the second, forward and backward, and how often a step runs each.
+DENSE = (
+    ("aten.tanh.default", 1),
+    ("aten.tanh_backward.default", 1),
+    ("aten.mse_loss.default", 1),
+    ("aten.mse_loss_backward.default", 1),
+)
 MARKS = {
-    "mlp": (
-        ("aten.tanh.default", 1),
-        ("aten.tanh_backward.default", 1),
-        ("aten.mse_loss.default", 1),
-        ("aten.mse_loss_backward.default", 1),
-    ),
-    "tied": (
-        ("aten.tanh.default", 1),
-        ("aten.tanh_backward.default", 1),
-        ("aten.mse_loss.default", 1),
-        ("aten.mse_loss_backward.default", 1),
-    ),
+    "mlp": DENSE,
+    "tied": DENSE,
     "cnn": (
         ("aten.convolution.default", 1),
         ("aten.convolution_backward.default", 1),
@@ -43,6 +39,12 @@ MARKS = {
         ("aten.native_layer_norm_backward.default", 2),
     ),
 }
+FIRST_PARAMETER = {
+    "mlp": "inner.weight",
+    "tied": "inner.weight",
+    "cnn": "conv.weight",
+    "transformer": "tokens.weight",
+}
 OPTIMIZERS = {
     "sgd": lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9),
     "adam": lambda params: torch.optim.Adam(params, lr=1e-3),
@@ -50,17 +52,15 @@ OPTIMIZERS = {
 }
 
 
-class Layout:
-    """Where the stages run, forward and backward, as lists of workers; `stages` are the signals' names."""
+class Layout(NamedTuple):
+    """stages: the signals of the two stages. forward, backward: the workers of each stage. inside: parameters
+    are made inside the first signal's context, which cuts them."""
 
-    def __init__(self, stages, forward, backward, rows=8, inside=False):
-        self.stages, self.forward, self.backward, self.rows, self.inside = (
-            stages,
-            forward,
-            backward,
-            rows,
-            inside,
-        )
+    stages: tuple[str, str]
+    forward: tuple[list[int], list[int]]
+    backward: tuple[list[int], list[int]]
+    rows: int = 8
+    inside: bool = False
 
     def placed(self, net, x, y):
         first, second = self.stages
@@ -149,19 +149,8 @@ def test_equal_to_one_process(layout, name, optimizer):
     if optimizer == "sgd":
         for (key, a), b in zip(alone.state_dict().items(), net.state_dict().values(), strict=True):
             torch.testing.assert_close(b.cpu(), a, rtol=1e-7, atol=1e-7, msg=lambda m, k=key: f"{k}: {m}")
-    for (op, times), workers in zip(MARKS[name], zip_stages(placed.forward, placed.backward), strict=True):
+    (first, second), (first_back, second_back) = placed.forward, placed.backward
+    by_mark = (first, first_back, second, second_back)
+    for (op, times), workers in zip(MARKS[name], by_mark, strict=True):
         counted = [d[op] for d in done]
         assert counted == [STEPS * times * (w in workers) for w in range(4)], (op, counted)
-
-
-FIRST_PARAMETER = {
-    "mlp": "inner.weight",
-    "tied": "inner.weight",
-    "cnn": "conv.weight",
-    "transformer": "tokens.weight",
-}
-
-
-def zip_stages(forward, backward):
-    """First stage forward and backward, second stage forward and backward."""
-    return forward[0], backward[0], forward[1], backward[1]

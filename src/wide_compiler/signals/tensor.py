@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..workers.engine import Engine, Mesh
 from . import scope
@@ -21,7 +23,7 @@ def _unset(func: Any, args: tuple, kwargs: dict) -> Any:
 
 _NO_KWARGS: dict[str, Any] = {}
 _WithoutSubclass = torch._C.DisableTorchFunctionSubclass
-_FUSED_ATTENTION = torch.nn.functional.scaled_dot_product_attention
+_ATTENTION = {F.scaled_dot_product_attention, F.multi_head_attention_forward}
 _run: Callable[[Any, tuple, dict], Any] = _unset
 
 
@@ -77,8 +79,10 @@ class SignalTensor(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
-        if func is _FUSED_ATTENTION:
-            func = _attention  # one kernel that every layout can run, made of ops that shard
+        if func in _ATTENTION:
+            # One kernel that every layout can run, made of ops that shard.
+            with _WithoutSubclass(), sdpa_kernel(SDPBackend.MATH):
+                return func(*args, **(kwargs or _NO_KWARGS))
         with _WithoutSubclass():
             return func(*args, **kwargs) if kwargs else func(*args)
 
@@ -187,37 +191,6 @@ def _dense(x: Tensor) -> bool:
 
 def _plain(x: Tensor, requires_grad: bool) -> Tensor:
     return x.requires_grad_(requires_grad)
-
-
-def _attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """Scaled dot product attention as its definition says."""
-    if enable_gqa:
-        key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
-        value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
-    factor = query.size(-1) ** -0.5 if scale is None else scale
-    scores = (query * factor) @ key.transpose(-2, -1)
-    if is_causal:
-        length, width = query.size(-2), key.size(-2)
-        attn_mask = torch.ones(length, width, dtype=torch.bool).tril()
-    if attn_mask is not None:
-        scores = (
-            scores.masked_fill(~attn_mask, -torch.inf)
-            if attn_mask.dtype == torch.bool
-            else scores + attn_mask
-        )
-    weights = torch.softmax(scores, -1)
-    if dropout_p > 0:
-        weights = torch.dropout(weights, dropout_p, True)
-    return weights @ value
 
 
 def respread(x: Tensor, placement: scope.Placement | None) -> Tensor:

@@ -16,7 +16,7 @@ from .worker import Worker
 class InProcessPool:
     """A pool of one worker that runs each batch at once."""
 
-    payloads = None
+    payloads: str | None = None
     size = 1
 
     def __init__(self) -> None:
