@@ -133,7 +133,9 @@ def torchrun(workers):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command = [*launcher, f"--nproc-per-node={workers}", __file__, "--spmd"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    if done.returncode:
+        sys.exit(f"the peer under torchrun ended with {done.returncode}:\n{done.stderr}")
     return json.loads([line for line in done.stdout.splitlines() if line.startswith("{")][-1])
 
 

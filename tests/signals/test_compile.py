@@ -1,4 +1,7 @@
-"""`compile: true`: a region is shipped once and replayed by number, with the same values."""
+"""`compile: true`: what repeats is shipped once, compiled on the workers, and gives the same values."""
+
+import logging
+import shutil
 
 import pytest
 import torch
@@ -7,27 +10,40 @@ from torch import nn
 
 import wide_compiler.signals as gt
 from signals.placed import same_training, signal
+from wide_compiler.workers.templates import FLOAT, TENSOR
+from wide_compiler.workers.worker import Worker
 
 pytestmark = pytest.mark.usefixtures("workers")
+needs_compiler = pytest.mark.skipif(
+    not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="torch.compile needs a C++ compiler here"
+)
 
 
-def test_a_training_step_is_shipped_once():
-    signal("hot_path", [0, 1, 2, 3], compile=True)
+@needs_compiler
+def test_forward_and_backward_are_compiled_where_they_repeat():
+    """Uneven shards: the workers compile different shapes."""
+    signal("hot_path", [1, 3], compile=True)
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4)).double()
-    data = torch.randn(12, 6).double(), torch.randn(12, 4).double()
+    data = torch.randn(11, 6).double(), torch.randn(11, 4).double()
 
     def plain(model, x, y):
         return F.mse_loss(model(x), y)
 
     def hot(model, x, y):
-        x, y = gt.signal.tensor(x, name="hot_path"), gt.signal.tensor(y, name="hot_path")
         with gt.signal.context("hot_path"):
             return F.mse_loss(model(x), y)
 
-    same_training(model, plain, data, lambda p: torch.optim.SGD(p, lr=0.1), hot)
-    said = gt.debug.explain()["hot_path"]
-    # The first step moves the parameters to their workers, so the second ships.
-    assert "1 region(s) shipped, replayed 18 times" in said, said
+    before = gt.debug.worker_stats()
+    done = same_training(model, plain, data, lambda p: torch.optim.SGD(p, lr=0.1), hot)
+    assert not any("hot_path" in s["regions"] for s in before)
+    tallies = [s["regions"].get("hot_path") for s in gt.debug.worker_stats()]
+    assert tallies[0] is None and tallies[2] is None
+    for tally in (tallies[1], tallies[3]):
+        assert tally["compiled"] >= 2 and tally["reason"] == "", tally
+        assert tally["compiled_runs"] >= 2 * 17, tally  # of 20 steps, twice: two replays come first
+    assert [d["aten.addmm.default"] for d in done] == [0, 40, 0, 40]
+    assert [d["aten.tanh_backward.default"] for d in done] == [0, 20, 0, 20]
+    assert "compiled" in gt.debug.explain()["hot_path"]
 
 
 @pytest.mark.parametrize(
@@ -59,13 +75,14 @@ def test_writes_and_views_inside_a_region():
         y[:, 1] = 0
         return y.sum(0), y
 
-    for _ in range(3):
+    for _ in range(4):
         x = gt.signal.tensor(gt.tensor(start), name="hot")
         with gt.signal.context("hot"):
             total, y = program(x)
         expected = program(start)
         torch.testing.assert_close(total.cpu(), expected[0])
         torch.testing.assert_close(y.cpu(), expected[1])
+    assert "not compiled: it writes to a tensor" in gt.debug.explain()["hot"]
 
 
 def test_an_error_inside_a_region_is_the_programs_own():
@@ -73,7 +90,63 @@ def test_an_error_inside_a_region_is_the_programs_own():
     x = gt.signal.tensor(gt.ones(4, 4), name="hot")
     index = gt.signal.tensor(gt.tensor([9, 9]), name="hot")
     with gt.signal.context("hot"):
-        y = (x * 2)[index]
+        y = (x * 2 + 1)[index]
     with pytest.raises(gt.WorkerFailed, match="hot"):
         y.sum().item()
     assert x.sum().item() == 16
+
+
+def test_ops_that_talk_to_other_workers_are_not_compiled():
+    signal("talk", [0, 1], compile=True)
+    x = gt.signal.tensor(gt.tensor(torch.arange(8.0).reshape(4, 2)), name="talk")
+    for _ in range(4):
+        with gt.signal.context("talk"):
+            y = (x * 2).sum().exp().log() * x
+    torch.testing.assert_close(y.cpu(), 56 * torch.arange(8.0).reshape(4, 2))
+    assert "not compiled: its ops talk to other workers" in gt.debug.explain()["talk"]
+
+
+def region(worker, runs):
+    """A worker of its own does `x * 2 + 1`, with a view of it, some times; what it made the last time."""
+    worker.execute(("mesh", 1, 0, (0,)))
+    worker.values[1] = torch.arange(6.0).reshape(2, 3)
+    names = ("aten.mul.Scalar", "aten.add.Scalar")
+    for number, name in enumerate(names, 1):
+        worker.execute(("template", 1, number, name, ((TENSOR, 0), (FLOAT, 0)), {}))
+    worker.execute(("template", 1, 3, "aten.t.default", ((TENSOR, 0),), {}))
+    steps = ((1, (0,), 1, 1), (2, (1,), 1, 1), (3, (2,), 1, 0))
+    worker.execute(("define", 1, 7, "hot", steps, (2, 3)))
+    for k in range(runs):
+        ids = (10 * k + 11, 10 * k + 12, 10 * k + 13)
+        worker.execute(("region", 1, 7, (1,), ids, (2.0, 1.0)))
+    return [worker.values[i] for i in ids[1:]]
+
+
+def test_a_compiler_that_fails_is_said_and_the_values_are_right(monkeypatch, caplog):
+    def broken(function, **options):
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr(torch, "compile", broken)
+    worker = Worker(0, torch.device("cpu"), 0, lambda request, payload: None)
+    with caplog.at_level(logging.WARNING), torch.no_grad():
+        made, view = region(worker, 5)
+    assert torch.equal(made, torch.arange(6.0).reshape(2, 3) * 2 + 1) and torch.equal(view, made.t())
+    tally = worker.tallies["hot"]
+    assert (tally.compiled, tally.compiled_runs, tally.replayed) == (0, 0, 5)
+    assert "no compiler here" in tally.reason
+    assert caplog.text.count("runs op by op") == 1
+
+
+def test_views_of_compiled_results_share_their_memory(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    worker = Worker(0, torch.device("cpu"), 0, lambda request, payload: None)
+    with torch.no_grad():
+        made, view = region(worker, 5)
+        made.zero_()
+    tally = worker.tallies["hot"]
+    assert (tally.compiled, tally.compiled_runs, tally.replayed) == (1, 3, 2)
+    assert not view.any()
+    assert worker.instructions == {"aten.mul.Scalar": 5, "aten.add.Scalar": 5, "aten.t.default": 5}
+    with torch.no_grad():  # other numbers than those compiled: op by op, and right
+        worker.execute(("region", 1, 7, (1,), (91, 92, 93), (3.0, 1.0)))
+    assert torch.equal(worker.values[92], torch.arange(6.0).reshape(2, 3) * 3 + 1)

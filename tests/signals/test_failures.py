@@ -143,10 +143,13 @@ def test_tensors_outlive_their_workers_with_a_clear_word(two):
 
 SCRIPT = """
 import sys, time, os, signal
+import torch
 import wide_compiler.signals as gt
 from wide_compiler.signals import runtime
 gt.cpu_workers(2)
-print(*runtime.engine().pool.pids, gt.randn(3).sum().item() * 0, flush=True)
+pool = runtime.engine().pool
+big = gt.tensor(torch.zeros(1 << 20))  # on its way through a file
+print(*pool.pids, pool._folder, pool.payloads, flush=True)
 how = sys.argv[1]
 if how == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
@@ -167,7 +170,8 @@ def test_no_process_is_left_when_the_script_goes(how):
         env=env,
         start_new_session=True,
     )
-    pids = [int(p) for p in script.stdout.readline().split()[:2]]
+    *pids, folder, payloads = script.stdout.readline().split()
+    pids = [int(p) for p in pids]
     if how == "interrupted":
         time.sleep(0.3)
         os.killpg(script.pid, os_signal.SIGINT)
@@ -175,7 +179,11 @@ def test_no_process_is_left_when_the_script_goes(how):
     if how == "interrupted":
         assert "KeyboardInterrupt" in errors
     deadline = time.monotonic() + 20
-    while any(map(alive, pids)) and time.monotonic() < deadline:
+
+    def left():
+        return [p for p in pids if alive(p)] + [f for f in (folder, payloads) if os.path.exists(f)]
+
+    while left() and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not any(map(alive, pids)), errors
+    assert not left(), errors
     assert script.returncode == {"killed": -9, "interrupted": -2, "ends": 0}[how], errors

@@ -1,5 +1,4 @@
-"""Unmodified torch.nn and torch.optim under signals: equal to one process, and done by the intended
-workers."""
+"""Training under signals, beside the matrix: one worker, float32, backward named by a context, both axes."""
 
 import pytest
 import torch
@@ -16,40 +15,8 @@ def mlp():
     return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4)).double()
 
 
-class Cnn(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(2, 4, 3, padding=1)
-        self.norm = nn.BatchNorm2d(4)
-        self.head = nn.Linear(4 * 3 * 3, 3)
-
-    def forward(self, x):
-        x = F.max_pool2d(F.relu(self.norm(self.conv(x))), 2)
-        return self.head(x.flatten(1))
-
-
-class Transformer(nn.Module):
-    """Token and position embeddings, one encoder layer, tied output weights."""
-
-    def __init__(self, tied=True):
-        super().__init__()
-        self.tokens = nn.Embedding(11, 8)
-        self.positions = nn.Parameter(torch.randn(5, 8) * 0.1)
-        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-        self.out = nn.Linear(8, 11, bias=False)
-        if tied:
-            self.out.weight = self.tokens.weight
-
-    def forward(self, ids):
-        return self.out(self.layer(self.tokens(ids) + self.positions))
-
-
 def regression(model, x, y):
     return F.mse_loss(model(x), y)
-
-
-def classification(model, x, y):
-    return F.cross_entropy(model(x).flatten(0, -2), y.flatten())
 
 
 def sgd(params):
@@ -58,10 +25,6 @@ def sgd(params):
 
 def adam(params):
     return torch.optim.Adam(params, lr=1e-2)
-
-
-def adamw(params):
-    return torch.optim.AdamW(params, lr=1e-2)
 
 
 def under(name, forward, backward=None):
@@ -76,58 +39,10 @@ def rows(n=12):
     return torch.randn(n, 6, dtype=torch.float64), torch.randn(n, 4, dtype=torch.float64)
 
 
-def images(n=8):
-    return torch.randn(n, 2, 6, 6, dtype=torch.float64), torch.randint(0, 3, (n,))
-
-
-def tokens(n=4):
-    return torch.randint(0, 11, (n, 5)), torch.randint(0, 11, (n, 5))
-
-
-CASES = {
-    "mlp": (mlp, regression, rows, 1e-9),
-    "cnn": (lambda: Cnn().double(), classification, images, 1e-9),
-    "transformer": (lambda: Transformer().double(), classification, tokens, 1e-9),
-}
-
-
-@pytest.mark.parametrize("optimizer", [sgd, adam, adamw])
-@pytest.mark.parametrize("case", CASES)
-def test_data_parallel(case, optimizer):
-    make, loss, data, tolerance = CASES[case]
-    signal("dp", [0, 1, 2, 3])
-    done = same_training(make(), loss, data(), optimizer, under("dp", loss), tolerance=tolerance)
-    counts = [sum(d.values()) for d in done]
-    assert min(counts) > 20 * 10 and max(counts) - min(counts) < 100, counts
-
-
 def test_one_worker_and_no_signal():
     done = same_training(mlp(), regression, rows(), sgd)
     assert sum(done[0].values()) > 200
     assert not any(done[1:])
-
-
-def test_two_of_four_workers():
-    signal("pair", [1, 3])
-    done = same_training(mlp(), regression, rows(), sgd, under("pair", regression))
-    assert done[1]["aten.addmm.default"] == done[3]["aten.addmm.default"] == 40
-    assert not done[2]
-    assert not done[0]["aten.addmm.default"]
-
-
-def test_uneven_shards():
-    signal("three", [0, 1, 2])
-    x, y = rows(100)
-    done = same_training(mlp(), regression, (x, y), sgd, under("three", regression))
-    assert [d["aten.addmm.default"] for d in done] == [40, 40, 40, 0]
-
-
-def test_backward_on_other_workers():
-    signal("forward", [0, 1], backward="backward")
-    signal("backward", [2, 3])
-    done = same_training(mlp(), regression, rows(), sgd, under("forward", regression))
-    assert [d["aten.addmm.default"] for d in done] == [40, 40, 0, 0]
-    assert [d["aten.tanh_backward.default"] for d in done] == [0, 0, 20, 20]
 
 
 def test_backward_named_by_the_context():
@@ -135,41 +50,6 @@ def test_backward_named_by_the_context():
     signal("elsewhere", [3])
     done = same_training(mlp(), regression, rows(), sgd, under("forward", regression, "elsewhere"))
     assert [d["aten.tanh_backward.default"] for d in done] == [0, 0, 0, 20]
-
-
-def test_pipeline():
-    """The spec's two stages, each with its backward on the other's workers."""
-    signal("stage_1", [0, 1], backward="stage_1_backward")
-    signal("stage_1_backward", [2, 3])
-    signal("stage_2", [2, 3], backward="stage_2_backward")
-    signal("stage_2_backward", [0, 1])
-
-    def staged(model, x, y):
-        with gt.signal.context("stage_1"):
-            hidden = model[1](model[0](x))
-        with gt.signal.context("stage_2"):
-            return F.mse_loss(model[2](hidden), y)
-
-    done = same_training(mlp(), regression, rows(), sgd, staged)
-    assert [d["aten.addmm.default"] for d in done] == [20, 20, 20, 20]
-    assert [d["aten.tanh.default"] for d in done] == [20, 20, 0, 0]
-    assert [d["aten.tanh_backward.default"] for d in done] == [0, 0, 20, 20]
-    assert [d["aten.mse_loss.default"] for d in done] == [0, 0, 20, 20]
-    assert [d["aten.mse_loss_backward.default"] for d in done] == [20, 20, 0, 0]
-
-
-def test_hybrid():
-    signal("layer1_data_parallel", [0, 1, 2, 3])
-    signal("layer2_model_parallel", [0, 1], axis=1)
-
-    def hybrid(model, x, y):
-        with gt.signal.context("layer1_data_parallel"):
-            hidden = model[1](model[0](x))
-        with gt.signal.context("layer2_model_parallel"):
-            return F.mse_loss(model[2](hidden), y)
-
-    done = same_training(mlp(), regression, rows(), sgd, hybrid)
-    assert [d["aten.addmm.default"] for d in done] == [40, 40, 20, 20]
 
 
 @pytest.mark.parametrize("axis", [0, 1])

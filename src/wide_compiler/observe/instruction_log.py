@@ -10,7 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from ..workers.callsite import user_line
+from ..workers.callsite import user_place
 from ..workers.layout import shard_bounds, shardable
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def _debug(line: str) -> None:
 
 def create(name: str, number: int, mesh: Mesh, axis: int | None, look: Look) -> None:
     """A new tensor: what each worker gets of it."""
-    where = user_line()
+    where = user_place()
     count = len(mesh.workers)
     sharded = count > 1 and shardable(look.shape, axis, count)
     placement = f"Shard({axis})" if sharded else ("Replicate" if count > 1 else "whole")
@@ -64,14 +64,14 @@ def create(name: str, number: int, mesh: Mesh, axis: int | None, look: Look) -> 
 
 
 def op(plan: Plan, mesh: Mesh, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
-    where = user_line()
+    where = user_place()
     for worker in mesh.workers:
         _write(f"WorkerOp worker={worker} op={plan.name} inputs={inputs} outputs={outputs} at={where}")
     _debug(f"{plan.name} {inputs} -> {outputs} on workers {list(mesh.workers)} at {where}")
 
 
 def move(number: int, out: int, source: Mesh, target: Mesh, axis: int | None, look: Look) -> None:
-    where = user_line()
+    where = user_place()
     for worker in sorted({*source.workers, *target.workers}):
         _write(
             f"WorkerMove worker={worker} id={number} to={out} shape={look.shape} from={list(source.workers)} "

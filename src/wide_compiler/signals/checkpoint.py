@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 
 from ..workers import templates
 from ..workers.engine import Engine
-from . import creation, runtime, scope
+from . import runtime, scope, sending
 from .plans import Look
 from .tensor import Home, Ref, SignalTensor
 
@@ -86,7 +86,7 @@ def restart(folder: str | Path | None = None, **objects: Any) -> None:
         runtime.start_workers(start)
     engine = runtime.engine()
     scope.forget_ranges()
-    creation.forget_all_copies()
+    sending.forget_all_copies()
     tensors = {int(n): entry for n, entry in saved["tensors"].items()}
     engine.ids = itertools.count(max([*tensors, next(old.ids) if old is not None else 1], default=0) + 1)
     for number, entry in tensors.items():

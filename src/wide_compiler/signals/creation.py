@@ -3,7 +3,6 @@ context."""
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..observe import instruction_log
-from ..workers.engine import Engine, Mesh
-from ..workers.layout import shard_bounds, shardable
-from ..workers.memory import write_payload
+from ..workers.engine import Engine
 from . import runtime, scope
 from .dispatch import dispatch
-from .plans import Call, Op, Plan, find_plan, look_of, read
+from .plans import Call, Op, Plan, find_plan, read
+from .sending import put
 from .tensor import Home, Ref, SignalTensor
 
 aten = torch.ops.aten
@@ -78,7 +76,7 @@ def create(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
     number = next(engine.ids)
     plan = _creation_plan(engine, func, args, kwargs)
     draw = runtime.next_draw() if plan.random else None
-    look = plan.looks[0]
+    look = plan.results[0][0]
     assert look is not None
     made = SignalTensor(Ref(engine, number, Home(mesh)), look)
     if placement is not None:
@@ -94,87 +92,7 @@ def create(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
 def _creation_plan(engine: Engine, func: Op, args: tuple, kwargs: dict[str, Any]) -> Plan:
     call = Call(constants=True)
     read(args, kwargs, call)
-    return find_plan(engine, func, args, kwargs, call, ())
-
-
-# ---- data of this process
-
-
-def put_on(x: Tensor, mesh: Mesh, axis: int | None) -> SignalTensor:
-    """A plain tensor to workers: to each its part only."""
-    engine = runtime.engine()
-    x = x.detach().cpu()
-    count = len(mesh.workers)
-    if not shardable(x.shape, axis, count):
-        axis = None
-    number = next(engine.ids)
-    shared = engine.pool.shares_memory
-    if axis is None:
-        parts = [x] * count
-    else:
-        parts = [x.narrow(axis, a, b - a) for a, b in shard_bounds(x.shape[axis], count)]
-    dtype = str(x.dtype).removeprefix("torch.")
-    contents = [
-        (number, mesh.number, axis, tuple(x.shape), dtype, write_payload(part, shared)) for part in parts
-    ]
-    made = SignalTensor(
-        Ref(engine, number, Home(mesh)), look_of(torch.empty(x.shape, dtype=x.dtype, device="meta"))
-    )
-    engine.record_each("put", contents, mesh, (number,))
-    if instruction_log.active:
-        instruction_log.create("put", number, mesh, axis, made._look)
-    return made
-
-
-def put(x: Tensor) -> SignalTensor:
-    """A plain tensor to the active signal's workers, or to worker 0."""
-    placement = scope.current()
-    if placement is None:
-        return put_on(x, runtime.engine().mesh((0,)), None)
-    made = put_on(x, placement.mesh, placement.axis)
-    made._ref.home.adopted = True
-    return made
-
-
-_sent: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
-_copies: dict[tuple[int, int], tuple[int, SignalTensor]] = {}
-
-
-def put_operand(x: Tensor, mesh: Mesh) -> SignalTensor:
-    """A plain operand, replicated on the mesh. Sent again only if it has changed."""
-    key = (id(x), mesh.number)
-    known = _copies.get(key)
-    if (
-        known is not None
-        and _sent.get(id(x)) is x
-        and known[0] == x._version
-        and not known[1]._ref.engine.closed
-    ):
-        return known[1]
-    made = put_on(x, mesh, None)
-    if not x.requires_grad and x.numel() > 1:
-        _remember_copy(x, key, made)
-    return made
-
-
-def _remember_copy(x: Tensor, key: tuple[int, int], made: SignalTensor) -> None:
-    try:
-        version = x._version
-    except RuntimeError:
-        return  # inference tensors do not count their writes
-    if _sent.get(id(x)) is not x:
-        _sent[id(x)] = x
-        weakref.finalize(x, _forget_copies, id(x))
-    _copies[key] = (version, made)
-
-
-def _forget_copies(number: int) -> None:
-    for key in [k for k in _copies if k[0] == number]:
-        del _copies[key]
-
-
-def forget_all_copies() -> None:
-    _copies.clear()
+    return find_plan(engine, func, args, kwargs, call)
 
 
 def tensor(data: Any, *, dtype: torch.dtype | None = None, requires_grad: bool = False) -> Tensor:

@@ -28,12 +28,24 @@ def placement(x: torch.Tensor) -> tuple[tuple[int, ...], str]:
 def explain() -> dict[str, str]:
     """What became of each signal with `compile: true`."""
     regions = runtime.engine().regions
-    said = {
-        name: f"{shipped} region(s) shipped, replayed {regions.replays[name]} times"
-        for name, shipped in regions.shipped.items()
-    }
-    said.update({name: f"runs uncompiled: {reason}" for name, reason in regions.reasons.items()})
+    tallies = [stats["regions"] for stats in worker_stats()]
+    said = {}
+    for name in {*regions.shipped, *regions.reasons}:
+        told = [tally[name] for tally in tallies if name in tally]
+        parts = [f"{regions.shipped[name]} region(s) shipped, replayed {regions.replays[name]} times"]
+        if name in regions.reasons:
+            parts.append(f"cut in pieces: {regions.reasons[name]}")
+        if told:
+            parts.append(f"on worker {_first(tallies, name)} {told[0]['compiled']} compiled")
+            parts += [
+                f"not compiled: {reason}" for reason in sorted({t["reason"] for t in told if t["reason"]})
+            ]
+        said[name] = "; ".join(parts)
     return said
+
+
+def _first(tallies: list[dict[str, Any]], name: str) -> int:
+    return next(worker for worker, tally in enumerate(tallies) if name in tally)
 
 
 def bookkeeping() -> dict[str, int]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from . import runtime, scope
-from .creation import put_on
+from .sending import put_on
 from .tensor import SignalTensor
 
 

@@ -40,7 +40,7 @@ class Look(NamedTuple):
 
 
 class Call:
-    """An op's arguments taken apart: tensors, floats, and the rest as a key.
+    """An op's arguments taken apart: tensors, floats, and the rest, with the tensors' looks, as a key.
 
     constants: floats belong to the key too, since they may decide a shape (`arange(0, 1, 0.1)`).
     """
@@ -55,21 +55,19 @@ class Call:
 
 
 class Plan(NamedTuple):
-    """template: its number. looks: of the results, in order; None where an op returns no tensor. returns:
-    `one`, `tuple`, `list`, or `none`.
+    """template: its number. results: for each its look (None where an op returns no tensor) and the place of
+    the operand that it is (in-place ops), or None. returns: `one`, `tuple`, `list`, or `none`.
 
-    written: places in the tensor list that are written to. same: for each result the place of the operand
-    that it is (in-place ops), or None. view: results are views of operand 0. asks: only the workers know
-    the
-    result.
+    written: places in the tensor list that are written to. view: results are views of operand 0. asks: only
+    the workers know the result.
     """
 
+    op: Op
     template: int
     name: str
-    looks: tuple[Look | None, ...]
+    results: tuple[tuple[Look | None, int | None], ...]
     returns: str
     written: tuple[int, ...]
-    same: tuple[int | None, ...]
     view: bool
     random: bool
     asks: bool
@@ -96,7 +94,7 @@ def _read(value: Any, call: Call, key: list[Any]) -> None:
         key.append(value)
     elif isinstance(value, Tensor):
         call.tensors.append(value)
-        key.append(Tensor)
+        key.append(getattr(value, "_look", None) or look_of(value))
     elif kind is float and not call.constants:
         call.floats.append(value)
         key.append(float)
@@ -125,19 +123,12 @@ def spell(args: Sequence, kwargs: dict, constants: bool) -> tuple[tuple, dict]:
     return tuple([one(a) for a in args]), {name: one(a) for name, a in kwargs.items()}
 
 
-def find_plan(
-    engine: Engine,
-    func: Op,
-    args: Sequence,
-    kwargs: dict,
-    call: Call,
-    looks: tuple[Look, ...],
-) -> Plan:
+def find_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Call) -> Plan:
     """The plan for this call; `call` must have been filled from `args` and `kwargs`."""
-    key = (engine.serial, func, looks, *call.key)
+    key = (engine.serial, id(func), *call.key)
     plan = _plans.get(key)
     if plan is None:
-        plan = _plans[key] = _make_plan(engine, func, args, kwargs, call, looks)
+        plan = _plans[key] = _make_plan(engine, func, args, kwargs, call)
         if len(_plans) > _KEPT:
             for old in list(_plans)[: _KEPT // 4]:
                 forgotten = _plans.pop(old)
@@ -146,14 +137,8 @@ def find_plan(
     return plan
 
 
-def _make_plan(
-    engine: Engine,
-    func: Op,
-    args: Sequence,
-    kwargs: dict,
-    call: Call,
-    looks: tuple[Look, ...],
-) -> Plan:
+def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Call) -> Plan:
+    looks = tuple(getattr(t, "_look", None) or look_of(t) for t in call.tensors)
     asks = False
     result: Any = None
     try:
@@ -167,14 +152,17 @@ def _make_plan(
     many = isinstance(result, tuple | list)
     results = list(result) if many else [result] if schema.returns else []
     asks = asks or (bool(schema.returns) and not any(isinstance(r, Tensor) for r in results))
-    same = tuple(_same(func, i, written) for i in range(len(results)))
+    described = [
+        (look_of(r) if isinstance(r, Tensor) else None, _same(func, i, written))
+        for i, r in enumerate(results)
+    ]
     return Plan(
+        func,
         number,
         templates.op_name(func),
-        tuple(look_of(r) if isinstance(r, Tensor) else None for r in results),
+        tuple(described),
         _returns(result) if schema.returns else "none",
         written,
-        same,
         is_view(func),
         torch.Tag.nondeterministic_seeded in func.tags,
         asks,

@@ -12,15 +12,18 @@ from typing import NamedTuple
 import torch
 
 from ..workers.engine import Mesh
+from ..workers.regions import Regions
 from . import config, runtime
 
 
 class Placement(NamedTuple):
-    """A signal that is being followed: its workers, its axis, its name."""
+    """A signal that is being followed: its workers, its axis, its name; `compile`: what repeats there is
+    compiled."""
 
     mesh: Mesh
     axis: int
     name: str
+    compile: bool
 
 
 class Scope(NamedTuple):
@@ -55,7 +58,7 @@ def placement_of(name: str) -> Placement | None:
         return None
     if found.shard is None:
         return None
-    return Placement(runtime.mesh_of(found.shard.workers, name), found.shard.axis, name)
+    return Placement(runtime.mesh_of(found.shard.workers, name), found.shard.axis, name, found.compile)
 
 
 def current() -> Placement | None:
@@ -99,10 +102,10 @@ def enter(name: str, backward: str | None = None) -> None:
     _scopes.set((*_scopes.get(), scope))
     if placement is not None:
         regions = runtime.engine().regions
-        if found is not None and found.compile:
+        if placement.compile:
             regions.open(name)
-        elif regions.name is not None:
-            regions.spill("another context begins inside it")
+        else:
+            regions.close("another context begins inside it")
 
 
 def exit(name: str) -> None:
@@ -122,6 +125,17 @@ def exit(name: str) -> None:
     scope.mode.__exit__(None, None, None)  # type: ignore[attr-defined]
     if scope.backward is not None:
         _remember(scope.start, torch.autograd._get_sequence_nr(), scope.backward)  # type: ignore[attr-defined]
+
+
+def follow_backward(regions: Regions, placement: Placement | None) -> None:
+    """An op of a backward pass is about to run: its region begins, goes on, or ends; the pass ends it too."""
+    name = placement.name if placement is not None and placement.compile else None
+    if regions.name == name:
+        return
+    regions.close()
+    if name is not None:
+        regions.open(name)
+        torch.autograd.Variable._execution_engine.queue_callback(regions.close)
 
 
 def _remember(start: int, end: int, placement: Placement) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..workers.engine import Engine, Mesh
 from . import scope
@@ -19,6 +21,9 @@ def _unset(func: Any, args: tuple, kwargs: dict) -> Any:
     raise AssertionError("signals.dispatch, which builds on this file, sets what runs an op")
 
 
+_NO_KWARGS: dict[str, Any] = {}
+_WithoutSubclass = torch._C.DisableTorchFunctionSubclass
+_ATTENTION = {F.scaled_dot_product_attention, F.multi_head_attention_forward}
 _run: Callable[[Any, tuple, dict], Any] = _unset
 
 
@@ -48,8 +53,9 @@ class Ref:
         home.refs += 1
 
     def __del__(self) -> None:
-        self.home.refs -= 1
-        self.engine.free(self.home.mesh.workers, self.number)
+        home = self.home
+        home.refs -= 1
+        self.engine.freed.append((home.mesh.workers, self.number))
 
 
 class SignalTensor(Tensor):
@@ -60,10 +66,7 @@ class SignalTensor(Tensor):
 
     @staticmethod
     def __new__(cls, ref: Ref, look: Look) -> SignalTensor:
-        made = Tensor._make_wrapper_subclass(cls, look.shape, strides=look.stride, dtype=look.dtype)
-        made._ref = ref
-        made._look = look
-        return made
+        return handle(ref, look)
 
     def __init__(self, ref: Ref, look: Look) -> None:
         """All is done in `__new__`."""
@@ -72,16 +75,16 @@ class SignalTensor(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None
     ) -> Any:
-        return _run(func, args, kwargs or {})
+        return _run(func, args, kwargs or _NO_KWARGS)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
-        if func is torch.nn.functional.scaled_dot_product_attention:
+        if func in _ATTENTION:
             # One kernel that every layout can run, made of ops that shard.
-            with torch._C.DisableTorchFunctionSubclass():
-                return _attention(*args, **(kwargs or {}))
-        with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **(kwargs or {}))
+            with _WithoutSubclass(), sdpa_kernel(SDPBackend.MATH):
+                return func(*args, **(kwargs or _NO_KWARGS))
+        with _WithoutSubclass():
+            return func(*args, **kwargs) if kwargs else func(*args)
 
     # ---- values to this process
 
@@ -147,7 +150,7 @@ class SignalTensor(Tensor):
 
     @data.setter
     def data(self, value: Tensor) -> None:
-        from .creation import put
+        from .sending import put
 
         if not isinstance(value, SignalTensor):
             value = put(value.detach())
@@ -155,6 +158,18 @@ class SignalTensor(Tensor):
         assert isinstance(value, SignalTensor)
         torch._C.TensorBase.__dict__["data"].__set__(self, value)  # shape and dtype
         self._ref, self._look = value._ref, value._look
+
+
+def handle(ref: Ref, look: Look) -> SignalTensor:
+    """The handle of an id; `SignalTensor(ref, look)` in fewer steps."""
+    shape, stride, dtype = look
+    made = _wrapper(SignalTensor, shape, strides=stride, dtype=dtype)
+    made._ref = ref
+    made._look = look
+    return made
+
+
+_wrapper = Tensor._make_wrapper_subclass
 
 
 class _Fetch(torch.autograd.Function):
@@ -165,7 +180,7 @@ class _Fetch(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        from .creation import put_on
+        from .sending import put_on
 
         return put_on(grads[0], ctx.mesh, None)
 
@@ -178,37 +193,6 @@ def _plain(x: Tensor, requires_grad: bool) -> Tensor:
     return x.requires_grad_(requires_grad)
 
 
-def _attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """Scaled dot product attention as its definition says."""
-    if enable_gqa:
-        key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
-        value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
-    factor = query.size(-1) ** -0.5 if scale is None else scale
-    scores = (query * factor) @ key.transpose(-2, -1)
-    if is_causal:
-        length, width = query.size(-2), key.size(-2)
-        attn_mask = torch.ones(length, width, dtype=torch.bool).tril()
-    if attn_mask is not None:
-        scores = (
-            scores.masked_fill(~attn_mask, -torch.inf)
-            if attn_mask.dtype == torch.bool
-            else scores + attn_mask
-        )
-    weights = torch.softmax(scores, -1)
-    if dropout_p > 0:
-        weights = torch.dropout(weights, dropout_p, True)
-    return weights @ value
-
-
 def respread(x: Tensor, placement: scope.Placement | None) -> Tensor:
     """A differentiable copy of `x`, placed by a signal."""
     return _Respread.apply(x, placement)
@@ -217,8 +201,8 @@ def respread(x: Tensor, placement: scope.Placement | None) -> Tensor:
 class _Respread(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, placement: scope.Placement | None) -> Tensor:
-        from .creation import put
-        from .dispatch import spread
+        from .moving import spread
+        from .sending import put
 
         handle = x if isinstance(x, SignalTensor) else put(x)
         return handle.clone() if placement is None else spread(handle, placement.mesh, placement.axis)

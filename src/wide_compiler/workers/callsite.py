@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 from types import CodeType
+from typing import NamedTuple
 
 import torch
 
@@ -15,15 +16,28 @@ _OURS = (
 _known: dict[CodeType, bool] = {}
 
 
-def user_line() -> str:
-    """`file:line` of the innermost frame outside torch and this package."""
-    frame = sys._getframe(1)
+class Place(NamedTuple):
+    """A place in a program, noted at the cost of two pointers; `str` looks the line up."""
+
+    code: CodeType
+    instruction: int
+
+    def __str__(self) -> str:
+        for start, end, line in self.code.co_lines():
+            if start <= self.instruction < end:
+                return f"{self.code.co_filename}:{line}"
+        return self.code.co_filename
+
+
+def user_place() -> Place | None:
+    """The innermost frame outside torch and this package."""
+    frame = sys._getframe(2)
     while frame is not None:
         code = frame.f_code
         users = _known.get(code)
         if users is None:
             users = _known[code] = not code.co_filename.startswith(_OURS)
         if users:
-            return f"{code.co_filename}:{frame.f_lineno}"
+            return Place(code, frame.f_lasti)
         frame = frame.f_back  # type: ignore[assignment]
-    return "?"
+    return None

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from .callsite import user_line
+from .callsite import Place, user_place
 from .errors import NoWorkers
 from .failures import Failures
 from .regions import Regions
@@ -22,7 +22,7 @@ from .wire import dump
 
 _BATCH = 64
 _WINDOW = 4096  # instructions that may be on their way to the slowest worker
-_FLUSH_SECONDS = 0.001
+_FLUSH_SECONDS = 0.004
 
 
 # Said to workers while a region is open, in any order with its ops.
@@ -41,7 +41,7 @@ class Pool(Protocol):
     """Where workers live; see `local.LocalPool`."""
 
     size: int
-    shares_memory: bool
+    payloads: str | None  # a folder for large tensors, where script and workers share memory
     pids: list[int]
     on_message: Any
     on_gone: Any
@@ -66,7 +66,7 @@ class InFlight(NamedTuple):
     seq: int
     kind: str
     what: str
-    line: str
+    place: Place | None
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     workers: tuple[int, ...]
@@ -96,7 +96,8 @@ class Engine:
         self.regions = Regions(self)
         self._pending: list[tuple[tuple[int, ...], tuple]] = []
         self._first_pending = 0.0
-        self._freed: deque[tuple[tuple[int, ...], int]] = deque()
+        # Appended to whenever a tensor is collected, from anywhere.
+        self.freed: deque[tuple[tuple[int, ...], int]] = deque()
         self._meshes: dict[tuple[int, ...], Mesh] = {}
         pool.on_message = self._on_message
         pool.on_gone = self.failures.worker_gone
@@ -135,35 +136,43 @@ class Engine:
         """Add one instruction for these workers. Raises what became known of earlier ones."""
         with self.lock:
             self.failures.check(inputs)
-            if self.regions.name is not None and kind not in _BESIDE_REGIONS:
-                if kind == "op" and self.regions.hold(content, workers, what, inputs, outputs):
+            regions = self.regions
+            if regions.name is not None and kind not in _BESIDE_REGIONS:
+                if regions.hold(kind, content, workers, what, inputs, outputs):
                     return
-                self.regions.spill(f"it holds a {_WORDS.get(kind, kind)}")
-            self.seq += 1
-            self.in_flight.append(
-                InFlight(self.seq, kind, what or kind, user_line(), inputs, outputs, workers)
-            )
-            self._pending.append((workers, (kind, self.seq, *content)))
-            now = time.monotonic()
-            if len(self._pending) == 1:
-                self._first_pending = now
-            elif len(self._pending) >= _BATCH or now - self._first_pending > _FLUSH_SECONDS:
-                self.flush()
+                regions.cut(f"it holds a {_WORDS.get(kind, kind)}")
+            self.send(kind, content, workers, what or kind, inputs, outputs, user_place())
+
+    def send(
+        self,
+        kind: str,
+        content: tuple,
+        workers: tuple[int, ...],
+        what: str,
+        inputs: tuple[int, ...] = (),
+        outputs: tuple[int, ...] = (),
+        place: Place | None = None,
+    ) -> None:
+        """Put one instruction on its way: with the next batch."""
+        self.seq = seq = self.seq + 1
+        self.in_flight.append(InFlight(seq, kind, what, place, inputs, outputs, workers))
+        pending = self._pending
+        pending.append((workers, (kind, seq, *content)))
+        if len(pending) == 1:
+            self._first_pending = time.monotonic()
+        elif len(pending) >= _BATCH or time.monotonic() - self._first_pending > _FLUSH_SECONDS:
+            self.flush()
 
     def record_each(self, kind: str, contents: Sequence[tuple], mesh: Mesh, outputs: tuple[int, ...]) -> None:
         """One instruction, with another content for each worker of the mesh."""
         with self.lock:
             self.failures.check(())
-            self.regions.spill(f"it holds a {_WORDS.get(kind, kind)}")
+            self.regions.cut(f"it holds a {_WORDS.get(kind, kind)}")
             self.seq += 1
-            self.in_flight.append(InFlight(self.seq, kind, kind, user_line(), (), outputs, mesh.workers))
+            self.in_flight.append(InFlight(self.seq, kind, kind, user_place(), (), outputs, mesh.workers))
             for worker, content in zip(mesh.workers, contents, strict=True):
                 self._pending.append(((worker,), (kind, self.seq, *content)))
             self.flush()
-
-    def free(self, workers: tuple[int, ...], number: int) -> None:
-        """Called whenever a tensor is collected, from anywhere: only note it."""
-        self._freed.append((workers, number))
 
     def flush(self) -> None:
         """Send what is pending."""
@@ -188,13 +197,13 @@ class Engine:
 
     def _collect_garbage(self) -> None:
         dead: dict[tuple[int, ...], list[int]] = {}
-        while self._freed:
-            workers, number = self._freed.popleft()
+        while self.freed:
+            workers, number = self.freed.popleft()
             dead.setdefault(workers, []).append(number)
             self.failures.dead.pop(number, None)
         for workers, numbers in dead.items():
             self.seq += 1
-            self.in_flight.append(InFlight(self.seq, "free", "free", "", (), (), workers))
+            self.in_flight.append(InFlight(self.seq, "free", "free", None, (), (), workers))
             self._pending.append((workers, ("free", self.seq, numbers)))
 
     def _forget_finished(self) -> None:
@@ -243,6 +252,8 @@ class Engine:
     def synchronize(self) -> None:
         """Wait until every worker has done everything recorded so far; raises what failed."""
         self.ask_each("sync")
+        with self.lock:
+            self._forget_finished()
         self.failures.check(())
 
     def _wait(self, request: int) -> Any:
@@ -262,8 +273,10 @@ class Engine:
         elif kind == "beat":
             self.failures.progress(worker, message[1])
         elif kind == "result":
+            _, request, payload, seq = message
+            self.done[worker] = max(self.done[worker], seq)
             with self.news:
-                self.answers[message[1]] = message[2]
+                self.answers[request] = payload
         elif kind == "failed":
             self.failures.worker_failed(worker, *message[1:])
         if kind != "beat":

@@ -121,7 +121,7 @@ class Failures:
         if past or time.monotonic() - self._first_report > _GRACE_SECONDS:
             self._end(
                 WorkerDied(
-                    f"worker {worker} alone failed in {instruction.what} at {instruction.line} "
+                    f"worker {worker} alone failed in {instruction.what} at {instruction.place} "
                     f"({kind}: {text}); the workers no longer agree and were stopped; {_REMEDY}\n{trace}",
                     worker,
                 )
@@ -129,7 +129,7 @@ class Failures:
 
     def _forgive(self, failed: InFlight, kind: str, text: str) -> None:
         """The program's error: everything made from the missing value is missing too; go on."""
-        error = WorkerFailed(f"{kind} in {failed.what} at {failed.line}: {text}")
+        error = WorkerFailed(f"{kind} in {failed.what} at {failed.place}: {text}")
         dead = set(failed.outputs) or set(failed.inputs[:1])
         for later in list(self.engine.in_flight):
             if later.seq > failed.seq and dead.intersection(later.inputs):
@@ -162,7 +162,7 @@ class Failures:
         instruction = self._find(self._current[worker]) or self._unfinished(worker)
         if instruction is None:
             return "between instructions"
-        line = instruction.line or "no line"
+        line = instruction.place or "no line"
         return f"at or after instruction {instruction.seq}, {instruction.what}, of {line}"
 
 

@@ -3,18 +3,20 @@ network."""
 
 import traceback
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from .table import Poisoned
 from .wire import load
-from .worker import Poisoned, Worker
+from .worker import Worker
 
 
 class InProcessPool:
     """A pool of one worker that runs each batch at once."""
 
-    shares_memory = False
+    payloads: str | None = None
     size = 1
 
     def __init__(self) -> None:
@@ -22,10 +24,14 @@ class InProcessPool:
         self.on_gone: Callable[[int], None] = lambda worker: None
         self.on_tick: Callable[[], None] = lambda: None
         self.pids: list[int] = []
-        self._worker = Worker(0, torch.device("cpu"), 0, lambda *message: self.on_message(0, message))
+        self._worker = Worker(0, torch.device("cpu"), 0, self._reply)
+        self._current = 0
 
     def start(self) -> None:
         """Nothing to start."""
+
+    def _reply(self, request: int, payload: Any) -> None:
+        self.on_message(0, ("result", request, payload, self._current))
 
     def post(self, worker: int, data: bytes) -> None:
         kind, batch = load(data)
@@ -40,6 +46,7 @@ class InProcessPool:
         self.on_message(0, ("ack", batch[-1][1]))
 
     def _run(self, instruction: tuple) -> None:
+        self._current = instruction[1]
         try:
             self._worker.execute(instruction)
         except Poisoned:

@@ -5,6 +5,7 @@ import json
 import os
 import queue
 import secrets
+import selectors
 import shutil
 import signal
 import subprocess
@@ -13,14 +14,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from .errors import WorkerDied
+from .memory import make_folder
 from .wire import Door, dump, load
 
 _START_SECONDS = 180.0
+_TICK_SECONDS = 0.5
 _nursery: subprocess.Popen | None = None
 
 
@@ -31,8 +34,6 @@ class LocalPool:
     half second.
     """
 
-    shares_memory = True
-
     def __init__(self, devices: list[str], backend: str = "gloo", host: str = "127.0.0.1") -> None:
         self.size = len(devices)
         self.on_message: Callable[[int, tuple], None] = lambda worker, message: None
@@ -40,6 +41,7 @@ class LocalPool:
         self.on_tick: Callable[[], None] = lambda: None
         self._stopping = False
         self._folder = tempfile.mkdtemp(prefix="wide_workers_")  # only this user may enter
+        self.payloads: str | None = make_folder()
         secret = secrets.token_bytes(32)
         door = Door(host, secret)
         cores = len(os.sched_getaffinity(0))
@@ -55,6 +57,7 @@ class LocalPool:
                 "backend": backend,
                 "interface": "lo",
                 "threads": threads,
+                "folders": [self._folder, self.payloads],
             }
             for rank, device in enumerate(devices)
         ]
@@ -113,19 +116,28 @@ class LocalPool:
             self._connections[worker].send_bytes(data)
 
     def _read(self) -> None:
-        open_ = {connection: rank for rank, connection in self._connections.items()}
-        while open_ and not self._stopping:
-            for ready in wait(list(open_), timeout=0.5):
-                assert isinstance(ready, Connection)
-                try:
-                    message: Any = load(ready.recv_bytes())
-                except (EOFError, OSError):
-                    rank = open_.pop(ready)
-                    if not self._stopping:
-                        self.on_gone(rank)
-                    continue
-                self.on_message(open_[ready], message)
-            self.on_tick()
+        """Every moment here is one that the script's own thread waits for: no more than is needed."""
+        with selectors.DefaultSelector() as selector:
+            for rank, connection in self._connections.items():
+                selector.register(connection, selectors.EVENT_READ, rank)
+            ticked = time.monotonic()
+            while selector.get_map() and not self._stopping:
+                for key, _ in selector.select(_TICK_SECONDS):
+                    self._hear(selector, cast(Connection, key.fileobj), key.data)
+                now = time.monotonic()
+                if now - ticked >= _TICK_SECONDS:
+                    ticked = now
+                    self.on_tick()
+
+    def _hear(self, selector: selectors.BaseSelector, connection: Connection, rank: int) -> None:
+        try:
+            message: Any = load(connection.recv_bytes())
+        except (EOFError, OSError):
+            if not self._stopping:  # else it was closed here, with all others
+                selector.unregister(connection)
+                self.on_gone(rank)
+            return
+        self.on_message(rank, message)
 
     def stop(self) -> None:
         """Let the workers leave; who has not left within two seconds is killed."""
@@ -148,7 +160,9 @@ class LocalPool:
         self.pids = []
         for connection in self._connections.values():
             connection.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        for folder in (self._folder, self.payloads):
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def alive(pid: int) -> bool:
@@ -171,7 +185,8 @@ def _fork_worker(setup: dict) -> int:
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,  # Ctrl-C reaches the script alone
-            env={**os.environ, "PYTHONPATH": path},
+            # Workers compile within themselves: a pool of compilers could outlive them.
+            env={**os.environ, "PYTHONPATH": path, "TORCHINDUCTOR_COMPILE_THREADS": "1"},
         )
     assert _nursery.stdin is not None and _nursery.stdout is not None
     _nursery.stdin.write(json.dumps(setup) + "\n")

@@ -10,19 +10,23 @@ import torch
 from torch import Tensor
 
 _LARGE = 1 << 20
-_FOLDER = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
 
 
-def write_payload(x: Tensor, shared: bool) -> Any:
-    """A contiguous CPU tensor as it travels: its bytes, or the name of a file that the reader removes."""
+def make_folder() -> str:
+    """A folder in memory for one run; only this user may enter it."""
+    return tempfile.mkdtemp(prefix="wide_put_", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+
+
+def write_payload(x: Tensor, folder: str | None) -> Any:
+    """A CPU tensor as it travels: its bytes, or the name of a file in `folder` that the reader removes."""
     flat = x.detach().reshape(-1)
     if flat.numel() and flat.stride(0) != 1:
         flat = flat.clone(memory_format=torch.contiguous_format)
     raw = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
     shape = tuple(x.shape)
-    if not shared or raw.nbytes < _LARGE:
+    if folder is None or raw.nbytes < _LARGE:
         return "bytes", shape, raw.tobytes()
-    handle, name = tempfile.mkstemp(prefix="wide_put_", dir=_FOLDER)
+    handle, name = tempfile.mkstemp(dir=folder)
     with os.fdopen(handle, "wb") as file:
         raw.tofile(file)
     return "file", shape, name

@@ -1,19 +1,42 @@
-"""`compile: true`: the ops of a context are shipped once as a region, and from then on replayed by number.
+"""`compile: true`: ops that repeat are shipped once as a region, and from then on replayed by number.
 
-A region is a run of plain ops on one mesh. What a region cannot hold (a transfer, a random draw, data from
-the script, a question) makes it an ordinary run of instructions, and `reasons` says why.
+A region is a run of ops on one mesh. What it cannot hold (a transfer, a random draw, data from the script, a
+question) cuts it in two, and `reasons` says so. The workers compile what repeats.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from .callsite import Place, user_place
+from .templates import SETTLE
 
 if TYPE_CHECKING:
     from .engine import Engine
 
-Step = tuple[int, tuple[int, ...], int, int]  # template, inputs as places, how many outputs, how many floats
 _KEPT = 256
+_WORTH = 3  # fewer ops are sent as they are
+
+
+class Held(NamedTuple):
+    """An instruction that waits for the end of its region."""
+
+    kind: str
+    content: tuple
+    workers: tuple[int, ...]
+    what: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    place: Place | None
+
+    def step(self) -> tuple[int, tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
+        """(template, inputs, outputs, floats)"""
+        if self.kind == "settle":
+            out, *inputs = self.content
+            return SETTLE, tuple(inputs), (out,), ()
+        template, inputs, outputs, floats = self.content
+        return template, inputs, outputs, floats
 
 
 class Regions:
@@ -27,78 +50,90 @@ class Regions:
         self.reasons: dict[str, str] = {}
         self._numbers: dict[tuple, int] = {}
         self._next = 0
-        self._held: list[tuple[tuple, tuple[int, ...], str, tuple[int, ...], tuple[int, ...]]] = []
+        self._held: list[Held] = []
 
     def open(self, name: str) -> None:
         if self.name is not None:
-            self.spill("another compiled context begins inside it")
+            self.close("another compiled context begins inside it")
         self.name = name
+        self.reasons.pop(name, None)
 
     def hold(
-        self, content: tuple, workers: tuple[int, ...], what: str, inputs: tuple, outputs: tuple
+        self, kind: str, content: tuple, workers: tuple[int, ...], what: str, inputs: tuple, outputs: tuple
     ) -> bool:
-        """Keep an op for the region. False if it cannot belong to it: then it is recorded as usual."""
-        if self._held and self._held[0][1] != workers:
-            self.spill("it runs on more than one set of workers")
+        """Keep an op for the region. False if it cannot belong to one."""
+        if kind not in ("op", "settle"):
             return False
-        self._held.append((content, workers, what, inputs, outputs))
+        if self._held and self._held[0].workers != workers:
+            self.cut("it runs on more than one set of workers")
+        self._held.append(Held(kind, content, workers, what, inputs, outputs, user_place()))
         return True
 
     def held(self) -> bool:
         return bool(self._held)
 
-    def spill(self, reason: str) -> None:
-        """Send what is held as ordinary instructions; this time there is no region."""
-        name, self.name = self.name, None
-        held, self._held = self._held, []
-        if name is not None:
-            self.reasons[name] = reason
-        for content, workers, what, inputs, outputs in held:
-            self.engine.record("op", content, workers, what, inputs, outputs)
+    def cut(self, reason: str) -> None:
+        """Send what is held; what follows is another region of the same context."""
+        if self.name is not None:
+            self.reasons[self.name] = reason
+            self._send(self.name)
 
-    def close(self) -> None:
-        """Send the region: its number if the workers know it."""
-        name, self.name = self.name, None
-        held, self._held = self._held, []
-        if name is None or not held:
+    def close(self, reason: str | None = None) -> None:
+        """The context ends, or cannot go on."""
+        if self.name is not None:
+            if reason is not None:
+                self.reasons[self.name] = reason
+            self._send(self.name)
+            self.name = None
+
+    def _send(self, name: str) -> None:
+        with self.engine.lock:
+            # Held until all of it is sent: so long nothing is freed, and much of what it uses may be unused
+            # after it.
+            self._send_held(name, self._held)
+            self._held = []
+
+    def _send_held(self, name: str, held: list[Held]) -> None:
+        """As a region, by number if the workers know it."""
+        if len(held) < _WORTH:
+            for h in held:
+                self.engine.send(h.kind, h.content, h.workers, h.what, h.inputs, h.outputs, h.place)
             return
-        self.reasons.pop(name, None)
-        places: dict[int, int] = {}
-        steps: list[Step] = []
-        made: list[int] = []
-        floats: list[float] = []
-        inside = {out for content, *_ in held for out in content[2]}
-        outside = list(dict.fromkeys(i for content, *_ in held for i in content[1] if i not in inside))
-        places.update({number: k for k, number in enumerate(outside)})
-        for (template, inputs, outputs, values), *_ in held:
-            steps.append((template, tuple([places[i] for i in inputs]), len(outputs), len(values)))
-            for out in outputs:
-                places[out] = len(places)
-                made.append(out)
-            floats.extend(values)
-        workers = held[0][1]
-        signature = (workers, len(outside), tuple(steps))
-        number = self._numbers.get(signature)
-        if number is None:
-            number = self._ship(name, signature, workers)
-        else:
-            self.replays[name] += 1
-        touched = tuple(dict.fromkeys(o for *_, outs in held for o in outs))
-        content = (number, tuple(outside), tuple(made), tuple(floats))
-        self.engine.record("region", content, workers, f"region {name!r}", tuple(outside), touched)
+        steps = [h.step() for h in held]
+        made = [out for _, _, outputs, _ in steps for out in outputs]
+        inside = set(made)
+        outside = list(dict.fromkeys(i for _, inputs, _, _ in steps for i in inputs if i not in inside))
+        places = {number: place for place, number in enumerate([*outside, *made])}
+        gone = {number for _, number in self.engine.freed}
+        live = tuple([places[number] for number in made if number not in gone])
+        shape = tuple(
+            (template, tuple([places[i] for i in inputs]), len(outputs), len(floats))
+            for template, inputs, outputs, floats in steps
+        )
+        workers = held[0].workers
+        number = self._number(name, (name, workers, len(outside), shape, live))
+        floats = tuple([f for _, _, _, values in steps for f in values])
+        touched = tuple(dict.fromkeys(out for h in held for out in h.outputs))
+        content = (number, tuple(outside), tuple(made), floats)
+        what = f"region {name!r}"
+        self.engine.send("region", content, workers, what, tuple(outside), touched, held[0].place)
 
-    def _ship(self, name: str, signature: tuple, workers: tuple[int, ...]) -> int:
+    def _number(self, name: str, signature: tuple) -> int:
+        number = self._numbers.get(signature)
+        if number is not None:
+            self.replays[name] += 1
+            return number
         if len(self._numbers) >= _KEPT:
-            self._numbers.clear()
-            self.engine.record("forget_regions", (), self.engine.everyone)
+            self.forget()
         self._next += 1
         self._numbers[signature] = self._next
         self.shipped[name] += 1
-        self.engine.record("define", (self._next, signature[2]), workers)
+        _, workers, _, steps, live = signature
+        self.engine.send("define", (self._next, name, steps, live), workers, "define")
         return self._next
 
     def forget(self) -> None:
         """Templates are gone, so the regions that name them are."""
         if self._numbers:
             self._numbers.clear()
-            self.engine.record("forget_regions", (), self.engine.everyone)
+            self.engine.send("forget_regions", (), self.engine.everyone, "forget_regions")

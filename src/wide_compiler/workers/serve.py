@@ -4,6 +4,7 @@ import logging
 import os
 import queue
 import threading
+import time
 import traceback
 from datetime import timedelta
 from multiprocessing import AuthenticationError
@@ -13,10 +14,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .wire import dump, load
-from .worker import Poisoned, Worker
+from .table import Poisoned
+from .wire import dump, load, send_at_once
+from .worker import Worker
 
 _BEAT_SECONDS = 0.5
+_ACK_SECONDS = 0.02
 
 
 class Service:
@@ -29,6 +32,8 @@ class Service:
         self.batches: queue.SimpleQueue[list[tuple]] = queue.SimpleQueue()
         self.verdicts: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.current = 0
+        self.said = 0  # what the script knows to be done
+        self.said_at = 0.0
 
     def send(self, *message: Any) -> None:
         with self.lock:
@@ -53,12 +58,31 @@ class Service:
         except OSError:
             os._exit(2)
 
+    def reply(self, request: int, payload: Any) -> None:
+        """An answer; what came before it is done."""
+        self.send("result", request, payload, self.current)
+
     def work(self, worker: Worker) -> None:
         while True:
-            for instruction in self.batches.get():
+            for instruction in self.next_batch():
                 self.current = instruction[1]
                 self.run_one(worker, instruction)
-            self.send("ack", self.current)
+            if time.monotonic() - self.said_at > _ACK_SECONDS:
+                self.acknowledge()
+
+    def next_batch(self) -> list[tuple]:
+        """Waits. Each word to the script takes a little of its time: while work keeps coming it hears now and
+        then of what is done, and once more when the work has stopped."""
+        if self.said != self.current:
+            try:
+                return self.batches.get(timeout=_ACK_SECONDS)
+            except queue.Empty:
+                self.acknowledge()
+        return self.batches.get()
+
+    def acknowledge(self) -> None:
+        self.said, self.said_at = self.current, time.monotonic()
+        self.send("ack", self.current)
 
     def run_one(self, worker: Worker, instruction: tuple) -> None:
         """After a failure nothing more runs here until the script has heard of every other worker."""
@@ -78,6 +102,7 @@ def serve(setup: dict) -> int:
         connection = Client(tuple(setup["address"]), authkey=bytes.fromhex(setup["secret"]))
     except (OSError, EOFError, AuthenticationError):
         return 3  # the script is gone, or is not the one that started this
+    send_at_once(connection)
     torch.set_num_threads(setup["threads"])
     torch.set_grad_enabled(False)
     # How DTensor finds its way over gloo is nothing a user can change.
@@ -99,5 +124,5 @@ def serve(setup: dict) -> int:
             timeout=timedelta(hours=12),  # a peer that hangs is found by the script, not by a collective
         )
     service.send("ready")
-    service.work(Worker(setup["rank"], device, 0, service.send))
+    service.work(Worker(setup["rank"], device, 0, service.reply))
     return 0

@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.utils._pytree import tree_iter, tree_map_only
 
+from .table import Ways
 from .values import local_of, reduced, wrap
 
 aten = torch.ops.aten
@@ -24,44 +25,85 @@ _POST_AUTOGRAD = global_decomposition_table["post_autograd"]
 _CORE = core_aten_decompositions()
 
 
-def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Counter) -> Any:
+def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
     """Run a functional op (or a view op) on DTensors of one mesh. Results are DTensors of that mesh."""
     if torch.Tag.pointwise in func.tags and not _averages(func):
         result = _pointwise_on_shards(func, args, kwargs)
         if result is not None:
-            ways["local"] += 1
+            ways.took("local")
             return result
     if func in _INDEXING and _has_mask(args[1]):
-        ways["gathered"] += 1
+        ways.took("gathered")
         return gathered(func, args, kwargs)
     own = _OWN_RULES.get(func)
     if own is not None:
-        ways["own"] += 1
+        ways.took("own")
         return own(*args, **kwargs)
     prepare = _PREPARE.get(func)
     if prepare is not None:
         args = prepare(args)
-    if not _averages(func) and func not in _WRONG_RULE:
+    signature = _signature(func, args, kwargs) if func in _without_rule else None
+    way = _found.get(signature)
+    if way is None and not _averages(func) and func not in _WRONG_RULE:
         try:
             result = func(*args, **kwargs)
-            ways["native"] += 1
+            ways.took("native")
             return result
         except (NotImplementedError, RuntimeError) as error:
             _only_if_unsupported(error)
-    decompose = None if func in _GATHER_BETTER or is_view(func) else _decomposition(func)
-    if decompose is not None:
-        try:
-            result = decompose(*args, **kwargs)
-        except (NotImplementedError, RuntimeError) as error:
-            _only_if_unsupported(error)
-            result = NotImplemented
-        if result is not NotImplemented and all(
-            isinstance(t, DTensor) for t in tree_iter(result) if isinstance(t, Tensor)
-        ):
-            ways["decomposed"] += 1
+        _without_rule.add(func)
+        signature = _signature(func, args, kwargs)
+    if way != "gathered":
+        result = _decomposed(func, args, kwargs)
+        if result is not NotImplemented:
+            _remember(signature, "decomposed")
+            ways.took("decomposed")
             return result
-    ways["gathered"] += 1
+    _remember(signature, "gathered")
+    ways.took("gathered")
     return gathered(func, args, kwargs)
+
+
+def _decomposed(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """By the op's decomposition, or NotImplemented."""
+    decompose = None if is_view(func) else _decomposition(func)
+    if decompose is None:
+        return NotImplemented
+    try:
+        result = decompose(*args, **kwargs)
+    except (NotImplementedError, RuntimeError) as error:
+        _only_if_unsupported(error)
+        return NotImplemented
+    whole = all(isinstance(t, DTensor) for t in tree_iter(result) if isinstance(t, Tensor))
+    return result if whole else NotImplemented
+
+
+# To find that DTensor has no rule takes it milliseconds, each time: remembered, for ops where it happened.
+_without_rule: set[Op] = set()
+_found: dict[Any, str] = {}
+
+
+def _signature(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """What the way depends on: the op, layouts, and plain arguments. None where these cannot be a key."""
+
+    def one(x: Any) -> Any:
+        if isinstance(x, DTensor):
+            return x._spec
+        return tuple([one(v) for v in x]) if isinstance(x, list | tuple) else (type(x), x)
+
+    key = (func, one(args), tuple([(name, one(value)) for name, value in kwargs.items()]))
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _remember(signature: Any, way: str) -> None:
+    if signature is not None:
+        if len(_found) > 4096:
+            _found.clear()
+        _found[signature] = way
 
 
 def _only_if_unsupported(error: Exception) -> None:
@@ -228,7 +270,11 @@ _PREPARE: dict[Op, Callable[[tuple], tuple]] = {
     aten.view.default: _prepare_view,
     aten._unsafe_view.default: _prepare_view,
 }
-# DTensor's own rule gives other values than one process.
-_WRONG_RULE: set[Op] = set()
-# Decompositions of these take many ops, or values that are not tensors of the mesh.
-_GATHER_BETTER: set[Op] = set()
+# DTensor would cut the channels, and with fewer channels than workers leave some with nothing, which the
+# kernels refuse. As a sum over rows the batch stays cut.
+_WRONG_RULE: set[Op] = {
+    aten._native_batch_norm_legit_functional.default,
+    aten.native_batch_norm_backward.default,
+    aten._native_batch_norm_legit.no_stats,
+    aten._native_batch_norm_legit_no_training.default,
+}

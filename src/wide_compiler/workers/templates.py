@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 TENSOR, FLOAT, LIST, CONSTANT, NAMED = range(5)
+# In a region, in place of a template's number: a gradient is laid out as its parameter.
+SETTLE = 0
 _NAMED_TYPES = (torch.dtype, torch.layout, torch.memory_format)
 
 

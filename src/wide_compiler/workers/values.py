@@ -112,5 +112,8 @@ def cut(full: Tensor, like: DTensor) -> Tensor:
 
 def wrap(local: Tensor, like: DTensor, shape: torch.Size, stride: tuple[int, ...]) -> DTensor:
     """A local result as a DTensor placed as `like`, without a look at the other workers."""
-    spec = DTensorSpec(like.device_mesh, like.placements, tensor_meta=TensorMeta(shape, stride, local.dtype))
+    spec = like._spec
+    if spec.tensor_meta != (shape, stride, local.dtype):
+        meta = TensorMeta(shape, stride, local.dtype)
+        spec = DTensorSpec(like.device_mesh, like.placements, tensor_meta=meta)
     return DTensor(local, spec, requires_grad=False)  # type: ignore[call-arg]

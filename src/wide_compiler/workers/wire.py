@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import pickle
 import queue
 import socket
@@ -19,6 +20,12 @@ def dump(message: Any) -> bytes:
 
 def load(data: bytes) -> Any:
     return pickle.loads(data)
+
+
+def send_at_once(connection: Connection) -> None:
+    """No waiting for more to send: an answer that travels in two pieces would wait 40 ms between them."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 class Door:
@@ -41,8 +48,8 @@ class Door:
             threading.Thread(target=self._check, args=(client, address), daemon=True).start()
 
     def _check(self, client: socket.socket, address: tuple) -> None:
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(client.detach())
+        send_at_once(connection)
         try:
             deliver_challenge(connection, self.secret)
             answer_challenge(connection, self.secret)

@@ -6,25 +6,25 @@ shards.
 """
 
 import functools
-from collections import Counter
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map_only
 
 from .sharded import Op, run_op
+from .table import Ways
 from .values import Value, local_of
 
 aten = torch.ops.aten
 
 
-def write_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Counter) -> Any:
+def write_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
     """Run a mutating op on `Value`s; the results (other than what was written) are DTensors."""
     written = [args[i] for i in written_positions(func) if args[i] is not None]
     for value in written:
         value.reduced()
     if func is aten.copy_.default:
-        ways["local"] += 1
+        ways.took("local")
         written[0].store(args[1].current())
         return None
     if (
@@ -32,7 +32,7 @@ def write_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Counter) -> An
         and (torch.Tag.pointwise in func.tags or func in _FILLS)
         and _on_shards(func, written[0], args, kwargs)
     ):
-        ways["local"] += 1
+        ways.took("local")
         written[0].root.writes += 1
         return None
     twin = functional_twin(func)

@@ -1,0 +1,108 @@
+"""Tensors from one mesh to another: copies for an op, parameters for good, gradients to their parameter."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+from torch import Tensor
+
+from ..observe import instruction_log
+from ..workers.engine import Mesh
+from ..workers.layout import shardable
+from ..workers.transfer import wire_axis
+from . import scope
+from .plans import Look
+from .tensor import Home, Ref, SignalTensor
+
+
+def consider_adoption(t: SignalTensor) -> None:
+    """A parameter or buffer belongs to the first context that uses it, unless views of it exist elsewhere."""
+    home = t._ref.home
+    if not home.hooked and getattr(t, "_is_param", False):
+        _welcome_parameter(t)
+    if home.parameter and not home.adopted:
+        placement = scope.current()
+        if placement is not None and torch._C._current_graph_task_id() == -1:
+            if home.mesh != placement.mesh and home.refs == 1:
+                adopt_handle(t, placement.mesh)
+            home.adopted = True
+
+
+def _welcome_parameter(p: SignalTensor) -> None:
+    """First seen: from now on its gradients are laid out as it is."""
+    home = p._ref.home
+    home.parameter = home.hooked = True
+    if p.requires_grad and p.is_leaf:
+        weak = weakref.ref(p)
+        p.register_hook(lambda grad: _settled(grad, weak()))
+
+
+def _settled(grad: Tensor, p: SignalTensor | None) -> Tensor | None:
+    """A gradient on its parameter's mesh, laid out as the parameter: partial sums are added up here, once."""
+    if p is None or not isinstance(grad, SignalTensor):
+        return None
+    mesh = p._ref.home.mesh
+    moved = grad if grad._ref.home.mesh == mesh else move(grad, mesh, None)
+    if len(mesh.workers) == 1:
+        return moved if moved is not grad else None
+    engine = p._ref.engine
+    number = next(engine.ids)
+    numbers = (moved._ref.number, p._ref.number)
+    settled = SignalTensor(Ref(engine, number, Home(mesh)), grad._look)
+    engine.record("settle", (number, *numbers), mesh.workers, "settle", numbers, (number,))
+    return settled
+
+
+def adopt_handle(t: SignalTensor, mesh: Mesh) -> SignalTensor:
+    """Move a parameter or buffer itself: from now on it lives there, replicated."""
+    copy = move(t, mesh, None)
+    home, new = t._ref.home, copy._ref
+    old_number, old_mesh = t._ref.number, home.mesh
+    # The handle and everything that shares its id change together.
+    t._ref.number, new.number = new.number, old_number
+    home.mesh, new.home.mesh = mesh, old_mesh
+    home.adopted = True
+    return t
+
+
+def move(t: SignalTensor, mesh: Mesh, axis: int | None) -> SignalTensor:
+    """A copy on another mesh: `Shard(axis)` if no shard would be empty, else replicated."""
+    engine, look = t._ref.engine, t._look
+    source = t._ref.home.mesh
+    if axis is not None and not shardable(look.shape, axis, len(mesh.workers)):
+        axis = None
+    wire = wire_axis(look.shape, len(source.workers), len(mesh.workers), axis)
+    number = next(engine.ids)
+    workers = tuple(sorted({*source.workers, *mesh.workers}))
+    content = (
+        number, t._ref.number, source.number, mesh.number, axis, wire, look.shape, str(look.dtype)[6:]
+    )  # fmt: skip
+    contiguous = _contiguous(look)
+    made = SignalTensor(Ref(engine, number, Home(mesh)), contiguous)
+    engine.record("move", content, workers, "move", (t._ref.number,), (number,))
+    if instruction_log.active:
+        instruction_log.move(t._ref.number, number, source, mesh, axis, look)
+    return made
+
+
+def spread(t: SignalTensor, mesh: Mesh, axis: int | None) -> SignalTensor:
+    """A copy of `t` on `mesh` as `Shard(axis)`, or replicated where a shard would be empty."""
+    if t._ref.home.mesh != mesh:
+        return move(t, mesh, axis)
+    engine = t._ref.engine
+    if axis is not None and not shardable(t.shape, axis, len(mesh.workers)):
+        axis = None
+    number = next(engine.ids)
+    made = SignalTensor(Ref(engine, number, Home(mesh)), _contiguous(t._look))
+    content = (number, t._ref.number, mesh.number, axis)
+    engine.record("spread", content, mesh.workers, "spread", (t._ref.number,), (number,))
+    return made
+
+
+def _contiguous(look: Look) -> Look:
+    stride, step = [], 1
+    for size in reversed(look.shape):
+        stride.append(step)
+        step *= max(size, 1)
+    return Look(look.shape, tuple(reversed(stride)), look.dtype)

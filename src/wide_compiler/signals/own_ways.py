@@ -1,0 +1,76 @@
+"""Ops with a way of their own: aliases, questions that the handle itself answers, ops that are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import UnsupportedError
+from .tensor import SignalTensor
+
+aten = torch.ops.aten
+Op = torch._ops.OpOverload
+Way = Callable[[Op, tuple, dict[str, Any]], Any]
+
+
+def _alias(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
+    """The same values under another tensor: the same id."""
+    return SignalTensor(args[0]._ref, args[0]._look)
+
+
+def _scalar(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
+    return args[0].fetch().item()
+
+
+def _foreach(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """`_foreach_` ops, one tensor at a time: the tensors may live on different meshes."""
+    name = func._opname.removeprefix("_foreach_")
+    inplace = name.endswith("_")
+    count = len(args[0])
+    packet = getattr(aten, name)
+    results = []
+    for i in range(count):
+        row = [a[i] if isinstance(a, list | tuple) and len(a) == count else a for a in args]
+        named = {k: a[i] if isinstance(a, list | tuple) and len(a) == count else a for k, a in kwargs.items()}
+        if name.startswith(("addcmul", "addcdiv")) and len(row) == 4:
+            named["value"] = row.pop()  # only there is it positional
+        results.append(packet(*row, **named))
+    return None if inplace else results
+
+
+def own_way(func: Op) -> Way | None:
+    """The op's own way, if it has one. Raises for ops that cannot be had."""
+    if func._opname.startswith("_foreach_"):
+        return _foreach
+    _refuse(func)
+    return _OWN_WAYS.get(func)
+
+
+def _refuse(func: Op) -> None:
+    if torch.Tag.inplace_view in func.tags or func in _REFUSED:
+        raise UnsupportedError(
+            f"{func} changes the shape or the memory of a tensor that lives on workers; use the form that "
+            "returns a new tensor"
+        )
+    if func._opname.startswith("_fused_"):
+        raise UnsupportedError(f"{func}: fused optimisers are not for tensors on workers; pass fused=False")
+
+
+_REFUSED = {aten.set_.source_Tensor, aten.set_.source_Storage, aten.resize_.default, aten.set_.default}
+
+
+def _shape_question(func: Op, args: tuple, kwargs: dict[str, Any]) -> bool:
+    return args[0].shape == args[1].shape
+
+
+_OWN_WAYS: dict[Op, Way] = {
+    aten.detach.default: _alias,
+    aten.alias.default: _alias,
+    aten.lift_fresh.default: _alias,
+    aten._local_scalar_dense.default: _scalar,
+    aten.is_same_size.default: _shape_question,
+    aten.is_pinned.default: lambda func, args, kwargs: False,
+}

@@ -1,0 +1,111 @@
+"""Regions: ops that repeat are known by one number, replayed in order, and compiled once they have proved to
+repeat."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from .compiled import CompiledRegion, Uncompilable
+from .placing import Placing
+from .running import Running
+from .table import Reply
+from .templates import SETTLE
+
+log = logging.getLogger(__name__)
+_PROOF = 2  # replays before a region is compiled
+
+Step = tuple[int, tuple[int, ...], int, int]  # template, inputs as places, how many outputs, how many floats
+
+
+@dataclass
+class Tally:
+    """Of one signal: regions compiled, runs of these, runs op by op, and why the last of these was one."""
+
+    compiled: int = 0
+    compiled_runs: int = 0
+    replayed: int = 0
+    reason: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Region:
+    """live: places of the results that somebody refers to after the region."""
+
+    def __init__(self, name: str, steps: tuple[Step, ...], live: tuple[int, ...]) -> None:
+        self.name = name
+        self.steps = steps
+        self.live = live
+        self.runs = 0
+        self.tried = False
+        self.compiled: CompiledRegion | None = None
+
+
+class Repeating(Placing, Running):
+    def __init__(self, rank: int, device: torch.device, seed: int, reply: Reply) -> None:
+        super().__init__(rank, device, seed, reply)
+        self.regions: dict[int, Region] = {}
+        self.tallies: dict[str, Tally] = {}
+
+    def do_define(self, number: int, name: str, steps: tuple, live: tuple) -> None:
+        self.regions[number] = Region(name, steps, live)
+
+    def do_forget_regions(self) -> None:
+        self.regions.clear()
+
+    def do_region(self, number: int, outside: tuple, made: tuple, floats: tuple) -> None:
+        """The ops of a region; ids by place: first those from outside, then those it makes."""
+        region = self.regions[number]
+        tally = self.tallies.setdefault(region.name, Tally())
+        region.runs += 1
+        ids = outside + made
+        if region.runs > _PROOF and not region.tried:
+            self._compile(region, tally, [self._get(i) for i in outside], floats)
+        if region.compiled is not None and region.compiled.fits([self._get(i) for i in outside], floats):
+            tally.compiled_runs += 1
+            self._run_compiled(region.compiled, region, ids, floats)
+            return
+        tally.replayed += 1
+        used, out = 0, len(outside)
+        for template, inputs, outputs, values in region.steps:
+            self._step(template, ids, inputs, ids[out : out + outputs], floats[used : used + values])
+            used, out = used + values, out + outputs
+
+    def _step(self, template: int, ids: tuple, inputs: tuple, outputs: tuple, floats: tuple) -> None:
+        numbers = tuple([ids[i] for i in inputs])
+        if template == SETTLE:
+            self.do_settle(outputs[0], *numbers)
+        else:
+            self.do_op(template, numbers, outputs, floats)
+
+    def _compile(self, region: Region, tally: Tally, operands: list, floats: tuple) -> None:
+        """One attempt. What cannot be compiled goes on op by op, with the same values."""
+        region.tried = True
+        try:
+            compiled = CompiledRegion(region.steps, region.live, self.templates, operands, floats, self.ways)
+        except Uncompilable as error:
+            tally.reason = str(error)
+            return
+        except Exception as error:  # a compiler may raise anything; whatever it is, the region runs without
+            tally.reason = f"torch.compile failed: {type(error).__name__}: {str(error).splitlines()[0]}"
+            log.warning("worker %d, signal %r: %s; it runs op by op", self.rank, region.name, tally.reason)
+            return
+        region.compiled = compiled
+        tally.compiled += 1
+        tally.reason = ""
+
+    def _run_compiled(self, compiled: CompiledRegion, region: Region, ids: tuple, floats: tuple) -> None:
+        outside = len(ids) - sum(step[2] for step in region.steps)
+        results = compiled.run([self._get(i) for i in ids[:outside]])
+        for place, value in results.items():
+            self.values[ids[place]] = value
+        for name in compiled.names:
+            self.instructions[name] += 1
+        for step, first, used in compiled.after:
+            template, inputs, outputs, values = step
+            self._step(template, ids, inputs, ids[first : first + outputs], floats[used : used + values])

@@ -1,0 +1,120 @@
+"""Ops: as they are on plain tensors, by `sharded` and `writes` on values of several workers."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from .draws import draw_sharded, seed_for
+from .sharded import gathered, is_view, replicated, run_op
+from .table import Table
+from .templates import Template
+from .values import Value
+from .writes import write_op, written_positions
+
+
+class Running(Table):
+    def do_op(self, template: int, inputs: tuple, outputs: tuple, floats: tuple) -> None:
+        t = self.templates[template]
+        self._count(t.name)
+        self._keep(self._run(t, inputs, floats), outputs)
+
+    def do_draw(self, template: int, inputs: tuple, outputs: tuple, floats: tuple, draw: int) -> None:
+        t = self.templates[template]
+        self._count(t.name)
+        torch.manual_seed(seed_for(self.seed, draw))
+        operands = [self._get(i) for i in inputs]
+        if not any(isinstance(v, Value) for v in operands):
+            args, kwargs = t.arguments(operands, floats)
+            self._keep(t.func(*args, **kwargs), outputs)
+            return
+        written = operands[0] if t.func._schema.is_mutable else None
+        values = [v.current() for v in operands] if written is None else [v.reduced() for v in operands]
+        args, kwargs = t.arguments(values, floats)
+        if written is not None and not written.aliases:
+            whole = torch.empty(args[0].shape, dtype=args[0].dtype, device=self.device)
+            scratch = replicated(whole, args[0].device_mesh)
+            written.store(draw_sharded(t.func, (scratch, *args[1:]), kwargs))
+            return
+        result = draw_sharded(t.func, args, kwargs)
+        if written is not None:
+            written.root.writes += 1
+        else:
+            self._keep(result, outputs)
+
+    def do_ask(
+        self, template: int, inputs: tuple, outputs: tuple, floats: tuple, request: int, reporter: int
+    ) -> None:
+        """An op whose result, or its shape, only the values tell: run it now and report.
+
+        Replies with the Python result, or with (shape, stride, dtype) of each tensor it made; `outputs` are
+        as many ids as the op has results.
+        """
+        t = self.templates[template]
+        self._count(t.name)
+        operands = [self._get(i) for i in inputs]
+        dtensors = [v.current() if isinstance(v, Value) else v for v in operands]
+        args, kwargs = t.arguments(dtensors, floats)
+        meshed = any(isinstance(v, Value) for v in operands)
+        if meshed:
+            self.ways.op = t.name
+            self.ways.took("gathered")
+        result = gathered(t.func, args, kwargs) if meshed else t.func(*args, **kwargs)
+        made = [
+            r for r in (result if isinstance(result, tuple | list) else [result]) if isinstance(r, Tensor)
+        ]
+        if made:
+            self._keep(made, outputs)
+            answer: Any = [(tuple(m.shape), tuple(m.stride()), str(m.dtype)) for m in made]
+        else:
+            answer = result
+        if self.rank == reporter:
+            self.reply(request, answer)
+
+    def _run(self, t: Template, inputs: tuple, floats: tuple) -> Any:
+        operands = [self._get(i) for i in inputs]
+        for operand in operands:
+            if operand.__class__ is Value:
+                break
+        else:
+            args, kwargs = t.arguments(operands, floats)
+            return t.func(*args, **kwargs)
+        self.ways.op = t.name
+        if written_positions(t.func):
+            args, kwargs = t.arguments(operands, floats)
+            result = write_op(t.func, args, kwargs, self.ways)
+        else:
+            args, kwargs = t.arguments([v.current() for v in operands], floats)
+            result = run_op(t.func, args, kwargs, self.ways)
+            if is_view(t.func):
+                result = self._views(t, operands, floats, result)
+        return result
+
+    def _views(self, t: Template, operands: list[Value], floats: tuple, result: Any) -> Any:
+        """The results of a view op, each with the way to make it again from its parent."""
+        parent = operands[0]
+
+        def remake(x: Tensor, k: int | None) -> Tensor:
+            args, kwargs = t.arguments([x], floats)
+            made = (
+                run_op(t.func, args, kwargs, self.ways) if isinstance(x, DTensor) else t.func(*args, **kwargs)
+            )
+            return made if k is None else made[k]
+
+        if isinstance(result, DTensor):
+            return Value(result, parent, functools.partial(remake, k=None))
+        return [Value(r, parent, functools.partial(remake, k=k)) for k, r in enumerate(result)]
+
+    def _keep(self, result: Any, outputs: tuple) -> None:
+        if not outputs:
+            return
+        if not isinstance(result, tuple | list):
+            result = (result,)
+        made = [r for r in result if isinstance(r, Tensor | Value)]
+        assert len(made) == len(outputs), (len(made), outputs)
+        for number, value in zip(outputs, made, strict=True):
+            self.values[number] = Value(value) if isinstance(value, DTensor) else value

@@ -1,0 +1,70 @@
+"""What a worker holds: values by number, templates, meshes; and what it has done, by op."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from .templates import Template
+
+Reply = Callable[[int, Any], None]
+
+
+class Poison:
+    """In place of a value whose op failed."""
+
+
+class Poisoned(Exception):
+    """An operand is the result of an op that failed earlier: nothing new to report."""
+
+
+class Ways:
+    """How ops ran on sharded values: `took(way)` counts for the op that runs now."""
+
+    def __init__(self) -> None:
+        self.op = ""
+        self.counts: Counter[tuple[str, str]] = Counter()
+
+    def took(self, way: str) -> None:
+        self.counts[self.op, way] += 1
+
+    def by_op(self) -> dict[str, dict[str, int]]:
+        table: dict[str, dict[str, int]] = {}
+        for (op, way), count in self.counts.items():
+            table.setdefault(op, {})[way] = count
+        return table
+
+    def total(self) -> dict[str, int]:
+        total: Counter[str] = Counter()
+        for (_, way), count in self.counts.items():
+            total[way] += count
+        return dict(total)
+
+
+class Table:
+    """rank: this worker's id; reply(request, payload): answers the controller."""
+
+    def __init__(self, rank: int, device: torch.device, seed: int, reply: Reply) -> None:
+        self.rank = rank
+        self.device = device
+        self.seed = seed
+        self.reply = reply
+        self.values: dict[int, Any] = {}
+        self.templates: dict[int, Template] = {}
+        self.meshes: dict[int, tuple[tuple[int, ...], DeviceMesh | None]] = {}
+        self.instructions: Counter[str] = Counter()
+        self.ways = Ways()
+        self.bytes_sent = 0
+
+    def _get(self, number: int) -> Any:
+        value = self.values[number]
+        if value.__class__ is Poison:
+            raise Poisoned
+        return value
+
+    def _count(self, name: str) -> None:
+        self.instructions[name] += 1
