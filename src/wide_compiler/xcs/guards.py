@@ -49,11 +49,15 @@ class Guards:
     def hold(self, functions: Functions, columns: Sequence[Sequence[Any]]) -> bool:
         """Fetch and check every step. Lists of items are checked by type at once."""
         seen: list[Any] = []
+        checks = self.checks
         try:
-            for slot, (fetch, parent, key) in enumerate(self.steps):
-                many = self.vector[slot]
-                value = self._fetch(fetch, parent, key, many, seen, functions, columns)
-                check = self.checks.get(slot)
+            for slot, ((fetch, parent, key), many) in enumerate(zip(self.steps, self.vector, strict=True)):
+                own = FETCH.get(fetch)
+                if own is None or many:
+                    value = self._fetch(fetch, parent, key, many, seen, functions, columns)
+                else:
+                    value = own(seen[parent], key)
+                check = checks.get(slot)
                 if check is not None and not (_all(check, value) if many else _one(check, value)):
                     return False
                 seen.append(value)
@@ -149,8 +153,7 @@ def _all(check: tuple[str, Any], values: Sequence[Any]) -> bool:
             return expected is np.ndarray
         if not isinstance(values, (list, tuple)):  # a tensor
             return type(values) is expected
-        kinds = set(map(type, values))
-        return not kinds or (len(kinds) == 1 and expected in kinds)
+        return list(map(type, values)).count(expected) == len(values)
     if kind == "is":
         return all(map(operator.is_, values, itertools.repeat(expected)))
     return all(_one(check, value) for value in values)

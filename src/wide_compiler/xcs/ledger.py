@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field
 
 LOOK_AGAIN = 50.0
+LOOK_EVERY = 8  # so many calls of a rung that has won
 CLEARLY = 0.95  # a rung must be so much cheaper than the plain loop
 FAILURES = 3
 
@@ -78,8 +79,8 @@ class Ledger:
         goes there."""
         self.fast_calls += fast
         if fast:
-            self.looks += self.fast_calls % 8 == 0
-            return self.fast_calls % 8 == 0
+            self.looks += self.fast_calls % LOOK_EVERY == 0
+            return self.fast_calls % LOOK_EVERY == 0
         won = any(record.verified and record.failures == 0 for record in self.records.values())
         if not won or self.spent - self.looked_at < 2 * LOOK_AGAIN * (self.plain_item or 0.0):
             return False

@@ -38,6 +38,7 @@ class Plan:
     lane_code: dict[Any, Any] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)  # of rungs: wide models, levels of concurrency
     last: str = "plain"
+    taken: Any = None  # the rung that ran the last call
     rtol: float | None = RTOL
 
     @property

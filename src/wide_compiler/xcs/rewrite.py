@@ -107,8 +107,10 @@ class Rewriter(ast.NodeTransformer):
         node = self._expressions(node)
         match block.statements[block.index]:
             case ast.Assign([ast.Name(identifier)], ast.ListComp()) if identifier not in self.held:
-                # Handed on to the very next statement only: later, anything could have changed the list.
-                self.maker = (identifier, (id(block.statements), block.index + 1), self.found[made])
+                # Handed on to the very next statement only, and only if that mentions the list once: anything
+                # else could have changed it before the next site comes to it.
+                if block.after and _mentions(block.after[0], identifier) == 1:
+                    self.maker = (identifier, (id(block.statements), block.index + 1), self.found[made])
         return [node]
 
     def _expressions(self, node: ast.stmt) -> ast.stmt:
@@ -272,6 +274,10 @@ class Rewriter(ast.NodeTransformer):
 
     def _call(self, site: SiteText, method: str, arguments: list[Any]) -> ast.expr:
         return ast.Call(ast.Attribute(self._site(site), method, ast.Load()), arguments, [])
+
+
+def _mentions(statement: ast.stmt, identifier: str) -> int:
+    return sum(isinstance(part, ast.Name) and part.id == identifier for part in ast.walk(statement))
 
 
 def _lambda(parameters: list[str], value: ast.expr) -> ast.Lambda:
