@@ -32,6 +32,8 @@ class HeldLanes:
 
     @staticmethod
     def put_back(rows: list[tuple[Tensor, Tensor, Tensor]]) -> None:
+        if not rows:
+            return
         with torch.no_grad():
             for buffer, lanes, kept in rows:
                 # `.data`: a backward pass that has kept the buffer must not take this for a change of it.

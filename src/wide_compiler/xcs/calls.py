@@ -256,8 +256,14 @@ def _call_layer(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywo
     if not bare(layer, None) or nn.modules.module._has_any_global_hook():
         raise a.decline(f"{kind.__name__} has hooks or a forward of its own", node)
     a.guards.expect(a.guards.note("bare", slot, None), "is", True)
+    anywhere = a.guards.note("const", nn.modules.module, None)
+    a.guards.expect(a.guards.note("hooked", anywhere, None), "is", False)
     a.guards.expect(slot, "type", kind)
+    method = static_lookup(kind, "forward")
+    if method is not pure_arrays.FORWARDS.get(kind, method):
+        raise a.decline(f"{kind.__name__} has another forward than PyTorch has given it", node)
     if kind in pure_arrays.LAYERS or (kind in pure_arrays.EVAL_LAYERS and not layer.training):
+        a.guards.expect(a.guards.note("class", slot, "forward"), "is", method)
         if kind in pure_arrays.EVAL_LAYERS:
             a.guards.expect(a.guards.note("field", slot, "training"), "is", False)
         if not _all_safe(args, keywords):
@@ -271,7 +277,6 @@ def _call_layer(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywo
         return found
     if kind in pure_arrays.EVAL_LAYERS:
         raise a.decline(f"{kind.__name__} in training keeps count or draws numbers", node, impure=True)
-    method = static_lookup(kind, "forward")
     if not isinstance(method, types.FunctionType) or method.__module__.startswith("torch.nn"):
         raise a.decline(f"{kind.__name__} is not among the layers known to be free of effects", node)
     found_method = a.look(method, a.guards.note("class", slot, "forward"))

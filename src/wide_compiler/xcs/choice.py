@@ -36,7 +36,9 @@ def _clearly_again(work: Work, rung: Rung) -> bool:
     if not work.site.config.measure or ledger.fast_calls % LOOK_EVERY == LOOK_EVERY - 1:
         return False
     expected = ledger.of(rung.name).predicted(n)
-    if expected is None or expected > 0.5 * ledger.plain(n) or not rung.applies(work):
+    if expected is None or expected > 0.5 * ledger.plain(n):
+        return False
+    if not (rung.applies(work) and rung.worth_a_try(work, ledger.plain(n))):
         return False
     ledger.fast_calls += 1
     return True
@@ -134,9 +136,7 @@ def _cheapest(work: Work, rungs: Sequence[Rung], n: int) -> Rung | None:
             continue
         if expected < least:
             best, least = rung, expected
-        elif expected >= clearly * plain and record.spent > 50 * expected:
-            record.recent.clear()  # one bad timing is not for good: look again
-            record.spent = 0.0
+        elif expected >= clearly * plain and record.may_try_again(clearly * plain):
             return rung
     return best
 

@@ -27,6 +27,7 @@ class Guards:
         self.steps: list[tuple[str, Any, Any]] = []
         self.checks: dict[int, tuple[str, Any]] = {}
         self.vector: list[bool] = []
+        self.column: list[int | None] = []  # the column of items that a step hangs on
         self._index: dict[tuple[str, int, Any], int] = {}
 
     def note(self, fetch: str, parent: Any, key: Any) -> int:
@@ -39,6 +40,7 @@ class Guards:
         self.steps.append((fetch, parent, key))
         hangs = isinstance(parent, int) and fetch not in ("item", "free")
         self.vector.append(fetch == "item" or (hangs and self.vector[parent]))
+        self.column.append(key if fetch == "item" else self.column[parent] if hangs else None)
         return len(self.steps) - 1
 
     def expect(self, slot: int, check: str, value: Any) -> None:
@@ -46,12 +48,18 @@ class Guards:
         if check == "is" or slot not in self.checks or self.checks[slot][0] == "type":
             self.checks[slot] = (check, value)
 
-    def hold(self, functions: Functions, columns: Sequence[Sequence[Any]]) -> bool:
-        """Fetch and check every step. Lists of items are checked by type at once."""
+    def hold(
+        self, functions: Functions, columns: Sequence[Sequence[Any]], without: int | None = None
+    ) -> bool:
+        """Fetch and check every step, but for those that hang on the column `without`. Lists of items are
+        checked by type at once."""
         seen: list[Any] = []
         checks = self.checks
         try:
             for slot, ((fetch, parent, key), many) in enumerate(zip(self.steps, self.vector, strict=True)):
+                if many and without is not None and self.column[slot] == without:
+                    seen.append(None)
+                    continue
                 own = FETCH.get(fetch)
                 if own is None or many:
                     value = self._fetch(fetch, parent, key, many, seen, functions, columns)
@@ -118,6 +126,7 @@ FETCH: dict[str, Any] = {
     "absent": lambda held, key: key in held.__dict__,
     "module": _submodule,
     "bare": bare,
+    "hooked": lambda held, key: bool(held._has_any_global_hook()),
     "getattr": getattr,
     "class": lambda held, key: static_lookup(type(held), key),
     "own": static_lookup,

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from .guards import static_lookup
 from .values import Arrayish, Number, Value, list_of, tuple_of
 
 _VIEWS = [
@@ -318,6 +319,7 @@ LAYERS = (
     nn.ReLU6,
 )  # fmt: skip
 EVAL_LAYERS = (nn.Dropout, nn.BatchNorm1d, nn.BatchNorm2d)
+FORWARDS = {kind: static_lookup(kind, "forward") for kind in (*LAYERS, *EVAL_LAYERS)}
 
 
 def numpy_result(kind: Any, args: list[Value], receiver: Value | None = None) -> Value:

@@ -233,7 +233,7 @@ class Site:
 
     def _plan(self, functions: dict[str, Any], nodes: dict[str, Any], columns: Any) -> Plan:
         for plan in self.plans:
-            if plan.bodies == functions.keys() and plan.guards.hold(functions, columns):
+            if plan.holds(functions, columns):
                 return plan
         self.analysed += 1
         if self.analysed > PLANS:
