@@ -460,3 +460,58 @@ def test_a_long_result_lies_in_blocks_and_every_row_has_its_own_place():
         assert rows[16][-1] == expected(16) and rows[18][0] == expected(18)
         assert max(row.base.nbytes for row in rows) <= 2**23
         assert all(set(counts) == {"numpy lanes"} for counts in fast.stats().values())
+
+
+LAYER = torch.nn.Linear(3, 3)
+
+
+def quiet_layer(x):
+    with torch.no_grad():
+        return LAYER(x)
+
+
+def named_context(x):
+    with torch.no_grad() as nothing:
+        return x.sum() if nothing is None else x
+
+
+def raising_quietly(x):
+    with torch.no_grad():
+        if x.shape[0] != 3:
+            raise ValueError("three")
+        return LAYER(x)
+
+
+def tensors(n=9):
+    return ([torch.full((3,), 0.5 * i) for i in range(n)],)
+
+
+def test_gradients_are_off_within_no_grad_and_on_again_after_it():
+    fast = jit(lambda xs: [quiet_layer(x) for x in xs], config=NOW)
+    for on in (True, False, True):
+        with torch.set_grad_enabled(on):
+            assert not any(y.requires_grad for y in fast(*tensors()))
+            assert torch.is_grad_enabled() is on
+    assert next(iter(fast.stats().values())) == {"torch vmap": 3}
+    leaf = torch.ones(3, requires_grad=True)
+    assert not any(y.requires_grad for y in fast([leaf * 2.0, leaf * 3.0, leaf]))
+
+
+def test_a_context_that_raises_or_gives_something(monkeypatch):
+    check(lambda xs: [named_context(x) for x in xs], tensors)
+    check(lambda xs: [raising_quietly(x) for x in xs], tensors, "torch vmap")
+    check(lambda xs: [raising_quietly(x) for x in xs], lambda: ([*tensors()[0], torch.ones(4)],))
+    assert torch.is_grad_enabled()
+
+
+def test_another_no_grad_is_seen(monkeypatch):
+    def run(xs):
+        return [quiet_layer(x) for x in xs]
+
+    fast = jit(run, config=NOW)
+    assert not any(y.requires_grad for y in fast(*tensors()))
+    monkeypatch.setattr(torch, "no_grad", torch.enable_grad)
+    assert all(y.requires_grad for y in fast(*tensors()))
+    monkeypatch.undo()
+    assert not any(y.requires_grad for y in fast(*tensors()))
+    assert next(iter(fast.stats().values())) == {"torch vmap": 2, "plain": 1}

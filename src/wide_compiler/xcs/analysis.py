@@ -12,6 +12,7 @@ from typing import Any
 from . import expressions
 from .effects import Decline, Effect
 from .guards import Guards
+from .pure_arrays import GradMode
 from .source import FunctionNode
 from .values import BOTTOM, CONTAINERS, ITERATORS, Value, join, opaque
 from .waiting import ReadFile
@@ -192,10 +193,9 @@ class Analyzer:
     def within(self, items: list[ast.withitem], body: list[ast.stmt], env: Env, frame: Frame) -> bool:
         for item in items:
             held = self.expr(item.context_expr, env, frame)
-            if held.type is not ReadFile:
-                raise self.decline(
-                    "it enters a context other than a file opened for reading", item.context_expr
-                )
+            if held.type not in (ReadFile, GradMode) or (held.type is GradMode and item.optional_vars):
+                what = "a file opened for reading, torch.no_grad() or torch.inference_mode()"
+                raise self.decline(f"it enters a context other than {what}", item.context_expr)
             if item.optional_vars is not None:
                 self.assign(item.optional_vars, held, env, frame)
         return self.block(body, env, frame)

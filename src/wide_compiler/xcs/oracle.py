@@ -132,8 +132,8 @@ def _same_mutable(a: Any, b: Any, path: str, pairing: _Pairing, rtol: float | No
     elif isinstance(a, torch.Tensor):
         if a.shape != b.shape or a.dtype != b.dtype or a.requires_grad != b.requires_grad:
             raise Difference(f"{path}: {a.dtype} {tuple(a.shape)}, then {b.dtype} {tuple(b.shape)}")
-        if _steps(a) != _steps(b):
-            raise Difference(f"{path}: strides {a.stride()}, then {b.stride()}")
+        if _steps(a) != _steps(b) or a.is_inference() != b.is_inference():
+            raise Difference(f"{path}: strides {a.stride()}, then {b.stride()}, or inference on one side")
         one, two = a.detach().cpu().numpy(), b.detach().cpu().numpy()
         pairing.arrays.append((path, one, two))
         _close(one, two, path, rtol)

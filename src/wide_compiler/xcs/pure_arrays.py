@@ -321,6 +321,12 @@ LAYERS = (
 EVAL_LAYERS = (nn.Dropout, nn.BatchNorm1d, nn.BatchNorm2d)
 FORWARDS = {kind: static_lookup(kind, "forward") for kind in (*LAYERS, *EVAL_LAYERS)}
 
+GRAD_MODES = (torch.no_grad, torch.inference_mode)  # contexts that only switch gradients off, and back
+
+
+class GradMode:
+    """Stands for one of these contexts."""
+
 
 def numpy_result(kind: Any, args: list[Value], receiver: Value | None = None) -> Value:
     """What a NumPy function or method of that kind returns."""

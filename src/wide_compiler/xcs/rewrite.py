@@ -304,13 +304,16 @@ def _loop_body(node: ast.For, sinks: list[Sink], function: str) -> tuple[ast.Fun
     """
     body = copy.deepcopy(node.body)
     targets = flat_target(node.target) or []
-    ends = sites.sink_of(body[-1])
+    tail = body
+    while isinstance(tail[-1], ast.With):  # what it fills last may stand within a context
+        tail = tail[-1].body
+    ends = sites.sink_of(tail[-1])
     count = sum(sites.sink_of(p) in sinks for t in body for p in ast.walk(t) if isinstance(p, ast.stmt))
     leaves = any(isinstance(p, ast.Continue) for t in body for p in ast.walk(t))
     single = ends in sinks and count == 1 and not leaves
     if single:
         parameters = targets
-        body[-1] = ast.copy_location(ast.Return(_sink_value(body[-1])), body[-1])
+        tail[-1] = ast.copy_location(ast.Return(_sink_value(tail[-1])), tail[-1])
     else:
         parameters = [EVENTS, *targets]
         body = [_Events(sinks).visit(s) for s in body]
