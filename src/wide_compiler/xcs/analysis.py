@@ -9,10 +9,10 @@ import ast
 import types
 from typing import Any
 
-from . import expressions
+from . import expressions, outside
 from .effects import Decline, Effect
 from .guards import Guards
-from .pure_arrays import GradMode
+from .pure_torch import GradMode
 from .source import FunctionNode
 from .values import BOTTOM, CONTAINERS, ITERATORS, Value, join, opaque
 from .waiting import ReadFile
@@ -75,7 +75,7 @@ class Analyzer:
 
     def look(self, held: Any, slot: int) -> Value:
         """A value that lies outside the analysed code, at a place the guards know."""
-        return expressions.look(self, held, slot)
+        return outside.look(self, held, slot)
 
     def decline(self, reason: str, node: ast.AST | None = None, impure: bool = False) -> Decline:
         effect = Effect.IMPURE if impure else Effect.UNKNOWN

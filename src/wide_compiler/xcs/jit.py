@@ -18,9 +18,10 @@ from typing import Any, TypeVar, overload
 from .config import Config
 from .explain import Explanation
 from .items import Source
-from .rewrite import RUNTIME, Rewriter, SiteText
+from .rewrite import Rewriter
 from .shipping import names_of
 from .site import Site
+from .site_text import RUNTIME, SiteText
 from .sites import FRAME_READERS
 from .source import NoSource, compiled, tree_of
 
