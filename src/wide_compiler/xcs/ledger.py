@@ -38,7 +38,7 @@ class Record:
         plain loop has spent fifty times what they took, it starts anew."""
         if len(self.recent) < TRIALS and min(s for s, _ in self.recent) < TRIALS * limit:
             return True
-        if self.spent <= LOOK_AGAIN * sum(seconds for seconds, _ in self.recent):
+        if self.spent <= LOOK_AGAIN * sum(seconds for seconds, _ in self.recent[-TRIALS:]):
             return False
         self.recent.clear()
         self.spent = 0.0
