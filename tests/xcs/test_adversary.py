@@ -515,3 +515,26 @@ def test_another_no_grad_is_seen(monkeypatch):
     monkeypatch.undo()
     assert not any(y.requires_grad for y in fast(*tensors()))
     assert next(iter(fast.stats().values())) == {"torch vmap": 2, "plain": 1}
+
+
+def test_threads_that_make_the_first_call_together(monkeypatch):
+    from wide_compiler.xcs.jit import Runtime
+
+    def doubled(xs):
+        return [2 * x for x in xs]
+
+    rewrite = Runtime._rewrite
+    monkeypatch.setattr(Runtime, "_rewrite", lambda self: (time.sleep(0.05), rewrite(self)))
+    fast = jit(doubled)
+    barrier, found = threading.Barrier(4), []
+
+    def call():
+        barrier.wait()
+        found.append(fast([1, 2, 3]))
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [[2, 4, 6]] * 4
