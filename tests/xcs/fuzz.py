@@ -65,7 +65,7 @@ class Writer:
         makers = [
             self.comprehension, self.comprehension, self.comprehension, self.append_loop, self.append_loop,
             self.eaten, self.accumulate, self.dict_loop, self.two_lists, self.guarded_loop, self.independent,
-            self.nested_scope, self.two_loops, self.early, self.while_loop,
+            self.nested_scope, self.two_loops, self.early, self.while_loop, self.chain,
         ]  # fmt: skip
         return self.r.choice(makers)(name)
 
@@ -96,6 +96,16 @@ class Writer:
             return [f"{name} = {{{key}: {value} for {target} in {source}{test}}}"]
         marks = "[]" if form == "list" else "{}"
         return [f"{name} = {marks[0]}{value} for {target} in {source}{test}{marks[1]}"]
+
+    def chain(self, name: str) -> list[str]:
+        """A site that loops over what the statement before it has made, maybe after a change of it."""
+        rows, value = self.fresh("c"), self.value("x")
+        if self.r.random() < 0.5:
+            value = f"({self.plain_value('x', 1)} if {self.condition('x')} else {self.plain_value('x', 1)})"
+        whole = f"[{self.plain_value('v', 0)} for v in {rows}]"
+        if self.r.random() < 0.2:
+            whole = f"({rows}.reverse(), {whole})"
+        return [f"{rows} = [{value} for x in xs]", f"{name} = {whole}"]
 
     def two_loops(self, name: str) -> list[str]:
         return [f"{name} = [{self.value('x')} for x in xs for j in range(2)]"]
@@ -362,8 +372,10 @@ def run(seed: int) -> Outcome:
 def _three(program: Program, function: Any) -> list[oracle.Observed]:
     world.reset()
     seen = []
-    for _ in range(3):
-        given = arguments(program)
+    for i in range(3):
+        first, *rest = arguments(program)
+        turned = [*first[i:], *first[:i]] if type(first) is list else first  # other items first, other ways
+        given = (turned, *rest)
         seen.append(oracle.observe(function, given))
         seen[-1].world = (list(world.LOG), world.SCALE, vars(given[3]).copy())
     return seen

@@ -361,3 +361,180 @@ def test_wrapped_cached_and_partial_functions_are_left_alone():
     fast = jit(lambda xs: [cached(x) for x in xs], config=NOW)
     assert fast([1.0, 2.0]) == [1.0, 2.0]
     assert isinstance(cached, functools._lru_cache_wrapper) and not isinstance(cached, types.FunctionType)
+
+
+def halved_or_not(x):
+    return x * 0.5 if x[0] > 0 else x * 3.0
+
+
+def total(x):
+    return float(x.sum())
+
+
+def test_rows_handed_on_keep_their_order_where_branches_part():
+    def two_sites(rows):
+        scaled = [halved_or_not(row) for row in rows]
+        return [total(row) for row in scaled]
+
+    fast = jit(two_sites, config=NOW)
+    same_way = [np.arange(1.0, 5.0) + i for i in range(40)]
+    both_ways = [row * (-1.0) ** (i % 3) for i, row in enumerate(same_way)]
+    for rows in (same_way, both_ways, same_way, both_ways):
+        np.testing.assert_allclose(fast(rows), two_sites(rows), rtol=1e-12)
+    assert all(set(counts) == {"numpy lanes"} for counts in fast.stats().values())
+
+
+def sometimes_reversed(rows):
+    if rows[0][0] > 1.5:
+        rows.reverse()
+    return len(rows)
+
+
+def test_rows_changed_within_the_next_statement_are_not_handed_on():
+    def mention(rows):
+        doubled = [row * 2.0 for row in rows]
+        return sometimes_reversed(doubled), [total(row) for row in doubled]
+
+    def repeat(rows):
+        doubled = [row * 2.0 for row in rows]
+        while sum(total(row) * i for i, row in enumerate(doubled)) > 0 and sometimes_reversed(doubled) < 0:
+            pass
+        return [total(row) for row in doubled]
+
+    for function in (mention, repeat):
+        fast = jit(function, config=NOW)
+        for scale in (0.5, 1.0, 0.5, 1.0):
+            rows = [scale * (np.arange(1.0, 5.0) + i) for i in range(20)]
+            assert fast(rows) == function(rows)
+        assert any("numpy lanes" in counts for counts in fast.stats().values())
+
+
+def parts(x):
+    y = x * 2.0
+    return (y, y[1:]) if y[0] > 5.0 else (y, y[1:] + 0.0)
+
+
+def test_two_parts_of_a_result_that_share_memory():
+    def views(xs):
+        return [parts(x) for x in xs]
+
+    fast = jit(views, config=NOW)
+    for scale in (1.0, 9.0, 1.0, 9.0):
+        args = ([scale * np.arange(1.0, 5.0) for _ in range(9)],)
+        oracle.compare(oracle.observe(views, args), oracle.observe(fast, args), rtol=1e-9)
+    assert next(iter(fast.stats().values()))["numpy lanes"] >= 1
+
+
+def test_vectors_of_other_types_and_shapes_are_not_mixed():
+    def sums(xs):
+        return [total(x) for x in xs]
+
+    vectors = [np.arange(4.0) + i for i in range(12)]
+    odd = [
+        np.arange(4), np.arange(4.0, dtype=np.float32), np.arange(5.0), np.arange(4.0)[:, None],
+        np.arange(3.0), np.arange(4.0).astype(">f8"), np.arange(8.0)[::2], np.arange(4.0)[::-1],
+    ]  # fmt: skip
+    fast = jit(sums, config=NOW)
+    for other in odd:
+        for place in (0, 5, 11):
+            rows = [*vectors[:place], other, *vectors[place + 1 :]]
+            assert fast(rows) == sums(rows)
+    assert fast(vectors) == sums(vectors)
+    assert fast.stats()[next(iter(fast.stats()))]["numpy lanes"] > 1
+
+
+def test_a_long_result_lies_in_blocks_and_every_row_has_its_own_place():
+    def doubled(xs):
+        return [x * 2.0 for x in xs]
+
+    def chained(xs):
+        twice = [x * 2.0 for x in xs]
+        return [x + 1.0 for x in twice]
+
+    xs = [np.full(700, float(i)) for i in range(4000)]  # 22 MB: several blocks of several parts
+    for function, expected in ((doubled, lambda i: 2.0 * i), (chained, lambda i: 2.0 * i + 1.0)):
+        fast = jit(function, config=NOW)
+        rows = fast(xs)
+        assert [row[0] for row in rows] == [expected(i) for i in range(4000)]
+        rows[17][:] = -1.0
+        assert rows[16][-1] == expected(16) and rows[18][0] == expected(18)
+        assert max(row.base.nbytes for row in rows) <= 2**23
+        assert all(set(counts) == {"numpy lanes"} for counts in fast.stats().values())
+
+
+LAYER = torch.nn.Linear(3, 3)
+
+
+def quiet_layer(x):
+    with torch.no_grad():
+        return LAYER(x)
+
+
+def named_context(x):
+    with torch.no_grad() as nothing:
+        return x.sum() if nothing is None else x
+
+
+def raising_quietly(x):
+    with torch.no_grad():
+        if x.shape[0] != 3:
+            raise ValueError("three")
+        return LAYER(x)
+
+
+def tensors(n=9):
+    return ([torch.full((3,), 0.5 * i) for i in range(n)],)
+
+
+def test_gradients_are_off_within_no_grad_and_on_again_after_it():
+    fast = jit(lambda xs: [quiet_layer(x) for x in xs], config=NOW)
+    for on in (True, False, True):
+        with torch.set_grad_enabled(on):
+            assert not any(y.requires_grad for y in fast(*tensors()))
+            assert torch.is_grad_enabled() is on
+    assert next(iter(fast.stats().values())) == {"torch vmap": 3}
+    leaf = torch.ones(3, requires_grad=True)
+    assert not any(y.requires_grad for y in fast([leaf * 2.0, leaf * 3.0, leaf]))
+
+
+def test_a_context_that_raises_or_gives_something(monkeypatch):
+    check(lambda xs: [named_context(x) for x in xs], tensors)
+    check(lambda xs: [raising_quietly(x) for x in xs], tensors, "torch vmap")
+    check(lambda xs: [raising_quietly(x) for x in xs], lambda: ([*tensors()[0], torch.ones(4)],))
+    assert torch.is_grad_enabled()
+
+
+def test_another_no_grad_is_seen(monkeypatch):
+    def run(xs):
+        return [quiet_layer(x) for x in xs]
+
+    fast = jit(run, config=NOW)
+    assert not any(y.requires_grad for y in fast(*tensors()))
+    monkeypatch.setattr(torch, "no_grad", torch.enable_grad)
+    assert all(y.requires_grad for y in fast(*tensors()))
+    monkeypatch.undo()
+    assert not any(y.requires_grad for y in fast(*tensors()))
+    assert next(iter(fast.stats().values())) == {"torch vmap": 2, "plain": 1}
+
+
+def test_threads_that_make_the_first_call_together(monkeypatch):
+    from wide_compiler.xcs.jit import Runtime
+
+    def doubled(xs):
+        return [2 * x for x in xs]
+
+    rewrite = Runtime._rewrite
+    monkeypatch.setattr(Runtime, "_rewrite", lambda self: (time.sleep(0.05), rewrite(self)))
+    fast = jit(doubled)
+    barrier, found = threading.Barrier(4), []
+
+    def call():
+        barrier.wait()
+        found.append(fast([1, 2, 3]))
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [[2, 4, 6]] * 4

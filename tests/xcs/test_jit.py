@@ -281,7 +281,7 @@ def test_a_jitted_function_inside_another():
 
 
 def test_lanes_are_handed_from_one_site_to_the_next(monkeypatch):
-    from wide_compiler.xcs import vectorize
+    from wide_compiler.xcs import gather
 
     @module
     class Scorer:
@@ -297,8 +297,8 @@ def test_lanes_are_handed_from_one_site_to_the_next(monkeypatch):
         return [scorer(d) for d in doubled]
 
     gathered = []
-    real = vectorize.stacked
-    monkeypatch.setattr(vectorize, "stacked", lambda *a: gathered.append(1) or real(*a))
+    real = gather.stacked
+    monkeypatch.setattr(gather, "stacked", lambda *a: gathered.append(1) or real(*a))
     xs = rows()
     assert np.allclose(scores(xs), [float((x * 2.0).sum()) for x in xs])
     assert len(gathered) == 1  # the second site gathered nothing

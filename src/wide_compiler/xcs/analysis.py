@@ -9,9 +9,10 @@ import ast
 import types
 from typing import Any
 
-from . import expressions
+from . import expressions, outside
 from .effects import Decline, Effect
 from .guards import Guards
+from .pure_torch import GradMode
 from .source import FunctionNode
 from .values import BOTTOM, CONTAINERS, ITERATORS, Value, join, opaque
 from .waiting import ReadFile
@@ -74,7 +75,7 @@ class Analyzer:
 
     def look(self, held: Any, slot: int) -> Value:
         """A value that lies outside the analysed code, at a place the guards know."""
-        return expressions.look(self, held, slot)
+        return outside.look(self, held, slot)
 
     def decline(self, reason: str, node: ast.AST | None = None, impure: bool = False) -> Decline:
         effect = Effect.IMPURE if impure else Effect.UNKNOWN
@@ -192,10 +193,9 @@ class Analyzer:
     def within(self, items: list[ast.withitem], body: list[ast.stmt], env: Env, frame: Frame) -> bool:
         for item in items:
             held = self.expr(item.context_expr, env, frame)
-            if held.type is not ReadFile:
-                raise self.decline(
-                    "it enters a context other than a file opened for reading", item.context_expr
-                )
+            if held.type not in (ReadFile, GradMode) or (held.type is GradMode and item.optional_vars):
+                what = "a file opened for reading, torch.no_grad() or torch.inference_mode()"
+                raise self.decline(f"it enters a context other than {what}", item.context_expr)
             if item.optional_vars is not None:
                 self.assign(item.optional_vars, held, env, frame)
         return self.block(body, env, frame)

@@ -6,7 +6,7 @@ from typing import Any
 
 from .effects import Effect
 from .items import Items
-from .ledger import CLEARLY, clock
+from .ledger import CLEARLY, LOOK_EVERY, clock
 from .oracle import same
 from .rungs import Rung
 from .work import Bail, Miss, Work
@@ -18,12 +18,30 @@ FEWEST = 8
 def choose(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
     """Run the items by the best rung that applies."""
     plan, config = work.plan, work.site.config
+    if plan.taken in rungs and _clearly_again(work, plan.taken):
+        values = _attempt(work, plan.taken, {})
+        if not isinstance(values, Miss):
+            return values
     able = [r for r in rungs if r.applies(work)]
     if plan.effect is Effect.IO:
         return able[0].run(work) if able else Miss()
     if not config.measure:
         return _first_able(work, able)
     return _measured(work, able)
+
+
+def _clearly_again(work: Work, rung: Rung) -> bool:
+    """The rung of the last call, well ahead of the plain loop: only every eighth call is all weighed anew."""
+    ledger, n = work.plan.ledger, work.items.n
+    if not work.site.config.measure or ledger.fast_calls % LOOK_EVERY == LOOK_EVERY - 1:
+        return False
+    expected = ledger.of(rung.name).predicted(n)
+    if expected is None or expected > 0.5 * ledger.plain(n):
+        return False
+    if not (rung.applies(work) and rung.worth_a_try(work, ledger.plain(n))):
+        return False
+    ledger.fast_calls += 1
+    return True
 
 
 def _first_able(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
@@ -88,9 +106,10 @@ def _look_again(work: Work) -> bool:
     """Time a few items anew, many where they are short; False if one raises."""
     ledger, n = work.plan.ledger, work.items.n
     count = min(n, 1 if (ledger.plain_item or 0.0) > 2e-6 else 12)
-    first = (ledger.looks * 7) % (n - count + 1)
     seconds = []
-    for _ in range(3):  # best of three: a busy moment must not make the plain loop look slow
+    for k in range(3):  # best of three: a busy moment must not make the plain loop look slow
+        # Other items each time, as the loop would come to them: an item just used is faster than that.
+        first = (ledger.looks * 7 + k * (n // 3)) % (n - count + 1)
         began = clock()
         try:
             for i in range(first, first + count):
@@ -118,9 +137,7 @@ def _cheapest(work: Work, rungs: Sequence[Rung], n: int) -> Rung | None:
             continue
         if expected < least:
             best, least = rung, expected
-        elif expected >= clearly * plain and record.spent > 50 * expected:
-            record.recent.clear()  # one bad timing is not for good: look again
-            record.spent = 0.0
+        elif expected >= clearly * plain and record.may_try_again(clearly * plain):
             return rung
     return best
 
@@ -142,6 +159,7 @@ def _attempt(work: Work, rung: Rung, samples: dict[int, list[Any]]) -> list[Any]
         record.failed(clock() - began, str(bail))
         return Miss()
     work.plan.last = rung.name
+    work.plan.taken = rung
     work.site.took(rung.name)
     return values
 

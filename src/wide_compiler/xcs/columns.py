@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from .analysis import Analyzer
-from .expressions import learn, safe_kinds
 from .guards import held_types
+from .outside import learn, safe_kinds
 from .values import CONTAINERS, Value, tuple_of
 
 MANY = 256  # containers as items are looked through up to so many

@@ -27,6 +27,7 @@ class Guards:
         self.steps: list[tuple[str, Any, Any]] = []
         self.checks: dict[int, tuple[str, Any]] = {}
         self.vector: list[bool] = []
+        self.column: list[int | None] = []  # the column of items that a step hangs on
         self._index: dict[tuple[str, int, Any], int] = {}
 
     def note(self, fetch: str, parent: Any, key: Any) -> int:
@@ -39,6 +40,7 @@ class Guards:
         self.steps.append((fetch, parent, key))
         hangs = isinstance(parent, int) and fetch not in ("item", "free")
         self.vector.append(fetch == "item" or (hangs and self.vector[parent]))
+        self.column.append(key if fetch == "item" else self.column[parent] if hangs else None)
         return len(self.steps) - 1
 
     def expect(self, slot: int, check: str, value: Any) -> None:
@@ -46,14 +48,24 @@ class Guards:
         if check == "is" or slot not in self.checks or self.checks[slot][0] == "type":
             self.checks[slot] = (check, value)
 
-    def hold(self, functions: Functions, columns: Sequence[Sequence[Any]]) -> bool:
-        """Fetch and check every step. Lists of items are checked by type at once."""
+    def hold(
+        self, functions: Functions, columns: Sequence[Sequence[Any]], without: int | None = None
+    ) -> bool:
+        """Fetch and check every step, but for those that hang on the column `without`. Lists of items are
+        checked by type at once."""
         seen: list[Any] = []
+        checks = self.checks
         try:
-            for slot, (fetch, parent, key) in enumerate(self.steps):
-                many = self.vector[slot]
-                value = self._fetch(fetch, parent, key, many, seen, functions, columns)
-                check = self.checks.get(slot)
+            for slot, ((fetch, parent, key), many) in enumerate(zip(self.steps, self.vector, strict=True)):
+                if many and without is not None and self.column[slot] == without:
+                    seen.append(None)
+                    continue
+                own = FETCH.get(fetch)
+                if own is None or many:
+                    value = self._fetch(fetch, parent, key, many, seen, functions, columns)
+                else:
+                    value = own(seen[parent], key)
+                check = checks.get(slot)
                 if check is not None and not (_all(check, value) if many else _one(check, value)):
                     return False
                 seen.append(value)
@@ -114,6 +126,7 @@ FETCH: dict[str, Any] = {
     "absent": lambda held, key: key in held.__dict__,
     "module": _submodule,
     "bare": bare,
+    "hooked": lambda held, key: bool(held._has_any_global_hook()),
     "getattr": getattr,
     "class": lambda held, key: static_lookup(type(held), key),
     "own": static_lookup,
@@ -149,8 +162,7 @@ def _all(check: tuple[str, Any], values: Sequence[Any]) -> bool:
             return expected is np.ndarray
         if not isinstance(values, (list, tuple)):  # a tensor
             return type(values) is expected
-        kinds = set(map(type, values))
-        return not kinds or (len(kinds) == 1 and expected in kinds)
+        return list(map(type, values)).count(expected) == len(values)
     if kind == "is":
         return all(map(operator.is_, values, itertools.repeat(expected)))
     return all(_one(check, value) for value in values)

@@ -45,8 +45,10 @@ class Blocks:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def block(self, start: int) -> np.ndarray:
-        return self.blocks[[a for a, _ in self.bounds].index(start)]
+    def part(self, start: int, stop: int) -> np.ndarray:
+        """The rows of these items, which lie in one block."""
+        first, block = next((a, b) for (a, z), b in zip(self.bounds, self.blocks, strict=True) if start < z)
+        return block[start - first : stop - first]
 
 
 class Items:

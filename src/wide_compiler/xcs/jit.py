@@ -18,9 +18,10 @@ from typing import Any, TypeVar, overload
 from .config import Config
 from .explain import Explanation
 from .items import Source
-from .rewrite import RUNTIME, Rewriter, SiteText
+from .rewrite import Rewriter
 from .shipping import names_of
 from .site import Site
+from .site_text import RUNTIME, SiteText
 from .sites import FRAME_READERS
 from .source import NoSource, compiled, tree_of
 
@@ -43,6 +44,7 @@ class Runtime:
         self.why = ""
         self.ready = False
         self.blocks = threading.local()
+        self.lock = threading.RLock()
 
     @staticmethod
     def source(function: Any, *args: Any, **kwargs: Any) -> Source:
@@ -54,16 +56,19 @@ class Runtime:
         return (self.original if self.why else self.function)(*args, **kwargs)
 
     def prepare(self) -> None:
-        """Rewrite the function, once. Where its text is not to be trusted, every call goes to the
-        original."""
-        if self.ready or self.why:
-            return
-        self.ready = True
+        """Rewrite the function, once: other threads that call it meanwhile wait. Where its text is not to be
+        trusted, every call goes to the original."""
+        with self.lock:
+            if not self.ready:
+                self._rewrite()
+                self.ready = True
+
+    def _rewrite(self) -> None:
         try:
             tree = tree_of(self.original)
         except NoSource as reason:
             self.why = str(reason)
-            _warn(self.original.__qualname__, self.why)
+            _warn(self.original.__qualname__, self.why, stacklevel=6)
             return
         rewriter = Rewriter(tree)
         made = rewriter.rewritten()
@@ -72,7 +77,7 @@ class Runtime:
         if code.co_freevars != (*like.co_freevars, RUNTIME):
             self.why = "its free names are in an order that is not understood"
             return
-        self.texts = rewriter.found
+        self.texts, self.sites = rewriter.found, []
         for text in self.texts:
             site = Site(text, self.config, like.co_filename, self)
             self.sites.append(site)
@@ -101,8 +106,8 @@ def _mentioning_runtime(tree: Any) -> Any:
     return ast.fix_missing_locations(tree)
 
 
-def _warn(name: str, why: str) -> None:
-    warnings.warn(f"jit: {name} runs as it is: {why}", XcsWarning, stacklevel=4)
+def _warn(name: str, why: str, stacklevel: int = 4) -> None:
+    warnings.warn(f"jit: {name} runs as it is: {why}", XcsWarning, stacklevel=stacklevel)
 
 
 def _trampoline(free: tuple[str, ...]) -> types.CodeType:

@@ -27,9 +27,11 @@ class Diverge(BaseException):
 
 
 class Trace:
-    """What happened while lanes were run: a bail-out that a user's `except:` may have swallowed."""
+    """What happened while lanes were run: a bail-out that a user's `except:` may have swallowed, and how many
+    arrays were made."""
 
     stopped: BaseException | None = None
+    arrays = 0
 
 
 def bail(reason: str, trace: Trace | None) -> BaseException:
@@ -54,6 +56,8 @@ class Lane:
         self.trace = trace
         self.fresh = fresh
         self.approx = approx
+        if fresh and kind == "array" and trace is not None:
+            trace.arrays += 1
 
     def stop(self, reason: str) -> BaseException:
         return bail(reason, self.trace)

@@ -73,6 +73,7 @@ class Dispatcher:
     def __init__(self, cache: CodeCache):
         self.trace = Trace()
         self.cache = cache
+        self.ready: dict[types.FunctionType, Any] = {}
 
     def __call__(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         if type(function) is types.MethodType and not isinstance(function.__self__, Lane):
@@ -113,14 +114,19 @@ class Dispatcher:
         return a is b
 
     def _python(self, function: types.FunctionType, args: tuple, kwargs: dict[str, Any]) -> Any:
+        made = self.ready.get(function)
+        if made is None:
+            made = self.ready[function] = self._made_ready(function)
+        return made(*args, **kwargs)
+
+    def _made_ready(self, function: types.FunctionType) -> Any:
         jitted = getattr(function, "__xcs__", None)
-        if jitted is not None:
-            function = jitted.original
+        plain = function if jitted is None else jitted.original
         try:
-            node = tree_of(function)
+            node = tree_of(plain)
         except NoSource as reason:
             raise bail(str(reason), self.trace) from None
-        return lane_function(function, node, self, self.cache)(*args, **kwargs)
+        return lane_function(plain, node, self, self.cache)
 
 
 def _call_of(function: Any) -> Any:

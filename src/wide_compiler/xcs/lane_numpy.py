@@ -8,7 +8,7 @@ from .lane import SAFE_INT, Lane, Trace, bail
 from .lane_numbers import COMPARISONS, largest, near, python_arithmetic, python_number
 
 # Exact: IEEE says what comes out, whatever the order. The others may differ in the last digits.
-EXACT = (
+EXACT = frozenset((
     np.add, np.subtract, np.multiply, np.true_divide, np.negative, np.positive, np.absolute, np.sqrt,
     np.square,
     np.maximum, np.minimum, np.sign, np.isfinite, np.isnan, np.isinf, np.logical_and, np.logical_or,
@@ -16,14 +16,14 @@ EXACT = (
     np.floor, np.ceil, np.trunc, np.rint, np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.invert,
     np.reciprocal,
     np.logical_xor, np.remainder, np.floor_divide, np.fabs, np.copysign, np.fmax, np.fmin, *COMPARISONS,
-)  # fmt: skip
-ROUNDED = (
+))  # fmt: skip
+ROUNDED = frozenset((
     np.exp, np.exp2, np.expm1, np.log, np.log2, np.log10, np.log1p, np.sin, np.cos, np.tan, np.sinh,
     np.cosh, np.tanh,
     np.arcsin, np.arccos, np.arctan, np.arctan2, np.arcsinh, np.arccosh, np.arctanh, np.hypot, np.cbrt,
     np.power,
     np.float_power, np.logaddexp, np.deg2rad, np.rad2deg,
-)  # fmt: skip
+))  # fmt: skip
 STEPS = (
     np.remainder,
     np.floor_divide,
@@ -36,15 +36,17 @@ STEPS = (
     np.logical_and,
     np.logical_or,
 )
+_OPERANDS = (Lane, np.ndarray, np.generic, bool, int, float)
 _GROWING = (np.add, np.subtract, np.multiply, np.square, np.power, np.negative, np.absolute)
 
 
 def arithmetic(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | None) -> Any:
     """An operator. Lanes of Python numbers among themselves by Python's rules, all else by NumPy's."""
-    if all(python_number(x) for x in inputs):
+    if all(map(python_number, inputs)):
         return python_arithmetic(ufunc, inputs, trace)
-    if not all(isinstance(x, (Lane, np.ndarray, np.generic, bool, int, float)) for x in inputs):
-        raise bail(f"an operator with a {[type(x).__name__ for x in inputs]}", trace)
+    for x in inputs:
+        if not isinstance(x, _OPERANDS):
+            raise bail(f"an operator with a {type(x).__name__}", trace)
     return apply_ufunc(ufunc, inputs, trace)
 
 

@@ -10,8 +10,10 @@ import time
 from dataclasses import dataclass, field
 
 LOOK_AGAIN = 50.0
+LOOK_EVERY = 8  # so many calls of a rung that has won
 CLEARLY = 0.95  # a rung must be so much cheaper than the plain loop
 FAILURES = 3
+TRIALS = 3
 
 
 @dataclass
@@ -30,6 +32,17 @@ class Record:
         if not self.recent:
             return None
         return min(seconds * (0.25 + 0.75 * n / items) for seconds, items in self.recent)
+
+    def may_try_again(self, limit: float) -> bool:
+        """It has lost. One bad timing is not for good: three calls are timed before it rests, and once the
+        plain loop has spent fifty times what they took, it starts anew."""
+        if len(self.recent) < TRIALS and min(s for s, _ in self.recent) < TRIALS * limit:
+            return True
+        if self.spent <= LOOK_AGAIN * sum(seconds for seconds, _ in self.recent[-TRIALS:]):
+            return False
+        self.recent.clear()
+        self.spent = 0.0
+        return True
 
     def succeeded(self, seconds: float, n: int) -> None:
         self.recent = [*self.recent[-7:], (seconds, n)]
@@ -78,8 +91,8 @@ class Ledger:
         goes there."""
         self.fast_calls += fast
         if fast:
-            self.looks += self.fast_calls % 8 == 0
-            return self.fast_calls % 8 == 0
+            self.looks += self.fast_calls % LOOK_EVERY == 0
+            return self.fast_calls % LOOK_EVERY == 0
         won = any(record.verified and record.failures == 0 for record in self.records.values())
         if not won or self.spent - self.looked_at < 2 * LOOK_AGAIN * (self.plain_item or 0.0):
             return False

@@ -132,6 +132,8 @@ def _same_mutable(a: Any, b: Any, path: str, pairing: _Pairing, rtol: float | No
     elif isinstance(a, torch.Tensor):
         if a.shape != b.shape or a.dtype != b.dtype or a.requires_grad != b.requires_grad:
             raise Difference(f"{path}: {a.dtype} {tuple(a.shape)}, then {b.dtype} {tuple(b.shape)}")
+        if _steps(a) != _steps(b) or a.is_inference() != b.is_inference():
+            raise Difference(f"{path}: strides {a.stride()}, then {b.stride()}, or inference on one side")
         one, two = a.detach().cpu().numpy(), b.detach().cpu().numpy()
         pairing.arrays.append((path, one, two))
         _close(one, two, path, rtol)
@@ -147,6 +149,11 @@ def _same_mutable(a: Any, b: Any, path: str, pairing: _Pairing, rtol: float | No
         _same(vars(a), vars(b), path, pairing, rtol)
     elif not callable(a) and type(a).__eq__ is not object.__eq__ and a != b:
         raise Difference(f"{path}: {a!r:.80}, then {b!r:.80}")
+
+
+def _steps(tensor: torch.Tensor) -> list[int]:
+    """Strides, where there is more than one step to take."""
+    return [step for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
 
 
 def _items(a: Any, b: Any, path: str, pairing: _Pairing, rtol: float | None) -> None:

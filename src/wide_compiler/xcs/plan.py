@@ -38,7 +38,17 @@ class Plan:
     lane_code: dict[Any, Any] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)  # of rungs: wide models, levels of concurrency
     last: str = "plain"
+    taken: Any = None  # the rung that ran the last call
     rtol: float | None = RTOL
+
+    def holds(self, functions: dict[str, Any], columns: Any) -> bool:
+        """Is what was proven still true of these objects?"""
+        if self.bodies != functions.keys():
+            return False
+        kept = self.memory.get("wide")
+        # What the guards ask of the members of a wide model was looked at already, and more closely.
+        seen = kept.column if kept is not None and kept.look(columns) else None
+        return self.guards.hold(functions, columns, seen)
 
     @property
     def declined(self) -> bool:

@@ -7,46 +7,13 @@ original text, line numbers included.
 
 import ast
 import copy
-from dataclasses import dataclass, field
 from typing import Any
 
 from . import sites
+from .bodies import items_of, lambda_of, loop_body
 from .names import captured
-from .sites import Block, Sink, flat_target
-
-RUNTIME = "\U0010fffe_xcs"  # no identifier, so nobody's name; sorts last among free names
-ITEMS = "__xcs_items"
-EVENTS = "__xcs_events"
-
-
-@dataclass
-class SiteText:
-    """One site, or one place that might have been one and why it is not."""
-
-    index: int
-    kind: str
-    line: int
-    text: str
-    targets: list[list[str]] = field(default_factory=list)
-    shape: Any = None  # nesting of the loop variable: 'x', or a tuple of these
-    bodies: dict[str, Any] = field(
-        default_factory=dict
-    )  # 'body', 'cond', 'items' or 'thunk 0' -> Lambda or def
-    eater: str = ""
-    sinks: list[Sink] = field(default_factory=list)
-    single: bool = False  # a loop whose body ends in its one sink
-    names: list[str] = field(default_factory=list)  # of independent statements
-    reason: str = ""  # why this is no site
-    feeds: bool = False  # the next statement is a site that loops over what this one makes
-    fed: bool = False  # this one loops over what the statement before it made
-
-
-def name(identifier: str, store: bool = False) -> ast.Name:
-    return ast.Name(identifier, ast.Store() if store else ast.Load())
-
-
-def shape_of(target: ast.expr) -> Any:
-    return target.id if isinstance(target, ast.Name) else tuple(shape_of(t) for t in target.elts)  # type: ignore[attr-defined]
+from .site_text import ITEMS, RUNTIME, SiteText, name, shape_of, short
+from .sites import Block, flat_target
 
 
 class Rewriter(ast.NodeTransformer):
@@ -107,8 +74,10 @@ class Rewriter(ast.NodeTransformer):
         node = self._expressions(node)
         match block.statements[block.index]:
             case ast.Assign([ast.Name(identifier)], ast.ListComp()) if identifier not in self.held:
-                # Handed on to the very next statement only: later, anything could have changed the list.
-                self.maker = (identifier, (id(block.statements), block.index + 1), self.found[made])
+                # Handed on to the very next statement only, and only if that mentions the list once: anything
+                # else could have changed it before the next site comes to it.
+                if block.after and _mentions(block.after[0], identifier) == 1:
+                    self.maker = (identifier, (id(block.statements), block.index + 1), self.found[made])
         return [node]
 
     def _expressions(self, node: ast.stmt) -> ast.stmt:
@@ -156,20 +125,20 @@ class Rewriter(ast.NodeTransformer):
         targets = [n for g in original.generators for n in flat_target(g.target) or []]
         site.shape = shape_of(first.target)
         value = ast.Tuple([original.key, original.value], ast.Load()) if kind == "dict" else original.elt
-        site.bodies["body"] = _lambda(targets, value)
+        site.bodies["body"] = lambda_of(targets, value)
         extra: list[ast.expr] = []
         if len(original.generators) > 1:
-            site.bodies["items"] = _lambda([ITEMS], _items_of(original, targets))
+            site.bodies["items"] = lambda_of([ITEMS], items_of(original, targets))
             extra = [ast.Constant(None), site.bodies["items"]]
         elif first.ifs:
             test = first.ifs[0] if len(first.ifs) == 1 else ast.BoolOp(ast.And(), first.ifs)
-            site.bodies["cond"] = _lambda(targets, test)
+            site.bodies["cond"] = lambda_of(targets, test)
             extra = [site.bodies["cond"]]
         if kind == "generator" and eater != "join":
             extra = [*extra, *[ast.Constant(None)] * (2 - len(extra)), name(eater)]
         inner = copy.deepcopy(plain)
         source, inner.generators[0].iter = inner.generators[0].iter, name(ITEMS)
-        arguments = [self._source(source), site.bodies["body"], _lambda([ITEMS], inner), *extra]
+        arguments = [self._source(source), site.bodies["body"], lambda_of([ITEMS], inner), *extra]
         return ast.copy_location(
             ast.IfExp(self._on(site), self._call(site, "run", [copy.deepcopy(a) for a in arguments]), plain),
             node,
@@ -198,7 +167,7 @@ class Rewriter(ast.NodeTransformer):
         site = self._new("loop", node, first_line=True)
         site.sinks, site.shape = sinks, shape_of(node.target)
         body_name, state = f"__xcs_body{site.index}", f"__xcs_state{site.index}"
-        body, site.single = _loop_body(node, sinks, body_name)
+        body, site.single = loop_body(node, sinks, body_name)
         site.bodies["body"] = body
         containers = [s for s in sinks if s.kind != "accumulate"]
         totals = [s for s in sinks if s.kind == "accumulate"]
@@ -233,13 +202,13 @@ class Rewriter(ast.NodeTransformer):
 
     def _together(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         site = self._new("statements", statements[0])
-        site.text = "; ".join(_short(s) for s in statements)
+        site.text = "; ".join(short(s) for s in statements)
         started = f"__xcs_started{site.index}"
         thunks = []
         for i, statement in enumerate(statements):
             assert isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
             site.names.append(statement.targets[0].id)
-            site.bodies[f"thunk {i}"] = _lambda([], copy.deepcopy(statement.value))
+            site.bodies[f"thunk {i}"] = lambda_of([], copy.deepcopy(statement.value))
             thunks.append(copy.deepcopy(site.bodies[f"thunk {i}"]))
         start = ast.IfExp(self._on(site), self._call(site, "start", thunks), ast.Constant(None))
         out: list[ast.stmt] = [
@@ -259,7 +228,7 @@ class Rewriter(ast.NodeTransformer):
     # Pieces.
 
     def _new(self, kind: str, node: ast.AST, first_line: bool = False) -> SiteText:
-        text = _short(node, first_line)
+        text = short(node, first_line)
         site = SiteText(len(self.found), kind, getattr(node, "lineno", 0), text)
         self.found.append(site)
         return site
@@ -274,88 +243,5 @@ class Rewriter(ast.NodeTransformer):
         return ast.Call(ast.Attribute(self._site(site), method, ast.Load()), arguments, [])
 
 
-def _lambda(parameters: list[str], value: ast.expr) -> ast.Lambda:
-    arguments = ast.arguments(
-        posonlyargs=[], args=[ast.arg(p) for p in parameters], kwonlyargs=[], kw_defaults=[], defaults=[]
-    )
-    return ast.fix_missing_locations(ast.copy_location(ast.Lambda(arguments, value), value))
-
-
-def _items_of(node: Any, targets: list[str]) -> ast.expr:
-    """All rounds of a comprehension of several loops, as tuples of the loop variables."""
-    generators = copy.deepcopy(node.generators)
-    generators[0].iter = name(ITEMS)
-    value = ast.Tuple([name(t) for t in targets], ast.Load())
-    return ast.copy_location(ast.ListComp(value, generators), node)
-
-
-def _loop_body(node: ast.For, sinks: list[Sink], function: str) -> tuple[ast.FunctionDef, bool]:
-    """The loop's body as a function of the loop variables.
-
-    It notes what it would fill in a list of events, `(sink, value)`; where the one sink comes last and
-    always,
-    the value is simply returned.
-    """
-    body = copy.deepcopy(node.body)
-    targets = flat_target(node.target) or []
-    ends = sites.sink_of(body[-1])
-    count = sum(sites.sink_of(p) in sinks for t in body for p in ast.walk(t) if isinstance(p, ast.stmt))
-    leaves = any(isinstance(p, ast.Continue) for t in body for p in ast.walk(t))
-    single = ends in sinks and count == 1 and not leaves
-    if single:
-        parameters = targets
-        body[-1] = ast.copy_location(ast.Return(_sink_value(body[-1])), body[-1])
-    else:
-        parameters = [EVENTS, *targets]
-        body = [_Events(sinks).visit(s) for s in body]
-    arguments = ast.arguments(
-        posonlyargs=[], args=[ast.arg(p) for p in parameters], kwonlyargs=[], kw_defaults=[], defaults=[]
-    )
-    made = ast.FunctionDef(name=function, args=arguments, body=body, decorator_list=[])
-    if "type_params" in ast.FunctionDef._fields:
-        made.type_params = []  # type: ignore[attr-defined]
-    return ast.fix_missing_locations(ast.copy_location(made, node)), single
-
-
-def _sink_value(statement: ast.stmt) -> ast.expr:
-    match statement:
-        case ast.Expr(ast.Call(_, [value], _)):
-            return value
-        case ast.Assign([ast.Subscript(_, key)], value):
-            return ast.Tuple([value, key], ast.Load())
-        case ast.AugAssign(_, _, value):
-            return value
-    raise AssertionError(ast.dump(statement))
-
-
-class _Events(ast.NodeTransformer):
-    """In a loop's body: sinks note an event, `continue` returns."""
-
-    def __init__(self, sinks: list[Sink]):
-        self.sinks = sinks
-        self.inner = 0
-
-    def visit(self, node: ast.AST) -> Any:
-        sink = sites.sink_of(node) if isinstance(node, ast.stmt) else None
-        if sink is not None and sink in self.sinks:
-            event = ast.Tuple([ast.Constant(self.sinks.index(sink)), _sink_value(node)], ast.Load())  # type: ignore[arg-type]
-            note = ast.Call(ast.Attribute(name(EVENTS), "append", ast.Load()), [event], [])
-            return ast.copy_location(ast.Expr(note), node)
-        return super().visit(node)
-
-    def visit_Continue(self, node: ast.Continue) -> ast.stmt:
-        return node if self.inner else ast.copy_location(ast.Return(None), node)
-
-    def _inner_loop(self, node: Any) -> Any:
-        self.inner += 1
-        node.body = [self.visit(s) for s in node.body]
-        self.inner -= 1
-        node.orelse = [self.visit(s) for s in node.orelse]
-        return node
-
-    visit_For = visit_While = _inner_loop
-
-
-def _short(node: ast.AST, first_line: bool = False) -> str:
-    text = ast.unparse(node)
-    return text.split("\n")[0] if first_line else " ".join(text.split())
+def _mentions(statement: ast.stmt, identifier: str) -> int:
+    return sum(isinstance(part, ast.Name) and part.id == identifier for part in ast.walk(statement))

@@ -3,16 +3,16 @@ back."""
 
 import builtins
 import itertools
-import operator
-import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from .filling import built, fill, fillable
 from .items import Blocks, Items, items_of, made
 from .ledger import clock
 from .oracle import same
 from .plan import Plan, make_plan
-from .rewrite import SiteText
+from .raising import as_raised_here, as_written, raises
+from .site_text import SiteText
 from .sites import SHORT_CIRCUIT
 from .together import Started, start
 from .work import Failed, Miss, Work
@@ -22,14 +22,6 @@ if TYPE_CHECKING:
     from .jit import Runtime
 
 PLANS = 4
-INLINED = sys.version_info >= (3, 12)
-IMMUTABLE_TOTALS = (int, float, complex, str, bool)
-OPERATORS = {
-    "Add": operator.iadd, "Sub": operator.isub, "Mult": operator.imul, "Div": operator.itruediv,
-    "FloorDiv": operator.ifloordiv, "Mod": operator.imod, "Pow": operator.ipow, "BitAnd": operator.iand,
-    "BitOr": operator.ior, "BitXor": operator.ixor, "LShift": operator.ilshift, "RShift": operator.irshift,
-    "MatMult": operator.imatmul,
-}  # fmt: skip
 yes = itertools.repeat(True).__next__
 no = itertools.repeat(False).__next__
 
@@ -76,19 +68,19 @@ class Site:
             items = self._items(source, expand)
             if items is None:
                 self._rest(clock() - began, 0.0)
-                return self._as_written(plain, made(source))
+                return as_written(self.text, self.runtime.original, plain, made(source))
             error = None
             try:
                 values, work = self._values(items, body, cond)
             except Failed as failure:
-                error = self._as_raised_here(failure.error)
+                error = as_raised_here(self.text, failure.error)
             if error is not None:
                 raise error  # out here, so that it carries no context of ours
             if type(values) is Miss:
                 return self._plainly(values, work, items, source, plain, clock() - began)
-            built = self._built(values)
+            whole = built(self.text, values)
             work.took(clock() - began)
-            return built
+            return whole
         finally:
             self.on = self.ready
 
@@ -97,7 +89,7 @@ class Site:
         began = self._enter()
         try:
             items = None
-            if self._fillable(containers, totals, makers):
+            if fillable(self.text, containers, totals, makers):
                 items = items_of(source, self.text.shape)
             if items is None:
                 self._rest(clock() - began, 0.0)
@@ -107,31 +99,21 @@ class Site:
             try:
                 values, work = self._values(items, body, None)
             except Failed as failure:
-                values, rest = failure.values, _raises(failure.error)
+                values, rest = failure.values, raises(failure.error)
             if type(values) is Miss:
                 self._rest(clock() - began, work.plan.ledger.plain(items.n) if work else 0.0)
                 rest = items.rest(values.done) if values.done else made(source)
                 values, work = values.values, None
             running = list(totals)
             try:
-                self._fill(values, containers, running)
+                fill(self.text, values, containers, running)
             except Exception as error:
-                rest = _raises(error)
+                rest = raises(error)
             if work is not None:
                 work.took(clock() - began)
             return [rest, *reversed(running)]
         finally:
             self.on = self.ready
-
-    def _fillable(self, containers: tuple, totals: tuple, makers: tuple) -> bool:
-        """Exact lists, sets and dicts made by the builtins, and totals that cannot be changed in place."""
-        kinds = {"append": list, "add": set, "setitem": dict}
-        filled = [s for s in self.text.sinks if s.kind != "accumulate"]
-        return (
-            all(type(t) in IMMUTABLE_TOTALS for t in totals)
-            and all(any(m is kind for kind in (list, set, dict)) for m in makers)
-            and all(type(c) is kinds[s.kind] for c, s in zip(containers, filled, strict=True))
-        )
 
     def _enter(self) -> float:
         """Recursion into a site runs as written."""
@@ -233,7 +215,7 @@ class Site:
 
     def _plan(self, functions: dict[str, Any], nodes: dict[str, Any], columns: Any) -> Plan:
         for plan in self.plans:
-            if plan.bodies == functions.keys() and plan.guards.hold(functions, columns):
+            if plan.holds(functions, columns):
                 return plan
         self.analysed += 1
         if self.analysed > PLANS:
@@ -269,13 +251,14 @@ class Site:
     ) -> Any:
         """The text as written, from where the run time stopped; its time is what rungs are held against."""
         began = clock()
+        written = self.text, self.runtime.original, plain
         try:
             if not miss.done:
-                built = self._as_written(plain, made(source))
+                whole = as_written(*written, made(source))
             elif self.text.kind == "generator":
-                built = itertools.chain(miss.values, plain(items.rest(miss.done)))
+                whole = itertools.chain(miss.values, plain(items.rest(miss.done)))
             else:
-                built = [*miss.values, *self._as_written(plain, items.rest(miss.done))]
+                whole = [*miss.values, *as_written(*written, items.rest(miss.done))]
         except BaseException:
             self._back_off()  # looking at loops that raise gains nothing
             raise
@@ -287,65 +270,7 @@ class Site:
             elif items.n > miss.done:
                 ledger.measured(seconds / (items.n - miss.done))
         self._rest(looked, seconds)
-        return built
-
-    def _as_written(self, plain: Any, source: Any) -> Any:
-        """Run the text. Where Python inlines comprehensions, an unset name is a local one for it."""
-        error = None
-        try:
-            return plain(source)
-        except NameError as raised:
-            error = self._unset_local(raised, plain) if INLINED else None
-            if error is None:
-                raise
-        raise error
-
-    def _unset_local(self, error: NameError, plain: Any) -> UnboundLocalError | None:
-        last = error.__traceback__
-        while last is not None and last.tb_next is not None:
-            last = last.tb_next
-        here = last is not None and last.tb_frame.f_code is plain.__code__
-        outer = self.runtime.original.__code__.co_freevars
-        own = error.name in plain.__code__.co_freevars and error.name not in outer
-        if self.text.kind == "generator" or type(error) is not NameError or not (here and own):
-            return None
-        return UnboundLocalError(
-            f"cannot access local variable {error.name!r} where it is not associated with a value"
-        )
-
-    def _built(self, values: list[Any]) -> Any:
-        if self.text.kind == "set":
-            return set(values)
-        return dict(values) if self.text.kind == "dict" else values
-
-    def _fill(self, values: list[Any], containers: tuple, running: list[Any]) -> None:
-        """Do what the loop's body would have done with each value, in order; totals are kept in `running`."""
-        sinks = self.text.sinks
-        filled = iter(containers)
-        target = {i: next(filled) for i, s in enumerate(sinks) if s.kind != "accumulate"}
-        total = {i: k for k, i in enumerate(i for i, s in enumerate(sinks) if s.kind == "accumulate")}
-        if self.text.single and sinks[0].kind == "append":
-            target[0].extend(values)
-            return
-        for value in values:
-            index, value = (0, value) if self.text.single else value
-            kind = sinks[index].kind
-            if kind == "append":
-                target[index].append(value)
-            elif kind == "add":
-                target[index].add(value)
-            elif kind == "setitem":
-                target[index][value[1]] = value[0]
-            else:
-                step = OPERATORS[sinks[index].operator.__name__]  # type: ignore[union-attr]
-                running[total[index]] = step(running[total[index]], value)
-
-    def _as_raised_here(self, error: BaseException) -> BaseException:
-        if self.text.kind == "generator" and isinstance(error, StopIteration):
-            stopped = RuntimeError("generator raised StopIteration")
-            stopped.__cause__ = error
-            return stopped
-        return error
+        return whole
 
     def _check(self, work: Work, values: list[Any]) -> None:
         plain = [v for i in range(work.items.n) for v in work.one(i)]
@@ -358,9 +283,3 @@ class Site:
     @property
     def short_circuits(self) -> bool:
         return self.text.eater in SHORT_CIRCUIT
-
-
-def _raises(error: BaseException) -> Iterable[Any]:
-    """An iterable that raises at once: after the totals of the items before are stored."""
-    raise error
-    yield

@@ -3,7 +3,7 @@
 import ast
 import operator
 import warnings
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -51,6 +51,7 @@ def _gathered(column: Any) -> Any:
         raise Bail("tensors of different shapes or devices") from None
 
 
+_data = cast(Any, Tensor.data).__get__
 _look = operator.attrgetter("dtype", "requires_grad", "layout")
 
 
@@ -61,10 +62,11 @@ def apart(out: Any, n: int) -> list[Any]:
     Rows that carry gradients are copied; the others are disjoint parts of one block of memory.
     """
     if type(out) is Tensor:
+        out = out.contiguous()  # as results of one item mostly are; where not, the comparison tells
         if out.requires_grad:
             copies: Any = torch.unbind_copy  # annotated as if it gave nothing
             return list(copies(out))
-        return [row.data for row in out.unbind(0)]
+        return list(map(_data, out.unbind(0)))
     if type(out) is tuple:
         return list(zip(*[apart(o, n) for o in out], strict=True))
     raise Bail(f"a result of type {type(out).__name__}")

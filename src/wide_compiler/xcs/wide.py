@@ -7,34 +7,39 @@ members. The wide model is built only after the plain loop has cost more than bu
 
 import ast
 import operator
-import types
+import threading
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..api import compile as compile_wide
 from ..config import WideConfig
 from .analysis import Analyzer
+from .arrange import arrange
 from .calls import call_value
 from .columns import column_value
 from .effects import Decline
 from .guards import Guards
 from .ledger import clock
+from .members import FIXED, Members
 from .torch_vmap import apart
-from .values import IMMUTABLE
 from .work import Bail, Work
 
 BUILD_SECONDS = 1.0  # about what building takes; the plain loop must have cost as much before
 RENEWALS = 3
-SAMPLED = 4  # numbers of each parameter looked at besides its version
 
 
 def able(work: Work) -> bool:
     """The body is `m(...)` of a loop variable that runs over distinct modules of one class."""
-    modules = _modules_column(work)
-    return modules is not None and work.cond is None and not work.events and not work.site.config.exact
+    if work.cond is not None or work.events or work.site.config.exact:
+        return False
+    memory = work.plan.memory
+    if "modules column" not in memory:
+        memory["modules column"] = _modules_column(work)
+    j = memory["modules column"]
+    return j is not None and isinstance(work.items.columns[j], (list, tuple))
 
 
 def _modules_column(work: Work) -> int | None:
@@ -63,18 +68,19 @@ def paid_for(work: Work, plain_seconds: float) -> bool:
 
 def widened(work: Work) -> list[Any]:
     """All members' outputs by one call of the wide model. Raises `Bail`."""
-    j = _modules_column(work)
-    assert j is not None
-    models = list(work.items.columns[j])
+    j = work.plan.memory["modules column"]
+    models = work.items.columns[j]
     inputs, shared = _inputs(work, j)
-    if torch.is_grad_enabled() and _wants_gradients(models, inputs):
-        raise Bail("gradients are wanted, and must reach the members' own parameters")
     wide = _wide_model(work, models, inputs, shared)
     try:
-        out = wide.shared(*inputs) if shared else wide.stacked(*[torch.stack(list(x)) for x in inputs])
+        out = _called(wide, inputs, shared)
     except Exception as error:
         raise Bail(f"{type(error).__name__}: {error}") from None
     return apart(out, len(models))
+
+
+def _called(wide: Any, inputs: list[Any], shared: bool) -> Any:
+    return wide.shared(*inputs) if shared else wide.stacked(*[torch.stack(list(x)) for x in inputs])
 
 
 def _inputs(work: Work, j: int) -> tuple[list[Any], bool]:
@@ -102,37 +108,37 @@ def _inputs(work: Work, j: int) -> tuple[list[Any], bool]:
     return found, not per_item.pop()
 
 
-def _wants_gradients(models: list[nn.Module], inputs: list[Any]) -> bool:
+def _gradients_wanted(tensors: list[Any], inputs: list[Any]) -> None:
     given = [t for x in inputs for t in ([x] if type(x) is Tensor else x)]
-    return any(t.requires_grad for t in given) or any(p.requires_grad for m in models for p in m.parameters())
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (*given, *tensors)):
+        raise Bail("gradients are wanted, and must reach the members' own parameters")
 
 
-def _wide_model(work: Work, models: list[nn.Module], inputs: list[Any], shared: bool) -> Any:
+def _wide_model(work: Work, models: Sequence[nn.Module], inputs: list[Any], shared: bool) -> Any:
     memory = work.plan.memory
     kept = memory.get("wide")
-    if kept is not None and len(kept.models) == len(models) and all(map(_is, kept.models, models)):
-        if not kept.still_true():
+    if kept is not None and kept.holds_models(models):
+        tensors = kept.tensors_now()
+        if tensors is None:
             del memory["wide"]
             raise Bail("something in Python that the members read has changed")
-        changed = kept.changed()
-        memory["renewals"] = memory.get("renewals", 0) + 1 if changed else 0
-        kept.renew(changed)
+        _gradients_wanted(tensors, inputs)
+        memory["renewals"] = memory.get("renewals", 0) + 1 if kept.renewed(tensors) else 0
         return kept.wide
-    facts = _prove(work, models)
+    _gradients_wanted([p for m in models for p in m.parameters()], inputs)
+    facts = _prove(work, list(models))
     began = clock()
     sample = tuple(x if shared else x[0] for x in inputs)
     try:
-        wide = compile_wide(models, sample, config=WideConfig(tune_seconds=0.3))
+        wide = compile_wide(list(models), sample, config=WideConfig(tune_seconds=0.3))
+        wide.requires_grad_(False)  # as no gradients are wanted wherever it runs
+        arrange(wide, lambda: _called(wide, inputs, shared))
     except Exception as error:
         raise Bail(f"no wide model: {type(error).__name__}: {error}") from None
-    memory["wide"] = _Kept(models, wide, facts)
+    memory["wide"] = Kept(memory["modules column"], list(models), wide, facts)
     memory["built"] = clock() - began
     memory["renewals"] = 0
     return wide
-
-
-def _is(a: Any, b: Any) -> bool:
-    return a is b
 
 
 def _prove(work: Work, models: list[nn.Module]) -> "_Facts":
@@ -150,18 +156,14 @@ def _prove(work: Work, models: list[nn.Module]) -> "_Facts":
             raise Bail(declined.reason) from None
         if model is models[0]:
             guards = analyzer.guards
-    return _Facts(models, guards)
-
-
-FIXED = (*IMMUTABLE, types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
+    return _Facts(models[0], guards)
 
 
 class _Facts:
-    """What a graph of the members has baked in: plain attributes of modules, globals, class attributes."""
+    """What a graph of the members has baked in from outside them: globals, class attributes, defaults."""
 
-    def __init__(self, models: list[nn.Module], guards: Guards):
-        self.first, self.guards = models[0], guards
-        self.plain = [_plain_attributes(m) for model in models for m in model.modules()]
+    def __init__(self, first: nn.Module, guards: Guards):
+        self.first, self.guards = first, guards
         for slot, value in enumerate(guards.values({}, [[self.first], [_A_TENSOR]])):
             held = value[0] if guards.vector[slot] else value
             if isinstance(held, FIXED) and not isinstance(held, torch.Size):
@@ -170,77 +172,48 @@ class _Facts:
                 raise Bail(f"members read a {type(held).__name__} that could change unseen")
 
     def hold(self) -> bool:
-        for own, size, pick, values in self.plain:
-            if len(own) != size or pick(own) != values:
-                return False
         return self.guards.hold({}, [[self.first], [_A_TENSOR]])
 
 
 _A_TENSOR = torch.zeros(1)
 
 
-def _plain_attributes(module: nn.Module) -> tuple[dict[str, Any], int, Any, Any]:
-    """A module's dict, its size, and its plain attributes: numbers, names, functions."""
-    own = module.__dict__
-    names = [n for n in own if not n.startswith("_")]
-    for name in names:
-        value = own[name]
-        parts = value if type(value) is tuple else (value,)
-        if not all(isinstance(p, FIXED) for p in parts):
-            raise Bail(f"{type(module).__name__}.{name} is a {type(value).__name__} that could change unseen")
-    pick = operator.itemgetter(*names) if names else (lambda held: ())
-    return own, len(own), pick, pick(own)
+class Kept:
+    """A wide model, and its members as they were when their numbers were copied."""
 
-
-class _Kept:
-    """A wide model and what its members looked like when their numbers were copied."""
-
-    def __init__(self, models: list[nn.Module], wide: Any, facts: "_Facts"):
-        self.models = models
+    def __init__(self, column: int, models: list[nn.Module], wide: Any, facts: _Facts):
+        self.column = column
         self.wide = wide
         self.facts = facts
-        self.looks = [_looks(m) for m in models]
+        self.members = Members(models)
+        self.looked = threading.local()  # what the guards' look at the members has found in this call
 
-    def still_true(self) -> bool:
-        return self.facts.hold()
+    def holds_models(self, models: Any) -> bool:
+        own = self.members.models
+        return len(models) == len(own) and all(map(operator.is_, models, own))
 
-    def changed(self) -> list[int]:
-        return [i for i, looks in enumerate(self.looks) if not _same(looks)]
+    def look(self, columns: Sequence[Any]) -> bool:
+        """Has nothing but numbers changed in any member, and nothing that their graph has baked in?"""
+        models = columns[self.column]
+        if type(models) not in (list, tuple) or not self.holds_models(models):
+            return False
+        self.looked.tensors = self.members.now() if self.facts.hold() else None
+        return self.looked.tensors is not None
 
-    def renew(self, lanes: list[int]) -> None:
+    def tensors_now(self) -> list[Tensor] | None:
+        """The members' tensors, as the look at them in this call has found them."""
+        found = getattr(self.looked, "tensors", None)
+        self.looked.tensors = None
+        return found
+
+    def renewed(self, tensors: list[Tensor]) -> list[int]:
+        """Copy the numbers of those members where they have changed; which ones."""
+        if self.members.unchanged(tensors):
+            return []
+        lanes = self.members.changed(tensors)
+        if lanes is None:
+            raise Bail("a parameter has another shape or type")
         for i in lanes:
-            self.wide.load_lane(i, self.models[i])
-            self.looks[i] = _looks(self.models[i])
-
-
-# A parameter or buffer: where it lies, which tensor it is, its version, its memory, and a few of its numbers.
-Look = tuple[dict[str, Any], str, Tensor, int, int, Any, bytes]
-
-
-def _looks(model: nn.Module) -> list[Look]:
-    tables = [table for m in model.modules() for table in (m._parameters, m._buffers)]
-    held = [(table, key, tensor) for table in tables for key, tensor in table.items()]
-    return [_look(table, key, tensor) for table, key, tensor in held if tensor is not None]
-
-
-def _look(table: dict[str, Any], key: str, tensor: Tensor) -> Look:
-    if tensor.is_inference():
-        raise Bail("a parameter without a version counter")
-    sample = np.empty(0)
-    readable = tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.dtype is not torch.bfloat16
-    if readable and tensor.numel():
-        flat = tensor.detach().numpy().reshape(-1)
-        sample = flat[:: max(1, -(-flat.size // SAMPLED))]
-    return table, key, tensor, tensor._version, tensor.data_ptr(), sample, sample.tobytes()
-
-
-def _same(looks: list[Look]) -> bool:
-    """Versions tell of all writes but those through `.data` or a NumPy view: these the numbers tell of,
-    as long
-    as they touch one of those looked at, as an optimiser's step does."""
-    for table, key, tensor, version, at, sample, numbers in looks:
-        if table[key] is not tensor or tensor._version != version or tensor.data_ptr() != at:
-            return False
-        if sample.tobytes() != numbers:
-            return False
-    return True
+            self.wide.load_lane(i, self.members.models[i])
+        self.members.note(tensors)
+        return lanes

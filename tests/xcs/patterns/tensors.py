@@ -94,3 +94,59 @@ def tensor_in_place(xs):
 def branch_on_a_tensor(xs):
     """A branch on a tensor's value."""
     return [x * 2 if x[0] > 0 else x + 1 for x in xs]
+
+
+def quiet(model, x):
+    with torch.no_grad():
+        return torch.tanh(model(x))
+
+
+def inferred(model, x):
+    with torch.inference_mode():
+        y = model(x)
+    return y
+
+
+def partly_quiet(model, x):
+    with torch.no_grad():
+        target = model(x)
+    return (model(x * 2.0) - target).sum()
+
+
+@pattern("torch vmap", lambda n=24: (mlp(), tensors(n)), large=512)
+def no_grad_in_the_body(model, xs):
+    """A function that switches gradients off."""
+    return [quiet(model, x) for x in xs]
+
+
+@pattern("torch vmap", lambda n=24: (mlp(), tensors(n)), large=512)
+def inference_mode_in_the_body(model, xs):
+    """A function that runs in inference mode."""
+    return [inferred(model, x) for x in xs]
+
+
+@pattern("torch vmap", lambda n=24: (mlp(), tensors(n)), large=512)
+def no_grad_in_part_of_the_body(model, xs):
+    """Gradients off in one part of the body, on in the other."""
+    return [partly_quiet(model, x) for x in xs]
+
+
+@pattern("torch vmap", lambda n=24: (mlp(), tensors(n)), large=512)
+def no_grad_in_a_loop(model, xs):
+    """A loop that fills a list under no_grad."""
+    out = []
+    for x in xs:
+        with torch.no_grad():
+            y = model(x)
+            out.append(y * 2.0)
+    return out
+
+
+@pattern("plain", lambda n=24: (mlp(), tensors(n)), large=64)
+def another_context_in_the_body(model, xs):
+    """Another context in the body."""
+    out = []
+    for x in xs:
+        with torch.autocast("cpu", enabled=False):
+            out.append(model(x))
+    return out

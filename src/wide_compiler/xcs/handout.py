@@ -1,0 +1,100 @@
+"""Lanes to values: what the body gave for all items at once, handed out one by one."""
+
+from typing import Any
+
+import numpy as np
+
+from .lane_operators import Lane
+from .work import Bail
+
+BLOCK_BYTES = 2**23  # keeping one row keeps its block
+
+
+class Handout:
+    """The results of one call of a site with `n` items, run in parts.
+
+    Rows lie in blocks, each row in a place of its own. Where all rows lie there in the order of the items,
+    the next site takes `blocks` as they are.
+    """
+
+    def __init__(self, n: int, exact: bool):
+        self.n = n
+        self.exact = exact
+        self.placed = 0
+        self._blocks: list[np.ndarray] = []
+        self._used = 0  # of the last block
+
+    @property
+    def blocks(self) -> list[np.ndarray]:
+        return [*self._blocks[:-1], self._blocks[-1][: self._used]] if self.placed == self.n else []
+
+    def values(self, value: Any, lanes: int, in_order: bool) -> list[Any]:
+        """One value per lane, for the next lanes of the call or, not `in_order`, for some of them."""
+        if in_order and type(value) is Lane and value.kind == "array":
+            return list(self._place(self._fresh(value)))
+        return self._apart(value, lanes, [])
+
+    def _place(self, data: np.ndarray) -> np.ndarray:
+        """The rows in their block. Parts of a call share blocks, so that the next site finds few of them."""
+        rows, last = len(data), self._blocks[-1] if self._blocks else None
+        fits = last is not None and (last.dtype, last.shape[1:]) == (data.dtype, data.shape[1:])
+        if last is None or not fits or len(last) - self._used < rows:
+            if last is not None:
+                self._blocks[-1] = last[: self._used]
+            most = max(BLOCK_BYTES // max(data[0].nbytes, 1), rows)
+            count = min(most, self.n - self.placed)
+            last = (
+                np.ascontiguousarray(data)
+                if count == rows
+                else np.empty((count, *data.shape[1:]), data.dtype)
+            )
+            self._blocks.append(last)
+            self._used = 0
+        place = last[self._used : self._used + rows]
+        if len(last) > rows:
+            place[...] = data
+        self._used += rows
+        self.placed += rows
+        return place
+
+    def _apart(self, value: Any, lanes: int, given: list[np.ndarray]) -> list[Any]:
+        kind = type(value)
+        if kind is Lane:
+            return self._of_lane(value, given)
+        if kind is tuple:
+            parts = [self._apart(v, lanes, given) for v in value]
+            return list(zip(*parts, strict=True)) if value else [()] * lanes
+        if kind in (list, dict) and not _holds_lane(value):
+            raise Bail("a result that may be one shared object")
+        if kind is list:
+            return [list(row) for row in zip(*[self._apart(v, lanes, given) for v in value], strict=True)]
+        if kind is dict and all(type(k) in (str, int) for k in value):
+            columns = [self._apart(v, lanes, given) for v in value.values()]
+            return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
+        if value is None or kind in (bool, int, float, str, bytes, complex):
+            return [value] * lanes
+        raise Bail(f"a result of type {kind.__name__}")
+
+    def _of_lane(self, value: Lane, given: list[np.ndarray]) -> list[Any]:
+        data = self._fresh(value)
+        if value.kind in ("float", "int", "bool"):
+            return data.tolist()
+        if value.kind == "array":
+            if any(np.may_share_memory(data, other) for other in given):
+                raise Bail("two parts of a result that share memory")
+            given.append(data)
+            data = np.ascontiguousarray(data)
+        return list(data)
+
+    def _fresh(self, value: Lane) -> np.ndarray:
+        if not value.fresh:
+            raise Bail("a result that shares memory with its item")
+        if self.exact and value.data.dtype.kind in "fc":
+            raise Bail("floating point numbers, with exact=True")
+        return value.data
+
+
+def _holds_lane(value: Any) -> bool:
+    """A container with a lane in it was made by the body just now; any other may be anybody's."""
+    inside = value.values() if type(value) is dict else value if type(value) in (list, tuple) else ()
+    return any(type(v) is Lane or _holds_lane(v) for v in inside)

@@ -1,0 +1,184 @@
+"""Objects that lie outside the analysed code: what is known of them, and of their attributes."""
+
+import ast
+import types
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from . import pure_numpy, pure_tables, pure_torch, waiting
+from .guards import held_types, static_lookup
+from .values import CONTAINERS, IMMUTABLE, Number, Opaque, Plain, Value, is_numpy_scalar, join_all, opaque
+
+if TYPE_CHECKING:
+    from .analysis import Analyzer
+
+IDENTICAL = (types.ModuleType, types.BuiltinFunctionType, types.BuiltinMethodType, type, np.ufunc)
+
+
+def look(a: "Analyzer", held: Any, slot: int) -> Value:
+    """Bind an outside object: by identity if it is code, else by type."""
+    kind = type(held)
+    value = Value(kind, held, slot)
+    if kind is types.FunctionType or kind is types.MethodType:
+        a.guards.expect(slot, "type", kind)
+    elif isinstance(held, IDENTICAL) or kind is torch.nn.Parameter or _callable_constant(held):
+        if kind is not torch.nn.Parameter:
+            a.guards.expect(slot, "is", held)
+        else:
+            a.guards.expect(slot, "type", kind)
+    elif kind in CONTAINERS:
+        kinds = held_types(held)
+        if safe_kinds(kinds):
+            a.guards.expect(slot, "holds", (kind, kinds))
+            learn(value, kinds)
+        else:
+            a.guards.expect(slot, "type", kind)
+    else:
+        a.guards.expect(slot, "type", kind)
+        if kind is np.ndarray and held.dtype.hasobject:
+            value.type = Opaque
+    return value
+
+
+def _callable_constant(held: Any) -> bool:
+    """Functions that are no Python functions: of NumPy, of PyTorch, wrapped or partial ones."""
+    return (callable(held) and not hasattr(type(held), "__dict__")) or type(held).__name__ in (
+        "_ArrayFunctionDispatcher",
+        "builtin_function_or_method",
+        "method_descriptor",
+        "wrapper_descriptor",
+    )
+
+
+def safe_kinds(kinds: frozenset[Any]) -> bool:
+    return all(_safe_kind(k[1] if isinstance(k, tuple) else k) for k in kinds)
+
+
+def _safe_kind(kind: Any) -> bool:
+    if kind == "anything":
+        return False
+    return kind in IMMUTABLE or kind in (np.ndarray, torch.Tensor) or is_numpy_scalar(kind)
+
+
+def learn(value: Value, kinds: frozenset[Any]) -> None:
+    held = [Value(k) for k in kinds if not isinstance(k, tuple)]
+    keys = [Value(k[1]) for k in kinds if isinstance(k, tuple)]
+    value.elem = join_all(held) if held else Value(Plain)
+    value.key = join_all(keys) if keys else None
+
+
+def attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> Value:
+    """`held.name`, where that runs no code but what is analysed as well."""
+    if held.attrs is not None and name in held.attrs:
+        return held.attrs[name]
+    if held.known and held.slot is not None and isinstance(held.obj, types.ModuleType):
+        if name not in vars(held.obj):
+            raise a.decline(f"module {held.obj.__name__} has no plain attribute {name!r}", node)
+        return a.look(vars(held.obj)[name], a.guards.note("field", held.slot, name))
+    builtin = _builtin_attribute(held, name)
+    if builtin is not None:
+        return builtin
+    if held.slot is None or not held.known:
+        raise a.decline(f"it reads {name!r} of something of unknown type", node)
+    if isinstance(held.obj, type):
+        found = static_lookup_or_decline(a, held.obj, name, node)
+        if isinstance(found, (staticmethod, types.FunctionType)):
+            inner = a.guards.note("own", held.slot, name)
+            if isinstance(found, staticmethod):
+                inner = a.guards.note("getattr", inner, "__func__")
+                found = found.__func__
+            return a.look(found, inner)
+        if isinstance(found, (*IMMUTABLE, np.ndarray)):
+            return a.look(found, a.guards.note("own", held.slot, name))
+        raise a.decline(f"it reads {name!r} of a class", node)
+    return instance_attribute(a, held, name, node)
+
+
+def _builtin_attribute(held: Value, name: str) -> Value | None:
+    kind = held.type
+    method = Value(types.MethodType)
+    method.method = (held, name)
+    if held.is_array or is_numpy_scalar(kind) or kind is Number:
+        if name == "shape":
+            return pure_numpy.shape_value()
+        if name == "dtype":
+            return Value(Plain)
+        if name in pure_numpy.ARRAY_ATTRIBUTES:
+            return pure_numpy.numpy_result(pure_numpy.ARRAY_ATTRIBUTES[name], [], held)
+        changes = name in pure_tables.CHANGERS[np.ndarray]
+        return method if name in pure_numpy.ARRAY_METHODS or changes else None
+    if held.is_tensor:
+        if name in pure_torch.TENSOR_ATTRIBUTES:
+            return pure_torch.tensor_attribute(name, held)
+        return method if name in pure_torch.TENSOR_METHODS else None
+    if kind is waiting.ReadFile:
+        if name in waiting.RESPONSE_ATTRIBUTES:
+            return opaque()
+        return method if name in waiting.METHODS else None
+    if kind in waiting.PATHS:
+        return (
+            method
+            if name in waiting.PATH_METHODS
+            else Value(str)
+            if name in ("name", "stem", "suffix")
+            else None
+        )
+    if name in pure_tables.ATTRIBUTES.get(kind, ()):
+        return Value(pure_tables.ATTRIBUTES[kind][name])
+    if name in pure_tables.METHODS.get(kind, ()) or name in pure_tables.CHANGERS.get(kind, ()):
+        return method
+    return None
+
+
+def static_lookup_or_decline(a: "Analyzer", kind: type, name: str, node: ast.AST) -> Any:
+    try:
+        return static_lookup(kind, name)
+    except AttributeError:
+        raise a.decline(f"{kind.__name__} has no plain attribute {name!r}", node) from None
+
+
+def instance_attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> Value:
+    """An attribute of an instance of the user's class: a field, a method, a property or a class value."""
+    kind, obj, slot = type(held.obj), held.obj, held.slot
+    assert slot is not None
+    if kind.__getattribute__ is not object.__getattribute__:
+        raise a.decline(f"{kind.__name__} has a __getattribute__ of its own", node)
+    a.guards.expect(slot, "type", kind)
+    on_class = next((base.__dict__[name] for base in kind.__mro__ if name in base.__dict__), None)
+    if isinstance(on_class, property) and isinstance(on_class.fget, types.FunctionType):
+        from .python_calls import call_function
+
+        inner = a.guards.note("class", slot, name)
+        a.guards.expect(inner, "is", on_class)
+        getter = a.look(on_class.fget, a.guards.note("getattr", inner, "fget"))
+        return call_function(a, getter, [held], {}, node)
+    if isinstance(on_class, types.MemberDescriptorType):  # __slots__
+        a.guards.expect(a.guards.note("class", slot, name), "is", on_class)
+        return a.look(getattr(obj, name), a.guards.note("getattr", slot, name))
+    if on_class is not None and hasattr(type(on_class), "__set__"):
+        raise a.decline(f"{kind.__name__}.{name} is a descriptor", node)
+    if name in getattr(obj, "__dict__", {}):
+        return a.look(obj.__dict__[name], a.guards.note("field", slot, name))
+    if isinstance(obj, nn.Module):
+        for where in ("_parameters", "_buffers", "_modules"):
+            if name in obj.__dict__.get(where, {}):
+                return a.look(obj.__dict__[where][name], a.guards.note("module", slot, (where, name)))
+    if on_class is None:
+        raise a.decline(f"{kind.__name__} has no plain attribute {name!r}", node)
+    if hasattr(obj, "__dict__"):
+        a.guards.expect(a.guards.note("absent", slot, name), "is", False)
+    inner = a.guards.note("class", slot, name)
+    if isinstance(on_class, types.FunctionType):
+        method = a.look(on_class, inner)
+        bound = Value(types.MethodType)
+        bound.method = (held, name)
+        bound.function = method
+        return bound
+    if isinstance(on_class, staticmethod):
+        return a.look(on_class.__func__, a.guards.note("getattr", inner, "__func__"))
+    if isinstance(on_class, (*IMMUTABLE, np.ndarray, list, dict, tuple)):
+        return a.look(on_class, inner)
+    raise a.decline(f"{kind.__name__}.{name} is a {type(on_class).__name__}", node)

@@ -1,0 +1,76 @@
+"""Whitelists for PyTorch: functions, methods, layers and contexts that only compute."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from .guards import static_lookup
+from .pure_numpy import shape_value
+from .values import Value, list_of, tuple_of
+
+_TORCH = [
+    "abs", "add", "addmm", "amax", "amin", "any", "all", "argmax", "argmin", "argsort", "bmm", "cat",
+    "ceil", "chunk", "clamp", "cos", "cosh", "cumsum", "cumprod", "diag", "div", "dot", "einsum", "eq",
+    "erf", "exp", "expm1", "flatten", "floor", "full_like", "ge", "gt", "isfinite", "isnan", "le", "log",
+    "log1p", "log2", "logsumexp", "lt", "matmul", "max", "maximum", "mean", "min", "minimum", "mm", "mul",
+    "mv", "ne", "neg", "norm", "ones_like", "outer", "permute", "pow", "prod", "reciprocal", "relu",
+    "reshape", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "softmax", "log_softmax", "sort",
+    "split", "sqrt", "square", "squeeze", "stack", "std", "sub", "sum", "t", "tan", "tanh", "topk", "trace",
+    "transpose", "tril", "triu", "unsqueeze", "var", "where", "zeros_like",
+]  # fmt: skip
+_TENSOR_ONLY = [
+    "T", "view", "expand", "float", "double", "half", "bfloat16", "int", "long", "bool", "to", "type_as",
+    "contiguous", "clone", "detach", "size", "dim", "numel", "flatten", "unflatten", "repeat", "roll",
+    "masked_fill",
+]  # fmt: skip
+_FUNCTIONAL = [
+    "relu", "gelu", "silu", "elu", "leaky_relu", "softplus", "tanh", "sigmoid", "softmax", "log_softmax",
+    "linear", "layer_norm", "normalize", "mse_loss", "l1_loss", "cross_entropy", "cosine_similarity",
+    "scaled_dot_product_attention", "pad", "one_hot",
+]  # fmt: skip
+TORCH_FUNCTIONS = {getattr(torch, n) for n in _TORCH} | {getattr(F, n) for n in _FUNCTIONAL}
+TENSOR_METHODS = {n for n in (*_TORCH, *_TENSOR_ONLY) if hasattr(torch.Tensor, n)} - {"T"}
+TENSOR_ATTRIBUTES = {"T", "mT", "shape", "ndim", "dtype", "device", "requires_grad", "is_cuda"}
+
+# Layers that keep no count and draw no numbers; the last ones only where they are not training.
+LAYERS = (
+    nn.Linear, nn.Identity, nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softmax, nn.LogSoftmax, nn.ELU,
+    nn.LeakyReLU, nn.Softplus, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.Embedding, nn.Conv1d, nn.Conv2d,
+    nn.Flatten, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Bilinear, nn.PReLU, nn.Hardtanh,
+    nn.ReLU6,
+)  # fmt: skip
+EVAL_LAYERS = (nn.Dropout, nn.BatchNorm1d, nn.BatchNorm2d)
+FORWARDS = {kind: static_lookup(kind, "forward") for kind in (*LAYERS, *EVAL_LAYERS)}
+
+GRAD_MODES = (torch.no_grad, torch.inference_mode)  # contexts that only switch gradients off, and back
+
+
+class GradMode:
+    """Stands for one of these contexts."""
+
+
+def tensor_attribute(name: str, receiver: Value) -> Value:
+    given = {
+        "ndim": int,
+        "dtype": torch.dtype,
+        "device": torch.device,
+        "requires_grad": bool,
+        "is_cuda": bool,
+    }
+    if name == "shape":
+        return shape_value()
+    return Value(given[name]) if name in given else Value(torch.Tensor, fresh=receiver.fresh)
+
+
+def tensor_result(name: str, receiver: Value | None) -> Value:
+    if name in ("size",):
+        return shape_value()
+    if name in ("dim", "numel"):
+        return Value(int)
+    if name in ("chunk", "split", "topk", "sort"):
+        return (
+            tuple_of([Value(torch.Tensor)] * 2)
+            if name in ("topk", "sort")
+            else list_of(Value(torch.Tensor), tuple)
+        )
+    return Value(torch.Tensor)  # perhaps a view: never fresh

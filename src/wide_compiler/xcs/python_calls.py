@@ -1,0 +1,212 @@
+"""Calls of what is written in Python: functions, methods, classes, objects and modules of PyTorch."""
+
+import ast
+import dataclasses
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from . import pure_torch
+from .analysis import DEEPEST, Frame
+from .guards import bare, static_lookup
+from .source import NoSource, tree_of
+from .values import BOTTOM, Value
+
+if TYPE_CHECKING:
+    from .analysis import Analyzer, Env
+
+Keywords = dict[str, Value]
+
+
+def text_of(node: ast.AST) -> str:
+    return ast.unparse(node.func) if isinstance(node, ast.Call) else "call"
+
+
+def all_safe(args: list[Value], keywords: Keywords) -> bool:
+    return all(v.is_deep_safe for v in [*args, *keywords.values()])
+
+
+def call_method_object(
+    a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST
+) -> Value:
+    """A bound method kept in a variable."""
+    assert callee.slot is not None
+    owner = a.look(callee.obj.__self__, a.guards.note("getattr", callee.slot, "__self__"))
+    function = callee.obj.__func__
+    if not isinstance(function, types.FunctionType):
+        raise a.decline(f"{text_of(node)} is a method without text", node)
+    held = a.look(function, a.guards.note("getattr", callee.slot, "__func__"))
+    return call_function(a, held, [owner, *args], keywords, node)
+
+
+def call_instance(
+    a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST
+) -> Value:
+    method = static_lookup(type(callee.obj), "__call__")
+    if not isinstance(method, types.FunctionType):
+        raise a.decline(f"calling a {type(callee.obj).__name__} is not known to be free of effects", node)
+    assert callee.slot is not None
+    a.guards.expect(callee.slot, "type", type(callee.obj))
+    found = a.look(method, a.guards.note("class", callee.slot, "__call__"))
+    return call_function(a, found, [callee, *args], keywords, node)
+
+
+def call_layer(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
+    """A module of PyTorch: one of the layers that only compute, or a forward whose text is analysed."""
+    layer, slot = callee.obj, callee.slot
+    assert slot is not None
+    kind = type(layer)
+    if kind.__call__ is not nn.Module.__call__:
+        raise a.decline(f"{kind.__name__} is called in its own way", node)
+    if not bare(layer, None) or nn.modules.module._has_any_global_hook():
+        raise a.decline(f"{kind.__name__} has hooks or a forward of its own", node)
+    a.guards.expect(a.guards.note("bare", slot, None), "is", True)
+    anywhere = a.guards.note("const", nn.modules.module, None)
+    a.guards.expect(a.guards.note("hooked", anywhere, None), "is", False)
+    a.guards.expect(slot, "type", kind)
+    method = static_lookup(kind, "forward")
+    if method is not pure_torch.FORWARDS.get(kind, method):
+        raise a.decline(f"{kind.__name__} has another forward than PyTorch has given it", node)
+    if kind in pure_torch.LAYERS or (kind in pure_torch.EVAL_LAYERS and not layer.training):
+        a.guards.expect(a.guards.note("class", slot, "forward"), "is", method)
+        if kind in pure_torch.EVAL_LAYERS:
+            a.guards.expect(a.guards.note("field", slot, "training"), "is", False)
+        if not all_safe(args, keywords):
+            raise a.decline(f"{kind.__name__} gets something of unknown type", node)
+        return Value(torch.Tensor)
+    if kind is nn.Sequential:
+        from .calls import call_value
+
+        found = args[0]
+        for name, inner in layer._modules.items():
+            held = a.look(inner, a.guards.note("module", slot, ("_modules", name)))
+            found = call_value(a, held, [found], {}, node)
+        return found
+    if kind in pure_torch.EVAL_LAYERS:
+        raise a.decline(f"{kind.__name__} in training keeps count or draws numbers", node, impure=True)
+    if not isinstance(method, types.FunctionType) or method.__module__.startswith("torch.nn"):
+        raise a.decline(f"{kind.__name__} is not among the layers known to be free of effects", node)
+    found_method = a.look(method, a.guards.note("class", slot, "forward"))
+    return call_function(a, found_method, [callee, *args], keywords, node)
+
+
+def construct(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
+    """A dataclass with a generated `__init__` and nothing after it."""
+    kind = callee.obj
+    assert callee.slot is not None
+    plain = dataclasses.is_dataclass(kind) and kind.__new__ is object.__new__ and type(kind) is type
+    init: Any = getattr(kind, "__init__", None)
+    generated = (
+        plain and getattr(init, "__code__", None) is not None and init.__code__.co_filename == "<string>"
+    )
+    frozen = plain and kind.__dataclass_params__.frozen
+    if (
+        not generated
+        or hasattr(kind, "__post_init__")
+        or not (frozen or kind.__setattr__ is object.__setattr__)
+    ):
+        raise a.decline(f"making a {kind.__name__} is not known to be free of effects", node)
+    a.guards.expect(a.guards.note("own", callee.slot, "__init__"), "is", static_lookup(kind, "__init__"))
+    fields = [f for f in dataclasses.fields(kind) if f.init]
+    if any(f.default_factory is not dataclasses.MISSING for f in fields):
+        raise a.decline(f"{kind.__name__} makes default values by a function", node)
+    made = Value(kind, fresh=True)
+    made.attrs = {f.name: arg for f, arg in zip(fields, args, strict=False)} | keywords
+    return made
+
+
+def call_function(
+    a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST
+) -> Value:
+    """Analyse the text of a Python function with these arguments."""
+    function, slot = callee.obj, callee.slot
+    assert isinstance(function, types.FunctionType) and slot is not None
+    a.guards.expect(a.guards.note("code", slot, None), "is", function.__code__)
+    a.guards.expect(a.guards.note("getattr", slot, "__globals__"), "is", function.__globals__)
+    try:
+        tree = tree_of(_undecorated(function))
+    except NoSource as reason:
+        raise a.decline(f"{function.__qualname__}: {reason}", node) from None
+    env = _bind(a, tree, callee, args, keywords, node)
+    frame = Frame(tree, function, slot)
+    a.functions[function.__code__] = tree
+    a.calls.setdefault(text_of(node), "analysed")
+    return _analysed(a, frame, env, (function.__code__, slot), node)
+
+
+def _undecorated(function: types.FunctionType) -> types.FunctionType:
+    """A jitted function is analysed by the text it was written with."""
+    jitted = getattr(function, "__xcs__", None)
+    return jitted.original if jitted is not None else function
+
+
+def call_inner(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
+    """A lambda or function that the analysed code made itself."""
+    tree, outer, frame = callee.function
+    env = dict(zip((p.arg for p in tree.args.args), args, strict=False))
+    if keywords or len(env) != len(args) or len(args) != len(tree.args.args) or tree.args.kwonlyargs:
+        raise a.decline("it calls a function of its own with arguments that are not analysed", node)
+    inner = Frame(tree, frame.function, frame.slot)
+    inner.outer = {**(frame.outer or {}), **outer}
+    return _analysed(a, inner, env, (tree,), node)
+
+
+def _analysed(a: "Analyzer", frame: Frame, env: "Env", what: tuple, node: ast.AST) -> Value:
+    """Run a function's text once for each kind of arguments; recursion is followed until nothing changes."""
+    key = (*what, tuple(_look(v) for v in env.values()))
+    if key in a.answers and key in a.stack:
+        return a.answers[key]
+    if len(a.stack) >= DEEPEST:
+        raise a.decline("it calls too deep", node)
+    a.answers[key] = Value(BOTTOM)
+    a.stack.append(key)
+    try:
+        for _ in range(4):
+            before = a.answers[key]
+            frame.returns = []
+            found = a.run(frame, dict(env))
+            a.answers[key] = found
+            if before.type is found.type:
+                break
+    finally:
+        a.stack.pop()
+    return a.answers[key]
+
+
+def _look(value: Value) -> tuple[Any, ...]:
+    """What two arguments have in common if one analysis serves both."""
+    return (
+        value.type,
+        value.slot,
+        value.fresh,
+        id(value.obj) if value.known and value.slot is not None else 0,
+    )
+
+
+def _bind(
+    a: "Analyzer", tree: Any, callee: Value, args: list[Value], keywords: Keywords, node: ast.AST
+) -> "Env":
+    """Arguments and defaults by parameter name."""
+    function, slot = callee.obj, callee.slot
+    assert slot is not None
+    spec = tree.args
+    if spec.vararg or spec.kwarg:
+        raise a.decline(f"{function.__qualname__} takes * or **", node)
+    positional = [p.arg for p in (*spec.posonlyargs, *spec.args)]
+    if len(args) > len(positional):
+        raise a.decline(f"{function.__qualname__} gets too many arguments", node)
+    env = dict(zip(positional, args, strict=False)) | keywords
+    defaults = function.__defaults__ or ()
+    for name, index in zip(reversed(positional), range(len(defaults) - 1, -1, -1), strict=False):
+        if name not in env:
+            env[name] = a.look(defaults[index], a.guards.note("defaults", slot, index))
+    for parameter in spec.kwonlyargs:
+        if parameter.arg not in env and parameter.arg in (function.__kwdefaults__ or {}):
+            held = function.__kwdefaults__[parameter.arg]  # type: ignore[index]
+            env[parameter.arg] = a.look(held, a.guards.note("kwdefaults", slot, parameter.arg))
+    wanted = {*positional, *(p.arg for p in spec.kwonlyargs)}
+    if set(env) != wanted:
+        raise a.decline(f"{function.__qualname__} gets other arguments than it takes", node)
+    return env
