@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..tuning.guard import TensorGuard
+from ..tuning.guard import TableGuard, TensorGuard
 from .values import IMMUTABLE
 from .work import Bail
 
@@ -37,11 +37,11 @@ class Members:
         owns = list(map(vars, self.modules))
         self.sizes = list(map(len, owns))
         self.plain = _plain_attributes(self.modules)
-        tables = _tables(list(_flat(map(_parts, owns))))
-        self.lengths = list(map(len, tables))
-        filled = list(itertools.compress(tables, self.lengths))
-        self.keys = list(_flat(filled))
-        held = list(_flat(map(dict.values, filled)))
+        self.own_tables: TableGuard | None = None
+        self._note_tables(owns)
+        self.lengths = list(map(len, self.tables))
+        self.keys = list(_flat(self.filled))
+        held = list(_flat(map(dict.values, self.filled)))
         self.is_tensor = [isinstance(h, Tensor) for h in held]
         self.is_other = [not t for t in self.is_tensor]
         self.others = list(itertools.compress(held, self.is_other))
@@ -64,29 +64,43 @@ class Members:
 
     def now(self) -> list[Tensor] | None:
         """Their tensors, if nothing but tensors has changed."""
-        modules = self.modules
-        owns = list(map(vars, modules))
-        parts = list(_flat(map(_parts, owns)))
-        tables = _tables(parts)
-        filled = list(itertools.compress(tables, self.lengths))
-        step = len(HOOKS) + len(TABLES)
+        if list(map(type, self.modules)) != self.kinds:
+            return None
+        if not (self.own_tables is not None and self.own_tables.holds()) and not self._read_tables():
+            return None
         if (
-            list(map(type, modules)) != self.kinds
-            or list(map(len, owns)) != self.sizes
-            or any(any(parts[i::step]) for i in range(len(HOOKS)))
-            or list(map(len, tables)) != self.lengths
-            or list(_flat(filled)) != self.keys
+            any(self.hooks)
+            or list(map(len, self.tables)) != self.lengths
+            or list(_flat(self.filled)) != self.keys
         ):
             return None
-        held = list(_flat(map(dict.values, filled)))
+        held = list(_flat(map(dict.values, self.filled)))
         if not all(map(operator.is_, itertools.compress(held, self.is_other), self.others)):
             return None
-        for pick, which, values in self.plain:
-            if list(map(pick, itertools.compress(owns, which))) != values:
-                return None
         tensors = self.tensors_in(held)
         same = all(map(operator.is_, tensors, self.tensors))
         return tensors if same or all(isinstance(t, Tensor) for t in tensors) else None
+
+    def _read_tables(self) -> bool:
+        """Look at what the modules hold themselves: once after each write to it, which Python counts."""
+        owns = list(map(vars, self.modules))
+        guard = TableGuard(owns)  # before they are read: a write meanwhile must be seen at the next look
+        if list(map(len, owns)) != self.sizes:
+            return False
+        for pick, which, values in self.plain:
+            if list(map(pick, itertools.compress(owns, which))) != values:
+                return False
+        self._note_tables(owns)
+        self.own_tables = guard
+        return True
+
+    def _note_tables(self, owns: list[dict[str, Any]]) -> None:
+        parts = list(_flat(map(_parts, owns)))
+        step = len(HOOKS) + len(TABLES)
+        self.hooks = [table for i in range(len(HOOKS)) for table in parts[i::step]]
+        # All parameter tables, then all buffer tables, then all submodule tables.
+        self.tables = [table for i in range(len(HOOKS), step) for table in parts[i::step]]
+        self.filled = list(itertools.compress(self.tables, map(len, self.tables)))
 
     def tensors_in(self, held: list[Any]) -> list[Tensor]:
         return list(itertools.compress(held, self.is_tensor))
@@ -112,12 +126,6 @@ class Members:
             lane for lane, now, was in zip(self.lanes, tensors, before, strict=True) if _other(now, *was)
         }
         return sorted(different)
-
-
-def _tables(parts: list[Any]) -> list[Any]:
-    """All parameter tables, then all buffer tables, then all submodule tables."""
-    step = len(HOOKS) + len(TABLES)
-    return [table for i in range(len(HOOKS), step) for table in parts[i::step]]
 
 
 def _other(
