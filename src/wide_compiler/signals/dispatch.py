@@ -14,7 +14,8 @@ from torch.utils._pytree import tree_map_only
 
 from ..errors import UnsupportedError
 from ..observe import instruction_log
-from ..workers.engine import Engine, Mesh
+from ..workers.engine import Engine
+from ..workers.stream import Mesh
 from . import runtime, scope, tensor
 from .moving import consider_adoption, move
 from .own_ways import Op, Way, own_way

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import torch
 
-from ..workers.engine import Mesh
 from ..workers.regions import Regions
+from ..workers.stream import Mesh
 from . import config, runtime
 
 

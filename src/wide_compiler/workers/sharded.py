@@ -35,6 +35,8 @@ def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
     if func in _INDEXING and _has_mask(args[1]):
         ways.took("gathered")
         return gathered(func, args, kwargs)
+    if kwargs.get("dtype") is not None:
+        args = tree_map_only(DTensor, reduced, args)  # sums that are rounded first are other sums
     own = _OWN_RULES.get(func)
     if own is not None:
         ways.took("own")
@@ -225,10 +227,6 @@ def _prepare_view(args: tuple) -> tuple:
     if x.is_contiguous() and not local_of(x).is_contiguous():
         x = wrap(local_of(x).contiguous(), x, x.shape, x.stride())
     return (x, *args[1:])
-
-
-def _prepare_reduced(args: tuple) -> tuple:
-    return tree_map_only(DTensor, reduced, args)
 
 
 def _mean(x: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
