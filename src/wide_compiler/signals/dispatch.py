@@ -132,6 +132,9 @@ def choose_mesh(tensors: list, handles: list[SignalTensor], plan: Plan) -> tuple
             scope.follow_backward(handles[0]._ref.engine.regions, placement)
     else:
         placement = scope.current()
+        regions = handles[0]._ref.engine.regions
+        if regions.backward:
+            regions.close()  # of a backward pass that failed
     if placement is not None:
         return placement.mesh, placement.axis
     mesh = handles[0]._ref.home.mesh

@@ -135,6 +135,7 @@ def follow_backward(regions: Regions, placement: Placement | None) -> None:
     regions.close()
     if name is not None:
         regions.open(name)
+        regions.backward = True
         torch.autograd.Variable._execution_engine.queue_callback(regions.close)
 
 
