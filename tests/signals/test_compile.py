@@ -83,7 +83,17 @@ def test_writes_and_views_inside_a_region():
         expected = program(start)
         torch.testing.assert_close(total.cpu(), expected[0])
         torch.testing.assert_close(y.cpu(), expected[1])
-    assert "not compiled: it writes to a tensor" in gt.debug.explain()["hot"]
+    assert "not compiled" in gt.debug.explain()["hot"]
+
+
+def test_what_writes_is_not_compiled():
+    signal("write", [0, 1], compile=True)
+    x = gt.signal.tensor(gt.ones(4, 4), name="write")
+    for _ in range(4):
+        with gt.signal.context("write"):
+            y = (x * 2).add_(1) * 3
+    assert y.sum().item() == 9 * 16
+    assert "not compiled: it writes to a tensor (aten.add_.Tensor)" in gt.debug.explain()["write"]
 
 
 def test_an_error_inside_a_region_is_the_programs_own():
