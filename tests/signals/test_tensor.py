@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 import wide_compiler.signals as gt
 from signals.placed import signal, work
@@ -93,6 +94,24 @@ def test_running_statistics(place):
     same(ours.running_var, theirs.running_var)
     assert ours.num_batches_tracked.item() == 3
     same(ours.eval()(place(X)), theirs.eval()(X))
+
+
+@pytest.mark.parametrize("function", [torch.var, torch.std, torch.var_mean])
+@pytest.mark.parametrize("options", [{}, {"dim": 0}, {"dim": (0, -1), "keepdim": True}, {"correction": 0}])
+def test_variances(place, function, options):
+    ours, theirs = function(place(X * 1e3 + 7), **options), function(X * 1e3 + 7, **options)
+    for a, b in zip(tree_leaves(ours), tree_leaves(theirs), strict=True):
+        same(a, b)
+
+
+def test_batch_norm_stays_cut():
+    signal("three", [0, 1, 2])
+    with gt.signal.context("three"):
+        x = gt.tensor(torch.randn(7, 2, 3, 3))
+        before = [s["all_gathers"] for s in gt.debug.worker_stats()]
+        out = nn.BatchNorm2d(2)(x)
+    assert gt.debug.placement(out) == ((0, 1, 2), "S(0)")
+    assert [s["all_gathers"] for s in gt.debug.worker_stats()] == before
 
 
 def test_batch_norm_without_statistics(place):
