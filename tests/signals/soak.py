@@ -8,7 +8,6 @@ import argparse
 import gc
 import os
 import random
-import resource
 import tempfile
 import threading
 import time
@@ -42,7 +41,6 @@ def steps(model, optimizer, x, count):
 
 def kills(times):
     """Each time: checkpoint, kill a worker at a random moment, hear of it, restart, same losses."""
-    gt.cpu_workers(2)
     signal("dp", [0, 1])
     expected = steps(*setting(), 16)
     rng = random.Random(0)
@@ -73,24 +71,25 @@ def kills(times):
         print(f"{k + 1} deaths, every one named; slowest heard of after {slowest:.2f} s", flush=True)
 
 
-def long_training(times):
-    gt.cpu_workers(2)
+def long_training(times, window=500):
+    """Train `times` steps; after each window nothing may have grown since the first."""
     signal("dp", [0, 1])
     model, optimizer, x = setting()
-    first = None
-    for done in range(0, times, 500):
-        steps(model, optimizer, x, 500)
+    first, memories = None, []
+    for done in range(window, times + 1, window):
+        steps(model, optimizer, x, window)
         gc.collect()
         live = [(s["live_tensors"], s["templates"]) for s in gt.debug.worker_stats()]
         books = gt.debug.bookkeeping()
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-        workers = [_resident(pid) for pid in runtime.engine().pool.pids]
-        print(
-            f"{done + 500} steps: live {live} {books} controller {memory} MiB, workers {workers} MiB",
-            flush=True,
-        )
-        first = first or (live, books["plans"], books["ranges"])
-        assert (live, books["plans"], books["ranges"]) == first
+        memories.append([_resident(pid) for pid in (os.getpid(), *runtime.engine().pool.pids)])
+        print(f"{done} steps: live {live} {books} controller and workers {memories[-1]} MiB", flush=True)
+        kept = (live, books["plans"], books["ranges"], books["dead"], books["answers"])
+        first = first or kept
+        assert kept == first
+        assert books["in_flight"] < 20
+    growth = [b - a for a, b in zip(memories[0], memories[-1], strict=True)]
+    assert max(growth) <= 16, (memories[0], memories[-1])
+    return live
 
 
 def _resident(pid):
@@ -103,6 +102,7 @@ def main():
     parser.add_argument("what", choices=["kills", "steps"])
     parser.add_argument("--times", type=int, required=True)
     options = parser.parse_args()
+    gt.cpu_workers(2)
     (kills if options.what == "kills" else long_training)(options.times)
 
 

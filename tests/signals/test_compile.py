@@ -10,6 +10,7 @@ from torch import nn
 
 import wide_compiler.signals as gt
 from signals.placed import same_training, signal
+from wide_compiler.signals import runtime
 from wide_compiler.workers.templates import FLOAT, TENSOR
 from wide_compiler.workers.worker import Worker
 
@@ -82,7 +83,17 @@ def test_writes_and_views_inside_a_region():
         expected = program(start)
         torch.testing.assert_close(total.cpu(), expected[0])
         torch.testing.assert_close(y.cpu(), expected[1])
-    assert "not compiled: it writes to a tensor" in gt.debug.explain()["hot"]
+    assert "not compiled" in gt.debug.explain()["hot"]
+
+
+def test_what_writes_is_not_compiled():
+    signal("write", [0, 1], compile=True)
+    x = gt.signal.tensor(gt.ones(4, 4), name="write")
+    for _ in range(4):
+        with gt.signal.context("write"):
+            y = (x * 2).add_(1) * 3
+    assert y.sum().item() == 9 * 16
+    assert "not compiled: it writes to a tensor (aten.add_.Tensor)" in gt.debug.explain()["write"]
 
 
 def test_an_error_inside_a_region_is_the_programs_own():
@@ -104,6 +115,25 @@ def test_ops_that_talk_to_other_workers_are_not_compiled():
             y = (x * 2).sum().exp().log() * x
     torch.testing.assert_close(y.cpu(), 56 * torch.arange(8.0).reshape(4, 2))
     assert "not compiled: its ops talk to other workers" in gt.debug.explain()["talk"]
+
+
+def test_a_backward_pass_that_fails_ends_its_region():
+    signal("hot", [0, 1], compile=True)
+    x = gt.signal.tensor(gt.ones(4, 4), name="hot").requires_grad_()
+    regions = runtime.engine().regions
+
+    def refuse(grad):
+        assert regions.name == "hot" and regions.backward
+        raise ZeroDivisionError
+
+    with gt.signal.context("hot"):
+        y = x.tanh()
+        y.register_hook(refuse)
+        total = (y * 2 + 1).exp().sum()
+    with pytest.raises(ZeroDivisionError):
+        total.backward()
+    z = x.detach() + 1
+    assert regions.name is None and z.sum().item() == 32
 
 
 def region(worker, runs):

@@ -39,7 +39,7 @@ def test_values_are_freed_after_their_last_use(engine):
     mesh = engine.mesh((0,))
     number = zeros(engine, mesh, [3])
     assert torch.equal(engine.ask("fetch", (number,), mesh), torch.zeros(3))
-    engine.free(mesh.workers, number)
+    engine.freed.append((mesh.workers, number))
     engine.flush()
     assert engine.ask_each("stats")[0]["live_tensors"] == 0
     engine.synchronize()

@@ -15,7 +15,7 @@ from ..workers.layout import shard_bounds, shardable
 
 if TYPE_CHECKING:
     from ..signals.plans import Look, Plan
-    from ..workers.engine import Mesh
+    from ..workers.stream import Mesh
 
 active = False  # is anybody listening? Asked before every line is made
 _debugging = False

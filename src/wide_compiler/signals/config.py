@@ -42,7 +42,7 @@ class SignalConfig:
 
     shard: where tensors and ops go; None leaves both where they are.
     backward_signal: the signal whose workers run the backward pass; None: the same as forward.
-    compile: ship the region once and replay it by number.
+    compile: what repeats in its contexts is compiled on the workers.
     """
 
     shard: ShardConfig | None = None

@@ -14,7 +14,8 @@ from torch.utils._pytree import tree_map_only
 
 from ..errors import UnsupportedError
 from ..observe import instruction_log
-from ..workers.engine import Engine, Mesh
+from ..workers.engine import Engine
+from ..workers.stream import Mesh
 from . import runtime, scope, tensor
 from .moving import consider_adoption, move
 from .own_ways import Op, Way, own_way
@@ -131,6 +132,9 @@ def choose_mesh(tensors: list, handles: list[SignalTensor], plan: Plan) -> tuple
             scope.follow_backward(handles[0]._ref.engine.regions, placement)
     else:
         placement = scope.current()
+        regions = handles[0]._ref.engine.regions
+        if regions.backward:
+            regions.close()  # of a backward pass that failed
     if placement is not None:
         return placement.mesh, placement.axis
     mesh = handles[0]._ref.home.mesh

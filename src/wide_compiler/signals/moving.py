@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..observe import instruction_log
-from ..workers.engine import Mesh
 from ..workers.layout import shardable
+from ..workers.stream import Mesh
 from ..workers.transfer import wire_axis
 from . import scope
 from .plans import Look

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import torch
 
 from ..observe import instruction_log
-from ..workers.engine import Engine, Mesh
+from ..workers.engine import Engine
 from ..workers.inprocess import InProcessPool
 from ..workers.local import LocalPool, close_nursery
+from ..workers.stream import Mesh
 from . import config
 
 

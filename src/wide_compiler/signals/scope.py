@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import torch
 
-from ..workers.engine import Mesh
 from ..workers.regions import Regions
+from ..workers.stream import Mesh
 from . import config, runtime
 
 
@@ -135,6 +135,7 @@ def follow_backward(regions: Regions, placement: Placement | None) -> None:
     regions.close()
     if name is not None:
         regions.open(name)
+        regions.backward = True
         torch.autograd.Variable._execution_engine.queue_callback(regions.close)
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ..observe import instruction_log
-from ..workers.engine import Mesh
 from ..workers.layout import shard_bounds, shardable
 from ..workers.memory import write_payload
+from ..workers.stream import Mesh
 from . import runtime, scope
 from .plans import look_of
 from .tensor import Home, Ref, SignalTensor

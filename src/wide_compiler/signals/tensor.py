@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..workers.engine import Engine, Mesh
+from ..workers.engine import Engine
+from ..workers.stream import Mesh
 from . import scope
 from .plans import Look
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from .sharded import is_view, run_op
 from .table import Ways
@@ -25,8 +26,26 @@ class Uncompilable(Exception):
     """Why a region stays a list of ops."""
 
 
+class Listening(TorchDispatchMode):
+    """`heard`: a collective of the ops run within, if there was one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard = ""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        if any(issubclass(t, DTensor) for t in types):
+            return NotImplemented  # DTensor first; what it does with the shards comes here
+        if "c10d" in func.namespace:
+            self.heard = str(func)
+        return func(*args, **(kwargs or {}))
+
+
 class CompiledRegion:
-    """names: of the ops that the compiled part holds. after: steps that follow it, each with the place of its
+    """Only for ops of which `Listening` has heard nothing with the same layouts: a worker that failed alone
+    in the midst of a collective could not go back to running op by op.
+
+    names: of the ops that the compiled part holds. after: steps that follow it, each with the place of its
     first result and the place of its first float."""
 
     def __init__(
@@ -42,19 +61,16 @@ class CompiledRegion:
         self.outside = len(operands)
         self._check_steps()
         self._divide(live)
-        self.layouts = [_layout(v) for v in operands]
+        self.layouts = layouts(operands)
         self._specs: list[Any] = []
         shards = [_shard(v) for v in operands]
         traced = make_fx(self._on_shards)(*shards)
-        talking = [n for n in traced.graph.nodes if str(n.target).startswith("_c10d_functional")]
-        if talking:
-            raise Uncompilable(f"its ops talk to other workers ({talking[0].target})")
         self._function = torch.compile(traced, dynamic=False)
         self._function(*shards)  # compiled here, so that a failure is heard of here
 
     def fits(self, operands: list, floats: tuple) -> bool:
         """Is this call like the one that was traced?"""
-        return floats == self.floats and [_layout(v) for v in operands] == self.layouts
+        return floats == self.floats and layouts(operands) == self.layouts
 
     def run(self, operands: list) -> dict[int, Any]:
         """The results that are not views, by place."""
@@ -125,8 +141,13 @@ def _shard(value: Any) -> Tensor:
     return local_of(value.current()) if isinstance(value, Value) else value
 
 
+def layouts(operands: list) -> list[tuple]:
+    """What has to be the same for the traced ops to be right."""
+    return [_layout(v) for v in operands]
+
+
 def _layout(value: Any) -> tuple:
-    """What has to be the same for the traced ops to be right: placement, and the shard's look."""
+    """Placement, and the shard's look."""
     spec = value.current()._spec if isinstance(value, Value) else None
     shard = _shard(value)
     return spec, shard.shape, shard.stride(), shard.dtype

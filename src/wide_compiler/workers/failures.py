@@ -17,7 +17,8 @@ from .errors import WorkerDied, WorkerFailed, WorkerHung
 from .wire import dump
 
 if TYPE_CHECKING:
-    from .engine import Engine, InFlight
+    from .engine import Engine
+    from .stream import InFlight
 
 _GRACE_SECONDS = 5.0
 

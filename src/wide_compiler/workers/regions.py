@@ -45,6 +45,7 @@ class Regions:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.name: str | None = None
+        self.backward = False  # is it a backward pass, which ends it?
         self.replays: Counter[str] = Counter()
         self.shipped: Counter[str] = Counter()
         self.reasons: dict[str, str] = {}
@@ -84,7 +85,7 @@ class Regions:
             if reason is not None:
                 self.reasons[self.name] = reason
             self._send(self.name)
-            self.name = None
+            self.name, self.backward = None, False
 
     def _send(self, name: str) -> None:
         with self.engine.lock:

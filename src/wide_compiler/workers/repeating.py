@@ -3,13 +3,14 @@ repeat."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
-from .compiled import CompiledRegion, Uncompilable
+from .compiled import CompiledRegion, Listening, Uncompilable, layouts
 from .placing import Placing
 from .running import Running
 from .table import Reply
@@ -43,6 +44,7 @@ class Region:
         self.live = live
         self.runs = 0
         self.tried = False
+        self.quiet_with: list[tuple] | None = None  # layouts with which its ops did not talk to other workers
         self.compiled: CompiledRegion | None = None
 
 
@@ -63,17 +65,33 @@ class Repeating(Placing, Running):
         region = self.regions[number]
         tally = self.tallies.setdefault(region.name, Tally())
         region.runs += 1
-        ids = outside + made
-        if region.runs > _PROOF and not region.tried:
-            self._compile(region, tally, [self._get(i) for i in outside], floats)
-        if region.compiled is not None and region.compiled.fits([self._get(i) for i in outside], floats):
+        ids, operands = outside + made, [self._get(i) for i in outside]
+        ready = not region.tried and region.quiet_with is not None
+        if ready and region.quiet_with == layouts(operands):
+            self._compile(region, tally, operands, floats)
+        if region.compiled is not None and region.compiled.fits(operands, floats):
             tally.compiled_runs += 1
-            self._run_compiled(region.compiled, region, ids, floats)
+            self._run_compiled(region.compiled, operands, ids, floats)
             return
         tally.replayed += 1
-        used, out = 0, len(outside)
+        if region.tried or region.runs < _PROOF:
+            self._replay(region, ids, len(outside), floats)
+            return
+        seen, listening = layouts(operands), Listening()
+        self._replay(region, ids, len(outside), floats, listening)
+        region.quiet_with = seen
+        if listening.heard:
+            region.tried = True
+            tally.reason = f"its ops talk to other workers ({listening.heard})"
+
+    def _replay(
+        self, region: Region, ids: tuple, out: int, floats: tuple, listening: Listening | None = None
+    ) -> None:
+        used = 0
         for template, inputs, outputs, values in region.steps:
-            self._step(template, ids, inputs, ids[out : out + outputs], floats[used : used + values])
+            mode = listening if listening is not None and template != SETTLE else contextlib.nullcontext()
+            with mode:
+                self._step(template, ids, inputs, ids[out : out + outputs], floats[used : used + values])
             used, out = used + values, out + outputs
 
     def _step(self, template: int, ids: tuple, inputs: tuple, outputs: tuple, floats: tuple) -> None:
@@ -99,10 +117,8 @@ class Repeating(Placing, Running):
         tally.compiled += 1
         tally.reason = ""
 
-    def _run_compiled(self, compiled: CompiledRegion, region: Region, ids: tuple, floats: tuple) -> None:
-        outside = len(ids) - sum(step[2] for step in region.steps)
-        results = compiled.run([self._get(i) for i in ids[:outside]])
-        for place, value in results.items():
+    def _run_compiled(self, compiled: CompiledRegion, operands: list, ids: tuple, floats: tuple) -> None:
+        for place, value in compiled.run(operands).items():
             self.values[ids[place]] = value
         for name in compiled.names:
             self.instructions[name] += 1

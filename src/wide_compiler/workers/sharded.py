@@ -4,7 +4,6 @@ Each way gives the values of one process. Which one ran is counted, so that a te
 """
 
 import functools
-import math
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.utils._pytree import tree_iter, tree_map_only
 
+from . import moments
 from .table import Ways
 from .values import local_of, reduced, wrap
 
@@ -35,10 +35,14 @@ def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
     if func in _INDEXING and _has_mask(args[1]):
         ways.took("gathered")
         return gathered(func, args, kwargs)
+    if kwargs.get("dtype") is not None:
+        args = tree_map_only(DTensor, reduced, args)  # sums that are rounded first are other sums
     own = _OWN_RULES.get(func)
     if own is not None:
-        ways.took("own")
-        return own(*args, **kwargs)
+        result = own(*args, **kwargs)
+        if result is not NotImplemented:
+            ways.took("own")
+            return result
     prepare = _PREPARE.get(func)
     if prepare is not None:
         args = prepare(args)
@@ -227,29 +231,6 @@ def _prepare_view(args: tuple) -> tuple:
     return (x, *args[1:])
 
 
-def _prepare_reduced(args: tuple) -> tuple:
-    return tree_map_only(DTensor, reduced, args)
-
-
-def _mean(x: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
-    """A sum and a division: DTensor would gather uneven shards for a mean."""
-    dims = dim if dim else range(x.ndim)
-    count = math.prod(x.shape[d] for d in dims)
-    total = x.sum(dtype=dtype) if not dim else x.sum(dim, keepdim, dtype=dtype)
-    return total / count if count else total / 0.0
-
-
-def _mean_of_all(x: DTensor, dtype: Any = None) -> Tensor:
-    return _mean(x, dtype=dtype)
-
-
-def _mse_loss(x: DTensor, y: DTensor, reduction: int = 1) -> Tensor:
-    squares = (x - y) ** 2
-    if reduction == 0:
-        return squares
-    return _mean(squares) if reduction == 1 else squares.sum()
-
-
 def _has_mask(indices: Any) -> bool:
     """DTensor's rules for indexing take a mask for an index: as if it picked as many rows as it has
     entries."""
@@ -259,9 +240,13 @@ def _has_mask(indices: Any) -> bool:
 _INDEXING = {aten.index.Tensor, aten.index_put.default, aten._unsafe_index_put.default}
 # Better than DTensor's own.
 _OWN_RULES: dict[Op, Callable] = {
-    aten.mean.default: _mean_of_all,
-    aten.mean.dim: _mean,
-    aten.mse_loss.default: _mse_loss,
+    aten.mean.default: moments.mean_of_all,
+    aten.mean.dim: moments.mean,
+    aten.mse_loss.default: moments.mse_loss,
+    aten.var.correction: moments.var,
+    aten.var_mean.correction: moments.var_mean,
+    aten._native_batch_norm_legit_functional.default: moments.batch_norm,
+    aten._native_batch_norm_legit.no_stats: moments.batch_norm_without_statistics,
 }
 # What DTensor gets wrong, or refuses, without a redistribution first.
 _PREPARE: dict[Op, Callable[[tuple], tuple]] = {

@@ -21,6 +21,9 @@ aten = torch.ops.aten
 def write_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
     """Run a mutating op on `Value`s; the results (other than what was written) are DTensors."""
     written = [args[i] for i in written_positions(func) if args[i] is not None]
+    if not written:  # a batch norm that keeps no statistics
+        plain_args, plain_kwargs = tree_map_only(Value, Value.current, ((*args[:3], *args[5:]), kwargs))
+        return run_op(aten._native_batch_norm_legit.no_stats, plain_args, plain_kwargs, ways)
     for value in written:
         value.reduced()
     if func is aten.copy_.default:

@@ -1,0 +1,158 @@
+"""Instructions on their way: one global order, batches, garbage, and how far each worker is.
+
+Every worker gets those instructions that name it, in the one order of all.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from .callsite import Place, user_place
+from .wire import dump
+
+_BATCH = 64
+_WINDOW = 4096  # instructions that may be on their way to the slowest worker
+_FLUSH_SECONDS = 0.004
+
+
+class Pool(Protocol):
+    """Where workers live; see `local.LocalPool`."""
+
+    size: int
+    payloads: str | None  # a folder for large tensors, where script and workers share memory
+    pids: list[int]
+    on_message: Any
+    on_gone: Any
+    on_tick: Any
+
+    def start(self) -> None: ...
+    def post(self, worker: int, data: bytes) -> None: ...
+    def stop(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+class Mesh(NamedTuple):
+    """Some of the workers, in order."""
+
+    number: int
+    workers: tuple[int, ...]
+
+
+class InFlight(NamedTuple):
+    """An instruction that not all of its workers have finished."""
+
+    seq: int
+    kind: str
+    what: str
+    place: Place | None
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    workers: tuple[int, ...]
+
+
+class Stream(ABC):
+    """freed: ids (with their workers) that nothing refers to any more; appended to from anywhere."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.lock = threading.RLock()
+        self.news = threading.Condition()
+        self.everyone = tuple(range(pool.size))
+        self.seq = 0
+        self.in_flight: deque[InFlight] = deque()
+        self.done = [0] * pool.size
+        self.freed: deque[tuple[tuple[int, ...], int]] = deque()
+        self._pending: list[tuple[tuple[int, ...], tuple]] = []
+        self._first_pending = 0.0
+
+    @abstractmethod
+    def held_back(self) -> bool:
+        """Does somebody hold instructions that are not yet part of the stream?"""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise what has failed."""
+
+    @abstractmethod
+    def forget_dead(self, number: int) -> None:
+        """An id is freed: nobody will ask for it."""
+
+    def send(
+        self,
+        kind: str,
+        content: tuple,
+        workers: tuple[int, ...],
+        what: str,
+        inputs: tuple[int, ...] = (),
+        outputs: tuple[int, ...] = (),
+        place: Place | None = None,
+    ) -> None:
+        """Put one instruction on its way: with the next batch."""
+        self.seq = seq = self.seq + 1
+        self.in_flight.append(InFlight(seq, kind, what, place, inputs, outputs, workers))
+        pending = self._pending
+        pending.append((workers, (kind, seq, *content)))
+        if len(pending) == 1:
+            self._first_pending = time.monotonic()
+        elif len(pending) >= _BATCH or time.monotonic() - self._first_pending > _FLUSH_SECONDS:
+            self.flush()
+
+    def send_each(self, kind: str, contents: Sequence[tuple], mesh: Mesh, outputs: tuple[int, ...]) -> None:
+        """One instruction, with another content for each worker of the mesh."""
+        self.seq += 1
+        self.in_flight.append(InFlight(self.seq, kind, kind, user_place(), (), outputs, mesh.workers))
+        for worker, content in zip(mesh.workers, contents, strict=True):
+            self._pending.append(((worker,), (kind, self.seq, *content)))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what is pending."""
+        with self.lock:
+            if self.held_back():
+                return  # nothing may be freed before an op that is held back has used it
+            self._collect_garbage()
+            if not self._pending:
+                return
+            pending, self._pending = self._pending, []
+            if all(workers == self.everyone for workers, _ in pending):
+                data = dump(("batch", [instruction for _, instruction in pending]))
+                for worker in self.everyone:
+                    self.pool.post(worker, data)
+            else:
+                for worker in self.everyone:
+                    batch = [instruction for workers, instruction in pending if worker in workers]
+                    if batch:
+                        self.pool.post(worker, dump(("batch", batch)))
+            self.forget_finished()
+            self._wait_for_room()
+
+    def _collect_garbage(self) -> None:
+        dead: dict[tuple[int, ...], list[int]] = {}
+        while self.freed:
+            workers, number = self.freed.popleft()
+            dead.setdefault(workers, []).append(number)
+            self.forget_dead(number)
+        for workers, numbers in dead.items():
+            self.seq += 1
+            self.in_flight.append(InFlight(self.seq, "free", "free", None, (), (), workers))
+            self._pending.append((workers, ("free", self.seq, numbers)))
+
+    def forget_finished(self) -> None:
+        while self.in_flight:
+            first = self.in_flight[0]
+            if any(self.done[w] < first.seq for w in first.workers):
+                return
+            self.in_flight.popleft()
+
+    def _wait_for_room(self) -> None:
+        """Do not run far ahead of the workers: what they have not done yet costs memory."""
+        while len(self.in_flight) > _WINDOW:
+            with self.news:
+                self.news.wait(0.05)
+            self.check()
+            self.forget_finished()
