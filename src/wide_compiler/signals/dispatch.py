@@ -65,8 +65,15 @@ def run(engine: Engine, plan: Plan, call: Call, operands: list[SignalTensor], me
     numbers = tuple([o._ref.number for o in operands])
     if plan.asks:
         return _ask(engine, plan, call, numbers, mesh)
+    outputs: tuple[int, ...]
+    content: tuple
+    if plan.fresh is not None and not instruction_log.active:  # most ops: nothing of what follows
+        outputs = (number := next(engine.ids),)
+        content = (plan.template, numbers, outputs, tuple(call.floats))
+        engine.record("op", content, mesh.workers, plan.name, numbers, outputs)
+        return handle(Ref(engine, number, Home(mesh)), plan.fresh)
     results: list[Tensor | None] = []
-    outputs: tuple[int, ...] = ()
+    outputs = ()
     for look, same in plan.results:
         if same is not None:
             results.append(call.tensors[same])
@@ -78,7 +85,7 @@ def run(engine: Engine, plan: Plan, call: Call, operands: list[SignalTensor], me
             home = operands[0]._ref.home if plan.view else Home(mesh)
             results.append(handle(Ref(engine, number, home, plan.view), look))
     touched = outputs + tuple([numbers[i] for i in plan.written]) if plan.written else outputs
-    content: tuple = (plan.template, numbers, outputs, tuple(call.floats))
+    content = (plan.template, numbers, outputs, tuple(call.floats))
     if plan.random:
         engine.record("draw", (*content, runtime.next_draw()), mesh.workers, plan.name, numbers, touched)
     else:
@@ -138,8 +145,9 @@ def choose_mesh(tensors: list, handles: list[SignalTensor], plan: Plan) -> tuple
     if placement is not None:
         return placement.mesh, placement.axis
     mesh = handles[0]._ref.home.mesh
-    if any(t._ref.home.mesh is not mesh for t in handles):
-        mesh = max(handles, key=Tensor.numel)._ref.home.mesh  # the first of the largest
+    for t in handles:
+        if t._ref.home.mesh is not mesh:
+            return max(handles, key=Tensor.numel)._ref.home.mesh, 0  # the first of the largest
     return mesh, 0
 
 

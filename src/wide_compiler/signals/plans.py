@@ -59,7 +59,7 @@ class Plan(NamedTuple):
     the operand that it is (in-place ops), or None. returns: `one`, `tuple`, `list`, or `none`.
 
     written: places in the tensor list that are written to. view: results are views of operand 0. asks: only
-    the workers know the result.
+    the workers know the result. fresh: the look of a new tensor, where to make one is all that the op does.
     """
 
     op: Op
@@ -71,6 +71,7 @@ class Plan(NamedTuple):
     view: bool
     random: bool
     asks: bool
+    fresh: Look | None
 
 
 _plans: dict[tuple, Plan] = {}
@@ -89,12 +90,12 @@ def read(args: Sequence, kwargs: dict, call: Call) -> None:
 
 def _read(value: Any, call: Call, key: list[Any]) -> None:
     kind = type(value)
-    if kind is int or kind is bool or value is None:
-        key.append(kind)  # 1, 1.0 and True are equal, and not the same argument
-        key.append(value)
-    elif isinstance(value, Tensor):
+    if issubclass(kind, Tensor):
         call.tensors.append(value)
         key.append(getattr(value, "_look", None) or look_of(value))
+    elif kind is int or kind is bool or value is None:
+        key.append(kind)  # 1, 1.0 and True are equal, and not the same argument
+        key.append(value)
     elif kind is float and not call.constants:
         call.floats.append(value)
         key.append(float)
@@ -156,16 +157,20 @@ def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Cal
         (look_of(r) if isinstance(r, Tensor) else None, _same(func, i, written))
         for i, r in enumerate(results)
     ]
+    returns = _returns(result) if schema.returns else "none"
+    view, random = is_view(func), torch.Tag.nondeterministic_seeded in func.tags
+    more = written or view or random or asks or returns != "one"
     return Plan(
         func,
         number,
         templates.op_name(func),
         tuple(described),
-        _returns(result) if schema.returns else "none",
+        returns,
         written,
-        is_view(func),
-        torch.Tag.nondeterministic_seeded in func.tags,
+        view,
+        random,
         asks,
+        None if more else described[0][0],
     )
 
 
