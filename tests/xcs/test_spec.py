@@ -71,12 +71,13 @@ def classify_texts(texts: list[str]) -> list[float]:
 
 def test_with_a_model_that_waits(monkeypatch):
     fast = jit(classify_texts)
-    texts = [f"some words {'more ' * i}" for i in range(24)]
-    began = time.perf_counter()
+    texts = [f"some words {'more ' * i}" for i in range(48)]
+    start = time.perf_counter()
     got = fast(texts)
-    took = time.perf_counter() - began
-    assert np.allclose(got, classify_texts(texts)) and type(got[0]) is float
-    assert took < 24 * 0.02 / 2
+    middle = time.perf_counter()
+    wanted = classify_texts(texts)
+    assert middle - start < (time.perf_counter() - middle) / 2
+    assert np.allclose(got, wanted) and type(got[0]) is float
     rows = {row.text: row for row in fast.explain().rows}
     encoding = rows["[encoder(text) for text in texts]"]
     assert "threads" in encoding.done and encoding.effect == "IO"
@@ -90,6 +91,4 @@ def test_with_a_small_real_model(monkeypatch):
     for _ in range(3):
         assert np.allclose(fast(texts), classify_texts(texts))
     encoding = next(row for row in fast.explain().rows if "encoder(text)" in row.text)
-    assert (
-        not encoding.fast and encoding.why
-    )  # it enters torch.no_grad(), which is not analysed: said, not guessed
+    assert not encoding.fast and "tensor is not known" in encoding.why  # said, not guessed
