@@ -5,6 +5,7 @@ import io
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -281,3 +282,24 @@ def test_the_rows_of_a_wide_model_need_no_collective():
     assert gt.debug.placement(weight.grad) == ((0, 1, 2, 3), "S(0)")
     assert [s["all_gathers"] for s in gt.debug.worker_stats()] == before
     assert all(d["aten.bmm.default"] == 2 for d in done)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: x.data_ptr(),
+        lambda x: x.untyped_storage(),
+        lambda x: x.storage(),
+        lambda x: x.share_memory_(),
+        lambda x: x.pin_memory(),
+        lambda x: torch.from_dlpack(x),
+        lambda x: safetensors.torch.save({"x": x}),
+        lambda x: torch.nn.Linear(3, 2).share_memory() and torch.nn.Parameter(x).share_memory_(),
+    ],
+    ids=["data_ptr", "untyped_storage", "storage", "share", "pin", "dlpack", "safetensors", "parameter"],
+)
+def test_memory_that_is_not_here_is_refused(use):
+    x = gt.ones(4, 3)
+    with pytest.raises(UnsupportedError, match="lie on workers"):
+        use(x)
+    assert x.sum().item() == 12

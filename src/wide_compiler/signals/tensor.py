@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ..errors import UnsupportedError
 from ..workers.engine import Engine
 from ..workers.stream import Mesh
 from . import scope
@@ -143,6 +144,26 @@ class SignalTensor(Tensor):
         memo[id(self)] = copy
         return copy
 
+    # ---- memory that is not in this process
+
+    def data_ptr(self) -> int:
+        raise _no_memory("data_ptr()")
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        raise _no_memory("untyped_storage()")
+
+    def storage(self) -> torch.TypedStorage:
+        raise _no_memory("storage()")
+
+    def share_memory_(self) -> SignalTensor:
+        raise _no_memory("share_memory_()")
+
+    def pin_memory(self, *args: Any, **kwargs: Any) -> Tensor:
+        raise _no_memory("pin_memory()")
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
+        raise _no_memory("__dlpack__()")
+
     # ---- x.data = y changes what x is, so the id has to follow
 
     @property
@@ -184,6 +205,12 @@ class _Fetch(torch.autograd.Function):
         from .sending import put_on
 
         return put_on(grads[0], ctx.mesh, None)
+
+
+def _no_memory(what: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{what}: the values of this tensor lie on workers; fetch them first with x.detach().cpu()"
+    )
 
 
 def _dense(x: Tensor) -> bool:
