@@ -125,10 +125,10 @@ class SignalTensor(Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Saved as its values; loaded as an ordinary tensor or parameter."""
-        plain = self.fetch()
+        plain: Tensor = self.fetch().requires_grad_(self.requires_grad)
         if isinstance(self, torch.nn.Parameter):
-            return torch.nn.Parameter, (plain, self.requires_grad)
-        return _plain, (plain, self.requires_grad)
+            plain = torch.nn.Parameter(plain, self.requires_grad)
+        return plain.__reduce_ex__(protocol)  # the file knows nothing of workers
 
     def __deepcopy__(self, memo: dict) -> Any:
         if id(self) in memo:
@@ -215,10 +215,6 @@ def _no_memory(what: str) -> UnsupportedError:
 
 def _dense(x: Tensor) -> bool:
     return not any(s == 0 for s in x.stride()) and x.numel() > 0 and x.is_contiguous()
-
-
-def _plain(x: Tensor, requires_grad: bool) -> Tensor:
-    return x.requires_grad_(requires_grad)
 
 
 def respread(x: Tensor, placement: scope.Placement | None) -> Tensor:
