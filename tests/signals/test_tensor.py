@@ -2,6 +2,7 @@
 
 import copy
 import io
+import threading
 
 import numpy as np
 import pytest
@@ -231,9 +232,43 @@ def test_fused_and_shape_changing_ops_are_refused():
     with pytest.raises((UnsupportedError, RuntimeError)):
         optimizer.step()
     with pytest.raises(UnsupportedError, match="returns a new tensor"):
-        gt.tensor(X).t_()
-    with pytest.raises(UnsupportedError, match="returns a new tensor"):
         gt.tensor(X).resize_(3)
+
+
+def test_a_tensor_turned_in_place(place):
+    def results(x):
+        y = x * 2
+        before = y.detach()
+        yield y.t_().clone()
+        yield y.mul_(3).sum()
+        y.unsqueeze_(0).squeeze_().unsqueeze_(1).squeeze_(1).transpose_(0, 1)[0, 0] = 100.0
+        yield y
+        yield before  # the same memory, in its old shape
+        leaf = x.clone().requires_grad_()
+        ((leaf * 1).t_() * torch.arange(7.0)).sum().backward()
+        yield leaf.grad
+
+    for handle, plain in zip(results(place(X)), results(X), strict=True):
+        assert handle.shape == plain.shape
+        same(handle, plain)
+
+
+def test_threads_that_see_new_shapes_at_once(place):
+    found, wrong = {}, []
+
+    def work(i):
+        try:
+            found[i] = (place(torch.full((6 + i, 3), float(i))) * 2).sum().item()
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert found == {i: 6.0 * i * (6 + i) for i in range(8)}
 
 
 def test_foreach_optimisers():

@@ -45,6 +45,21 @@ def test_one_worker_and_no_signal():
     assert not any(done[1:])
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers(kind):
+    signal("rows", [0, 2])
+
+    def forward(model, x, y):
+        return F.mse_loss(model(x)[0][:, -1], y)
+
+    x = torch.randn(6, 5, 3, dtype=torch.float64)
+    data = x, torch.randn(6, 8, dtype=torch.float64)
+    model = kind(3, 4, num_layers=2, bidirectional=True, batch_first=True).double()
+    done = same_training(model, forward, data, sgd, under("rows", forward))
+    assert not done[1] and min(sum(done[0].values()), sum(done[2].values())) > 1000
+    assert model._flat_weight_refs[0]() is model.weight_ih_l0
+
+
 def test_backward_named_by_the_context():
     signal("forward", [0, 1])
     signal("elsewhere", [3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -24,6 +25,16 @@ def adopt(module: nn.Module) -> nn.Module:
 
 
 def _adopt_own(module: nn.Module) -> None:
+    if isinstance(module, nn.RNNBase):
+        # It holds its weights by weak references, and what is held so cannot be swapped. The list is there
+        # for the next one who asks whether weights were replaced, and made anew.
+        module._flat_weight_refs = []
+    _adopt_tensors(module)
+    if isinstance(module, nn.RNNBase):
+        module._flat_weight_refs = [w if w is None else weakref.ref(w) for w in module._flat_weights]
+
+
+def _adopt_tensors(module: nn.Module) -> None:
     for tensors in (module._parameters, module._buffers):
         for x in tensors.values():
             if x is not None and not isinstance(x, SignalTensor):

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._mode_utils import no_dispatch
 
 from ..errors import UnsupportedError
 from .tensor import SignalTensor
@@ -41,6 +42,16 @@ def _foreach(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
     return None if inplace else results
 
 
+def _turn(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
+    """An op that makes a tensor a view of itself, such as `t_`: it takes the view's id, and its look."""
+    x = args[0]
+    view = _VIEWS[func](*args, **kwargs)
+    with no_dispatch():
+        func(*args, **kwargs)  # on the handle, which has a shape and nothing else
+    x._ref, x._look = view._ref, view._look
+    return x
+
+
 def own_way(func: Op) -> Way | None:
     """The op's own way, if it has one. Raises for ops that cannot be had."""
     if func._opname.startswith("_foreach_"):
@@ -50,7 +61,7 @@ def own_way(func: Op) -> Way | None:
 
 
 def _refuse(func: Op) -> None:
-    if torch.Tag.inplace_view in func.tags or func in _REFUSED:
+    if (torch.Tag.inplace_view in func.tags and func not in _VIEWS) or func in _REFUSED:
         raise UnsupportedError(
             f"{func} changes the shape or the memory of a tensor that lives on workers; use the form that "
             "returns a new tensor"
@@ -66,7 +77,16 @@ def _shape_question(func: Op, args: tuple, kwargs: dict[str, Any]) -> bool:
     return args[0].shape == args[1].shape
 
 
+_VIEWS: dict[Op, Op] = {
+    aten.t_.default: aten.t.default,
+    aten.transpose_.default: aten.transpose.int,
+    aten.squeeze_.default: aten.squeeze.default,
+    aten.squeeze_.dim: aten.squeeze.dim,
+    aten.squeeze_.dims: aten.squeeze.dims,
+    aten.unsqueeze_.default: aten.unsqueeze.default,
+}
 _OWN_WAYS: dict[Op, Way] = {
+    **dict.fromkeys(_VIEWS, _turn),
     aten.detach.default: _alias,
     aten.alias.default: _alias,
     aten.lift_fresh.default: _alias,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -76,6 +77,7 @@ class Plan(NamedTuple):
 
 _plans: dict[tuple, Plan] = {}
 _fake = FakeTensorMode(allow_non_fake_inputs=False)
+_one_at_a_time = threading.RLock()  # it keeps track of one op only
 
 
 def read(args: Sequence, kwargs: dict, call: Call) -> None:
@@ -177,7 +179,7 @@ def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Cal
 def infer(func: Op, args: Sequence, kwargs: dict, tensors: list, looks: tuple[Look, ...]) -> Any:
     """Run the op on fake tensors of these looks: its results' looks, or its own error for bad operands."""
     position = {id(t): i for i, t in enumerate(tensors)}
-    with _fake, _quiet():
+    with _one_at_a_time, _fake, _quiet():
         fakes = [torch.empty_strided(look.shape, look.stride, dtype=look.dtype) for look in looks]
         args, kwargs = tree_map_only(Tensor, lambda t: fakes[position[id(t)]], (tuple(args), kwargs))
         return func(*args, **kwargs)

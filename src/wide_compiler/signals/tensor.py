@@ -3,7 +3,9 @@ workers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,22 @@ def _unset(func: Any, args: tuple, kwargs: dict) -> Any:
 
 _NO_KWARGS: dict[str, Any] = {}
 _WithoutSubclass = torch._C.DisableTorchFunctionSubclass
-_ATTENTION = {F.scaled_dot_product_attention, F.multi_head_attention_forward}
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+# What would be one kernel, which no layout can cut, and is made of ops that shard instead.
+_IN_PARTS: dict[Any, Callable[[], AbstractContextManager]] = {
+    F.scaled_dot_product_attention: partial(sdpa_kernel, SDPBackend.MATH),
+    F.multi_head_attention_forward: partial(sdpa_kernel, SDPBackend.MATH),
+    torch.lstm: _without_onednn,
+}
 _run: Callable[[Any, tuple, dict], Any] = _unset
 
 
@@ -81,9 +98,9 @@ class SignalTensor(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
-        if func in _ATTENTION:
-            # One kernel that every layout can run, made of ops that shard.
-            with _WithoutSubclass(), sdpa_kernel(SDPBackend.MATH):
+        in_parts = _IN_PARTS.get(func)
+        if in_parts is not None:
+            with _WithoutSubclass(), in_parts():
                 return func(*args, **(kwargs or _NO_KWARGS))
         with _WithoutSubclass():
             return func(*args, **kwargs) if kwargs else func(*args)
