@@ -3,8 +3,9 @@
     wide_compiler benchmark mlp --peers -o benchmarks/results/mlp_cpu.json
     python benchmarks/report.py
 
-Every file in benchmarks/results/ that holds rows becomes a section: on what, when and how it was measured, a
-table, and a picture of the speed-up where there is more than one number of lanes.
+Every file in benchmarks/results/ with rows of `wide_compiler benchmark`, of never_slower.py, of routers.py or
+of memory.py becomes a section: on what, when and how it was measured, a table, and a picture of the speed-up
+where there is more than one number of lanes. Others have pages of their own.
 """
 
 import argparse
@@ -29,9 +30,18 @@ number.
 
 
 def load(folder: Path) -> dict[str, dict[str, Any]]:
-    """The result files that hold rows, by name."""
+    """The result files of this page, by name."""
     contents = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
-    return {name: content for name, content in contents.items() if content.get("rows") or "memory" in content}
+    return {name: content for name, content in contents.items() if kind_of(content)}
+
+
+def kind_of(content: dict[str, Any]) -> str:
+    """What kind of section a file becomes; empty if it is none of this page."""
+    if "memory" in content:
+        return "memory"
+    first = (content.get("rows") or [{}])[0]
+    marks = {"towers": "routers", "ahead_of_vmap": "never slower", "strategy": "benchmark"}
+    return next((kind for mark, kind in marks.items() if mark in first), "")
 
 
 def rows_of(content: dict[str, Any]) -> list[Row]:
@@ -70,6 +80,21 @@ def never_slower(name: str, content: dict[str, Any]) -> str:
     said += "(15 microseconds a call are free)."
     table = [f"| {' | '.join(cells)} |" for cells in lines]
     return "\n".join([*opening(name, content), said, "", *table]) + "\n"
+
+
+def routers(name: str, content: dict[str, Any]) -> str:
+    """The rows of benchmarks/routers.py."""
+    peers = [peer for peer in content["rows"][0]["ms"] if peer != "router"]
+    head = ["case", "towers", "mode", "router ms", *(f"x {peer}" for peer in peers), "runs", "error"]
+    lines = [head, ["---"] * len(head)]
+    for row in content["rows"]:
+        ms, mode = row["ms"], "train" if row["train"] else "infer"
+        ratios = [f"{ms[peer] / ms['router']:.2f}" if peer in ms else "fails" for peer in peers]
+        cells = [row["case"], str(row["towers"]), mode, f"{ms['router']:.3f}", *ratios]
+        lines.append([*cells, row["how"], f"{row['error']:.0e}"])
+    behind = sum(not row["ok"] for row in content["rows"])
+    said = f"{len(content['rows'])} rows; {behind} behind the towers in sequence. Milliseconds of all towers."
+    return "\n".join([*opening(name, content), said, "", *(f"| {' | '.join(c)} |" for c in lines)]) + "\n"
 
 
 def memory(name: str, content: dict[str, Any]) -> str:
@@ -128,11 +153,10 @@ def write(results: Path, docs: Path) -> Path:
     """Write the page and its pictures; the page's path."""
     sections = [INTRODUCTION]
     for name, content in load(results).items():
-        if "memory" in content:
-            sections.append(memory(name, content))
-            continue
-        if "case" in content["rows"][0]:
-            sections.append(never_slower(name, content))
+        kind = kind_of(content)
+        if kind != "benchmark":
+            tell = {"memory": memory, "never slower": never_slower, "routers": routers}[kind]
+            sections.append(tell(name, content))
             continue
         rows, picture = rows_of(content), None
         if any(len(line) > 2 for line in lines_of(rows).values()):
