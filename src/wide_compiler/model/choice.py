@@ -188,6 +188,9 @@ class Chooser:
         """Through torch.compile: the best plan so far, and the loop unless wide is far ahead already."""
         wide = best if best.way != "loop" else Plan()
         plans = [best, Plan(wide.way, wide.taken, compiled=True)]
+        if wide.taken and not self.cuda:
+            # What wins op by op need not win where ops are fused. On CUDA compiling twice takes too long.
+            plans.append(Plan(wide.way, compiled=True))
         if self._took(wide) > FAR_AHEAD * self._took(Plan("loop")):
             plans.append(Plan("loop", compiled=True))
         self._time(trial, plans, 0.3, rounds=RUN_OFF)
