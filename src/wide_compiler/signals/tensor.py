@@ -27,6 +27,8 @@ def _unset(func: Any, args: tuple, kwargs: dict) -> Any:
 
 _NO_KWARGS: dict[str, Any] = {}
 _WithoutSubclass = torch._C.DisableTorchFunctionSubclass
+
+
 @contextmanager
 def _without_onednn() -> Iterator[None]:
     before = torch._C._get_mkldnn_enabled()
