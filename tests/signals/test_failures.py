@@ -146,6 +146,7 @@ import sys, time, os, signal
 import torch
 import wide_compiler.signals as gt
 from wide_compiler.signals import runtime
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
 gt.cpu_workers(2)
 pool = runtime.engine().pool
 big = gt.tensor(torch.zeros(1 << 20))  # on its way through a file
@@ -175,7 +176,10 @@ def test_no_process_is_left_when_the_script_goes(how):
     if how == "interrupted":
         time.sleep(0.3)
         os.killpg(script.pid, os_signal.SIGINT)
-    _, errors = script.communicate(timeout=60)
+    try:
+        _, errors = script.communicate(timeout=60)
+    finally:
+        script.kill()
     if how == "interrupted":
         assert "KeyboardInterrupt" in errors
     deadline = time.monotonic() + 20
