@@ -1,7 +1,7 @@
 """Every network with every optimiser under every kind of parallelism: 20 steps, equal to one process.
 
 Beside each equality stands a count of who did the work. Adam and AdamW run here with one network under every
-kind, and with every network under one; `MATRIX=all python -m pytest tests/signals/test_matrix.py` runs all 84.
+kind, and with every network under one; `MATRIX=all python -m pytest tests/signals/test_matrix.py` runs all.
 """
 
 import copy
