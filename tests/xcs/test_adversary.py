@@ -510,9 +510,9 @@ def test_another_no_grad_is_seen(monkeypatch):
 
     fast = jit(run, config=NOW)
     assert not any(y.requires_grad for y in fast(*tensors()))
-    monkeypatch.setattr(torch, "no_grad", torch.enable_grad)
-    assert all(y.requires_grad for y in fast(*tensors()))
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:  # its own: the fixtures' patches stay
+        patch.setattr(torch, "no_grad", torch.enable_grad)
+        assert all(y.requires_grad for y in fast(*tensors()))
     assert not any(y.requires_grad for y in fast(*tensors()))
     assert next(iter(fast.stats().values())) == {"torch vmap": 2, "plain": 1}
 
