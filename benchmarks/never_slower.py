@@ -25,6 +25,7 @@ from wide_compiler.benchmark.document import provenance
 from wide_compiler.benchmark.nets import Block, ConvNet, DeepMlp, Gpt, Mlp, Recurrent, ResBlock
 from wide_compiler.benchmark.resnet import ResNet18
 from wide_compiler.tuning import interleaved
+from wide_compiler.tuning.store import nothing_remembered
 
 SLACK = 15e-6
 BAR = 0.95
@@ -193,4 +194,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    with nothing_remembered():
+        main()

@@ -16,7 +16,6 @@ Writes benchmarks/results/routers_<device>.json, or routers_<device>_compiled.js
 import argparse
 import json
 import os
-import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -28,6 +27,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from wide_compiler.benchmark.document import provenance
 from wide_compiler.routers import AttentionTower, BaseTower, PreNormTower, SequentialTower, WideRouter
 from wide_compiler.tuning import interleaved
+from wide_compiler.tuning.store import nothing_remembered
 
 # What a clock on a machine with other work can tell apart.
 BAR = 0.97
@@ -237,6 +237,5 @@ def document(device, rows):
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as forgotten:
-        os.environ["WIDE_COMPILER_CACHE"] = forgotten
+    with nothing_remembered():
         main()

@@ -43,7 +43,7 @@ def rounds(function, count, finish):
     return statistics.median(times)
 
 
-def training(model, x, forward):
+def training(model, x, forward, before_update=lambda model: None):
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     last = []
 
@@ -51,10 +51,11 @@ def training(model, x, forward):
         loss = forward(model, x)
         optimizer.zero_grad()
         loss.backward()
+        before_update(model)
         optimizer.step()
-        last[:] = [loss]
+        last[:] = [loss.detach()]
 
-    return step, lambda: last[0].detach().cpu()
+    return step, lambda: last[0]
 
 
 def loss_of(model, x):
@@ -65,8 +66,8 @@ def eager(device):
     x = torch.randn(64, 64, device=device)
     synchronize = torch.cuda.synchronize if device != "cpu" else lambda: None
     op = rounds(lambda: x @ x, OPS, synchronize)
-    step, finish = training(mlp(device), torch.randn(ROWS, HIDDEN, device=device), loss_of)
-    return {"us_per_op": op * 1e6, "ms_per_step": rounds(step, STEPS, finish) * 1e3}
+    step, last = training(mlp(device), torch.randn(ROWS, HIDDEN, device=device), loss_of)
+    return {"us_per_op": op * 1e6, "ms_per_step": rounds(step, STEPS, lambda: last().cpu()) * 1e3}
 
 
 def signals(workers, gpu):
@@ -91,8 +92,8 @@ def signals(workers, gpu):
         with gt.signal.context("dp"):
             return loss_of(model, x)
 
-    step, finish = training(mlp(), data, placed)
-    result = {"us_per_op": seconds * 1e6, "ms_per_step": rounds(step, STEPS, finish) * 1e3}
+    step, last = training(mlp(), data, placed)
+    result = {"us_per_op": seconds * 1e6, "ms_per_step": rounds(step, STEPS, lambda: last().cpu()) * 1e3}
     gt.shutdown()
     return result
 
@@ -111,19 +112,13 @@ def spmd():
     op = rounds(lambda: x @ w, OPS, lambda: (x @ w).full_tensor())
     model = distribute_module(mlp(), mesh)
     data = distribute_tensor(torch.randn(ROWS, HIDDEN), mesh, [Shard(0)])
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    last = []
 
-    def step():
-        loss = loss_of(model, data)
-        optimizer.zero_grad()
-        loss.backward()
-        for p in model.parameters():  # as data-parallel training does: gradients are summed once
+    def sum_gradients(model):  # as data-parallel training does: once
+        for p in model.parameters():
             p.grad = p.grad.redistribute(placements=p.placements)
-        optimizer.step()
-        last[:] = [loss]
 
-    seconds = rounds(step, STEPS, lambda: last[0].detach().full_tensor())
+    step, last = training(model, data, loss_of, sum_gradients)
+    seconds = rounds(step, STEPS, lambda: last().full_tensor())
     if dist.get_rank() == 0:
         print(json.dumps({"us_per_op": op * 1e6, "ms_per_step": seconds * 1e3}), flush=True)
     dist.destroy_process_group()

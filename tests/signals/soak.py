@@ -27,15 +27,16 @@ def setting():
     return model, torch.optim.Adam(model.parameters(), lr=0.05), gt.tensor(torch.randn(6, 4))
 
 
-def steps(model, optimizer, x, count):
+def steps(model, optimizer, x, count, after=lambda i: None):
     losses = []
-    for _ in range(count):
+    for i in range(count):
         with gt.signal.context("dp"):
             loss = model(x).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
+        after(i)
     return losses
 
 

@@ -8,11 +8,10 @@ import sys
 import time
 
 import pytest
-import torch
-from torch import nn
 
 import wide_compiler.signals as gt
 from signals.placed import signal
+from signals.soak import setting, steps
 from wide_compiler.signals import runtime
 from wide_compiler.workers.local import alive
 
@@ -29,25 +28,6 @@ def two():
     gt.shutdown()
     gt.clear_configs()
     assert not any(map(alive, pids))
-
-
-def steps(model, optimizer, x, count, after=lambda i: None):
-    losses = []
-    for i in range(count):
-        with gt.signal.context("dp"):
-            loss = model(x).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-        after(i)
-    return losses
-
-
-def setting():
-    torch.manual_seed(0)
-    model = gt.adopt(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)))
-    return model, torch.optim.Adam(model.parameters(), lr=0.05), gt.tensor(torch.randn(6, 4))
 
 
 def test_death_is_named_and_the_restart_goes_on_as_if_nothing_had_happened(two, tmp_path):

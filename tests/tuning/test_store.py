@@ -23,7 +23,7 @@ def test_an_answer_comes_back(tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", "null", "[]", '"text"', "{}", '{"format": 1}', "\x00\xff", '{"format":1,"key":1,"answer":2}'],
+    ["", "{", "null", "[]", '"text"', "{}", '{"format": 2}', "\x00\xff", '{"format":2,"key":1,"answer":2}'],
 )
 def test_a_broken_file_counts_as_not_there(tmp_path, content):
     store = Store(tmp_path)

@@ -68,6 +68,13 @@ def precision(kind: str) -> str:
     return "tf32" if fast else "tf32x3"
 
 
+def products(t: Tensor, kind: str) -> str:
+    """How products of t are computed: `precision` for float32; halves are multiplied as they are, which the
+    same word stands for.
+    """
+    return precision(kind) if t.dtype == torch.float32 else "tf32"
+
+
 def next_pow2(n: int) -> int:
     """The smallest power of two that is at least n (and at least 1).
 

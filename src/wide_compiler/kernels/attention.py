@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ._triton import briefly, interpreting, next_pow2, on_device, precision, supports
+from ._triton import briefly, interpreting, next_pow2, on_device, products, supports
 from .operands import rounded
 
 MAX_WIDTH = 128
@@ -138,7 +138,7 @@ def _lane_attention(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: flo
     (Z, H, L, E), S = q.shape, k.shape[2]
     if out.numel() == 0:
         return out
-    mode = precision("matmul") if q.dtype == torch.float32 else "tf32"
+    mode = products(q, "matmul")
     parts = mode
     if q.dtype == torch.float32 and not interpreting():
         # v lies as tensor cores cannot read it in tf32; bfloat16 parts they can, see `linear._mode`.

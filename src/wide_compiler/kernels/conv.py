@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ._triton import briefly, interpreting, likeliest, next_pow2, on_device, precision, supports
+from ._triton import briefly, interpreting, likeliest, next_pow2, on_device, products, supports
 from .conv_backward import lane_conv2d_dw, lane_conv2d_dx, library_backward, span
 from .operands import packed, rounded
 from .streams import Ints, per_axis, plain_padding
@@ -210,7 +210,7 @@ def _run(
         return y
     M = B * OH * OW
     last = x.stride(2) == 1 and C > 1
-    mode = precision("conv") if x.dtype == torch.float32 else "tf32"
+    mode = products(x, "conv")
     given, weight = weight, packed(weight, 2, M, mode)
     in_order = (1, KW * C, C) if last else (KH * KW, KW, 1)
     vectors = [x if v is None else v.contiguous() for v in (bias, scale, shift)]

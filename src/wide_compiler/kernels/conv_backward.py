@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ._triton import briefly, interpreting, likeliest, next_pow2, on_device, precision
+from ._triton import briefly, interpreting, likeliest, next_pow2, on_device, products
 from .operands import packed, rounded
 
 PROGRAMS = 8 * 132  # enough of them to keep every multiprocessor of an H200 busy
@@ -317,7 +317,7 @@ def lane_conv2d_dx(
     (N, B, O, OH, OW), C, (H, W) = dy.shape, weight.shape[2], size
     phases = stride[0] * stride[1]
     M = B * triton.cdiv(H, stride[0]) * triton.cdiv(W, stride[1])
-    mode = precision("conv") if dy.dtype == torch.float32 else "tf32"
+    mode = products(dy, "conv")
     given, weight = weight, packed(weight, 1, M, mode)
     with on_device(dy):
         _dx_kernel[lambda meta: (triton.cdiv(M, meta["BM"]) * triton.cdiv(C, meta["BN"]), N, phases)](
@@ -366,7 +366,7 @@ def lane_conv2d_dw(
             C=C, O=O, H=H, W=W, OH=OH, OW=OW, KH=KH, KW=KW,
             SH=stride[0], SW=stride[1], PH=padding[0], PW=padding[1], DH=dilation[0], DW=dilation[1],
             LONG=max(span(dy), span(x)) >= 2**31, LAST=x.stride(2) == 1 and C > 1, ATOMIC=shares > 1,
-            PRECISION=precision("conv") if x.dtype == torch.float32 else "tf32",
+            PRECISION=products(x, "conv"),
         )  # fmt: skip
     return dw.to(x.dtype)
 

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ._triton import briefly, interpreting, next_pow2, on_device, precision
+from ._triton import briefly, interpreting, next_pow2, on_device, products
 from .operands import rounded
 
 ACTIVATIONS = {
@@ -74,7 +74,7 @@ def _mode(a: Tensor, b: Tensor) -> str:
     times the product itself, and a bfloat16 tile need not be turned: six products of three parts are as
     exact as tf32x3, three of two more exact than tf32, at the price of three and one and a half.
     """
-    mode = precision("matmul") if a.dtype == torch.float32 else "tf32"
+    mode = products(a, "matmul")
     if a.dtype != torch.float32 or b.stride(1) == 1 or interpreting():  # the interpreter knows no bfloat16
         return mode
     return {"tf32x3": "bf16x6", "tf32": "bf16x3"}[mode]

@@ -9,11 +9,13 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Raised whenever the meaning of what is stored changes; older answers are then measured anew.
-FORMAT = 1
+# Raised whenever the meaning of what is stored changes, or what was measured; older answers are then measured
+# anew.
+FORMAT = 2
 
 
 class Store:
@@ -55,6 +57,22 @@ def default_folder() -> Path:
         return Path(own)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "wide_compiler" / "tuning"
+
+
+@contextlib.contextmanager
+def nothing_remembered() -> Iterator[None]:
+    """Whoever asks for the default folder gets an empty one, which goes with this context: a benchmark shall
+    measure what the code does now.
+    """
+    before = os.environ.get("WIDE_COMPILER_CACHE")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["WIDE_COMPILER_CACHE"] = folder
+        try:
+            yield
+        finally:
+            os.environ.pop("WIDE_COMPILER_CACHE")
+            if before is not None:
+                os.environ["WIDE_COMPILER_CACHE"] = before
 
 
 def _digest(key: tuple[Any, ...]) -> str:
