@@ -50,6 +50,14 @@ def write_through_numpy(models):
     models[1][2].weight.detach().numpy()[:] *= 2.0
 
 
+def one_number_through_data(models):
+    models[1][2].weight.data[2, 1] += 1.0
+
+
+def one_number_through_numpy(models):
+    models[2][0].weight.detach().numpy()[1, 3] += 1.0
+
+
 def other_parameter(models):
     models[0][0].weight = nn.Parameter(torch.ones(4, 4))
 
@@ -74,7 +82,8 @@ def a_step_of_an_optimiser(models):
 
 
 NUMBERS = [
-    add_in_place, write_through_data, write_through_numpy, other_parameter, other_memory, a_buffer,
+    add_in_place, write_through_data, write_through_numpy, one_number_through_data, one_number_through_numpy,
+    other_parameter, other_memory, a_buffer,
     a_step_of_an_optimiser,
 ]  # fmt: skip
 

@@ -16,7 +16,6 @@ from ..tuning.guard import TableGuard, TensorGuard
 from .values import IMMUTABLE
 from .work import Bail
 
-SAMPLED = 4  # numbers of each tensor looked at besides its version
 FIXED = (*IMMUTABLE, types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 TABLES = ("_parameters", "_buffers", "_modules")
@@ -59,8 +58,8 @@ class Members:
         self.layouts = list(map(_layout, tensors))
         self.guard = TensorGuard(tensors)
         self.versions = list(map(_version, tensors))
-        self.samples = list(map(_sample, tensors))
-        self.numbers = list(map(np.ndarray.tobytes, self.samples))
+        self.memory = list(map(_memory, tensors))
+        self.numbers = list(map(np.ndarray.tobytes, self.memory))
 
     def now(self) -> list[Tensor] | None:
         """Their tensors, if nothing but tensors has changed."""
@@ -106,13 +105,12 @@ class Members:
         return list(itertools.compress(held, self.is_tensor))
 
     def unchanged(self, tensors: list[Tensor]) -> bool:
-        """Versions tell of all writes but those through `.data` or a NumPy view: these the numbers tell of,
-        as long as they touch one of those looked at, as an optimiser's step does."""
+        """Versions tell of all writes but those through `.data` or a NumPy view; the numbers, of these."""
         return (
             all(map(operator.is_, tensors, self.tensors))
             and self.guard.holds(tensors)
             and list(map(_version, tensors)) == self.versions
-            and list(map(np.ndarray.tobytes, self.samples)) == self.numbers
+            and list(map(np.ndarray.tobytes, self.memory)) == self.numbers
         )
 
     def changed(self, tensors: list[Tensor]) -> list[int] | None:
@@ -120,7 +118,7 @@ class Members:
         if list(map(_layout, tensors)) != self.layouts or any(t.is_inference() for t in tensors):
             return None
         before = zip(
-            self.tensors, self.versions, self.guard.addresses, self.samples, self.numbers, strict=True
+            self.tensors, self.versions, self.guard.addresses, self.memory, self.numbers, strict=True
         )
         different = {
             lane for lane, now, was in zip(self.lanes, tensors, before, strict=True) if _other(now, *was)
@@ -129,23 +127,21 @@ class Members:
 
 
 def _other(
-    now: Tensor, tensor: Tensor, version: int, address: int, sample: np.ndarray, numbers: bytes
+    now: Tensor, tensor: Tensor, version: int, address: int, memory: np.ndarray, numbers: bytes
 ) -> bool:
     same = now is tensor and now._version == version and now.data_ptr() == address
-    return not same or sample.tobytes() != numbers
+    return not same or memory.tobytes() != numbers
 
 
 def _layout(tensor: Tensor) -> tuple[Any, ...]:
     return type(tensor), tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
-def _sample(tensor: Tensor) -> np.ndarray:
-    """A few numbers of a tensor, where they lie."""
-    readable = tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.dtype is not torch.bfloat16
-    if not readable or not tensor.numel():
-        return np.empty(0)
-    flat = tensor.detach().numpy().reshape(-1)
-    return flat[:: max(1, -(-flat.size // SAMPLED))]
+def _memory(tensor: Tensor) -> np.ndarray:
+    """The bytes of a tensor, where they lie."""
+    if tensor.device.type != "cpu" or not tensor.is_contiguous():
+        raise Bail("a parameter whose numbers cannot be watched: not on the CPU, or not contiguous")
+    return tensor.detach().view(-1).view(torch.uint8).numpy()
 
 
 def _plain_attributes(modules: list[nn.Module]) -> list[tuple[Any, list[bool], list[Any]]]:
