@@ -10,7 +10,7 @@ from torch import nn
 import wide_compiler
 from wide_compiler import WideConfig
 from wide_compiler.model.again import CHANGED
-from wide_compiler.tuning.replay import recorded
+from wide_compiler.tuning.replay import CaptureRefused, recorded
 
 pytestmark = [
     pytest.mark.gpu,
@@ -378,6 +378,26 @@ def test_a_result_that_is_held_until_the_next_takes_the_short_way_too():
     torch.testing.assert_close(three, loop(models, x))
     assert torch.equal(two[0], two[1]) and not torch.equal(two[0], three)
     assert wide.again is None or wide.again.recording is first
+
+
+def test_a_recording_whose_twin_is_refused_goes_on(monkeypatch):
+    models, wide = build()
+    x = batch()
+    check(models, wide, x)
+    first = wide.again.recording
+    with monkeypatch.context() as patch:
+
+        def refuses(*_):
+            raise CaptureRefused("no memory left")
+
+        patch.setattr(wide_compiler.tuning.replay, "capture", refuses)
+        held = wide.stacked(x)
+        torch.testing.assert_close(wide.stacked(x.normal_()), loop(models, x))
+        assert not torch.equal(held, wide.stacked(x))
+    assert first.twin is None and wide.programs.latest.latest.run.why == ""
+    del held
+    check(models, wide, x.normal_())
+    assert wide.again.recording is first
 
 
 def test_the_short_way_sees_every_change():

@@ -113,30 +113,33 @@ class Replay:
         # Recordings of one pool write where others of it have their results: right for those whose results
         # are copied out at once, and wrong for what is lent.
         copying = shelf is self.copying
-        recording = self._recorded(arguments, self.pool if copying else None)
-        if recording is not None:
-            if copying:
-                self.pool = self.pool or recording.graph.pool()
-                recording.buffers = [arguments[i] for i in self.inputs]
-            shelf[key] = recording
+        try:
+            recording = self._recorded(arguments, self.pool if copying else None)
+        except CaptureRefused as error:
+            self.why = f"no CUDA graph: {error}"
+            return None
+        if copying:
+            self.pool = self.pool or recording.graph.pool()
+            recording.buffers = [arguments[i] for i in self.inputs]
+        shelf[key] = recording
         return recording
 
     def _twin(self, recording: "_Recording", arguments: list[Any]) -> "_Recording | None":
         """Another one of a recording whose results are held, if there shall be one."""
-        if recording.twin is not None or not recording.lendable or recording.bytes > TWIN_BYTES:
+        if not recording.may_have_twin:
             return None
-        recording.twin = self._recorded(arguments, None)
+        recording.may_have_twin = False
+        try:
+            recording.twin = self._recorded(arguments, None)
+        except CaptureRefused:  # for want of memory, say: the one there is goes on, and its results are copied
+            return None
         return recording.twin
 
-    def _recorded(self, arguments: list[Any], pool: Any) -> "_Recording | None":
+    def _recorded(self, arguments: list[Any], pool: Any) -> "_Recording":
         self._take_turns()
         torch.cuda.empty_cache()  # as a capture does; what is reserved grows by its memory then
         before = torch.cuda.memory_reserved()
-        try:
-            graph, outputs = capture(lambda: self.run(arguments), pool)
-        except CaptureRefused as error:
-            self.why = f"no CUDA graph: {error}"
-            return None
+        graph, outputs = capture(lambda: self.run(arguments), pool)
         return _Recording(graph, arguments, outputs, torch.cuda.memory_reserved() - before)
 
     def _take_turns(self) -> None:
@@ -170,6 +173,7 @@ class _Recording:
         self.storages = [o.untyped_storage() for o in outputs if isinstance(o, Tensor)]
         # Results that lie in the arguments' own memory are never ours to lend.
         self.lendable = all(s.data_ptr() not in memory for s in self.storages)
+        self.may_have_twin = self.lendable and size <= TWIN_BYTES
         self.handles = [s._cdata for s in self.storages]
         self.holders = [_holders(h) for h in self.handles]
 
@@ -217,6 +221,7 @@ def capture(
     """
     graph = torch.cuda.CUDAGraph()
     gc.collect()
+    collects = gc.isenabled()
     gc.disable()  # a tensor or graph collected meanwhile would free its memory, which a capture forbids
     try:
         with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
@@ -234,7 +239,8 @@ def capture(
         path = " < ".join(f"{frame.name} in {Path(frame.filename).name}" for frame in frames)
         raise CaptureRefused(f"{type(error).__name__}: {line} ({path})") from None
     finally:
-        gc.enable()
+        if collects:
+            gc.enable()
 
 
 def on_stream(stream: torch.cuda.Stream, call: Callable[[], Any]) -> Any:
