@@ -10,6 +10,7 @@ from torch import nn
 import wide_compiler
 from wide_compiler import WideConfig
 from wide_compiler.model.again import CHANGED
+from wide_compiler.tuning import replay
 from wide_compiler.tuning.replay import CaptureRefused, recorded
 
 pytestmark = [
@@ -304,10 +305,10 @@ def test_what_cannot_be_recorded_runs_plainly_and_says_so():
         return [arguments[0] * float(arguments[0].sum().item())]
 
     x = torch.ones(3, device="cuda")
-    replay = Replay(waits, [x], [0])
+    waiting = Replay(waits, [x], [0])
     for _ in range(4):
-        assert replay([x])[0].tolist() == [3, 3, 3]
-    assert "no CUDA graph" in replay.why
+        assert waiting([x])[0].tolist() == [3, 3, 3]
+    assert "no CUDA graph" in waiting.why
     torch.rand(3, device="cuda")  # the failed recording has left the generator usable
 
 
@@ -385,16 +386,19 @@ def test_a_recording_whose_twin_is_refused_goes_on(monkeypatch):
     x = batch()
     check(models, wide, x)
     first = wide.again.recording
-    with monkeypatch.context() as patch:
+    capture, refused = replay.capture, []
 
-        def refuses(*_):
+    def refuses_once(*arguments):
+        if not refused:
+            refused.append(True)
             raise CaptureRefused("no memory left")
+        return capture(*arguments)
 
-        patch.setattr(wide_compiler.tuning.replay, "capture", refuses)
-        held = wide.stacked(x)
-        torch.testing.assert_close(wide.stacked(x.normal_()), loop(models, x))
-        assert not torch.equal(held, wide.stacked(x))
-    assert first.twin is None and wide.programs.latest.latest.run.why == ""
+    monkeypatch.setattr(replay, "capture", refuses_once)
+    held = wide.stacked(x)
+    torch.testing.assert_close(wide.stacked(x.normal_()), loop(models, x))
+    assert not torch.equal(held, wide.stacked(x))
+    assert refused and first.twin is None and wide.programs.latest.latest.run.why == ""
     del held
     check(models, wide, x.normal_())
     assert wide.again.recording is first

@@ -131,7 +131,7 @@ class Replay:
         recording.may_have_twin = False
         try:
             recording.twin = self._recorded(arguments, None)
-        except CaptureRefused:  # for want of memory, say: the one there is goes on, and its results are copied
+        except CaptureRefused:  # for want of memory, say: the one there is goes on, and is copied
             return None
         return recording.twin
 
