@@ -3,6 +3,7 @@
     python benchmarks/gpu.py --mode infer --out benchmarks/results/h200_infer.json
     python benchmarks/gpu.py --mode train --out benchmarks/results/h200_train.json
     python benchmarks/gpu.py --warm --mode train      only compile, all rows at once: fills the caches on disk
+    python benchmarks/gpu.py --profile --only mlp:100 where the time of a row goes, ours and its peers'
 
 All candidates of a row are timed interleaved. A process measures row after row; if one breaks the GPU's
 context, another goes on behind it. The floor is what the arithmetic and the memory traffic of the row take at
@@ -21,6 +22,8 @@ import torch
 
 from wide_compiler.benchmark import peers, training_peers
 from wide_compiler.benchmark.document import document
+from wide_compiler.benchmark.ours import our_candidates
+from wide_compiler.benchmark.problem import Problem
 from wide_compiler.benchmark.runner import Options, Point, measure
 from wide_compiler.benchmark.workloads import MODELS
 
@@ -28,6 +31,7 @@ from wide_compiler.benchmark.workloads import MODELS
 BANDWIDTH = 4.3e12
 FLOAT32_PRODUCTS = 165e12  # on tensor cores, as three products of ten bits each
 TF32_CONVOLUTIONS = 400e12
+PROFILED_CALLS = 20
 
 ROWS = [("mlp", 100), ("mlp", 1000), ("deep_mlp", 20), ("big_mlp", 32), ("resblock", 20), ("convnet", 64)]
 ROWS += [("resnet18", 10), ("gpt", 8), ("block", 32), ("lstm", 32), ("gru", 32)]
@@ -96,6 +100,34 @@ def one_row(row, mode, warm):
     return found, {**found.as_dict(), "floor_ms": floor, "elsewhere": ELSEWHERE[mode].get(row)}
 
 
+def profile_row(row, mode):
+    """The kernels of one call, of each candidate of a row."""
+    from torch.profiler import ProfilerActivity, profile
+
+    name, n = row.split(":")
+    workload, n, train = MODELS[name], int(n), mode == "train"
+    with torch.set_grad_enabled(train):
+        problem = Problem.of(workload, n, workload.batch, torch.device("cuda"), train)
+        others = (training_peers.training_peers if train else peers.inference_peers)(problem)
+        wanted = PEERS[mode].get(row, (GRAPH,))
+        builds = our_candidates(problem, True, None) | {k: v for k, v in others.items() if k in wanted}
+        for label, build in builds.items():
+            candidate = build()
+            for _ in range(5):
+                candidate.call()
+            torch.cuda.synchronize()
+            with profile(activities=[ProfilerActivity.CUDA]) as found:
+                for _ in range(PROFILED_CALLS):
+                    candidate.call()
+                torch.cuda.synchronize()
+            kernels = [e for e in found.key_averages() if e.self_device_time_total]
+            calls = PROFILED_CALLS * candidate.repeats
+            whole = sum(e.self_device_time_total for e in kernels) / calls
+            print(f"{row} {mode} {label}: {whole:.1f} us in kernels; {candidate.strategy()}")
+            for e in sorted(kernels, key=lambda e: -e.self_device_time_total)[:14]:
+                print(f"  {e.self_device_time_total / calls:8.2f} us {e.count / calls:6.1f}x {e.key[:100]}")
+
+
 def run_rows(rows, mode, out, warm):
     """Row after row; the file is written anew after each, with those that were there."""
     for row in rows:
@@ -123,6 +155,7 @@ def main():
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--only", default="", help="rows as name:n, separated by commas")
     parser.add_argument("--warm", action="store_true", help="compile only, all rows at once")
+    parser.add_argument("--profile", action="store_true", help="list the kernels instead")
     parser.add_argument("--rows", help=argparse.SUPPRESS)
     parser.add_argument("--timeout", type=float, default=1200, help="seconds for everything")
     options = parser.parse_args()
@@ -133,6 +166,11 @@ def main():
         return
     rows = [f"{name}:{n}" for name, n in ROWS if not (options.mode == "train" and n == 1000)]
     rows = [row for row in rows if not options.only or row in options.only.split(",")]
+    if options.profile:
+        warnings.simplefilter("ignore")
+        for row in rows:
+            profile_row(row, options.mode)
+        return
     again = [sys.executable, __file__, "--mode", options.mode, "--out", str(out)]
     deadline = time.monotonic() + options.timeout
     if options.warm:

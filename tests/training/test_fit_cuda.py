@@ -68,7 +68,7 @@ def test_resumed_is_uninterrupted(device, tmp_path):
     assert same_bits(everything(*run(device, tmp_path / "b", dropout=0.3)), straight) == []
 
 
-def test_a_stopped_lane_leaves_the_recording_and_the_others_alone(device, steps):
+def test_a_stopped_lane_leaves_the_others_alone(device, steps):
     def stop(moment):
         if moment.event == "step" and moment.step == 9:
             moment.stop([2], "by hand")
@@ -82,7 +82,8 @@ def test_a_stopped_lane_leaves_the_recording_and_the_others_alone(device, steps)
         if value.is_floating_point():
             assert not value[2].equal(wide.state_dict()[name][2]), name
     if device == "cuda":
-        assert len(steps[1].recorded.recordings) == 1 and steps[1].recorded.recordings[0].whole
+        # One from before, and one that puts back the stopped lane's statistics of the batch norm.
+        assert [recording.whole for recording in steps[1].recorded.recordings] == [True, True]
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

@@ -450,6 +450,7 @@ def test_the_short_way_sees_every_change():
     x.normal_()
     check(models, wide, x)
     assert not torch.equal(kept[-1], wide.stacked(x))
+    del kept  # whoever holds two results has all others copied
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -473,6 +474,18 @@ def test_the_short_way_sees_every_change():
         model.head.weight.requires_grad_(False)
     check(models, wide, x)
     assert wide.again.replay((torch.nested.nested_tensor([x[0], x[1]]),), wide.again.door) is CHANGED
+
+
+def test_autocast_to_one_dtype_and_then_to_another():
+    models = [nn.Linear(5, 5).cuda() for _ in range(N)]
+    x = torch.randn(N, 3, 5, device="cuda")
+    wide = wide_compiler.compile(models, x[0], config=QUICK)
+    for dtype in (torch.bfloat16, torch.float16, torch.bfloat16):
+        with torch.autocast("cuda", dtype):
+            for _ in range(4):
+                assert wide.stacked(x).dtype == dtype
+                torch.testing.assert_close(wide.stacked(x), loop(models, x), rtol=2e-2, atol=2e-2)
+    assert wide.stacked(x).dtype == torch.float32
 
 
 def test_what_is_timed_keeps_what_it_reads():

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..tuning.guard import TensorGuard
@@ -38,6 +39,8 @@ class Again:
         if not isinstance(replay, Replay) or not replay.has_lent:
             return None
         if route.binding.modules or route.program.graph.enters_autocast or model.held.lanes is not None:
+            return None
+        if torch._C._is_any_autocast_enabled():  # to which dtype does not show in how tensors dispatch
             return None
         return Again(model, route, replay, args, door)
 

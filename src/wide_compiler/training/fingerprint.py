@@ -1,6 +1,7 @@
 """The plain numbers a function reads: a recording of it holds them, so a change must be seen."""
 
 import functools
+import operator
 import types
 from typing import Any
 
@@ -46,6 +47,68 @@ def fingerprint(value: Any, depth: int = DEPTH) -> Any:
     # Of what cannot be called, Python makes up a new `__call__` at every look.
     own = [below(type(value).__call__)] if callable(value) else []
     return id(value), *own, *_attributes(value, below)
+
+
+class SameReads:
+    """Whether a function still reads the very objects that it read: two fingerprints compared, but faster.
+
+    >>> beta = 0.5
+    >>> def loss(y): return beta * y
+    >>> reads = SameReads.of(loss)
+    >>> before = reads.hold(); beta = 0.7
+    >>> before, reads.hold()
+    (True, False)
+    """
+
+    def __init__(self) -> None:
+        self.globals: list[tuple[dict[str, Any], str]] = []
+        self.cells: list[types.CellType] = []
+        self.functions: list[types.FunctionType] = []
+        self.read: list[Any] = []
+
+    @staticmethod
+    def of(function: Any) -> "SameReads | None":
+        """Of a function that reads only what cannot change in its place; None for any other."""
+        reads = SameReads()
+        try:
+            settled = isinstance(function, types.FunctionType) and reads._follow(function, DEPTH)
+            reads.read = reads._now()
+        except ValueError:  # a cell that is not assigned yet
+            return None
+        return reads if settled else None
+
+    def hold(self) -> bool:
+        try:
+            return all(map(operator.is_, self._now(), self.read))
+        except ValueError:
+            return False
+
+    def _now(self) -> list[Any]:
+        found = [table.get(name, _ABSENT) for table, name in self.globals]
+        found += [cell.cell_contents for cell in self.cells]
+        for function in self.functions:
+            found += (function.__code__, function.__defaults__, function.__kwdefaults__)
+        return found
+
+    def _follow(self, value: Any, depth: int) -> bool:
+        """Note what is read from here on; whether all of it is settled."""
+        if isinstance(value, _PLAIN) or isinstance(
+            value, (type, types.ModuleType, types.BuiltinFunctionType)
+        ):
+            return True
+        if not depth:
+            return not isinstance(value, Tensor)
+        if isinstance(value, tuple):
+            return all(self._follow(v, depth - 1) for v in value)
+        if not isinstance(value, types.FunctionType) or value.__kwdefaults__:
+            return False
+        self.functions.append(value)
+        self.globals += [(value.__globals__, name) for name in value.__code__.co_names]
+        self.cells += value.__closure__ or ()
+        return all(self._follow(v, depth - 1) for v in _read_by(value).values())
+
+
+_ABSENT = object()
 
 
 def _read_by(function: types.FunctionType) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from ..capture.state import has_gradient_hooks
 from ..tuning.guard import TensorGuard
 from ..tuning.when import launch_settings
 from .fingerprint import fingerprint
+from .untouched import Untouched
 
 _data_ptr = Tensor.data_ptr
 # Optimisers whose step is all on the GPU: they have no option `capturable` because they need none.
@@ -32,7 +33,7 @@ def can_record_optimizer(optimizer: torch.optim.Optimizer) -> bool:
 class Watch:
     """How arguments, modes, hyper-parameters, the loss's numbers and every tensor were at one moment.
 
-    Asked before every step, so it compares what it holds instead of describing everything anew.
+    Asked before every step, so a quick look goes first (`Untouched`); then it compares what it holds.
 
     Args:
         in_place: the arguments' addresses count too.
@@ -49,8 +50,20 @@ class Watch:
         self.at = [i for i, value in enumerate(held) if isinstance(value, Tensor)]
         self.tensors = [held[i] for i in self.at]
         self.addresses = [t.data_ptr() for t in self.tensors]
+        self.untouched = Untouched(step, args, targets, self.places, in_place)
 
     def unchanged(self, args: tuple, targets: tuple) -> bool:
+        if self.untouched.holds(args, targets):
+            return True
+        if not self._compared(args, targets):
+            return False
+        if (
+            self.untouched.can_tell
+        ):  # written, but with what was there: the next look can be a quick one again
+            self.untouched = Untouched(self.step, args, targets, self.places, self.in_place)
+        return True
+
+    def _compared(self, args: tuple, targets: tuple) -> bool:
         if looks(args, targets, self.in_place) != self.arguments:
             return False
         held = self._held()

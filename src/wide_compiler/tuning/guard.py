@@ -21,7 +21,7 @@ class TensorGuard:
     """
 
     def __init__(self, tensors: Sequence[Tensor]):
-        self.check = _check(tensors, [list(t.stride()) for t in tensors])
+        self.check = tensor_check(tensors)
         self.addresses = [t.data_ptr() for t in tensors]
 
     def holds(self, tensors: Sequence[Any]) -> bool:
@@ -38,7 +38,7 @@ class LookGuard:
     """
 
     def __init__(self, tensors: Sequence[Tensor]):
-        self.check = _check(tensors, [[None] * t.dim() for t in tensors])
+        self.check = tensor_check(tensors, any_strides=True)
 
     def holds(self, tensors: Sequence[Any]) -> bool:
         """Whether these, as many as there were, look as those did."""
@@ -72,7 +72,9 @@ class TableGuard:
         return [*map(_version, self.tables)] == self.versions
 
 
-def _check(tensors: Sequence[Tensor], strides: Any) -> Any:
+def tensor_check(tensors: Sequence[Tensor], any_strides: bool = False) -> Any:
+    """A function of as many tensors: whether they look as these do, wherever they lie. None may be nested."""
     shapes: Any = [list(t.shape) for t in tensors]
+    strides: Any = [[None] * t.dim() if any_strides else list(t.stride()) for t in tensors]
     guards = torch._C._dynamo.guards.TensorGuards
     return guards(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides).check
