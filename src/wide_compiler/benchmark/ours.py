@@ -11,12 +11,12 @@ import wide_compiler
 from ..config import WideConfig
 from ..model import WideModel
 from ..primitives import WideModule
-from ..training import TrainStep
+from ..training import Adam, TrainStep
 from .compare import Results
 from .primitive_cases import strategies_on
 from .problem import Build, Candidate, Problem, inference
 from .rows import OURS
-from .training import WARM_UP, Trainee, fused_adam, lane_losses, tensors_of
+from .training import LEARNING_RATE, WARM_UP, Trainee, fused_adam, lane_losses, tensors_of
 
 
 def our_candidates(problem: Problem, compiled: bool, mode: str | None) -> dict[str, Build]:
@@ -37,7 +37,7 @@ def _model(problem: Problem, config: WideConfig) -> Candidate:
     x = problem.x
     if not problem.train:
         return inference(lambda: wide.stacked(x), lambda: strategies_of(wide), WARM_UP)
-    optimizer = fused_adam(wide.parameters(), problem.cuda)
+    optimizer = Adam(wide.parameters(), LEARNING_RATE)
     step = TrainStep(wide, optimizer, lane_losses, door="stacked")
     candidate = _trained(problem, wide, wide.stacked, optimizer, lambda: step(x))
     refused = problem.cuda and config.compile

@@ -20,7 +20,7 @@ from .workload import Workload
 
 # The loop's own error is found on so many lanes, and so many times that is still the same result.
 EXACT_LANES = 3
-NOISE_FACTOR = 10
+NOISE_FACTOR = 3
 # Calls follow each other for so many seconds before the GPU is waited for.
 GPU_SAMPLE = 5e-3
 CPU = torch.device("cpu")

@@ -40,7 +40,7 @@ class Again:
             return None
         if route.binding.modules or route.program.graph.enters_autocast or model.held.lanes is not None:
             return None
-        if torch._C._is_any_autocast_enabled():  # to which dtype does not show in how tensors dispatch
+        if torch._C._is_any_autocast_enabled():  # to which dtype shows nowhere else
             return None
         return Again(model, route, replay, args, door)
 

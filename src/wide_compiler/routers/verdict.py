@@ -13,6 +13,7 @@ from ..config import WideConfig
 from ..model.choice import CALLS, RUN_OFF, Chooser
 from ..model.identity import identity
 from ..tuning import Store, interleaved
+from ..tuning.clock import SAMPLE_SECONDS
 from ..tuning.same import difference
 from ..widen.attempt import one_line
 from .calls import Calls
@@ -22,6 +23,8 @@ from .route import Fused
 MARGIN = 0.95
 # What a call of a group costs beside that, in milliseconds: finding it, and handing out the outputs by name.
 TOLL = 0.025
+# Waiting for the GPU after every call would hide what is being measured: the launches of small towers.
+GPU_SAMPLE = 2e-3
 
 
 @dataclass
@@ -129,7 +132,9 @@ class Bench:
     def measure(self, seconds: float, cuda: bool) -> dict[str, float]:
         calls = {name: (lambda n=name: self.run(n)) for name in self.ways}  # type: ignore[misc]
         slowest = max(interleaved(calls, 0.0, cuda, rounds_at_least=2).values())
-        times = interleaved(calls, min(seconds, CALLS * slowest), cuda, rounds_at_least=RUN_OFF)
+        sample = GPU_SAMPLE if cuda else SAMPLE_SECONDS
+        spent = min(seconds, CALLS * slowest)
+        times = interleaved(calls, spent, cuda, rounds_at_least=RUN_OFF, sample_seconds=sample)
         self.restore()
         return {name: 1e3 * taken for name, taken in times.items()}
 

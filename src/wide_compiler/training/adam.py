@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..kernels import available
 from .bucket import (
     Bucket,
     Tensors,
@@ -23,6 +24,8 @@ from .optimizer import FUSED_ON, LaneOptimizer, by_lane, single, used
 # Elements of a lane's tensor, on average, from which on a CPU a kernel for it alone is worth its call: beside
 # operations on all lanes, and beside the kernel for all lanes where only learning rates and decays differ.
 LARGE, LARGE_FOR_RATES = 2000, 6000
+# Launches of the own kernel that cost less than what they save; more of them if tensors are as large as this.
+MOST_LAUNCHES, LARGE_ON_GPU = 16, 2**17
 
 
 class Adam(LaneOptimizer):
@@ -77,6 +80,9 @@ class Adam(LaneOptimizer):
 
     def update(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
         assert bucket.step is not None
+        if group["fused"] is not False and _fits_lanes(bucket, by_lane=True):
+            self._lanes_kernel(bucket, numbers, maximize=False)
+            return
         kernel = group["fused"] is not False and self._fits_kernel(bucket, group)
         others = (numbers[name] for name in ("beta1", "beta2", "eps"))
         only_rates = bucket.step.dim() == 0 and not any(map(by_lane, others))
@@ -134,7 +140,23 @@ class Adam(LaneOptimizer):
         return device in FUSED_ON
 
     def update_fused(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
-        self._kernel(bucket, numbers, group, group["maximize"])
+        if _fits_lanes(bucket, by_lane=False):
+            self._lanes_kernel(bucket, numbers, group["maximize"])
+        else:
+            self._kernel(bucket, numbers, group, group["maximize"])
+
+    def _lanes_kernel(self, bucket: Bucket, numbers: dict[str, Any], maximize: bool) -> None:
+        """The own kernel, tensor by tensor."""
+        from ..kernels.adam import Numbers, adam_
+
+        assert bucket.step is not None
+        every = Numbers(bucket.step, **numbers)
+        state = bucket.state
+        largest = state.get("max_exp_avg_sq", [None] * len(bucket.params))
+        moments = state["exp_avg"], state["exp_avg_sq"], largest
+        for tensors in zip(bucket.params, bucket.grads, *moments, strict=True):
+            lanes = len(tensors[0]) if bucket.stacked else 1
+            adam_(*tensors, every, lanes, decoupled=self.decoupled, maximize=maximize)
 
     def _fits_kernel(self, bucket: Bucket, group: dict[str, Any]) -> bool:
         return self.has_fused(bucket.params[0].device.type, group) and bucket.alike()
@@ -175,6 +197,18 @@ class AdamW(Adam):
         **options: Any,
     ):
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
+
+
+def _fits_lanes(bucket: Bucket, by_lane: bool) -> bool:
+    """Whether the own kernel takes these tensors, and is worth a launch for each.
+
+    The other way with one set of numbers is one kernel of torch; with numbers by lane a dozen passes.
+    """
+    param, tensors = bucket.params[0], len(bucket.params)
+    if not param.is_cuda or not available() or param.dtype not in (torch.float32, torch.float64):
+        return False
+    few = tensors <= MOST_LAUNCHES or (by_lane and bucket.elements() > LARGE_ON_GPU * tensors)
+    return few and bucket.alike() and bucket.in_one_piece()
 
 
 def _worth_a_call_each(bucket: Bucket, elements: int) -> bool:

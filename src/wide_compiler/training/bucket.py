@@ -49,6 +49,10 @@ class Bucket:
             )
         ]
 
+    def in_one_piece(self) -> bool:
+        """Is the memory of each tensor one piece, of a stacked one lane after lane?"""
+        return self.lanes_in_one_piece() if self.stacked else all(p.is_contiguous() for p in self.params)
+
     def elements(self) -> int:
         return sum(p.numel() for p in self.params)
 

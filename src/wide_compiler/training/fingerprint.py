@@ -92,9 +92,7 @@ class SameReads:
 
     def _follow(self, value: Any, depth: int) -> bool:
         """Note what is read from here on; whether all of it is settled."""
-        if isinstance(value, _PLAIN) or isinstance(
-            value, (type, types.ModuleType, types.BuiltinFunctionType)
-        ):
+        if isinstance(value, (*_PLAIN, type, types.ModuleType, types.BuiltinFunctionType)):
             return True
         if not depth:
             return not isinstance(value, Tensor)

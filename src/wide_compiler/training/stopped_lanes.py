@@ -16,8 +16,8 @@ class StoppedLanes:
     """Which lanes learn, under any optimiser: what a step does to the others is taken back.
 
     The optimiser does not know. So its kernels stay the same, and the lanes that go on are to the last bit
-    what they would be if none had stopped. On CUDA a step is recorded once more then. (A `Population` masks inside
-    the optimiser instead, so that a lane can go on later; that may take other kernels.)
+    what they would be if none had stopped. On CUDA a step is recorded once more then. (A `Population` masks
+    inside the optimiser instead, so that a lane can go on later; that may take other kernels.)
     """
 
     def __init__(self, wide: WideModel, optimizer: torch.optim.Optimizer):

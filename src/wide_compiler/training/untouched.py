@@ -18,8 +18,8 @@ _PLAIN = (bool, int, float, str, type(None))
 class Untouched:
     """A quick look at all that `Watch` compares.
 
-    A true answer is certain. A false one only says that somebody has written somewhere, perhaps what was there
-    already; or that there is something which only a comparison can tell (`can_tell`).
+    A true answer is certain. A false one only says that somebody has written somewhere, perhaps what was
+    there already; or that there is something which only a comparison can tell (`can_tell`).
     """
 
     def __init__(self, step: Any, args: tuple, targets: tuple, places: list[Any], in_place: bool):
@@ -34,7 +34,7 @@ class Untouched:
             and all(type(x) is Tensor and not x.is_nested for x in given)
             and all(_is_settled(v) for group in optimizer.param_groups for v in _settings(group))
             and all(isinstance(v, Tensor) or _is_settled(v) for state in states for v in state.values())
-            and not torch._C._is_any_autocast_enabled()  # to which dtype does not show in how tensors dispatch
+            and not torch._C._is_any_autocast_enabled()  # to which dtype shows nowhere else
         )
         if not self.can_tell:
             return

@@ -1,0 +1,120 @@
+"""One step of Adam for all lanes of a tensor, each with its own numbers: a single pass over the memory.
+
+torch's fused kernel takes pieces of 65,536 numbers, which leaves most of a GPU idle in small models, and
+knows one learning rate for all. Here a program takes a small piece of one lane.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ._triton import on_device
+
+BLOCK = 1024
+
+
+class Numbers(NamedTuple):
+    """The hyper-parameters, and how many steps were taken: each a number, a tensor `[]`, or `[N]` by lane."""
+
+    step: Tensor
+    lr: Any
+    beta1: Any
+    beta2: Any
+    eps: Any
+    weight_decay: Any
+
+
+@triton.jit
+def _of_lane(number, lane, BY_LANE: tl.constexpr):
+    """A number as float64."""
+    if BY_LANE:
+        number += lane
+    return tl.load(number).to(tl.float64)
+
+
+@triton.jit
+def _adam_kernel(
+    params, grads, averages, squares, largest,
+    step, lr, beta1, beta2, eps, weight_decay, size,
+    STEP: tl.constexpr, LR: tl.constexpr, BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr,
+    DECAY: tl.constexpr, DECAYS: tl.constexpr, DECOUPLED: tl.constexpr, AMSGRAD: tl.constexpr,
+    MAXIMIZE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A piece of one lane of `size` numbers."""
+    lane = tl.program_id(1)
+    inside = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = inside < size
+    at = lane.to(tl.int64) * size + inside
+    dtype = params.dtype.element_ty
+
+    # The lane's numbers in double precision: 1 - 0.999 ** step has no digits to lose.
+    taken = _of_lane(step, lane, STEP)
+    rate, small = _of_lane(lr, lane, LR), _of_lane(eps, lane, EPS)
+    keep1, keep2 = _of_lane(beta1, lane, BETA1), _of_lane(beta2, lane, BETA2)
+    gone1 = tl.where(keep1 > 0.0, tl.exp2(taken * tl.log2(tl.maximum(keep1, 1e-300))), 0.0)
+    gone2 = tl.where(keep2 > 0.0, tl.exp2(taken * tl.log2(tl.maximum(keep2, 1e-300))), 0.0)
+    size_of_step = (rate / (1.0 - gone1)).to(dtype)
+    correction = (1.0 / tl.sqrt(1.0 - gone2)).to(dtype)
+
+    value = tl.load(params + at, mask=mask)
+    grad = tl.load(grads + at, mask=mask)
+    if MAXIMIZE:
+        grad = -grad
+    if DECAYS:
+        decay = _of_lane(weight_decay, lane, DECAY)
+        if DECOUPLED:
+            value *= (1.0 - rate * decay).to(dtype)
+        else:
+            grad += decay.to(dtype) * value
+    average = tl.load(averages + at, mask=mask)
+    average += (1.0 - keep1).to(dtype) * (grad - average)
+    square = keep2.to(dtype) * tl.load(squares + at, mask=mask) + (1.0 - keep2).to(dtype) * grad * grad
+    tl.store(averages + at, average, mask=mask)
+    tl.store(squares + at, square, mask=mask)
+    if AMSGRAD:
+        square = tl.maximum(square, tl.load(largest + at, mask=mask))
+        tl.store(largest + at, square, mask=mask)
+    value -= size_of_step * average / (tl.sqrt(square) * correction + small.to(dtype))
+    tl.store(params + at, value, mask=mask)
+
+
+def adam_(
+    param: Tensor,
+    grad: Tensor,
+    average: Tensor,
+    square: Tensor,
+    largest: Tensor | None,
+    numbers: Numbers,
+    lanes: int,
+    *,
+    decoupled: bool,
+    maximize: bool,
+) -> None:
+    """Take one step in place; `numbers.step` counts it already.
+
+    Args:
+        param, grad, average, square, largest: `[lanes, ...]`, laid out alike in one piece; the last one with
+            amsgrad only.
+        decoupled: the weight decay of AdamW.
+    """
+    size = param.numel() // lanes
+    decays = isinstance(numbers.weight_decay, Tensor) or numbers.weight_decay != 0
+    in_memory = [x if isinstance(x, Tensor) else _in_memory(float(x), param.device) for x in numbers]
+    by_lane = [x.dim() > 0 for x in in_memory]
+    with on_device(param):
+        _adam_kernel[(triton.cdiv(size, BLOCK), lanes)](
+            param, grad, average, square, square if largest is None else largest, *in_memory, size, *by_lane,
+            DECAYS=decays, DECOUPLED=decoupled, AMSGRAD=largest is not None, MAXIMIZE=maximize, BLOCK=BLOCK,
+        )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _in_memory(number: float, device: torch.device) -> Tensor:
+    """A kernel would take a number itself for a float32."""
+    return torch.tensor(number, dtype=torch.float64, device=device)
