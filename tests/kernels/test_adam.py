@@ -13,6 +13,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
 triton = pytest.importorskip("triton")
 
+from wide_compiler.kernels import adam as kernel  # noqa: E402
 from wide_compiler.kernels.adam import Numbers, adam_  # noqa: E402
 from wide_compiler.training import Adam, AdamW, adam  # noqa: E402
 
@@ -111,6 +112,24 @@ def test_the_optimisers_use_it(kind, numbers, monkeypatch):
     assert len(used) == STEPS and used[0] == (DEVICE == "cuda")
     for mine, theirs in zip(*results, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_a_kernel_that_does_not_run_is_not_used(monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("no compiler found")
+
+    device = torch.device(DEVICE)
+
+    def works_on(*kind):
+        monkeypatch.setattr(kernel, "_works", {})
+        return kernel.works_on(*kind)
+
+    assert works_on(device, torch.float32) and works_on(device, torch.float64)
+    monkeypatch.setattr(kernel, "adam_", broken)
+    with pytest.warns(UserWarning, match="no compiler found"):
+        assert not works_on(device, torch.float32)
+    monkeypatch.setattr(kernel, "adam_", lambda *_, **__: None)
+    assert not works_on(device, torch.float32)
 
 
 def wide_of_linears():

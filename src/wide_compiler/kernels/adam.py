@@ -6,6 +6,7 @@ knows one learning rate for all. Here a program takes a small piece of one lane.
 
 from __future__ import annotations
 
+import warnings
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -14,6 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..tuning.when import capturing
+from ..widen.attempt import one_line
 from ._triton import on_device
 
 BLOCK = 1024
@@ -40,7 +43,7 @@ def _of_lane(number, lane, BY_LANE: tl.constexpr):
 
 @triton.jit
 def _adam_kernel(
-    params, grads, averages, squares, largest,
+    weights, grads, averages, squares, largest,
     step, lr, beta1, beta2, eps, weight_decay, size,
     STEP: tl.constexpr, LR: tl.constexpr, BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr,
     DECAY: tl.constexpr, DECAYS: tl.constexpr, DECOUPLED: tl.constexpr, AMSGRAD: tl.constexpr,
@@ -51,7 +54,7 @@ def _adam_kernel(
     inside = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = inside < size
     at = lane.to(tl.int64) * size + inside
-    dtype = params.dtype.element_ty
+    dtype = weights.dtype.element_ty
 
     # The lane's numbers in double precision: 1 - 0.999 ** step has no digits to lose.
     taken = _of_lane(step, lane, STEP)
@@ -62,7 +65,7 @@ def _adam_kernel(
     size_of_step = (rate / (1.0 - gone1)).to(dtype)
     correction = (1.0 / tl.sqrt(1.0 - gone2)).to(dtype)
 
-    value = tl.load(params + at, mask=mask)
+    value = tl.load(weights + at, mask=mask)
     grad = tl.load(grads + at, mask=mask)
     if MAXIMIZE:
         grad = -grad
@@ -81,7 +84,7 @@ def _adam_kernel(
         square = tl.maximum(square, tl.load(largest + at, mask=mask))
         tl.store(largest + at, square, mask=mask)
     value -= size_of_step * average / (tl.sqrt(square) * correction + small.to(dtype))
-    tl.store(params + at, value, mask=mask)
+    tl.store(weights + at, value, mask=mask)
 
 
 def adam_(
@@ -112,6 +115,33 @@ def adam_(
             param, grad, average, square, square if largest is None else largest, *in_memory, size, *by_lane,
             DECAYS=decays, DECOUPLED=decoupled, AMSGRAD=largest is not None, MAXIMIZE=maximize, BLOCK=BLOCK,
         )  # fmt: skip
+
+
+_works: dict[tuple[torch.device, torch.dtype], bool] = {}
+
+
+def works_on(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the kernel runs here: triton may be installed and yet lack a compiler."""
+    key = device, dtype
+    if key not in _works:
+        if capturing():  # then nothing can be tried out
+            return False
+        _works[key] = _comes_out_right(device, dtype)
+    return _works[key]
+
+
+def _comes_out_right(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a step of two lanes does."""
+    weight, average, square = torch.ones(3, 2, 3, device=device, dtype=dtype).unbind(0)
+    rates = torch.tensor([0.5, 0.25], device=device, dtype=torch.float64)
+    numbers = Numbers(torch.ones((), device=device), rates, 0.9, 0.999, 0.0, 0.0)
+    average.zero_(), square.zero_()
+    try:
+        adam_(weight, weight * 3, average, square, None, numbers, 2, decoupled=False, maximize=False)
+        return torch.allclose(weight, (1 - rates[:, None]).to(dtype), rtol=1e-5)
+    except Exception as error:  # whatever keeps a kernel from running, the step itself must not suffer
+        warnings.warn(f"torch's Adam is used: the own kernel does not run ({one_line(error)})", stacklevel=2)
+        return False
 
 
 @lru_cache(maxsize=1024)

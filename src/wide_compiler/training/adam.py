@@ -208,7 +208,11 @@ def _fits_lanes(bucket: Bucket, by_lane: bool) -> bool:
     if not param.is_cuda or not available() or param.dtype not in (torch.float32, torch.float64):
         return False
     few = tensors <= MOST_LAUNCHES or (by_lane and bucket.elements() > LARGE_ON_GPU * tensors)
-    return few and bucket.alike() and bucket.in_one_piece()
+    if not few or not bucket.alike() or not bucket.in_one_piece():
+        return False
+    from ..kernels.adam import works_on
+
+    return works_on(param.device, param.dtype)
 
 
 def _worth_a_call_each(bucket: Bucket, elements: int) -> bool:
