@@ -91,9 +91,12 @@ def routers(name: str, content: dict[str, Any]) -> str:
         ms, mode = row["ms"], "train" if row["train"] else "infer"
         ratios = [f"{ms[peer] / ms['router']:.2f}" if peer in ms else "fails" for peer in peers]
         cells = [row["case"], str(row["towers"]), mode, f"{ms['router']:.3f}", *ratios]
-        lines.append([*cells, row["how"], f"{row['error']:.0e}"])
+        lines.append([*cells, row["how"], f"{row['error']:.0e}" if "error" in row else "–"])
     behind = sum(not row["ok"] for row in content["rows"])
     said = f"{len(content['rows'])} rows; {behind} behind the towers in sequence. Milliseconds of all towers."
+    for row in content["rows"]:
+        if "note" in row:
+            said += f"\n{row['case']}, {row['towers']} towers: {row['note']}."
     return "\n".join([*opening(name, content), said, "", *(f"| {' | '.join(c)} |" for c in lines)]) + "\n"
 
 
