@@ -27,12 +27,11 @@ from torch.func import functional_call, stack_module_state, vmap
 from wide_compiler.benchmark.document import provenance
 from wide_compiler.routers import AttentionTower, BaseTower, PreNormTower, SequentialTower, WideRouter
 from wide_compiler.tuning import interleaved
+from wide_compiler.tuning.clock import best_medians
 from wide_compiler.tuning.store import nothing_remembered
 
 # What a clock on a machine with other work can tell apart.
 BAR = 0.97
-# Three medians for each row, and more where the router seems to be behind.
-MOST_TRIES = 8
 # A sample is many calls of tiny towers: the clock's own noise is then far below the bar.
 SAMPLE_SECONDS = 5e-3
 # Guesses, to say beforehand how long all will take: building and settling a row, and compiling per tower.
@@ -148,16 +147,10 @@ def measure(name, n, train, device, seconds, compiled):
                 row = router.explain().rows[0]
             calls[peer] = step
 
-        # The best of several medians: somebody else's work on the machine is nobody's own time.
         def clock():
             return interleaved(calls, seconds / 3, cuda, sample_seconds=SAMPLE_SECONDS)
 
-        times = clock()
-        for tries in range(2, MOST_TRIES + 1):
-            again = clock()
-            times = {peer: min(taken, again[peer]) for peer, taken in times.items()}
-            if tries >= 3 and no_slower(times):
-                break
+        times, tries = best_medians(clock, no_slower)
     return {
         "case": name,
         "towers": n,
