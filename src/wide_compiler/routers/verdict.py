@@ -14,8 +14,9 @@ from ..model.choice import CALLS, RUN_OFF, Chooser
 from ..model.identity import identity
 from ..tuning import Store, interleaved
 from ..tuning.clock import SAMPLE_SECONDS
-from ..tuning.same import difference
+from ..tuning.same import difference, distances
 from ..widen.attempt import one_line
+from ..widen.helpers import exact_products
 from .calls import Calls
 from .route import Fused
 
@@ -119,8 +120,16 @@ class Bench:
             got = self._results("together")
         except Exception as error:  # whatever it raises, the call itself must not suffer
             return f"raises {one_line(error)}"
-        problems = [difference(mine, theirs) for mine, theirs in zip(got, wanted, strict=True)]
-        return next(filter(None, problems), None)
+        compared = zip(got, wanted, self._rounding(wanted), strict=True)
+        return next(filter(None, (difference(*these) for these in compared)), None)
+
+    def _rounding(self, wanted: list[Sequence[Tensor | None]]) -> list[list[float] | None]:
+        """How far products rounded to ten bits, as a GPU may, move each result."""
+        if not any(t is not None and t.is_cuda for results in wanted for t in results):
+            return [None] * len(wanted)
+        with exact_products():
+            exact = self._results("sequence")
+        return [distances(*pair) for pair in zip(wanted, exact, strict=True)]
 
     def _results(self, name: str) -> list[Sequence[Tensor | None]]:
         try:
