@@ -66,6 +66,8 @@ def apart(out: Any, n: int) -> list[Any]:
         if out.requires_grad:
             copies: Any = torch.unbind_copy  # annotated as if it gave nothing
             return list(copies(out))
+        if out.dim() > 1 and out.numel():  # this one gives version counters, and no views
+            return list(torch.unsafe_split(out.view(-1, *out.shape[2:]), out.shape[1]))
         return list(map(_data, out.unbind(0)))
     if type(out) is tuple:
         return list(zip(*[apart(o, n) for o in out], strict=True))
