@@ -73,7 +73,7 @@ class TableGuard:
 
 
 def versions(tables: Iterable[dict[str, Any]]) -> list[int]:
-    """A number for each dictionary as it is now, which no other dictionary ever has, nor itself once written to."""
+    """A number for each dictionary as it is: no other ever has it, nor itself once it is written to."""
     return [*map(_version, tables)]
 
 

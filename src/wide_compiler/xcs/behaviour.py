@@ -63,6 +63,5 @@ def _no_data(value: Any) -> bool:
 
 
 # As they were when this library was imported: what the analysis takes for granted.
-PYTORCH = Behaviour(
-    [nn.Sequential, *LAYERS, *EVAL_LAYERS], [vars(torch.nn.functional), vars(torch), vars(nn.modules.module)]
-)
+NAMESPACES = (vars(torch.nn.functional), vars(torch), vars(nn.modules.module))
+PYTORCH = Behaviour([nn.Sequential, *LAYERS, *EVAL_LAYERS], NAMESPACES)

@@ -15,8 +15,8 @@ from .members import FIXED
 from .work import Bail, Work
 
 _A_TENSOR = torch.zeros(1)
-# Steps to what a member holds, and to constants: `Members` looks at all of that, and more closely.
-_INSIDE = ("item", "module", "field", "absent", "bare", "const")
+# Steps to what a member holds, and to what PyTorch does with it: `Members` looks at that, and more closely.
+_INSIDE = ("item", "module", "field", "absent", "bare", "const", "behaves")
 _OUTSIDE = ("global", "cell", "class", "defaults", "kwdefaults", "own")
 
 
@@ -41,8 +41,8 @@ def prove(work: Work, models: list[nn.Module]) -> "Facts":
 class Facts:
     """What a graph of the members has baked in from outside them: globals, class attributes, defaults.
 
-    Every step that leads there starts from an object that is fixed: a part of a member, or one that was itself
-    found to be the same a step before. So each is asked by itself: does it still lead to that object?
+    Every step that leads there starts from an object that is fixed: a part of a member, or one that was
+    itself found to be the same a step before. So each is asked by itself: does it still lead to that object?
     """
 
     def __init__(self, first: nn.Module, guards: Guards):

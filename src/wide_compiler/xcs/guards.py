@@ -17,6 +17,7 @@ import numpy as np
 from .items import Blocks
 
 Functions = Mapping[str, types.FunctionType]
+LIBRARY = ("hooked", "behaves")  # steps that ask of PyTorch as a whole
 SMALL = 64  # containers up to this size are looked through at each call
 
 
@@ -54,8 +55,8 @@ class Guards:
     def hold(
         self, functions: Functions, columns: Sequence[Sequence[Any]], without: int | None = None
     ) -> bool:
-        """Fetch and check every step, but for those that hang on the column `without`. Lists of items are
-        checked by type at once."""
+        """Fetch and check every step. Lists of items are checked by type at once. `without`: a column of
+        modules that was looked at already, and PyTorch with it."""
         live = self._live.get(without)
         if live is None:
             live = self._live[without] = self._alive(without)
@@ -80,7 +81,7 @@ class Guards:
         for slot in reversed(range(len(self.steps))):
             fetch, parent, key = self.steps[slot]
             many, check = self.vector[slot], self.checks.get(slot)
-            if many and without is not None and self.column[slot] == without:
+            if without is not None and (self.column[slot] == without if many else fetch in LIBRARY):
                 continue
             if check is None and slot not in wanted and fetch in ("item", "const"):
                 continue  # others may fail by being fetched

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..tuning.guard import TensorGuard, versions
-from .behaviour import Behaviour
+from .behaviour import NAMESPACES, PYTORCH, Behaviour
 from .values import IMMUTABLE
 from .work import Bail
 
@@ -33,7 +33,9 @@ class Members:
         trees = [list(model.modules()) for model in models]
         self.modules = [m for tree in trees for m in tree]
         self.kinds = list(map(type, self.modules))
-        self.behaviour = Behaviour(set(self.kinds))
+        self.behaviour = Behaviour(set(self.kinds), NAMESPACES)
+        if not PYTORCH.holds():
+            raise Bail("a class or function of PyTorch was replaced")
         owns = list(map(vars, self.modules))
         self.plain = _plain_attributes(self.modules)
         self.lists = [v for own in owns for v in own.values() if type(v) is list]
@@ -52,7 +54,9 @@ class Members:
         lane_of_table = lane_of_module * len(TABLES)
         lanes = [lane for lane, n in zip(lane_of_table, self.lengths, strict=True) for _ in range(n)]
         self.lanes = list(itertools.compress(lanes, self.is_tensor))
-        self.filled: list[dict[str, Any]] = []  # tables of parameters, buffers and submodules, if any are in it
+        self.filled: list[
+            dict[str, Any]
+        ] = []  # tables of parameters, buffers and submodules, if any are in it
         self.empty: list[dict[Any, Any]] = []  # those without, and the hooks
         self.written: list[int] = []  # the versions of all tables when they were last read
         self.note(self._tensors_in(held))
@@ -69,7 +73,10 @@ class Members:
         if list(map(type, self.modules)) != self.kinds or not self.behaviour.holds():
             return None
         # Python counts the writes to a table: what nobody has written to is as it was read.
-        if versions(itertools.chain(map(vars, self.modules), self.filled)) != self.written and not self._read():
+        if (
+            versions(itertools.chain(map(vars, self.modules), self.filled)) != self.written
+            and not self._read()
+        ):
             return None
         return None if any(self.empty) or self.lists != self.copies else self.found
 
@@ -77,7 +84,9 @@ class Members:
         """Look at all that the modules hold."""
         filled = [table for table in self._tables()[1] if table]
         owns = list(map(vars, self.modules))
-        written = versions([*owns, *filled])  # before they are read: a write meanwhile is seen by the next look
+        written = versions(
+            [*owns, *filled]
+        )  # before they are read: a write meanwhile is seen by the next look
         hooks, tables = self._tables()
         if not all(map(operator.is_, filled, filter(None, tables))) or {*map(type, tables)} != {dict}:
             return False
@@ -142,7 +151,8 @@ def _memory(tensor: Tensor) -> memoryview:
     """The bytes of a tensor, where they lie."""
     try:
         if tensor.device.type == "cpu" and tensor.is_contiguous():
-            return memoryview(tensor.detach().view(-1).view(torch.uint8).numpy())
+            memory: Any = tensor.detach().view(-1).view(torch.uint8).numpy()
+            return memoryview(memory)
     except RuntimeError:  # sparse, or a conjugate that is not computed yet
         pass
     raise Bail("a parameter whose numbers cannot be watched: not plainly in the memory of the CPU")

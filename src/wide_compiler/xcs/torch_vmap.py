@@ -67,7 +67,8 @@ def apart(out: Any, n: int) -> list[Any]:
             copies: Any = torch.unbind_copy  # annotated as if it gave nothing
             return list(copies(out))
         if out.dim() > 1 and out.numel():  # this one gives version counters, and no views
-            return list(torch.unsafe_split(out.view(-1, *out.shape[2:]), out.shape[1]))
+            lanes, rows, *rest = out.shape
+            return list(torch.unsafe_split_with_sizes(out.view(-1, *rest), [rows] * lanes))
         return list(map(_data, out.unbind(0)))
     if type(out) is tuple:
         return list(zip(*[apart(o, n) for o in out], strict=True))

@@ -119,7 +119,7 @@ def _wide_model(work: Work, models: Sequence[nn.Module], inputs: list[Any], shar
     memory = work.plan.memory
     kept = memory.get("wide")
     tensors = None if kept is None else kept.tensors_now()
-    if tensors is not None:
+    if kept is not None and tensors is not None:
         _gradients_wanted(tensors, inputs)
         memory["renewals"] = memory.get("renewals", 0) + 1 if kept.renewed(tensors) else 0
         return kept.wide
@@ -166,8 +166,8 @@ class Kept:
         return self.looked.tensors is not None
 
     def tensors_now(self) -> list[Tensor] | None:
-        """The members' tensors, as the look at them in this call has found them; None if they are other members,
-        or changed."""
+        """The members' tensors, as the look at them in this call has found them; None if they are other
+        members, or changed."""
         return getattr(self.looked, "tensors", None)
 
     def renewed(self, tensors: list[Tensor]) -> list[int]:
