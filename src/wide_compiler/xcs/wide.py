@@ -20,6 +20,7 @@ from .arrange import arrange
 from .facts import Facts, prove
 from .ledger import clock
 from .members import Members
+from .straight import Straight
 from .torch_vmap import apart
 from .work import Bail, Work
 
@@ -67,16 +68,12 @@ def widened(work: Work) -> list[Any]:
     j = work.plan.memory["modules column"]
     models = work.items.columns[j]
     inputs, shared = _inputs(work)
-    wide = _wide_model(work, models, inputs, shared)
+    call = _wide_model(work, models, inputs, shared)
     try:
-        out = _called(wide, inputs, shared)
+        out = call(inputs, shared)
     except Exception as error:
         raise Bail(f"{type(error).__name__}: {error}") from None
     return apart(out, len(models))
-
-
-def _called(wide: Any, inputs: list[Any], shared: bool) -> Any:
-    return wide.shared(*inputs) if shared else wide.stacked(*[torch.stack(list(x)) for x in inputs])
 
 
 def _inputs(work: Work) -> tuple[list[Any], bool]:
@@ -115,14 +112,15 @@ def _gradients_wanted(tensors: list[Any], inputs: list[Any]) -> None:
         raise Bail("gradients are wanted, and must reach the members' own parameters")
 
 
-def _wide_model(work: Work, models: Sequence[nn.Module], inputs: list[Any], shared: bool) -> Any:
+def _wide_model(work: Work, models: Sequence[nn.Module], inputs: list[Any], shared: bool) -> Straight:
+    """How to call the wide model of these members, with their numbers as they are now."""
     memory = work.plan.memory
     kept = memory.get("wide")
     tensors = None if kept is None else kept.tensors_now()
     if kept is not None and tensors is not None:
         _gradients_wanted(tensors, inputs)
         memory["renewals"] = memory.get("renewals", 0) + 1 if kept.renewed(tensors) else 0
-        return kept.wide
+        return kept.call
     if kept is not None and kept.holds_models(models):
         del memory["wide"]
         raise Bail("something in Python that the members read has changed")
@@ -133,21 +131,23 @@ def _wide_model(work: Work, models: Sequence[nn.Module], inputs: list[Any], shar
     try:
         wide = compile_wide(list(models), sample, config=WideConfig(tune_seconds=0.3))
         wide.requires_grad_(False)  # as no gradients are wanted wherever it runs
-        arrange(wide, lambda: _called(wide, inputs, shared))
+        call = Straight(wide)
+        arrange(wide, lambda: call(inputs, shared))
     except Exception as error:
         raise Bail(f"no wide model: {type(error).__name__}: {error}") from None
-    memory["wide"] = Kept(memory["modules column"], list(models), wide, facts)
+    memory["wide"] = Kept(memory["modules column"], list(models), call, facts)
     memory["built"] = clock() - began
     memory["renewals"] = 0
-    return wide
+    return call
 
 
 class Kept:
     """A wide model, and its members as they were when their numbers were copied."""
 
-    def __init__(self, column: int, models: list[nn.Module], wide: Any, facts: Facts):
+    def __init__(self, column: int, models: list[nn.Module], call: Straight, facts: Facts):
         self.column = column
-        self.wide = wide
+        self.call = call
+        self.wide = call.wide
         self.facts = facts
         self.members = Members(models)
         self.looked = threading.local()  # what the guards' look at the members has found in this call
