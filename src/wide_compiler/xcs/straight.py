@@ -1,5 +1,5 @@
-"""The call of a wide model once more: its route is known, and need not be asked for while nothing differs that
-decides about it. For a small model, asking takes as long as a layer does."""
+"""The call of a wide model once more: its route is known, and need not be asked for while nothing differs
+that decides about it. For a small model, asking takes as long as a layer does."""
 
 import contextlib
 from typing import Any
