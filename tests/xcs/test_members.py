@@ -219,6 +219,106 @@ def test_a_forward_of_the_class(family, monkeypatch):
     check(models, fast, x)
 
 
+def only_the_first_half(self):
+    return iter(list(self._modules.values())[:1])
+
+
+def doubled(method):
+    return lambda *args, **kwargs: 2.0 * method(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [
+        (nn.Sequential, "forward"), (nn.Sequential, "__call__"), (nn.Sequential, "__iter__"),
+        (nn.Linear, "__call__"), (nn.Module, "__call__"), (nn.Module, "_call_impl"),
+        (nn.functional, "linear"), (torch, "relu"),
+    ],
+)  # fmt: skip
+def test_pytorch_itself_replaced(family, monkeypatch, where, name):
+    models, fast, x = family
+    before = loop(models, x)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            where, name, only_the_first_half if name == "__iter__" else doubled(getattr(where, name))
+        )
+        assert not oracle.same(before, loop(models, x), rtol=1e-5)
+        check(models, fast, x)
+    assert ran(fast) == 1
+    check(models, fast, x)
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self._scale = 2.0
+
+    def forward(self, x):
+        return self.inner(x) * self._scale
+
+
+class Padded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.added = [1, 2]
+
+    def forward(self, x):
+        return self.inner(x) + self.added[0]
+
+
+def another_private_number(models):
+    models[2]._scale = 3.0
+
+
+def minus_zero(models):
+    models[2]._scale = -0.0
+
+
+def attributes_of_another(models):
+    models[1].__dict__ = models[2].__dict__
+
+
+@pytest.mark.parametrize("change", [another_private_number, minus_zero, attributes_of_another])
+def test_attributes_of_every_member_count(change):
+    torch.manual_seed(0)
+    models, x = [Scaled() for _ in range(4)], torch.randn(3, 4)
+    fast = jit(loop, config=Config(measure=False))
+    check(models, fast, x)
+    assert ran(fast) == 2
+    before = loop(models, x)
+    change(models)
+    assert not oracle.same(before, loop(models, x), rtol=1e-5)
+    check(models, fast, x)
+
+
+def test_a_list_in_a_member_that_is_written_to():
+    models, x = [Padded() for _ in range(4)], torch.randn(3, 4)
+    fast = jit(loop, config=Config(measure=False))
+    check(models, fast, x)
+    for model in models[1:]:
+        model.added[0] = 5
+        check(models, fast, x)
+
+
+def test_layers_with_private_attributes_are_wide():
+    models = [nn.Conv1d(2, 2, 3, padding=1, padding_mode="circular") for _ in range(3)]
+    fast, x = jit(loop, config=Config(measure=False)), torch.randn(2, 2, 5)
+    check(models, fast, x)
+    assert ran(fast) == 2
+
+
+def test_results_are_no_views_and_count_their_writes_apart(family):
+    models, fast, x = family
+    first, second, *_ = fast(models, x)
+    assert not first._is_view() and first._base is None
+    first.add_(1.0)
+    assert (first._version, second._version) == (1, 0)
+    wanted = loop(models, x)
+    assert oracle.same([second], [wanted[1]], rtol=1e-5)
+
+
 def test_modes_of_gradients():
     def run(models, x):
         return [m(x) for m in models]

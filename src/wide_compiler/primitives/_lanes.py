@@ -29,9 +29,9 @@ def resolve(strategy: str, choices: Sequence[str], auto: str, op: str = "") -> s
 def check_lanes(op: str, **tensors: Tensor | None) -> int:
     """The common size N of dimension 0 of the tensors given by name (None is skipped)."""
     given = [t for t in tensors.values() if t is not None]
-    n = given[0].shape[0] if given[0].dim() else None
-    for t in given:  # a plain loop: this runs at every call of a lane graph
-        if n is None or not t.dim() or t.shape[0] != n:
+    n = given[0].size(0) if given[0].dim() else None
+    for t in given:  # a plain loop, and no `shape`: this runs at every call of a lane graph
+        if n is None or not t.dim() or t.size(0) != n:
             got = ", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items() if t is not None)
             raise ValueError(
                 f"{op}: dimension 0 of every tensor is the lane axis and must have one size; got {got}. "

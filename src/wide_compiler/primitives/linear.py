@@ -107,7 +107,8 @@ def shared_linear(
     if strategy != "one product":
         return wide_linear(x.expand(n, *x.shape), weight, bias, strategy)
     y = F.linear(x, weight.flatten(0, 1), None if bias is None else bias.flatten())
-    return y.unflatten(-1, (n, weight.shape[1])).movedim(-2, 0)
+    y = y.view(*x.shape[:-1], n, weight.shape[1])
+    return y.transpose(0, 1) if y.dim() == 3 else y.movedim(-2, 0)
 
 
 class WideLinear(WideModule):

@@ -1,6 +1,6 @@
 """Are these tensors, or dictionaries, the ones that were there before? Asked in C++, because asked often."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -65,11 +65,16 @@ class TableGuard:
 
     def remember(self) -> None:
         """Take the tables as they are now."""
-        self.versions = [*map(_version, self.tables)]
+        self.versions = versions(self.tables)
 
     def holds(self) -> bool:
         """Whether nobody has written to them since."""
-        return [*map(_version, self.tables)] == self.versions
+        return versions(self.tables) == self.versions
+
+
+def versions(tables: Iterable[dict[str, Any]]) -> list[int]:
+    """A number for each dictionary as it is: no other ever has it, nor itself once it is written to."""
+    return [*map(_version, tables)]
 
 
 def tensor_check(tensors: Sequence[Tensor], any_strides: bool = False) -> Any:

@@ -9,7 +9,7 @@ from .ledger import clock
 
 ORDERS = ((2, 0, 1), (0, 2, 1))  # of weights `[lane, out, in]`: inputs first for all lanes, or for each lane
 SECONDS = 0.2  # for trying
-CALLS = 5
+CALLS = 30
 CLEARLY = 0.97
 
 

@@ -132,7 +132,7 @@ def _cheapest(work: Work, rungs: Sequence[Rung], n: int) -> Rung | None:
             continue
         expected = record.predicted(n)
         if expected is None:
-            if n >= FEWEST or rung.few_items:
+            if rung.at_best(plain) < least and (n >= FEWEST or rung.few_items):
                 return rung  # not tried yet, and there is enough to gain
             continue
         if expected < least:
@@ -156,7 +156,9 @@ def _attempt(work: Work, rung: Rung, samples: dict[int, list[Any]]) -> list[Any]
         else:
             work.record = record  # the first call built things: the next ones tell
     except Bail as bail:
-        record.failed(clock() - began, str(bail))
+        seconds = clock() - began
+        record.failed(seconds, str(bail))
+        work.wasted += seconds
         return Miss()
     work.plan.last = rung.name
     work.plan.taken = rung

@@ -14,7 +14,7 @@ from .lane_operators import Lane
 from .values import is_numpy_scalar
 from .work import Bail, Work
 
-CHUNK_BYTES = 2**20
+CHUNK_BYTES = 2**19  # with what is made of them, about what a core's own cache holds
 NUMBERS = {float: ("float", np.float64), int: ("int", np.int64), bool: ("bool", np.bool_)}
 Room = dict[str, np.ndarray]
 
@@ -26,10 +26,11 @@ def chunks(work: Work) -> list[tuple[int, int]]:
     """
     n, first = work.items.n, work.items.columns[0]
     bounds = first.bounds if type(first) is Blocks else [(0, n)]
-    if type(first) is Blocks and work.plan.memory.get("makes no arrays"):
+    alone = work.plan.memory.get("makes no arrays")
+    if type(first) is Blocks and alone:
         return bounds
     widest = max((c[0].nbytes for c in work.items.columns if type(c[0]) is np.ndarray), default=8)
-    size = min(max(CHUNK_BYTES // max(widest, 1), 256), 16384)
+    size = min(max((4 if alone else 1) * CHUNK_BYTES // max(widest, 1), 256), 16384)
     return [(i, min(i + size, stop)) for start, stop in bounds for i in range(start, stop, size)]
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from .items import Blocks
 
 Functions = Mapping[str, types.FunctionType]
+LIBRARY = ("hooked", "behaves")  # steps that ask of PyTorch as a whole
 SMALL = 64  # containers up to this size are looked through at each call
 
 
@@ -29,6 +30,7 @@ class Guards:
         self.vector: list[bool] = []
         self.column: list[int | None] = []  # the column of items that a step hangs on
         self._index: dict[tuple[str, int, Any], int] = {}
+        self._live: dict[int | None, list[tuple[Any, ...]]] = {}  # what `hold` goes through
 
     def note(self, fetch: str, parent: Any, key: Any) -> int:
         """The slot of a path, new or old."""
@@ -38,6 +40,7 @@ class Guards:
             return found
         self._index[(fetch, token, key)] = len(self.steps)  # type: ignore[index]
         self.steps.append((fetch, parent, key))
+        self._live.clear()
         hangs = isinstance(parent, int) and fetch not in ("item", "free")
         self.vector.append(fetch == "item" or (hangs and self.vector[parent]))
         self.column.append(key if fetch == "item" else self.column[parent] if hangs else None)
@@ -45,33 +48,47 @@ class Guards:
 
     def expect(self, slot: int, check: str, value: Any) -> None:
         """`check` is 'is', 'type' or 'holds' (a small container of safe types)."""
+        self._live.clear()
         if check == "is" or slot not in self.checks or self.checks[slot][0] == "type":
             self.checks[slot] = (check, value)
 
     def hold(
         self, functions: Functions, columns: Sequence[Sequence[Any]], without: int | None = None
     ) -> bool:
-        """Fetch and check every step, but for those that hang on the column `without`. Lists of items are
-        checked by type at once."""
-        seen: list[Any] = []
-        checks = self.checks
+        """Fetch and check every step. Lists of items are checked by type at once. `without`: a column of
+        modules that was looked at already, and PyTorch with it."""
+        live = self._live.get(without)
+        if live is None:
+            live = self._live[without] = self._alive(without)
+        seen: list[Any] = [None] * len(self.steps)
         try:
-            for slot, ((fetch, parent, key), many) in enumerate(zip(self.steps, self.vector, strict=True)):
-                if many and without is not None and self.column[slot] == without:
-                    seen.append(None)
-                    continue
-                own = FETCH.get(fetch)
+            for slot, fetch, parent, key, many, own, check in live:
                 if own is None or many:
                     value = self._fetch(fetch, parent, key, many, seen, functions, columns)
                 else:
                     value = own(seen[parent], key)
-                check = checks.get(slot)
                 if check is not None and not (_all(check, value) if many else _one(check, value)):
                     return False
-                seen.append(value)
+                seen[slot] = value
         except (LookupError, AttributeError, ValueError, TypeError):
             return False
         return True
+
+    def _alive(self, without: int | None) -> list[tuple[Any, ...]]:
+        """The steps that are checked or lead to such, with all that `hold` asks of them."""
+        wanted: set[int] = set()
+        found: list[tuple[Any, ...]] = []
+        for slot in reversed(range(len(self.steps))):
+            fetch, parent, key = self.steps[slot]
+            many, check = self.vector[slot], self.checks.get(slot)
+            if without is not None and (self.column[slot] == without if many else fetch in LIBRARY):
+                continue
+            if check is None and slot not in wanted and fetch in ("item", "const"):
+                continue  # others may fail by being fetched
+            if isinstance(parent, int) and fetch not in ("item", "free"):
+                wanted.add(parent)
+            found.append((slot, fetch, parent, key, many, FETCH.get(fetch), check))
+        return found[::-1]
 
     def values(self, functions: Functions, columns: Sequence[Sequence[Any]]) -> list[Any]:
         """What every step leads to now; a list for steps that hang on items."""
@@ -89,12 +106,16 @@ class Guards:
         if fetch == "item":
             return columns[key]
         if fetch == "global":
-            found = parent.get(key, seen)  # `seen` is nobody's global
-            return found if found is not seen else getattr(builtins, key)
+            return lookup_global(parent, key)
         if fetch == "const":
             return parent
         held = seen[parent]
         return [FETCH[fetch](h, key) for h in held] if many else FETCH[fetch](held, key)
+
+
+def lookup_global(namespace: dict[str, Any], name: str) -> Any:
+    found = namespace.get(name, FETCH)  # which is nobody's global
+    return found if found is not FETCH else getattr(builtins, name)
 
 
 def static_lookup(kind: type, name: str) -> Any:
@@ -126,6 +147,7 @@ FETCH: dict[str, Any] = {
     "absent": lambda held, key: key in held.__dict__,
     "module": _submodule,
     "bare": bare,
+    "behaves": lambda held, key: held.holds(),
     "hooked": lambda held, key: bool(held._has_any_global_hook()),
     "getattr": getattr,
     "class": lambda held, key: static_lookup(type(held), key),

@@ -154,7 +154,8 @@ def as_python(trace: Trace | None, x: Lane) -> Lane:
         raise bail("a Python number from an array", trace)
     kind = kinds[x.data.dtype.kind]
     wanted = {"float": np.float64, "int": np.int64, "bool": np.bool_}[kind]
-    return Lane(x.data.astype(wanted), kind, trace, approx=x.approx)
+    # The same memory will do: no number is ever written in place.
+    return Lane(x.data.astype(wanted, copy=False), kind, trace, approx=x.approx)
 
 
 FUNCTIONS: dict[Any, Any] = {

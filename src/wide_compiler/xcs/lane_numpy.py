@@ -37,6 +37,7 @@ STEPS = (
     np.logical_or,
 )
 _OPERANDS = (Lane, np.ndarray, np.generic, bool, int, float)
+_INTEGER = np.dtype(int)
 _GROWING = (np.add, np.subtract, np.multiply, np.square, np.power, np.negative, np.absolute)
 
 
@@ -116,11 +117,10 @@ def _aligned(data: Any, rank: int, wanted: int) -> Any:
 
 def _no_overflow(data: list[Any], trace: Trace | None) -> None:
     """NumPy warns of overflow in scalars, but not in arrays."""
-    whole = [d for d in data if np.asarray(d).dtype.kind in "iu"]
-    if len(whole) != len(data):
+    if any(type(d) is float or getattr(d, "dtype", _INTEGER).kind not in "iu" for d in data):
         return
-    narrow = any(np.asarray(d).dtype.itemsize < 8 and isinstance(d, (np.ndarray, np.generic)) for d in whole)
-    sizes = [max(largest(d), 2) for d in whole]
+    narrow = any(np.asarray(d).dtype.itemsize < 8 and isinstance(d, (np.ndarray, np.generic)) for d in data)
+    sizes = [max(largest(d), 2) for d in data]
     product = sizes[0] * sizes[-1] if len(sizes) == 2 else sizes[0] ** 2
     if narrow or product >= SAFE_INT:
         raise bail("integers of NumPy that may overflow", trace)

@@ -31,7 +31,7 @@ class Record:
         """Seconds for n items: part of the time does not depend on them."""
         if not self.recent:
             return None
-        return min(seconds * (0.25 + 0.75 * n / items) for seconds, items in self.recent)
+        return min([seconds * (0.25 + 0.75 * n / items) for seconds, items in self.recent])
 
     def may_try_again(self, limit: float) -> bool:
         """It has lost. One bad timing is not for good: three calls are timed before it rests, and once the
@@ -112,6 +112,8 @@ class Ledger:
 
     def rested(self, n: int, calls: int) -> None:
         """So many calls ran plainly without being looked at."""
+        if not calls:
+            return
         seconds = self.plain(n) * calls
         self.spent += seconds
         for record in self.records.values():

@@ -10,6 +10,7 @@ from torch import nn
 
 from . import pure_torch
 from .analysis import DEEPEST, Frame
+from .behaviour import PYTORCH
 from .guards import bare, static_lookup
 from .source import NoSource, tree_of
 from .values import BOTTOM, Value
@@ -60,11 +61,15 @@ def call_layer(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywor
     kind = type(layer)
     if kind.__call__ is not nn.Module.__call__:
         raise a.decline(f"{kind.__name__} is called in its own way", node)
+    if not PYTORCH.holds():
+        raise a.decline("a class or function of PyTorch was replaced", node)
     if not bare(layer, None) or nn.modules.module._has_any_global_hook():
         raise a.decline(f"{kind.__name__} has hooks or a forward of its own", node)
     a.guards.expect(a.guards.note("bare", slot, None), "is", True)
     anywhere = a.guards.note("const", nn.modules.module, None)
     a.guards.expect(a.guards.note("hooked", anywhere, None), "is", False)
+    library = a.guards.note("const", PYTORCH, None)
+    a.guards.expect(a.guards.note("behaves", library, None), "is", True)
     a.guards.expect(slot, "type", kind)
     method = static_lookup(kind, "forward")
     if method is not pure_torch.FORWARDS.get(kind, method):

@@ -21,6 +21,10 @@ class Rung:
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
         raise NotImplementedError
 
+    def at_best(self, plain_seconds: float) -> float:
+        """What it could take if all goes well: a rung that was never tried must have a chance."""
+        return 0.0
+
     def run(self, work: Work) -> list[Any] | Miss:
         """The values of all items in order. Raises `Bail`."""
         raise NotImplementedError
@@ -112,6 +116,9 @@ class Processes(Rung):
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
         return processes.pays(work, plain_seconds)
+
+    def at_best(self, plain_seconds: float) -> float:
+        return processes.at_best(plain_seconds)
 
     def run(self, work: Work) -> list[Any]:
         return processes.distributed(work)

@@ -101,7 +101,8 @@ class Site:
             except Failed as failure:
                 values, rest = failure.values, raises(failure.error)
             if type(values) is Miss:
-                self._rest(clock() - began, work.plan.ledger.plain(items.n) if work else 0.0)
+                looked = clock() - began - (work.wasted if work else 0.0)
+                self._rest(looked, work.plan.ledger.plain(items.n) if work else 0.0)
                 rest = items.rest(values.done) if values.done else made(source)
                 values, work = values.values, None
             running = list(totals)
@@ -269,7 +270,7 @@ class Site:
                 seconds = ledger.plain(items.n)  # nothing has run yet
             elif items.n > miss.done:
                 ledger.measured(seconds / (items.n - miss.done))
-        self._rest(looked, seconds)
+        self._rest(looked - (work.wasted if work is not None else 0.0), seconds)
         return whole
 
     def _check(self, work: Work, values: list[Any]) -> None:

@@ -66,6 +66,9 @@ def apart(out: Any, n: int) -> list[Any]:
         if out.requires_grad:
             copies: Any = torch.unbind_copy  # annotated as if it gave nothing
             return list(copies(out))
+        if out.dim() > 1 and out.numel():  # this one gives version counters, and no views
+            lanes, rows, *rest = out.shape
+            return list(torch.unsafe_split_with_sizes(out.view(-1, *rest), [rows] * lanes))
         return list(map(_data, out.unbind(0)))
     if type(out) is tuple:
         return list(zip(*[apart(o, n) for o in out], strict=True))

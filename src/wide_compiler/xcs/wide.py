@@ -1,7 +1,7 @@
 """`[m(x) for m in models]` over distinct modules of one architecture: the wide model of this library.
 
-The members keep their own parameters. The wide model holds copies, renewed when a member's version counters,
-memory or sampled numbers have changed. Where gradients are wanted the plain loop runs: they must reach the
+The members keep their own parameters. The wide model holds copies, renewed where any number of a member is
+another one. Where gradients are wanted the plain loop runs: they must reach the
 members. The wide model is built only after the plain loop has cost more than building it does.
 """
 
@@ -16,14 +16,11 @@ from torch import Tensor, nn
 
 from ..api import compile as compile_wide
 from ..config import WideConfig
-from .analysis import Analyzer
 from .arrange import arrange
-from .calls import call_value
-from .columns import column_value
-from .effects import Decline
-from .guards import Guards
+from .facts import Facts, prove
 from .ledger import clock
-from .members import FIXED, Members
+from .members import Members
+from .straight import Straight
 from .torch_vmap import apart
 from .work import Bail, Work
 
@@ -70,42 +67,43 @@ def widened(work: Work) -> list[Any]:
     """All members' outputs by one call of the wide model. Raises `Bail`."""
     j = work.plan.memory["modules column"]
     models = work.items.columns[j]
-    inputs, shared = _inputs(work, j)
-    wide = _wide_model(work, models, inputs, shared)
+    inputs, shared = _inputs(work)
+    call = _wide_model(work, models, inputs, shared)
     try:
-        out = _called(wide, inputs, shared)
+        out = call(inputs, shared)
     except Exception as error:
         raise Bail(f"{type(error).__name__}: {error}") from None
     return apart(out, len(models))
 
 
-def _called(wide: Any, inputs: list[Any], shared: bool) -> Any:
-    return wide.shared(*inputs) if shared else wide.stacked(*[torch.stack(list(x)) for x in inputs])
-
-
-def _inputs(work: Work, j: int) -> tuple[list[Any], bool]:
+def _inputs(work: Work) -> tuple[list[Any], bool]:
     """The arguments of the call: tensors every member gets, or a tensor for each."""
+    memory = work.plan.memory
+    if "sources" not in memory:
+        memory["sources"] = _sources(work)
+    cells, positions = memory["sources"]
+    if positions:
+        found = [work.items.columns[i] for i in positions]
+        plain = all(type(x) is Tensor or (type(x) is list and {*map(type, x)} == {Tensor}) for x in found)
+    else:
+        closure = work.body.__closure__
+        found = [closure[i].cell_contents for i in cells]
+        plain = all(type(x) is Tensor for x in found)
+    if not plain:
+        raise Bail("arguments other than tensors")
+    return found, not positions
+
+
+def _sources(work: Work) -> tuple[list[int], list[int]]:
+    """Where the arguments come from: cells of the body that all members share, or columns of items."""
     body = work.site.text.bodies["body"]
-    names = [p.arg for p in body.args.args]
-    cells = dict(zip(work.body.__code__.co_freevars, work.body.__closure__ or (), strict=True))
-    found: list[Any] = []
-    per_item = set()
-    for argument in body.body.args:
-        name = argument.id
-        if name in names:
-            found.append(work.items.columns[names.index(name)])
-            per_item.add(True)
-        elif name in cells:
-            found.append(cells[name].cell_contents)
-            per_item.add(False)
-        else:
-            raise Bail("an argument that is neither local nor per item")
-    tensors = [
-        t for x in found for t in ([x] if type(x) is Tensor else list(x) if type(x) is list else [None])
-    ]
-    if len(per_item) != 1 or not all(type(t) is Tensor for t in tensors):
-        raise Bail("arguments other than tensors, or shared and per item ones together")
-    return found, not per_item.pop()
+    names, free = [p.arg for p in body.args.args], work.body.__code__.co_freevars
+    given = [argument.id for argument in body.body.args]
+    if given and all(name in names for name in given):
+        return [], [names.index(name) for name in given]
+    if given and all(name in free and name not in names for name in given):
+        return [free.index(name) for name in given], []
+    raise Bail("arguments that are global, or shared and per item ones together")
 
 
 def _gradients_wanted(tensors: list[Any], inputs: list[Any]) -> None:
@@ -114,76 +112,42 @@ def _gradients_wanted(tensors: list[Any], inputs: list[Any]) -> None:
         raise Bail("gradients are wanted, and must reach the members' own parameters")
 
 
-def _wide_model(work: Work, models: Sequence[nn.Module], inputs: list[Any], shared: bool) -> Any:
+def _wide_model(work: Work, models: Sequence[nn.Module], inputs: list[Any], shared: bool) -> Straight:
+    """How to call the wide model of these members, with their numbers as they are now."""
     memory = work.plan.memory
     kept = memory.get("wide")
-    if kept is not None and kept.holds_models(models):
-        tensors = kept.tensors_now()
-        if tensors is None:
-            del memory["wide"]
-            raise Bail("something in Python that the members read has changed")
+    tensors = None if kept is None else kept.tensors_now()
+    if kept is not None and tensors is not None:
         _gradients_wanted(tensors, inputs)
         memory["renewals"] = memory.get("renewals", 0) + 1 if kept.renewed(tensors) else 0
-        return kept.wide
+        return kept.call
+    if kept is not None and kept.holds_models(models):
+        del memory["wide"]
+        raise Bail("something in Python that the members read has changed")
     _gradients_wanted([p for m in models for p in m.parameters()], inputs)
-    facts = _prove(work, list(models))
+    facts = prove(work, list(models))
     began = clock()
     sample = tuple(x if shared else x[0] for x in inputs)
     try:
         wide = compile_wide(list(models), sample, config=WideConfig(tune_seconds=0.3))
         wide.requires_grad_(False)  # as no gradients are wanted wherever it runs
-        arrange(wide, lambda: _called(wide, inputs, shared))
+        call = Straight(wide)
+        arrange(wide, lambda: call(inputs, shared))
     except Exception as error:
         raise Bail(f"no wide model: {type(error).__name__}: {error}") from None
-    memory["wide"] = Kept(memory["modules column"], list(models), wide, facts)
+    memory["wide"] = Kept(memory["modules column"], list(models), call, facts)
     memory["built"] = clock() - began
     memory["renewals"] = 0
-    return wide
-
-
-def _prove(work: Work, models: list[nn.Module]) -> "_Facts":
-    """Every member is pure, stands there once, and reads nothing in Python that could change unseen."""
-    if len({id(m) for m in models}) != len(models):
-        raise Bail("one module stands in the list twice")
-    for model in models:
-        analyzer = Analyzer()
-        try:
-            column = column_value(analyzer, [model], 0)
-            tensors = [column_value(analyzer, [torch.zeros(1)], 1)]
-            arguments = len(work.site.text.bodies["body"].body.args)
-            call_value(analyzer, column, tensors * arguments, {}, work.site.text.bodies["body"].body)
-        except Decline as declined:
-            raise Bail(declined.reason) from None
-        if model is models[0]:
-            guards = analyzer.guards
-    return _Facts(models[0], guards)
-
-
-class _Facts:
-    """What a graph of the members has baked in from outside them: globals, class attributes, defaults."""
-
-    def __init__(self, first: nn.Module, guards: Guards):
-        self.first, self.guards = first, guards
-        for slot, value in enumerate(guards.values({}, [[self.first], [_A_TENSOR]])):
-            held = value[0] if guards.vector[slot] else value
-            if isinstance(held, FIXED) and not isinstance(held, torch.Size):
-                guards.expect(slot, "is", held)
-            elif guards.steps[slot][0] in ("global", "cell", "class", "defaults", "kwdefaults", "own"):
-                raise Bail(f"members read a {type(held).__name__} that could change unseen")
-
-    def hold(self) -> bool:
-        return self.guards.hold({}, [[self.first], [_A_TENSOR]])
-
-
-_A_TENSOR = torch.zeros(1)
+    return call
 
 
 class Kept:
     """A wide model, and its members as they were when their numbers were copied."""
 
-    def __init__(self, column: int, models: list[nn.Module], wide: Any, facts: _Facts):
+    def __init__(self, column: int, models: list[nn.Module], call: Straight, facts: Facts):
         self.column = column
-        self.wide = wide
+        self.call = call
+        self.wide = call.wide
         self.facts = facts
         self.members = Members(models)
         self.looked = threading.local()  # what the guards' look at the members has found in this call
@@ -194,6 +158,7 @@ class Kept:
 
     def look(self, columns: Sequence[Any]) -> bool:
         """Has nothing but numbers changed in any member, and nothing that their graph has baked in?"""
+        self.looked.tensors = None
         models = columns[self.column]
         if type(models) not in (list, tuple) or not self.holds_models(models):
             return False
@@ -201,10 +166,9 @@ class Kept:
         return self.looked.tensors is not None
 
     def tensors_now(self) -> list[Tensor] | None:
-        """The members' tensors, as the look at them in this call has found them."""
-        found = getattr(self.looked, "tensors", None)
-        self.looked.tensors = None
-        return found
+        """The members' tensors, as the look at them in this call has found them; None if they are other
+        members, or changed."""
+        return getattr(self.looked, "tensors", None)
 
     def renewed(self, tensors: list[Tensor]) -> list[int]:
         """Copy the numbers of those members where they have changed; which ones."""

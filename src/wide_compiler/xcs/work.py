@@ -38,7 +38,7 @@ class Failed(Exception):
 class Work:
     """Items, body and test of one call. A value is what an item adds: nothing, one thing, or noted events."""
 
-    __slots__ = ("body", "cond", "events", "items", "partial", "plan", "record", "site")
+    __slots__ = ("body", "cond", "events", "items", "partial", "plan", "record", "site", "wasted")
 
     def __init__(self, site: "Site", plan: "Plan", items: Items, body: Any, cond: Any, events: bool):
         self.site = site
@@ -48,6 +48,7 @@ class Work:
         self.cond = cond
         self.events = events
         self.record: Any = None  # of the rung that ran all items
+        self.wasted = 0.0  # seconds of rungs that failed: their records see to it that this stays rare
         self.partial: dict[int, list[Any]] = {}  # what an item had noted when it raised
 
     def one(self, i: int) -> list[Any]:

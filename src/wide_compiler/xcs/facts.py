@@ -1,0 +1,72 @@
+"""What a wide model takes for granted of its members' text: proven once, and guarded."""
+
+import types
+from typing import Any
+
+import torch
+from torch import nn
+
+from .analysis import Analyzer
+from .calls import call_value
+from .columns import column_value
+from .effects import Decline
+from .guards import FETCH, Guards, lookup_global
+from .members import FIXED
+from .work import Bail, Work
+
+_A_TENSOR = torch.zeros(1)
+# Steps to what a member holds, and to what PyTorch does with it: `Members` looks at that, and more closely.
+_INSIDE = ("item", "module", "field", "absent", "bare", "const", "behaves")
+_OUTSIDE = ("global", "cell", "class", "defaults", "kwdefaults", "own")
+
+
+def prove(work: Work, models: list[nn.Module]) -> "Facts":
+    """Every member is pure, stands there once, and reads nothing in Python that could change unseen."""
+    if len({id(m) for m in models}) != len(models):
+        raise Bail("one module stands in the list twice")
+    for model in models:
+        analyzer = Analyzer()
+        try:
+            column = column_value(analyzer, [model], 0)
+            tensors = [column_value(analyzer, [torch.zeros(1)], 1)]
+            arguments = len(work.site.text.bodies["body"].body.args)
+            call_value(analyzer, column, tensors * arguments, {}, work.site.text.bodies["body"].body)
+        except Decline as declined:
+            raise Bail(declined.reason) from None
+        if model is models[0]:
+            guards = analyzer.guards
+    return Facts(models[0], guards)
+
+
+class Facts:
+    """What a graph of the members has baked in from outside them: globals, class attributes, defaults.
+
+    Every step that leads there starts from an object that is fixed: a part of a member, or one that was
+    itself found to be the same a step before. So each is asked by itself: does it still lead to that object?
+    """
+
+    def __init__(self, first: nn.Module, guards: Guards):
+        values = guards.values({}, [[first], [_A_TENSOR]])
+        held = [value[0] if many else value for value, many in zip(values, guards.vector, strict=True)]
+        self.outside: list[tuple[Any, Any, Any, Any]] = []
+        fixed: set[int] = set()
+        for slot, (fetch, parent, key) in enumerate(guards.steps):
+            value = held[slot]
+            rooted = not isinstance(parent, int) or fetch == "item" or parent in fixed
+            same = isinstance(value, FIXED) and not isinstance(value, torch.Size)
+            if rooted and (fetch in _INSIDE or _method(fetch, value)):
+                fixed.add(slot)
+            elif rooted and (same or guards.checks.get(slot, ("",))[0] == "is"):
+                fixed.add(slot)
+                source = parent if fetch == "global" else held[parent]
+                self.outside.append((FETCH.get(fetch, lookup_global), source, key, value))
+            elif fetch in _OUTSIDE or slot in guards.checks:
+                raise Bail(f"members read a {type(value).__name__} that could change unseen")
+
+    def hold(self) -> bool:
+        return all(fetch(source, key) is expected for fetch, source, key, expected in self.outside)
+
+
+def _method(fetch: str, value: Any) -> bool:
+    """Methods of the members' classes are behaviour, which `Members` watches too."""
+    return fetch == "class" and isinstance(value, types.FunctionType)
