@@ -77,6 +77,18 @@ def close() -> None:
     _feeders.clear()
 
 
+def _forget() -> None:
+    """The workers of a process are not those of what it forks."""
+    global _lock
+    _lock = threading.Lock()
+    _workers.clear()
+    _feeders.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
 def idle_cores() -> float:
     """Cores that were idle since the last look; by the load of the last minute where that cannot be told."""
     try:

@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,19 @@ def in_worker() -> bool:
     return getattr(_here, "worker", False)
 
 
-def _pool(workers: int) -> ThreadPoolExecutor:
+def _forget() -> None:
+    """In a forked process none of these threads goes on: new ones are started when needed."""
+    global _lock
+    _lock = threading.Lock()
+    _pools.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def pool_of(workers: int) -> ThreadPoolExecutor:
+    """So many threads, which are kept."""
     with _lock:
         if workers not in _pools:
             _pools[workers] = ThreadPoolExecutor(workers, thread_name_prefix="xcs")
@@ -55,7 +68,7 @@ class Overlap:
     def __init__(self, call: Callable[[int], Any], n: int, max_workers: int):
         self.call = call
         self.n = n
-        self.pool = _pool(max_workers)
+        self.pool = pool_of(max_workers)
         self.results: dict[int, Any] = {}
         self.errors: dict[int, BaseException] = {}
         self.seconds: list[float] = []
