@@ -5,21 +5,19 @@ A kernel `wide_*` takes activations `[N, B, ...]` and the members' weights stack
 weights of N members: `WideLinear.from_modules(members)`.
 """
 
-from . import dims, folds, indexing, losses, matmul, pointwise, random, reductions, rnn_rules  # noqa: F401  (their rules)
+from . import conv_rules, dims, folds, indexing, losses, matmul, pointwise, random, reductions, rnn_rules  # noqa: F401  (their rules)
 from ._lanes import resolve
 from ._module import WideModule
 from .attention import WideAttention, wide_sdpa
 from .batch_norm import WideBatchNorm1d, WideBatchNorm2d, WideBatchNorm3d, wide_batch_norm
-from .conv import (
+from .conv import shared_conv, wide_conv, wide_conv_transpose
+from .conv_modules import (
     WideConv1d,
     WideConv2d,
     WideConv3d,
     WideConvTranspose1d,
     WideConvTranspose2d,
     WideConvTranspose3d,
-    shared_conv,
-    wide_conv,
-    wide_conv_transpose,
 )
 from .dropout import WideDropout, wide_dropout
 from .embedding import WideEmbedding, shared_embedding, wide_embedding
