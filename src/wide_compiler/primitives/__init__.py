@@ -34,7 +34,8 @@ from .layer_norm import WideLayerNorm, wide_layer_norm
 from .linear import WideLinear, shared_linear, wide_linear
 from .prelu import WidePReLU, wide_prelu
 from .rms_norm import WideRMSNorm, wide_rms_norm
-from .rnn import WideGRU, WideLSTM, WideRNN, wide_gru, wide_lstm, wide_rnn
+from .rnn import wide_gru, wide_lstm, wide_rnn
+from .rnn_modules import WideGRU, WideLSTM, WideRNN
 
 PRIMITIVES: tuple[type[WideModule], ...] = (
     WideLinear,
