@@ -5,7 +5,20 @@ A kernel `wide_*` takes activations `[N, B, ...]` and the members' weights stack
 weights of N members: `WideLinear.from_modules(members)`.
 """
 
-from . import conv_rules, dims, folds, indexing, losses, matmul, pointwise, random, reductions, rnn_rules  # noqa: F401  (their rules)
+from . import (  # noqa: F401  (their rules)
+    conv_rules,
+    dims,
+    folds,
+    indexing,
+    joining,
+    layout,
+    losses,
+    matmul,
+    pointwise,
+    random,
+    reductions,
+    rnn_rules,
+)
 from ._lanes import resolve
 from ._module import WideModule
 from .attention import WideAttention, wide_sdpa
