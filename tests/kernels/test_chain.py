@@ -14,8 +14,8 @@ if not torch.cuda.is_available():
 triton = pytest.importorskip("triton")
 
 from wide_compiler.kernels import chain, chain_kernels  # noqa: E402
+from wide_compiler.kernels.activations import ACTIVATIONS  # noqa: E402
 from wide_compiler.kernels.chain import fits, lane_chain  # noqa: E402
-from wide_compiler.kernels.linear import ACTIVATIONS  # noqa: E402
 
 READY = torch.cuda.is_available() or type(triton.language.cdiv).__name__ == "InterpretedFunction"
 pytestmark = pytest.mark.skipif(

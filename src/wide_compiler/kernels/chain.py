@@ -16,8 +16,9 @@ import triton
 from torch import Tensor
 
 from ._triton import next_pow2, on_device, precision, supports
+from .activations import ACTIVATIONS
 from .chain_kernels import SMOOTH, backward_kernel, forward_kernel
-from .linear import ACTIVATIONS, lane_linear
+from .linear import lane_linear
 
 MAX_WIDTH = 128
 MAX_LAYERS = 12

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from ._triton import briefly, interpreting
-from .linear import activate
+from .activations import activate
 from .operands import rounded
 
 SMOOTH = ("gelu", "gelu_tanh", "silu")  # their slope needs the value before them; the others' does not
