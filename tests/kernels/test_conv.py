@@ -13,7 +13,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
 triton = pytest.importorskip("triton")
 
-from wide_compiler.kernels import _triton, conv, conv_backward, conv_dw, conv_dx, conv_kernel, operands  # noqa: E402
+from wide_compiler.kernels import _triton, conv, conv_backward, conv_dw, conv_dx, conv_forward, operands  # noqa: E402
 
 READY = torch.cuda.is_available() or type(triton.language.cdiv).__name__ == "InterpretedFunction"
 pytestmark = pytest.mark.skipif(
@@ -47,7 +47,7 @@ def exact():
 
 def only(monkeypatch, flat):
     """One of the kernels' two orders of summation, on CUDA as well."""
-    for kernel in (conv_kernel.conv_kernel, conv_dx._dx_kernel, conv_dw._dw_kernel):
+    for kernel in (conv_forward.conv_kernel, conv_dx._dx_kernel, conv_dw._dw_kernel):
         config = triton.Config({"BM": 64, "BN": 32, "BK": 32, "FLAT": flat})
         monkeypatch.setattr(kernel, "configs", [config])
 
@@ -338,9 +338,11 @@ def test_blocks_are_chosen_by_shape():
         ]
         return [(c.kwargs["BM"], c.kwargs["FLAT"], c.num_stages) for c in prune(configs, named, **meta)]
 
-    forward = kept(conv_kernel._prune, conv_kernel.BLOCKS, {"M_KEY": 2048, "N": 64, "x_c": 1}, **wide)
+    forward = kept(conv_forward._prune, conv_forward.BLOCKS, {"M_KEY": 2048, "N": 64, "x_c": 1}, **wide)
     assert (128, False, 1) in forward and not any(flat for _, flat, _ in forward)
-    few = kept(conv_kernel._prune, conv_kernel.BLOCKS, {"M_KEY": 2048, "N": 64, "x_c": 1}, **{**wide, "C": 3})
+    few = kept(
+        conv_forward._prune, conv_forward.BLOCKS, {"M_KEY": 2048, "N": 64, "x_c": 1}, **{**wide, "C": 3}
+    )
     assert few and all(flat for _, flat, _ in few)
-    small = kept(conv_kernel._prune, conv_kernel.BLOCKS, {"M_KEY": 32, "N": 10, "x_c": 1}, **wide)
+    small = kept(conv_forward._prune, conv_forward.BLOCKS, {"M_KEY": 32, "N": 10, "x_c": 1}, **wide)
     assert {bm for bm, _, _ in small} == {32}

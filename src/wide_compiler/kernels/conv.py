@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ._triton import next_pow2, on_device, products, span, supports
 from .conv_backward import backward, setup_context
-from .conv_kernel import conv_kernel
+from .conv_forward import conv_kernel
 from .operands import packed
 from .streams import Ints, per_axis, plain_padding
 
