@@ -154,12 +154,12 @@ def convs():
 
 def recurrent():
     from wide_compiler.kernels.rnn import lane_gru, lane_lstm
-    from wide_compiler.primitives import rnn
+    from wide_compiler.primitives.rnn_cells import GRU, LSTM, LayerWeights
 
     n, t, b, h = 32, 32, 4, 128
 
     def steps(kind, gates, state, w_hh, b_hh):
-        weights = rnn._Weights(w_hh, w_hh, None, b_hh, None)
+        weights = LayerWeights(w_hh, w_hh, None, b_hh, None)
         outputs = []
         for gates_t in gates.unbind(1):
             state = kind.cell(gates_t, state, weights)
@@ -167,10 +167,10 @@ def recurrent():
         return torch.stack(outputs, 1)
 
     leaves = [rand(n, t, b, 4 * h), rand(n, 4 * h, h, scale=h**-0.5), rand(n, b, h), rand(n, b, h)]
-    plain = {"steps": lambda g, w, h0, c0: steps(rnn._LSTM, g, (h0, c0), w, None)}
+    plain = {"steps": lambda g, w, h0, c0: steps(LSTM, g, (h0, c0), w, None)}
     compare(f"lstm N={n} T={t} B={b} H={h}", lane_lstm, plain, leaves)
     leaves = [rand(n, t, b, 3 * h), rand(n, 3 * h, h, scale=h**-0.5), rand(n, 3 * h), rand(n, b, h)]
-    plain = {"steps": lambda g, w, bias, h0: steps(rnn._GRU, g, (h0,), w, bias)}
+    plain = {"steps": lambda g, w, bias, h0: steps(GRU, g, (h0,), w, bias)}
     compare(f"gru N={n} T={t} B={b} H={h}", lane_gru, plain, leaves)
 
 

@@ -13,9 +13,9 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
 triton = pytest.importorskip("triton")
 
-from wide_compiler.kernels import chain, chain_kernels  # noqa: E402
+from wide_compiler.kernels import chain, chain_backward, chain_forward  # noqa: E402
+from wide_compiler.kernels.activations import ACTIVATIONS  # noqa: E402
 from wide_compiler.kernels.chain import fits, lane_chain  # noqa: E402
-from wide_compiler.kernels.linear import ACTIVATIONS  # noqa: E402
 
 READY = torch.cuda.is_available() or type(triton.language.cdiv).__name__ == "InterpretedFunction"
 pytestmark = pytest.mark.skipif(
@@ -209,9 +209,9 @@ def test_every_way_to_cut_the_work(config, monkeypatch):
     forward = [(16, 1), (32, 1), (32, 3)][config]
     backward = [1, 4, 2][config]
     monkeypatch.setattr(
-        chain_kernels.forward_kernel, "configs", [triton.Config({"BB": forward[0], "STAGES": forward[1]})]
+        chain_forward.forward_kernel, "configs", [triton.Config({"BB": forward[0], "STAGES": forward[1]})]
     )
-    monkeypatch.setattr(chain_kernels.backward_kernel, "configs", [triton.Config({"PARTS": backward})])
+    monkeypatch.setattr(chain_backward.backward_kernel, "configs", [triton.Config({"PARTS": backward})])
     x, weights, biases = make((7, 20, 12, 9, 3), n=3, b=37)
     check_all(x, weights, biases, ["gelu", "relu", "none", "silu"])
 
@@ -235,12 +235,12 @@ def test_gradients_of_any_strides():
 @pytest.mark.parametrize("batch", [1, 16, 32, 1024])
 @pytest.mark.parametrize("pads", [(16, 16), (64, 128, 64), (64,) * 9, (128, 128, 16)])
 def test_pruning_leaves_something(lanes, batch, pads):
-    forward = [triton.Config({"BB": bb, "STAGES": st}, num_warps=w) for bb, st, w in chain_kernels.TILES]
-    backward = [triton.Config({"PARTS": p}, num_warps=w) for p, w in chain_kernels.SHARES]
+    forward = [triton.Config({"BB": bb, "STAGES": st}, num_warps=w) for bb, st, w in chain_forward.TILES]
+    backward = [triton.Config({"PARTS": p}, num_warps=w) for p, w in chain_backward.SHARES]
     named = {"N_KEY": lanes, "B_KEY": batch, "SMS": 132}
-    left = chain_kernels._prune_forward(forward, named, PADS=pads)
+    left = chain_forward._prune(forward, named, PADS=pads)
     assert left and all(c.kwargs["BB"] <= max(batch, 16) for c in left)
-    left = chain_kernels._prune_backward(backward, named, PADS=pads)
+    left = chain_backward._prune(backward, named, PADS=pads)
     assert left and (lanes < 128 or all(c.kwargs["PARTS"] == 1 for c in left))
 
 

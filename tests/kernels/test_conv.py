@@ -13,7 +13,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
 triton = pytest.importorskip("triton")
 
-from wide_compiler.kernels import conv, conv_backward, operands  # noqa: E402
+from wide_compiler.kernels import _triton, conv, conv_backward, conv_dw, conv_dx, conv_forward, operands  # noqa: E402
 
 READY = torch.cuda.is_available() or type(triton.language.cdiv).__name__ == "InterpretedFunction"
 pytestmark = pytest.mark.skipif(
@@ -47,7 +47,7 @@ def exact():
 
 def only(monkeypatch, flat):
     """One of the kernels' two orders of summation, on CUDA as well."""
-    for kernel in (conv._conv_kernel, conv_backward._dx_kernel, conv_backward._dw_kernel):
+    for kernel in (conv_forward.conv_kernel, conv_dx._dx_kernel, conv_dw._dw_kernel):
         config = triton.Config({"BM": 64, "BN": 32, "BK": 32, "FLAT": flat})
         monkeypatch.setattr(kernel, "configs", [config])
 
@@ -198,14 +198,14 @@ def test_any_strides(C, flat, monkeypatch):
 
 
 def test_offsets_beyond_32_bits(monkeypatch):
-    monkeypatch.setattr(conv, "span", lambda t: 2**31)
-    monkeypatch.setattr(conv_backward, "span", lambda t: 2**31)
+    for module in (conv, conv_dx, conv_dw):
+        monkeypatch.setattr(module, "span", lambda t: 2**31)
     check(*make(3, 5, (3, 3)), 2, 1)
 
 
 def test_span():
-    assert conv_backward.span(torch.empty(3, 4)) == 12
-    assert conv_backward.span(torch.empty(4).expand(3, 4)) == 4
+    assert _triton.span(torch.empty(3, 4)) == 12
+    assert _triton.span(torch.empty(4).expand(3, 4)) == 4
 
 
 def test_a_weight_read_often_is_packed_first(monkeypatch):
@@ -237,7 +237,7 @@ def test_tf32_is_rounded_and_not_cut_off(rows, monkeypatch):
 
 
 def test_the_weight_gradient_of_many_rows_is_summed_by_several_programs(monkeypatch):
-    monkeypatch.setattr(conv_backward, "ROWS", 32)
+    monkeypatch.setattr(conv_dw, "ROWS", 32)
     check(*make(3, 5, (3, 3)), 1, 1)
     torch.use_deterministic_algorithms(True)
     try:
@@ -258,14 +258,16 @@ def test_the_next_layer_folds_the_output_without_a_copy():
     folded = y.transpose(0, 1).flatten(1, 2)
     assert folded.data_ptr() == y.data_ptr()
     assert folded.is_contiguous(memory_format=torch.channels_last)
-    dx = conv_backward.lane_conv2d_dx(y.detach(), weight, x.shape[3:], [1, 1], [1, 1], [1, 1])
+    dx = conv_dx.lane_conv2d_dx(y.detach(), weight, x.shape[3:], [1, 1], [1, 1], [1, 1])
     assert dx.transpose(0, 1).flatten(1, 2).is_contiguous(memory_format=torch.channels_last)
 
 
 def test_only_the_gradients_asked_for_are_computed(monkeypatch):
     x, weight, bias = make(3, 5, (3, 3))
     y = conv.lane_conv2d(x.detach(), weight, bias)
-    monkeypatch.setattr(conv, "lane_conv2d_dx", lambda *_: pytest.fail("the input needs no gradient"))
+    monkeypatch.setattr(
+        conv_backward, "lane_conv2d_dx", lambda *_: pytest.fail("the input needs no gradient")
+    )
     y.sum().backward()
     assert weight.grad is not None
 
@@ -301,9 +303,9 @@ def test_opcheck(stride):
     torch.library.opcheck(conv._lane_conv2d_epilogue, given, test_utils=tests)
     dy = conv.lane_conv2d(x, weight, bias, *geometry).detach()
     torch.library.opcheck(
-        conv_backward.lane_conv2d_dx, (dy, weight.detach(), x.shape[3:], *geometry), test_utils=tests
+        conv_dx.lane_conv2d_dx, (dy, weight.detach(), x.shape[3:], *geometry), test_utils=tests
     )
-    torch.library.opcheck(conv_backward.lane_conv2d_dw, (dy, x.detach(), [3, 3], *geometry), test_utils=tests)
+    torch.library.opcheck(conv_dw.lane_conv2d_dw, (dy, x.detach(), [3, 3], *geometry), test_utils=tests)
 
 
 @pytest.mark.parametrize("backward", conv.BACKWARDS)
@@ -336,9 +338,11 @@ def test_blocks_are_chosen_by_shape():
         ]
         return [(c.kwargs["BM"], c.kwargs["FLAT"], c.num_stages) for c in prune(configs, named, **meta)]
 
-    forward = kept(conv._prune, conv.BLOCKS, {"M_KEY": 2048, "N": 64, "x_c": 1}, **wide)
+    forward = kept(conv_forward._prune, conv_forward.BLOCKS, {"M_KEY": 2048, "N": 64, "x_c": 1}, **wide)
     assert (128, False, 1) in forward and not any(flat for _, flat, _ in forward)
-    few = kept(conv._prune, conv.BLOCKS, {"M_KEY": 2048, "N": 64, "x_c": 1}, **{**wide, "C": 3})
+    few = kept(
+        conv_forward._prune, conv_forward.BLOCKS, {"M_KEY": 2048, "N": 64, "x_c": 1}, **{**wide, "C": 3}
+    )
     assert few and all(flat for _, flat, _ in few)
-    small = kept(conv._prune, conv.BLOCKS, {"M_KEY": 32, "N": 10, "x_c": 1}, **wide)
+    small = kept(conv_forward._prune, conv_forward.BLOCKS, {"M_KEY": 32, "N": 10, "x_c": 1}, **wide)
     assert {bm for bm, _, _ in small} == {32}

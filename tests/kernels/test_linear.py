@@ -12,14 +12,14 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
 triton = pytest.importorskip("triton")
 
-from wide_compiler.kernels import _triton, linear  # noqa: E402
-from wide_compiler.kernels.linear import (  # noqa: E402
-    ACTIVATIONS,
+from wide_compiler.kernels import _triton  # noqa: E402
+from wide_compiler.kernels.activations import ACTIVATIONS  # noqa: E402
+from wide_compiler.kernels.linear import _lane_linear, lane_linear  # noqa: E402
+from wide_compiler.kernels.matmul import (  # noqa: E402
     CONFIGS,
     SMALLEST,
-    _lane_linear,
+    _mode,
     _prune,
-    lane_linear,
     lane_matmul,
     matmul,
 )
@@ -206,14 +206,14 @@ def test_precision_follows_torch():
 
 
 def test_a_right_side_with_contiguous_rows_is_split_into_bfloat16(monkeypatch):
-    monkeypatch.setattr(linear, "interpreting", lambda: False)
+    monkeypatch.setattr("wide_compiler.kernels.matmul.interpreting", lambda: False)
     a, b = rand(2, 3, 4), rand(2, 4, 5)
-    assert linear._mode(a, b) == "bf16x6"
-    assert linear._mode(a, rand(2, 5, 4).mT) == "tf32x3"
-    assert linear._mode(a.bfloat16(), b.bfloat16()) == "tf32"
+    assert _mode(a, b) == "bf16x6"
+    assert _mode(a, rand(2, 5, 4).mT) == "tf32x3"
+    assert _mode(a.bfloat16(), b.bfloat16()) == "tf32"
     torch.set_float32_matmul_precision("high")
-    assert linear._mode(a, b) == "bf16x3"
-    assert linear._mode(a, rand(2, 5, 4).mT) == "tf32"
+    assert _mode(a, b) == "bf16x3"
+    assert _mode(a, rand(2, 5, 4).mT) == "tf32"
 
 
 def test_tf32_is_rounded_and_not_cut_off():

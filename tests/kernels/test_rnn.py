@@ -13,7 +13,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
 triton = pytest.importorskip("triton")
 
-from wide_compiler.kernels import rnn, rnn_backward  # noqa: E402
+from wide_compiler.kernels import rnn, rnn_backward, rnn_parts  # noqa: E402
 
 READY = torch.cuda.is_available() or type(triton.language.cdiv).__name__ == "InterpretedFunction"
 pytestmark = pytest.mark.skipif(
@@ -102,8 +102,8 @@ def test_like_torch(kind, sizes):
 
 @pytest.mark.parametrize("kind", MEMBERS)
 def test_more_rows_in_one_program(kind, monkeypatch):
-    monkeypatch.setattr(rnn_backward, "MULTIPROCESSORS", 1)
-    assert rnn_backward.launch(20, 17, N, torch.device("cpu"))["BB"] == 16
+    monkeypatch.setattr(rnn_parts, "MULTIPROCESSORS", 1)
+    assert rnn_parts.launch(20, 17, N, torch.device("cpu"))["BB"] == 16
     check(Layer(kind, 2, 17, 20))
 
 
@@ -115,12 +115,12 @@ def test_the_precision_is_that_of_matrix_products(kind):
 
 def test_settings(monkeypatch):
     cpu = torch.device("cpu")
-    few, many = rnn_backward.launch(128, 4, 32, cpu), rnn_backward.launch(100, 64, 32, cpu)
+    few, many = rnn_parts.launch(128, 4, 32, cpu), rnn_backward.launch(100, 64, 32, cpu)
     assert (few["BB"], few["HP"], few["num_warps"], few["num_stages"]) == (8, 128, 8, 4)
     assert (many["BB"], many["HP"], many["H"], many["num_stages"]) == (16, 128, 100, 3)
-    assert rnn_backward.launch(5, 1, 1000, cpu)["BB"] == 8
-    monkeypatch.setattr(rnn_backward, "SHARED", 99 * 1024)  # a smaller GPU
-    assert rnn_backward.launch(128, 4, 32, cpu)["num_stages"] == 2
+    assert rnn_parts.launch(5, 1, 1000, cpu)["BB"] == 8
+    monkeypatch.setattr(rnn_parts, "SHARED", 99 * 1024)  # a smaller GPU
+    assert rnn_parts.launch(128, 4, 32, cpu)["num_stages"] == 2
 
 
 @pytest.mark.parametrize("kind", MEMBERS)

@@ -84,6 +84,11 @@ def next_pow2(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
+def span(t: Tensor) -> int:
+    """One more than the largest offset into t: what an index type must hold."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True) if size)
+
+
 def on_device(t: Tensor) -> AbstractContextManager:
     """A context in which triton launches on t's GPU: it would launch on the current one."""
     return torch.cuda.device(t.device) if t.is_cuda else nullcontext()

@@ -16,8 +16,10 @@ import triton
 from torch import Tensor
 
 from ._triton import next_pow2, on_device, precision, supports
-from .chain_kernels import SMOOTH, backward_kernel, forward_kernel
-from .linear import ACTIVATIONS, lane_linear
+from .activations import ACTIVATIONS
+from .chain_backward import backward_kernel
+from .chain_forward import SMOOTH, forward_kernel
+from .linear import lane_linear
 
 MAX_WIDTH = 128
 MAX_LAYERS = 12

@@ -15,174 +15,16 @@ from collections.abc import Sequence
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
-from ._triton import briefly, interpreting, likeliest, next_pow2, on_device, products, supports
-from .conv_backward import lane_conv2d_dw, lane_conv2d_dx, library_backward, span
-from .operands import packed, rounded
+from ._triton import next_pow2, on_device, products, span, supports
+from .conv_backward import backward, setup_context
+from .conv_forward import conv_kernel
+from .operands import packed
 from .streams import Ints, per_axis, plain_padding
 
 ACTIVATIONS = ("none", "relu")
 BACKWARDS = ("own", "library")
-
-# (BM, BN, BK, FLAT, warps, stages); the autotuner times those that `_prune` leaves. One stage: what is read
-# goes through the first-level cache, where the taps of a window overlap; more: past it, but ahead of time.
-BLOCKS = (
-    (128, 64, 32, False, 4, 3),
-    (128, 128, 32, False, 8, 3),
-    (256, 64, 32, False, 8, 3),
-    (128, 64, 32, False, 4, 1),
-    (256, 64, 32, False, 8, 1),
-    (128, 32, 32, False, 4, 1),
-    (64, 64, 32, False, 4, 4),
-    (64, 64, 32, False, 2, 3),  # without wgmma, which wants the input with c innermost
-    (64, 32, 64, False, 4, 3),
-    (32, 32, 64, False, 4, 4),
-    (32, 16, 128, False, 4, 4),
-    (128, 64, 32, True, 4, 3),
-    (128, 32, 32, True, 4, 3),
-    (256, 32, 32, True, 8, 3),
-    (64, 64, 32, True, 4, 3),
-    (64, 32, 64, True, 4, 3),
-    (32, 32, 64, True, 4, 4),
-)
-CONFIGS = [
-    triton.Config({"BM": bm, "BN": bn, "BK": bk, "FLAT": flat}, num_warps=warps, num_stages=stages)
-    for bm, bn, bk, flat, warps, stages in BLOCKS
-]
-if interpreting():
-    CONFIGS = [triton.Config({"BM": 64, "BN": 32, "BK": 32, "FLAT": True})]  # one: no GPU to time them on
-
-
-def _prune(configs: list[triton.Config], named: dict, **meta) -> list[triton.Config]:
-    """Drop blocks much larger than the product, and slivers of a large one: neither can win."""
-    rows, columns, channels = max(named["M_KEY"], 32), max(next_pow2(meta["O"]), 16), meta["C"]
-    kept = []
-    for config in configs:
-        block = config.kwargs
-        fits_in = (
-            block["BM"] <= rows and block["BN"] <= max(columns, 32) and block["BM"] * 8 >= min(rows, 512)
-        )
-        # Few channels would leave most of a block along c empty.
-        order = channels < 16 or channels % 32 > 0 if block["FLAT"] else channels >= 16
-        # The cache is worth the wait where windows overlap and there are programs enough to wait in turn.
-        cached = config.num_stages > 1 or (meta["KH"] * meta["KW"] > 1 and rows * named["N"] >= 2**15)
-        innermost = config.num_warps > 2 or named["x_c"] != 1
-        if fits_in and order and cached and innermost:
-            kept.append(config)
-    return likeliest(kept, rows, columns, named["N"]) or configs[-1:]
-
-
-@triton.autotune(
-    configs=CONFIGS,
-    key=["N", "M_KEY", "C", "O", "KH", "KW", "SH", "x_c", "x_w", "PACKED", "PRECISION", "W_ROUNDED"],
-    prune_configs_by={"early_config_prune": _prune},
-    do_bench=briefly,
-)
-@triton.jit(do_not_specialize=["M_KEY"])
-def _conv_kernel(
-    x, w, bias, scale, shift, residual, y,
-    N, M,
-    x_n, x_b, x_c, x_h, x_w,
-    w_n, w_o, w_c, w_h, w_w,
-    r_n, r_b, r_o, r_h, r_w,
-    M_KEY,
-    C: tl.constexpr, O: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
-    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
-    LONG: tl.constexpr, LAST: tl.constexpr, PACKED: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_SCALE: tl.constexpr, HAS_SHIFT: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
-    RELU: tl.constexpr, PRECISION: tl.constexpr, W_ROUNDED: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, FLAT: tl.constexpr,
-):  # fmt: skip
-    """One block of pixels x channels of one lane.
-
-    FLAT walks k = (c, kh, kw), with LAST k = (kh, kw, c); otherwise a step is one (kh, kw) and a block of c.
-    Sizes are constants: dividing by them costs little, and where a row of pixels is contiguous triton
-    sees it. LONG offsets need 64 bits.
-    """
-    TAPS: tl.constexpr = KH * KW
-    TILES_O: tl.constexpr = (O + BN - 1) // BN
-    lane = tl.program_id(1).to(tl.int64)
-    m = tl.program_id(0) // TILES_O * BM + tl.arange(0, BM)
-    o = tl.program_id(0) % TILES_O * BN + tl.arange(0, BN)
-    in_m = m < M
-    in_o = o < O
-    image = m // (OW * OH)
-    h = m // OW % OH * SH - PH  # of the window's first row, which may lie in the padding
-    v = m % OW * SW - PW
-    if LONG:
-        image = image.to(tl.int64)
-    x_m = image * x_b + (h * x_h + v * x_w)
-    x_lane = x + lane * x_n
-    w_lane = w + lane * w_n
-    w_base = o * w_o
-    acc = tl.zeros((BM, BN), dtype=tl.float32)
-    if FLAT:
-        for k0 in range(0, C * TAPS, BK):
-            k = k0 + tl.arange(0, BK)
-            in_k = k < C * TAPS
-            c = k % C if LAST else k // TAPS
-            tap = k // C if LAST else k % TAPS
-            kh = tap // KW
-            kw = tap % KW
-            ok = in_m[:, None] & in_k[None, :]
-            if PH > 0 or PW > 0:
-                row = h[:, None] + (kh * DH)[None, :]
-                col = v[:, None] + (kw * DW)[None, :]
-                ok &= (row >= 0) & (row < H) & (col >= 0) & (col < W)
-            a_at = x_m[:, None] + (c * x_c + kh * DH * x_h + kw * DW * x_w)[None, :]
-            if LAST and C % 4 > 0:  # else triton would let neighbouring threads read along m, not along k
-                a = tl.trans(tl.load(x_lane + tl.trans(a_at), mask=tl.trans(ok), other=0.0))
-            else:
-                a = tl.load(x_lane + a_at, mask=ok, other=0.0)
-            w_k = k if PACKED else c * w_c + kh * w_h + kw * w_w
-            b_at = w_base[None, :] + w_k[:, None]
-            b = tl.load(w_lane + b_at, mask=in_k[:, None] & in_o[None, :], other=0.0)
-            if not W_ROUNDED:
-                b = rounded(b, PRECISION)
-            acc = tl.dot(rounded(a, PRECISION), b, acc, input_precision=PRECISION)
-    else:
-        # One loop, so that loads are prefetched across taps; taps innermost, for the weight's cache lines.
-        for step in range((C + BK - 1) // BK * TAPS):
-            c = step // TAPS * BK + tl.arange(0, BK)
-            kh = step % TAPS // KW
-            kw = step % KW
-            ok = in_m
-            if PH > 0 or PW > 0:
-                row = h + kh * DH
-                col = v + kw * DW
-                ok &= (row >= 0) & (row < H) & (col >= 0) & (col < W)
-            a_ok = ok[:, None]
-            b_ok = in_o[None, :]
-            if C % BK > 0:
-                a_ok = a_ok & (c < C)[None, :]
-                b_ok = b_ok & (c < C)[:, None]
-            a_at = (x_m + (kh * DH * x_h + kw * DW * x_w))[:, None] + (c * x_c)[None, :]
-            a = tl.load(x_lane + a_at, mask=a_ok, other=0.0)
-            b_at = (w_base + (kh * w_h + kw * w_w))[None, :] + (c * w_c)[:, None]
-            b = tl.load(w_lane + b_at, mask=b_ok, other=0.0)
-            if not W_ROUNDED:
-                b = rounded(b, PRECISION)
-            acc = tl.dot(rounded(a, PRECISION), b, acc, input_precision=PRECISION)
-
-    if HAS_BIAS:
-        acc += tl.load(bias + lane * O + o, mask=in_o, other=0.0).to(tl.float32)[None, :]
-    if HAS_SCALE:
-        acc *= tl.load(scale + lane * O + o, mask=in_o, other=0.0).to(tl.float32)[None, :]
-    if HAS_SHIFT:
-        acc += tl.load(shift + lane * O + o, mask=in_o, other=0.0).to(tl.float32)[None, :]
-    if HAS_RESIDUAL:
-        r_m = image * r_b + (m // OW % OH * r_h + m % OW * r_w)
-        r_ptrs = residual + lane * r_n + (r_m[:, None] + (o * r_o)[None, :])
-        acc += tl.load(r_ptrs, mask=in_m[:, None] & in_o[None, :], other=0.0).to(tl.float32)
-    if RELU:
-        acc = tl.where(acc < 0.0, 0.0, acc)  # not maximum: a NaN stays a NaN, as in torch
-    if LONG:
-        m = m.to(tl.int64)
-    y_ptrs = y + lane * O + ((m * (N * O))[:, None] + o[None, :])
-    tl.store(y_ptrs, acc.to(y.dtype.element_ty), mask=in_m[:, None] & in_o[None, :])
 
 
 def _empty_output(x: Tensor, weight: Tensor, stride, padding, dilation) -> Tensor:
@@ -216,7 +58,7 @@ def _run(
     vectors = [x if v is None else v.contiguous() for v in (bias, scale, shift)]
     reach = [span(t) for t in (x, y, residual) if t is not None]
     with on_device(x):
-        _conv_kernel[lambda meta: (triton.cdiv(M, meta["BM"]) * triton.cdiv(O, meta["BN"]), N)](
+        conv_kernel[lambda meta: (triton.cdiv(M, meta["BM"]) * triton.cdiv(O, meta["BN"]), N)](
             x, weight, *vectors, x if residual is None else residual, y, N, M,
             *x.stride(), *weight.stride(), *((0,) * 5 if residual is None else residual.stride()),
             next_pow2(M),  # a batch of another size reuses the blocks found for a similar one
@@ -270,30 +112,7 @@ def _(x, weight, bias, scale, shift, residual, stride, padding, dilation, activa
     return _empty_output(x, weight, stride, padding, dilation)
 
 
-def _setup(ctx, inputs, output):
-    x, weight, _, *ctx.geometry, ctx.activation, ctx.backward = inputs
-    ctx.save_for_backward(x, weight, output if ctx.activation == "relu" else None)
-
-
-def _backward(ctx, dy):
-    x, weight, y = ctx.saved_tensors
-    if ctx.activation == "relu":
-        dy = torch.ops.aten.threshold_backward(dy, y, 0)
-    need_x, need_weight, need_bias = needed = ctx.needs_input_grad[:3]
-    if ctx.backward == "library":
-        return (*library_backward(dy, x, weight, *ctx.geometry, needed), *[None] * 5)
-    dw = lane_conv2d_dw(dy, x, weight.shape[3:], *ctx.geometry) if need_weight else None
-    if dw is not None and dw.stride() != weight.stride():
-        dw = torch.empty_like(weight).copy_(dw)  # laid out as the weight: nobody need turn it round later
-    return (
-        lane_conv2d_dx(dy, weight, x.shape[3:], *ctx.geometry) if need_x else None,
-        dw,
-        dy.sum((1, 3, 4)) if need_bias else None,
-        *[None] * 5,
-    )
-
-
-_lane_conv2d.register_autograd(_backward, setup_context=_setup)
+_lane_conv2d.register_autograd(backward, setup_context=setup_context)
 
 
 def fits(x: Tensor, weight: Tensor, groups: int = 1) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from .. import _tree
 from ..capture import clone_member
 from ..errors import InputError, SampleError
+from .members import Place
 from .program import Call
 
 
@@ -151,3 +152,15 @@ def grown_sample(
         big = big[tuple(slice(size) for size in shape)].to(device, dtype)
         grown.append(_spread(big, lanes) if spread else big)
     return grown
+
+
+def moved_sample(sample: tuple[tuple, dict], places: list[Place]) -> tuple[tuple, dict]:
+    """The sample follows the model to another device, and its floating tensors to another precision."""
+    reference = next((p.tensor for p in places if p.tensor.is_floating_point()), None)
+
+    def move(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or reference is None:
+            return leaf
+        return leaf.to(reference) if leaf.is_floating_point() else leaf.to(reference.device)
+
+    return _tree.tree_map(move, sample)

@@ -1,7 +1,6 @@
 """WideModel: N members as one module that runs."""
 
 import copy
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,30 +10,21 @@ from torch import Tensor, nn
 from .. import _tree, lanes, oracle
 from ..config import WideConfig
 from ..errors import InputError
-from ..tuning.when import plain_world
-from ..widen import MEMBERS
+from ..tuning.when import autocast_state, plain_world
 from .again import CHANGED, Again
 from .explain import Explanation, summarize
 from .held import HeldLanes
-from .inputs import (
-    accepted_sample,
-    check_accepted,
-    check_lanes,
-    grown_sample,
-    normalize_sample,
-    sample_leaves,
-)
-from .lane_store import LaneStore
+from .inputs import check_lanes, moved_sample
 from .marks import mark_parameters
-from .members import Place
 from .program import Call, LoopProgram, Program
+from .programmed_lanes import ProgrammedLanes
 from .programs import Programs, training_flags
 from .routes import Route, Routes, looks
 from .seeds import LaneSeeds
 from .views import Views
 
 
-class WideModel(LaneStore):
+class WideModel(ProgrammedLanes):
     """N models of one architecture as one.
 
     Four doors, for any pytree of arguments:
@@ -54,18 +44,11 @@ class WideModel(LaneStore):
         graph_passes: Sequence[Any] = (),
     ):
         models = list(models)
-        super().__init__(models)
-        self.config = config or WideConfig()
-        if self.registered.builders and self.config.chunk_lanes:
-            path = next(iter(self.registered.builders))
-            raise ValueError(f"chunk_lanes cannot split the registered wide module {path!r}")
-        kept = dict.fromkeys(self.registered.builders, "registered")
-        self.programs = Programs(self.config, kept, tuple(graph_passes))
+        super().__init__(models, sample, sample_kwargs, config, graph_passes)
         self.routes = Routes()
         self.again: Again | None = None
         self.seeds = LaneSeeds()
         self.held = HeldLanes()
-        self._sample = accepted_sample(models[0], *normalize_sample(sample, sample_kwargs))
         self._program(self.sample_call())
         if views:
             self.views = Views(models, self.places, self.wide_states)
@@ -155,94 +138,8 @@ class WideModel(LaneStore):
             self.states(program.runs_members), call, self.n, self.config.chunk_lanes, self.seeds.next()
         )
 
-    def _program(self, call: Call) -> Program:
-        if torch.compiler.is_compiling():
-            return self._traced_program(call)
-        key = (self._mode(call), tuple(call.member_shapes), call.wide)
-        program = self.programs.find(key)
-        if program is None:
-            program = self._build(key, call)
-        self.programs.latest = program
-        return program
-
-    def _mode(self, call: Call) -> tuple[Any, ...]:
-        """What a capture bakes in besides shapes: structure and plain arguments, dtypes, flags, modes."""
-        tensors = tuple((t.dtype, t.device, t.requires_grad) for t in call.tensors)
-        return (
-            call.signature,
-            tensors,
-            training_flags(self.scopes),
-            autocast_state(),
-            self.programs.grad_mode(),
-        )
-
-    def _build(self, key: tuple[Any, ...], call: Call) -> Program:
-        if not call.is_sample:
-            check_accepted(call, self.example_member(), self._sample)
-        self.skeletons.set_training(self.own_training())
-        return self.programs.build(key, call, self)
-
-    def _traced_program(self, call: Call) -> Program:
-        """The same inside torch.compile: for any batch if possible, so that a new one compiles nothing."""
-        found = -1
-        shapes = [t.shape[int(w) :] for t, w in zip(call.tensors, call.wide, strict=True)]
-        if all(len(shape) > 0 and shape[0] >= 2 for shape in shapes):
-            rest = tuple(tuple(map(operator.index, shape[1:])) for shape in shapes)
-            found = self._find_while_tracing(self._mode(call), rest, call.wide, True)
-        if found < 0:
-            found = self._find_while_tracing(self._mode(call), tuple(call.member_shapes), call.wide, False)
-        return self.programs.traced[found]
-
-    @torch._dynamo.assume_constant_result
-    def _find_while_tracing(self, mode: Any, shapes: Any, wide: Any, any_batch: bool) -> int:
-        """The position in `programs.traced` (a tracer can only take a plain number from here), or -1.
-
-        torch.compile may be the first to show a wide model this input; then it is built from the sample.
-        """
-        program = self.programs.find_traced(mode, shapes, wide, any_batch)
-        if program is None:
-            with torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
-                self._build_from_sample(mode, shapes, wide, any_batch)
-            program = self.programs.find_traced(mode, shapes, wide, any_batch)
-        if program is None:
-            return -1
-        self.programs.traced.append(program)
-        return len(self.programs.traced) - 1
-
-    def _build_from_sample(self, mode: Any, shapes: Any, wide: Any, any_batch: bool) -> None:
-        sample = [leaf for leaf in _tree.flatten(self._sample)[0] if isinstance(leaf, Tensor)]
-        ranks = [len(shape) + any_batch for shape in shapes]
-        if ranks != [t.dim() for t in sample]:
-            raise InputError("call the wide model once with such an input before torch.compile traces it")
-        if any_batch:
-            shapes = tuple((max(t.shape[0], 2), *rest) for t, rest in zip(sample, shapes, strict=True))
-        tensors = grown_sample(sample, shapes, mode[1], wide, self.n)
-        tree = _tree.rebuild(mode[0], iter(tensors))
-        self._build((mode, shapes, wide), Call(*_tree.flatten(tree), wide, mode[0]))
-
-    def states(self, members: bool = True) -> dict[str, Any]:
-        """All that a lane graph may ask for: stacked tensors, registered wide modules, members' skeletons."""
-        states: dict[str, Any] = dict(self.tensors())
-        if members:
-            states[MEMBERS] = self.skeletons.each()
-        for path in self.registered.builders:
-            states[path] = self.get_submodule(path)
-        return states
-
-    def sample_call(self, wide: tuple[bool, ...] | None = None) -> Call:
-        """The sample as a call of all lanes, each tensor spread over lanes or shared."""
-        tensors = [leaf for leaf in _tree.flatten(self._sample)[0] if isinstance(leaf, Tensor)]
-        wide = (True,) * len(tensors) if wide is None else wide
-        leaves, spec = sample_leaves(self._sample, wide, self.n)
-        return Call(leaves, spec, wide, _tree.signature(self._sample), is_sample=True)
-
-    def promote(self, path: str) -> None:
-        super().promote(path)
-        self._forget()
-
     def _forget(self) -> None:
-        """What was built is no longer true."""
-        self.programs.clear()
+        super()._forget()
         self._forget_routes()
 
     def _forget_routes(self) -> None:
@@ -257,10 +154,6 @@ class WideModel(LaneStore):
         """
         self.seeds.set(seeds, self.n, self._device())
         return self
-
-    def _device(self) -> torch.device:
-        tensors = [*self.tensors().values(), *_tree.flatten(self._sample)[0]]
-        return next((t.device for t in tensors if isinstance(t, Tensor)), torch.device("cpu"))
 
     # Other lanes.
 
@@ -323,7 +216,7 @@ class WideModel(LaneStore):
             self.skeletons.to(
                 next((p.tensor for p in self.places if p.tensor.is_floating_point()), torch.empty(0))
             )
-            self._sample = _tree.tree_map(_following(self.places), self._sample)
+            self._sample = moved_sample(self._sample, self.places)
         self.views.relink(self.places, self.wide_states)
         mark_parameters(self)
         return self
@@ -348,22 +241,3 @@ class WideModel(LaneStore):
 
     def __repr__(self) -> str:
         return self.summary()
-
-
-def _following(places: list[Place]) -> Any:
-    """The sample follows the model to another device, and its floating tensors to another precision."""
-    reference = next((p.tensor for p in places if p.tensor.is_floating_point()), None)
-
-    def move(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or reference is None:
-            return leaf
-        return leaf.to(reference) if leaf.is_floating_point() else leaf.to(reference.device)
-
-    return move
-
-
-def autocast_state() -> tuple[Any, ...]:
-    if not torch._C._is_any_autocast_enabled():
-        return ()
-    kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
-    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in kinds)

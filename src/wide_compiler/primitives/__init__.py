@@ -5,21 +5,32 @@ A kernel `wide_*` takes activations `[N, B, ...]` and the members' weights stack
 weights of N members: `WideLinear.from_modules(members)`.
 """
 
-from . import dims, folds, indexing, losses, matmul, pointwise, random, reductions, rnn_rules  # noqa: F401  (their rules)
+from . import (  # noqa: F401  (their rules)
+    conv_rules,
+    dims,
+    folds,
+    indexing,
+    joining,
+    layout,
+    losses,
+    matmul,
+    pointwise,
+    random,
+    reductions,
+    rnn_rules,
+)
 from ._lanes import resolve
 from ._module import WideModule
 from .attention import WideAttention, wide_sdpa
 from .batch_norm import WideBatchNorm1d, WideBatchNorm2d, WideBatchNorm3d, wide_batch_norm
-from .conv import (
+from .conv import shared_conv, wide_conv, wide_conv_transpose
+from .conv_modules import (
     WideConv1d,
     WideConv2d,
     WideConv3d,
     WideConvTranspose1d,
     WideConvTranspose2d,
     WideConvTranspose3d,
-    shared_conv,
-    wide_conv,
-    wide_conv_transpose,
 )
 from .dropout import WideDropout, wide_dropout
 from .embedding import WideEmbedding, shared_embedding, wide_embedding
@@ -36,7 +47,8 @@ from .layer_norm import WideLayerNorm, wide_layer_norm
 from .linear import WideLinear, shared_linear, wide_linear
 from .prelu import WidePReLU, wide_prelu
 from .rms_norm import WideRMSNorm, wide_rms_norm
-from .rnn import WideGRU, WideLSTM, WideRNN, wide_gru, wide_lstm, wide_rnn
+from .rnn import wide_gru, wide_lstm, wide_rnn
+from .rnn_modules import WideGRU, WideLSTM, WideRNN
 
 PRIMITIVES: tuple[type[WideModule], ...] = (
     WideLinear,

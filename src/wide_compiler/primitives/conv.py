@@ -7,20 +7,13 @@ Suffixes list the leading axes only; 1, 2 or 3 spatial axes follow.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from .. import kernels
-from ..widen.builder import Builder, Val
-from ..widen.rules import ops, rule
 from ._lanes import check_lanes, flat, fold_channels, per_lane, resolve, unfold_channels
-from ._module import WideModule
-
-CONV_STRATEGIES = ("grouped", "channels_last", "implicit_gemm", "implicit_forward", "streams", "sequential")
-TRANSPOSE_STRATEGIES = ("grouped", "channels_last", "sequential")
+from .conv_strategies import CHANNELS_LAST, CONV_STRATEGIES, auto_strategy, possible
 
 Ints = int | Sequence[int]
 
@@ -30,35 +23,6 @@ _CONV_TRANSPOSE: dict[int, Callable[..., Tensor]] = {
     2: F.conv_transpose2d,
     3: F.conv_transpose3d,
 }
-_CHANNELS_LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
-
-
-def auto_strategy(rank: int, x: Tensor) -> str:
-    """A CPU runs groups of few channels two to four times slower in the contiguous format."""
-    return "channels_last" if rank in _CHANNELS_LAST and x.device.type == "cpu" else "grouped"
-
-
-def conv_choices(rank: int, x: Tensor, groups: int) -> tuple[str, ...]:
-    """The strategies worth trying on `x`, for members with so many groups."""
-    choices = ["grouped", "sequential"]
-    if rank in _CHANNELS_LAST:
-        choices.insert(1, "channels_last")
-    if x.is_cuda:
-        choices.insert(-1, "streams")
-        if implicit_gemm_fits(rank, x, groups):
-            choices[-1:-1] = ["implicit_gemm", "implicit_forward"]
-    return tuple(choices)
-
-
-def implicit_gemm_fits(rank: int, x: Tensor, groups: int) -> bool:
-    return rank == 2 and groups == 1 and x.is_cuda and kernels.can_run(x)
-
-
-def _possible(kind: str, rank: int, x: Tensor, groups: int) -> str:
-    """`kind`, or what stands in for it where it cannot run."""
-    if kind.startswith("implicit") and not implicit_gemm_fits(rank, x, groups):
-        return "grouped"
-    return "sequential" if kind == "streams" and not x.is_cuda else kind
 
 
 def _spatial_rank(op: str, x: Tensor, weight: Tensor, strategy: str) -> tuple[int, str]:
@@ -69,7 +33,7 @@ def _spatial_rank(op: str, x: Tensor, weight: Tensor, strategy: str) -> tuple[in
             f"{op}: expected a weight [N, O, C, *kernel] with 1, 2 or 3 kernel axes, "
             f"got {tuple(weight.shape)}"
         )
-    choices = [s for s in CONV_STRATEGIES if s != "channels_last" or rank in _CHANNELS_LAST]
+    choices = [s for s in CONV_STRATEGIES if s != "channels_last" or rank in CHANNELS_LAST]
     return rank, resolve(strategy, choices, auto_strategy(rank, x), op=f"{op} with {rank} spatial axes")
 
 
@@ -100,7 +64,7 @@ def _wide(
     x_BP = fold_channels(x)
     if kind == "channels_last":
         # The backend follows the input's format for the kernel and the output.
-        x_BP = x_BP.contiguous(memory_format=_CHANNELS_LAST[rank])
+        x_BP = x_BP.contiguous(memory_format=CHANNELS_LAST[rank])
     y_BP = fn(x_BP, weight.flatten(0, 1), flat(bias), groups=n * groups, **options)
     return unfold_channels(y_BP, n)
 
@@ -136,7 +100,7 @@ def wide_conv(
         next convolution or batch norm folds back without a copy.
     """
     rank, kind = _spatial_rank("wide_conv", x, weight, strategy)
-    kind = _possible(kind, rank, x, groups)
+    kind = possible(kind, rank, x, groups)
     if kind == "streams" and x.dim() == rank + 3:
         from ..kernels.streams import streamed_conv
 
@@ -216,218 +180,6 @@ def shared_conv(
         y = shared_conv(x.unsqueeze(0), weight, bias, stride, padding, dilation, groups, kind)
         return y.squeeze(1)
     if kind == "channels_last":
-        x = x.contiguous(memory_format=_CHANNELS_LAST[rank])
+        x = x.contiguous(memory_format=CHANNELS_LAST[rank])
     y_BP = _CONV[rank](x, weight.flatten(0, 1), flat(bias), stride, padding, dilation)
     return unfold_channels(y_BP, n)
-
-
-def pad_spatial(x: Tensor, pads: Sequence[int], mode: str) -> Tensor:
-    """Pad the spatial axes of `[N, B, C, *spatial]` (or `[N, C, *spatial]`) as `F.pad` does.
-
-    `pads` is in F.pad's order: last axis first, two numbers for each. The lanes are folded into the
-    channels so that F.pad sees the rank it knows and the convolution that follows folds for free.
-    """
-    if x.dim() == len(pads) // 2 + 2:
-        return pad_spatial(x.unsqueeze(1), pads, mode).squeeze(1)
-    return unfold_channels(F.pad(fold_channels(x), list(pads), mode=mode), x.shape[0])
-
-
-class _WideConv(WideModule):
-    kernel = staticmethod(wide_conv)
-
-    CONFIG = (
-        "in_channels",
-        "out_channels",
-        "kernel_size",
-        "stride",
-        "padding",
-        "dilation",
-        "groups",
-        "padding_mode",
-        "_reversed_padding_repeated_twice",
-    )
-    STRATEGIES: ClassVar[tuple[str, ...]] = CONV_STRATEGIES
-
-    weight: Tensor
-    bias: Tensor | None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: `[N, B, C, *spatial]` or `[N, C, *spatial]` -> the same with O channels."""
-        self.check_input(x)
-        padding = self.padding
-        if self.padding_mode != "zeros":
-            x = pad_spatial(x, self._reversed_padding_repeated_twice, self.padding_mode)
-            padding = 0
-        return self.kernel(
-            x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups, self.strategy
-        )
-
-
-class WideConv1d(_WideConv):
-    """N `nn.Conv1d` layers: `[N, B, C, L]`."""
-
-    MEMBER = nn.Conv1d
-    STRATEGIES = ("grouped", "streams", "sequential")
-    DIMS = (3, 4)
-
-
-class WideConv2d(_WideConv):
-    """N `nn.Conv2d` layers: `[N, B, C, H, W]`."""
-
-    MEMBER = nn.Conv2d
-    DIMS = (4, 5)
-
-
-class WideConv3d(_WideConv):
-    """N `nn.Conv3d` layers: `[N, B, C, D, H, W]`."""
-
-    MEMBER = nn.Conv3d
-    STRATEGIES = ("grouped", "channels_last", "streams", "sequential")
-    DIMS = (5, 6)
-
-
-class _WideConvTranspose(WideModule):
-    kernel = staticmethod(wide_conv_transpose)
-
-    CONFIG = (
-        "in_channels",
-        "out_channels",
-        "kernel_size",
-        "stride",
-        "padding",
-        "output_padding",
-        "dilation",
-        "groups",
-    )
-    STRATEGIES: ClassVar[tuple[str, ...]] = TRANSPOSE_STRATEGIES
-
-    weight: Tensor
-    bias: Tensor | None
-
-    def _output_padding(self, x: Tensor, output_size: Sequence[int] | None) -> Sequence[int]:
-        """The output padding that gives the spatial size asked for (its last axes count)."""
-        if output_size is None:
-            return self.output_padding
-        rank = len(self.kernel_size)
-        want, have = tuple(output_size)[-rank:], x.shape[-rank:]
-        per_axis = zip(want, have, self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
-        extra = [w - ((h - 1) * s - 2 * p + d * (k - 1) + 1) for w, h, k, s, p, d in per_axis]
-        if any(not 0 <= e < max(s, d) for e, s, d in zip(extra, self.stride, self.dilation, strict=True)):
-            least = [w - e for w, e in zip(want, extra, strict=True)]
-            most = [m + max(s, d) - 1 for m, s, d in zip(least, self.stride, self.dilation, strict=True)]
-            raise ValueError(
-                f"{type(self).__name__}: output_size {tuple(output_size)} cannot be reached from an input of "
-                f"size {tuple(have)}; each axis must lie between {least} and {most}"
-            )
-        return extra
-
-    def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        """x: `[N, B, C, *spatial]` or `[N, C, *spatial]` -> the same with O channels.
-
-        `output_size` is the spatial size of the result where the stride leaves it open, as in torch.
-        """
-        self.check_input(x)
-        return self.kernel(
-            x,
-            self.weight,
-            self.bias,
-            self.stride,
-            self.padding,
-            self._output_padding(x, output_size),
-            self.groups,
-            self.dilation,
-            self.strategy,
-        )
-
-
-class WideConvTranspose1d(_WideConvTranspose):
-    """N `nn.ConvTranspose1d` layers: `[N, B, C, L]`."""
-
-    MEMBER = nn.ConvTranspose1d
-    STRATEGIES = ("grouped", "sequential")
-    DIMS = (3, 4)
-
-
-class WideConvTranspose2d(_WideConvTranspose):
-    """N `nn.ConvTranspose2d` layers: `[N, B, C, H, W]`."""
-
-    MEMBER = nn.ConvTranspose2d
-    DIMS = (4, 5)
-
-
-class WideConvTranspose3d(_WideConvTranspose):
-    """N `nn.ConvTranspose3d` layers: `[N, B, C, D, H, W]`."""
-
-    MEMBER = nn.ConvTranspose3d
-    DIMS = (5, 6)
-
-
-_WIDE_CONV = {1: WideConv1d, 2: WideConv2d, 3: WideConv3d}
-_WIDE_CONV_TRANSPOSE = {1: WideConvTranspose1d, 2: WideConvTranspose2d, 3: WideConvTranspose3d}
-
-
-def _batched(b: Builder, x: Val, weight: Val) -> tuple[Val, bool]:
-    """A member may leave out the batch dim; a batch of one stands for it."""
-    if x.rank == weight.rank - 1:
-        return b.call(torch.unsqueeze, x, int(x.wide), wide=x.wide), True
-    return x, False
-
-
-@rule(*ops("conv1d", "conv2d", "conv3d"))
-def conv_rule(
-    b: Builder, x: Val, weight: Val, bias: Val | None = None, stride=1, padding=0, dilation=1, groups=1
-) -> Val:
-    primitive = _WIDE_CONV[weight.rank - 2]
-    x, single = _batched(b, x, weight)
-    rank = weight.rank - 2
-    strategy = b.choose(primitive, auto_strategy(rank, x.value), conv_choices(rank, x.value, groups))
-    settings = [_spatial(v, weight.rank - 2) for v in (stride, padding, dilation)]
-    if not x.wide and weight.wide and strategy != "sequential":
-        b.strategy = "one convolution" if groups == 1 else strategy
-        out = b.call(shared_conv, x, weight, b.wide(bias), *settings, groups, strategy)
-    else:
-        out = b.call(primitive.kernel, b.wide(x), b.wide(weight), b.wide(bias), *settings, groups, strategy)
-    return b.call(torch.squeeze, out, 1) if single else out
-
-
-@rule(*ops("conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input"))
-def conv_transpose_rule(
-    b: Builder,
-    x: Val,
-    weight: Val,
-    bias: Val | None = None,
-    stride=1,
-    padding=0,
-    output_padding=0,
-    groups=1,
-    dilation=1,
-) -> Val:
-    primitive = _WIDE_CONV_TRANSPOSE[weight.rank - 2]
-    x, single = _batched(b, x, weight)
-    strategy = b.choose(primitive, auto_strategy(weight.rank - 2, x.value))
-    stride, padding, output_padding, dilation = (
-        _spatial(v, weight.rank - 2) for v in (stride, padding, output_padding, dilation)
-    )
-    out = b.call(
-        primitive.kernel,
-        *(
-            b.wide(x),
-            b.wide(weight),
-            b.wide(bias),
-            stride,
-            padding,
-            output_padding,
-            groups,
-            dilation,
-            strategy,
-        ),
-    )
-    return b.call(torch.squeeze, out, 1) if single else out
-
-
-def _spatial(value, rank: int):
-    """ATen may be given one number for all spatial dims."""
-    if isinstance(value, str):
-        return value
-    value = list(value) if isinstance(value, (list, tuple)) else [value]
-    return tuple(value * rank if len(value) == 1 else value)

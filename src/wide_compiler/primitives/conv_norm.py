@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, fx
 
 from .batch_norm import wide_batch_norm
-from .conv import implicit_gemm_fits, wide_conv
+from .conv import wide_conv
+from .conv_strategies import implicit_gemm_fits
 
 aten = torch.ops.aten
 

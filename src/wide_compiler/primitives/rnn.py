@@ -1,218 +1,24 @@
-"""Recurrent layers of N lanes: one batched product per time step for all lanes.
+"""Recurrent networks of N lanes: one batched product per time step for all lanes.
 
-Shapes: N lanes, B batch, T time steps, I in-features, H hidden features, G gates * H, K layers * directions,
-W lanes * directions.
-
-The two directions of a bidirectional layer are run as twice as many lanes, the second half on the input
-turned round in time: half as many steps, and no code of their own.
+Shapes: N lanes, B batch, T time steps, I in-features, H hidden features, K layers * directions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from .. import kernels
 from ._lanes import check_lanes, resolve
-from ._module import WideModule
-from .linear import wide_linear
+from .rnn_cells import GRU, LSTM, RNN, Kind, State
+from .rnn_layers import layer_weights, run_layers
 
 RNN_STRATEGIES = ("batched", "persistent", "sequential")
 
-State = tuple[Tensor, ...]  # (h,) or (h, c); h is what a step puts out
-
-
-class _Weights(NamedTuple):
-    """The tensors of one layer, both directions of it: `[W, ...]`."""
-
-    w_ih: Tensor  # [W, G, I]
-    w_hh: Tensor  # [W, G, H]
-    b_ih: Tensor | None  # [W, G]
-    b_hh: Tensor | None  # [W, G]
-    w_hr: Tensor | None  # [W, projection, H], LSTM with a projection only
-
-
-Cell = Callable[[Tensor, State, _Weights], State]
-
-
-def _one_kernel(gates_x: Tensor, state: State) -> bool:
-    """Whether torch's own pointwise cell can run: on CUDA a step is mostly launches, and it is one for ten.
-
-    Compiled, the plain formula is fused anyway; under autocast the dtypes differ.
-    """
-    return gates_x.is_cuda and not torch.compiler.is_compiling() and state[-1].dtype == gates_x.dtype
-
-
-def _lstm_cell(gates_x: Tensor, state: State, w: _Weights) -> State:
-    h, c = state
-    if _one_kernel(gates_x, state):
-        # Its rows know no lane: those of all lanes go in as one batch.
-        rows = (gates_x, torch.bmm(h, w.w_hh.mT), c)
-        h, c, _ = torch.ops.aten._thnn_fused_lstm_cell(*(t.flatten(0, 1) for t in rows))
-        h, c = (t.unflatten(0, gates_x.shape[:2]) for t in (h, c))
-    else:
-        i, f, g, o = torch.baddbmm(gates_x, h, w.w_hh.mT).chunk(4, -1)
-        c = torch.addcmul(torch.sigmoid(f) * c, torch.sigmoid(i), torch.tanh(g))
-        h = torch.sigmoid(o) * torch.tanh(c)
-    return (h if w.w_hr is None else torch.bmm(h, w.w_hr.mT)), c
-
-
-def _gru_cell(gates_x: Tensor, state: State, w: _Weights) -> State:
-    (h,) = state
-    # The new gate's hidden part is scaled by the reset gate, its bias with it: so b_hh comes in here.
-    if w.b_hh is None:
-        gates_h = torch.bmm(h, w.w_hh.mT)
-    else:
-        gates_h = torch.baddbmm(w.b_hh.unsqueeze(1), h, w.w_hh.mT)
-    if _one_kernel(gates_x, state):
-        rows = (gates_x, gates_h, h)
-        h, _ = torch.ops.aten._thnn_fused_gru_cell(*(t.flatten(0, 1) for t in rows))
-        return (h.unflatten(0, gates_x.shape[:2]),)
-    size = h.shape[-1]
-    rz_x, n_x = gates_x.split([2 * size, size], -1)
-    rz_h, n_h = gates_h.split([2 * size, size], -1)
-    r, z = torch.sigmoid(rz_x + rz_h).chunk(2, -1)
-    new = torch.tanh(torch.addcmul(n_x, r, n_h))
-    return (torch.lerp(new, h, z),)
-
-
-def _tanh_cell(gates_x: Tensor, state: State, w: _Weights) -> State:
-    return (torch.tanh(torch.baddbmm(gates_x, state[0], w.w_hh.mT)),)
-
-
-def _relu_cell(gates_x: Tensor, state: State, w: _Weights) -> State:
-    return (torch.relu(torch.baddbmm(gates_x, state[0], w.w_hh.mT)),)
-
-
-class _Kind(NamedTuple):
-    """What tells one recurrent network from another."""
-
-    name: str
-    cell: Cell
-    native: Callable[..., tuple[Tensor, ...]]
-    gates: int
-    states: int
-    bias_in_step: bool  # the cell adds b_hh itself
-
-
-_LSTM = _Kind("wide_lstm", _lstm_cell, torch.lstm, 4, 2, False)
-_GRU = _Kind("wide_gru", _gru_cell, torch.gru, 3, 1, True)
-_RNN = {
-    "tanh": _Kind("wide_rnn", _tanh_cell, torch.rnn_tanh, 1, 1, False),
-    "relu": _Kind("wide_rnn", _relu_cell, torch.rnn_relu, 1, 1, False),
-}
-
-
-def _layers(
-    kind: _Kind, weights: Sequence[Tensor], num_layers: int, directions: int, has_biases: bool
-) -> list[_Weights]:
-    """The tensors of each layer out of the flat list, its directions laid end to end along the lanes."""
-    hidden = weights[1].shape[1] // kind.gates
-    projected = kind is _LSTM and weights[1].shape[2] != hidden
-    per = 2 + 2 * has_biases + projected
-    if len(weights) != num_layers * directions * per:
-        raise ValueError(
-            f"{kind.name}: expected {per} tensors for each of {num_layers} layers and {directions} "
-            f"directions, in the order of nn.LSTM's _flat_weights; got {len(weights)} tensors"
-        )
-    layers = []
-    for first in range(0, len(weights), per * directions):
-        # Tensor j of this layer, of every direction.
-        tensors = [weights[first + j : first + per * directions : per] for j in range(per)]
-        joined = [t[0] if directions == 1 else torch.cat(list(t)) for t in tensors]
-        b_ih, b_hh = joined[2:4] if has_biases else (None, None)
-        layers.append(_Weights(joined[0], joined[1], b_ih, b_hh, joined[-1] if projected else None))
-    return layers
-
-
-def _run_layer(
-    kind: _Kind, x: Tensor, state: State, w: _Weights, time: int, persistent: bool
-) -> tuple[Tensor, State]:
-    """One layer over all time steps.
-
-    Args:
-        x: `[W, T, B, I]` (time = 1) or `[W, B, T, I]` (time = 2).
-        state: each `[W, B, H]`.
-
-    Returns:
-        `[W, T, B, H]` (or `[W, B, T, H]`) and the last state.
-    """
-    bias = w.b_ih
-    if bias is not None and w.b_hh is not None and not kind.bias_in_step:
-        bias = bias + w.b_hh
-    gates_x = wide_linear(x, w.w_ih, bias)  # of all time steps at once
-    if persistent and _persistent_fits(kind, gates_x, w):
-        return _run_persistent(kind, gates_x, state, w, time)
-    outputs = []
-    # Time in front, once, so that what a step reads is contiguous. unbind, not gates_x[t]: the backward
-    # of T selects would fill T tensors of the size of gates_x.
-    for gates_t in gates_x.movedim(time, 0).contiguous().unbind(0):
-        state = kind.cell(gates_t, state, w)
-        outputs.append(state[0])
-    return torch.stack(outputs, time), state
-
-
-def _persistent_fits(kind: _Kind, gates_x: Tensor, w: _Weights) -> bool:
-    if kind.name not in ("wide_lstm", "wide_gru") or w.w_hr is not None or not gates_x.is_cuda:
-        return False
-    if not kernels.can_run(gates_x, w.w_hh):
-        return False
-    from ..kernels.rnn import fits
-
-    return fits(gates_x, w.w_hh.shape[-1])
-
-
-def _run_persistent(
-    kind: _Kind, gates_x: Tensor, state: State, w: _Weights, time: int
-) -> tuple[Tensor, State]:
-    """`_run_layer` from the gates on: all time steps in one kernel, which keeps the state on the chip."""
-    from ..kernels.rnn import lane_gru, lane_lstm
-
-    gates_NTB = gates_x if time == 1 else gates_x.transpose(1, 2)
-    if kind.states == 2:
-        y_NTB, cell = lane_lstm(gates_NTB, w.w_hh, *state)
-        last: State = (y_NTB[:, -1], cell)
-    else:
-        y_NTB = lane_gru(gates_NTB, w.w_hh, w.b_hh, *state)
-        last = (y_NTB[:, -1],)
-    return (y_NTB if time == 1 else y_NTB.transpose(1, 2)), last
-
-
-def _batched(
-    kind: _Kind,
-    x: Tensor,
-    state: State,
-    layers: list[_Weights],
-    directions: int,
-    time: int,
-    dropout: float,
-    persistent: bool,
-) -> tuple[Tensor, State]:
-    """All layers; x as in `_run_layer` with N lanes, state each `[N, K, B, H]`."""
-    n = x.shape[0]
-    finals: list[State] = []
-    for index, w in enumerate(layers):
-        first = index * directions
-        # [N, D, B, H] -> [D*N, B, H], the order in which the directions' weights were joined.
-        own = tuple(s[:, first : first + directions].transpose(0, 1).flatten(0, 1) for s in state)
-        if index and dropout > 0:
-            x = F.dropout(x, dropout)
-        both = x if directions == 1 else torch.cat([x, x.flip(time)])
-        y, last = _run_layer(kind, both, own, w, time, persistent)
-        if directions == 2:
-            ahead, back = y.chunk(2)
-            y = torch.cat([ahead, back.flip(time)], -1)
-        x = y
-        finals.append(tuple(s.unflatten(0, (directions, n)).transpose(0, 1) for s in last))
-    return x, tuple(torch.cat(parts, 1) for parts in zip(*finals, strict=True))
-
 
 def _wide_rnn(
-    kind: _Kind,
+    kind: Kind,
     x: Tensor,
     hx: State | None,
     weights: Sequence[Tensor],
@@ -237,7 +43,7 @@ def _wide_rnn(
     n = check_lanes(op, x=x, w_ih=weights[0], w_hh=weights[1])
     chosen = resolve(strategy, RNN_STRATEGIES, auto="batched", op=op)
     directions = 2 if bidirectional else 1
-    layers = _layers(kind, weights, num_layers, directions, has_biases)
+    layers = layer_weights(kind, weights, num_layers, directions, has_biases)
 
     time = 2 if batch_first else 1
     batched = x.dim() == 4
@@ -267,7 +73,7 @@ def _wide_rnn(
         last: State = tuple(final)
     else:
         rate = dropout if train else 0.0
-        y, last = _batched(kind, x, state, layers, directions, time, rate, chosen == "persistent")
+        y, last = run_layers(kind, x, state, layers, directions, time, rate, chosen == "persistent")
     if batched:
         return y, last
     return y.squeeze(3 - time), tuple(s.squeeze(2) for s in last)
@@ -303,7 +109,7 @@ def wide_lstm(
         `(output, (h_n, c_n))` as `nn.LSTM` gives, with a lane axis in front.
     """
     y, (h, c) = _wide_rnn(
-        _LSTM, x, hx, weights, num_layers, bidirectional, batch_first, has_biases, dropout, train, strategy
+        LSTM, x, hx, weights, num_layers, bidirectional, batch_first, has_biases, dropout, train, strategy
     )
     return y, (h, c)
 
@@ -332,7 +138,7 @@ def wide_gru(
     """
     state = None if hx is None else (hx,)
     y, (h,) = _wide_rnn(
-        _GRU, x, state, weights, num_layers, bidirectional, batch_first, has_biases, dropout, train, strategy
+        GRU, x, state, weights, num_layers, bidirectional, batch_first, has_biases, dropout, train, strategy
     )
     return y, h
 
@@ -360,78 +166,10 @@ def wide_rnn(
     Returns:
         `(output, h_n)` as `nn.RNN` gives, with a lane axis in front.
     """
-    if nonlinearity not in _RNN:
+    if nonlinearity not in RNN:
         raise ValueError(f"wide_rnn: expected nonlinearity 'tanh' or 'relu', got {nonlinearity!r}")
-    kind, state = _RNN[nonlinearity], None if hx is None else (hx,)
+    kind, state = RNN[nonlinearity], None if hx is None else (hx,)
     y, (h,) = _wide_rnn(
         kind, x, state, weights, num_layers, bidirectional, batch_first, has_biases, dropout, train, strategy
     )
     return y, h
-
-
-class _WideRecurrent(WideModule):
-    CONFIG: ClassVar[tuple[str, ...]] = (
-        "input_size",
-        "hidden_size",
-        "num_layers",
-        "bias",
-        "batch_first",
-        "dropout",
-        "bidirectional",
-        "proj_size",
-    )
-    STRATEGIES = RNN_STRATEGIES
-
-    def setup(self, members: list[Any]) -> None:
-        self.weight_names: tuple[str, ...] = tuple(members[0]._flat_weights_names)
-
-    def _arguments(self) -> tuple[list[Tensor], int, bool, bool, bool, float, bool]:
-        weights = [getattr(self, name) for name in self.weight_names]
-        return (
-            weights,
-            self.num_layers,
-            self.bidirectional,
-            self.batch_first,
-            self.bias,
-            self.dropout,
-            self.training,
-        )
-
-
-class WideLSTM(_WideRecurrent):
-    """N `nn.LSTM` networks; see `wide_lstm` for the shapes."""
-
-    kernel = staticmethod(wide_lstm)
-
-    MEMBER = nn.LSTM
-
-    def forward(
-        self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """x: `[N, B, T, I]` or `[N, T, B, I]` -> output and `(h_n, c_n)`."""
-        return self.kernel(x, hx, *self._arguments(), strategy=self.strategy)
-
-
-class WideGRU(_WideRecurrent):
-    """N `nn.GRU` networks; see `wide_gru` for the shapes."""
-
-    kernel = staticmethod(wide_gru)
-
-    MEMBER = nn.GRU
-
-    def forward(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """x: `[N, B, T, I]` or `[N, T, B, I]` -> output and h_n."""
-        return self.kernel(x, hx, *self._arguments(), strategy=self.strategy)
-
-
-class WideRNN(_WideRecurrent):
-    """N `nn.RNN` networks; see `wide_rnn` for the shapes."""
-
-    kernel = staticmethod(wide_rnn)
-
-    MEMBER = nn.RNN
-    CONFIG = (*_WideRecurrent.CONFIG, "nonlinearity")
-
-    def forward(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """x: `[N, B, T, I]` or `[N, T, B, I]` -> output and h_n."""
-        return self.kernel(x, hx, *self._arguments(), nonlinearity=self.nonlinearity, strategy=self.strategy)

@@ -8,7 +8,8 @@ from torch import Tensor
 from ..widen.builder import Builder, Val
 from ..widen.rules import ops, rule
 from .linear import wide_linear
-from .rnn import RNN_STRATEGIES, WideGRU, WideLSTM, WideRNN
+from .rnn import RNN_STRATEGIES
+from .rnn_modules import WideGRU, WideLSTM, WideRNN
 
 
 def flat_lstm(*args):

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from .. import _tree
 from ..model.program import Call
-from ..model.wide_model import autocast_state
 from ..tuning.guard import LookGuard
+from ..tuning.when import autocast_state
 
 _grad_enabled, _any_autocast = torch.is_grad_enabled, torch._C._is_any_autocast_enabled
 

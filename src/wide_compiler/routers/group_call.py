@@ -11,7 +11,7 @@ from ..capture import Captured
 from ..capture.aliases import root_of
 from ..config import WideConfig
 from ..model.program import Call, WideProgram
-from ..model.wide_model import autocast_state
+from ..tuning.when import autocast_state
 from .branches import Branch
 from .calls import Calls, SameLook, plain_look
 from .tower_group import Route, VMapTowerGroup

@@ -9,8 +9,7 @@ from .. import _tree
 from ..config import WideConfig
 from ..model.program import Call
 from ..model.routes import MAX_ROUTES
-from ..model.wide_model import autocast_state
-from ..tuning.when import plain_world
+from ..tuning.when import autocast_state, plain_world
 from .branch_programs import BranchPrograms, judge_model
 from .calls import SameLook, plain_look
 from .plan import Plan

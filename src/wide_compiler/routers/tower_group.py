@@ -10,8 +10,7 @@ from ..capture import CaptureFailed
 from ..config import WideConfig
 from ..model.program import Call, WideProgram
 from ..model.routes import MAX_ROUTES
-from ..model.wide_model import autocast_state
-from ..tuning.when import plain_world
+from ..tuning.when import autocast_state, plain_world
 from .calls import Calls, plain_look
 from .explain import GroupRow
 from .label import labels_told_apart, watch_labels

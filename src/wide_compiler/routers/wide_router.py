@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from .. import _tree
 from ..config import WideConfig
 from ..model.program import WideProgram
-from ..model.wide_model import autocast_state
-from ..tuning.when import plain_world
+from ..tuning.when import autocast_state, plain_world
 from .again import Again, Repeats
 from .calls import plain_look
 from .explain import RouterExplanation

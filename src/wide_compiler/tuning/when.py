@@ -23,6 +23,14 @@ def current_stream() -> tuple[int, int, int]:
     return torch._C._cuda_getCurrentStream(torch._C._cuda_getDevice())
 
 
+def autocast_state() -> tuple[Any, ...]:
+    """For each kind of device under autocast: which, and to what dtype."""
+    if not torch._C._is_any_autocast_enabled():
+        return ()
+    kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in kinds)
+
+
 def launch_settings() -> tuple[Any, ...]:
     """What kernels read when they are launched, and a recording therefore holds."""
     precisions: tuple[Any, ...]

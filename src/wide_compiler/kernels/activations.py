@@ -1,0 +1,48 @@
+"""The activations that kernels take in: as torch computes them, and on a tile of a Triton kernel."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+
+ACTIVATIONS = {
+    "none": lambda x: x,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "silu": F.silu,
+}
+
+
+@triton.jit
+def tanh(x):
+    """By hand: libdevice's is not in the interpreter. The series keeps small x exact to rounding."""
+    e = tl.exp(-2.0 * tl.abs(x))
+    far = (1.0 - e) / (1.0 + e)
+    s = x * x
+    near = x * (1.0 + s * (-0.3333333333 + s * (0.1333333333 - s * 0.0539682540)))
+    return tl.where(tl.abs(x) < 0.2, near, tl.where(x < 0.0, -far, far))
+
+
+@triton.jit
+def activate(x, ACT: tl.constexpr):
+    """The activation of a float32 tile."""
+    if ACT == "relu":
+        x = tl.where(x < 0.0, 0.0, x)  # not maximum: a NaN stays a NaN, as in torch
+    elif ACT == "gelu":
+        x = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    elif ACT == "gelu_tanh":
+        x = x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    elif ACT == "tanh":
+        x = tanh(x)
+    elif ACT == "sigmoid":
+        x = tl.sigmoid(x)
+    elif ACT == "silu":
+        x = x * tl.sigmoid(x)
+    else:
+        tl.static_assert(ACT == "none", "unknown activation")
+    return x

@@ -1,0 +1,187 @@
+"""Matrix products of N lanes as one Triton kernel, with bias and activation inside it.
+
+float32 runs on tensor cores at float32 accuracy ("tf32x3"), which cuBLAS does not do: that is the gain.
+Import this module only after `_triton.available()`: it needs triton.
+
+Shapes: N lanes, M rows, K the summed axis, O out-features.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ._triton import briefly, interpreting, next_pow2, on_device, products
+from .activations import activate
+from .operands import rounded
+
+# (BM, BN, BK, warps, stages); the autotuner times those that `_prune` leaves.
+BLOCKS = (
+    (128, 128, 32, 8, 3),
+    (128, 64, 32, 4, 3),
+    (64, 64, 32, 4, 4),
+    (128, 128, 32, 4, 3),
+    (64, 128, 32, 4, 3),
+    (128, 256, 32, 8, 3),
+    (64, 64, 64, 4, 3),
+    (32, 64, 64, 4, 3),
+    (32, 128, 32, 4, 3),
+    (16, 64, 64, 4, 3),
+    (128, 128, 64, 8, 3),
+    (128, 256, 64, 8, 3),  # 16 bits only: twice the elements fit
+)
+CONFIGS = [
+    triton.Config({"BM": bm, "BN": bn, "BK": bk}, num_warps=warps, num_stages=stages)
+    for bm, bn, bk, warps, stages in BLOCKS
+]
+SMALLEST = [c for c in CONFIGS if c.kwargs["BM"] == 16]
+if interpreting():
+    CONFIGS = [triton.Config({"BM": 32, "BN": 32, "BK": 16})]  # one: there is no GPU to time them on
+
+
+def _prune(configs: list[triton.Config], named: dict, PRECISION: str, **_) -> list[triton.Config]:
+    """Drop blocks much larger than the product, slivers of a large one, and those that overflow registers."""
+    rows, cols = max(named["M_KEY"], 16), max(named["O_KEY"], 64)
+    half = named["a"].element_size() == 2
+
+    def keep(config: triton.Config) -> bool:
+        bm, bn, bk = (config.kwargs[name] for name in ("BM", "BN", "BK"))
+        if PRECISION != "tf32" and bm * bn > 64 * 32 * config.num_warps:
+            return False  # the parts of a split product spill with more than 64 sums per thread
+        if bm * bn > 128 * 128 and bk > 32 and not half:
+            return False
+        return bm <= rows and bn <= cols and bm * 8 >= min(rows, 512)
+
+    return [c for c in configs if keep(c)] or SMALLEST
+
+
+def _mode(a: Tensor, b: Tensor) -> str:
+    """How tensor cores get float32 products: `precision`, with parts in bfloat16 where they are faster.
+
+    In tf32 they read the right side only with its columns contiguous. To turn a tile around costs several
+    times the product itself, and a bfloat16 tile need not be turned: six products of three parts are as
+    exact as tf32x3, three of two more exact than tf32, at the price of three and one and a half.
+    """
+    mode = products(a, "matmul")
+    if a.dtype != torch.float32 or b.stride(1) == 1 or interpreting():  # the interpreter knows no bfloat16
+        return mode
+    return {"tf32x3": "bf16x6", "tf32": "bf16x3"}[mode]
+
+
+@triton.autotune(
+    configs=CONFIGS,
+    key=["N_KEY", "M_KEY", "O_KEY", "K_KEY", "PRECISION", "A_ROWS", "B_ROWS"],
+    prune_configs_by={"early_config_prune": _prune},
+    do_bench=briefly,
+)
+@triton.heuristics({"EVEN_K": lambda args: args["K"] % args["BK"] == 0})
+@triton.jit(do_not_specialize=["N_KEY", "M_KEY", "O_KEY", "K_KEY"])
+def _matmul_kernel(
+    a, b, bias, c,
+    M, O, K,
+    a_n, a_m, a_k,
+    b_n, b_k, b_o,
+    bias_n, bias_o,
+    c_n,
+    N_KEY, M_KEY, O_KEY, K_KEY,
+    A_ROWS: tl.constexpr, B_ROWS: tl.constexpr,
+    HAS_BIAS: tl.constexpr, ACT: tl.constexpr, PRECISION: tl.constexpr,
+    EVEN_K: tl.constexpr, UPCAST: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """One block of c[n] = act(a[n] @ b[n] + bias[n]); c is contiguous [N, M, O]."""
+    tiles_m = tl.cdiv(M, BM)
+    tiles_o = tl.cdiv(O, BN)
+    pid = tl.program_id(0)
+    n = (pid // (tiles_m * tiles_o)).to(tl.int64)
+    pid = pid % (tiles_m * tiles_o)
+    # Groups of 8 row blocks walk the columns together, so that their blocks of a and b meet in L2.
+    first = pid // (8 * tiles_o) * 8
+    rows = min(tiles_m - first, 8)
+    pid = pid % (8 * tiles_o)
+    m0 = ((first + pid % rows) * BM).to(tl.int64)
+    o0 = ((pid // rows) * BN).to(tl.int64)
+
+    m = tl.arange(0, BM)
+    o = tl.arange(0, BN)
+    k = tl.arange(0, BK)
+    in_m = m < M - m0
+    in_o = o < O - o0
+    # int64 only up to the block's corner; inside a block int32 offsets are enough.
+    a_ptrs = a + n * a_n + m0 * a_m + (m[:, None] * a_m + k[None, :] * a_k)
+    b_ptrs = b + n * b_n + o0 * b_o + (k[:, None] * b_k + o[None, :] * b_o)
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    for k0 in range(0, K, BK):
+        if EVEN_K:
+            a_tile = tl.load(a_ptrs, mask=in_m[:, None], other=0.0)
+            b_tile = tl.load(b_ptrs, mask=in_o[None, :], other=0.0)
+        else:
+            a_tile = tl.load(a_ptrs, mask=in_m[:, None] & (k[None, :] < K - k0), other=0.0)
+            b_tile = tl.load(b_ptrs, mask=(k[:, None] < K - k0) & in_o[None, :], other=0.0)
+        if UPCAST:
+            a_tile = a_tile.to(tl.float32)
+            b_tile = b_tile.to(tl.float32)
+        a_tile, b_tile = rounded(a_tile, PRECISION), rounded(b_tile, PRECISION)
+        acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION)
+        a_ptrs += BK * a_k
+        b_ptrs += BK * b_k
+
+    if HAS_BIAS:
+        acc += tl.load(bias + n * bias_n + (o0 + o) * bias_o, mask=in_o, other=0.0).to(tl.float32)[None, :]
+    acc = activate(acc, ACT)
+    c_ptrs = c + n * c_n + m0 * O + o0 + (m[:, None] * O + o[None, :])
+    tl.store(c_ptrs, acc.to(c.dtype.element_ty), mask=in_m[:, None] & in_o[None, :])
+
+
+def matmul(a: Tensor, b: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
+    """`act(a[n] @ b[n] + bias[n])` for every lane n, outside of autograd.
+
+    Args:
+        a: `[N, M, K]`, any strides.
+        b: `[N, K, O]`, any strides.
+        bias: `[N, O]` or None.
+        activation: one of `ACTIVATIONS`.
+
+    Returns:
+        `[N, M, O]`, contiguous, of a's dtype.
+    """
+    (N, M, K), O = a.shape, b.shape[2]
+    c = a.new_empty(N, M, O)
+    if c.numel() == 0:
+        return c
+    strides = (*a.stride(), *b.stride(), *((0, 0) if bias is None else bias.stride()), c.stride(0))
+    # Powers of two: a batch of another size then reuses the block size found for a similar one.
+    keys = [next_pow2(size) for size in (N, M, O, K)]
+    with on_device(a):
+        _matmul_kernel[lambda meta: (N * triton.cdiv(M, meta["BM"]) * triton.cdiv(O, meta["BN"]),)](
+            a, b, a if bias is None else bias, c, M, O, K, *strides, *keys,
+            A_ROWS=a.stride(2) == 1, B_ROWS=b.stride(2) == 1,
+            HAS_BIAS=bias is not None, ACT=activation,
+            PRECISION=_mode(a, b),
+            UPCAST=interpreting() and a.dtype == torch.bfloat16,  # the interpreter has no bfloat16 product
+        )  # fmt: skip
+    return c
+
+
+@torch.library.custom_op("wide_compiler::lane_matmul", mutates_args=())
+def lane_matmul(a: Tensor, b: Tensor) -> Tensor:
+    """`a[n] @ b[n]` for every lane n: `[N, M, K]` x `[N, K, O]` -> `[N, M, O]`, any strides."""
+    return matmul(a, b)
+
+
+@lane_matmul.register_fake
+def _(a, b):
+    return a.new_empty(a.shape[0], a.shape[1], b.shape[2])
+
+
+def _matmul_backward(ctx, dc):
+    a, b = ctx.saved_tensors
+    need_a, need_b = ctx.needs_input_grad
+    return lane_matmul(dc, b.mT) if need_a else None, lane_matmul(a.mT, dc) if need_b else None
+
+
+lane_matmul.register_autograd(
+    _matmul_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs)
+)

@@ -1,0 +1,158 @@
+"""Modules that hold the kernels of N convolutions: plain and transposed, in 1, 2 or 3 dimensions.
+
+Shapes: N lanes, B batch, C in-channels, O out-channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ._lanes import fold_channels, unfold_channels
+from ._module import WideModule
+from .conv import wide_conv, wide_conv_transpose
+from .conv_strategies import CONV_STRATEGIES, TRANSPOSE_STRATEGIES
+
+
+def pad_spatial(x: Tensor, pads: Sequence[int], mode: str) -> Tensor:
+    """Pad the spatial axes of `[N, B, C, *spatial]` (or `[N, C, *spatial]`) as `F.pad` does.
+
+    `pads` is in F.pad's order: last axis first, two numbers for each. The lanes are folded into the
+    channels so that F.pad sees the rank it knows and the convolution that follows folds for free.
+    """
+    if x.dim() == len(pads) // 2 + 2:
+        return pad_spatial(x.unsqueeze(1), pads, mode).squeeze(1)
+    return unfold_channels(F.pad(fold_channels(x), list(pads), mode=mode), x.shape[0])
+
+
+class _WideConv(WideModule):
+    kernel = staticmethod(wide_conv)
+
+    CONFIG = (
+        "in_channels",
+        "out_channels",
+        "kernel_size",
+        "stride",
+        "padding",
+        "dilation",
+        "groups",
+        "padding_mode",
+        "_reversed_padding_repeated_twice",
+    )
+    STRATEGIES: ClassVar[tuple[str, ...]] = CONV_STRATEGIES
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: `[N, B, C, *spatial]` or `[N, C, *spatial]` -> the same with O channels."""
+        self.check_input(x)
+        padding = self.padding
+        if self.padding_mode != "zeros":
+            x = pad_spatial(x, self._reversed_padding_repeated_twice, self.padding_mode)
+            padding = 0
+        return self.kernel(
+            x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups, self.strategy
+        )
+
+
+class WideConv1d(_WideConv):
+    """N `nn.Conv1d` layers: `[N, B, C, L]`."""
+
+    MEMBER = nn.Conv1d
+    STRATEGIES = ("grouped", "streams", "sequential")
+    DIMS = (3, 4)
+
+
+class WideConv2d(_WideConv):
+    """N `nn.Conv2d` layers: `[N, B, C, H, W]`."""
+
+    MEMBER = nn.Conv2d
+    DIMS = (4, 5)
+
+
+class WideConv3d(_WideConv):
+    """N `nn.Conv3d` layers: `[N, B, C, D, H, W]`."""
+
+    MEMBER = nn.Conv3d
+    STRATEGIES = ("grouped", "channels_last", "streams", "sequential")
+    DIMS = (5, 6)
+
+
+class _WideConvTranspose(WideModule):
+    kernel = staticmethod(wide_conv_transpose)
+
+    CONFIG = (
+        "in_channels",
+        "out_channels",
+        "kernel_size",
+        "stride",
+        "padding",
+        "output_padding",
+        "dilation",
+        "groups",
+    )
+    STRATEGIES: ClassVar[tuple[str, ...]] = TRANSPOSE_STRATEGIES
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def _output_padding(self, x: Tensor, output_size: Sequence[int] | None) -> Sequence[int]:
+        """The output padding that gives the spatial size asked for (its last axes count)."""
+        if output_size is None:
+            return self.output_padding
+        rank = len(self.kernel_size)
+        want, have = tuple(output_size)[-rank:], x.shape[-rank:]
+        per_axis = zip(want, have, self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
+        extra = [w - ((h - 1) * s - 2 * p + d * (k - 1) + 1) for w, h, k, s, p, d in per_axis]
+        if any(not 0 <= e < max(s, d) for e, s, d in zip(extra, self.stride, self.dilation, strict=True)):
+            least = [w - e for w, e in zip(want, extra, strict=True)]
+            most = [m + max(s, d) - 1 for m, s, d in zip(least, self.stride, self.dilation, strict=True)]
+            raise ValueError(
+                f"{type(self).__name__}: output_size {tuple(output_size)} cannot be reached from an input of "
+                f"size {tuple(have)}; each axis must lie between {least} and {most}"
+            )
+        return extra
+
+    def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        """x: `[N, B, C, *spatial]` or `[N, C, *spatial]` -> the same with O channels.
+
+        `output_size` is the spatial size of the result where the stride leaves it open, as in torch.
+        """
+        self.check_input(x)
+        return self.kernel(
+            x,
+            self.weight,
+            self.bias,
+            self.stride,
+            self.padding,
+            self._output_padding(x, output_size),
+            self.groups,
+            self.dilation,
+            self.strategy,
+        )
+
+
+class WideConvTranspose1d(_WideConvTranspose):
+    """N `nn.ConvTranspose1d` layers: `[N, B, C, L]`."""
+
+    MEMBER = nn.ConvTranspose1d
+    STRATEGIES = ("grouped", "sequential")
+    DIMS = (3, 4)
+
+
+class WideConvTranspose2d(_WideConvTranspose):
+    """N `nn.ConvTranspose2d` layers: `[N, B, C, H, W]`."""
+
+    MEMBER = nn.ConvTranspose2d
+    DIMS = (4, 5)
+
+
+class WideConvTranspose3d(_WideConvTranspose):
+    """N `nn.ConvTranspose3d` layers: `[N, B, C, D, H, W]`."""
+
+    MEMBER = nn.ConvTranspose3d
+    DIMS = (5, 6)
