@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from .halves import product
 from .lane import SAFE_INT, Lane, Trace, bail
 from .lane_numbers import COMPARISONS, largest, near, python_arithmetic, python_number
 
@@ -144,7 +143,7 @@ def matmul(a: Any, b: Any, trace: Trace | None) -> Lane:
         if ranks[0] == 1:
             out = out[:, 0]
     elif type(a) is Lane:
-        out = product(x, y)
+        out = np.matmul(x, y)
     elif ranks[0] == 1:  # [k] @ [n, k] or [n, k, m]
         out = np.matmul(y, x) if ranks[1] == 1 else np.matmul(x, y)
     else:
