@@ -1,27 +1,15 @@
-"""The kernel of Adam against an optimiser of torch for every lane, and numbers of its own for each.
-
-Without a GPU triton's interpreter runs the kernel, on tiny tensors: it is slow.
-"""
-
-import os
+"""The kernel of Adam against an optimiser of torch for every lane, and numbers of its own for each."""
 
 import pytest
 import torch
 from torch import nn
 
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
-triton = pytest.importorskip("triton")
+from kernels.device import DEVICE, needs_kernels
+from wide_compiler.kernels import adam as kernel
+from wide_compiler.kernels.adam import Numbers, adam_
+from wide_compiler.training import Adam, AdamW, adam
 
-from wide_compiler.kernels import adam as kernel  # noqa: E402
-from wide_compiler.kernels.adam import Numbers, adam_  # noqa: E402
-from wide_compiler.training import Adam, AdamW, adam  # noqa: E402
-
-READY = torch.cuda.is_available() or type(triton.language.cdiv).__name__ == "InterpretedFunction"
-pytestmark = pytest.mark.skipif(
-    not READY, reason="no GPU, and triton was imported before TRITON_INTERPRET was set"
-)
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = needs_kernels
 N, STEPS = 3, 4
 # One number for all lanes, and one for each.
 ONE = {"lr": 3e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}

@@ -1,37 +1,17 @@
-"""The attention kernel against float64 torch, and its gradients against autograd's.
-
-Without a GPU triton's interpreter runs the kernel, on tiny tensors: it is slow.
-"""
+"""The attention kernel against float64 torch, and its gradients against autograd's."""
 
 import math
-import os
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
-triton = pytest.importorskip("triton")
+from kernels.device import DEVICE, needs_kernels, triton
+from wide_compiler.kernels import attention
+from wide_compiler.kernels.attention import fits, lane_attention
 
-from wide_compiler.kernels import attention  # noqa: E402
-from wide_compiler.kernels.attention import fits, lane_attention  # noqa: E402
-
-READY = torch.cuda.is_available() or type(triton.language.cdiv).__name__ == "InterpretedFunction"
-pytestmark = pytest.mark.skipif(
-    not READY, reason="no GPU, and triton was imported before TRITON_INTERPRET was set"
-)
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
-
-@pytest.fixture(autouse=True)
-def exact():
-    """float32 at float32's accuracy on a GPU too."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    yield
-    torch.set_float32_matmul_precision(before)
+pytestmark = needs_kernels
 
 
 def make(Z=2, H=2, L=5, S=7, E=16, dtype=torch.float32, grad=False):

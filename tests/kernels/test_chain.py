@@ -1,36 +1,16 @@
-"""A whole MLP in one kernel against float64 torch, and its gradient kernel against autograd.
+"""A whole MLP in one kernel against float64 torch, and its gradient kernel against autograd."""
 
-Without a GPU triton's interpreter runs the kernels, on tiny tensors: it is slow.
-"""
-
-import os
 from itertools import pairwise
 
 import pytest
 import torch
 
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
-triton = pytest.importorskip("triton")
+from kernels.device import DEVICE, needs_kernels, triton
+from wide_compiler.kernels import chain, chain_backward, chain_forward
+from wide_compiler.kernels.activations import ACTIVATIONS
+from wide_compiler.kernels.chain import fits, lane_chain
 
-from wide_compiler.kernels import chain, chain_backward, chain_forward  # noqa: E402
-from wide_compiler.kernels.activations import ACTIVATIONS  # noqa: E402
-from wide_compiler.kernels.chain import fits, lane_chain  # noqa: E402
-
-READY = torch.cuda.is_available() or type(triton.language.cdiv).__name__ == "InterpretedFunction"
-pytestmark = pytest.mark.skipif(
-    not READY, reason="no GPU, and triton was imported before TRITON_INTERPRET was set"
-)
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
-
-@pytest.fixture(autouse=True)
-def exact():
-    """float32 at float32's accuracy on a GPU too."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    yield
-    torch.set_float32_matmul_precision(before)
+pytestmark = needs_kernels
 
 
 def make(dims, n=2, b=5, unbiased=(), grad=True):

@@ -1,26 +1,13 @@
-"""The implicit-GEMM convolution against F.conv2d of every lane in float64.
-
-Without a GPU triton's interpreter runs the kernels, on tiny tensors: it is slow.
-"""
-
-import os
+"""The implicit-GEMM convolution against F.conv2d of every lane in float64."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
-triton = pytest.importorskip("triton")
+from kernels.device import DEVICE, TOLERANCE, needs_kernels, triton
+from wide_compiler.kernels import _triton, conv, conv_backward, conv_dw, conv_dx, conv_forward, operands
 
-from wide_compiler.kernels import _triton, conv, conv_backward, conv_dw, conv_dx, conv_forward, operands  # noqa: E402
-
-READY = torch.cuda.is_available() or type(triton.language.cdiv).__name__ == "InterpretedFunction"
-pytestmark = pytest.mark.skipif(
-    not READY, reason="no GPU, and triton was imported before TRITON_INTERPRET was set"
-)
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-TOLERANCE = 3e-6 if DEVICE == "cpu" else 2e-5  # three TF32 products lose a little on a float32 one
+pytestmark = needs_kernels
 N, B = 2, 3
 
 # C, O, kernel, stride, padding, dilation

@@ -1,21 +1,13 @@
-"""The lane-wise product kernel against float64 torch, and its gradients against autograd's.
-
-Without a GPU triton's interpreter runs the kernels, on tiny tensors: it is slow.
-"""
-
-import os
+"""The lane-wise product kernel against float64 torch, and its gradients against autograd's."""
 
 import pytest
 import torch
 
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
-triton = pytest.importorskip("triton")
-
-from wide_compiler.kernels import _triton  # noqa: E402
-from wide_compiler.kernels.activations import ACTIVATIONS  # noqa: E402
-from wide_compiler.kernels.linear import _lane_linear, lane_linear  # noqa: E402
-from wide_compiler.kernels.matmul import (  # noqa: E402
+from kernels.device import DEVICE, needs_kernels
+from wide_compiler.kernels import _triton
+from wide_compiler.kernels.activations import ACTIVATIONS
+from wide_compiler.kernels.linear import _lane_linear, lane_linear
+from wide_compiler.kernels.matmul import (
     CONFIGS,
     SMALLEST,
     _mode,
@@ -24,21 +16,8 @@ from wide_compiler.kernels.matmul import (  # noqa: E402
     matmul,
 )
 
-READY = torch.cuda.is_available() or type(triton.language.cdiv).__name__ == "InterpretedFunction"
-pytestmark = pytest.mark.skipif(
-    not READY, reason="no GPU, and triton was imported before TRITON_INTERPRET was set"
-)
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = needs_kernels
 N, M, K, O = 3, 5, 33, 17
-
-
-@pytest.fixture(autouse=True)
-def exact():
-    """float32 at float32's accuracy on a GPU too."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    yield
-    torch.set_float32_matmul_precision(before)
 
 
 def rand(*shape, dtype=torch.float32, grad=False):

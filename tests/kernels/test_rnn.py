@@ -1,38 +1,16 @@
-"""The persistent LSTM and GRU against nn.LSTM and nn.GRU of every lane in float64.
-
-Without a GPU triton's interpreter runs the kernels, on tiny tensors: it is slow.
-"""
-
-import os
+"""The persistent LSTM and GRU against nn.LSTM and nn.GRU of every lane in float64."""
 
 import pytest
 import torch
 from torch import nn
 
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
-triton = pytest.importorskip("triton")
+from kernels.device import DEVICE, TOLERANCE, needs_kernels
+from wide_compiler.kernels import rnn, rnn_backward, rnn_parts
 
-from wide_compiler.kernels import rnn, rnn_backward, rnn_parts  # noqa: E402
-
-READY = torch.cuda.is_available() or type(triton.language.cdiv).__name__ == "InterpretedFunction"
-pytestmark = pytest.mark.skipif(
-    not READY, reason="no GPU, and triton was imported before TRITON_INTERPRET was set"
-)
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-TOLERANCE = 3e-6 if DEVICE == "cpu" else 2e-5  # three TF32 products lose a little on a float32 one
+pytestmark = needs_kernels
 N, I = 2, 4
 SIZES = {"odd": (5, 3, 20), "one step": (1, 1, 16), "two batch tiles": (2, 17, 5), "wider": (3, 2, 33)}
 MEMBERS = {"lstm": (nn.LSTM, 4), "gru": (nn.GRU, 3)}
-
-
-@pytest.fixture(autouse=True)
-def exact():
-    """float32 at float32's accuracy on a GPU too."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    yield
-    torch.set_float32_matmul_precision(before)
 
 
 class Layer:
