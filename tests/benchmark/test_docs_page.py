@@ -36,7 +36,10 @@ def test_a_page_of_all_result_files(script, tmp_path):
     (results / "other.json").write_text(json.dumps({"contenders": {}}))
     page = script.write(results, docs).read_text()
     assert page.count("\n## ") == 1 and "## mlp cpu" in page
-    assert "| mlp | infer | 8 | 8 | 8.000 | 1.000 | 8 | einsum | vmap | 0.500 | 0.5 | 1e-07 | ok |" in page
+    assert (
+        "| mlp | infer | 8 | 8 | 8.000 | 1.000 | 8 | einsum | vmap | 0.500 | 0.5 | 1e-07 | 0e+00 | ok |"
+        in page
+    )
     assert "wide_compiler benchmark mlp" in page and torch.__version__ in page
     assert "- mlp, faster than the loop: from N=2 on" in page
     assert "- mlp, jax: ValueError: no" in page

@@ -248,6 +248,20 @@ def test_pytorch_itself_replaced(family, monkeypatch, where, name):
     check(models, fast, x)
 
 
+def test_what_others_replace_beside_it_is_left_alone(family, monkeypatch):
+    """torch.compile gives modules another `__init__`, Lightning gives torch another `compile`."""
+    models, fast, x = family
+    torch.compile(nn.Linear(2, 2), backend="eager")(torch.ones(1, 2))
+    monkeypatch.setattr(torch, "compile", doubled(torch.compile))
+    monkeypatch.setattr(nn.Module, "__init__", lambda *args, **kwargs: None)
+    monkeypatch.setattr(nn.Module, "a_method_of_somebody", doubled(len), raising=False)
+    check(models, fast, x)
+    assert ran(fast) == 3
+    monkeypatch.setattr(nn.Linear, "_call_impl", doubled(nn.Linear._call_impl))  # hides the one of Module
+    check(models, fast, x)
+    assert ran(fast) == 3
+
+
 class Scaled(nn.Module):
     def __init__(self):
         super().__init__()

@@ -3,6 +3,7 @@ asking costs next to nothing until there was one."""
 
 import gc
 import operator
+import types
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,12 +14,14 @@ from ..tuning.guard import TableGuard
 from .pure_torch import EVAL_LAYERS, LAYERS
 from .values import IMMUTABLE
 
+# How modules are made, stored and shown, which no call of one comes to: torch.compile replaces the first two.
+MAKING = {"__init__", "__setstate__", "__getstate__", "__new__", "__repr__", "register_parameter"}
 _HEAP_TYPE = 1 << 9  # of a class that was made by a `class` statement: no other can be written to
 
 
 class Behaviour:
-    """The methods, functions and descriptors in some tables. Numbers and names there are data, not behaviour;
-    entries that a namespace (not a class) gets later are nobody's yet."""
+    """The methods, functions and descriptors in some tables, as far as a call of a module may come to them.
+    Numbers and names there are data, not behaviour; entries that come later count if they hide others."""
 
     def __init__(self, classes: Iterable[type], namespaces: Iterable[dict[str, Any]] = ()):
         self.tables = [table_of(base) for base in bases(classes)]
@@ -26,19 +29,23 @@ class Behaviour:
         self.tables += namespaces
         self.guard = TableGuard(self.tables)
         self.kept = [_behaving(table, i < self.classes) for i, table in enumerate(self.tables)]
+        self.names = set().union(*self.kept[: self.classes])
 
     def holds(self) -> bool:
-        """Is nothing replaced, added to a class, or gone?"""
+        """Is nothing replaced, hidden or gone?"""
         if self.guard.holds():
             return True
         guard = TableGuard(self.tables)  # before they are read: a write meanwhile must be seen the next time
         for i, (table, kept) in enumerate(zip(self.tables, self.kept, strict=True)):
-            if i < self.classes and _behaving(table, True).keys() != kept.keys():
+            if i < self.classes and any(map(self._hides, _behaving(table, True).keys() - kept.keys())):
                 return False
             if not all(map(operator.is_, map(table.get, kept), kept.values())):
                 return False
         self.guard = guard
         return True
+
+    def _hides(self, name: str) -> bool:
+        return name in self.names or name.startswith("__")
 
 
 def bases(classes: Iterable[type]) -> list[type]:
@@ -53,9 +60,13 @@ def table_of(kind: type) -> dict[str, Any]:
 
 
 def _behaving(table: dict[str, Any], of_class: bool) -> dict[str, Any]:
-    """A class may hold descriptors of any kind, a namespace anything."""
-    keeps = _no_data if of_class else callable
-    return {name: value for name, value in table.items() if keeps(value)}
+    """A class may hold descriptors of any kind, a namespace anything. Of `torch` only the operators count: no
+    layer calls what else is there, such as `torch.compile`, which others replace."""
+    if of_class:
+        return {name: value for name, value in table.items() if _no_data(value) and name not in MAKING}
+    if table is vars(torch):
+        return {name: value for name, value in table.items() if isinstance(value, types.BuiltinFunctionType)}
+    return {name: value for name, value in table.items() if callable(value)}
 
 
 def _no_data(value: Any) -> bool:
