@@ -73,6 +73,11 @@ def more_parameters(scene):
     scene.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
 
 
+def other_groups(scene):
+    others = [nn.Parameter(torch.zeros_like(p)) for p in scene.group["params"]]
+    scene.optimizer.param_groups = [{**scene.group, "params": others, "lr": 2e-3}]
+
+
 CHANGES = {
     "learning rate": lambda s: s.group.update(lr=5e-4),
     "an item of a list": lambda s: s.group["betas"].__setitem__(0, 0.8),
@@ -84,6 +89,7 @@ CHANGES = {
     "cleared state": lambda s: s.optimizer.state.clear(),
     "loaded state": lambda s: s.optimizer.load_state_dict(copy.deepcopy(s.optimizer.state_dict())),
     "more parameters": more_parameters,
+    "other groups": other_groups,
     "eval": lambda s: s.wide.eval(),
     "one part in eval": lambda s: s.wide.norm.eval(),
     "frozen": lambda s: s.wide.fc.weight.requires_grad_(False),

@@ -62,7 +62,7 @@ class Untouched:
             if type(x) is not Tensor or x.is_nested:  # the check cannot look at a nested tensor
                 return False
         weights = [home.get(name) for home, name in self.places]
-        if not all(map(operator.is_, weights, self.weights)):
+        if not _the_same(weights, self.weights):
             return False
         tensors = [*given, *weights]
         optimizer = self.step.optimizer
@@ -70,8 +70,8 @@ class Untouched:
             self.check(*tensors)
             and self.tables.holds()
             and [*map(_data_ptr, (*tensors[self.addressed :], *self.kept))] == self.addresses
-            and optimizer.param_groups == self.groups
-            and self._same_lists()
+            and _the_same(optimizer.param_groups, self.groups)
+            and _the_same([v for values in self.lists for v in values], self.listed)
             and optimizer.state is self.state
             and self.step.wide.scopes is self.scopes
             and not any(map(has_gradient_hooks, weights))
@@ -79,10 +79,6 @@ class Untouched:
             and self.reads.hold()
             and self._modes() == self.modes
         )
-
-    def _same_lists(self) -> bool:
-        listed = [v for values in self.lists for v in values]
-        return len(listed) == len(self.listed) and all(map(operator.is_, listed, self.listed))
 
     def _modes(self) -> tuple[Any, ...]:
         wide = self.step.wide
@@ -92,6 +88,11 @@ class Untouched:
             wide.seeds.seeds is None,
             wide.held.changes,
         )
+
+
+def _the_same(now: list[Any], before: list[Any]) -> bool:
+    """The very objects: tensors among them cannot be asked whether they are equal."""
+    return len(now) == len(before) and all(map(operator.is_, now, before))
 
 
 def _settings(group: dict[str, Any]) -> list[Any]:
