@@ -12,25 +12,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ._triton import briefly, likeliest, next_pow2, on_device, products, span
-from .conv_blocks import configs_of
+from ._triton import briefly, next_pow2, on_device, products, span
+from .conv_blocks import configs_of, pixel_blocks
 from .operands import packed, rounded
 
 
 def _prune(configs: list[triton.Config], named: dict, **meta) -> list[triton.Config]:
-    rows, columns, channels = max(named["M_KEY"], 32), max(next_pow2(meta["C"]), 16), meta["O"]
-    kept = []
-    for config in configs:
-        block = config.kwargs
-        fits_in = (
-            block["BM"] <= rows and block["BN"] <= max(columns, 32) and block["BM"] * 8 >= min(rows, 512)
-        )
-        order = channels < 16 or channels % 32 > 0 if block["FLAT"] else channels >= 16
-        cached = config.num_stages > 1 or (meta["KH"] * meta["KW"] > 1 and rows * named["N"] >= 2**15)
-        innermost = config.num_warps > 2 or named["w_o"] != 1
-        if fits_in and order and cached and innermost:
-            kept.append(config)
-    return likeliest(kept, rows, columns, named["N"]) or configs[-1:]
+    return pixel_blocks(configs, named, meta["KH"] * meta["KW"], meta["C"], meta["O"], named["w_o"])
 
 
 @triton.autotune(

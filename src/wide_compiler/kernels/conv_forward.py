@@ -8,8 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ._triton import briefly, likeliest, next_pow2
-from .conv_blocks import configs_of
+from ._triton import briefly
+from .conv_blocks import configs_of, pixel_blocks
 from .operands import rounded
 
 # The autotuner times those that `_prune` leaves.
@@ -35,22 +35,7 @@ BLOCKS = (
 
 
 def _prune(configs: list[triton.Config], named: dict, **meta) -> list[triton.Config]:
-    """Drop blocks much larger than the product, and slivers of a large one: neither can win."""
-    rows, columns, channels = max(named["M_KEY"], 32), max(next_pow2(meta["O"]), 16), meta["C"]
-    kept = []
-    for config in configs:
-        block = config.kwargs
-        fits_in = (
-            block["BM"] <= rows and block["BN"] <= max(columns, 32) and block["BM"] * 8 >= min(rows, 512)
-        )
-        # Few channels would leave most of a block along c empty.
-        order = channels < 16 or channels % 32 > 0 if block["FLAT"] else channels >= 16
-        # The cache is worth the wait where windows overlap and there are programs enough to wait in turn.
-        cached = config.num_stages > 1 or (meta["KH"] * meta["KW"] > 1 and rows * named["N"] >= 2**15)
-        innermost = config.num_warps > 2 or named["x_c"] != 1
-        if fits_in and order and cached and innermost:
-            kept.append(config)
-    return likeliest(kept, rows, columns, named["N"]) or configs[-1:]
+    return pixel_blocks(configs, named, meta["KH"] * meta["KW"], meta["O"], meta["C"], named["x_c"])
 
 
 @triton.autotune(

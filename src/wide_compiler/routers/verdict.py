@@ -14,9 +14,8 @@ from ..model.choice import CALLS, RUN_OFF, Chooser
 from ..model.identity import identity
 from ..tuning import Store, interleaved
 from ..tuning.clock import SAMPLE_SECONDS
-from ..tuning.same import difference, distances
+from ..tuning.same import difference, rounding
 from ..widen.attempt import one_line
-from ..widen.helpers import exact_products
 from .calls import Calls
 from .route import Fused
 
@@ -127,9 +126,7 @@ class Bench:
         """How far products rounded to ten bits, as a GPU may, move each result."""
         if not any(t is not None and t.is_cuda for results in wanted for t in results):
             return [None] * len(wanted)
-        with exact_products():
-            exact = self._results("sequence")
-        return [distances(*pair) for pair in zip(wanted, exact, strict=True)]
+        return rounding(wanted, lambda: self._results("sequence"))
 
     def _results(self, name: str) -> list[Sequence[Tensor | None]]:
         try:

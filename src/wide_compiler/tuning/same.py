@@ -1,9 +1,11 @@
 """Whether two ways of computing the same thing did: rounding aside, both give the same."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+
+from ..widen.helpers import exact_products
 
 # How far results may be apart, in the norm of a tensor. Rounding may turn a ReLU round here and there, which
 # moves single numbers by much and the norm by little; another computation moves it by as much as it is.
@@ -44,6 +46,16 @@ def distances(one: Sequence[Tensor | None], other: Sequence[Tensor | None]) -> l
         else 0.0
         for a, b in zip(one, other, strict=True)
     ]
+
+
+def rounding(
+    results: Sequence[Sequence[Tensor | None]], again: Callable[[], Sequence[Sequence[Tensor | None]]]
+) -> list[list[float] | None]:
+    """How far products rounded to ten bits, as a GPU may, move each of these results; `again` runs for them
+    once more."""
+    with exact_products():
+        exact = again()
+    return [distances(*pair) for pair in zip(results, exact, strict=True)]
 
 
 def _difference(one: Tensor | None, other: Tensor | None, largest: float, noise: float) -> str | None:

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..widen.helpers import exact_products
-from .same import difference, distances
+from .same import difference, rounding
 
 Way = Callable[[list[Any]], Sequence[Any]]
 
@@ -81,9 +80,7 @@ class Trial:
         self.random_state = _random_state(self.cuda)
         self.expected = self._run_afresh(way)
         if self.cuda:  # where products may be rounded to ten bits: how much comes of that
-            with exact_products():
-                exact = self._run_afresh(way)
-            self.noise = [distances(*pair) for pair in zip(self.expected, exact, strict=True)]
+            self.noise = rounding(self.expected, lambda: self._run_afresh(way))
 
     def difference(self, way: Way) -> str | None:
         """Why `way` is not to be taken, or None."""
