@@ -74,11 +74,15 @@ def floor_ms(workload, n, batch, train):
     return 1e3 * n * max(operations / rate, traffic / BANDWIDTH)
 
 
+def parts_of(row, mode):
+    """A row's workload, number of lanes, whether it trains, and the peers that are measured beside it."""
+    name, n = row.split(":")
+    return MODELS[name], int(n), mode == "train", PEERS[mode].get(row, (GRAPH,))
+
+
 def one_row(row, mode, warm):
     """Measure one row, or only build everything it needs."""
-    name, n = row.split(":")
-    workload, n, train = MODELS[name], int(n), mode == "train"
-    wanted = PEERS[mode].get(row, (GRAPH,))
+    workload, n, train, wanted = parts_of(row, mode)
     find = "training_peers" if train else "inference_peers"
     module = training_peers if train else peers
     all_peers = getattr(module, find)
@@ -104,12 +108,10 @@ def profile_row(row, mode):
     """The kernels of one call, of each candidate of a row."""
     from torch.profiler import ProfilerActivity, profile
 
-    name, n = row.split(":")
-    workload, n, train = MODELS[name], int(n), mode == "train"
+    workload, n, train, wanted = parts_of(row, mode)
     with torch.set_grad_enabled(train):
         problem = Problem.of(workload, n, workload.batch, torch.device("cuda"), train)
         others = (training_peers.training_peers if train else peers.inference_peers)(problem)
-        wanted = PEERS[mode].get(row, (GRAPH,))
         builds = our_candidates(problem, True, None) | {k: v for k, v in others.items() if k in wanted}
         for label, build in builds.items():
             candidate = build()

@@ -98,10 +98,14 @@ class WideModel(ProgrammedLanes):
         self.held.put_back(kept)
         return out
 
+    def route_key(self, args: tuple, wide: bool, packed: bool = False) -> tuple[Any, ...]:
+        """Under which `routes` has the way of a call like this one."""
+        return (wide, packed, self.circumstances(), *looks(args))
+
     def _run_all(self, args: tuple, kwargs: dict, wide: bool, packed: bool) -> Any:
         if torch.compiler.is_compiling() or not plain_world():
             return self._run_plainly(*self._found(args, kwargs, wide, packed))
-        key = (wide, packed, self.circumstances(), *looks(args)) if not kwargs else None
+        key = self.route_key(args, wide, packed) if not kwargs else None
         route = None if key is None else self.routes.get(key)
         if route is not None:
             result = route(args, self.seeds.next())

@@ -2,14 +2,6 @@
 
 import os
 from dataclasses import dataclass
-from typing import Any
-
-# Asked at every call: the table behind `os.environ` answers without encoding a name and raising KeyError.
-_environment: Any = getattr(os.environ, "_data", None)
-_encoded: Any = getattr(os.environ, "encodevalue", None)
-if type(_environment) is not dict or _encoded is None:
-    _environment, _encoded = os.environ, str
-_NAME, _OFF = _encoded("XCS_CHECK"), (_encoded(""), _encoded("0"))
 
 
 def cores() -> int:
@@ -43,4 +35,4 @@ class Config:
 
     @property
     def checking(self) -> bool:
-        return self.check or _environment.get(_NAME, _OFF[0]) not in _OFF
+        return self.check or os.environ.get("XCS_CHECK", "") not in ("", "0")

@@ -34,7 +34,7 @@ class Straight:
         return out
 
     def _route(self, key: Any, args: tuple[Tensor, ...], shared: bool) -> tuple[Any, Route] | None:
-        route = self.wide.routes.get((not shared, False, self.wide.circumstances(), *looks(args)))
+        route = self.wide.routes.get(self.wide.route_key(args, wide=not shared))
         plain = route is not None and not route.program.runs_members and not route.binding.modules
         return (key, route) if plain and _ordinary() else None
 
