@@ -251,3 +251,24 @@ def test_a_thousand_lanes_hold_the_stacked_weights_and_little_more():
     held = sum(p.numel() for p in wide.parameters())
     assert held == 1000 * (16 * 32 + 32 + 32 * 16 + 16)
     assert len(wide.skeletons.variants) == 1
+
+
+class Made(nn.Module):
+    """Makes a tensor on the default device."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.linear(x), torch.zeros(2)
+
+
+def test_another_default_device():
+    models, x = [Made() for _ in range(3)], torch.randn(4, 3)
+    wide = wide_compiler.compile(models, x)
+    assert wide.shared(x)[1].device.type == "cpu"
+    for _ in range(2):
+        with torch.device("meta"):
+            assert wide.shared(x)[1].device == models[0](x)[1].device == torch.device("meta")
+        assert wide.shared(x)[1].device.type == "cpu"

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from routers.towers import AT_ONCE, Attention, Mlp, assert_equal_to_sequence, collective
@@ -140,6 +141,14 @@ class Passing(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+class Doubling(TorchFunctionMode):
+    """Doubles what every linear layer gives."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        return 2 * out if func is nn.functional.linear else out
+
+
 @pytest.mark.parametrize("how", WAYS)
 def test_what_surrounds_the_call_is_seen(how, long_ways):
     x = double(4, 6)
@@ -148,8 +157,9 @@ def test_what_surrounds_the_call_is_seen(how, long_ways):
     assert got.shape == (3, 4, 6)
     got = torch.func.grad(lambda y: router.wide_forward(y)["1"].sum())(x)
     torch.testing.assert_close(got, torch.func.grad(lambda y: router["1"](y).sum())(x))
-    with Passing():
-        check(router, x)
+    for mode in (Passing, Doubling):
+        with mode():
+            check(router, x)
     assert not long_ways  # under a transform or a mode the towers run by themselves
     with torch.no_grad():
         check(router, x)

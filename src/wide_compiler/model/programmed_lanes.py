@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from .. import _tree
 from ..config import WideConfig
 from ..errors import InputError
-from ..tuning.when import autocast_state
+from ..tuning.when import autocast_state, function_modes
 from ..widen import MEMBERS
 from .inputs import accepted_sample, check_accepted, grown_sample, normalize_sample, sample_leaves
 from .lane_store import LaneStore
@@ -59,6 +59,7 @@ class ProgrammedLanes(LaneStore):
             tensors,
             training_flags(self.scopes),
             autocast_state(),
+            function_modes(),  # among them the default device
             self.programs.grad_mode(),
         )
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from .. import _tree, lanes, oracle
 from ..config import WideConfig
 from ..errors import InputError
-from ..tuning.when import autocast_state, plain_world
+from ..tuning.when import autocast_state, function_modes, plain_world
 from .again import CHANGED, Again
 from .explain import Explanation, summarize
 from .held import HeldLanes
@@ -123,7 +123,8 @@ class WideModel(ProgrammedLanes):
     def circumstances(self) -> tuple[Any, ...]:
         """What decides, besides the arguments, which program runs."""
         seeded = self.seeds.seeds is not None
-        return training_flags(self.scopes), torch.is_grad_enabled(), autocast_state(), seeded
+        modes = torch.is_grad_enabled(), autocast_state(), function_modes()
+        return training_flags(self.scopes), *modes, seeded
 
     def _found(self, args: tuple, kwargs: dict, wide: bool, packed: bool) -> tuple[Call, Program]:
         leaves, spec = _tree.flatten((args, kwargs))

@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import _tree
 from ..model.program import Call
 from ..tuning.guard import LookGuard
-from ..tuning.when import autocast_state
+from ..tuning.when import autocast_state, function_modes
 
 _grad_enabled, _any_autocast = torch.is_grad_enabled, torch._C._is_any_autocast_enabled
 
@@ -21,7 +21,7 @@ def plain_look(args: tuple, kwargs: dict) -> tuple[Any, ...] | None:
     if not all(type(x) is Tensor and not x.is_nested for x in tensors):
         return None
     looks = [(x.shape, x.dtype, x.device, x.requires_grad) for x in tensors]
-    return (len(args), *kwargs, *looks, torch.is_grad_enabled(), autocast_state())
+    return (len(args), *kwargs, *looks, torch.is_grad_enabled(), autocast_state(), function_modes())
 
 
 class SameLook:
@@ -31,6 +31,7 @@ class SameLook:
         self.count, self.keywords = len(args), tuple(kwargs)
         self.guard = LookGuard((*args, *kwargs.values()))
         self.grad, self.autocast = torch.is_grad_enabled(), autocast_state()
+        self.modes = function_modes()
 
     def holds(self, args: tuple, kwargs: dict) -> bool:
         """Does this call look the same?"""
@@ -40,6 +41,7 @@ class SameLook:
             and self.guard.holds((*args, *kwargs.values()) if kwargs else args)
             and _grad_enabled() is self.grad
             and (autocast_state() if _any_autocast() else ()) == self.autocast
+            and function_modes() == self.modes
         )
 
 

@@ -6,11 +6,27 @@ Asked at every call, so the plain C functions are asked, not the Python around t
 from typing import Any
 
 import torch
+from torch.utils._device import DeviceContext
 
 
 def plain_world() -> bool:
-    """No transform, no dispatch mode, no trace around the call: tensors are what they seem."""
-    return _transform() is None and _dispatch_modes() == 0 and _trace() is None
+    """No transform, no mode, no trace around the call: tensors and functions are what they seem."""
+    return (
+        _transform() is None
+        and _dispatch_modes() == 0
+        and _trace() is None
+        and (_function_modes() == 0 or all(isinstance(mode, torch.device) for mode in function_modes()))
+    )
+
+
+def function_modes() -> tuple[Any, ...]:
+    """What stands between a call of PyTorch's functions and the functions: the default device where one is
+    set, and the class of anybody's mode, which may do something else instead."""
+    count = _function_modes()
+    if not count:
+        return ()
+    modes = map(torch._C._get_function_stack_at, range(count))
+    return tuple(mode.device if type(mode) is DeviceContext else type(mode) for mode in modes)
 
 
 def capturing() -> bool:
@@ -65,16 +81,18 @@ def launch_state() -> tuple[Any, ...]:
             _stream(_device()),
             _transform(),
             _dispatch_modes(),
+            _function_modes() and function_modes(),
             _trace(),
         )
     except RuntimeError:
         settled = launch_settings(), _grad_enabled(), _capturing(), current_stream()
-        return *settled, _transform(), _dispatch_modes(), _trace()
+        return *settled, _transform(), _dispatch_modes(), function_modes(), _trace()
 
 
 # Looked up once.
 _transform: Any = torch._C._functorch.peek_interpreter_stack  # torch.func's vmap, grad, ...
 _dispatch_modes: Any = torch._C._len_torch_dispatch_stack  # fake tensors, make_fx, a profiler of ops
+_function_modes: Any = torch._C._len_torch_function_stack
 _trace: Any = torch._C._get_tracing_state
 # Only builds of PyTorch for CUDA have the last three.
 _matmul_precision: Any = torch._C._get_float32_matmul_precision

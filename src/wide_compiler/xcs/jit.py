@@ -18,8 +18,8 @@ from typing import Any, TypeVar, overload
 from .config import Config
 from .explain import Explanation
 from .items import Source
+from .names import names_of
 from .rewrite import Rewriter
-from .shipping import names_of
 from .site import Site
 from .site_text import RUNTIME, SiteText
 from .sites import FRAME_READERS

@@ -1,6 +1,7 @@
 """What a piece of code does with a name: who reads it first, who writes it, who captures it."""
 
 import ast
+import types
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 
@@ -122,3 +123,16 @@ def _branches(branches: Sequence[Sequence[ast.stmt]], name: str) -> First:
     if First.READ in ends:
         return First.READ
     return First.STORED if all(end is First.STORED for end in ends) else First.NEITHER
+
+
+def codes_of(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code of a function, and of those inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from codes_of(constant)
+
+
+def names_of(code: types.CodeType) -> set[str]:
+    """Global names that a function may read, those of functions inside it too."""
+    return {name for inner in codes_of(code) for name in inner.co_names}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import process_state
 from .config import cores
 from .shipping import NotSendable, packed, run_chunk
 from .work import Bail
@@ -70,7 +71,7 @@ def close() -> None:
     """End the worker processes; they are started again when needed."""
     for worker in _workers:
         worker.process.terminate()
-        worker.process.wait()
+        worker.process.communicate()  # closes what leads to it, and waits
     for feeder in _feeders:
         feeder.shutdown(wait=False)
     _workers.clear()
@@ -137,8 +138,9 @@ def distributed(work: "Work") -> list[Any]:
     workers = 1 if ray_connected() else len(_started())
     size = max(1, -(-len(rows) // (CHUNKS * max(workers, cores()))))
     chunks = [rows[i : i + size] for i in range(0, len(rows), size)]
+    state = process_state.current()
     try:
-        payloads = [packed((work.body, work.cond, chunk)) for chunk in chunks]
+        payloads = [packed((state, work.body, work.cond, chunk)) for chunk in chunks]
     except NotSendable as reason:
         work.plan.memory["no processes"] = str(reason)
         raise Bail(str(reason)) from None

@@ -16,18 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from .names import names_of
+from .process_state import SEEDED, SETS, depends_on_hashes, taken_over
+
 
 class NotSendable(Exception):
     """Why a body cannot run in another process."""
-
-
-def names_of(code: types.CodeType) -> set[str]:
-    """Global names that a function may read, those of functions inside it too."""
-    found = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            found |= names_of(constant)
-    return found
 
 
 class _Pickler(pickle.Pickler):
@@ -37,7 +31,16 @@ class _Pickler(pickle.Pickler):
         super().__init__(file, protocol=5)
         self.sent: dict[int, int] = {}
 
+    def persistent_id(self, obj: Any) -> None:
+        """Asked for every object, so also for those that travel without being asked about below."""
+        if type(obj) in SETS:
+            raise NotSendable("a set, which would come out in another order")
+
     def reducer_override(self, obj: Any) -> Any:
+        if _of_torch(obj):
+            raise NotSendable("PyTorch, whose modes and defaults are those of this process")
+        if isinstance(obj, (type, types.BuiltinFunctionType)) and obj in SEEDED:
+            raise NotSendable("sets or hashes, which are others in another process")
         if isinstance(obj, types.ModuleType):
             return importlib.import_module, (obj.__name__,)
         if isinstance(obj, types.FunctionType) and not _importable(obj):
@@ -49,6 +52,8 @@ class _Pickler(pickle.Pickler):
     def _function(self, function: types.FunctionType) -> Any:
         jitted = getattr(function, "__xcs__", None)
         function = jitted.original if jitted is not None else function
+        if depends_on_hashes(function):
+            raise NotSendable("sets or hashes, which are others in another process")
         space = {n: function.__globals__[n] for n in names_of(function.__code__) if n in function.__globals__}
         try:
             held = [cell.cell_contents for cell in function.__closure__ or ()]
@@ -70,6 +75,11 @@ class _Pickler(pickle.Pickler):
         return rebuilt, facts
 
 
+def _of_torch(obj: Any) -> bool:
+    named = obj.__name__ if isinstance(obj, types.ModuleType) else getattr(obj, "__module__", None)
+    return isinstance(named, str) and named.split(".")[0] == "torch"
+
+
 def _same_jitted(value: Any, function: Any) -> bool:
     return getattr(getattr(value, "__xcs__", None), "original", None) is function
 
@@ -80,7 +90,7 @@ def _importable(obj: Any) -> bool:
     if module in (None, "__main__", "__mp_main__") or "<locals>" in path or "<lambda>" in path:
         return False
     top = module.split(".")[0]
-    known = top in ("numpy", "torch", "wide_compiler") or top in sys.stdlib_module_names
+    known = top in ("numpy", "wide_compiler") or top in sys.stdlib_module_names
     if not known and isinstance(obj, types.FunctionType):
         return False  # by value: importing a user's module elsewhere might do something
     try:
@@ -148,7 +158,7 @@ def plain_result(value: Any, depth: int = 0) -> bool:
         return True
     if depth > 6:
         return False
-    if type(value) in (list, tuple, set, frozenset):
+    if type(value) in (list, tuple):
         return all(plain_result(v, depth + 1) for v in value)
     if type(value) is dict:
         return all(plain_result(k, depth + 1) and plain_result(v, depth + 1) for k, v in value.items())
@@ -158,19 +168,25 @@ def plain_result(value: Any, depth: int = 0) -> bool:
 def run_chunk(payload: bytes) -> bytes:
     """In the other process: unpack body and rows, run them, pack the values; any trouble is just 'no'."""
     try:
-        body, cond, rows = pickle.loads(payload)
-        shared = mutable_ids([c.cell_contents for c in body.__closure__ or ()], set())
-        shared |= mutable_ids(list(body.__globals__.values()), set())
-        out: list[Any] = []
-        for row in rows:
-            if cond is not None and not cond(*row):
-                out.append([])
-                continue
-            value = body(*row)
-            inputs = mutable_ids(row, set(shared))
-            if not plain_result(value) or mutable_ids(value, set()) & inputs:
-                return pickle.dumps(None)
-            out.append([value])
-        return pickle.dumps(out, protocol=5)
+        state, body, cond, rows = pickle.loads(payload)
+        with taken_over(state):
+            return pickle.dumps(_values(body, cond, rows), protocol=5)
     except Exception:  # whatever it is, the plain loop will meet it too, and raise it where it belongs
         return pickle.dumps(None)
+
+
+def _values(body: Any, cond: Any, rows: list[Any]) -> list[list[Any]] | None:
+    """What each row adds; None if anything of it would come back as something else."""
+    shared = mutable_ids([c.cell_contents for c in body.__closure__ or ()], set())
+    shared |= mutable_ids(list(body.__globals__.values()), set())
+    out: list[list[Any]] = []
+    for row in rows:
+        if cond is not None and not cond(*row):
+            out.append([])
+            continue
+        value = body(*row)
+        inputs = mutable_ids(row, set(shared))
+        if not plain_result(value) or mutable_ids(value, set()) & inputs:
+            return None
+        out.append([value])
+    return out

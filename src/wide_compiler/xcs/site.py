@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from ..tuning.when import plain_world
 from .filling import built, fill, fillable
 from .items import Blocks, Items, items_of, made
 from .ledger import clock
@@ -135,7 +136,7 @@ class Site:
         """Independent statements: begin them together, or give None to run them as written."""
         self._enter()
         try:
-            return start(self, thunks)
+            return start(self, thunks) if plain_world() else None
         finally:
             self.on = self.ready
 
@@ -196,6 +197,10 @@ class Site:
     def _values(self, items: Items, body: Any, cond: Any) -> tuple[Any, Any]:
         """The values of all items, or a `Miss`; and the work, if it came so far that a rung was asked."""
         if items.n < 2:
+            return Miss(), None
+        if not plain_world():
+            self._note("plain")
+            self.why = "a mode or transform of PyTorch around the call sees each call of a function"
             return Miss(), None
         functions = {"body": body} if cond is None else {"body": body, "cond": cond}
         plan = self._plan(functions, self.text.bodies, items.columns)

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from ..tuning.when import autocast_state, function_modes
+
 CHEAP = 1e-3  # a call that is over by then is not worth a thread
 _pools: dict[int, ThreadPoolExecutor] = {}
 _here = threading.local()
@@ -42,9 +44,13 @@ def pool_of(workers: int) -> ThreadPoolExecutor:
 
 
 @contextlib.contextmanager
-def _modes(grad: bool, inference: bool, casts: list[tuple[str, Any]]) -> Iterator[None]:
+def _modes(
+    grad: bool, inference: bool, casts: list[tuple[str, Any]], devices: tuple[torch.device, ...]
+) -> Iterator[None]:
     """The thread-local modes of PyTorch, as they are where the function was called."""
     with contextlib.ExitStack() as stack:
+        for default in devices:
+            stack.enter_context(default)
         if inference:
             stack.enter_context(torch.inference_mode())
         stack.enter_context(torch.set_grad_enabled(grad))
@@ -53,13 +59,9 @@ def _modes(grad: bool, inference: bool, casts: list[tuple[str, Any]]) -> Iterato
         yield
 
 
-def current_modes() -> tuple[bool, bool, list[tuple[str, Any]]]:
-    casts = [
-        (device, torch.get_autocast_dtype(device))
-        for device in ("cpu", "cuda")
-        if torch.is_autocast_enabled(device)
-    ]
-    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), casts
+def current_modes() -> tuple[bool, bool, list[tuple[str, Any]], tuple[torch.device, ...]]:
+    casts = list(autocast_state())
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), casts, function_modes()
 
 
 class Overlap:
