@@ -1,13 +1,11 @@
 """A training step in a CUDA graph."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..tuning.replay import CaptureRefused, capture
+from ..tuning.replay import CaptureRefused, capture, uncached_autocast
 from ..tuning.when import current_stream
 from .watch import Watch, can_record_optimizer
 
@@ -30,7 +28,7 @@ class StepRecording:
         mine, theirs = tuple(self.arguments[: len(args)]), tuple(self.arguments[len(args) :])
         step.optimizer.zero_grad(set_to_none=True)
         run = step.run if self.whole else step.gradients
-        with uncached_autocast(step.autocast):
+        with uncached_autocast(step.autocast is not None):
             self.graph, self.losses = capture(lambda: run(mine, theirs), stream=step.stream)
         self.gradients = [(p, p.grad) for p in step.wide.parameters()]
 
@@ -61,19 +59,3 @@ class StepRecording:
         else:
             self.step.optimizer.step()
         return self.losses.clone()
-
-
-@contextmanager
-def uncached_autocast(dtype: torch.dtype | None) -> Iterator[None]:
-    """Weights cast once and kept would lie in a recording's memory, and be stale.
-
-    Nothing changes without autocast: torch.compile would compile anew, and what it tries out cannot be
-    recorded. For the same reason steps warm up in here too.
-    """
-    before = torch.is_autocast_cache_enabled()
-    if dtype is not None or torch.is_autocast_enabled("cuda"):
-        torch.set_autocast_cache_enabled(False)
-    try:
-        yield
-    finally:
-        torch.set_autocast_cache_enabled(before)

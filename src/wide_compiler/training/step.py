@@ -9,10 +9,10 @@ from torch import Tensor
 
 from ..capture.state import has_gradient_hooks
 from ..model import WideModel
-from ..tuning.replay import on_stream
+from ..tuning.replay import on_stream, uncached_autocast
 from ..tuning.when import capturing, plain_world
 from .clipping import clip_lane_norms_
-from .recording import StepRecording, uncached_autocast
+from .recording import StepRecording
 from .watch import Watch
 
 # Steps that run plainly before a recording: the first makes the optimiser's state and compiles, the second
@@ -99,7 +99,7 @@ class TrainStep:
         if self.plain_steps < WARM_UP:
             if self.stream is None:
                 self.stream = torch.cuda.Stream()
-            with uncached_autocast(self.autocast):
+            with uncached_autocast(self.autocast is not None):
                 losses = on_stream(self.stream, lambda: self.run(args, targets))
             self.plain_steps += 1
             self.warm, self.given = Watch(self, args, targets), (*args, *targets)

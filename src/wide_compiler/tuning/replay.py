@@ -9,7 +9,8 @@ gets a twin: in `y = model(x)` the result of the call before is held until the c
 
 import gc
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,8 @@ class Replay:
         if len(self.places) > MAX_PLACES:
             self.places.clear()
         self.places |= {key, kind}
-        return self.run(arguments)  # the first of its kind warms up what a recording may not do
+        with uncached_autocast():
+            return self.run(arguments)  # the first of its kind warms up what a recording may not do
 
     def _own(self, arguments: list[Any]) -> list[Any]:
         return [a.clone() if i in self.inputs else a for i, a in enumerate(arguments)]
@@ -139,7 +141,8 @@ class Replay:
         self._take_turns()
         torch.cuda.empty_cache()  # as a capture does; what is reserved grows by its memory then
         before = torch.cuda.memory_reserved()
-        graph, outputs = capture(lambda: self.run(arguments), pool)
+        with uncached_autocast():
+            graph, outputs = capture(lambda: self.run(arguments), pool)
         return _Recording(graph, arguments, outputs, torch.cuda.memory_reserved() - before)
 
     def _take_turns(self) -> None:
@@ -243,6 +246,22 @@ def capture(
             gc.enable()
 
 
+@contextmanager
+def uncached_autocast(also: bool = False) -> Iterator[None]:
+    """What autocast casts once and keeps is freed when its context ends: no recording may read or make it.
+
+    Nothing changes without autocast (and unless `also` says that the call enters it): torch.compile would
+    compile anew, and what it tries out cannot be recorded. For the same reason calls warm up in here too.
+    """
+    before = torch.is_autocast_cache_enabled()
+    if also or torch.is_autocast_enabled("cuda"):
+        torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
 def on_stream(stream: torch.cuda.Stream, call: Callable[[], Any]) -> Any:
     """`call` on another stream, in its place between what was launched before and what comes after."""
     stream.wait_stream(torch.cuda.current_stream())
@@ -255,9 +274,10 @@ def on_stream(stream: torch.cuda.Stream, call: Callable[[], Any]) -> Any:
 def recorded(call: Callable[[], Any]) -> Callable[[], Any]:
     """`call` as a CUDA graph if it can be one: to time what a recording will take."""
     stream = torch.cuda.Stream()
-    on_stream(stream, call)
     try:
-        graph, kept = capture(call, stream=stream)
+        with uncached_autocast():
+            on_stream(stream, call)
+            graph, kept = capture(call, stream=stream)
     except CaptureRefused:  # it will run unrecorded, and is timed so
         return call
 
