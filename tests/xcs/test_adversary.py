@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import types
+import warnings
 
 import numpy as np
 import pytest
@@ -538,3 +539,37 @@ def test_threads_that_make_the_first_call_together(monkeypatch):
     for thread in threads:
         thread.join()
     assert found == [[2, 4, 6]] * 4
+
+
+def rooted(x):
+    try:
+        return np.sqrt(x)
+    except FloatingPointError:
+        return x * 1.0
+
+
+def rooted_or_anything(x):
+    try:
+        return np.sqrt(x) + 1.0
+    except:  # noqa: E722
+        return x * 1.0
+
+
+@pytest.mark.parametrize("body", [rooted, rooted_or_anything])
+@pytest.mark.parametrize("errors", ["warn", "raise", "ignore"])
+def test_an_error_of_one_item_is_not_caught_for_all(body, errors):
+    def run(rows):
+        return [body(row) for row in rows]
+
+    rows = [np.full(4, i + 1.0) for i in range(100)]
+    fast = jit(run, config=Config(measure=False))
+    with np.errstate(all=errors):
+        assert oracle.same(fast(rows), run(rows))
+        rows[20] = -rows[20]
+        for _ in range(2):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                assert oracle.same(fast(rows), run(rows), rtol=1e-12)
+            assert len(caught) == (2 if errors == "warn" else 0)
+    taken = next(iter(fast.stats().values()))["numpy lanes"]
+    assert taken == (3 if errors == "ignore" else 1)

@@ -107,6 +107,24 @@ def test_what_would_warn_warns_here():
     assert runs(fast) == 0
 
 
+def test_a_body_does_not_catch_what_would_only_warn():
+    def careful(k):
+        try:
+            return str(np.float64(k) / np.float64(k % 2))
+        except Exception:
+            return "caught"
+
+    def run(items):
+        return [careful(k) for k in items]
+
+    fast = jit(run)
+    with pytest.warns(RuntimeWarning):
+        assert fast(ITEMS) == run(ITEMS)
+    assert runs(fast) == 0
+    with np.errstate(all="ignore"):
+        assert fast(ITEMS) == run(ITEMS)
+
+
 @pytest.mark.filterwarnings("error")
 def test_errors_of_numbers_are_ignored_where_they_are_here():
     fast = jit(divided)

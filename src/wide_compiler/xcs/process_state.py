@@ -22,23 +22,29 @@ SEEDED = (*SETS, hash)  # each process hashes strings in its own way, and its se
 def current() -> dict[str, Any]:
     """How numbers are computed and written here."""
     return {
-        # What warns or calls somebody here must do so here: there it raises, and the plain loop runs.
-        "errors": {kind: "ignore" if how == "ignore" else "raise" for kind, how in np.geterr().items()},
+        "errors": watched_errors(),
         "print": np.get_printoptions(),
         "digits": sys.get_int_max_str_digits(),
         "locale": locale.setlocale(locale.LC_NUMERIC),
     }
 
 
+def watched_errors() -> dict[str, Any]:
+    """What NumPy warns of, or raises, in plain Python must be seen there. Where items are computed otherwise
+    it is only noticed: an `except` of the body must not meet what it would not meet there."""
+    return {kind: "ignore" if how == "ignore" else "call" for kind, how in np.geterr().items()}
+
+
 @contextlib.contextmanager
-def taken_over(state: dict[str, Any]) -> Iterator[None]:
-    """Compute and write numbers as another process does; what would warn raises."""
+def taken_over(state: dict[str, Any]) -> Iterator[list[Any]]:
+    """Compute and write numbers as another process does; gives what it would have been warned of."""
     sys.set_int_max_str_digits(state["digits"])
     if locale.setlocale(locale.LC_NUMERIC) != state["locale"]:
         locale.setlocale(locale.LC_NUMERIC, state["locale"])
-    with warnings.catch_warnings(), np.errstate(**state["errors"]), np.printoptions(**state["print"]):
-        warnings.simplefilter("error")
-        yield
+    with warnings.catch_warnings(record=True) as noticed, np.printoptions(**state["print"]):
+        warnings.simplefilter("always")
+        with np.errstate(call=lambda what, flag: noticed.append(what), **state["errors"]):
+            yield noticed
 
 
 def depends_on_hashes(function: types.FunctionType) -> bool:

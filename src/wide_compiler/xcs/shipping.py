@@ -169,8 +169,9 @@ def run_chunk(payload: bytes) -> bytes:
     """In the other process: unpack body and rows, run them, pack the values; any trouble is just 'no'."""
     try:
         state, body, cond, rows = pickle.loads(payload)
-        with taken_over(state):
-            return pickle.dumps(_values(body, cond, rows), protocol=5)
+        with taken_over(state) as noticed:
+            values = _values(body, cond, rows)
+        return pickle.dumps(None if noticed else values, protocol=5)
     except Exception:  # whatever it is, the plain loop will meet it too, and raise it where it belongs
         return pickle.dumps(None)
 

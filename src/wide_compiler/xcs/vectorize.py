@@ -12,6 +12,7 @@ from .handout import Handout
 from .lane import Diverge, Trace
 from .lane_code import Dispatcher, lane_function
 from .lane_operators import Lane
+from .process_state import watched_errors
 from .values import is_numpy_scalar
 from .work import Bail, Work
 
@@ -34,15 +35,13 @@ def _floating(value: Any) -> bool:
 
 def vectorized(work: Work) -> list[Any]:
     """The values of all items, in order. Raises `Bail`."""
-    before = np.geterr()
-    # What would warn in plain Python must warn there: any such number sends the call to the plain loop.
-    strict: Any = {k: "ignore" if how == "ignore" else "raise" for k, how in before.items()}
+    noticed: list[str] = []
     values: list[Any] = []
     rooms: list[Room] = [{} for _ in work.items.columns]
     handout = Handout(work.items.n, work.site.config.exact)
     body = _Body(work)
     try:
-        with np.errstate(**strict):
+        with np.errstate(call=lambda what, flag: noticed.append(what), **watched_errors()):
             for start, stop in chunks(work):
                 columns = [
                     gathered(column, start, stop, room)
@@ -50,6 +49,8 @@ def vectorized(work: Work) -> list[Any]:
                 ]
                 paths = _Paths(work, columns, stop - start, body, handout)
                 paths.run(None)
+                if noticed:
+                    raise Bail(f"{noticed[0]} in an item")
                 if values:
                     values += paths.values()
                 else:
