@@ -1,5 +1,6 @@
 """Lanes to values: what the body gave for all items at once, handed out one by one."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -35,24 +36,27 @@ class Handout:
         return self._apart(value, lanes, [])
 
     def _place(self, data: np.ndarray) -> np.ndarray:
-        """The rows in their block. Parts of a call share blocks, so that the next site finds few of them."""
-        rows, last = len(data), self._blocks[-1] if self._blocks else None
-        fits = last is not None and (last.dtype, last.shape[1:]) == (data.dtype, data.shape[1:])
+        """The rows in their block; all of a call together are one."""
+        if len(data) == self.n:
+            self._blocks, self._used, self.placed = [np.ascontiguousarray(data)], self.n, self.n
+            return self._blocks[0]
+        place = self.room(len(data), data.shape[1:], data.dtype)
+        place[...] = data
+        return place
+
+    def room(self, rows: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Where the next rows go. Parts of a call share blocks, so that the next site finds few of them."""
+        last = self._blocks[-1] if self._blocks else None
+        fits = last is not None and (last.dtype, last.shape[1:]) == (dtype, shape)
         if last is None or not fits or len(last) - self._used < rows:
             if last is not None:
                 self._blocks[-1] = last[: self._used]
-            most = max(BLOCK_BYTES // max(data[0].nbytes, 1), rows)
-            count = min(most, self.n - self.placed)
-            last = (
-                np.ascontiguousarray(data)
-                if count == rows
-                else np.empty((count, *data.shape[1:]), data.dtype)
-            )
+            row_bytes = max(dtype.itemsize * math.prod(shape), 1)
+            count = min(max(BLOCK_BYTES // row_bytes, rows), self.n - self.placed)
+            last = np.empty((count, *shape), dtype)
             self._blocks.append(last)
             self._used = 0
         place = last[self._used : self._used + rows]
-        if len(last) > rows:
-            place[...] = data
         self._used += rows
         self.placed += rows
         return place

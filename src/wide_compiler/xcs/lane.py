@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .lane_tape import Tape
 from .work import Bail
 
 PYTHON = {"float": float, "int": int, "bool": bool}
@@ -27,11 +28,13 @@ class Diverge(BaseException):
 
 
 class Trace:
-    """What happened while lanes were run: a bail-out that a user's `except:` may have swallowed, and how many
-    arrays were made."""
+    """What happened while lanes were run: a bail-out that a user's `except:` may have swallowed, how many
+    arrays were made, and every step that other parts can take as well."""
 
-    stopped: BaseException | None = None
-    arrays = 0
+    def __init__(self, columns: int = 0) -> None:
+        self.stopped: BaseException | None = None
+        self.arrays = 0
+        self.tape = Tape(columns)
 
 
 def bail(reason: str, trace: Trace | None) -> BaseException:
@@ -45,7 +48,7 @@ class Lane:
     """See the module. `fresh` data shares no memory with an input; `approx` data may differ in the last
     digits."""
 
-    __slots__ = ("approx", "data", "fresh", "kind", "trace")
+    __slots__ = ("approx", "data", "fresh", "kind", "place", "trace")
     __array_priority__ = 1000
 
     def __init__(
@@ -56,11 +59,17 @@ class Lane:
         self.trace = trace
         self.fresh = fresh
         self.approx = approx
+        self.place: int | None = None  # on the tape
         if fresh and kind == "array" and trace is not None:
             trace.arrays += 1
 
     def stop(self, reason: str) -> BaseException:
         return bail(reason, self.trace)
+
+    def changes_tape(self) -> None:
+        """Something is decided by the numbers, or written into them: other parts must do so too."""
+        if self.trace is not None:
+            self.trace.tape.broken = True
 
     @property
     def rank(self) -> int:
@@ -75,6 +84,7 @@ class Lane:
     def __bool__(self) -> bool:
         if self.kind == "array":
             raise self.stop("the truth of an array")
+        self.changes_tape()
         truth = self.data.astype(bool)
         if self.approx:
             self._sure(np.abs(self.data) if self.data.dtype.kind in "fiu" else truth)
@@ -99,3 +109,22 @@ class Lane:
     __str__ = __repr__ = __format__ = __array__ = __reduce_ex__ = __round__ = __trunc__ = _no
     __floor__ = __ceil__ = __next__ = __call__ = __enter__ = __exit__ = __copy__ = __deepcopy__ = _no
     __hash__ = _no  # type: ignore[assignment]
+
+
+def computed(
+    run: Any,
+    inputs: tuple[Any, ...],
+    kind: str | None,
+    trace: Trace | None,
+    fresh: bool = True,
+    approx: bool = False,
+) -> Lane:
+    """What `run` gives for the data of lanes and for what all share, by the numbers' types and shapes alone.
+
+    `kind` may be left out for what is an array or a NumPy scalar.
+    """
+    data = run(*[x.data if type(x) is Lane else x for x in inputs])
+    out = Lane(data, kind or ("array" if data.ndim > 1 else "np"), trace, fresh, approx)
+    if trace is not None:
+        out.place = trace.tape.note(run, inputs, [x.place if type(x) is Lane else -1 for x in inputs])
+    return out

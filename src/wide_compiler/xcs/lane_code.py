@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from .lane import EXACT_FLOAT, SAFE_INT, Lane, Trace, bail
+from .lane import EXACT_FLOAT, SAFE_INT, Lane, Trace, bail, computed
 from .lane_methods import as_python
 from .lane_numpy import arithmetic
 from .source import NoSource, compiled, tree_of
@@ -147,7 +147,7 @@ def _float(trace: Trace, x: Lane) -> Lane:
     if x.kind in ("int", "bool"):
         return Lane(x.data.astype(np.float64), "float", trace)
     if x.kind == "np" and x.data.dtype.kind in "fiub":
-        return Lane(x.data.astype(np.float64), "float", trace, approx=x.approx)
+        return computed(lambda d: d.astype(np.float64), (x,), "float", trace, approx=x.approx)
     raise bail("float() of an array", trace)
 
 

@@ -1,10 +1,11 @@
 """Methods, attributes and functions of arrays on lanes. An axis of an item is the next one of the lanes."""
 
+import functools
 from typing import Any
 
 import numpy as np
 
-from .lane import Lane, Trace, bail
+from .lane import Lane, Trace, bail, computed
 from .lane_numpy import apply_ufunc, matmul
 
 REDUCTIONS: dict[str, Any] = {
@@ -34,20 +35,22 @@ def reduce(name: str, x: Any, trace: Trace | None, axis: Any = None, **options: 
     whole = tuple(range(1, x.data.ndim)) if axis is None else (axis + 1 if axis >= 0 else axis)
     if name in ("argmax", "argmin", "median") and axis is None:
         whole = 1
-    out = REDUCTIONS[name](x.data, axis=whole, **options)
-    if name in ("sum", "prod") and x.data.dtype.kind in "iu" and out.ndim == 1:
-        pass  # reductions of integers wrap without a word, here as there
+    # Reductions of integers wrap without a word, here as there.
     exact = name in _EXACT_REDUCTIONS or x.data.dtype.kind in "iub"
-    return Lane(out, "array" if out.ndim > 1 else "np", trace, approx=x.approx or not exact)
+    run = functools.partial(REDUCTIONS[name], axis=whole, **options)
+    return computed(run, (x,), None, trace, approx=x.approx or not exact)
 
 
 def norm(trace: Trace | None, x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Lane:
     """`np.linalg.norm` of vectors, by length."""
     if type(x) is not Lane or ord not in (None, 2) or keepdims or x.rank != 1 or axis not in (None, 0, -1):
         raise bail("a norm other than the length of a vector", trace)
-    if x.data.dtype in _LENGTHS:  # the very product that the norm of one vector takes
-        return Lane(np.sqrt(np.vecdot(x.data, x.data)), "np", trace, approx=True)
-    return Lane(np.linalg.norm(x.data, axis=1), "np", trace, approx=True)
+    run = _length if x.data.dtype in _LENGTHS else functools.partial(np.linalg.norm, axis=1)
+    return computed(run, (x,), "np", trace, approx=True)
+
+
+def _length(data: np.ndarray) -> np.ndarray:
+    return np.sqrt(np.vecdot(data, data))  # the very product that the norm of one vector takes
 
 
 _LENGTHS = (np.dtype(np.float32), np.dtype(np.float64)) if hasattr(np, "vecdot") else ()  # NumPy 2
@@ -79,15 +82,20 @@ def where(trace: Trace | None, condition: Any, a: Any, b: Any) -> Lane:
 def concatenate(trace: Trace | None, parts: Any, axis: int = 0) -> Lane:
     if type(axis) is not int or not all(type(p) is Lane and p.kind == "array" for p in parts):
         raise bail("joining arrays that are not all per item", trace)
-    out = np.concatenate([p.data for p in parts], axis + 1 if axis >= 0 else axis)
-    return Lane(out, "array", trace, approx=any(p.approx for p in parts))
+    where_ = axis + 1 if axis >= 0 else axis
+
+    def joined(*data: np.ndarray) -> np.ndarray:
+        return np.concatenate(data, where_)
+
+    return computed(joined, tuple(parts), "array", trace, approx=any(p.approx for p in parts))
 
 
 def outer(trace: Trace | None, a: Any, b: Any) -> Lane:
     if not (type(a) is Lane and type(b) is Lane and a.rank == b.rank == 1):
         raise bail("an outer product with something shared", trace)
-    out = a.data[:, :, None] * b.data[:, None, :]
-    return Lane(out, "array", trace, approx=a.approx or b.approx)
+    return computed(
+        lambda x, y: x[:, :, None] * y[:, None, :], (a, b), "array", trace, approx=a.approx or b.approx
+    )
 
 
 def like(value: Any) -> Any:
@@ -101,7 +109,8 @@ def cumulate(function: Any) -> Any:
     def run(trace: Trace | None, x: Any, axis: Any = None) -> Lane:
         if type(x) is not Lane or x.rank != 1 or axis not in (None, 0, -1):
             raise bail("a running sum of several axes", trace)
-        return Lane(function(x.data, axis=1), "array", trace, approx=x.approx or x.data.dtype.kind in "fc")
+        approx = x.approx or x.data.dtype.kind in "fc"
+        return computed(functools.partial(function, axis=1), (x,), "array", trace, approx=approx)
 
     return run
 
@@ -109,7 +118,7 @@ def cumulate(function: Any) -> Any:
 def sort(trace: Trace | None, x: Any, axis: int = -1) -> Lane:
     if type(x) is not Lane or x.rank != 1 or axis not in (-1, 0) or x.approx:
         raise bail("sorting rounded numbers, or several axes", trace)
-    return Lane(np.sort(x.data, axis=-1), "array", trace)
+    return computed(np.sort, (x,), "array", trace)
 
 
 def reshape(trace: Trace | None, x: Lane, *shape: Any) -> Lane:
@@ -123,28 +132,27 @@ def reshape(trace: Trace | None, x: Lane, *shape: Any) -> Lane:
     if -1 in wanted and (known == 0 or size % known):
         raise bail("a shape that does not fit", trace)
     full = [size // known if s == -1 else s for s in wanted]
-    return Lane(x.data.reshape(x.data.shape[0], *full), "array", trace, x.fresh, x.approx)
+    return computed(lambda d: d.reshape(len(d), *full), (x,), "array", trace, x.fresh, x.approx)
 
 
 def transpose(trace: Trace | None, x: Lane) -> Lane:
     axes = (0, *range(x.rank, 0, -1))
-    return Lane(x.data.transpose(axes), "array", trace, x.fresh, x.approx)
+    return computed(lambda d: d.transpose(axes), (x,), "array", trace, x.fresh, x.approx)
 
 
 def astype(trace: Trace | None, x: Lane, dtype: Any) -> Lane:
     wanted = np.dtype(dtype)
     if wanted.hasobject or (x.approx and wanted.kind not in "fc"):
         raise bail("a change of type of rounded numbers", trace)
-    return Lane(x.data.astype(wanted), x.kind, trace, approx=x.approx)
+    return computed(lambda d: d.astype(wanted), (x,), x.kind, trace, approx=x.approx)
 
 
 def copied(trace: Trace | None, x: Lane) -> Lane:
-    return Lane(x.data.copy(), x.kind, trace, approx=x.approx)
+    return computed(np.copy, (x,), x.kind, trace, approx=x.approx)
 
 
 def flat(trace: Trace | None, x: Lane) -> Lane:
-    out = copied(trace, x)
-    return Lane(out.data.reshape(x.data.shape[0], -1), "array", trace, approx=x.approx)
+    return computed(lambda d: d.copy().reshape(len(d), -1), (x,), "array", trace, approx=x.approx)
 
 
 def as_python(trace: Trace | None, x: Lane) -> Lane:
@@ -155,7 +163,7 @@ def as_python(trace: Trace | None, x: Lane) -> Lane:
     kind = kinds[x.data.dtype.kind]
     wanted = {"float": np.float64, "int": np.int64, "bool": np.bool_}[kind]
     # The same memory will do: no number is ever written in place.
-    return Lane(x.data.astype(wanted, copy=False), kind, trace, approx=x.approx)
+    return computed(lambda d: d.astype(wanted, copy=False), (x,), kind, trace, approx=x.approx)
 
 
 FUNCTIONS: dict[Any, Any] = {
@@ -224,16 +232,17 @@ def _index(x: Lane, index: Any) -> tuple[Any, ...]:
 
 
 def item(x: Lane, index: Any) -> Lane:
-    out = x.data[_index(x, index)]
-    if out.ndim == 1:
-        return Lane(out.copy(), "np", x.trace, approx=x.approx)
-    return Lane(out, "array", x.trace, x.fresh, x.approx)
+    inside = _index(x, index)
+    if x.data[inside].ndim == 1:
+        return computed(lambda d: d[inside].copy(), (x,), "np", x.trace, approx=x.approx)
+    return computed(lambda d: d[inside], (x,), "array", x.trace, x.fresh, x.approx)
 
 
 def set_item(x: Lane, index: Any, value: Any) -> None:
     where_ = _index(x, index)
     if not x.fresh:
         raise x.stop("an array changed in place")
+    x.changes_tape()
     target = x.data[where_]
     if type(value) is Lane:
         if value.data.dtype != x.data.dtype or value.data.shape != target.shape:

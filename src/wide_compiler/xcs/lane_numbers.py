@@ -1,10 +1,11 @@
 """Arithmetic of lanes that stand for Python numbers, with Python's rules: no overflow, no silent infinity."""
 
+import functools
 from typing import Any
 
 import numpy as np
 
-from .lane import EXACT_FLOAT, SAFE_INT, Lane, Trace, bail
+from .lane import EXACT_FLOAT, SAFE_INT, Lane, Trace, bail, computed
 
 COMPARISONS = (np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal)
 _INTEGER = (
@@ -64,7 +65,9 @@ def python_arithmetic(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | N
         discrete = ufunc in (np.floor_divide, np.remainder)
         if discrete and approx:
             raise bail("a whole number from rounded ones", trace)
-        return Lane(ufunc(*(np.asarray(d, dtype=np.float64) for d in data)), "float", trace, approx=approx)
+        if ufunc in _DIVISIONS or any(bools):
+            return Lane(_of_floats(ufunc, *data), "float", trace, approx=approx)
+        return computed(functools.partial(_of_floats, ufunc), inputs, "float", trace, approx=approx)
     if ufunc is np.true_divide:
         if any(largest(d) >= EXACT_FLOAT for d in data):
             raise bail("a quotient of large integers", trace)
@@ -73,6 +76,10 @@ def python_arithmetic(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | N
         raise bail(f"{ufunc.__name__} of integers", trace)
     _fits(ufunc, data, trace)
     return Lane(ufunc(*(np.asarray(d, dtype=np.int64) for d in data)), "int", trace)
+
+
+def _of_floats(ufunc: np.ufunc, *data: Any) -> np.ndarray:
+    return ufunc(*[np.asarray(d, dtype=np.float64) for d in data])
 
 
 def _fits(ufunc: np.ufunc, data: list[Any], trace: Trace | None) -> None:

@@ -1,11 +1,13 @@
 """NumPy on lanes: ufuncs with a lane axis in front, and the functions that reduce, multiply and join."""
 
+import functools
 from typing import Any
 
 import numpy as np
 
-from .lane import SAFE_INT, Lane, Trace, bail
+from .lane import SAFE_INT, Lane, Trace, bail, computed
 from .lane_numbers import COMPARISONS, largest, near, python_arithmetic, python_number
+from .lane_tape import AlignedUfunc, aligned
 
 # Exact: IEEE says what comes out, whatever the order. The others may differ in the last digits.
 EXACT = frozenset((
@@ -57,18 +59,21 @@ def apply_ufunc(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | None) -
     if ufunc not in EXACT and ufunc not in ROUNDED:
         raise bail(f"np.{ufunc.__name__}", trace)
     ranks = [_rank(x, trace) for x in inputs]
-    rank = max(ranks)
-    data = [_aligned(x, r, rank) for x, r in zip(_cast(inputs, trace), ranks, strict=True)]
-    kind = "array" if rank else "np"
+    run, kind = AlignedUfunc(ufunc, ranks), "array" if max(ranks) else "np"
     approx = any(type(x) is Lane and x.approx for x in inputs)
-    if approx and ufunc in COMPARISONS:
-        near(data[0], data[1], trace)
-        approx = False
-    elif approx and ufunc in STEPS:
+    if approx and ufunc in STEPS:
         raise bail(f"np.{ufunc.__name__} of rounded numbers", trace)
-    if kind == "np" and ufunc in _GROWING:
+    close = approx and ufunc in COMPARISONS
+    growing = kind == "np" and ufunc in _GROWING and _all_integers(inputs)
+    if not (close or growing or any(type(x) is Lane and x.kind in ("float", "int") for x in inputs)):
+        return computed(run, inputs, kind, trace, approx=approx or ufunc in ROUNDED)
+    data = _cast(inputs, trace)
+    if close:
+        first, second = (aligned(x, r, run.rank) for x, r in zip(data, ranks, strict=True))
+        near(first, second, trace)
+    if growing:
         _no_overflow(data, trace)
-    return Lane(ufunc(*data), kind, trace, approx=approx or ufunc in ROUNDED)
+    return Lane(run(*data), kind, trace, approx=(approx and not close) or ufunc in ROUNDED)
 
 
 def _rank(x: Any, trace: Trace | None) -> int:
@@ -108,17 +113,13 @@ def _cast(inputs: tuple[Any, ...], trace: Trace | None) -> list[Any]:
     return out
 
 
-def _aligned(data: Any, rank: int, wanted: int) -> Any:
-    """The lane axis stays in front; missing axes come right behind it."""
-    if not isinstance(data, np.ndarray) or data.ndim != rank + 1 or rank == wanted:
-        return data
-    return data.reshape(data.shape[0], *(1,) * (wanted - rank), *data.shape[1:])
+def _all_integers(inputs: tuple[Any, ...]) -> bool:
+    data = [x.data if type(x) is Lane else x for x in inputs]
+    return not any(type(d) is float or getattr(d, "dtype", _INTEGER).kind not in "iu" for d in data)
 
 
 def _no_overflow(data: list[Any], trace: Trace | None) -> None:
     """NumPy warns of overflow in scalars, but not in arrays."""
-    if any(type(d) is float or getattr(d, "dtype", _INTEGER).kind not in "iu" for d in data):
-        return
     narrow = any(np.asarray(d).dtype.itemsize < 8 and isinstance(d, (np.ndarray, np.generic)) for d in data)
     sizes = [max(largest(d), 2) for d in data]
     product = sizes[0] * sizes[-1] if len(sizes) == 2 else sizes[0] ** 2
@@ -134,21 +135,28 @@ def matmul(a: Any, b: Any, trace: Trace | None) -> Lane:
     x, y = (v.data if type(v) is Lane else v for v in (a, b))
     if x.shape[-1] != y.shape[-1 if ranks[1] == 1 else -2]:
         raise bail("a product of shapes that do not fit", trace)
-    if type(a) is Lane and type(b) is Lane:
-        left = x[:, None, :] if ranks[0] == 1 else x
-        right = y[:, :, None] if ranks[1] == 1 else y
-        out = np.matmul(left, right)
-        if ranks[1] == 1:
-            out = out[..., 0]
-        if ranks[0] == 1:
-            out = out[:, 0]
-    elif type(a) is Lane:
-        out = np.matmul(x, y)
-    elif ranks[0] == 1:  # [k] @ [n, k] or [n, k, m]
-        out = np.matmul(y, x) if ranks[1] == 1 else np.matmul(x, y)
-    else:
-        out = np.matmul(y, x.T) if ranks[1] == 1 else np.matmul(x, y)
-    kind = "array" if out.ndim > 1 else "np"
-    if kind == "np" and out.dtype.kind in "iu":
+    kind, dtype = "array" if sum(ranks) > 2 else "np", np.result_type(x, y)
+    if kind == "np" and dtype.kind in "iu":
         raise bail("a product of integers", trace)
-    return Lane(out, kind, trace, approx=out.dtype.kind in "fc")
+    run = _product((type(a) is Lane, type(b) is Lane), ranks)
+    return computed(run, (a, b), kind, trace, approx=dtype.kind in "fc")
+
+
+def _product(lanes: tuple[bool, bool], ranks: tuple[int, int]) -> Any:
+    """The product of `[n, ...]` on the sides that are lanes."""
+    if lanes[0] and lanes[1]:
+        return functools.partial(_product_of_lanes, ranks)
+    if lanes[0] or (ranks[0], ranks[1]) not in ((1, 1), (2, 1)):
+        return np.matmul
+    if ranks[0] == 1:  # [k] @ [n, k]
+        return lambda x, y: np.matmul(y, x)
+    return lambda x, y: np.matmul(y, x.T)
+
+
+def _product_of_lanes(ranks: tuple[int, int], x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    left = x[:, None, :] if ranks[0] == 1 else x
+    right = y[:, :, None] if ranks[1] == 1 else y
+    out = np.matmul(left, right)
+    if ranks[1] == 1:
+        out = out[..., 0]
+    return out[:, 0] if ranks[0] == 1 else out

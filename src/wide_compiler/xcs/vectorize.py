@@ -12,6 +12,7 @@ from .handout import Handout
 from .lane import Diverge, Trace
 from .lane_code import Dispatcher, lane_function
 from .lane_operators import Lane
+from .lane_tape import Played, Tape
 from .process_state import watched_errors
 from .values import is_numpy_scalar
 from .work import Bail, Work
@@ -40,6 +41,7 @@ def vectorized(work: Work) -> list[Any]:
     rooms: list[Room] = [{} for _ in work.items.columns]
     handout = Handout(work.items.n, work.site.config.exact)
     body = _Body(work)
+    tape: PartTape | None = None
     try:
         with np.errstate(call=lambda what, flag: noticed.append(what), **watched_errors()):
             for start, stop in chunks(work):
@@ -47,14 +49,18 @@ def vectorized(work: Work) -> list[Any]:
                     gathered(column, start, stop, room)
                     for column, room in zip(work.items.columns, rooms, strict=True)
                 ]
-                paths = _Paths(work, columns, stop - start, body, handout)
-                paths.run(None)
+                if tape is not None and tape.fits(columns):
+                    part = tape.values(columns, stop - start, handout)
+                else:
+                    paths = _Paths(work, columns, stop - start, body, handout)
+                    paths.run(None)
+                    part, tape = paths.values(), paths.tape
                 if noticed:
                     raise Bail(f"{noticed[0]} in an item")
                 if values:
-                    values += paths.values()
+                    values += part
                 else:
-                    values = paths.values()
+                    values = part
     except Bail:
         raise
     except Diverge:
@@ -88,6 +94,7 @@ class _Paths:
         self.n = n
         self.handout = handout
         self.runs = 0
+        self.tape: PartTape | None = None
         self.ends: list[tuple[np.ndarray | None, list[Any]]] = []
 
     def run(self, lanes: np.ndarray | None) -> None:
@@ -105,9 +112,9 @@ class _Paths:
 
     def _once(self, lanes: np.ndarray | None) -> list[Any]:
         """What each lane adds: a list of one entry per lane, each a list of values; or of plain values."""
-        work, trace = self.work, Trace()
+        work, trace = self.work, Trace(len(self.columns))
         count = self.n if lanes is None else len(lanes)
-        given = [self._part(c, lanes, trace) for c in self.columns]
+        given = [self._part(c, lanes, trace, place) for place, c in enumerate(self.columns)]
         self.body.dispatch.trace = trace
         if work.cond is not None and not self._truth(self.body.test(*given), trace):
             return [_Skip() for _ in range(count)]
@@ -120,36 +127,23 @@ class _Paths:
         if trace.stopped is not None:
             raise trace.stopped  # swallowed by an `except` in the user's text
         self.body.arrays += trace.arrays
-        self._no_rounded_keys(result)
+        no_rounded_keys(work, result)
+        if lanes is None and work.cond is None and not work.events:
+            self.tape = PartTape.of(work, trace.tape, self.columns, result)
         hand = self.handout.values
         if work.events:
             columns = [(index, hand(value, count, False)) for index, value in result]
             return [[(index, column[i]) for index, column in columns] for i in range(count)]
         return hand(result, count, lanes is None)
 
-    def _no_rounded_keys(self, result: Any) -> None:
-        """What decides about places in a dict or set, or about a truth, must be exact."""
-        text = self.work.site.text
-        keys: list[Any] = []
-        if text.kind in ("set", "generator") and (
-            text.kind == "set" or text.eater in ("any", "all", "set", "dict")
-        ):
-            keys = [result]
-        elif text.kind == "dict":
-            keys = [result[0]]
-        elif text.kind == "loop":
-            noted = result if self.work.events else [(0, result)]
-            sinks = [(text.sinks[index].kind, value) for index, value in noted]
-            keys = [v if kind == "add" else v[1] for kind, v in sinks if kind in ("add", "setitem")]
-        if any(_rounded(key) for key in keys):
-            raise Bail("keys, members or truths from rounded numbers, or from nan")
-
     @staticmethod
-    def _part(column: Any, lanes: np.ndarray | None, trace: Trace) -> Any:
+    def _part(column: Any, lanes: np.ndarray | None, trace: Trace, place: int) -> Any:
         if type(column) is not Lane:
             return column
         data = column.data if lanes is None else column.data[lanes]
-        return Lane(data, column.kind, trace, column.fresh, column.approx)
+        part = Lane(data, column.kind, trace, column.fresh, column.approx)
+        part.place = place
+        return part
 
     @staticmethod
     def _truth(value: Any, trace: Trace) -> bool:
@@ -175,6 +169,60 @@ class _Paths:
         if self.work.events:
             return [event for events in by_lane for event in events]
         return [v for v in by_lane if type(v) is not _Skip]
+
+
+class PartTape:
+    """The steps of one part with a single result, for parts whose items are of the same kind."""
+
+    def __init__(self, work: Work, play: Played, columns: list[Any], result: Lane):
+        self.work, self.play = work, play
+        self.looks = [_look(column) for column in columns]
+        self.result = result.kind, result.fresh, result.approx
+        self.row = result.data.shape[1:], result.data.dtype
+
+    @staticmethod
+    def of(work: Work, tape: Tape, columns: list[Any], result: Any) -> "PartTape | None":
+        if type(result) is not Lane or result.place is None or result.place < tape.given or tape.broken:
+            return None
+        return PartTape(work, Played(tape, result.place), columns, result)
+
+    def fits(self, columns: list[Any]) -> bool:
+        return [_look(column) for column in columns] == self.looks
+
+    def values(self, columns: list[Any], n: int, handout: Handout) -> list[Any]:
+        """As the body would give them."""
+        data = [c.data if type(c) is Lane else c for c in columns]
+        kind, fresh, approx = self.result
+        if kind == "array" and self.play.ends_in_ufunc:
+            return list(self.play(data, handout.room(n, *self.row)))
+        result = Lane(self.play(data), kind, None, fresh, approx)
+        no_rounded_keys(self.work, result)
+        return handout.values(result, n, True)
+
+
+def _look(column: Any) -> Any:
+    """What decides about steps: types and shapes of items, and the very object that all share."""
+    if type(column) is Lane:
+        return column.kind, column.data.dtype, column.data.shape[1:], column.approx
+    return id(column)
+
+
+def no_rounded_keys(work: Work, result: Any) -> None:
+    """What decides about places in a dict or set, or about a truth, must be exact."""
+    text = work.site.text
+    keys: list[Any] = []
+    if text.kind in ("set", "generator") and (
+        text.kind == "set" or text.eater in ("any", "all", "set", "dict")
+    ):
+        keys = [result]
+    elif text.kind == "dict":
+        keys = [result[0]]
+    elif text.kind == "loop":
+        noted = result if work.events else [(0, result)]
+        sinks = [(text.sinks[index].kind, value) for index, value in noted]
+        keys = [v if kind == "add" else v[1] for kind, v in sinks if kind in ("add", "setitem")]
+    if any(_rounded(key) for key in keys):
+        raise Bail("keys, members or truths from rounded numbers, or from nan")
 
 
 class _Skip(list):
