@@ -179,8 +179,8 @@ def test_a_store_that_may_not_happen():
         out = []
         for x in xs:
             out.append(x * 2.0)
-        y = flag and (x := 5)
-        return x, y
+        noting(flag and (x := 5))
+        return x
 
     def matched(xs, flag):
         out = []
@@ -564,6 +564,21 @@ def test_items_after_the_one_that_decides_may_raise():
     check(lambda xs: [down(x) for x in xs], FLOATS, rung=LANES)
 
 
+def down_if_positive(x):
+    if x >= 0.0:
+        while x != 1.0:
+            x = x - 1.0
+        return x
+    raise ValueError("negative")
+
+
+def test_items_after_the_one_that_raises():
+    check(lambda xs: [down_if_positive(x) for x in xs], [*FLOATS, -1.0, 0.5])
+    check(lambda xs: [down_if_positive(x) for x in xs], FLOATS, rung=LANES)
+    check(lambda xs: [down(x) for x in xs], [30_000.0, 2.0])
+    check(lambda xs: [down(x) for x in xs], [1500.0, 2.0], rung=LANES)
+
+
 def retried(x):
     while True:
         try:
@@ -644,4 +659,4 @@ def test_a_loop_variable_after_break_where_the_clock_decides():
             x = 5
         return x
 
-    check(last, list(np.ones((500, 8))), True, config=None)
+    check(last, list(np.ones((5000, 8))), True, config=None)
