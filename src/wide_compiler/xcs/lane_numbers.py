@@ -96,7 +96,11 @@ def _power(inputs: tuple, data: list[Any], floats: list[bool], approx: bool, tra
         if not small or largest(data[0]) ** exponent >= SAFE_INT:
             raise bail("a power that Python computes in its own way", trace)
         return Lane(np.power(data[0], exponent), "int", trace)
-    return Lane(np.power(data[0], float(exponent)), "float", trace, approx=True)
+    whole = float(exponent).is_integer()
+    out = np.power(data[0], float(exponent))
+    if not np.isfinite(out).all() or not (whole or (data[0] >= 0).all()):
+        raise bail("a power that Python computes in its own way", trace)
+    return Lane(out, "float", trace, approx=True)
 
 
 def _compare(

@@ -58,9 +58,11 @@ def apply_ufunc(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | None) -
         return matmul(inputs[0], inputs[1], trace)
     if ufunc not in EXACT and ufunc not in ROUNDED:
         raise bail(f"np.{ufunc.__name__}", trace)
-    ranks = [_rank(x, trace) for x in inputs]
+    ranks = [rank_of(x, trace) for x in inputs]
     run, kind = AlignedUfunc(ufunc, ranks), "array" if max(ranks) else "np"
     approx = any(type(x) is Lane and x.approx for x in inputs)
+    if ufunc is np.power and any(getattr(x, "dtype", _INTEGER).kind == "b" for x in _data(inputs)):
+        raise bail("a power of truths", trace)  # which NumPy's operator computes in its own way
     if approx and ufunc in STEPS:
         raise bail(f"np.{ufunc.__name__} of rounded numbers", trace)
     close = approx and ufunc in COMPARISONS
@@ -72,11 +74,11 @@ def apply_ufunc(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | None) -
         first, second = (aligned(x, r, run.rank) for x, r in zip(data, ranks, strict=True))
         near(first, second, trace)
     if growing:
-        _no_overflow(data, trace)
+        _no_overflow(ufunc, data, trace)
     return Lane(run(*data), kind, trace, approx=(approx and not close) or ufunc in ROUNDED)
 
 
-def _rank(x: Any, trace: Trace | None) -> int:
+def rank_of(x: Any, trace: Trace | None) -> int:
     if type(x) is Lane:
         return x.rank
     if type(x) is np.ndarray:
@@ -113,13 +115,18 @@ def _cast(inputs: tuple[Any, ...], trace: Trace | None) -> list[Any]:
     return out
 
 
+def _data(inputs: tuple[Any, ...]) -> list[Any]:
+    return [x.data if type(x) is Lane else x for x in inputs]
+
+
 def _all_integers(inputs: tuple[Any, ...]) -> bool:
-    data = [x.data if type(x) is Lane else x for x in inputs]
-    return not any(type(d) is float or getattr(d, "dtype", _INTEGER).kind not in "iu" for d in data)
+    return not any(type(d) is float or getattr(d, "dtype", _INTEGER).kind not in "iu" for d in _data(inputs))
 
 
-def _no_overflow(data: list[Any], trace: Trace | None) -> None:
+def _no_overflow(ufunc: np.ufunc, data: list[Any], trace: Trace | None) -> None:
     """NumPy warns of overflow in scalars, but not in arrays."""
+    if ufunc in (np.subtract, np.negative) and any(getattr(d, "dtype", _INTEGER).kind == "u" for d in data):
+        raise bail("integers without sign that may fall below zero", trace)
     narrow = any(np.asarray(d).dtype.itemsize < 8 and isinstance(d, (np.ndarray, np.generic)) for d in data)
     sizes = [max(largest(d), 2) for d in data]
     product = sizes[0] * sizes[-1] if len(sizes) == 2 else sizes[0] ** 2
@@ -129,7 +136,7 @@ def _no_overflow(data: list[Any], trace: Trace | None) -> None:
 
 def matmul(a: Any, b: Any, trace: Trace | None) -> Lane:
     """`a @ b` for every lane."""
-    ranks = (_rank(a, trace), _rank(b, trace))
+    ranks = (rank_of(a, trace), rank_of(b, trace))
     if 0 in ranks or max(ranks) > 2:
         raise bail("a product of these shapes", trace)
     x, y = (v.data if type(v) is Lane else v for v in (a, b))
