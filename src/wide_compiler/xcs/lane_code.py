@@ -7,6 +7,7 @@ of another analysed function) is a call, and calls are looked at here.
 
 import ast
 import copy
+import functools
 import math
 import sys
 import types
@@ -17,6 +18,7 @@ import numpy as np
 from torch import nn
 
 from .lane import EXACT_FLOAT, SAFE_INT, Lane, Trace, bail, computed
+from .lane_errors import alike
 from .lane_methods import as_python
 from .lane_numpy import arithmetic
 from .source import NoSource, compiled, tree_of
@@ -179,7 +181,8 @@ def _float(trace: Trace, x: Lane) -> Lane:
     if x.kind in ("int", "bool"):
         return Lane(x.data.astype(np.float64), "float", trace)
     if x.kind == "np" and x.data.dtype.kind in "fiub":
-        return computed(lambda d: d.astype(np.float64), (x,), "float", trace, approx=x.approx)
+        run = functools.partial(np.asarray, dtype=np.float64)
+        return computed(run, (x,), "float", trace, approx=x.approx, error=alike(x, run))
     raise bail("float() of an array", trace)
 
 

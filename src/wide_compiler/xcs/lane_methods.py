@@ -2,11 +2,13 @@
 
 import functools
 import math
+import operator
 from typing import Any
 
 import numpy as np
 
 from .lane import Lane, Trace, bail, computed
+from .lane_errors import Bound, alike, of_length, of_spread, of_sum
 from .lane_numpy import apply_ufunc, matmul, rank_of
 from .lane_tape import aligned
 
@@ -44,7 +46,15 @@ def reduce(name: str, x: Any, trace: Trace | None, axis: Any = None, **options: 
     # Reductions of integers wrap without a word, here as there.
     exact = name in _EXACT_REDUCTIONS or x.data.dtype.kind in "iub"
     run = functools.partial(REDUCTIONS[name], axis=whole, **options)
-    return computed(run, (x,), None, trace, approx=x.approx or not exact)
+    error: Bound | None = None
+    if name in ("sum", "mean") and x.data.dtype.kind == "f":
+        count = math.prod(x.data.shape[1:]) if axis is None else x.data.shape[1:][axis]
+        error = of_sum(x, whole, options.get("keepdims", False), count if name == "mean" else 1.0)
+    elif name in ("std", "var") and x.data.dtype.kind == "f":
+        error = of_spread(x, whole, name == "std", options)
+    elif name in ("max", "min") and x.approx:
+        error = alike(x, functools.partial(np.max, axis=whole, **options))
+    return computed(run, (x,), None, trace, approx=x.approx or not exact, error=error)
 
 
 def norm(trace: Trace | None, x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Lane:
@@ -52,7 +62,7 @@ def norm(trace: Trace | None, x: Any, ord: Any = None, axis: Any = None, keepdim
     if type(x) is not Lane or ord not in (None, 2) or keepdims or x.rank != 1 or axis not in (None, 0, -1):
         raise bail("a norm other than the length of a vector", trace)
     run = _length if x.data.dtype in _LENGTHS else functools.partial(np.linalg.norm, axis=1)
-    return computed(run, (x,), "np", trace, approx=True)
+    return computed(run, (x,), "np", trace, approx=True, error=of_length(x))
 
 
 def _length(data: np.ndarray) -> np.ndarray:
@@ -186,7 +196,8 @@ def as_python(trace: Trace | None, x: Lane) -> Lane:
     kind = kinds[x.data.dtype.kind]
     wanted = {"float": np.float64, "int": np.int64, "bool": np.bool_}[kind]
     # The same memory will do: no number is ever written in place.
-    return computed(lambda d: d.astype(wanted, copy=False), (x,), kind, trace, approx=x.approx)
+    run = functools.partial(np.asarray, dtype=wanted)
+    return computed(run, (x,), kind, trace, approx=x.approx, error=alike(x, run))
 
 
 FUNCTIONS: dict[Any, Any] = {
@@ -261,16 +272,18 @@ def _index(x: Lane, index: Any) -> tuple[Any, ...]:
 
 def item(x: Lane, index: Any) -> Lane:
     inside = _index(x, index)
+    run = operator.itemgetter(inside)
+    error = alike(x, run) if x.approx else None
     if x.data[inside].ndim == 1:
-        return computed(lambda d: d[inside].copy(), (x,), "np", x.trace, approx=x.approx)
-    return computed(lambda d: d[inside], (x,), "array", x.trace, x.fresh, x.approx)
+        return computed(lambda d: d[inside].copy(), (x,), "np", x.trace, approx=x.approx, error=error)
+    return computed(run, (x,), "array", x.trace, x.fresh, x.approx, error)
 
 
 def set_item(x: Lane, index: Any, value: Any) -> None:
     where_ = _index(x, index)
     if not x.fresh:
         raise x.stop("an array changed in place")
-    x.changes_tape()
+    x.changes_tape(written=True)
     target = x.data[where_]
     if type(value) is Lane:
         if value.data.dtype != x.data.dtype or value.data.shape != target.shape:

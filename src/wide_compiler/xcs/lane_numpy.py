@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from .lane import SAFE_INT, Lane, Trace, bail, computed
-from .lane_numbers import COMPARISONS, largest, near, python_arithmetic, python_number
-from .lane_tape import AlignedUfunc, aligned
+from .lane import SAFE_INT, Lane, Trace, bail, computed, sure
+from .lane_errors import of_product, of_ufunc
+from .lane_numbers import COMPARISONS, largest, python_arithmetic, python_number
+from .lane_tape import AlignedUfunc
 
 # Exact: IEEE says what comes out, whatever the order. The others may differ in the last digits.
 EXACT = frozenset((
@@ -67,15 +68,19 @@ def apply_ufunc(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | None) -
         raise bail(f"np.{ufunc.__name__} of rounded numbers", trace)
     close = approx and ufunc in COMPARISONS
     growing = kind == "np" and ufunc in _GROWING and _all_integers(inputs)
+    rounded = (approx and not close) or ufunc in ROUNDED
     if not (close or growing or any(type(x) is Lane and x.kind in ("float", "int") for x in inputs)):
-        return computed(run, inputs, kind, trace, approx=approx or ufunc in ROUNDED)
-    data = _cast(inputs, trace)
-    if close:
-        first, second = (aligned(x, r, run.rank) for x, r in zip(data, ranks, strict=True))
-        near(first, second, trace)
-    if growing:
-        _no_overflow(ufunc, data, trace)
-    return Lane(run(*data), kind, trace, approx=(approx and not close) or ufunc in ROUNDED)
+        out = computed(run, inputs, kind, trace, approx=rounded)
+    else:
+        data = _cast(inputs, trace)
+        if close:
+            sure(inputs[0], inputs[1], trace)
+        if growing:
+            _no_overflow(ufunc, data, trace)
+        out = Lane(run(*data), kind, trace, approx=rounded)
+    if rounded:
+        out.error = of_ufunc(ufunc, inputs, ranks, out.data)
+    return out
 
 
 def rank_of(x: Any, trace: Trace | None) -> int:
@@ -146,7 +151,8 @@ def matmul(a: Any, b: Any, trace: Trace | None) -> Lane:
     if kind == "np" and dtype.kind in "iu":
         raise bail("a product of integers", trace)
     run = _product((type(a) is Lane, type(b) is Lane), ranks)
-    return computed(run, (a, b), kind, trace, approx=dtype.kind in "fc")
+    error = of_product(a, b, run) if dtype.kind == "f" else None
+    return computed(run, (a, b), kind, trace, approx=dtype.kind in "fc", error=error)
 
 
 def _product(lanes: tuple[bool, bool], ranks: tuple[int, int]) -> Any:
