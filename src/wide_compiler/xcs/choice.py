@@ -7,6 +7,7 @@ from typing import Any
 from .effects import Effect
 from .items import Items
 from .ledger import CLEARLY, LOOK_EVERY, clock
+from .look import MOST_LOOKS, look_of
 from .oracle import same
 from .rungs import Rung
 from .work import Bail, Miss, Work
@@ -143,16 +144,19 @@ def _cheapest(work: Work, rungs: Sequence[Rung], n: int) -> Rung | None:
 
 
 def _attempt(work: Work, rung: Rung, samples: dict[int, list[Any]]) -> list[Any] | Miss:
-    """Run a rung on all items. The first time, some items are compared with what the plain loop gives."""
-    record = work.plan.ledger.of(rung.name)
+    """Run a rung on all items. With items that look like none before, some are compared with what the plain
+    loop gives."""
+    record, look = work.plan.ledger.of(rung.name), look_of(work)
     began = clock()
     try:
         values = rung.run(work)
         if isinstance(values, Miss):
             return values
-        if not record.verified:
+        if look not in record.looks:
             _verify(work, rung, values, samples)
-            record.verified = True
+            if len(record.looks) >= MOST_LOOKS:
+                record.looks.clear()
+            record.looks.add(look)
         else:
             work.record = record  # the first call built things: the next ones tell
     except Bail as bail:

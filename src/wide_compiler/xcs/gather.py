@@ -41,7 +41,11 @@ def gathered(whole: Any, start: int, stop: int, room: Room) -> Lane | Any:
         return Lane(whole.part(start, stop), "array", None, fresh=False)
     column = whole if (start, stop) == (0, len(whole)) else whole[start:stop]
     if type(column) is np.ndarray:
-        return Lane(column, "array" if column.ndim > 1 else "np", None, fresh=False)
+        _computes(column.dtype)
+        if column.ndim > 2 and not column[0].flags.c_contiguous:
+            raise Bail(OTHER_ORDER)
+        # Sums of rows that lie apart would be added up in another order.
+        return Lane(np.ascontiguousarray(column), "array" if column.ndim > 1 else "np", None, fresh=False)
     if type(column) is range:
         return Lane(np.arange(column.start, column.stop, column.step, dtype=np.int64), "int", None)
     kind = type(column[0])
@@ -55,16 +59,24 @@ def gathered(whole: Any, start: int, stop: int, room: Room) -> Lane | Any:
             raise Bail("integers too large for 64 bits") from None
         return Lane(data, name, None)
     if is_numpy_scalar(kind):
+        _computes(column[0].dtype)
         return Lane(np.array(column), "np", None)
     if all(map(operator.is_, column, itertools.repeat(column[0]))):
         return column[0]
     raise Bail(f"items of type {kind.__name__} have no lane axis")
 
 
+def _computes(dtype: np.dtype) -> None:
+    """Numbers that a machine computes with; units, texts and records have rules of their own."""
+    if dtype.char not in "?bhilqBHILQefdFD":
+        raise Bail(f"items of type {dtype}")
+
+
 def stacked(arrays: Sequence[np.ndarray], room: Room) -> np.ndarray:
     """Arrays of one shape and dtype as `[n, ...]`, in one copy, into memory used again. Raises `Bail`."""
     first, n = arrays[0], len(arrays)
-    if first.ndim == 0 or first.dtype.hasobject or not first.size:
+    _computes(first.dtype)
+    if first.ndim == 0 or not first.size:
         raise Bail("arrays that are empty, or without dimensions")
     shape = (n * len(first), *first.shape[1:])
     out: Any = room.get("room")
@@ -72,7 +84,9 @@ def stacked(arrays: Sequence[np.ndarray], room: Room) -> np.ndarray:
         out = room["room"] = np.empty(shape, first.dtype)
     out = out[: shape[0]]
     try:
-        if first.ndim > 1 or first.dtype.kind in "mM":
+        if first.ndim > 1:
+            if not first.flags.c_contiguous or len(set(map(_strides, arrays))) != 1:
+                raise Bail(OTHER_ORDER)
             if len(set(map(len, arrays))) != 1:
                 raise ValueError("lengths")
             np.concatenate(arrays, out=out, casting="no")
@@ -83,6 +97,10 @@ def stacked(arrays: Sequence[np.ndarray], room: Room) -> np.ndarray:
     except (ValueError, TypeError):
         raise Bail("arrays of different shapes or types") from None
     return out.reshape(n, *first.shape)
+
+
+OTHER_ORDER = "arrays that do not lie in rows, as results of them would not"
+_strides = operator.attrgetter("strides")
 
 
 def _rounded(n: int) -> int:

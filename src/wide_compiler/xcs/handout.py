@@ -61,7 +61,7 @@ class Handout:
         self.placed += rows
         return place
 
-    def _apart(self, value: Any, lanes: int, given: list[np.ndarray]) -> list[Any]:
+    def _apart(self, value: Any, lanes: int, given: list[Any]) -> list[Any]:
         kind = type(value)
         if kind is Lane:
             return self._of_lane(value, given)
@@ -70,6 +70,10 @@ class Handout:
             return list(zip(*parts, strict=True)) if value else [()] * lanes
         if kind in (list, dict) and not _holds_lane(value):
             raise Bail("a result that may be one shared object")
+        if kind in (list, dict):
+            if any(value is other for other in given):
+                raise Bail("a result that holds one object twice")
+            given.append(value)
         if kind is list:
             return [list(row) for row in zip(*[self._apart(v, lanes, given) for v in value], strict=True)]
         if kind is dict and all(type(k) in (str, int) for k in value):
@@ -79,12 +83,12 @@ class Handout:
             return [value] * lanes
         raise Bail(f"a result of type {kind.__name__}")
 
-    def _of_lane(self, value: Lane, given: list[np.ndarray]) -> list[Any]:
+    def _of_lane(self, value: Lane, given: list[Any]) -> list[Any]:
         data = self._fresh(value)
         if value.kind in ("float", "int", "bool"):
             return data.tolist()
         if value.kind == "array":
-            if any(np.may_share_memory(data, other) for other in given):
+            if any(type(other) is np.ndarray and np.may_share_memory(data, other) for other in given):
                 raise Bail("two parts of a result that share memory")
             given.append(data)
             data = np.ascontiguousarray(data)

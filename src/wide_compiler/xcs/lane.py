@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from .lane_tape import Tape
+from .lane_errors import Bound, error_of
+from .lane_tape import Tape, aligned
 from .work import Bail
 
 PYTHON = {"float": float, "int": int, "bool": bool}
 SAFE_INT = 2**62
 EXACT_FLOAT = 2**53
-MARGIN = 1e-6
+MARGIN = 4.0  # times as far as rounding may have moved them, numbers must be from each other
 
 
 class Diverge(BaseException):
@@ -34,6 +35,7 @@ class Trace:
     def __init__(self, columns: int = 0) -> None:
         self.stopped: BaseException | None = None
         self.arrays = 0
+        self.written = False  # into an array: bounds of rounding were for what it held before
         self.tape = Tape(columns)
 
 
@@ -48,7 +50,7 @@ class Lane:
     """See the module. `fresh` data shares no memory with an input; `approx` data may differ in the last
     digits."""
 
-    __slots__ = ("approx", "data", "fresh", "kind", "place", "trace")
+    __slots__ = ("approx", "data", "error", "fresh", "kind", "place", "trace")
     __array_priority__ = 1000
 
     def __init__(
@@ -60,16 +62,18 @@ class Lane:
         self.fresh = fresh
         self.approx = approx
         self.place: int | None = None  # on the tape
+        self.error: Bound | None = None  # of rounded numbers: by how much at most
         if fresh and kind == "array" and trace is not None:
             trace.arrays += 1
 
     def stop(self, reason: str) -> BaseException:
         return bail(reason, self.trace)
 
-    def changes_tape(self) -> None:
+    def changes_tape(self, written: bool = False) -> None:
         """Something is decided by the numbers, or written into them: other parts must do so too."""
         if self.trace is not None:
             self.trace.tape.broken = True
+            self.trace.written = self.trace.written or written
 
     @property
     def rank(self) -> int:
@@ -86,8 +90,8 @@ class Lane:
             raise self.stop("the truth of an array")
         self.changes_tape()
         truth = self.data.astype(bool)
-        if self.approx:
-            self._sure(np.abs(self.data) if self.data.dtype.kind in "fiu" else truth)
+        if self.approx and self.data.dtype.kind in "fc":
+            sure(self, 0.0, self.trace)
         if truth.all():
             return True
         if not truth.any():
@@ -96,11 +100,6 @@ class Lane:
         if self.trace is not None and self.trace.stopped is None:
             self.trace.stopped = split
         raise split
-
-    def _sure(self, distance: np.ndarray) -> None:
-        """A yes or no from rounded numbers: only where no rounding could turn it."""
-        if distance.dtype != bool and distance.size and not (distance > MARGIN).all():
-            raise self.stop("a comparison too close to tell after rounding")
 
     def _no(self, *_: Any, **__: Any) -> Any:
         raise self.stop("something that has no meaning for all items at once")
@@ -111,6 +110,20 @@ class Lane:
     __hash__ = _no  # type: ignore[assignment]
 
 
+def sure(a: Any, b: Any, trace: Trace | None) -> None:
+    """A yes or no from rounded numbers: only where no rounding could turn it."""
+    errors = [error_of(a), error_of(b)]
+    if errors[0] is None or errors[1] is None or (trace is not None and trace.written):
+        raise bail("a comparison of rounded numbers", trace)
+    x, y = (v.data if type(v) is Lane else v for v in (a, b))
+    ranks = [np.ndim(v) - (type(u) is Lane) for u, v in ((a, x), (b, y))]
+    x, y, first, second = (aligned(v, r, max(ranks)) for v, r in zip((x, y, *errors), ranks * 2, strict=True))
+    with np.errstate(all="ignore"):
+        margin = MARGIN * (first + second) + 1e-13 * np.maximum(np.abs(x), np.abs(y))
+        if not np.all((np.abs(x - y) > margin) | (np.isinf(x) & ~np.isnan(y) & (x != y))):
+            raise bail("a comparison too close to tell after rounding", trace)
+
+
 def computed(
     run: Any,
     inputs: tuple[Any, ...],
@@ -118,13 +131,15 @@ def computed(
     trace: Trace | None,
     fresh: bool = True,
     approx: bool = False,
+    error: Bound | None = None,
 ) -> Lane:
     """What `run` gives for the data of lanes and for what all share, by the numbers' types and shapes alone.
 
-    `kind` may be left out for what is an array or a NumPy scalar.
+    `kind` may be left out for what is an array or a NumPy scalar; `error` bounds what rounding does.
     """
     data = run(*[x.data if type(x) is Lane else x for x in inputs])
     out = Lane(data, kind or ("array" if data.ndim > 1 else "np"), trace, fresh, approx)
+    out.error = error
     if trace is not None:
         out.place = trace.tape.note(run, inputs, [x.place if type(x) is Lane else -1 for x in inputs])
     return out

@@ -7,6 +7,7 @@ of another analysed function) is a call, and calls are looked at here.
 
 import ast
 import copy
+import functools
 import math
 import sys
 import types
@@ -17,6 +18,7 @@ import numpy as np
 from torch import nn
 
 from .lane import EXACT_FLOAT, SAFE_INT, Lane, Trace, bail, computed
+from .lane_errors import alike
 from .lane_methods import as_python
 from .lane_numpy import arithmetic
 from .source import NoSource, compiled, tree_of
@@ -53,6 +55,24 @@ class _Calls(ast.NodeTransformer):
             asked = ast.UnaryOp(ast.Not(), asked)
         return ast.copy_location(asked, node)
 
+    def visit_Raise(self, node: ast.Raise) -> Any:
+        """What the body raises itself, it raises for all lanes that came there."""
+        self.generic_visit(node)
+        if node.exc is None:
+            return [ast.copy_location(ast.Expr(self._told("raises")), node), node]
+        node.exc = ast.copy_location(self._told("raises", node.exc), node.exc)
+        return node
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
+        """Any other error belongs to one item, or to lanes: who would handle it goes no further."""
+        self.generic_visit(node)
+        node.body.insert(0, ast.copy_location(ast.Expr(self._told("caught")), node))
+        return node
+
+    @staticmethod
+    def _told(method: str, *given: ast.expr) -> ast.expr:
+        return ast.Call(ast.Attribute(ast.Name(DISPATCH, ast.Load()), method, ast.Load()), list(given), [])
+
 
 def lane_code(node: Any, like: types.CodeType) -> types.CodeType:
     """The code of a function with its calls dispatched."""
@@ -80,6 +100,7 @@ class Dispatcher:
 
     def __init__(self, cache: CodeCache):
         self.trace = Trace()
+        self.raised = False  # an error by the body itself, that nobody has caught yet
         self.cache = cache
         self.ready: dict[types.FunctionType, Any] = {}
         self.rounds = (self.trace, 0)  # of loops, in which run
@@ -122,6 +143,19 @@ class Dispatcher:
             raise bail("a loop of very many rounds", self.trace)
         return True
 
+    def raises(self, error: Any = None) -> Any:
+        """The body raises this."""
+        self.raised = True
+        return error
+
+    def caught(self) -> None:
+        """An `except` of the body was entered."""
+        if self.trace.stopped is not None:
+            raise self.trace.stopped
+        if not self.raised:
+            raise bail("an error that the body handles", self.trace)
+        self.raised = False
+
     def same(self, a: Any, b: Any) -> bool:
         """`a is b` for one item: None is told from lanes, anything else is not."""
         lanes = type(a) is Lane or type(b) is Lane
@@ -163,13 +197,16 @@ def _float(trace: Trace, x: Lane) -> Lane:
     if x.kind in ("int", "bool"):
         return Lane(x.data.astype(np.float64), "float", trace)
     if x.kind == "np" and x.data.dtype.kind in "fiub":
-        return computed(lambda d: d.astype(np.float64), (x,), "float", trace, approx=x.approx)
+        run = functools.partial(np.asarray, dtype=np.float64)
+        return computed(run, (x,), "float", trace, approx=x.approx, error=alike(x, run))
     raise bail("float() of an array", trace)
 
 
 def _int(trace: Trace, x: Lane) -> Lane:
     if x.kind == "int":
         return x
+    if x.kind == "array":
+        raise bail("int() of an array", trace)
     number = as_python(trace, x) if x.kind == "np" else x
     if number.approx or not np.isfinite(number.data).all() or (np.abs(number.data) >= SAFE_INT).any():
         raise bail("int() of rounded or very large numbers", trace)
@@ -193,7 +230,7 @@ def _abs(trace: Trace, x: Lane) -> Any:
 
 
 def _round(trace: Trace, x: Lane, digits: Any = None) -> Lane:
-    if x.kind != "float" or digits is not None or x.approx or (np.abs(x.data) >= EXACT_FLOAT).any():
+    if x.kind != "float" or digits is not None or x.approx or not (np.abs(x.data) < EXACT_FLOAT).all():
         raise bail("round() to digits, or of rounded numbers", trace)
     return Lane(np.rint(x.data).astype(np.int64), "int", trace)
 
@@ -208,6 +245,8 @@ def _extreme(less: bool) -> Callable[..., Any]:
             raise bail("min() or max() of different types", trace)
         approx = any(type(a) is Lane and a.approx for a in args)
         a, b = (v.data if type(v) is Lane else v for v in (first, second))
+        if np.isnan(a).any() or np.isnan(b).any():
+            raise bail("min() or max() of nan, of which it gives the very object", trace)
         take = np.less(b, a) if less else np.greater(b, a)
         return Lane(np.where(take, b, a), kinds.pop(), trace, approx=approx)
 
@@ -228,6 +267,8 @@ def _math(function: Any, args: tuple[Any, ...], trace: Trace) -> Lane:
     ufunc, exact = MATH[function]
     if len(args) != ufunc.nin or any(type(a) is Lane and a.kind == "array" for a in args):
         raise bail("a function of math on an array, or with other arguments", trace)
+    if function is math.trunc and args[0].kind == "np" and args[0].data.dtype != np.float64:
+        raise bail("math.trunc of a NumPy scalar, which it refuses", trace)
     data = [np.asarray(a.data if type(a) is Lane else a, dtype=np.float64) for a in args]
     if not all(np.isfinite(d).all() for d in data):
         raise bail("a function of math on infinite numbers", trace)

@@ -1,12 +1,16 @@
 """Methods, attributes and functions of arrays on lanes. An axis of an item is the next one of the lanes."""
 
 import functools
+import math
+import operator
 from typing import Any
 
 import numpy as np
 
 from .lane import Lane, Trace, bail, computed
-from .lane_numpy import apply_ufunc, matmul
+from .lane_errors import Bound, alike, of_length, of_spread, of_sum
+from .lane_numpy import apply_ufunc, matmul, rank_of
+from .lane_tape import aligned
 
 REDUCTIONS: dict[str, Any] = {
     "sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min, "std": np.std, "var": np.var,
@@ -33,12 +37,24 @@ def reduce(name: str, x: Any, trace: Trace | None, axis: Any = None, **options: 
     if name in ("argmax", "argmin", "median") and axis is None and x.rank > 1:
         raise bail(f"{name} of several axes", trace)
     whole = tuple(range(1, x.data.ndim)) if axis is None else (axis + 1 if axis >= 0 else axis)
+    if "ddof" in options:
+        count = math.prod(x.data.shape[1:]) if axis is None else x.data.shape[1:][axis]
+        if type(options["ddof"]) is not int or options["ddof"] >= count:
+            raise bail(f"{name} with as many degrees of freedom as numbers", trace)
     if name in ("argmax", "argmin", "median") and axis is None:
         whole = 1
     # Reductions of integers wrap without a word, here as there.
     exact = name in _EXACT_REDUCTIONS or x.data.dtype.kind in "iub"
     run = functools.partial(REDUCTIONS[name], axis=whole, **options)
-    return computed(run, (x,), None, trace, approx=x.approx or not exact)
+    error: Bound | None = None
+    if name in ("sum", "mean") and x.data.dtype.kind == "f":
+        count = math.prod(x.data.shape[1:]) if axis is None else x.data.shape[1:][axis]
+        error = of_sum(x, whole, options.get("keepdims", False), count if name == "mean" else 1.0)
+    elif name in ("std", "var") and x.data.dtype.kind == "f":
+        error = of_spread(x, whole, name == "std", options)
+    elif name in ("max", "min") and x.approx:
+        error = alike(x, functools.partial(np.max, axis=whole, **options))
+    return computed(run, (x,), None, trace, approx=x.approx or not exact, error=error)
 
 
 def norm(trace: Trace | None, x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Lane:
@@ -46,7 +62,7 @@ def norm(trace: Trace | None, x: Any, ord: Any = None, axis: Any = None, keepdim
     if type(x) is not Lane or ord not in (None, 2) or keepdims or x.rank != 1 or axis not in (None, 0, -1):
         raise bail("a norm other than the length of a vector", trace)
     run = _length if x.data.dtype in _LENGTHS else functools.partial(np.linalg.norm, axis=1)
-    return computed(run, (x,), "np", trace, approx=True)
+    return computed(run, (x,), "np", trace, approx=True, error=of_length(x))
 
 
 def _length(data: np.ndarray) -> np.ndarray:
@@ -60,6 +76,15 @@ def dot(trace: Trace | None, a: Any, b: Any) -> Lane:
     return matmul(a, b, trace)
 
 
+def inner(trace: Trace | None, a: Any, b: Any) -> Lane:
+    """Of vectors, where it is the product; of others it turns the second around, and `vdot` makes one row."""
+    parts = [x.data if type(x) is Lane else np.asarray(x) for x in (a, b)]
+    ranks = [x.rank if type(x) is Lane else np.ndim(x) for x in (a, b)]
+    if ranks != [1, 1] or any(p.dtype.kind == "c" for p in parts):
+        raise bail("an inner product of other than real vectors", trace)
+    return matmul(a, b, trace)
+
+
 def clip(trace: Trace | None, x: Any, a_min: Any = None, a_max: Any = None) -> Lane:
     if a_min is None or a_max is None or type(x) is not Lane or x.kind not in ("array", "np"):
         raise bail("clip with one limit", trace)
@@ -67,21 +92,25 @@ def clip(trace: Trace | None, x: Any, a_min: Any = None, a_max: Any = None) -> L
 
 
 def where(trace: Trace | None, condition: Any, a: Any, b: Any) -> Lane:
-    chosen = apply_ufunc(np.add, (a, b), trace)  # its type and shape
-    truth = condition.data if type(condition) is Lane else condition
-    parts = [truth, *(x.data if type(x) is Lane else x for x in (a, b))]
-    rank = max(chosen.rank, condition.rank if type(condition) is Lane else np.ndim(condition))
-    if rank == 0 or any(type(x) is Lane and x.kind not in ("array",) for x in (condition, a, b)):
+    inputs = (condition, a, b)
+    if any(type(x) is Lane and x.kind != "array" for x in inputs):
         raise bail("where of numbers", trace)
-    if any(type(x) is Lane and x.rank != rank for x in (condition, a, b)):
-        raise bail("where of different shapes", trace)
-    approx = any(type(x) is Lane and x.approx for x in (condition, a, b))
-    return Lane(np.where(*parts), "array", trace, approx=approx)
+    ranks = [rank_of(x, trace) for x in inputs]
+    if max(ranks) == 0:
+        raise bail("where of numbers", trace)
+
+    def chosen(*data: Any) -> np.ndarray:
+        return np.where(*[aligned(d, rank, max(ranks)) for d, rank in zip(data, ranks, strict=True)])
+
+    approx = any(type(x) is Lane and x.approx for x in inputs)
+    return computed(chosen, inputs, "array", trace, approx=approx)
 
 
 def concatenate(trace: Trace | None, parts: Any, axis: int = 0) -> Lane:
     if type(axis) is not int or not all(type(p) is Lane and p.kind == "array" for p in parts):
         raise bail("joining arrays that are not all per item", trace)
+    if len({p.rank for p in parts}) != 1 or not -parts[0].rank <= axis < parts[0].rank:
+        raise bail("joining arrays along an axis that is not there", trace)
     where_ = axis + 1 if axis >= 0 else axis
 
     def joined(*data: np.ndarray) -> np.ndarray:
@@ -99,8 +128,10 @@ def outer(trace: Trace | None, a: Any, b: Any) -> Lane:
 
 
 def like(value: Any) -> Any:
-    def make(trace: Trace | None, x: Lane) -> Lane:
-        return Lane(np.full_like(x.data, value), x.kind if x.kind == "array" else "array", trace)
+    def make(trace: Trace | None, x: Any) -> Lane:
+        if type(x) is not Lane or x.kind != "array":
+            raise bail("an array like a number", trace)
+        return computed(lambda d: np.full_like(d, value), (x,), "array", trace)
 
     return make
 
@@ -142,8 +173,10 @@ def transpose(trace: Trace | None, x: Lane) -> Lane:
 
 def astype(trace: Trace | None, x: Lane, dtype: Any) -> Lane:
     wanted = np.dtype(dtype)
-    if wanted.hasobject or (x.approx and wanted.kind not in "fc"):
-        raise bail("a change of type of rounded numbers", trace)
+    if wanted.char not in "?bhilqBHILQefdFD" or (x.approx and wanted.kind not in "fc"):
+        raise bail("a change of type of rounded numbers, or to other than numbers", trace)
+    if x.data.dtype.kind == "c" and wanted.kind != "c":
+        raise bail("a change of type that loses half of each number", trace)
     return computed(lambda d: d.astype(wanted), (x,), x.kind, trace, approx=x.approx)
 
 
@@ -163,7 +196,8 @@ def as_python(trace: Trace | None, x: Lane) -> Lane:
     kind = kinds[x.data.dtype.kind]
     wanted = {"float": np.float64, "int": np.int64, "bool": np.bool_}[kind]
     # The same memory will do: no number is ever written in place.
-    return computed(lambda d: d.astype(wanted, copy=False), (x,), kind, trace, approx=x.approx)
+    run = functools.partial(np.asarray, dtype=wanted)
+    return computed(run, (x,), kind, trace, approx=x.approx, error=alike(x, run))
 
 
 FUNCTIONS: dict[Any, Any] = {
@@ -171,7 +205,7 @@ FUNCTIONS: dict[Any, Any] = {
     np.outer: outer,
     np.zeros_like: like(0), np.ones_like: like(1), np.cumsum: cumulate(np.cumsum), np.sort: sort,
     np.copy: copied,
-    np.inner: dot, np.vdot: dot,
+    np.inner: inner, np.vdot: inner,
 }  # fmt: skip
 for _name, _function in REDUCTIONS.items():
     FUNCTIONS[_function] = lambda trace, x, axis=None, _name=_name, **options: reduce(
@@ -184,10 +218,15 @@ def apply_function(function: Any, args: tuple, kwargs: dict[str, Any], trace: Tr
     found = FUNCTIONS.get(function)
     if found is None:
         raise bail(f"np.{function.__name__}", trace)
+    return _called(function.__name__, found, trace, args, kwargs)
+
+
+def _called(name: str, function: Any, trace: Trace | None, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Options that are not known here are no error of the user's."""
     try:
-        return found(trace, *args, **kwargs)
+        return function(trace, *args, **kwargs)
     except TypeError as error:
-        raise bail(f"np.{function.__name__}: {error}", trace) from None
+        raise bail(f"{name}: {error}", trace) from None
 
 
 METHODS: dict[str, Any] = {
@@ -202,7 +241,7 @@ def attribute(x: Lane, name: str) -> Any:
         if name in REDUCTIONS and name not in ("median",) and x.kind == "array":
             return lambda axis=None, **options: reduce(name, x, x.trace, axis, **options)
         if name in METHODS and (x.kind == "array" or name in ("item", "astype")):
-            return lambda *args, **kwargs: METHODS[name](x.trace, x, *args, **kwargs)
+            return lambda *args, **kwargs: _called(name, METHODS[name], x.trace, (x, *args), kwargs)
         if name == "shape":
             return x.data.shape[1:]
         if name == "ndim":
@@ -233,16 +272,18 @@ def _index(x: Lane, index: Any) -> tuple[Any, ...]:
 
 def item(x: Lane, index: Any) -> Lane:
     inside = _index(x, index)
+    run = operator.itemgetter(inside)
+    error = alike(x, run) if x.approx else None
     if x.data[inside].ndim == 1:
-        return computed(lambda d: d[inside].copy(), (x,), "np", x.trace, approx=x.approx)
-    return computed(lambda d: d[inside], (x,), "array", x.trace, x.fresh, x.approx)
+        return computed(lambda d: d[inside].copy(), (x,), "np", x.trace, approx=x.approx, error=error)
+    return computed(run, (x,), "array", x.trace, x.fresh, x.approx, error)
 
 
 def set_item(x: Lane, index: Any, value: Any) -> None:
     where_ = _index(x, index)
     if not x.fresh:
         raise x.stop("an array changed in place")
-    x.changes_tape()
+    x.changes_tape(written=True)
     target = x.data[where_]
     if type(value) is Lane:
         if value.data.dtype != x.data.dtype or value.data.shape != target.shape:

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from .lane import EXACT_FLOAT, SAFE_INT, Lane, Trace, bail, computed
+from .lane import EXACT_FLOAT, SAFE_INT, Lane, Trace, bail, computed, sure
+from .lane_errors import of_ufunc
 
 COMPARISONS = (np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal)
 _INTEGER = (
@@ -66,8 +67,12 @@ def python_arithmetic(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | N
         if discrete and approx:
             raise bail("a whole number from rounded ones", trace)
         if ufunc in _DIVISIONS or any(bools):
-            return Lane(_of_floats(ufunc, *data), "float", trace, approx=approx)
-        return computed(functools.partial(_of_floats, ufunc), inputs, "float", trace, approx=approx)
+            out = Lane(_of_floats(ufunc, *data), "float", trace, approx=approx)
+        else:
+            out = computed(functools.partial(_of_floats, ufunc), inputs, "float", trace, approx=approx)
+        if approx:
+            out.error = of_ufunc(ufunc, inputs, [0] * len(inputs), out.data)
+        return out
     if ufunc is np.true_divide:
         if any(largest(d) >= EXACT_FLOAT for d in data):
             raise bail("a quotient of large integers", trace)
@@ -96,7 +101,11 @@ def _power(inputs: tuple, data: list[Any], floats: list[bool], approx: bool, tra
         if not small or largest(data[0]) ** exponent >= SAFE_INT:
             raise bail("a power that Python computes in its own way", trace)
         return Lane(np.power(data[0], exponent), "int", trace)
-    return Lane(np.power(data[0], float(exponent)), "float", trace, approx=True)
+    whole = float(exponent).is_integer()
+    out = np.power(data[0], float(exponent))
+    if not np.isfinite(out).all() or not (whole or (data[0] >= 0).all()):
+        raise bail("a power that Python computes in its own way", trace)
+    return Lane(out, "float", trace, approx=True)
 
 
 def _compare(
@@ -109,13 +118,5 @@ def _compare(
     ):
         raise bail("a comparison of a large integer with a float", trace)
     if approx:
-        near(data[0], data[1], trace)
+        sure(inputs[0], inputs[1], trace)
     return Lane(ufunc(*data), "bool", trace)
-
-
-def near(a: Any, b: Any, trace: Trace | None) -> None:
-    """Rounded numbers may be compared only where they are far from each other."""
-    a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    scale = np.maximum(np.maximum(np.abs(a), np.abs(b)), 1.0)
-    if not (np.abs(a - b) > 1e-6 * scale).all():
-        raise bail("a comparison too close to tell after rounding", trace)

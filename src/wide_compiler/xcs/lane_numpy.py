@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from .lane import SAFE_INT, Lane, Trace, bail, computed
-from .lane_numbers import COMPARISONS, largest, near, python_arithmetic, python_number
-from .lane_tape import AlignedUfunc, aligned
+from .lane import SAFE_INT, Lane, Trace, bail, computed, sure
+from .lane_errors import of_product, of_ufunc
+from .lane_numbers import COMPARISONS, largest, python_arithmetic, python_number
+from .lane_tape import AlignedUfunc
 
 # Exact: IEEE says what comes out, whatever the order. The others may differ in the last digits.
 EXACT = frozenset((
@@ -58,25 +59,31 @@ def apply_ufunc(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | None) -
         return matmul(inputs[0], inputs[1], trace)
     if ufunc not in EXACT and ufunc not in ROUNDED:
         raise bail(f"np.{ufunc.__name__}", trace)
-    ranks = [_rank(x, trace) for x in inputs]
+    ranks = [rank_of(x, trace) for x in inputs]
     run, kind = AlignedUfunc(ufunc, ranks), "array" if max(ranks) else "np"
     approx = any(type(x) is Lane and x.approx for x in inputs)
+    if ufunc is np.power and any(getattr(x, "dtype", _INTEGER).kind == "b" for x in _data(inputs)):
+        raise bail("a power of truths", trace)  # which NumPy's operator computes in its own way
     if approx and ufunc in STEPS:
         raise bail(f"np.{ufunc.__name__} of rounded numbers", trace)
     close = approx and ufunc in COMPARISONS
     growing = kind == "np" and ufunc in _GROWING and _all_integers(inputs)
+    rounded = (approx and not close) or ufunc in ROUNDED
     if not (close or growing or any(type(x) is Lane and x.kind in ("float", "int") for x in inputs)):
-        return computed(run, inputs, kind, trace, approx=approx or ufunc in ROUNDED)
-    data = _cast(inputs, trace)
-    if close:
-        first, second = (aligned(x, r, run.rank) for x, r in zip(data, ranks, strict=True))
-        near(first, second, trace)
-    if growing:
-        _no_overflow(data, trace)
-    return Lane(run(*data), kind, trace, approx=(approx and not close) or ufunc in ROUNDED)
+        out = computed(run, inputs, kind, trace, approx=rounded)
+    else:
+        data = _cast(inputs, trace)
+        if close:
+            sure(inputs[0], inputs[1], trace)
+        if growing:
+            _no_overflow(ufunc, data, trace)
+        out = Lane(run(*data), kind, trace, approx=rounded)
+    if rounded:
+        out.error = of_ufunc(ufunc, inputs, ranks, out.data)
+    return out
 
 
-def _rank(x: Any, trace: Trace | None) -> int:
+def rank_of(x: Any, trace: Trace | None) -> int:
     if type(x) is Lane:
         return x.rank
     if type(x) is np.ndarray:
@@ -113,13 +120,18 @@ def _cast(inputs: tuple[Any, ...], trace: Trace | None) -> list[Any]:
     return out
 
 
+def _data(inputs: tuple[Any, ...]) -> list[Any]:
+    return [x.data if type(x) is Lane else x for x in inputs]
+
+
 def _all_integers(inputs: tuple[Any, ...]) -> bool:
-    data = [x.data if type(x) is Lane else x for x in inputs]
-    return not any(type(d) is float or getattr(d, "dtype", _INTEGER).kind not in "iu" for d in data)
+    return not any(type(d) is float or getattr(d, "dtype", _INTEGER).kind not in "iu" for d in _data(inputs))
 
 
-def _no_overflow(data: list[Any], trace: Trace | None) -> None:
+def _no_overflow(ufunc: np.ufunc, data: list[Any], trace: Trace | None) -> None:
     """NumPy warns of overflow in scalars, but not in arrays."""
+    if ufunc in (np.subtract, np.negative) and any(getattr(d, "dtype", _INTEGER).kind == "u" for d in data):
+        raise bail("integers without sign that may fall below zero", trace)
     narrow = any(np.asarray(d).dtype.itemsize < 8 and isinstance(d, (np.ndarray, np.generic)) for d in data)
     sizes = [max(largest(d), 2) for d in data]
     product = sizes[0] * sizes[-1] if len(sizes) == 2 else sizes[0] ** 2
@@ -129,7 +141,7 @@ def _no_overflow(data: list[Any], trace: Trace | None) -> None:
 
 def matmul(a: Any, b: Any, trace: Trace | None) -> Lane:
     """`a @ b` for every lane."""
-    ranks = (_rank(a, trace), _rank(b, trace))
+    ranks = (rank_of(a, trace), rank_of(b, trace))
     if 0 in ranks or max(ranks) > 2:
         raise bail("a product of these shapes", trace)
     x, y = (v.data if type(v) is Lane else v for v in (a, b))
@@ -139,7 +151,8 @@ def matmul(a: Any, b: Any, trace: Trace | None) -> Lane:
     if kind == "np" and dtype.kind in "iu":
         raise bail("a product of integers", trace)
     run = _product((type(a) is Lane, type(b) is Lane), ranks)
-    return computed(run, (a, b), kind, trace, approx=dtype.kind in "fc")
+    error = of_product(a, b, run) if dtype.kind == "f" else None
+    return computed(run, (a, b), kind, trace, approx=dtype.kind in "fc", error=error)
 
 
 def _product(lanes: tuple[bool, bool], ranks: tuple[int, int]) -> Any:

@@ -42,7 +42,7 @@ def _inplace(ufunc: np.ufunc) -> Any:
             return result
         if not self.fresh or result.data.shape != self.data.shape or result.data.dtype != self.data.dtype:
             raise self.stop("an array changed in place")
-        self.changes_tape()
+        self.changes_tape(written=True)
         self.data[...] = result.data
         self.approx = self.approx or result.approx
         return self

@@ -8,6 +8,7 @@ what the trial would cost, so that looking costs two percent at most.
 
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 LOOK_AGAIN = 50.0
 LOOK_EVERY = 8  # so many calls of a rung that has won
@@ -22,10 +23,14 @@ class Record:
 
     recent: list[tuple[float, int]] = field(default_factory=list)  # seconds and items of its last calls
     failures: int = 0
-    verified: bool = False
+    looks: set[Any] = field(default_factory=set)  # of items with which it was compared with the plain loop
     spent: float = 0.0  # by the plain loop since the last trial
     wasted: float = 0.0  # by the last trial that failed or lost
     why_not: str = ""
+
+    @property
+    def verified(self) -> bool:
+        return bool(self.looks)
 
     def predicted(self, n: int) -> float | None:
         """Seconds for n items: part of the time does not depend on them."""

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 RTOL = {np.dtype(np.float16): 1e-2, np.dtype(np.float32): 1e-4}
+BFLOAT16_RTOL = 3e-2
 FLAGS: tuple[Any, ...] = ("WRITEABLE", "C_CONTIGUOUS", "F_CONTIGUOUS")
 _ATOMS = (type(None), bool, int, str, bytes, complex, range, slice, type, type(Ellipsis))
 
@@ -134,8 +135,11 @@ def _same_mutable(a: Any, b: Any, path: str, pairing: _Pairing, rtol: float | No
             raise Difference(f"{path}: {a.dtype} {tuple(a.shape)}, then {b.dtype} {tuple(b.shape)}")
         if _steps(a) != _steps(b) or a.is_inference() != b.is_inference():
             raise Difference(f"{path}: strides {a.stride()}, then {b.stride()}, or inference on one side")
-        one, two = a.detach().cpu().numpy(), b.detach().cpu().numpy()
+        one, two = (_as_array(t.detach().cpu()) for t in (a, b))
         pairing.arrays.append((path, one, two))
+        if a.dtype is torch.bfloat16:  # of which NumPy knows only the bits
+            one, two = a.detach().float().cpu().numpy(), b.detach().float().cpu().numpy()
+            rtol = rtol and max(rtol, BFLOAT16_RTOL)
         _close(one, two, path, rtol)
     elif isinstance(a, dict):
         if list(map(repr, a)) != list(map(repr, b)):
@@ -149,6 +153,10 @@ def _same_mutable(a: Any, b: Any, path: str, pairing: _Pairing, rtol: float | No
         _same(vars(a), vars(b), path, pairing, rtol)
     elif not callable(a) and type(a).__eq__ is not object.__eq__ and a != b:
         raise Difference(f"{path}: {a!r:.80}, then {b!r:.80}")
+
+
+def _as_array(tensor: torch.Tensor) -> np.ndarray:
+    return (tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
 def _steps(tensor: torch.Tensor) -> list[int]:

@@ -32,11 +32,21 @@ def mapped(work: Work) -> list[Any]:
             out = torch.func.vmap(work.body, in_dims=dims, randomness="error")(*gathered)
     except Exception as error:
         raise Bail(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from None
+    inputs = {_memory(g) for g in gathered if type(g) is Tensor}
+    for leaf in out if type(out) is tuple else (out,):
+        if type(leaf) is Tensor and (_memory(leaf) in inputs or (leaf.dim() and leaf.stride(0) == 0)):
+            raise Bail("a result that shares memory with its item, or with all others")
     return apart(out, work.items.n)
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _gathered(column: Any) -> Any:
     if type(column) is Tensor:
+        if not column[0].is_contiguous():
+            raise Bail("tensors that do not lie in rows, as results of them would not")
         return column
     first = column[0]
     if type(first) is not Tensor:
@@ -45,6 +55,8 @@ def _gathered(column: Any) -> Any:
         raise Bail(f"items of type {type(first).__name__} beside tensors")
     if len(set(map(_look, column))) != 1:
         raise Bail("tensors of different types")
+    if not all(map(Tensor.is_contiguous, column)):
+        raise Bail("tensors that do not lie in rows, as results of them would not")
     try:
         return torch.stack(list(column))  # finds itself which shapes and devices differ
     except RuntimeError:

@@ -91,6 +91,8 @@ def _inputs(work: Work) -> tuple[list[Any], bool]:
         plain = all(type(x) is Tensor for x in found)
     if not plain:
         raise Bail("arguments other than tensors")
+    if not all(t.is_contiguous() for x in found for t in ([x] if type(x) is Tensor else x)):
+        raise Bail("tensors that do not lie in rows, as results of them would not")
     return found, not positions
 
 

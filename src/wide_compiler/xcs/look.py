@@ -1,0 +1,48 @@
+"""How the items of a call look: a rung that was compared with the plain loop is trusted with items that look
+the same, and compared again with others."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..tuning.when import autocast_state
+from .items import Blocks
+from .work import Work
+
+MOST_LOOKS = 64  # kept for one rung; beyond that all are forgotten
+
+
+def look_of(work: Work) -> tuple[Any, ...]:
+    """Of the first item in each column, of what all items share, and of the modes around."""
+    columns = [_column_look(column) for column in work.items.columns]
+    functions = (work.body, work.cond) if work.cond is not None else (work.body,)
+    shared = [_shared_look(cell) for f in functions for cell in f.__closure__ or ()]
+    return (*columns, *shared, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast_state())
+
+
+def _column_look(column: Any) -> Any:
+    if type(column) is np.ndarray:
+        return column.dtype, column.shape[1:]
+    if type(column) is Blocks:
+        return column.blocks[0].dtype, column.blocks[0].shape[1:]
+    if type(column) is Tensor:
+        return column.dtype, column.shape[1:], column.device, column.requires_grad
+    return _look(column[0])
+
+
+def _shared_look(cell: Any) -> Any:
+    try:
+        return _look(cell.cell_contents)
+    except ValueError:
+        return None
+
+
+def _look(value: Any) -> Any:
+    kind = type(value)
+    if kind is np.ndarray:
+        return value.dtype, value.shape
+    if isinstance(value, Tensor):
+        return kind, value.dtype, value.shape, value.device, value.requires_grad
+    return kind
