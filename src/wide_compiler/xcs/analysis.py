@@ -43,6 +43,7 @@ class Analyzer:
         self.calls: dict[str, str] = {}  # what was called, and how it was known: for explain()
         self.functions: dict[types.CodeType, FunctionNode] = {}
         self.stack: list[tuple[Any, ...]] = []
+        self.recursive = False
         self.answers: dict[tuple[Any, ...], Value] = {}
 
     def site_body(self, which: str, node: FunctionNode, function: Any, arguments: list[Value]) -> Value:

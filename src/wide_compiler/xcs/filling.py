@@ -3,8 +3,14 @@
 import operator
 from typing import Any
 
+import numpy as np
+import torch
+
 from .site_text import SiteText
 
+STARTS = (int, float, complex, bool, str, bytes, list, tuple, np.ndarray, torch.Tensor)
+OBJECTS = np.dtype(object)
+KEYS = (len, abs, str, int, float, ord)
 IMMUTABLE_TOTALS = (int, float, complex, str, bool)
 OPERATORS = {
     "Add": operator.iadd, "Sub": operator.isub, "Mult": operator.imul, "Div": operator.itruediv,
@@ -30,6 +36,24 @@ def fillable(text: SiteText, containers: tuple, totals: tuple, makers: tuple) ->
         and all(any(m is kind for kind in (list, set, dict)) for m in makers)
         and all(type(c) is kinds[s.kind] for c, s in zip(containers, filled, strict=True))
     )
+
+
+def rehearsed(text: SiteText, values: list[Any], containers: tuple, totals: tuple) -> bool:
+    """Can all be filled without an error? One that the body would meet is the plain loop's to raise."""
+    try:
+        fill(text, values, tuple(type(c)() for c in containers), list(totals))
+    except Exception:
+        return False
+    return True
+
+
+def inert(eater: str, options: tuple[Any, ...]) -> bool:
+    """Does the eater run nobody's code between items? What `key` and the start of a sum do is theirs."""
+    if eater == "sorted":
+        return True  # eats all first
+    if eater == "sum":
+        return all(type(o) in STARTS and getattr(o, "dtype", o) is not OBJECTS for o in options)
+    return all(o is None or any(o is key for key in KEYS) for o in options)
 
 
 def fill(text: SiteText, values: list[Any], containers: tuple, running: list[Any]) -> None:

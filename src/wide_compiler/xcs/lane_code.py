@@ -25,6 +25,7 @@ from .source import NoSource, compiled, tree_of
 
 DISPATCH = "\U0010fffe_call"  # nobody's name, see rewrite
 COMPENSATED = sys.version_info >= (3, 12)  # sum() of floats keeps what rounding loses
+MOST_ROUNDS = 20_000
 CodeCache = dict[Any, types.CodeType]
 
 
@@ -33,6 +34,13 @@ class _Calls(ast.NodeTransformer):
         self.generic_visit(node)
         made = ast.Call(ast.Name(DISPATCH, ast.Load()), [node.func, *node.args], node.keywords)
         return ast.copy_location(made, node)
+
+    def visit_While(self, node: ast.While) -> ast.AST:
+        """An item that plain Python never comes to, as one before it raises, might loop for ever."""
+        self.generic_visit(node)
+        again = ast.Call(ast.Attribute(ast.Name(DISPATCH, ast.Load()), "again", ast.Load()), [], [])
+        node.test = ast.copy_location(ast.BoolOp(ast.And(), [again, node.test]), node.test)
+        return node
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         """`a is b`: lanes are objects of their own, so identity is asked of the dispatcher."""
@@ -95,6 +103,7 @@ class Dispatcher:
         self.raised = False  # an error by the body itself, that nobody has caught yet
         self.cache = cache
         self.ready: dict[types.FunctionType, Any] = {}
+        self.rounds = (self.trace, 0)  # of loops, in which run
 
     def __call__(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         if type(function) is types.MethodType and not isinstance(function.__self__, Lane):
@@ -126,6 +135,13 @@ class Dispatcher:
         if lanes:
             raise bail(f"a call of {type(function).__name__}", self.trace)
         return function(*args, **kwargs)
+
+    def again(self) -> bool:
+        """One more round of a `while`: there may be so many in one run."""
+        self.rounds = (self.trace, self.rounds[1] + 1 if self.rounds[0] is self.trace else 1)
+        if self.rounds[1] > MOST_ROUNDS:
+            raise bail("a loop of very many rounds", self.trace)
+        return True
 
     def raises(self, error: Any = None) -> Any:
         """The body raises this."""

@@ -1,9 +1,8 @@
-"""What a piece of code does with a name: who reads it first, who writes it, who captures it."""
+"""What a piece of code does with a name: who reads it, who writes it, who captures it."""
 
 import ast
 import types
-from collections.abc import Iterable, Iterator, Sequence
-from enum import Enum
+from collections.abc import Iterable, Iterator
 
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 BINDERS = (
@@ -15,15 +14,11 @@ BINDERS = (
     ast.MatchStar,
     ast.MatchMapping,
 )
+EATERS = {
+    "sum": ("start",), "max": ("key", "default"), "min": ("key", "default"), "sorted": ("key", "reverse"),
+    "any": (), "all": (), "list": (), "tuple": (), "set": (), "frozenset": (), "dict": (),
+}  # and the options they take  # fmt: skip
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-
-
-class First(Enum):
-    """What happens to a name first, on some path."""
-
-    NEITHER = 0
-    STORED = 1
-    READ = 2
 
 
 def stored(nodes: Iterable[ast.AST]) -> set[str]:
@@ -55,15 +50,42 @@ def within_scope(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def captured(function: ast.AST) -> set[str]:
-    """Names that functions or lambdas inside mention (whoever's they are), and declared global or
-    nonlocal."""
+    """Names that may be read or stored from elsewhere: those that functions, lambdas and kept generators
+    inside mention (whoever's they are), and those declared global or nonlocal."""
     found: set[str] = set()
     for node in ast.walk(function):
         if isinstance(node, (ast.Global, ast.Nonlocal)):
             found.update(node.names)
         if isinstance(node, SCOPES) and node is not function:
             found.update(n.id for n in ast.walk(node) if isinstance(n, ast.Name))
+    for generator in kept_generators(function):
+        found.update(n.id for n in ast.walk(generator) if isinstance(n, ast.Name))
     return found
+
+
+def kept_generators(function: ast.AST) -> list[ast.GeneratorExp]:
+    """Generators inside that are not eaten on the spot: they run later, and read names as they are then."""
+    gone = {id(n.args[0]) for n in ast.walk(function) if isinstance(n, ast.Call) and eaten(n)}
+    return [
+        n
+        for n in ast.walk(function)
+        if isinstance(n, ast.GeneratorExp) and id(n) not in gone and n is not function
+    ]
+
+
+def eaten(node: ast.Call) -> bool:
+    """Is this `sum(... for ...)`, `"".join(... for ...)` or the like, with arguments that it takes?"""
+    if not node.args or not isinstance(node.args[0], ast.GeneratorExp):
+        return False
+    if isinstance(node.func, ast.Attribute):
+        joins = node.func.attr == "join" and isinstance(node.func.value, ast.Constant)
+        return joins and len(node.args) == 1 and not node.keywords
+    if not isinstance(node.func, ast.Name) or node.func.id not in EATERS:
+        return False
+    rest, options = node.args[1:], EATERS[node.func.id]
+    simple = all(isinstance(a, (ast.Constant, ast.Name)) for a in [*rest, *(k.value for k in node.keywords)])
+    started = not rest or (node.func.id == "sum" and len(rest) == 1 and not node.keywords)
+    return simple and started and all(k.arg in options for k in node.keywords)
 
 
 def reads(node: ast.AST, name: str) -> bool:
@@ -75,54 +97,6 @@ def reads(node: ast.AST, name: str) -> bool:
     if isinstance(node, ast.Name):
         return node.id == name and not isinstance(node.ctx, ast.Store)
     return any(reads(child, name) for child in ast.iter_child_nodes(node))
-
-
-def first(statements: Sequence[ast.stmt], name: str) -> First:
-    """Is the name read before it is certainly stored, when these statements run?"""
-    for statement in statements:
-        found = _first(statement, name)
-        if found is not First.NEITHER:
-            return found
-    return First.NEITHER
-
-
-def _first(node: ast.stmt, name: str) -> First:
-    match node:
-        case ast.Assign(targets=targets, value=value):
-            if reads(value, name) or any(reads(t, name) for t in targets):
-                return First.READ
-            return First.STORED if name in stored(targets) else First.NEITHER
-        case ast.If(test=test, body=body, orelse=orelse):
-            return First.READ if reads(test, name) else _branches([body, orelse], name)
-        case ast.For(target=target, iter=source, body=body, orelse=orelse):
-            if reads(source, name):
-                return First.READ
-            inside = First.STORED if name in stored([target]) else first(body, name)
-            worst = First.READ if First.READ in (inside, first(orelse, name)) else First.NEITHER
-            return worst
-        case ast.While(test=test, body=body, orelse=orelse):
-            if reads(test, name) or First.READ in (first(body, name), first(orelse, name)):
-                return First.READ
-            return First.NEITHER
-        case ast.Return(value=value) | ast.Raise(exc=value):
-            return First.READ if reads(node, name) else First.STORED
-        case ast.With(items=items, body=body):
-            if any(reads(item, name) for item in items):
-                return First.READ
-            return first(body, name)
-        case ast.Expr() | ast.AugAssign() | ast.AnnAssign():
-            if reads(node, name) or (isinstance(node, ast.AugAssign) and name in stored([node.target])):
-                return First.READ
-            return First.STORED if name in stored([node]) else First.NEITHER
-    mentioned = any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node))
-    return First.READ if mentioned else First.NEITHER
-
-
-def _branches(branches: Sequence[Sequence[ast.stmt]], name: str) -> First:
-    ends = [first(branch, name) for branch in branches]
-    if First.READ in ends:
-        return First.READ
-    return First.STORED if all(end is First.STORED for end in ends) else First.NEITHER
 
 
 def codes_of(code: types.CodeType) -> Iterator[types.CodeType]:

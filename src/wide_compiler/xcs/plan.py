@@ -9,6 +9,7 @@ import torch
 from .analysis import Analyzer
 from .columns import column_value
 from .effects import Decline, Effect
+from .endings import may_run_long
 from .guards import Guards
 from .ir import IRGraph, IRNode
 from .ledger import Ledger
@@ -76,6 +77,9 @@ def make_plan(site: "Site", functions: dict[str, Any], nodes: dict[str, Any], co
         return plan
     if analyzer.effect is Effect.IO and site.short_circuits:
         plan.effect, plan.reason = Effect.UNKNOWN, "it stops early, and later items must not be read then"
+        return plan
+    if site.short_circuits and may_run_long([nodes[which] for which in functions], analyzer):
+        plan.effect, plan.reason = Effect.UNKNOWN, "it stops early, and a later item might never end"
         return plan
     if analyzer.effect is Effect.IO and "items" in functions:
         plan.effect, plan.reason = Effect.UNKNOWN, "finding its items waits for something"

@@ -162,6 +162,7 @@ def _analysed(a: "Analyzer", frame: Frame, env: "Env", what: tuple, node: ast.AS
     """Run a function's text once for each kind of arguments; recursion is followed until nothing changes."""
     key = (*what, tuple(_look(v) for v in env.values()))
     if key in a.answers and key in a.stack:
+        a.recursive = True
         return a.answers[key]
     if len(a.stack) >= DEEPEST:
         raise a.decline("it calls too deep", node)

@@ -1,7 +1,7 @@
 """Exceptions as the text of a site raises them where it stands."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .site_text import SiteText
@@ -35,13 +35,10 @@ def _unset_local(text: SiteText, original: Any, error: NameError, plain: Any) ->
     )
 
 
-def as_raised_here(text: SiteText, error: BaseException) -> BaseException:
-    """A generator that is stopped from inside says so."""
-    if text.kind == "generator" and isinstance(error, StopIteration):
-        stopped = RuntimeError("generator raised StopIteration")
-        stopped.__cause__ = error
-        return stopped
-    return error
+def then_raises(values: Iterable[Any], error: BaseException) -> Iterator[Any]:
+    """A generator whose item raises: who eats it has had the values before, and done its work on them."""
+    yield from values
+    raise error
 
 
 def raises(error: BaseException) -> Iterable[Any]:

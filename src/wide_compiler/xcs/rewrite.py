@@ -7,13 +7,16 @@ original text, line numbers included.
 
 import ast
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 from . import sites
+from .attempts import attempted
+from .blocks import Block
 from .bodies import items_of, lambda_of, loop_body
-from .names import captured
+from .names import captured, eaten
 from .site_text import ITEMS, RUNTIME, SiteText, name, shape_of, short
-from .sites import Block, flat_target
+from .sites import flat_target
 
 
 class Rewriter(ast.NodeTransformer):
@@ -45,7 +48,7 @@ class Rewriter(ast.NodeTransformer):
         index = 0
         while index < len(before):
             block = Block(before, index, owner, outer)
-            run = sites.independent_run(block) if self.depth == 0 else 0
+            run = sites.independent_run(block, self.held) if self.depth == 0 else 0
             if run >= 2:
                 out += self._together(before[index : index + run])
                 index += run
@@ -101,13 +104,14 @@ class Rewriter(ast.NodeTransformer):
     visit_ListComp = visit_SetComp = visit_DictComp = _comprehension
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        if not sites.eaten(node):
+        if not eaten(node):
             return self.generic_visit(node)
         eater = node.func.id if isinstance(node.func, ast.Name) else "join"  # type: ignore[attr-defined]
-        node.args = [self._map_site(node.args[0], "generator", eater), *node.args[1:]]
+        rest = [*node.args[1:], *(k.value for k in node.keywords if k.arg != "default")]
+        node.args = [self._map_site(node.args[0], "generator", eater, rest), *node.args[1:]]
         return node
 
-    def _map_site(self, node: Any, kind: str, eater: str) -> Any:
+    def _map_site(self, node: Any, kind: str, eater: str, options: Sequence[ast.expr] = ()) -> Any:
         site = self._new(kind, node)
         site.eater = eater
         reason = sites.comprehension(node)
@@ -135,7 +139,7 @@ class Rewriter(ast.NodeTransformer):
             site.bodies["cond"] = lambda_of(targets, test)
             extra = [site.bodies["cond"]]
         if kind == "generator" and eater != "join":
-            extra = [*extra, *[ast.Constant(None)] * (2 - len(extra)), name(eater)]
+            extra = [*extra, *[ast.Constant(None)] * (2 - len(extra)), name(eater), *options]
         inner = copy.deepcopy(plain)
         source, inner.generators[0].iter = inner.generators[0].iter, name(ITEMS)
         arguments = [self._source(source), site.bodies["body"], lambda_of([ITEMS], inner), *extra]
@@ -166,6 +170,7 @@ class Rewriter(ast.NodeTransformer):
             return None
         site = self._new("loop", node, first_line=True)
         site.sinks, site.shape = sinks, shape_of(node.target)
+        site.attempted, site.caught = attempted(node.body, sinks)
         body_name, state = f"__xcs_body{site.index}", f"__xcs_state{site.index}"
         body, site.single = loop_body(node, sinks, body_name)
         site.bodies["body"] = body

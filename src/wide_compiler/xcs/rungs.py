@@ -3,7 +3,7 @@ processes."""
 
 from typing import Any
 
-from . import overlap, processes, threads, torch_vmap, vectorize, wide
+from . import endings, overlap, processes, threads, torch_vmap, vectorize, wide
 from .effects import Effect
 from .work import Miss, Work
 
@@ -30,16 +30,33 @@ class Rung:
         raise NotImplementedError
 
 
+class Vectorized(Rung):
+    """All items in one call. What cannot go on that way raises `Bail`, which the body must not swallow."""
+
+    def applies(self, work: Work) -> bool:
+        return work.plan.effect is Effect.PURE and self.able(work) and not self._swallowed(work)
+
+    def able(self, work: Work) -> bool:
+        raise NotImplementedError
+
+    @staticmethod
+    def _swallowed(work: Work) -> bool:
+        memory, bodies = work.plan.memory, work.site.text.bodies
+        if "tries for ever" not in memory:
+            memory["tries for ever"] = endings.may_try_for_ever(bodies.values(), work.plan.analyzer)
+        return memory["tries for ever"]
+
+
 SHORT = 4e-7  # an item that takes less is as fast in the loop as on the way to NumPy and back
 
 
-class NumpyLanes(Rung):
+class NumpyLanes(Vectorized):
     """One NumPy operator over arrays or numbers of one shape: a leading lane axis."""
 
     name = "numpy lanes"
 
-    def applies(self, work: Work) -> bool:
-        return work.plan.effect is Effect.PURE and vectorize.able(work)
+    def able(self, work: Work) -> bool:
+        return vectorize.able(work)
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
         ledger = work.plan.ledger
@@ -54,13 +71,13 @@ class NumpyLanes(Rung):
         return vectorize.vectorized(work)
 
 
-class TorchVmap(Rung):
+class TorchVmap(Vectorized):
     """One PyTorch function or module over tensors of one shape: `torch.func.vmap`."""
 
     name = "torch vmap"
 
-    def applies(self, work: Work) -> bool:
-        return work.plan.effect is Effect.PURE and torch_vmap.able(work)
+    def able(self, work: Work) -> bool:
+        return torch_vmap.able(work)
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
         ledger = work.plan.ledger
@@ -72,14 +89,14 @@ class TorchVmap(Rung):
         return torch_vmap.mapped(work)
 
 
-class WideModels(Rung):
+class WideModels(Vectorized):
     """Distinct modules of one architecture: the wide model of this library."""
 
     name = "wide model"
     few_items = True
 
-    def applies(self, work: Work) -> bool:
-        return work.plan.effect is Effect.PURE and wide.able(work)
+    def able(self, work: Work) -> bool:
+        return wide.able(work)
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
         return wide.paid_for(work, plain_seconds)

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..tuning.when import plain_world
-from .filling import built, fill, fillable
+from .effects import Effect
+from .filling import built, fill, fillable, inert, rehearsed
 from .items import Blocks, Items, items_of, made
 from .ledger import clock
 from .oracle import same
 from .plan import Plan, make_plan
-from .raising import as_raised_here, as_written, raises
+from .raising import as_written, raises, then_raises
 from .site_text import SiteText
 from .sites import SHORT_CIRCUIT
 from .together import Started, start
@@ -59,10 +60,21 @@ class Site:
     # The four doors, called by the rewritten text.
 
     def run(
-        self, source: Any, body: Any, plain: Any, cond: Any = None, expand: Any = None, eater: Any = None
+        self,
+        source: Any,
+        body: Any,
+        plain: Any,
+        cond: Any = None,
+        expand: Any = None,
+        eater: Any = None,
+        *options: Any,
     ) -> Any:
         """A comprehension, or a generator that is eaten whole by `eater`, if that is the builtin."""
         if eater is not None and eater is not getattr(builtins, self.text.eater):
+            return plain(made(source))
+        if options and not inert(self.text.eater, options):
+            self._note("plain")
+            self.why = "what is done with each item may change something before the next one"
             return plain(made(source))
         began = self._enter()
         try:
@@ -74,9 +86,12 @@ class Site:
             try:
                 values, work = self._values(items, body, cond)
             except Failed as failure:
-                error = as_raised_here(self.text, failure.error)
-            if error is not None:
-                raise error  # out here, so that it carries no context of ours
+                values, error = failure.values, failure.error
+            if error is not None:  # out here, so that it carries no context of ours
+                if self.text.kind == "generator":
+                    return then_raises(values, error)
+                built(self.text, values)  # keys that cannot be hashed come first
+                raise error
             if type(values) is Miss:
                 return self._plainly(values, work, items, source, plain, clock() - began)
             whole = built(self.text, values)
@@ -101,11 +116,16 @@ class Site:
                 values, work = self._values(items, body, None)
             except Failed as failure:
                 values, rest = failure.values, raises(failure.error)
+            # Where a `try` of the body would see an error of filling, what is pure can run again as written.
+            again = self.text.attempted and work is not None and work.plan.effect is Effect.PURE
             if type(values) is Miss:
                 looked = clock() - began - (work.wasted if work else 0.0)
                 self._rest(looked, work.plan.ledger.plain(items.n) if work else 0.0)
                 rest = items.rest(values.done) if values.done else made(source)
                 values, work = values.values, None
+            if again and not rehearsed(self.text, values, containers, totals):
+                self._back_off()
+                return [made(source), *reversed(totals)]
             running = list(totals)
             try:
                 fill(self.text, values, containers, running)
@@ -206,6 +226,10 @@ class Site:
         plan = self._plan(functions, self.text.bodies, items.columns)
         if plan.declined:
             self._decline(plan)
+            return Miss(), None
+        if self.text.caught and plan.effect is Effect.IO:
+            self._note("plain")
+            self.why = "it fills something within a try, which must see it if that raises"
             return Miss(), None
         events = self.text.kind == "loop" and not self.text.single
         work = Work(self, plan, items, body, cond, events)

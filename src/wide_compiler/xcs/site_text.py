@@ -27,6 +27,8 @@ class SiteText:
     eater: str = ""
     sinks: list[Sink] = field(default_factory=list)
     single: bool = False  # a loop whose body ends in its one sink
+    attempted: bool = False  # it fills something within a `try`, and that could raise
+    caught: bool = False  # and what it raises there could be caught
     names: list[str] = field(default_factory=list)  # of independent statements
     reason: str = ""  # why this is no site
     feeds: bool = False  # the next statement is a site that loops over what this one makes

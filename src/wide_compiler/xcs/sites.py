@@ -9,28 +9,14 @@ import ast
 from dataclasses import dataclass, field
 from typing import Any
 
-from .names import COMPREHENSIONS, First, captured, first, reads, stored
+from .blocks import Block, Body, live_after
+from .liveness import read_before_stored
+from .names import COMPREHENSIONS, captured, kept_generators, reads, stored
 
-EATERS = ("sum", "max", "min", "any", "all", "list", "tuple", "set", "frozenset", "sorted", "dict")
 SHORT_CIRCUIT = ("any", "all")
 SOURCES = ("zip", "enumerate")
 FRAME_READERS = ("locals", "eval", "exec", "vars", "dir")
 METHODS = {"append": "list", "add": "set"}
-Body = list[ast.stmt]
-
-
-@dataclass
-class Block:
-    """Where a statement stands: its list of statements, its place there, and the blocks around."""
-
-    statements: Body
-    index: int
-    owner: ast.AST
-    outer: "Block | None" = None
-
-    @property
-    def after(self) -> Body:
-        return self.statements[self.index + 1 :]
 
 
 @dataclass
@@ -73,6 +59,8 @@ def unsuitable(node: ast.AST) -> str | None:
             return "it declares a global or nonlocal name"
         if isinstance(part, ast.comprehension) and part.is_async:
             return "it is asynchronous"
+    if kept_generators(node):
+        return "it makes a generator, which would read the loop's variables later"
     return None
 
 
@@ -85,21 +73,6 @@ def comprehension(node: Any) -> str | None:
     if len(set(targets)) != len(targets):
         return "two of its loops use one name"
     return unsuitable(node)
-
-
-def eaten(node: ast.Call) -> bool:
-    """Is this `sum(... for ...)`, `"".join(... for ...)` or the like?"""
-    if not node.args or not isinstance(node.args[0], ast.GeneratorExp):
-        return False
-    rest = [*node.args[1:], *(k.value for k in node.keywords)]
-    if not all(isinstance(arg, (ast.Constant, ast.Name)) for arg in rest):
-        return False
-    if any(k.arg is None for k in node.keywords):
-        return False
-    if isinstance(node.func, ast.Name):
-        return node.func.id in EATERS
-    joins = isinstance(node.func, ast.Attribute) and node.func.attr == "join"
-    return joins and isinstance(node.func.value, ast.Constant) and not rest  # type: ignore[attr-defined]
 
 
 def loop(node: ast.For, block: Block, function: ast.AST) -> tuple[list[Sink], str | None]:
@@ -118,7 +91,9 @@ def loop(node: ast.For, block: Block, function: ast.AST) -> tuple[list[Sink], st
         return [], "it fills one name in two ways"
     held = captured(function)
     for sink in by_name.values():
-        reason = _sink_trouble(sink, node, block, held)
+        if sink.name in held:
+            return [], f"{sink.name!r} is captured by a function or not local"
+        reason = _sink_trouble(sink, node, block, function)
         if reason:
             return [], reason
     for name in [*names, *stored(node.body)]:
@@ -126,11 +101,11 @@ def loop(node: ast.For, block: Block, function: ast.AST) -> tuple[list[Sink], st
             continue
         if name in held:
             return [], f"{name!r} is captured by a function or not local"
-        if name not in names and first(node.body, name) is First.READ:
+        if name not in names and read_before_stored(node.body, name):
             return [], f"{name!r} is carried from one round to the next"
         if name in names and name in stored(node.body):
             return [], f"it assigns its own loop variable {name!r}"
-        if live_after(block, name):
+        if live_after(node, block, name):
             return [], f"{name!r} is used after the loop"
     return list(by_name.values()), None
 
@@ -149,14 +124,12 @@ def sink_of(statement: ast.stmt) -> Sink | None:
 
 def _sinks(body: Body) -> list[Sink]:
     """Every statement that fills something which the body does not make itself."""
-    own = {name for name in stored(body) if first(body, name) is First.STORED}
+    own = {name for name in stored(body) if not read_before_stored(body, name)}
     found = [sink_of(part) for top in body for part in ast.walk(top) if isinstance(part, ast.stmt)]
     return [sink for sink in found if sink is not None and sink.name not in own]
 
 
-def _sink_trouble(sink: Sink, node: ast.For, block: Block, held: set[str]) -> str | None:
-    if sink.name in held:
-        return f"{sink.name!r} is captured by a function or not local"
+def _sink_trouble(sink: Sink, node: ast.For, block: Block, function: ast.AST) -> str | None:
     mentions = [
         n for top in node.body for n in ast.walk(top) if isinstance(n, ast.Name) and n.id == sink.name
     ]
@@ -165,13 +138,15 @@ def _sink_trouble(sink: Sink, node: ast.For, block: Block, held: set[str]) -> st
         return f"{sink.name!r} is read while it is filled"
     if sink.kind != "accumulate" and not _fresh_before(sink, block):
         return f"{sink.name!r} is not made fresh right before the loop"
-    if sink.kind == "accumulate" and not _bound_before(sink.name, block):
+    if sink.kind == "accumulate" and not _bound_before(sink.name, block, function):
         return f"{sink.name!r} may not be set before the loop"
     return None
 
 
-def _bound_before(name: str, block: Block | None) -> bool:
-    """Is the name a parameter, or plainly assigned above?"""
+def _bound_before(name: str, block: Block | None, function: ast.AST) -> bool:
+    """Is the name a parameter, or plainly assigned above, and never unset?"""
+    if any(_unsets(node, name) for node in ast.walk(function)):
+        return False
     while block is not None:
         for statement in block.statements[: block.index]:
             if isinstance(statement, ast.Assign) and name in stored(statement.targets):
@@ -182,12 +157,18 @@ def _bound_before(name: str, block: Block | None) -> bool:
     return False
 
 
+def _unsets(node: ast.AST, name: str) -> bool:
+    if isinstance(node, ast.ExceptHandler):
+        return node.name == name
+    return isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Del)
+
+
 def _fresh_before(sink: Sink, block: Block | None) -> bool:
     """Is the name bound to a new, empty or literal, container above, and not mentioned since?"""
     while block is not None:
         for statement in reversed(block.statements[: block.index]):
             mentioned = any(isinstance(n, ast.Name) and n.id == sink.name for n in ast.walk(statement))
-            if not mentioned:
+            if not mentioned and sink.name not in stored([statement]):
                 continue
             match statement:
                 case ast.Assign([ast.Name()], value) | ast.AnnAssign(ast.Name(), _, value):
@@ -236,45 +217,21 @@ def _breaks(body: Body) -> bool:
     return False
 
 
-def live_after(block: Block | None, name: str) -> bool:
-    """May the name be read after the statement at this place, before it is stored again?"""
-    certain = True  # False inside try and with: an exception may skip the statement that stores it again
-    while block is not None:
-        found = first(block.after, name)
-        if found is First.READ or (found is First.STORED and certain and not _guarded(block)):
-            return found is First.READ
-        certain = certain and not _guarded(block)
-        if _read_by_owner(block.owner, name):
-            return True
-        block = block.outer
-    return False
+def independent_run(block: Block, held: set[str]) -> int:
+    """How many statements from here on are `name = something with a call`, none reading another's name.
 
-
-def _guarded(block: Block) -> bool:
-    return isinstance(block.owner, (ast.Try, ast.With)) or (block.outer is not None and _guarded(block.outer))
-
-
-def _read_by_owner(owner: ast.AST, name: str) -> bool:
-    """Does the statement around read the name: in its next round, or after an exception?"""
-    match owner:
-        case ast.While(test=test, body=body, orelse=orelse):
-            return reads(test, name) or First.READ in (first(body, name), first(orelse, name))
-        case ast.For(target=target, body=body, orelse=orelse):
-            again = name not in stored([target]) and first(body, name) is First.READ
-            return again or first(orelse, name) is First.READ
-        case ast.Try(handlers=handlers, orelse=orelse, finalbody=final):
-            rest = [s for h in handlers for s in h.body] + orelse + final
-            return any(isinstance(n, ast.Name) and n.id == name for s in rest for n in ast.walk(s))
-    return False
-
-
-def independent_run(block: Block) -> int:
-    """How many statements from here on are `name = something with a call`, none reading another's name."""
+    A name that is held by a function or is not local may be read by any call.
+    """
     made: list[str] = []
     for statement in block.statements[block.index :]:
         match statement:
             case ast.Assign([ast.Name(name)], value):
-                if name in made or not _worth_overlapping(value) or any(reads(value, m) for m in made):
+                if (
+                    name in made
+                    or name in held
+                    or not _worth_overlapping(value)
+                    or any(reads(value, m) for m in made)
+                ):
                     break
                 made.append(name)
             case _:

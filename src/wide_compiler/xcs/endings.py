@@ -1,0 +1,64 @@
+"""Bodies that might not end: where all items run at once, that must not cost more than plain Python would.
+
+What is asked here can be told from the text of a body and of all functions that were analysed for it.
+"""
+
+import ast
+import builtins
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from .names import COMPREHENSIONS
+
+if TYPE_CHECKING:
+    from .analysis import Analyzer
+
+LOOPS = (ast.While, ast.For)
+
+
+def texts(bodies: Iterable[ast.AST], analyzer: "Analyzer") -> Iterator[ast.AST]:
+    """Every node of the bodies and of the functions they call."""
+    for tree in [*bodies, *analyzer.functions.values()]:
+        yield from ast.walk(tree)
+
+
+def may_run_long(bodies: Iterable[ast.AST], analyzer: "Analyzer") -> bool:
+    """Is there a loop, or recursion? How long it takes may depend on the numbers of an item."""
+    return analyzer.recursive or any(
+        isinstance(n, LOOPS) or (isinstance(n, COMPREHENSIONS) and not _goes_over_what_is_there(n))
+        for n in texts(bodies, analyzer)
+    )
+
+
+def _goes_over_what_is_there(node: Any) -> bool:
+    """A comprehension over things that are not made for it, and that it does not touch otherwise."""
+    sources = [part for g in node.generators for part in ast.walk(g.iter)]
+    given = {part.id for part in sources if isinstance(part, ast.Name)}
+    mentioned = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+    return not any(isinstance(part, ast.Call) for part in sources) and all(
+        mentioned.count(name) == 1 for name in given
+    )
+
+
+def may_try_for_ever(bodies: Iterable[ast.AST], analyzer: "Analyzer") -> bool:
+    """May a bail-out be caught, and what raised it be tried again and again?"""
+    nodes = list(texts(bodies, analyzer))
+    again = analyzer.recursive or any(isinstance(n, LOOPS) for n in nodes)
+    return again and any(_catches_all(n) for n in nodes)
+
+
+def _catches_all(node: ast.AST) -> bool:
+    if isinstance(node, ast.ExceptHandler):
+        kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+        return not all(_only_exceptions(kind) for kind in kinds)
+    if not isinstance(node, (ast.Try, ast.TryStar)):
+        return False
+    # A `finally` that goes elsewhere drops the exception.
+    leaving = (ast.Return, ast.Break, ast.Continue)
+    return any(isinstance(part, leaving) for top in node.finalbody for part in ast.walk(top))
+
+
+def _only_exceptions(kind: Any) -> bool:
+    """Is this the name of a builtin class below `Exception`?"""
+    found = getattr(builtins, kind.id, None) if isinstance(kind, ast.Name) else None
+    return isinstance(found, type) and issubclass(found, Exception)
