@@ -25,7 +25,7 @@ def error_of(x: Any) -> Any:
 
 def epsilon(data: Any) -> float:
     dtype = np.asarray(data).dtype
-    return float(np.finfo(dtype).eps) if dtype.kind in "fc" else 0.0
+    return float(np.finfo(dtype if dtype.kind in "fc" else np.float64).eps)
 
 
 def of_ufunc(ufunc: np.ufunc, inputs: Sequence[Any], ranks: Sequence[int], out: np.ndarray) -> Bound | None:
