@@ -139,8 +139,9 @@ def distributed(work: "Work") -> list[Any]:
     size = max(1, -(-len(rows) // (CHUNKS * max(workers, cores()))))
     chunks = [rows[i : i + size] for i in range(0, len(rows), size)]
     state = process_state.current()
+    digests: dict[int, str] = {}
     try:
-        payloads = [packed((state, work.body, work.cond, chunk)) for chunk in chunks]
+        payloads = [packed((state, work.body, work.cond, chunk), digests) for chunk in chunks]
     except NotSendable as reason:
         work.plan.memory["no processes"] = str(reason)
         raise Bail(str(reason)) from None
