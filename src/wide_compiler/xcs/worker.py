@@ -33,7 +33,7 @@ def main() -> None:
     here = Path(__file__).resolve().parent
     light_package("wide_compiler", here.parent)
     light_package("wide_compiler.xcs", here)
-    run_chunk = importlib.import_module("wide_compiler.xcs.shipping").run_chunk
+    run_chunk = importlib.import_module("wide_compiler.xcs.receiving").run_chunk
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing that prints may get between the answers
     source = sys.stdin.buffer
