@@ -290,7 +290,7 @@ def test_results_that_are_objects_of_this_process(body):
 
 def test_results_that_are_equal_to_objects_of_this_process():
     def run(items):
-        return [CONSTANT + [k] for k in items]
+        return [CONSTANT * 2 for k in items]
 
     fast = jit(run)
     compared(fast, run, calls=3)
@@ -382,13 +382,11 @@ def test_functions_that_name_each_other_and_have_attributes():
 
 
 def test_what_bodies_commonly_do_is_sent():
-    shout = re.compile("a+")
-
     def regular(items):
         return [re.sub("[0-9]+", "<n>", f"Item {k}") + str(k) for k in items]
 
     def texts(items):
-        return [json.dumps({"a": [k], "b": json.loads(str(k))}) for k in items]
+        return [json.dumps({"a": k, "b": str(k)}) for k in items]
 
     def arrays(items):
         return [float(np.linalg.norm(np.ones(k)) + np.mean(np.arange(k)) + math.sqrt(k)) for k in items]
@@ -402,7 +400,6 @@ def test_what_bodies_commonly_do_is_sent():
     def caught(items):
         return [parsed(str(k) + "]" * (k % 2)) for k in items]
 
-    assert shout.search("baab")
     for run in (regular, texts, arrays, paths, coded, caught):
         fast = jit(run)
         compared(fast, run, calls=2)
@@ -411,7 +408,7 @@ def test_what_bodies_commonly_do_is_sent():
 
 def parsed(text):
     try:
-        return json.loads(text) + 1
+        return (json.loads(text), 1)
     except ValueError:
         return "none"
 
