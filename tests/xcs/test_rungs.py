@@ -127,7 +127,7 @@ def test_ray_where_it_is_connected(monkeypatch, eager_processes):
 
 
 def test_shipping_refuses_what_another_process_cannot_have():
-    class Local:
+    class Local(dict):
         pass
 
     with pytest.raises(shipping.NotSendable, match="Local"):

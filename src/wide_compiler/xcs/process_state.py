@@ -1,8 +1,8 @@
 """What belongs to a process and decides about results: taken along to another one, or a reason to stay."""
 
-import builtins
 import contextlib
 import dis
+import functools
 import itertools
 import locale
 import sys
@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from .names import codes_of, names_of
+from .names import codes_of
 
 SETS = (set, frozenset)
 SEEDED = (*SETS, hash)  # each process hashes strings in its own way, and its sets are in another order
+
+SINGLE = (None, True, False, ...)
 
 
 def current() -> dict[str, Any]:
@@ -47,18 +49,33 @@ def taken_over(state: dict[str, Any]) -> Iterator[list[Any]]:
             yield noticed
 
 
-def depends_on_hashes(function: types.FunctionType) -> bool:
-    """Does it hash, or make a set other than to look whether something is in it?"""
-    builtin = names_of(function.__code__) - function.__globals__.keys()
-    if any(getattr(builtins, name, None) in SEEDED for name in builtin):
-        return True
-    return any(map(_makes_set, codes_of(function.__code__)))
-
-
-def _makes_set(code: types.CodeType) -> bool:
-    steps = list(dis.get_instructions(code))  # the last one returns or raises
-    for step, following in itertools.pairwise(steps):
+def makes_set(code: types.CodeType) -> bool:
+    """Does it make a set other than to look whether something is in it?"""
+    for step, following in _steps(code):
         made = step.opname in ("BUILD_SET", "SET_ADD", "SET_UPDATE") or type(step.argval) in SETS
         if made and following.opname != "CONTAINS_OP":
             return True
     return False
+
+
+def compares_identity(code: types.CodeType, space: dict[str, Any]) -> bool:
+    """Does it ask with `is` for anything but None, True, False and classes, which are the same anywhere?"""
+    for step, following in _steps(code):
+        if following.opname == "IS_OP":
+            single = step.opname == "LOAD_CONST" and any(step.argval is only for only in SINGLE)
+            if not single and not (step.opname == "LOAD_GLOBAL" and isinstance(space.get(step.argval), type)):
+                return True
+    return False
+
+
+def global_names(code: types.CodeType) -> set[str]:
+    """Names that it reads as globals; all other names are those of attributes."""
+    steps = (step for step, _ in _steps(code))
+    return {step.argval for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+
+
+@functools.lru_cache(maxsize=256)
+def _steps(code: types.CodeType) -> list[tuple[dis.Instruction, dis.Instruction]]:
+    """The instructions of a function and of those inside it, each with the one after it; the last one returns
+    or raises."""
+    return [pair for inner in codes_of(code) for pair in itertools.pairwise(dis.get_instructions(inner))]

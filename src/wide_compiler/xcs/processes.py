@@ -16,7 +16,8 @@ import numpy as np
 
 from . import process_state
 from .config import cores
-from .shipping import NotSendable, packed, run_chunk
+from .receiving import run_chunk
+from .shipping import NotSendable, Packer
 from .work import Bail
 
 if TYPE_CHECKING:
@@ -140,7 +141,8 @@ def distributed(work: "Work") -> list[Any]:
     chunks = [rows[i : i + size] for i in range(0, len(rows), size)]
     state = process_state.current()
     try:
-        payloads = [packed((state, work.body, work.cond, chunk)) for chunk in chunks]
+        pack = Packer()
+        payloads = [pack((state, work.body, work.cond, chunk)) for chunk in chunks]
     except NotSendable as reason:
         work.plan.memory["no processes"] = str(reason)
         raise Bail(str(reason)) from None

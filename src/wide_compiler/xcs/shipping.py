@@ -1,78 +1,165 @@
-"""Send a proven body to another process: its code, and exactly the names that the proof saw it read.
+"""Send a proven body to another process: its code, and exactly what it reads, as it is here and now.
 
-The user's main script is never imported there, so nothing of it runs twice. Functions travel as code with the
-globals they read; modules by name; classes by reference, if another process can import them; all else
-pickled.
+Nothing of the user's is imported there: not the main script, so nothing of it runs twice, and no module: on
+disk it may be another than it is here by now. Functions travel as code with the globals they name; modules,
+classes and objects as stand-ins with the attributes that are named. By name goes only what another process
+certainly has (see `references`). What cannot be made exactly as it is here is not sent: `NotSendable`.
 """
 
-import builtins
-import importlib
+import functools
 import io
 import marshal
 import pickle
-import sys
+import re
 import types
 from typing import Any
 
 import numpy as np
 
+from . import receiving
 from .names import names_of
-from .process_state import SEEDED, SETS, depends_on_hashes, taken_over
+from .process_state import SEEDED, SETS, compares_identity, global_names, makes_set
+from .references import NAMED, by_name, digest, of_library, place_of
+from .user_classes import NotSendable, class_parts, fields
+
+Reference = tuple[str, str, str | None]
 
 
-class NotSendable(Exception):
-    """Why a body cannot run in another process."""
+class _Part:
+    """Of a module what one function may read of it."""
+
+    def __init__(self, module: types.ModuleType, reader: "_Reader"):
+        self.held = {name: vars(module)[name] for name in reader.names & vars(module).keys()}
+        self.name = module.__name__
+        self.reader = reader
+
+
+class _Reader:
+    """A function that names attributes of modules, which may hold each other."""
+
+    def __init__(self, code: types.CodeType):
+        self.names = names_of(code)
+        self.parts: dict[str, _Part] = {}
+
+    def of(self, value: Any) -> Any:
+        """The value, or what is read of it if it is a module."""
+        if type(value) is not types.ModuleType or _of_torch(value):
+            return value
+        if value.__name__ not in self.parts:
+            self.parts[value.__name__] = _Part(value, self)
+        return self.parts[value.__name__]
 
 
 class _Pickler(pickle.Pickler):
-    """Functions by value, modules by name; anything of the main script but functions is refused."""
+    """Functions and modules by value, libraries by name; what would be something else there is refused."""
 
-    def __init__(self, file: Any):
+    def __init__(self, file: Any, digests: dict[int, str], names: set[str]):
         super().__init__(file, protocol=5)
-        self.sent: dict[int, int] = {}
+        self.digests = digests
+        self.names = names
 
-    def persistent_id(self, obj: Any) -> None:
+    def persistent_id(self, obj: Any) -> Reference | None:
         """Asked for every object, so also for those that travel without being asked about below."""
-        if type(obj) in SETS:
+        kind = type(obj)
+        if kind in SETS:
             raise NotSendable("a set, which would come out in another order")
+        if kind is float or kind is complex:
+            if obj != obj:
+                raise NotSendable("a NaN, which is equal to itself only where it is the same object")
+        elif kind is object:
+            raise NotSendable("an object that is only known by being itself")
+        elif isinstance(obj, NAMED) and obj not in receiving.MAKERS:
+            return self._reference(obj)
+        return None
 
-    def reducer_override(self, obj: Any) -> Any:
+    def _reference(self, obj: Any) -> Reference | None:
+        """By name, or None: by value, as functions and classes of the user's go, and methods."""
         if _of_torch(obj):
             raise NotSendable("PyTorch, whose modes and defaults are those of this process")
         if isinstance(obj, (type, types.BuiltinFunctionType)) and obj in SEEDED:
             raise NotSendable("sets or hashes, which are others in another process")
-        if isinstance(obj, types.ModuleType):
-            return importlib.import_module, (obj.__name__,)
-        if isinstance(obj, types.FunctionType) and not _importable(obj):
+        if isinstance(obj, types.BuiltinFunctionType) and isinstance(obj.__self__, _OWNERS):
+            return None  # a method of a list or a string
+        place = place_of(obj)
+        if isinstance(obj, types.FunctionType) and (place is None or not _known(obj)):
+            return None
+        if isinstance(obj, type) and place is None:
+            return None
+        if place is None or (isinstance(obj, type) and not by_name(obj)):
+            named = getattr(obj, "__qualname__", obj)
+            raise NotSendable(f"{named}: what another process has under that name may be something else")
+        if isinstance(obj, (types.BuiltinFunctionType, np.ufunc)):
+            return (*place, None)
+        if id(obj) not in self.digests:
+            self.digests[id(obj)] = digest(obj)
+        return (*place, self.digests[id(obj)])
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if isinstance(obj, NAMED) and obj in receiving.MAKERS:
+            return NotImplemented
+        if _of_torch(obj):
+            raise NotSendable("PyTorch, whose modes and defaults are those of this process")
+        if kind is types.FunctionType:
             return self._function(obj)
-        if isinstance(obj, type) and not _importable(obj):
-            raise NotSendable(f"class {obj.__qualname__} cannot be imported by another process")
+        if kind is types.MethodType:
+            return receiving.bound, (obj.__func__, obj.__self__)
+        if kind is _Part:
+            return (
+                receiving.StandIn,
+                (obj.name,),
+                {name: obj.reader.of(value) for name, value in obj.held.items()},
+            )
+        if isinstance(obj, types.ModuleType):
+            raise NotSendable(f"module {obj.__name__}, handed on as a value")
+        if kind is np.ndarray and (obj.dtype.hasobject or not receiving.in_one_piece(obj)):
+            raise NotSendable("an array of objects, or one whose numbers lie in memory otherwise there")
+        if isinstance(obj, type):
+            return self._class(obj)
+        if kind in (property, staticmethod, classmethod):
+            return kind, (obj.fget if kind is property else obj.__func__,)
+        if not of_library(kind.__module__):
+            state = fields(obj, self.names)
+            return receiving.object_rebuilt, (kind,), state, None, None, receiving.object_filled
         return NotImplemented
 
+    def _class(self, kind: type) -> Any:
+        state = class_parts(kind, self.names)
+        return (
+            receiving.class_rebuilt,
+            (kind.__name__, kind.__bases__),
+            state,
+            None,
+            None,
+            receiving.class_filled,
+        )
+
     def _function(self, function: types.FunctionType) -> Any:
+        """In two steps, so that functions may name themselves and each other."""
         jitted = getattr(function, "__xcs__", None)
         function = jitted.original if jitted is not None else function
-        if depends_on_hashes(function):
+        code = function.__code__
+        self.names |= names_of(code)
+        if makes_set(code):
             raise NotSendable("sets or hashes, which are others in another process")
-        space = {n: function.__globals__[n] for n in names_of(function.__code__) if n in function.__globals__}
+        space = {**function.__builtins__, **function.__globals__}  # type: ignore[union-attr]
+        if compares_identity(code, space):
+            raise NotSendable("it asks whether something is the same object, and copies never are")
         try:
             held = [cell.cell_contents for cell in function.__closure__ or ()]
         except ValueError:
             raise NotSendable("a closure that is not filled yet") from None
-        code = marshal.dumps(function.__code__)
-        recursive = [n for n, value in space.items() if value is function or _same_jitted(value, function)]
-        for name in recursive:
-            del space[name]
-        facts = (
-            code,
-            function.__name__,
-            space,
-            function.__defaults__,
-            held,
-            function.__kwdefaults__,
-            recursive,
-        )
-        return rebuilt, facts
+        reader = _Reader(code)
+        state = {
+            "space": {n: reader.of(space[n]) for n in global_names(code) if n in space},
+            "held": [reader.of(value) for value in held],
+            "fields": {n: v for n, v in vars(function).items() if n != "__xcs__"},
+        } | {n: getattr(function, n) for n in receiving.FACTS}
+        facts = (marshal.dumps(code), function.__name__, len(held))
+        return receiving.rebuilt, facts, state, None, None, receiving.filled
+
+
+_OWNERS = (list, dict, tuple, str, bytes, int, float, complex, bytearray, range)
 
 
 def _of_torch(obj: Any) -> bool:
@@ -80,114 +167,40 @@ def _of_torch(obj: Any) -> bool:
     return isinstance(named, str) and named.split(".")[0] == "torch"
 
 
-def _same_jitted(value: Any, function: Any) -> bool:
-    return getattr(getattr(value, "__xcs__", None), "original", None) is function
+_MAKERS = ("copyreg", "numpy._core.numeric", "numpy.core.numeric")  # used by pickle
 
 
-def _importable(obj: Any) -> bool:
-    """Would another process find this very object under its name, without running the main script?"""
-    module, path = getattr(obj, "__module__", None), getattr(obj, "__qualname__", "<locals>")
-    if module in (None, "__main__", "__mp_main__") or "<locals>" in path or "<lambda>" in path:
-        return False
-    top = module.split(".")[0]
-    known = top in ("numpy", "wide_compiler") or top in sys.stdlib_module_names
-    if not known and isinstance(obj, types.FunctionType):
-        return False  # by value: importing a user's module elsewhere might do something
-    try:
-        held: Any = importlib.import_module(module) if top != "builtins" else builtins
-        for part in path.split("."):
-            held = getattr(held, part)
-    except (ImportError, AttributeError):
-        return False
-    return held is obj
+@functools.cache
+def _whitelisted() -> set[Any]:
+    from . import pure_numpy, pure_tables  # not in workers: these import PyTorch
+
+    return {f for f in (*pure_tables.FUNCTIONS, *pure_numpy.NUMPY_FUNCTIONS) if isinstance(f, NAMED)}
 
 
-def rebuilt(
-    code: bytes,
-    name: str,
-    space: dict[str, Any],
-    defaults: Any,
-    held: list[Any],
-    keywords: Any,
-    recursive: list[str],
-) -> types.FunctionType:
-    """A function again, in globals of its own."""
-    cells = tuple(types.CellType(value) for value in held)
-    space = {"__builtins__": builtins, **space}
-    function = types.FunctionType(marshal.loads(code), space, name, defaults, cells)
-    function.__kwdefaults__ = keywords
-    for own in recursive:
-        space[own] = function
-    return function
+def _known(function: types.FunctionType) -> bool:
+    """Functions of a library that need no look at their text: what comes out of them is new, and the same
+    anywhere. All others travel by value, as those of the user do."""
+    return function in _whitelisted() or function.__module__ in _MAKERS or function is re._compile  # type: ignore[attr-defined]
+
+
+class Packer:
+    """Packs one thing after another, such as chunks with one body. What is named anywhere in the code decides
+    what is sent of objects: so again, if names were found on the way."""
+
+    def __init__(self) -> None:
+        self.digests: dict[int, str] = {}  # of functions of libraries
+        self.names: set[str] = set()
+
+    def __call__(self, value: Any) -> bytes:
+        before = -1
+        while before < len(self.names):
+            before, out = len(self.names), io.BytesIO()
+            try:
+                _Pickler(out, self.digests, self.names).dump(value)
+            except (pickle.PicklingError, TypeError, AttributeError, RecursionError, ValueError) as error:
+                raise NotSendable(f"{type(error).__name__}: {error}") from None
+        return out.getvalue()
 
 
 def packed(value: Any) -> bytes:
-    out = io.BytesIO()
-    try:
-        _Pickler(out).dump(value)
-    except (pickle.PicklingError, TypeError, AttributeError, RecursionError, ValueError) as error:
-        raise NotSendable(f"{type(error).__name__}: {error}") from None
-    return out.getvalue()
-
-
-def mutable_ids(value: Any, found: set[int], depth: int = 0) -> set[int]:
-    """Mutable objects reachable from a value: a result that holds one of them would come back as a copy."""
-    if isinstance(value, (int, float, complex, str, bytes, type(None), np.generic)) or depth > 6:
-        return found
-    if id(value) in found:
-        return found
-    if not isinstance(value, tuple):
-        found.add(id(value))
-    if isinstance(value, np.ndarray) and value.base is not None:
-        found.add(id(value.base))
-    if isinstance(value, dict):
-        for inner in (*value.keys(), *value.values()):
-            mutable_ids(inner, found, depth + 1)
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        for inner in value:
-            mutable_ids(inner, found, depth + 1)
-    return found
-
-
-PLAIN = (int, float, complex, str, bytes, bool, type(None))
-
-
-def plain_result(value: Any, depth: int = 0) -> bool:
-    """Made of built-in values and arrays only: what comes back from a pickle as it was."""
-    if type(value) in PLAIN or isinstance(value, np.generic):
-        return True
-    if depth > 6:
-        return False
-    if type(value) in (list, tuple):
-        return all(plain_result(v, depth + 1) for v in value)
-    if type(value) is dict:
-        return all(plain_result(k, depth + 1) and plain_result(v, depth + 1) for k, v in value.items())
-    return type(value) is np.ndarray and value.base is None and not value.dtype.hasobject
-
-
-def run_chunk(payload: bytes) -> bytes:
-    """In the other process: unpack body and rows, run them, pack the values; any trouble is just 'no'."""
-    try:
-        state, body, cond, rows = pickle.loads(payload)
-        with taken_over(state) as noticed:
-            values = _values(body, cond, rows)
-        return pickle.dumps(None if noticed else values, protocol=5)
-    except Exception:  # whatever it is, the plain loop will meet it too, and raise it where it belongs
-        return pickle.dumps(None)
-
-
-def _values(body: Any, cond: Any, rows: list[Any]) -> list[list[Any]] | None:
-    """What each row adds; None if anything of it would come back as something else."""
-    shared = mutable_ids([c.cell_contents for c in body.__closure__ or ()], set())
-    shared |= mutable_ids(list(body.__globals__.values()), set())
-    out: list[list[Any]] = []
-    for row in rows:
-        if cond is not None and not cond(*row):
-            out.append([])
-            continue
-        value = body(*row)
-        inputs = mutable_ids(row, set(shared))
-        if not plain_result(value) or mutable_ids(value, set()) & inputs:
-            return None
-        out.append([value])
-    return out
+    return Packer()(value)
