@@ -10,7 +10,7 @@ from torch import nn
 
 from . import pure_numpy, pure_tables, pure_torch, waiting
 from .guards import held_types, static_lookup
-from .values import CONTAINERS, IMMUTABLE, Number, Opaque, Plain, Value, is_numpy_scalar, join_all, opaque
+from .values import CONTAINERS, IMMUTABLE, DataType, Number, Opaque, Plain, Value, is_numpy_scalar, join_all, opaque
 
 if TYPE_CHECKING:
     from .analysis import Analyzer
@@ -105,7 +105,7 @@ def _builtin_attribute(held: Value, name: str) -> Value | None:
         if name == "shape":
             return pure_numpy.shape_value()
         if name == "dtype":
-            return Value(Plain)
+            return Value(DataType)
         if name in pure_numpy.ARRAY_ATTRIBUTES:
             return pure_numpy.numpy_result(pure_numpy.ARRAY_ATTRIBUTES[name], [], held)
         changes = name in pure_tables.CHANGERS[np.ndarray]
