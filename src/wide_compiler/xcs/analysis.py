@@ -153,9 +153,7 @@ class Analyzer:
             merge(env, after)
         return all(ends)
 
-    def loop(
-        self, node: ast.For | ast.While, begin: Callable[[Env], None], env: Env, frame: Frame
-    ) -> bool:
+    def loop(self, node: ast.For | ast.While, begin: Callable[[Env], None], env: Env, frame: Frame) -> bool:
         """Rounds of a loop until they teach nothing new. A round may begin where any round went on."""
         loop = Loop()
         frame.loops.append(loop)

@@ -100,7 +100,7 @@ def _call_known(
     if found in (print, input, exec, eval, setattr, delattr):
         raise a.decline(f"{found.__name__} has effects", node, impure=True)
     if found in pure_tables.LOOKERS and not keywords:
-        if not _only_looks(found, args):
+        if not _only_looks(a, found, args):
             raise a.decline(f"{text_of(node)} may ask a class or object of the user's", node)
         return Value(pure_tables.LOOKERS[found])
     if found in waiting.FUNCTIONS or waiting.client_get(found):
@@ -141,23 +141,30 @@ def _only_computes(
         raise a.decline(f"{text_of(node)} may write into an argument ({option}), or give it back", node)
 
 
-def _only_looks(found: Any, args: list[Value]) -> bool:
+def _only_looks(a: "Analyzer", found: Any, args: list[Value]) -> bool:
     """`isinstance` asks the metaclass of the class, and an object of another class what it says it is."""
     if found is type:
         return len(args) == 1
-    if len(args) != 2:
+    if len(args) != 2 or not _plain_classes(a, args[1]):
         return False
-    held, given = args
-    classes = given.parts if given.type is tuple and given.parts is not None else [given]
-    if given.type is tuple and given.parts is None and given.known:
-        return False
-    plain = all(c.known and c.type is type for c in classes)
+    held = args[0]
     if found is issubclass:
-        return plain and held.known and held.type is type
-    stand_in = held.is_safe or held.type in (*CONTAINERS, *ITERATORS)
-    own = isinstance(held.type, type) and held.type.__getattribute__ is object.__getattribute__
-    tells = own and not any("__class__" in b.__dict__ for b in held.type.__mro__ if b is not object)
-    return plain and (stand_in or (held.known and tells))
+        return held.known and held.type in pure_tables.METACLASSES
+    if held.is_safe or held.type in (*CONTAINERS, *ITERATORS):
+        return True
+    kind = held.type
+    tells = isinstance(kind, type) and kind.__getattribute__ is object.__getattribute__
+    return held.known and tells and not any("__class__" in base.__dict__ for base in kind.__mro__[:-1])
+
+
+def _plain_classes(a: "Analyzer", given: Value) -> bool:
+    """A class, or a tuple of them, whose metaclass runs no code of the user's."""
+    if given.type is tuple and given.parts is not None:
+        return all(_plain_classes(a, part) for part in given.parts)
+    if given.type is tuple and given.known and given.slot is not None:
+        a.guards.expect(given.slot, "is", given.obj)
+        return all(type(kind) in pure_tables.METACLASSES for kind in given.obj)
+    return given.known and given.type in pure_tables.METACLASSES
 
 
 def _hashable(found: Any) -> bool:

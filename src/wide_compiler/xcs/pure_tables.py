@@ -34,7 +34,7 @@ def _sum(args: list[Value]) -> Value:
     if len(args) > 1:  # a sum of nothing is the start itself
         start = args[1]
         both = join_all([elem, start])
-        kind = Arrayish if elem.is_array and start.is_number else torch.Tensor if elem.is_tensor else both.type
+        kind = torch.Tensor if elem.is_tensor and start.is_number else both.type
         return Value(Number if both.is_number else kind, fresh=start.fresh and start.is_array)
     if elem.is_array or elem.is_tensor:
         return Value(elem.type, fresh=True)
@@ -145,6 +145,7 @@ FUNCTIONS: dict[Any, Any] = {
 EATERS = (sum, any, all, min, max, list, tuple, set, frozenset, dict, sorted)
 
 # `isinstance` and `type` look at a value without touching it, so anything may be handed to them.
+METACLASSES = (type, type(torch.Tensor), type(torch.nn.Parameter))  # whose `__instancecheck__` is known
 LOOKERS = {isinstance: bool, issubclass: bool, type: type}
 
 _INTEGER = ("floor", "ceil", "trunc", "factorial", "comb", "perm", "gcd", "lcm", "isqrt")

@@ -34,8 +34,8 @@ TORCH_FUNCTIONS = {getattr(torch, n) for n in _TORCH} | {getattr(F, n) for n in 
 TENSOR_METHODS = {n for n in (*_TORCH, *_TENSOR_ONLY) if hasattr(torch.Tensor, n)} - {"T"}
 TENSOR_ATTRIBUTES = {"T", "mT", "shape", "ndim", "dtype", "device", "requires_grad", "is_cuda"}
 
-# Layers that keep no count and draw no numbers; EVAL_LAYERS only where they are not training. What they give is
-# new, but for those of PASSING, which may give their argument itself, or a view of it.
+# Layers that keep no count and draw no numbers; EVAL_LAYERS only where they are not training. What they give
+# is new, but for those of PASSING, which may give their argument itself, or a view of it.
 LAYERS = (
     nn.Linear, nn.Identity, nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softmax, nn.LogSoftmax, nn.ELU,
     nn.LeakyReLU, nn.Softplus, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.Embedding, nn.Conv1d, nn.Conv2d,
@@ -60,8 +60,12 @@ class GradMode:
 def writes_into(function: Any, args: list[Value], keywords: dict[str, Value]) -> bool:
     """Is this, for certain, a call such as `F.relu(x, inplace=True)`?"""
     inplace = keywords.get("inplace")
-    return inplace is not None and inplace.is_constant and inplace.obj is True and function in INPLACE and (
-        len(args) > 0 and args[0].is_tensor and all(v.is_safe for v in (*args, *keywords.values()))
+    return (
+        inplace is not None
+        and inplace.is_constant
+        and inplace.obj is True
+        and function in INPLACE
+        and (len(args) > 0 and args[0].is_tensor and all(v.is_safe for v in (*args, *keywords.values())))
     )
 
 

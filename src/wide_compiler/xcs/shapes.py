@@ -19,7 +19,7 @@ def _shape(value: Value, seen: dict[int, int], depth: int) -> Any:
     if depth > DEEPEST:
         raise Decline(Effect.UNKNOWN, "it nests things too deep")
     inner = depth + 1
-    head = (value.type, value.fresh, value.slot, id(value.obj))
+    head: tuple[Any, ...] = (value.type, value.fresh, value.slot, id(value.obj))
     if value.function is not None:
         made = value.function if isinstance(value.function, tuple) else (value.function.obj,)
         head += (tuple(map(id, made)),)

@@ -205,7 +205,9 @@ class Value:
 
     def elements(self) -> "list[Value]":
         """What it holds, as far as it is not known to be empty."""
-        empty = self.parts == [] or (self.fresh and self.type in CONTAINERS and self.parts is self.elem is None)
+        empty = self.parts == [] or (
+            self.fresh and self.type in CONTAINERS and self.parts is self.elem is None
+        )
         return [] if empty else [self.element()]
 
 
