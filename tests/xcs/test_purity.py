@@ -4,6 +4,7 @@ Beside each program that must run as written stands one much like it that does t
 """
 
 import dataclasses
+import operator
 import sys
 
 import numpy as np
@@ -989,3 +990,58 @@ def test_layers_make_new_tensors_or_are_said_to_pass_on(kind):
             ran += 1
             shared += found.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
     assert ran and (kind in pure_torch.PASSING or not shared)
+
+
+# Whatever is written there, the analysis gives an answer: the error is the program's own.
+
+WRONG = [
+    lambda x: [].append(), lambda x: [].insert(1), lambda x: {}.pop(), lambda x: {}.setdefault(),
+    lambda x: sum(), lambda x: max(), lambda x: dict(1, 2), lambda x: isinstance(x), lambda x: operator.add(),
+    lambda x: "".join(), lambda x: np.sum(), lambda x: np.float64(1.0).sort(), lambda x: F.relu(),
+    lambda x: nn.Sequential()(), lambda x: set().add(), lambda x: zip(strict=x, key=len),
+    lambda x: range(key=1),
+    lambda x: F.relu(inplace=True), lambda x: sorted(key=len), lambda x: [].sort(key=None, no=1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", range(len(WRONG)))
+def test_calls_that_cannot_be(place):
+    function = WRONG[place]
+    fast = jit(lambda xs: [function(x) for x in xs], config=NOW)
+    for make in (floats, tensors):
+        plain = oracle.observe(lambda xs: [function(x) for x in xs], make())
+        oracle.compare(plain, oracle.observe(fast, make()))
+        assert plain.error is not None
+
+
+class Talks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def test_modules_that_are_called_or_looked_into_in_another_way_from_now_on(monkeypatch):
+    torch.manual_seed(0)
+    one = Talks().requires_grad_(False)
+    fast = jit(lambda xs: [one(x) for x in xs], config=NOW)
+    fast(*tensors())
+    assert "torch vmap" in str(fast.stats())
+
+    def told(name):
+        real = getattr(nn.Module, name)
+
+        def noting(self, *args):
+            SEEN.append(name)
+            return real(self, *args)
+
+        return noting
+
+    for name in ("__call__", "__getattr__"):
+        with monkeypatch.context() as patched:
+            patched.setattr(Talks, name, told(name), raising=False)
+            SEEN.clear()
+            fast(*tensors())
+            assert len(SEEN) == 6

@@ -223,6 +223,8 @@ def _call_builtin(a: "Analyzer", found: Any, args: list[Value], keywords: Keywor
     if not all_safe([], keywords):
         raise a.decline(f"{text_of(node)} gets something of unknown type", node)
     if entry == "operator":
+        if not args or keywords:
+            raise a.decline(f"{text_of(node)} is called without arguments", node)
         return expressions.operate(a, ast.Add(), args[0], args[-1], node)
     if not args and not isinstance(entry, type) and found not in (list, tuple, set, dict, frozenset):
         raise a.decline(f"{text_of(node)} is called without arguments", node)
@@ -240,6 +242,8 @@ def _call_builtin_method(
     a: "Analyzer", receiver: Value, name: str, args: list[Value], keywords: Keywords, node: ast.AST
 ) -> Value:
     kind = receiver.type
+    if (kind is waiting.ReadFile or kind in waiting.PATHS) and not all_safe(args, keywords):
+        raise a.decline(f".{name}() gets something of unknown type", node)
     if kind is waiting.ReadFile:
         a.waits()
         return waiting.result(waiting.METHODS[name])
@@ -251,6 +255,8 @@ def _call_builtin_method(
         a.changes(receiver, node)
         return _change(a, receiver, name, changers[name], args, keywords, node)
     if receiver.is_array or is_numpy_scalar(kind) or kind is Number:
+        if name not in pure_numpy.ARRAY_METHODS:
+            raise a.decline(f"a number has no .{name}()", node)
         method = getattr(np.ndarray, name, getattr(np.float64, name, None))
         _only_computes(a, method, name, [receiver, *args], keywords, node)
         return pure_numpy.numpy_result(pure_numpy.ARRAY_METHODS[name], args, receiver)

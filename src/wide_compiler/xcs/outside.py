@@ -173,7 +173,7 @@ def instance_attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> 
         raise a.decline(f"{kind.__name__}.{name} is a descriptor", node)
     if name in getattr(obj, "__dict__", {}):
         return a.look(obj.__dict__[name], a.guards.note("field", slot, name))
-    if isinstance(obj, nn.Module):
+    if isinstance(obj, nn.Module) and static_lookup(kind, "__getattr__") is nn.Module.__getattr__:
         for where in ("_parameters", "_buffers", "_modules"):
             if name in obj.__dict__.get(where, {}):
                 return a.look(obj.__dict__[where][name], a.guards.note("module", slot, (where, name)))

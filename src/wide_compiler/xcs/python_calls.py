@@ -99,6 +99,8 @@ def call_layer(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywor
         raise a.decline(f"{kind.__name__} in training keeps count or draws numbers", node, impure=True)
     if not isinstance(method, types.FunctionType) or method.__module__.startswith("torch.nn"):
         raise a.decline(f"{kind.__name__} is not among the layers known to be free of effects", node)
+    for name in ("__call__", "__getattr__"):  # of PyTorch's own classes this is known
+        a.guards.expect(a.guards.note("class", slot, name), "is", static_lookup(kind, name))
     found_method = a.look(method, a.guards.note("class", slot, "forward"))
     return call_function(a, found_method, [callee, *args], keywords, node)
 
