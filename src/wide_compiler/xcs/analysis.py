@@ -1,37 +1,26 @@
 """Effect analysis: run a function's text on abstract values, with the real objects bound.
 
 What is proven: the code is PURE or IO (`Effect`), given that the guards hold. Everything else raises
-`Decline`
-with the reason. Statements are here, expressions in `expressions`, calls in `calls`.
+`Decline` with the reason. Statements are here, expressions in `expressions`, calls in `calls`.
 """
 
 import ast
 import types
+from collections.abc import Callable
 from typing import Any
 
 from . import expressions, outside
 from .effects import Decline, Effect
+from .frames import Env, Frame, Loop, merge
 from .guards import Guards
 from .pure_torch import GradMode
+from .shapes import shape
 from .source import FunctionNode
-from .values import BOTTOM, CONTAINERS, ITERATORS, Value, join, opaque
+from .values import BOTTOM, CHANGEABLE, CONTAINERS, ITERATORS, Plain, Value, join, join_all, opaque
 from .waiting import ReadFile
 
-Env = dict[str, Value]
 DEEPEST = 24
-ROUNDS = 4
-
-
-class Frame:
-    """One function being analysed: where its free names are found, and what it returns."""
-
-    def __init__(self, node: FunctionNode, function: Any, slot: int | None, parent: "Frame | None" = None):
-        self.node = node
-        self.function = function  # the function object, for globals and cells; None for a site's own body
-        self.slot = slot
-        self.parent = parent
-        self.outer: Env | None = None  # of a function defined inside another analysed one
-        self.returns: list[Value] = []
+ROUNDS = 40  # of a loop, until nothing new is learnt
 
 
 class Analyzer:
@@ -43,8 +32,9 @@ class Analyzer:
         self.calls: dict[str, str] = {}  # what was called, and how it was known: for explain()
         self.functions: dict[types.CodeType, FunctionNode] = {}
         self.stack: list[tuple[Any, ...]] = []
-        self.recursive = False
         self.answers: dict[tuple[Any, ...], Value] = {}
+        self.recursive: set[tuple[Any, ...]] = set()
+        self.given: dict[tuple[Any, ...], Env] = {}  # arguments of what is on the stack, of any depth
 
     def site_body(self, which: str, node: FunctionNode, function: Any, arguments: list[Value]) -> Value:
         """Analyse a site's own body, which reads names of the jitted function through its cells."""
@@ -61,15 +51,14 @@ class Analyzer:
         return self.run(frame, env)
 
     def run(self, frame: Frame, env: Env) -> Value:
+        for name, value in env.items():
+            frame.note(name, value)
         if isinstance(frame.node, ast.Lambda):
             return self.expr(frame.node.body, env, frame)
         ends = self.block(frame.node.body, env, frame)
         if not ends:
             frame.returns.append(Value(type(None)))
-        found = frame.returns[0]
-        for value in frame.returns[1:]:
-            found = join(found, value)
-        return found
+        return join_all(frame.returns) if frame.returns else Value(BOTTOM)
 
     def expr(self, node: ast.expr, env: Env, frame: Frame) -> Value:
         return expressions.evaluate(self, node, env, frame)
@@ -110,13 +99,19 @@ class Analyzer:
             case ast.If(test=test, body=body, orelse=orelse):
                 self.truth(self.expr(test, env, frame), test)
                 return self.branch(env, [body, orelse], frame)
-            case ast.For():
-                self.loop(node, env, frame)
-            case ast.While(test=test, body=body, orelse=orelse):
-                for _ in range(ROUNDS):
-                    self.truth(self.expr(test, env, frame), test)
-                    self.branch(env, [body, []], frame)
-                self.block(orelse, env, frame)
+            case ast.For(target=target):
+                source = self.iterable(self.expr(node.iter, env, frame), node.iter)
+
+                def step(inner: Env) -> None:
+                    self.assign(target, source.element(), inner, frame)
+
+                return self.loop(node, step, env, frame)
+            case ast.While(test=test):
+
+                def ask(inner: Env) -> None:
+                    self.truth(self.expr(test, inner, frame), test)
+
+                return self.loop(node, ask, env, frame)
             case ast.Raise(exc=exc, cause=cause):
                 for part in (exc, cause):
                     if part is not None:
@@ -131,13 +126,16 @@ class Analyzer:
             case ast.With(items=items, body=body):
                 return self.within(items, body, env, frame)
             case ast.FunctionDef(name=name):
-                made = Value(types.FunctionType, fresh=True)
-                made.function = (node, env, frame)
                 if node.decorator_list or node.args.defaults or node.args.kw_defaults:
                     raise self.decline("it defines a function with decorators or defaults", node)
-                env[name] = made
-            case ast.Pass() | ast.Break() | ast.Continue():
-                return not isinstance(node, ast.Pass)
+                self.bind(name, frame.made(node), env, frame)
+            case ast.Pass():
+                pass
+            case ast.Break() | ast.Continue():
+                if frame.loops:  # else it ends the body of the site itself
+                    loop = frame.loops[-1]
+                    (loop.breaks if isinstance(node, ast.Break) else loop.continues).append(dict(env))
+                return True
             case _:
                 raise self.decline(f"it has a statement ({type(node).__name__}) that is not analysed", node)
         return False
@@ -155,14 +153,37 @@ class Analyzer:
             merge(env, after)
         return all(ends)
 
-    def loop(self, node: ast.For, env: Env, frame: Frame) -> None:
-        source = self.iterable(self.expr(node.iter, env, frame), node.iter)
-        for _ in range(ROUNDS):
+    def loop(self, node: ast.For | ast.While, begin: Callable[[Env], None], env: Env, frame: Frame) -> bool:
+        """Rounds of a loop until they teach nothing new. A round may begin where any round went on."""
+        loop = Loop()
+        frame.loops.append(loop)
+
+        def one() -> None:
+            loop.breaks, loop.continues = [], []
             inner = dict(env)
-            self.assign(node.target, source.element(), inner, frame)
-            self.block(node.body, inner, frame)
-            merge(env, [dict(env), inner])
-        self.block(node.orelse, env, frame)
+            begin(inner)
+            ended = self.block(node.body, inner, frame)
+            merge(env, [dict(env), *loop.continues, *([] if ended else [inner])])
+
+        self.settle(one, env, frame, node)
+        frame.loops.pop()
+        if isinstance(node, ast.While):
+            begin(env)
+        ended = self.block(node.orelse, env, frame)
+        ends = [*([] if ended else [dict(env)]), *loop.breaks]
+        merge(env, ends)
+        return not ends
+
+    def settle(self, one: Callable[[], Any], env: Env, frame: Frame, node: ast.AST, *more: Env) -> None:
+        """Run a round until what is known is the same before and after it."""
+        before = None
+        for _ in range(ROUNDS):
+            now = shape([env, *more, *frame.spaces()])
+            if now == before:
+                return
+            before = now
+            one()
+        raise self.decline("what a loop does depends on ever more rounds of it", node)
 
     def iterable(self, value: Value, node: ast.AST) -> Value:
         """What may be iterated over without running anybody's code."""
@@ -174,22 +195,34 @@ class Analyzer:
         return value
 
     def attempt(self, node: ast.Try, env: Env, frame: Frame) -> bool:
-        before = dict(env)
-        self.block(node.body, env, frame)
-        merged = [dict(env)]
-        ended = [False]
+        """An error may come at any point of the body: a handler may find each name with any value that it had
+        in there. So may `finally`, which also comes before whatever leaves by `break` or `continue`."""
+        before, loop = dict(env), frame.loops[-1] if frame.loops else Loop()
+        left = len(loop.breaks), len(loop.continues)
+        anywhere: Env = {}  # the values that names had anywhere in the statement
+        frame.tries.append(anywhere)
+        within: Env = {}  # and in its body
+        frame.tries.append(within)
+        ended = self.block(node.body, env, frame)
+        frame.tries.pop()
+        ends = [] if ended or self.block(node.orelse, env, frame) else [dict(env)]
         for handler in node.handlers:
-            inner = dict(before)
-            merge(inner, [dict(before), dict(env)])
+            inner = at_any_point(before, within)
             if handler.type is not None:
                 self.expr(handler.type, inner, frame)
             if handler.name:
-                inner[handler.name] = opaque()
-            ended.append(self.block(handler.body, inner, frame))
-            merged.append(inner)
-        self.block(node.orelse, env, frame)
-        merge(env, merged)
-        return self.block(node.finalbody, env, frame)
+                self.bind(handler.name, opaque(), inner, frame)
+            if not self.block(handler.body, inner, frame):
+                inner.pop(handler.name or "", None)
+                ends.append(inner)
+        frame.tries.pop()
+        merge(env, ends)
+        if not node.finalbody:
+            return not ends
+        self.block(node.finalbody, at_any_point(before, anywhere), frame)
+        for leaving, kept in ((loop.breaks, left[0]), (loop.continues, left[1])):
+            leaving[kept:] = [e for e in leaving[kept:] if not self.block(node.finalbody, e, frame)]
+        return not ends or self.block(node.finalbody, env, frame)
 
     def within(self, items: list[ast.withitem], body: list[ast.stmt], env: Env, frame: Frame) -> bool:
         for item in items:
@@ -201,10 +234,14 @@ class Analyzer:
                 self.assign(item.optional_vars, held, env, frame)
         return self.block(body, env, frame)
 
+    def bind(self, name: str, value: Value, env: Env, frame: Frame) -> None:
+        env[name] = value
+        frame.note(name, value)
+
     def assign(self, target: ast.expr, value: Value, env: Env, frame: Frame) -> None:
         match target:
             case ast.Name(id=name):
-                env[name] = value
+                self.bind(name, value, env, frame)
             case ast.Tuple(elts=elts) | ast.List(elts=elts):
                 if any(isinstance(e, ast.Starred) for e in elts):
                     raise self.decline("it unpacks with a star", target)
@@ -221,10 +258,14 @@ class Analyzer:
                 if not key.is_deep_safe:
                     raise self.decline("it stores under a key of unknown type", target)
                 if held.type is dict:
-                    held.key = key if held.key is None else join(held.key, key)
+                    if not held.has_safe_keys:
+                        raise self.decline("it stores into a dict whose keys could be anything", target)
+                    held.may_have_key(key)
                     held.may_hold(value)
                 elif held.type is list:
-                    held.may_hold(value)
+                    held.may_hold(value.element() if may_be_slice(key) else value)
+                    if may_be_slice(key):
+                        self.iterable(value, target)
                 elif not (held.is_array or held.is_tensor) or not value.is_deep_safe:
                     raise self.decline("it stores into something of unknown type", target)
             case _:
@@ -247,12 +288,17 @@ class Analyzer:
         ast.copy_location(load, target)
         ast.fix_missing_locations(load)
         before = self.expr(load, env, frame)
-        after = expressions.operate(self, op, before, self.expr(value, env, frame), node)
+        right = self.expr(value, env, frame)
+        after = expressions.operate(self, op, before, right, node)
         if not before.is_safe or before.is_array or before.is_tensor:
             self.changes(before, node)  # += writes into the object itself
-            after = before if before.is_array or before.is_tensor else after
+            if before.type in CHANGEABLE:
+                for held in after.elements():
+                    before.may_hold(held)
+                before.content.scatter()
+            after = before if before.is_array or before.is_tensor or before.type in CHANGEABLE else after
         if isinstance(target, ast.Name):
-            env[target.id] = after
+            self.bind(target.id, after, env, frame)
         else:
             self.assign(target, after, env, frame)
 
@@ -263,13 +309,10 @@ class Analyzer:
         return Value(bool)
 
 
-def merge(env: Env, ends: list[Env]) -> None:
-    """After branches: a name that only some of them bind is not relied upon."""
-    names = set.intersection(*(set(end) for end in ends)) if ends else set()
-    for gone in set(env) - names:
-        del env[gone]
-    for name in names:
-        found = ends[0][name]
-        for end in ends[1:]:
-            found = join(found, end[name])
-        env[name] = found
+def may_be_slice(key: Value) -> bool:
+    return key.type in (slice, Plain)
+
+
+def at_any_point(before: Env, within: Env) -> Env:
+    """Names that were set before, with any value they had since."""
+    return {name: join(v, within[name]) if name in within else v for name, v in before.items()}

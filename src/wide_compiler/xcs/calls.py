@@ -5,10 +5,10 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from . import expressions, pure_numpy, pure_tables, pure_torch, waiting
-from .analysis import Frame
 from .python_calls import (
     Keywords,
     all_safe,
@@ -20,21 +20,47 @@ from .python_calls import (
     construct,
     text_of,
 )
-from .values import Number, Value, is_numpy_scalar, join, opaque
+from .values import CHANGEABLE, CONTAINERS, ITERATORS, Number, Value, is_numpy_scalar, join, opaque
+from .writing import may_hold_objects, risky_option
 
 if TYPE_CHECKING:
-    from .analysis import Analyzer, Env
+    from .analysis import Analyzer
+    from .frames import Env, Frame
 
 
-def call(a: "Analyzer", node: ast.Call, env: "Env", frame: Frame) -> Value:
+def call(a: "Analyzer", node: ast.Call, env: "Env", frame: "Frame") -> Value:
     if isinstance(node.func, ast.Name) and node.func.id == "super":
         raise a.decline("it calls super()", node)
     callee = a.expr(node.func, env, frame)
     if any(isinstance(arg, ast.Starred) for arg in node.args) or any(k.arg is None for k in node.keywords):
         raise a.decline("it calls with * or **", node)
-    args = [a.expr(arg, env, frame) for arg in node.args]
-    keywords = {k.arg: a.expr(k.value, env, frame) for k in node.keywords if k.arg is not None}
-    return call_value(a, callee, args, keywords, node)
+    eats = _eats_whole(callee)
+    found = opaque()
+
+    def one() -> None:
+        nonlocal found
+        args = [_argument(a, arg, eats, env, frame) for arg in node.args]
+        keywords = {k.arg: a.expr(k.value, env, frame) for k in node.keywords if k.arg is not None}
+        found = call_value(a, callee, args, keywords, node)
+
+    if any(k.arg == "key" for k in node.keywords):
+        a.settle(one, env, frame, node)  # it is called many times, between the rounds of a generator
+    else:
+        one()
+    return found
+
+
+def _eats_whole(callee: Value) -> bool:
+    """Does it take all that a generator gives before it returns?"""
+    if callee.method is not None:
+        return callee.method[0].type is str and callee.method[1] == "join"
+    return callee.known and callee.slot is not None and any(callee.obj is e for e in pure_tables.EATERS)
+
+
+def _argument(a: "Analyzer", node: ast.expr, eats: bool, env: "Env", frame: "Frame") -> Value:
+    if isinstance(node, ast.GeneratorExp) and eats:
+        return expressions.comprehension(a, node, env, frame)
+    return a.expr(node, env, frame)
 
 
 def call_value(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
@@ -74,6 +100,8 @@ def _call_known(
     if found in (print, input, exec, eval, setattr, delattr):
         raise a.decline(f"{found.__name__} has effects", node, impure=True)
     if found in pure_tables.LOOKERS and not keywords:
+        if not _only_looks(a, found, args):
+            raise a.decline(f"{text_of(node)} may ask a class or object of the user's", node)
         return Value(pure_tables.LOOKERS[found])
     if found in waiting.FUNCTIONS or waiting.client_get(found):
         return _wait(a, found, args, keywords, node)
@@ -83,18 +111,60 @@ def _call_known(
         return Value(pure_torch.GradMode, fresh=True)
     if found in pure_tables.FUNCTIONS:
         return _call_builtin(a, found, args, keywords, node)
-    numpy_kind = "new" if isinstance(found, np.ufunc) else pure_numpy.NUMPY_FUNCTIONS.get(found)
-    if numpy_kind is not None or found in pure_numpy.NUMPY_TYPES:
-        if "out" in keywords or not all_safe(args, keywords):
+    if found in pure_numpy.UFUNCS:
+        options = set(keywords) - {"dtype", "axis", "keepdims"}
+        if len(args) > found.nin or options or not all_safe(args, keywords):
             raise a.decline(f"{text_of(node)} gets something of unknown type, or writes into an array", node)
-        if isinstance(found, np.ufunc) and len(args) > found.nin:
-            raise a.decline(f"{text_of(node)} writes into an array", node)
-        return pure_numpy.numpy_result(numpy_kind or found, args)
+        return pure_numpy.numpy_result("new", args)
+    numpy_kind = pure_numpy.NUMPY_FUNCTIONS.get(found)
+    if numpy_kind is not None or found in pure_numpy.NUMPY_TYPES:
+        _only_computes(a, found, found.__name__, args, keywords, node)
+        return pure_numpy.numpy_result(numpy_kind or found, [*args, *keywords.values()])
     if found in pure_torch.TORCH_FUNCTIONS:
-        if "out" in keywords or "inplace" in keywords or not all_safe(args, keywords):
-            raise a.decline(f"{text_of(node)} gets something of unknown type, or writes into a tensor", node)
+        if pure_torch.writes_into(found, args, keywords):
+            a.changes(args[0], node)
+            return args[0]
+        _only_computes(a, found, found.__name__, args, keywords, node)
         return pure_torch.tensor_result(found.__name__, None)
     return None
+
+
+def _only_computes(
+    a: "Analyzer", function: Any, name: str, args: list[Value], keywords: Keywords, node: ast.AST
+) -> None:
+    """Of a function or method of NumPy or PyTorch, whatever its options may be."""
+    values = [*args, *keywords.values()]
+    if not all_safe(args, keywords) or may_hold_objects(values):
+        raise a.decline(f"{text_of(node)} gets something of unknown type", node)
+    option = risky_option(function, name, args, keywords)
+    if option is not None:
+        raise a.decline(f"{text_of(node)} may write into an argument ({option}), or give it back", node)
+
+
+def _only_looks(a: "Analyzer", found: Any, args: list[Value]) -> bool:
+    """`isinstance` asks the metaclass of the class, and an object of another class what it says it is."""
+    if found is type:
+        return len(args) == 1
+    if len(args) != 2 or not _plain_classes(a, args[1]):
+        return False
+    held = args[0]
+    if found is issubclass:
+        return held.known and held.type in pure_tables.METACLASSES
+    if held.is_safe or held.type in (*CONTAINERS, *ITERATORS):
+        return True
+    kind = held.type
+    tells = isinstance(kind, type) and kind.__getattribute__ is object.__getattribute__
+    return held.known and tells and not any("__class__" in base.__dict__ for base in kind.__mro__[:-1])
+
+
+def _plain_classes(a: "Analyzer", given: Value) -> bool:
+    """A class, or a tuple of them, whose metaclass runs no code of the user's."""
+    if given.type is tuple and given.parts is not None:
+        return all(_plain_classes(a, part) for part in given.parts)
+    if given.type is tuple and given.known and given.slot is not None:
+        a.guards.expect(given.slot, "is", given.obj)
+        return all(type(kind) in pure_tables.METACLASSES for kind in given.obj)
+    return given.known and given.type in pure_tables.METACLASSES
 
 
 def _hashable(found: Any) -> bool:
@@ -115,7 +185,7 @@ def _wait(a: "Analyzer", found: Any, args: list[Value], keywords: Keywords, node
         mode = args[1] if len(args) > 1 else keywords.get("mode")
         if len(args) > 2 or set(keywords) - {"mode", "encoding", "errors", "newline"}:
             raise a.decline("open() is called with options that are not analysed", node)
-        if mode is not None and mode.obj not in waiting.READ_MODES:
+        if mode is not None and not (mode.is_constant and mode.obj in waiting.READ_MODES):
             raise a.decline("open() is called for writing", node, impure=True)
         if args and args[0].type not in (str, *waiting.PATHS):
             raise a.decline("open() gets something other than a path", node)
@@ -133,14 +203,19 @@ def _wait(a: "Analyzer", found: Any, args: list[Value], keywords: Keywords, node
 def _call_builtin(a: "Analyzer", found: Any, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
     entry = pure_tables.FUNCTIONS[found]
     key = keywords.pop("key", None)
+    if key is not None and found not in (min, max, sorted):
+        raise a.decline(f"{text_of(node)} takes no key", node)
     if key is not None and key.type is not type(None):
+        if not args:
+            raise a.decline(f"{text_of(node)} is called without arguments", node)
         elem = args[0].element() if len(args) == 1 else join_values(args)
         chosen = call_value(a, key, [elem], {}, node)
         if not chosen.is_deep_safe:
             raise a.decline(f"the key function of {text_of(node)} returns something of unknown type", node)
+    several = key is not None and len(args) > 1  # max(a, b, key=...): nobody looks into them
     sequences = found in (list, tuple, zip, enumerate, reversed, iter, len) or key is not None
     if sequences:
-        for arg in args[:1] if found is enumerate else args:
+        for arg in [] if several else args[:1] if found is enumerate else args:
             if found is not len or not arg.is_safe:
                 a.iterable(arg, node)
     elif not all_safe(args, keywords):
@@ -148,10 +223,12 @@ def _call_builtin(a: "Analyzer", found: Any, args: list[Value], keywords: Keywor
     if not all_safe([], keywords):
         raise a.decline(f"{text_of(node)} gets something of unknown type", node)
     if entry == "operator":
+        if not args or keywords:
+            raise a.decline(f"{text_of(node)} is called without arguments", node)
         return expressions.operate(a, ast.Add(), args[0], args[-1], node)
     if not args and not isinstance(entry, type) and found not in (list, tuple, set, dict, frozenset):
         raise a.decline(f"{text_of(node)} is called without arguments", node)
-    return pure_tables.result(entry, args)
+    return pure_tables.result(entry, pure_tables.with_options(found, args, keywords))
 
 
 def join_values(values: list[Value]) -> Value:
@@ -165,6 +242,8 @@ def _call_builtin_method(
     a: "Analyzer", receiver: Value, name: str, args: list[Value], keywords: Keywords, node: ast.AST
 ) -> Value:
     kind = receiver.type
+    if (kind is waiting.ReadFile or kind in waiting.PATHS) and not all_safe(args, keywords):
+        raise a.decline(f".{name}() gets something of unknown type", node)
     if kind is waiting.ReadFile:
         a.waits()
         return waiting.result(waiting.METHODS[name])
@@ -175,15 +254,20 @@ def _call_builtin_method(
     if name in changers:
         a.changes(receiver, node)
         return _change(a, receiver, name, changers[name], args, keywords, node)
-    if not all_safe(args, keywords) or "out" in keywords:
-        raise a.decline(f".{name}() gets something of unknown type", node)
     if receiver.is_array or is_numpy_scalar(kind) or kind is Number:
+        if name not in pure_numpy.ARRAY_METHODS:
+            raise a.decline(f"a number has no .{name}()", node)
+        method = getattr(np.ndarray, name, getattr(np.float64, name, None))
+        _only_computes(a, method, name, [receiver, *args], keywords, node)
         return pure_numpy.numpy_result(pure_numpy.ARRAY_METHODS[name], args, receiver)
     if receiver.is_tensor:
+        _only_computes(a, getattr(torch.Tensor, name), name, [receiver, *args], keywords, node)
         return pure_torch.tensor_result(name, receiver)
+    if not all_safe(args, keywords):
+        raise a.decline(f".{name}() gets something of unknown type", node)
     if kind in (list, tuple, set) and not receiver.is_deep_safe:
         raise a.decline(f".{name}() compares things of unknown type", node)
-    if kind is dict and args and receiver.key is None and not receiver.fresh:
+    if kind is dict and args and not receiver.has_safe_keys:
         raise a.decline("it looks into a dict whose keys could be anything", node)
     return pure_tables.result(pure_tables.METHODS[kind][name], args, receiver)
 
@@ -192,28 +276,36 @@ def _change(
     a: "Analyzer", held: Value, name: str, learns: str, args: list[Value], keywords: Keywords, node: ast.AST
 ) -> Value:
     """A method that changes its fresh receiver."""
-    if keywords.get("key") is not None:
-        call_value(a, keywords.pop("key"), [held.element()], {}, node)
+    sorted_by_key = keywords.get("key") is not None
+    if sorted_by_key:
+        chosen = call_value(a, keywords.pop("key"), [held.element()], {}, node)
+        if not chosen.is_deep_safe:
+            raise a.decline(f"the key function of .{name}() returns something of unknown type", node)
     if keywords and not all_safe([], keywords):
         raise a.decline(f".{name}() gets something of unknown type", node)
     if (name in ("sort", "remove", "discard") or held.type in (set, dict)) and not (
-        held.is_deep_safe and all(v.is_deep_safe for v in args[:1])
+        (held.is_deep_safe or sorted_by_key) and all(v.is_deep_safe for v in args[:1])
     ):
         raise a.decline(f".{name}() compares things of unknown type", node)
+    if len(args) not in pure_tables.TAKES.get(learns, range(9)):
+        raise a.decline(f".{name}() is called with arguments that are not analysed", node)
+    if held.type in CHANGEABLE:
+        held.content.scatter()  # whatever it does: nothing is surely where it was
     if learns == "one":
         held.may_hold(args[0])
     elif learns == "second":
         held.may_hold(args[1])
     elif learns == "all":
-        held.may_hold(a.iterable(args[0], node).element())
-    elif learns == "value" and len(args) == 2:
-        held.key = args[0] if held.key is None else join(held.key, args[0])
+        for arg in args:
+            for element in a.iterable(arg, node).elements():
+                held.may_hold(element)
+    elif learns == "value":
+        held.may_have_key(args[0])
         held.may_hold(args[1])
         return held.elem or opaque()
-    elif learns in ("dict", "value"):
+    elif learns == "dict":
         raise a.decline(f".{name}() is not analysed", node)
-    return (
-        held.element()
-        if learns == "gives" and held.type is list
-        else (held.elem or opaque() if learns == "gives" else Value(type(None)))
-    )
+    elif learns == "gives":
+        gone = held.element() if held.type is list else held.elem or opaque()
+        return join(gone, args[1]) if held.type is dict and len(args) > 1 else gone
+    return Value(type(None))

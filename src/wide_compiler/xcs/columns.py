@@ -21,7 +21,11 @@ def column_value(a: Analyzer, column: Any, j: int) -> Value:
         a.guards.expect(slot, "type", type(first))
         return Value(type(first), first, slot)
     kind = type(first)
-    if kind is tuple and first and all(type(c) is tuple and len(c) == len(first) for c in column):
+    if (
+        kind is tuple
+        and 0 < len(first) <= MANY
+        and all(type(c) is tuple and len(c) == len(first) for c in column)
+    ):
         parts = []
         for k, _ in enumerate(first):
             kinds = {type(c[k]) for c in column}
@@ -29,6 +33,7 @@ def column_value(a: Analyzer, column: Any, j: int) -> Value:
             value = a.look(first[k], inner) if len(kinds) == 1 else Value(object)
             parts.append(value)
         a.guards.expect(slot, "type", tuple)
+        a.guards.expect(a.guards.note("length", slot, None), "is", len(first))
         made = tuple_of(parts)
         made.fresh = False
         return made

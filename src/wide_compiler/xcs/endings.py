@@ -24,7 +24,7 @@ def texts(bodies: Iterable[ast.AST], analyzer: "Analyzer") -> Iterator[ast.AST]:
 
 def may_run_long(bodies: Iterable[ast.AST], analyzer: "Analyzer") -> bool:
     """Is there a loop, or recursion? How long it takes may depend on the numbers of an item."""
-    return analyzer.recursive or any(
+    return bool(analyzer.recursive) or any(
         isinstance(n, LOOPS) or (isinstance(n, COMPREHENSIONS) and not _goes_over_what_is_there(n))
         for n in texts(bodies, analyzer)
     )
@@ -43,7 +43,7 @@ def _goes_over_what_is_there(node: Any) -> bool:
 def may_try_for_ever(bodies: Iterable[ast.AST], analyzer: "Analyzer") -> bool:
     """May a bail-out be caught, and what raised it be tried again and again?"""
     nodes = list(texts(bodies, analyzer))
-    again = analyzer.recursive or any(isinstance(n, LOOPS) for n in nodes)
+    again = bool(analyzer.recursive) or any(isinstance(n, LOOPS) for n in nodes)
     return again and any(_catches_all(n) for n in nodes)
 
 

@@ -2,7 +2,6 @@
 
 import ast
 import builtins
-import types
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +11,6 @@ from .outside import attribute
 from .values import (
     BOTTOM,
     Arrayish,
-    Iterator,
     Number,
     Plain,
     Value,
@@ -24,7 +22,8 @@ from .values import (
 )
 
 if TYPE_CHECKING:
-    from .analysis import Analyzer, Env, Frame
+    from .analysis import Analyzer
+    from .frames import Env, Frame
 
 
 def evaluate(a: "Analyzer", node: ast.expr, env: "Env", frame: "Frame") -> Value:
@@ -45,6 +44,8 @@ def evaluate(a: "Analyzer", node: ast.expr, env: "Env", frame: "Frame") -> Value
             value = a.expr(operand, env, frame)
             if isinstance(op, ast.Not):
                 return a.truth(value, node)
+            if isinstance(op, ast.UAdd) and value.is_tensor:
+                return value  # the very tensor
             return _unary(a, value, node)
         case ast.BoolOp(values=values):
             found = [a.expr(v, env, frame) for v in values]
@@ -77,18 +78,21 @@ def evaluate(a: "Analyzer", node: ast.expr, env: "Env", frame: "Frame") -> Value
         case ast.Dict(keys=keys, values=values):
             return _dict(a, keys, values, node, env, frame)
         case ast.JoinedStr(values=values):
-            shown = [part.value for part in values if isinstance(part, ast.FormattedValue)]
-            if not all(a.expr(part, env, frame).is_deep_safe for part in shown):
+            shown = [part for part in values if isinstance(part, ast.FormattedValue)]
+            if not all(a.expr(part.value, env, frame).is_deep_safe for part in shown):
                 raise a.decline("it formats something of unknown type", node)
+            for part in shown:
+                if part.format_spec is not None:
+                    a.expr(part.format_spec, env, frame)
             return Value(str)
-        case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
-            return _comprehension(a, node, env, frame)
+        case ast.GeneratorExp():
+            raise a.decline("it makes a generator that may run later, or in part", node)
+        case ast.ListComp() | ast.SetComp() | ast.DictComp():
+            return comprehension(a, node, env, frame)
         case ast.Lambda():
             if node.args.defaults or node.args.kw_defaults:
                 raise a.decline("it makes a lambda with defaults", node)
-            made = Value(types.FunctionType, fresh=True)
-            made.function = (node, env, frame)
-            return made
+            return frame.made(node)
         case ast.Starred():
             raise a.decline("it unpacks with a star", node)
     raise a.decline(f"it has an expression ({type(node).__name__}) that is not analysed", node)
@@ -101,8 +105,15 @@ def _elements(a: "Analyzer", nodes: list[ast.expr], env: "Env", frame: "Frame") 
 def _name(a: "Analyzer", name: str, node: ast.AST, env: "Env", frame: "Frame") -> Value:
     if name in env:
         return env[name]
-    if frame.outer is not None and name in frame.outer:
-        return frame.outer[name]
+    around: Frame | None = frame
+    while around is not None and around.parent is not None:
+        if name in around.locals:
+            raise a.decline(f"{name!r} may not be set", node)
+        around = around.parent
+        if name in around.cells:
+            return around.cells[name]
+    if around is not None and around.outer is not None and name in around.outer:
+        return around.outer[name]
     function = frame.function
     if function is None:
         raise a.decline(f"{name!r} may not be set", node)
@@ -134,16 +145,16 @@ def operate(a: "Analyzer", op: ast.operator, left: Value, right: Value, node: as
         return right if left.type is BOTTOM else left
     pair = (left.type, right.type)
     if pair[0] in (list, tuple) and (pair[1] is pair[0] or right.type is int):
-        made = list_of(None, pair[0])
         held = [left, right] if pair[1] is pair[0] else [left]
-        made.elem = join_all([v.element() for v in held if v.parts != []]) if held else None
-        return made
+        elements = [e for v in held for e in v.elements()]
+        return list_of(join_all(elements) if elements else None, pair[0])
     if pair[0] in waiting.PATHS and isinstance(op, ast.Div) and pair[1] is str:
         return Value(pair[0])
     if pair[0] is str and isinstance(op, ast.Mod) and right.is_deep_safe:
         return Value(str)
     if pair[0] in (set, frozenset) and pair[1] is pair[0] and left.is_deep_safe and right.is_deep_safe:
-        return list_of(join(left.element(), right.element()), pair[0])
+        elements = [*left.elements(), *right.elements()]
+        return list_of(join_all(elements) if elements else None, pair[0])
     if not (left.is_safe and right.is_safe):
         raise a.decline("it computes with something of unknown type", node)
     if left.is_tensor or right.is_tensor:
@@ -204,19 +215,24 @@ def _subscript(
         return Value(Arrayish, fresh=held.fresh)
     if held.is_tensor:
         return Value(torch.Tensor, fresh=held.fresh)
+    sliced = isinstance(index, ast.Slice) or key.type is slice
     if held.type in (str, bytes):
-        return Value(held.type if held.type is str or isinstance(index, ast.Slice) else int)
+        return Value(held.type if held.type is str or sliced else int)
     if held.type is range:
-        return Value(range if isinstance(index, ast.Slice) else int)
+        return Value(range if sliced else int)
     if held.type in (list, tuple):
-        if isinstance(index, ast.Slice):
-            return list_of(held.element() if held.elem or held.parts else None, held.type)
+        if sliced:
+            elements = held.elements()
+            return list_of(join_all(elements) if elements else None, held.type)
+        if key.type is Plain:
+            return opaque()
         parts = held.parts
-        if parts is not None and isinstance(key.obj, int) and -len(parts) <= key.obj < len(parts):
-            return parts[key.obj]
+        constant = key.obj if key.is_constant else None  # the guards look at types, not at values
+        if parts is not None and isinstance(constant, int) and -len(parts) <= constant < len(parts):
+            return parts[constant]
         return held.element()
     if held.type is dict:
-        if held.key is None and not held.fresh:
+        if not held.has_safe_keys:
             raise a.decline("it looks into a dict whose keys could be anything", node)
         return held.elem or opaque()
     if held.type is Plain:
@@ -232,13 +248,24 @@ def _dict(a: "Analyzer", keys: Any, values: Any, node: ast.AST, env: "Env", fram
         found = a.expr(key, env, frame)
         if not found.is_deep_safe:
             raise a.decline("it makes a dict with keys of unknown type", node)
-        made.key = found if made.key is None else join(made.key, found)
+        made.may_have_key(found)
         made.may_hold(a.expr(value, env, frame))
     return made
 
 
-def _comprehension(a: "Analyzer", node: Any, env: "Env", frame: "Frame") -> Value:
-    inner = dict(env)
+def comprehension(a: "Analyzer", node: Any, env: "Env", frame: "Frame") -> Value:
+    """Its rounds may change what later ones find; it is made of what the last look at one has found."""
+    made = Value(dict, fresh=True)
+
+    def one() -> None:
+        nonlocal made
+        made = _one_round(a, node, dict(env), frame)
+
+    a.settle(one, env, frame, node)
+    return made
+
+
+def _one_round(a: "Analyzer", node: Any, inner: "Env", frame: "Frame") -> Value:
     for generator in node.generators:
         if generator.is_async:
             raise a.decline("it is asynchronous", node)
@@ -255,5 +282,4 @@ def _comprehension(a: "Analyzer", node: Any, env: "Env", frame: "Frame") -> Valu
     elem = a.expr(node.elt, inner, frame)
     if isinstance(node, ast.SetComp) and not elem.is_deep_safe:
         raise a.decline("it makes a set of things of unknown type", node)
-    kinds = {ast.ListComp: list, ast.SetComp: set, ast.GeneratorExp: Iterator}
-    return list_of(elem, kinds[type(node)])
+    return list_of(elem, set if isinstance(node, ast.SetComp) else list)

@@ -157,6 +157,7 @@ FETCH: dict[str, Any] = {
     "defaults": lambda held, key: (held.__defaults__ or ())[key],
     "kwdefaults": lambda held, key: (held.__kwdefaults__ or {})[key],
     "index": lambda held, key: held[key],
+    "length": lambda held, key: len(held),
 }
 
 

@@ -10,7 +10,18 @@ from torch import nn
 
 from . import pure_numpy, pure_tables, pure_torch, waiting
 from .guards import held_types, static_lookup
-from .values import CONTAINERS, IMMUTABLE, Number, Opaque, Plain, Value, is_numpy_scalar, join_all, opaque
+from .values import (
+    CONTAINERS,
+    IMMUTABLE,
+    DataType,
+    Number,
+    Opaque,
+    Plain,
+    Value,
+    is_numpy_scalar,
+    join_all,
+    opaque,
+)
 
 if TYPE_CHECKING:
     from .analysis import Analyzer
@@ -105,7 +116,7 @@ def _builtin_attribute(held: Value, name: str) -> Value | None:
         if name == "shape":
             return pure_numpy.shape_value()
         if name == "dtype":
-            return Value(Plain)
+            return Value(DataType)
         if name in pure_numpy.ARRAY_ATTRIBUTES:
             return pure_numpy.numpy_result(pure_numpy.ARRAY_ATTRIBUTES[name], [], held)
         changes = name in pure_tables.CHANGERS[np.ndarray]
@@ -162,7 +173,7 @@ def instance_attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> 
         raise a.decline(f"{kind.__name__}.{name} is a descriptor", node)
     if name in getattr(obj, "__dict__", {}):
         return a.look(obj.__dict__[name], a.guards.note("field", slot, name))
-    if isinstance(obj, nn.Module):
+    if isinstance(obj, nn.Module) and static_lookup(kind, "__getattr__") is nn.Module.__getattr__:
         for where in ("_parameters", "_buffers", "_modules"):
             if name in obj.__dict__.get(where, {}):
                 return a.look(obj.__dict__[where][name], a.guards.note("module", slot, (where, name)))

@@ -8,20 +8,21 @@ from .values import Arrayish, Number, Value, list_of
 
 _VIEWS = [
     "reshape", "ravel", "transpose", "swapaxes", "squeeze", "atleast_1d", "atleast_2d", "asarray",
-    "expand_dims", "moveaxis", "flip",
+    "expand_dims", "moveaxis", "flip", "fliplr", "flipud", "real", "imag", "diag", "einsum", "diff",
+    "meshgrid", "histogram", "nan_to_num",
 ]  # fmt: skip
 _NEW = [
     "sum", "prod", "mean", "std", "var", "median", "max", "min", "amax", "amin", "ptp", "argmax", "argmin",
     "any", "all", "cumsum", "cumprod", "sort", "argsort", "dot", "vdot", "inner", "outer", "matmul",
-    "einsum", "tensordot", "kron", "cross", "clip", "where", "concatenate", "stack", "vstack", "hstack",
+    "tensordot", "kron", "cross", "clip", "where", "concatenate", "stack", "vstack", "hstack",
     "zeros", "ones", "full", "empty", "zeros_like", "ones_like", "full_like", "empty_like", "arange",
-    "linspace", "eye", "identity", "array", "copy", "diff", "round", "around", "nan_to_num", "real", "imag",
+    "linspace", "eye", "identity", "array", "copy", "round", "around",
     "abs", "average", "percentile", "quantile", "count_nonzero", "isclose", "searchsorted", "interp",
-    "convolve", "trace", "tile", "repeat", "roll", "pad", "bincount", "histogram", "unique", "tril", "triu",
-    "diag", "fliplr", "flipud", "nansum", "nanmean", "nanmax", "nanmin", "gradient", "polyval", "argwhere",
-    "flatnonzero", "meshgrid", "logspace", "geomspace", "correlate", "take", "compress", "nanstd",
+    "convolve", "trace", "tile", "repeat", "roll", "pad", "bincount", "unique", "tril", "triu",
+    "nansum", "nanmean", "nanmax", "nanmin", "gradient", "polyval", "argwhere",
+    "flatnonzero", "logspace", "geomspace", "correlate", "take", "compress", "nanstd",
 ]  # fmt: skip
-_LINALG = ["norm", "det", "inv", "solve", "matrix_power", "pinv"]
+_LINALG = ["norm", "det", "inv", "solve", "pinv"]
 
 NUMPY_FUNCTIONS: dict[Any, str] = {}
 for _name in _NEW:
@@ -30,15 +31,19 @@ for _name in _VIEWS:
     NUMPY_FUNCTIONS[getattr(np, _name)] = "view"
 for _name in _LINALG:
     NUMPY_FUNCTIONS[getattr(np.linalg, _name)] = "new"
+NUMPY_FUNCTIONS[np.linalg.matrix_power] = "view"  # the first power is the matrix itself
 NUMPY_FUNCTIONS[np.allclose] = NUMPY_FUNCTIONS[np.array_equal] = "bool"
 NUMPY_TYPES = (np.float64, np.float32, np.float16, np.int64, np.int32, np.int16, np.int8, np.uint8, np.bool_)
 
+# NumPy's own: `np.frompyfunc` makes one of any function.
+UFUNCS = frozenset(f for f in vars(np).values() if isinstance(f, np.ufunc))
+
 _ARRAY_NEW = [
     "sum", "prod", "mean", "std", "var", "max", "min", "argmax", "argmin", "any", "all", "cumsum",
-    "cumprod", "dot", "astype", "copy", "flatten", "round", "clip", "argsort", "conj", "conjugate", "trace",
+    "cumprod", "dot", "astype", "copy", "flatten", "round", "clip", "argsort", "trace",
     "take", "repeat", "ptp", "nonzero", "searchsorted",
 ]  # fmt: skip
-_ARRAY_VIEWS = ["reshape", "ravel", "transpose", "swapaxes", "squeeze", "view"]
+_ARRAY_VIEWS = ["reshape", "ravel", "transpose", "swapaxes", "squeeze", "view", "conj", "conjugate"]
 ARRAY_METHODS: dict[str, Any] = {
     **dict.fromkeys(_ARRAY_NEW, "new"),
     **dict.fromkeys(_ARRAY_VIEWS, "view"),
@@ -54,12 +59,21 @@ def numpy_result(kind: Any, args: list[Value], receiver: Value | None = None) ->
     """What a NumPy function or method of that kind returns."""
     if kind == "new":
         return Value(Arrayish, fresh=True)
-    if kind == "view":
-        source = receiver or (args[0] if args else None)
-        return Value(Arrayish, fresh=source is not None and source.fresh)
+    if kind == "view":  # or the very array; of any of the arguments, or of what they hold
+        given = [receiver] if receiver is not None else args
+        return Value(Arrayish, fresh=all(_owned(v) for v in given))
     if kind == "list":
         return list_of(Value(Number))
     return Value(bool if kind == "bool" else kind)
+
+
+def _owned(value: Value) -> bool:
+    """Nobody else's array is in it."""
+    if value.is_array or value.is_tensor:
+        return value.fresh
+    if value.is_safe:
+        return True
+    return all(_owned(v) for v in value.elements())
 
 
 def shape_value() -> Value:

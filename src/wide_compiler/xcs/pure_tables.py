@@ -16,8 +16,9 @@ import zlib
 from typing import Any
 
 import numpy as np
+import torch
 
-from .values import Arrayish, Iterator, Number, Plain, Value, join_all, list_of, opaque, tuple_of
+from .values import Arrayish, Number, Plain, Value, iterator, join_all, list_of, opaque, tuple_of
 
 
 class Match(Plain):
@@ -30,17 +31,38 @@ class Digest:
 
 def _sum(args: list[Value]) -> Value:
     elem = args[0].element()
+    if len(args) > 1:  # a sum of nothing is the start itself
+        start = args[1]
+        both = join_all([elem, start])
+        kind = torch.Tensor if elem.is_tensor and start.is_number else both.type
+        return Value(Number if both.is_number else kind, fresh=start.fresh and start.is_array)
     if elem.is_array or elem.is_tensor:
         return Value(elem.type, fresh=True)
     if elem.type in (int, float, complex):
-        return Value(elem.type if len(args) == 1 else Number)
+        return Value(elem.type)
     return Value(Number if elem.is_number else elem.type)
 
 
 def _least(args: list[Value]) -> Value:
+    """One of them, or the default."""
     values = args if len(args) > 1 else [args[0].element()]
     found = join_all(values)
     return Value(found.type) if not found.is_safe or found.fresh else found
+
+
+def with_options(found: Any, args: list[Value], keywords: dict[str, Value]) -> list[Value]:
+    """Arguments by name that may come back: a default, a start, entries of a dict."""
+    if found in (min, max) and "default" in keywords:
+        return [args[0].element(), keywords["default"]]
+    if found in (sum, math.prod) and "start" in keywords:
+        return [args[0], keywords["start"]]
+    if found is dict and keywords:
+        made = _dict(args)
+        for value in keywords.values():
+            made.may_have_key(Value(str))
+            made.may_hold(value)
+        return [made]
+    return args
 
 
 def _absolute(args: list[Value]) -> Value:
@@ -49,12 +71,14 @@ def _absolute(args: list[Value]) -> Value:
     return Value(int if args[0].type is bool else args[0].type if args[0].type in (int, float) else Number)
 
 
-def _sequence(kind: type) -> Any:
+def _sequence(kind: type, ordered: bool = True) -> Any:
     def make(args: list[Value]) -> Value:
-        made = list_of(args[0].element() if args else None, kind)
-        if args and args[0].parts is not None and kind is not set:
+        if args and args[0].parts is not None and kind in (list, tuple) and ordered:
+            made = list_of(None, kind)
             made.parts = list(args[0].parts)
-        return made
+            return made
+        elements = args[0].elements() if args else []
+        return list_of(elements[0] if elements else None, kind)
 
     return make
 
@@ -62,41 +86,50 @@ def _sequence(kind: type) -> Any:
 def _dict(args: list[Value]) -> Value:
     made = Value(dict, fresh=True)
     if args:
-        pair = args[0].element() if args[0].type is not dict else None
-        parts = pair.parts if pair is not None and pair.parts and len(pair.parts) == 2 else None
-        made.key, made.elem = (parts[0], parts[1]) if parts else (args[0].key, args[0].elem)
+        if args[0].type is dict:
+            made.key, made.elem = args[0].key, args[0].elem
+        for pair in args[0].elements() if args[0].type is not dict else []:
+            parts = pair.parts if pair.parts is not None and len(pair.parts) == 2 else [pair.element()] * 2
+            made.key, made.elem = parts
     return made
 
 
 def _iterator(args: list[Value]) -> Value:
-    made = Value(Iterator, fresh=True)
-    made.elem = args[0].element()
-    return made
+    return iterator(args[0].element)
 
 
 def _zip(args: list[Value]) -> Value:
-    made = Value(Iterator, fresh=True)
-    made.elem = tuple_of([a.element() for a in args])
-    return made
+    return iterator(lambda: tuple_of([a.element() for a in args]))
 
 
 def _enumerate(args: list[Value]) -> Value:
-    made = Value(Iterator, fresh=True)
-    made.elem = tuple_of([Value(int), args[0].element()])
-    return made
+    return iterator(lambda: tuple_of([Value(int), args[0].element()]))
+
+
+def _arithmetic(*kinds: Any) -> Any:
+    """Numbers from numbers; of arrays and tensors, what may be one of them."""
+
+    def give(args: list[Value]) -> Value:
+        given = next((a for a in args if a.is_tensor), next((a for a in args if a.is_array), None))
+        made = [Value(torch.Tensor if given.is_tensor else Arrayish) if given else Value(k) for k in kinds]
+        return made[0] if len(made) == 1 else tuple_of(made)
+
+    return give
 
 
 def _rounded(args: list[Value]) -> Value:
+    if args[0].is_array or args[0].is_tensor:
+        return Value(args[0].type)
     return Value(int if len(args) == 1 and args[0].type in (int, float) else Number)
 
 
 FUNCTIONS: dict[Any, Any] = {
     abs: _absolute, len: int, min: _least, max: _least, sum: _sum, round: _rounded, int: int, float: float,
-    bool: bool, complex: complex, str: str, bytes: bytes, repr: str, sorted: _sequence(list),
+    bool: bool, complex: complex, str: str, bytes: bytes, repr: str, sorted: _sequence(list, False),
     list: _sequence(list),
     tuple: _sequence(tuple), set: _sequence(set), frozenset: _sequence(frozenset), dict: _dict, range: range,
     zip: _zip, enumerate: _enumerate, reversed: _iterator, iter: _iterator, any: bool, all: bool,
-    divmod: lambda args: tuple_of([Value(Number), Value(Number)]), pow: Number, ord: int, chr: str, hex: str,
+    divmod: _arithmetic(Number, Number), pow: _arithmetic(Number), ord: int, chr: str, hex: str,
     bin: str, oct: str, ascii: str, format: str, slice: slice, hash: int, callable: bool,
     zlib.crc32: int, zlib.adler32: int, zlib.compress: bytes, zlib.decompress: bytes,
     base64.b64encode: bytes, base64.b64decode: bytes, json.loads: lambda args: opaque(), json.dumps: str,
@@ -108,7 +141,11 @@ FUNCTIONS: dict[Any, Any] = {
     os.path.splitext: lambda args: tuple_of([Value(str), Value(str)]),
 }  # fmt: skip
 
+# They take all that a generator gives before they return.
+EATERS = (sum, any, all, min, max, list, tuple, set, frozenset, dict, sorted)
+
 # `isinstance` and `type` look at a value without touching it, so anything may be handed to them.
+METACLASSES = (type, type(torch.Tensor), type(torch.nn.Parameter))  # whose `__instancecheck__` is known
 LOOKERS = {isinstance: bool, issubclass: bool, type: type}
 
 _INTEGER = ("floor", "ceil", "trunc", "factorial", "comb", "perm", "gcd", "lcm", "isqrt")
@@ -117,7 +154,7 @@ for _name in dir(math):
     _function = getattr(math, _name)
     if callable(_function):
         FUNCTIONS[_function] = int if _name in _INTEGER else bool if _name in _TRUTH else float
-FUNCTIONS[math.prod] = Number
+FUNCTIONS[math.prod] = lambda args: _arithmetic(Number)([args[0].element(), *args[1:]])
 FUNCTIONS[math.modf] = FUNCTIONS[math.frexp] = lambda args: tuple_of([Value(float), Value(Number)])
 for _name in (
     "add",
@@ -199,26 +236,27 @@ def _got(receiver: Value, args: list[Value]) -> Value:
 
 
 def _items(receiver: Value, args: list[Value]) -> Value:
-    made = Value(Iterator, fresh=True)
-    made.elem = tuple_of([receiver.key or opaque(), receiver.elem or opaque()])
-    return made
+    return iterator(lambda: tuple_of([receiver.key or opaque(), receiver.elem or opaque()]))
 
 
 def _values(receiver: Value, args: list[Value]) -> Value:
-    made = Value(Iterator, fresh=True)
-    made.elem = receiver.elem or opaque()
-    return made
+    return iterator(lambda: receiver.elem or opaque())
 
 
 def _keys(receiver: Value, args: list[Value]) -> Value:
-    made = Value(Iterator, fresh=True)
-    made.elem = receiver.key or opaque()
-    return made
+    return iterator(lambda: receiver.key or opaque())
+
+
+def _union(receiver: Value, args: list[Value]) -> Value:
+    held = [e for v in (receiver, *args) for e in v.elements()]
+    return list_of(join_all(held) if held else None, receiver.type)
 
 
 def _again(receiver: Value, args: list[Value]) -> Value:
     made = Value(receiver.type, fresh=True)
     made.parts, made.elem, made.key = receiver.parts and list(receiver.parts), receiver.elem, receiver.key
+    if receiver.is_unknown_inside:
+        made.elem = made.key = opaque()
     return made
 
 
@@ -236,7 +274,7 @@ METHODS: dict[Any, dict[str, Any]] = {
     list: {"index": int, "count": int, "copy": _again},
     tuple: {"index": int, "count": int},
     dict: {"get": _got, "items": _items, "keys": _keys, "values": _values, "copy": _again},
-    set: dict.fromkeys(("union", "intersection", "difference", "copy"), _again)
+    set: dict.fromkeys(("union", "intersection", "difference", "copy"), _union)
          | {"issubset": bool, "issuperset": bool, "isdisjoint": bool},
     range: {"index": int, "count": int},
     Match: {"group": Plain, "groups": lambda r, a: list_of(Value(Plain), tuple), "start": int, "end": int},
@@ -254,6 +292,9 @@ CHANGERS: dict[Any, dict[str, str]] = {
     np.ndarray: {"sort": "", "fill": ""},
     Arrayish: {"sort": "", "fill": ""},
 }  # fmt: skip
+
+# How many arguments they take, by what is learnt from them.
+TAKES = {"one": (1,), "second": (2,), "value": (2,), "gives": (0, 1, 2)}
 
 ATTRIBUTES: dict[Any, dict[str, Any]] = {
     complex: {"real": float, "imag": float},

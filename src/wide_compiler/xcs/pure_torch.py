@@ -1,5 +1,7 @@
 """Whitelists for PyTorch: functions, methods, layers and contexts that only compute."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -26,13 +28,14 @@ _TENSOR_ONLY = [
 _FUNCTIONAL = [
     "relu", "gelu", "silu", "elu", "leaky_relu", "softplus", "tanh", "sigmoid", "softmax", "log_softmax",
     "linear", "layer_norm", "normalize", "mse_loss", "l1_loss", "cross_entropy", "cosine_similarity",
-    "scaled_dot_product_attention", "pad", "one_hot",
+    "scaled_dot_product_attention", "pad",
 ]  # fmt: skip
 TORCH_FUNCTIONS = {getattr(torch, n) for n in _TORCH} | {getattr(F, n) for n in _FUNCTIONAL}
 TENSOR_METHODS = {n for n in (*_TORCH, *_TENSOR_ONLY) if hasattr(torch.Tensor, n)} - {"T"}
 TENSOR_ATTRIBUTES = {"T", "mT", "shape", "ndim", "dtype", "device", "requires_grad", "is_cuda"}
 
-# Layers that keep no count and draw no numbers; the last ones only where they are not training.
+# Layers that keep no count and draw no numbers; EVAL_LAYERS only where they are not training. What they give
+# is new, but for those of PASSING, which may give their argument itself, or a view of it.
 LAYERS = (
     nn.Linear, nn.Identity, nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softmax, nn.LogSoftmax, nn.ELU,
     nn.LeakyReLU, nn.Softplus, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.Embedding, nn.Conv1d, nn.Conv2d,
@@ -40,13 +43,30 @@ LAYERS = (
     nn.ReLU6,
 )  # fmt: skip
 EVAL_LAYERS = (nn.Dropout, nn.BatchNorm1d, nn.BatchNorm2d)
+PASSING = (nn.Identity, nn.Flatten, nn.Dropout, nn.AdaptiveAvgPool2d)
 FORWARDS = {kind: static_lookup(kind, "forward") for kind in (*LAYERS, *EVAL_LAYERS)}
 
+# Fields that make a layer change something: its argument, or its own weights.
+CHANGING = {"inplace": False, "max_norm": None}
+
+INPLACE = (F.relu, F.silu, F.elu, F.leaky_relu)
 GRAD_MODES = (torch.no_grad, torch.inference_mode)  # contexts that only switch gradients off, and back
 
 
 class GradMode:
     """Stands for one of these contexts."""
+
+
+def writes_into(function: Any, args: list[Value], keywords: dict[str, Value]) -> bool:
+    """Is this, for certain, a call such as `F.relu(x, inplace=True)`?"""
+    inplace = keywords.get("inplace")
+    return (
+        inplace is not None
+        and inplace.is_constant
+        and inplace.obj is True
+        and function in INPLACE
+        and (len(args) > 0 and args[0].is_tensor and all(v.is_safe for v in (*args, *keywords.values())))
+    )
 
 
 def tensor_attribute(name: str, receiver: Value) -> Value:

@@ -9,14 +9,16 @@ import torch
 from torch import nn
 
 from . import pure_torch
-from .analysis import DEEPEST, Frame
+from .analysis import DEEPEST
 from .behaviour import PYTORCH
+from .frames import Frame, merge
 from .guards import bare, static_lookup
 from .source import NoSource, tree_of
-from .values import BOTTOM, Value
+from .values import BOTTOM, Value, join
 
 if TYPE_CHECKING:
-    from .analysis import Analyzer, Env
+    from .analysis import Analyzer
+    from .frames import Env
 
 Keywords = dict[str, Value]
 
@@ -80,10 +82,14 @@ def call_layer(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywor
             a.guards.expect(a.guards.note("field", slot, "training"), "is", False)
         if not all_safe(args, keywords):
             raise a.decline(f"{kind.__name__} gets something of unknown type", node)
-        return Value(torch.Tensor)
+        return _layer_result(a, callee, args, keywords, node)
     if kind is nn.Sequential:
         from .calls import call_value
 
+        if len(args) != 1 or keywords:
+            raise a.decline("Sequential gets other arguments than it takes", node)
+        layers = a.guards.note("field", slot, "_modules")
+        a.guards.expect(a.guards.note("length", layers, None), "is", len(layer._modules))
         found = args[0]
         for name, inner in layer._modules.items():
             held = a.look(inner, a.guards.note("module", slot, ("_modules", name)))
@@ -93,8 +99,32 @@ def call_layer(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywor
         raise a.decline(f"{kind.__name__} in training keeps count or draws numbers", node, impure=True)
     if not isinstance(method, types.FunctionType) or method.__module__.startswith("torch.nn"):
         raise a.decline(f"{kind.__name__} is not among the layers known to be free of effects", node)
+    for name in ("__call__", "__getattr__"):  # of PyTorch's own classes this is known
+        a.guards.expect(a.guards.note("class", slot, name), "is", static_lookup(kind, name))
     found_method = a.look(method, a.guards.note("class", slot, "forward"))
     return call_function(a, found_method, [callee, *args], keywords, node)
+
+
+def _layer_result(
+    a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST
+) -> Value:
+    """What a known layer gives, and whether it changes something on the way."""
+    layer, slot = callee.obj, callee.slot
+    assert slot is not None
+    for name, harmless in pure_torch.CHANGING.items():
+        if name not in layer.__dict__:
+            continue
+        held = layer.__dict__[name]
+        if held is not harmless and (held is not True or len(args) != 1 or keywords or not args[0].is_tensor):
+            raise a.decline(f"{type(layer).__name__} changes something it did not make", node, impure=True)
+        a.guards.expect(a.guards.note("field", slot, name), "is", held)
+        if held is not harmless:
+            a.changes(args[0], node)
+            return args[0]
+    if type(layer) in pure_torch.PASSING:
+        return Value(torch.Tensor, fresh=all(v.fresh for v in args) and not keywords)
+    several = getattr(layer, "return_indices", False)
+    return Value(torch.Tensor, fresh=not several)
 
 
 def construct(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
@@ -113,10 +143,17 @@ def construct(a: "Analyzer", callee: Value, args: list[Value], keywords: Keyword
         or not (frozen or kind.__setattr__ is object.__setattr__)
     ):
         raise a.decline(f"making a {kind.__name__} is not known to be free of effects", node)
-    a.guards.expect(a.guards.note("own", callee.slot, "__init__"), "is", static_lookup(kind, "__init__"))
+    if kind.__getattribute__ is not object.__getattribute__ or hasattr(kind, "__del__"):
+        raise a.decline(f"{kind.__name__} has a __getattribute__ or __del__ of its own", node)
+    for name in ("__init__", "__new__", "__setattr__", "__getattribute__"):
+        a.guards.expect(a.guards.note("own", callee.slot, name), "is", static_lookup(kind, name))
     fields = [f for f in dataclasses.fields(kind) if f.init]
     if any(f.default_factory is not dataclasses.MISSING for f in fields):
         raise a.decline(f"{kind.__name__} makes default values by a function", node)
+    for f in fields:
+        on_class = next((b.__dict__[f.name] for b in kind.__mro__ if f.name in b.__dict__), None)
+        if hasattr(type(on_class), "__set__") and not isinstance(on_class, types.MemberDescriptorType):
+            raise a.decline(f"{kind.__name__}.{f.name} is a descriptor", node)
     made = Value(kind, fresh=True)
     made.attrs = {f.name: arg for f, arg in zip(fields, args, strict=False)} | keywords
     return made
@@ -149,33 +186,39 @@ def _undecorated(function: types.FunctionType) -> types.FunctionType:
 
 def call_inner(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
     """A lambda or function that the analysed code made itself."""
-    tree, outer, frame = callee.function
+    tree, frame = callee.function
     env = dict(zip((p.arg for p in tree.args.args), args, strict=False))
     if keywords or len(env) != len(args) or len(args) != len(tree.args.args) or tree.args.kwonlyargs:
         raise a.decline("it calls a function of its own with arguments that are not analysed", node)
-    inner = Frame(tree, frame.function, frame.slot)
-    inner.outer = {**(frame.outer or {}), **outer}
+    if tree.args.vararg or tree.args.kwarg or tree.args.posonlyargs:
+        raise a.decline("it calls a function of its own that takes *, ** or /", node)
+    inner = Frame(tree, frame.function, frame.slot, frame)
     return _analysed(a, inner, env, (tree,), node)
 
 
 def _analysed(a: "Analyzer", frame: Frame, env: "Env", what: tuple, node: ast.AST) -> Value:
     """Run a function's text once for each kind of arguments; recursion is followed until nothing changes."""
     key = (*what, tuple(_look(v) for v in env.values()))
-    if key in a.answers and key in a.stack:
-        a.recursive = True
+    if key in a.stack:
+        a.recursive.add(key)
+        merge(a.given[key], [dict(a.given[key]), env])  # the run in progress must hold for these, too
         return a.answers[key]
     if len(a.stack) >= DEEPEST:
         raise a.decline("it calls too deep", node)
-    a.answers[key] = Value(BOTTOM)
+    a.answers[key], a.given[key] = Value(BOTTOM), env
     a.stack.append(key)
+
+    answer: Env = {}
+
+    def one() -> None:
+        frame.returns = []
+        answer["returns"] = join(a.answers[key], a.run(frame, dict(a.given[key])))
+        a.answers[key] = answer["returns"]
+
     try:
-        for _ in range(4):
-            before = a.answers[key]
-            frame.returns = []
-            found = a.run(frame, dict(env))
-            a.answers[key] = found
-            if before.type is found.type:
-                break
+        one()
+        if key in a.recursive:
+            a.settle(one, a.given[key], frame, node, answer)
     finally:
         a.stack.pop()
     return a.answers[key]

@@ -1,5 +1,6 @@
 """What the analysis knows of a value: its exact type, maybe the object, whether it is fresh."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,10 @@ class Arrayish:
     """Stands for an array without objects in it, or a NumPy scalar: what NumPy functions return."""
 
 
+class DataType(Plain):
+    """Stands for the dtype of an array without objects in it."""
+
+
 class Opaque:
     """Stands for a value that may be passed on, but not looked at."""
 
@@ -38,6 +43,34 @@ IMMUTABLE = (
     torch.Size,
 )
 CONTAINERS = (list, tuple, dict, set, frozenset)
+CHANGEABLE = (list, dict, set)
+SAFE = (Plain, DataType, *IMMUTABLE)
+
+
+class Content:
+    """What a container holds. Names that may stand for one container share it, so that each of them learns
+    what is put into it through any other."""
+
+    __slots__ = ("elem", "into", "key", "later", "parts")
+
+    def __init__(self) -> None:
+        self.parts: list[Value] | None = None
+        self.elem: Value | None = None
+        self.key: Value | None = None
+        self.later: Callable[[], Value] | None = None  # of an iterator: what it gives when it is asked
+        self.into: Content | None = None  # the one that this has become part of
+
+    def root(self) -> "Content":
+        found = self
+        while found.into is not None:
+            found = found.into
+        return found
+
+    def scatter(self) -> None:
+        """Forget which part lies where."""
+        if self.parts is not None:
+            held, self.parts = self.parts, None
+            self.elem = join_all(held) if held else None
 
 
 class Value:
@@ -50,19 +83,17 @@ class Value:
         fresh: made by the analysed code itself, so that it may be changed.
         parts: what a tuple or a display holds, in order; elem: what any element of a container is.
         attrs: fields of an object that the analysed code made.
-        function: (node, environment) of a lambda or nested function; method: (receiver, name) of a method.
+        function: (node, frame) of a lambda or nested function; method: (receiver, name) of a method.
     """
 
-    __slots__ = ("attrs", "elem", "fresh", "function", "key", "method", "obj", "parts", "slot", "type")
+    __slots__ = ("_content", "attrs", "fresh", "function", "method", "obj", "slot", "type")
 
     def __init__(self, type: Any, obj: Any = NOTHING, slot: int | None = None, fresh: bool = False):
         self.type = type
         self.obj = obj
         self.slot = slot
         self.fresh = fresh
-        self.parts: list[Value] | None = None
-        self.elem: Value | None = None
-        self.key: Value | None = None
+        self._content: Content | None = None
         self.attrs: dict[str, Value] | None = None
         self.function: Any = None
         self.method: tuple[Value, str] | None = None
@@ -71,8 +102,43 @@ class Value:
         return f"Value({getattr(self.type, '__name__', self.type)}{', fresh' if self.fresh else ''})"
 
     @property
+    def content(self) -> Content:
+        if self._content is None:
+            self._content = Content()
+        return self._content.root()
+
+    @property
+    def parts(self) -> "list[Value] | None":
+        return self.content.parts
+
+    @parts.setter
+    def parts(self, parts: "list[Value] | None") -> None:
+        self.content.parts = parts
+
+    @property
+    def elem(self) -> "Value | None":
+        return self.content.elem
+
+    @elem.setter
+    def elem(self, elem: "Value | None") -> None:
+        self.content.elem = elem
+
+    @property
+    def key(self) -> "Value | None":
+        return self.content.key
+
+    @key.setter
+    def key(self, key: "Value | None") -> None:
+        self.content.key = key
+
+    @property
     def known(self) -> bool:
         return self.obj is not NOTHING
+
+    @property
+    def is_constant(self) -> bool:
+        """Written in the text. Of any other object the guards check the type alone."""
+        return self.known and self.slot is None
 
     @property
     def is_number(self) -> bool:
@@ -89,37 +155,45 @@ class Value:
     @property
     def is_safe(self) -> bool:
         """Operators on it run no user code and change nothing."""
-        return self.is_array or self.is_number or self.is_tensor or self.type in (Plain, *IMMUTABLE)
+        return self.is_array or self.is_number or self.is_tensor or self.type in SAFE
 
     @property
     def is_deep_safe(self) -> bool:
         """It and all it holds are safe."""
-        if self.is_safe:
-            return True
-        if self.type not in CONTAINERS and self.type not in ITERATORS:
-            return False
-        if self.parts is not None:
-            held = self.parts
-        else:
-            held = [v for v in (self.elem, self.key) if v is not None]
-            if self.elem is None and not self.fresh:
-                return False
-        return all(v.is_deep_safe for v in held)
+        return _deep_safe(self, set())
+
+    @property
+    def has_safe_keys(self) -> bool:
+        """Of a dict: looking something up in it asks nobody's `__eq__`."""
+        return self.fresh if self.key is None else self.key.is_deep_safe
+
+    @property
+    def is_unknown_inside(self) -> bool:
+        """A container from outside, of which nobody has looked at what it holds."""
+        held = self.content
+        return not self.fresh and held.elem is None and held.parts is None and held.later is None
 
     def may_hold(self, value: "Value") -> None:
         """A fresh container got one more element."""
-        if self.parts is not None:
-            self.elem, self.parts = join_all(self.parts), None
-        self.elem = value if self.elem is None else join(self.elem, value)
+        held = self.content
+        held.scatter()
+        held.elem = value if held.elem is None else join(held.elem, value)
+
+    def may_have_key(self, key: "Value") -> None:
+        held = self.content
+        held.key = key if held.key is None else join(held.key, key)
 
     def element(self) -> "Value":
         """What iterating over it gives."""
-        if self.parts is not None:
-            return join_all(self.parts)
+        held = self.content
+        if held.later is not None:
+            return held.later()
+        if held.parts is not None:
+            return join_all(held.parts)
         if self.type is dict:
-            return self.key or opaque()
-        if self.elem is not None:
-            return self.elem
+            return held.key or opaque()
+        if held.elem is not None:
+            return held.elem
         given = {str: str, range: int, bytes: int}
         if self.type in given:
             return Value(given[self.type])
@@ -128,6 +202,30 @@ class Value:
         if self.is_tensor:
             return Value(torch.Tensor, fresh=self.fresh)
         return opaque()
+
+    def elements(self) -> "list[Value]":
+        """What it holds, as far as it is not known to be empty."""
+        empty = self.parts == [] or (
+            self.fresh and self.type in CONTAINERS and self.parts is self.elem is None
+        )
+        return [] if empty else [self.element()]
+
+
+def _deep_safe(value: Value, seen: set[int]) -> bool:
+    if value.is_safe:
+        return True
+    if value.type not in CONTAINERS and value.type not in ITERATORS:
+        return False
+    held = value.content
+    if id(held) in seen:
+        return True
+    seen.add(id(held))
+    if value.is_unknown_inside:
+        return False
+    if held.later is not None:
+        return _deep_safe(held.later(), seen)
+    inside = held.parts if held.parts is not None else [v for v in (held.elem, held.key) if v is not None]
+    return all(_deep_safe(v, seen) for v in inside)
 
 
 class Iterator:
@@ -141,8 +239,12 @@ def opaque() -> Value:
     return Value(Opaque)
 
 
+_SCALARS = frozenset(np.sctypeDict.values()) - {np.object_, np.void}
+
+
 def is_numpy_scalar(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, np.generic) and kind is not np.object_
+    """One of NumPy's own: somebody's subclass has operators of its own, a record may hold objects."""
+    return isinstance(kind, type) and issubclass(kind, np.generic) and kind in _SCALARS
 
 
 def tuple_of(parts: list[Value]) -> Value:
@@ -166,6 +268,13 @@ def join_all(values: list[Value]) -> Value:
     return found
 
 
+def iterator(later: Callable[[], Value]) -> Value:
+    """What an iterator gives is looked up when it is asked: what it goes over may have changed by then."""
+    value = Value(Iterator, fresh=True)
+    value.content.later = later
+    return value
+
+
 def join(a: Value, b: Value) -> Value:
     """What is true of a value that may be either."""
     if a is b:
@@ -175,15 +284,50 @@ def join(a: Value, b: Value) -> Value:
     made = Value(_join_types(a, b), fresh=a.fresh and b.fresh)
     if a.known and b.known and a.obj is b.obj and a.slot == b.slot:
         made.obj, made.slot = a.obj, a.slot
-    if made.type in CONTAINERS or made.type in ITERATORS:
-        if a.parts is not None and b.parts is not None and len(a.parts) == len(b.parts):
-            made.parts = [join(x, y) for x, y in zip(a.parts, b.parts, strict=True)]
-        else:
-            held = [*(a.parts or []), *(b.parts or []), *(v for v in (a.elem, b.elem) if v is not None)]
-            made.elem = join_all(held) if held else None
-    if a.key is not None and b.key is not None:
-        made.key = join(a.key, b.key)
+    if made.type in CHANGEABLE:
+        made._content = _unite(a, b)
+    elif made.type in CONTAINERS:
+        made.parts, made.elem = _either(a, b)
+    elif made.type in ITERATORS:
+        made.content.later = lambda: join(a.element(), b.element())
     return made
+
+
+def _either(a: Value, b: Value) -> tuple[list[Value] | None, Value | None]:
+    """Parts, or an element, of two containers."""
+    if a.parts is not None and b.parts is not None and len(a.parts) == len(b.parts):
+        return [join(x, y) for x, y in zip(a.parts, b.parts, strict=True)], None
+    unknown = [opaque() for v in (a, b) if v.is_unknown_inside]
+    held = [*(a.parts or []), *(b.parts or []), *(v for v in (a.elem, b.elem) if v is not None), *unknown]
+    return None, join_all(held) if held else None
+
+
+def _unite(a: Value, b: Value) -> Content:
+    """Whoever changes the joined value has changed one of the two, nobody knows which: all three share what
+    they hold from now on."""
+    first, second = a.content, b.content
+    if first is second:
+        return first
+    keys = [k for k in (first.key, second.key) if k is not None]
+    if a.type is dict and (not a.has_safe_keys or not b.has_safe_keys):
+        keys = [opaque()]
+    both = Value(a.type, fresh=True), Value(a.type, fresh=True)
+    for copied, original in zip(both, (a, b), strict=True):
+        copied.fresh, copied.parts, copied.elem = original.fresh, original.parts, original.elem
+    second.into = first  # before going inside: it may hold itself
+    first.parts = first.elem = first.key = None
+    parts, elem = _either(*both)
+    key = join_all(keys) if keys else None
+    found = first.root()
+    if parts is not None and found.parts is None and found.elem is None:
+        found.parts = parts
+    elif parts is not None or elem is not None:
+        found.scatter()
+        inside = [*(parts or []), *(v for v in (elem, found.elem) if v is not None)]
+        found.elem = join_all(inside) if inside else None
+    if key is not None:
+        found.key = key if found.key is None else join(key, found.key)
+    return found.root()
 
 
 class Bottom:
@@ -200,6 +344,6 @@ def _join_types(a: Value, b: Value) -> Any:
         return Number
     if (a.is_array or a.is_number) and (b.is_array or b.is_number):
         return Arrayish
-    if a.type in (Plain, Number, *IMMUTABLE) and b.type in (Plain, Number, *IMMUTABLE):
+    if a.type in (Number, *SAFE) and b.type in (Number, *SAFE):
         return Plain
     return Opaque
