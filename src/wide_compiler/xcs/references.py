@@ -143,5 +143,6 @@ def _named(function: types.FunctionType) -> Iterator[Any]:
         if name not in function.__globals__:
             held = function.__builtins__.get(name)  # type: ignore[attr-defined]
         yield held
-        if isinstance(held, types.ModuleType):
-            yield from (vars(held)[n] for n in names if n in vars(held))
+        if isinstance(held, types.ModuleType):  # modules inside, such as numpy.ma, may come there later
+            inside = (vars(held)[n] for n in names if n in vars(held))
+            yield from (value for value in inside if not isinstance(value, types.ModuleType))
