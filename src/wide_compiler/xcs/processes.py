@@ -92,18 +92,27 @@ if hasattr(os, "register_at_fork"):
 
 
 def idle_cores() -> float:
-    """Cores that were idle since the last look; by the load of the last minute where that cannot be told."""
+    """Cores that were idle since the last look, or busy for us; by the load of the last minute where that
+    cannot be told."""
     try:
         with open("/proc/stat") as stat:
             counts = [int(c) for c in stat.readline().split()[1:]]
-    except (OSError, ValueError):
+        ours = sum(map(_worked, _workers))
+    except (OSError, ValueError, IndexError):
         return cores() - os.getloadavg()[0] if hasattr(os, "getloadavg") else cores() - 1
-    idle, total = counts[3] + counts[4], sum(counts[:8])
+    idle, total = counts[3] + counts[4] + ours, sum(counts[:8])
     idle_before, total_before = _seen.get("stat", (0, 0))
     if total - total_before >= 20:  # hundredths of a second: fewer tell nothing
         _seen["stat"] = (idle, total)
         _seen["idle"] = (os.cpu_count() or 1) * (idle - idle_before) / (total - total_before)
     return min(_seen.get("idle", 0.0), cores())
+
+
+def _worked(worker: _Worker) -> int:
+    """What a worker has computed, in the units of `/proc/stat`."""
+    with open(f"/proc/{worker.process.pid}/stat") as stat:
+        fields = stat.read().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
 
 
 _seen: dict[str, Any] = {}

@@ -106,7 +106,7 @@ class _Pickler(pickle.Pickler):
             return receiving.bound, (obj.__func__, obj.__self__)
         if kind is _Part:
             return (
-                receiving.StandIn,
+                receiving.stand_in,
                 (obj.name,),
                 {name: obj.reader.of(value) for name, value in obj.held.items()},
             )
