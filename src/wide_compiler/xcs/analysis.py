@@ -13,10 +13,11 @@ from . import expressions, outside
 from .effects import Decline, Effect
 from .frames import Env, Frame, Loop, merge
 from .guards import Guards
+from .kinds import BOTTOM, CHANGEABLE, CONTAINERS, ITERATORS, Plain
 from .pure_torch import GradMode
 from .shapes import shape
 from .source import FunctionNode
-from .values import BOTTOM, CHANGEABLE, CONTAINERS, ITERATORS, Plain, Value, join, join_all, opaque
+from .values import Value, join, join_all, opaque
 from .waiting import ReadFile
 
 DEEPEST = 24

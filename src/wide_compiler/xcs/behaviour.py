@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from ..tuning.guard import TableGuard
+from .kinds import IMMUTABLE
 from .pure_torch import EVAL_LAYERS, LAYERS
-from .values import IMMUTABLE
 
 # How modules are made, stored and shown, which no call of one comes to: torch.compile replaces the first two.
 MAKING = {"__init__", "__setstate__", "__getstate__", "__new__", "__repr__", "register_parameter"}

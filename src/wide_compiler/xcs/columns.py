@@ -7,8 +7,9 @@ import torch
 
 from .analysis import Analyzer
 from .guards import held_types
+from .kinds import CONTAINERS
 from .outside import learn, safe_kinds
-from .values import CONTAINERS, Value, tuple_of
+from .values import Value, tuple_of
 
 MANY = 256  # containers as items are looked through up to so many
 

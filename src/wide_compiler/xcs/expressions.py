@@ -7,19 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import waiting
+from .kinds import BOTTOM, Arrayish, Number, Plain
 from .outside import attribute
-from .values import (
-    BOTTOM,
-    Arrayish,
-    Number,
-    Plain,
-    Value,
-    join,
-    join_all,
-    list_of,
-    opaque,
-    tuple_of,
-)
+from .values import Value, join, join_all, list_of, opaque, tuple_of
 
 if TYPE_CHECKING:
     from .analysis import Analyzer

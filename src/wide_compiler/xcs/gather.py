@@ -10,8 +10,8 @@ from typing import Any, cast
 import numpy as np
 
 from .items import Blocks
+from .kinds import is_numpy_scalar
 from .lane_operators import Lane
-from .values import is_numpy_scalar
 from .work import Bail, Work
 
 CHUNK_BYTES = 2**19  # with what is made of them, about what a core's own cache holds

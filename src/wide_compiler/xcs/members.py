@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..tuning.guard import TensorGuard, versions
 from .behaviour import NAMESPACES, PYTORCH, Behaviour
-from .values import IMMUTABLE
+from .kinds import IMMUTABLE
 from .work import Bail
 
 FIXED = (*IMMUTABLE, types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)

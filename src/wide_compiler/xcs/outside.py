@@ -10,18 +10,8 @@ from torch import nn
 
 from . import pure_numpy, pure_tables, pure_torch, waiting
 from .guards import held_types, static_lookup
-from .values import (
-    CONTAINERS,
-    IMMUTABLE,
-    DataType,
-    Number,
-    Opaque,
-    Plain,
-    Value,
-    is_numpy_scalar,
-    join_all,
-    opaque,
-)
+from .kinds import CONTAINERS, IMMUTABLE, DataType, Number, Opaque, Plain, is_numpy_scalar
+from .values import Value, join_all, opaque
 
 if TYPE_CHECKING:
     from .analysis import Analyzer

@@ -12,10 +12,11 @@ from .effects import Decline, Effect
 from .endings import may_run_long
 from .guards import Guards
 from .ir import IRGraph, IRNode
+from .kinds import is_numpy_scalar
 from .ledger import Ledger
 from .parallelism import ARRAYS, GraphParallelismAnalyzer, Operator, ParallelismInfo
 from .strategies import ExecutionStrategy, SequentialStrategy, StrategySelector
-from .values import Value, is_numpy_scalar
+from .values import Value
 
 if TYPE_CHECKING:
     from .site import Site

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from .values import Arrayish, Number, Value, list_of
+from .kinds import Arrayish, Number
+from .values import Value, list_of
 
 _VIEWS = [
     "reshape", "ravel", "transpose", "swapaxes", "squeeze", "atleast_1d", "atleast_2d", "asarray",

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .values import Arrayish, Number, Plain, Value, iterator, join_all, list_of, opaque, tuple_of
+from .kinds import Arrayish, Number, Plain
+from .values import Value, iterator, join_all, list_of, opaque, tuple_of
 
 
 class Match(Plain):

@@ -13,8 +13,9 @@ from .analysis import DEEPEST
 from .behaviour import PYTORCH
 from .frames import Frame, merge
 from .guards import bare, static_lookup
+from .kinds import BOTTOM
 from .source import NoSource, tree_of
-from .values import BOTTOM, Value, join
+from .values import Value, join
 
 if TYPE_CHECKING:
     from .analysis import Analyzer

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .effects import Decline, Effect
-from .values import CONTAINERS, ITERATORS, Value
+from .kinds import CONTAINERS, ITERATORS
+from .values import Value
 
 DEEPEST = 24
 

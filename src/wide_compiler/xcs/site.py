@@ -3,7 +3,7 @@ back."""
 
 import builtins
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..tuning.when import plain_world
@@ -12,6 +12,7 @@ from .filling import built, fill, fillable, inert, rehearsed
 from .items import Blocks, Items, items_of, made
 from .ledger import clock
 from .oracle import same
+from .pace import after, no, yes
 from .plan import Plan, make_plan
 from .raising import as_written, raises, then_raises
 from .site_text import SiteText
@@ -24,13 +25,6 @@ if TYPE_CHECKING:
     from .jit import Runtime
 
 PLANS = 4
-yes = itertools.repeat(True).__next__
-no = itertools.repeat(False).__next__
-
-
-def after(calls: int) -> Callable[[], bool]:
-    """False for so many calls, then True."""
-    return itertools.chain(itertools.repeat(False, calls), itertools.repeat(True)).__next__
 
 
 class Mismatch(AssertionError):

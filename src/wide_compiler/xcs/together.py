@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from .effects import Effect
+from .pace import after
 from .threads import CHEAP, Overlap, in_worker
 
 if TYPE_CHECKING:
@@ -45,8 +46,6 @@ def start(site: "Site", thunks: tuple[Any, ...]) -> Started | None:
         if run.wait_for(0, CHEAP) or not run.waiting():
             run.wait_for(0)
             memory["cheap"] = memory.get("cheap", 0) + 1
-            from .site import after
-
             site.ready = after(CHEAP_CALLS * memory["cheap"])
             site._note("plain")
             site.why = "its first statement does not wait long"

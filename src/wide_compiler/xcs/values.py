@@ -6,45 +6,22 @@ from typing import Any
 import numpy as np
 import torch
 
-NOTHING = object()
-
-
-class Plain:
-    """Stands for any immutable built-in value: a number, a string, None."""
-
-
-class Number(Plain):
-    """Stands for any number of Python or NumPy."""
-
-
-class Arrayish:
-    """Stands for an array without objects in it, or a NumPy scalar: what NumPy functions return."""
-
-
-class DataType(Plain):
-    """Stands for the dtype of an array without objects in it."""
-
-
-class Opaque:
-    """Stands for a value that may be passed on, but not looked at."""
-
-
-NUMBERS = (int, float, bool, complex)
-IMMUTABLE = (
-    *NUMBERS,
-    str,
-    bytes,
-    type(None),
-    range,
-    slice,
-    type(Ellipsis),
-    torch.dtype,
-    torch.device,
-    torch.Size,
+from .kinds import (
+    BOTTOM,
+    CHANGEABLE,
+    CONTAINERS,
+    ITERATORS,
+    NUMBERS,
+    SAFE,
+    Arrayish,
+    Iterator,
+    Number,
+    Opaque,
+    Plain,
+    is_numpy_scalar,
 )
-CONTAINERS = (list, tuple, dict, set, frozenset)
-CHANGEABLE = (list, dict, set)
-SAFE = (Plain, DataType, *IMMUTABLE)
+
+NOTHING = object()
 
 
 class Content:
@@ -228,23 +205,8 @@ def _deep_safe(value: Value, seen: set[int]) -> bool:
     return all(_deep_safe(v, seen) for v in inside)
 
 
-class Iterator:
-    """Stands for a zip, enumerate, reversed or generator over analysed values."""
-
-
-ITERATORS = (Iterator,)
-
-
 def opaque() -> Value:
     return Value(Opaque)
-
-
-_SCALARS = frozenset(np.sctypeDict.values()) - {np.object_, np.void}
-
-
-def is_numpy_scalar(kind: Any) -> bool:
-    """One of NumPy's own: somebody's subclass has operators of its own, a record may hold objects."""
-    return isinstance(kind, type) and issubclass(kind, np.generic) and kind in _SCALARS
 
 
 def tuple_of(parts: list[Value]) -> Value:
@@ -328,13 +290,6 @@ def _unite(a: Value, b: Value) -> Content:
     if key is not None:
         found.key = key if found.key is None else join(key, found.key)
     return found.root()
-
-
-class Bottom:
-    """The value of a call that does not return, or not yet: of a recursion."""
-
-
-BOTTOM = Bottom
 
 
 def _join_types(a: Value, b: Value) -> Any:

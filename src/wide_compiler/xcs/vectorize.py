@@ -9,12 +9,12 @@ import numpy as np
 
 from .gather import NUMBERS, Room, chunks, gathered
 from .handout import Handout
+from .kinds import is_numpy_scalar
 from .lane import Diverge, Trace
 from .lane_code import Dispatcher, lane_function
 from .lane_operators import Lane
 from .lane_tape import Played, Tape
 from .process_state import watched_errors
-from .values import is_numpy_scalar
 from .work import Bail, Work
 
 MOST_PATHS = 16

@@ -6,7 +6,8 @@ import time
 import urllib.request
 from typing import Any
 
-from .values import Opaque, Plain, Value, list_of
+from .kinds import Opaque, Plain
+from .values import Value, list_of
 
 
 class ReadFile:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch.nn.functional as F
 
-from .values import Plain, Value
+from .kinds import Plain
+from .values import Value
 
 # What these must be for a call that only computes and gives something of its own, if they are given at all.
 HARMLESS: dict[str, Any] = {
