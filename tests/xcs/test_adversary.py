@@ -266,7 +266,7 @@ def test_the_lowest_failing_item_is_raised_and_none_starts_after_a_known_failure
             raise ValueError(f"item {i}")
         return i
 
-    from wide_compiler.xcs.threads import Overlap
+    from wide_compiler.xcs.parallel.threads import Overlap
 
     run = Overlap(lambda i: started.append(i) or slow(i), 40, 4)
     run.start(4)

@@ -8,7 +8,8 @@ import pytest
 
 SCRIPT = """
 import multiprocessing, time
-from wide_compiler.xcs import jit, processes
+from wide_compiler.xcs import jit
+from wide_compiler.xcs.parallel import processes
 
 def fetch(x):
     time.sleep(0.01)

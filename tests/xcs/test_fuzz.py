@@ -18,7 +18,7 @@ def test_programs(first):
 
 def test_a_wrong_rung_would_be_found(monkeypatch):
     """The fuzzer can fail: a rung that is wrong in the last item shows."""
-    from wide_compiler.xcs import vectorize
+    from wide_compiler.xcs.lanes import vectorize
 
     real = vectorize.vectorized
 

@@ -281,7 +281,7 @@ def test_a_jitted_function_inside_another():
 
 
 def test_lanes_are_handed_from_one_site_to_the_next(monkeypatch):
-    from wide_compiler.xcs import gather
+    from wide_compiler.xcs.lanes import gather
 
     @module
     class Scorer:

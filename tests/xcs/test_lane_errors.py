@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from wide_compiler.xcs import Config, jit
-from wide_compiler.xcs.lane import Trace
-from wide_compiler.xcs.lane_errors import error_of
-from wide_compiler.xcs.lane_operators import Lane
+from wide_compiler.xcs.lanes.lane import Trace
+from wide_compiler.xcs.lanes.lane_errors import error_of
+from wide_compiler.xcs.lanes.lane_operators import Lane
 
 W = np.random.default_rng(1).normal(size=64)
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from wide_compiler.xcs import Config, jit, oracle
-from wide_compiler.xcs.members import Members
+from wide_compiler.xcs.members.members import Members
 
 
 def mlp(i):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from wide_compiler.xcs import jit, processes, shipping
+from wide_compiler.xcs import jit
+from wide_compiler.xcs.parallel import processes, shipping
 
 ITEMS = list(range(1, 25))
 WORDS = {"one", "two", "three"}

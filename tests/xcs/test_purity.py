@@ -13,9 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from wide_compiler.xcs import Config, jit, oracle, pure_numpy, pure_torch
-from wide_compiler.xcs.values import Value
-from wide_compiler.xcs.writing import risky_option
+from wide_compiler.xcs import Config, jit, oracle
+from wide_compiler.xcs.proof import pure_numpy, pure_torch
+from wide_compiler.xcs.proof.values import Value
+from wide_compiler.xcs.proof.writing import risky_option
 
 NOW = Config(measure=False)
 THIS = sys.modules[__name__]

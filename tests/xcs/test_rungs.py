@@ -14,8 +14,10 @@ import torch
 from torch import nn
 
 import wide_compiler
-from wide_compiler.xcs import Config, jit, oracle, processes, shipping, wide
+from wide_compiler.xcs import Config, jit, oracle
 from wide_compiler.xcs.ledger import Ledger
+from wide_compiler.xcs.members import wide
+from wide_compiler.xcs.parallel import processes, shipping
 from wide_compiler.xcs.rungs import Processes
 
 ALWAYS = Config(measure=True)
@@ -93,7 +95,8 @@ def test_the_main_script_is_never_run_again(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "print('started')\n"
-        "from wide_compiler.xcs import jit, processes\n"
+        "from wide_compiler.xcs import jit\n"
+        "from wide_compiler.xcs.parallel import processes\n"
         "processes.pays = lambda work, seconds: True\n"
         "processes.cores = lambda: 2\n"
         "def work(t):\n    return t.upper() * 2\n"
@@ -246,7 +249,7 @@ def test_vmapped_rows_have_versions_of_their_own():
 
 
 def test_concurrency_goes_down_where_the_other_side_does_not_bear_it():
-    from wide_compiler.xcs.overlap import _learn
+    from wide_compiler.xcs.parallel.overlap import _learn
 
     memory = {"best": 0.01}
     busy = types.SimpleNamespace(seconds=[0.1] * 8)

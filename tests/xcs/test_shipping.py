@@ -16,7 +16,8 @@ import sys
 import numpy as np
 import pytest
 
-from wide_compiler.xcs import jit, module, oracle, processes, shipping
+from wide_compiler.xcs import jit, module, oracle
+from wide_compiler.xcs.parallel import processes, shipping
 
 ITEMS = list(range(1, 25))
 CONSTANT = [1, 2, 3]
@@ -415,7 +416,7 @@ def parsed(text):
 
 
 def test_all_known_functions_of_libraries_are_the_same_in_a_worker():
-    from wide_compiler.xcs import pure_numpy, pure_tables
+    from wide_compiler.xcs.proof import pure_numpy, pure_tables
 
     known = [f for f in (*pure_tables.FUNCTIONS, *pure_numpy.NUMPY_FUNCTIONS) if f not in shipping.SEEDED]
 

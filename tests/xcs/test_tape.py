@@ -6,7 +6,8 @@ import warnings
 import numpy as np
 import pytest
 
-from wide_compiler.xcs import Config, gather, jit, oracle, vectorize
+from wide_compiler.xcs import Config, jit, oracle
+from wide_compiler.xcs.lanes import gather, vectorize
 
 N = 1500
 PART = 256  # the least that a part has

@@ -9,7 +9,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from wide_compiler.xcs import Config, jit, oracle
-from wide_compiler.xcs.threads import Overlap
+from wide_compiler.xcs.parallel.threads import Overlap
 
 
 class Seen(TorchFunctionMode):

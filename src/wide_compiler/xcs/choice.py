@@ -4,11 +4,11 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from .effects import Effect
 from .items import Items
 from .ledger import CLEARLY, LOOK_EVERY, clock
 from .look import MOST_LOOKS, look_of
 from .oracle import same
+from .proof.effects import Effect
 from .rungs import Rung
 from .work import Bail, Miss, Work
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .site_text import SiteText
+from .text.site_text import SiteText
 
 STARTS = (int, float, complex, bool, str, bytes, list, tuple, np.ndarray, torch.Tensor)
 OBJECTS = np.dtype(object)

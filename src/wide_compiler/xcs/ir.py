@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .effects import Effect
-from .names import reads, stored
+from .proof.effects import Effect
+from .text.names import reads, stored
 
 
 @dataclass

@@ -18,12 +18,12 @@ from typing import Any, TypeVar, overload
 from .config import Config
 from .explain import Explanation
 from .items import Source
-from .names import names_of
-from .rewrite import Rewriter
 from .site import Site
-from .site_text import RUNTIME, SiteText
-from .sites import FRAME_READERS
-from .source import NoSource, compiled, tree_of
+from .text.names import names_of
+from .text.rewrite import Rewriter
+from .text.site_text import RUNTIME, SiteText
+from .text.sites import FRAME_READERS
+from .text.source import NoSource, compiled, tree_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 

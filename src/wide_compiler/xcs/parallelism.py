@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from .analysis import Analyzer, Frame
 from .config import cores
-from .effects import Decline, Effect
-from .guards import Guards
 from .ir import IRGraph, IRNode
 from .module import get_tree_functions
-from .processes import ray_connected
-from .source import NoSource, tree_of
-from .values import Value
+from .parallel.processes import ray_connected
+from .proof.analysis import Analyzer, Frame
+from .proof.effects import Decline, Effect
+from .proof.guards import Guards
+from .proof.values import Value
+from .text.source import NoSource, tree_of
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .analysis import Analyzer
-from .columns import column_value
-from .effects import Decline, Effect
-from .endings import may_run_long
-from .guards import Guards
 from .ir import IRGraph, IRNode
-from .kinds import is_numpy_scalar
 from .ledger import Ledger
 from .parallelism import ARRAYS, GraphParallelismAnalyzer, Operator, ParallelismInfo
+from .proof.analysis import Analyzer
+from .proof.columns import column_value
+from .proof.effects import Decline, Effect
+from .proof.endings import may_run_long
+from .proof.guards import Guards
+from .proof.kinds import is_numpy_scalar
+from .proof.values import Value
 from .strategies import ExecutionStrategy, SequentialStrategy, StrategySelector
-from .values import Value
 
 if TYPE_CHECKING:
     from .site import Site

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .site_text import SiteText
+from .text.site_text import SiteText
 
 INLINED = sys.version_info >= (3, 12)
 

@@ -3,8 +3,11 @@ processes."""
 
 from typing import Any
 
-from . import endings, overlap, processes, threads, torch_vmap, vectorize, wide
-from .effects import Effect
+from .lanes import vectorize
+from .members import torch_vmap, wide
+from .parallel import overlap, processes, threads
+from .proof import endings
+from .proof.effects import Effect
 from .work import Miss, Work
 
 

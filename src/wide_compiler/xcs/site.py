@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..tuning.when import plain_world
-from .effects import Effect
 from .filling import built, fill, fillable, inert, rehearsed
 from .items import Blocks, Items, items_of, made
 from .ledger import clock
 from .oracle import same
 from .pace import after, no, yes
+from .parallel.together import Started, start
 from .plan import Plan, make_plan
+from .proof.effects import Effect
 from .raising import as_written, raises, then_raises
-from .site_text import SiteText
-from .sites import SHORT_CIRCUIT
-from .together import Started, start
+from .text.site_text import SiteText
+from .text.sites import SHORT_CIRCUIT
 from .work import Failed, Miss, Work
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .items import Blocks
+from ..items import Blocks
 
 Functions = Mapping[str, types.FunctionType]
 LIBRARY = ("hooked", "behaves")  # steps that ask of PyTorch as a whole

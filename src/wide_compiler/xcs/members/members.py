@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..tuning.guard import TensorGuard, versions
-from .behaviour import NAMESPACES, PYTORCH, Behaviour
-from .kinds import IMMUTABLE
-from .work import Bail
+from ...tuning.guard import TensorGuard, versions
+from ..proof.behaviour import NAMESPACES, PYTORCH, Behaviour
+from ..proof.kinds import IMMUTABLE
+from ..work import Bail
 
 FIXED = (*IMMUTABLE, types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -8,7 +8,7 @@ import builtins
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from .names import COMPREHENSIONS
+from ..text.names import COMPREHENSIONS
 
 if TYPE_CHECKING:
     from .analysis import Analyzer

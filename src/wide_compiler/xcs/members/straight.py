@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..model.routes import Route, looks
-from ..tuning.when import plain_world
+from ...model.routes import Route, looks
+from ...tuning.when import plain_world
 
 # Operators go straight to their kernels, past what notes gradients (nobody wants them), views and writes.
 _below_autograd: Any = getattr(torch._C, "_AutoDispatchBelowADInplaceOrView", contextlib.nullcontext)

@@ -4,8 +4,8 @@ import ast
 import types
 from typing import Any
 
-from .names import captured, stored
-from .source import FunctionNode
+from ..text.names import captured, stored
+from ..text.source import FunctionNode
 from .values import Value, join
 
 Env = dict[str, Value]

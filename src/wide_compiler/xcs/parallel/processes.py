@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..config import cores
+from ..work import Bail
 from . import process_state
-from .config import cores
 from .receiving import run_chunk
 from .shipping import NotSendable, Packer
-from .work import Bail
 
 if TYPE_CHECKING:
-    from .work import Work
+    from ..work import Work
 
 START_SECONDS = 1.0  # to start workers, which import NumPy
 CHUNKS = 4  # for each worker: late ones are made up for

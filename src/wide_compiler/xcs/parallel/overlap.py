@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from .ledger import clock
+from ..ledger import clock
+from ..work import Failed, Miss, Work
 from .threads import CHEAP, Overlap
-from .work import Failed, Miss, Work
 
 
 def overlapped(work: Work) -> list[Any] | Miss:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ..text.source import NoSource, tree_of
 from . import pure_torch
 from .analysis import DEEPEST
 from .behaviour import PYTORCH
 from .frames import Frame, merge
 from .guards import bare, static_lookup
 from .kinds import BOTTOM
-from .source import NoSource, tree_of
 from .values import Value, join
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from .items import Blocks
-from .kinds import is_numpy_scalar
+from ..items import Blocks
+from ..proof.kinds import is_numpy_scalar
+from ..work import Bail, Work
 from .lane_operators import Lane
-from .work import Bail, Work
 
 CHUNK_BYTES = 2**19  # with what is made of them, about what a core's own cache holds
 NUMBERS = {float: ("float", np.float64), int: ("int", np.int64), bool: ("bool", np.bool_)}

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from ..text.source import NoSource, compiled, tree_of
 from .lane import Lane, Trace, bail
 from .lane_builtins import HOLDERS, MATH, SHADOWS, mathematics
-from .source import NoSource, compiled, tree_of
 
 DISPATCH = "\U0010fffe_call"  # nobody's name, see rewrite
 COMPENSATED = sys.version_info >= (3, 12)  # sum() of floats keeps what rounding loses
@@ -105,7 +105,7 @@ class Dispatcher:
             method: Any = function.__func__
             return self._python(method, (function.__self__, *args), kwargs)
         if type(function) is types.FunctionType:
-            if function.__module__ == __name__ or function.__module__.endswith("xcs.lane_methods"):
+            if function.__module__ == __name__ or function.__module__.endswith("lanes.lane_methods"):
                 return function(*args, **kwargs)
             return self._python(function, args, kwargs)
         lanes = any(type(a) is Lane for a in args)

@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from .analysis import Analyzer
-from .calls import call_value
-from .columns import column_value
-from .effects import Decline
-from .guards import FETCH, Guards, lookup_global
+from ..proof.analysis import Analyzer
+from ..proof.calls import call_value
+from ..proof.columns import column_value
+from ..proof.effects import Decline
+from ..proof.guards import FETCH, Guards, lookup_global
+from ..work import Bail, Work
 from .members import FIXED
-from .work import Bail, Work
 
 _A_TENSOR = torch.zeros(1)
 # Steps to what a member holds, and to what PyTorch does with it: `Members` looks at that, and more closely.

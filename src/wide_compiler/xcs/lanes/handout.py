@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from ..work import Bail
 from .lane_operators import Lane
-from .work import Bail
 
 BLOCK_BYTES = 2**23  # keeping one row keeps its block
 

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .effects import Effect
-from .pace import after
+from ..pace import after
+from ..proof.effects import Effect
 from .threads import CHEAP, Overlap, in_worker
 
 if TYPE_CHECKING:
-    from .site import Site
+    from ..site import Site
 
 CHEAP_CALLS = 64
 

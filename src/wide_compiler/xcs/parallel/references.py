@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .names import codes_of
+from ..text.names import codes_of
 
 DISPATCHER: type = type(np.mean)  # what most functions of NumPy are: a Python function, dispatched
 CACHED: type = functools._lru_cache_wrapper

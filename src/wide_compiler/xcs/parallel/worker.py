@@ -30,10 +30,10 @@ def light_package(name: str, folder: Path) -> None:
 
 
 def main() -> None:
-    here = Path(__file__).resolve().parent
-    light_package("wide_compiler", here.parent)
-    light_package("wide_compiler.xcs", here)
-    run_chunk = importlib.import_module("wide_compiler.xcs.receiving").run_chunk
+    room = Path(__file__).resolve().parents[1]
+    light_package("wide_compiler", room.parent)
+    light_package("wide_compiler.xcs", room)
+    run_chunk = importlib.import_module("wide_compiler.xcs.parallel.receiving").run_chunk
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing that prints may get between the answers
     source = sys.stdin.buffer

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from ..parallel.process_state import watched_errors
+from ..proof.kinds import is_numpy_scalar
+from ..work import Bail, Work
 from .gather import NUMBERS, Room, chunks, gathered
 from .handout import Handout
-from .kinds import is_numpy_scalar
 from .lane import Diverge, Trace
 from .lane_code import Dispatcher, lane_function
 from .lane_operators import Lane
 from .lane_tape import Played, Tape
-from .process_state import watched_errors
-from .work import Bail, Work
 
 MOST_PATHS = 16
 

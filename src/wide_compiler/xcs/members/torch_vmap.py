@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from .work import Bail, Work
+from ..work import Bail, Work
 
 
 def able(work: Work) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..tuning.when import autocast_state, function_modes
+from ...tuning.when import autocast_state, function_modes
 
 CHEAP = 1e-3  # a call that is over by then is not worth a thread
 _pools: dict[int, ThreadPoolExecutor] = {}

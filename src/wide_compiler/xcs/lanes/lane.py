@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ..work import Bail
 from .lane_errors import Bound, error_of
 from .lane_tape import Tape, aligned
-from .work import Bail
 
 PYTHON = {"float": float, "int": int, "bool": bool}
 SAFE_INT = 2**62

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .ledger import clock
+from ..ledger import clock
 
 ORDERS = ((2, 0, 1), (0, 2, 1))  # of weights `[lane, out, in]`: inputs first for all lanes, or for each lane
 SECONDS = 0.2  # for trying

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from ..text.names import names_of
 from . import receiving
-from .names import names_of
 from .process_state import SEEDED, SETS, compares_identity, global_names, makes_set
 from .references import NAMED, by_name, digest, of_library, place_of
 from .user_classes import NotSendable, class_parts, fields
@@ -172,7 +172,7 @@ _MAKERS = ("copyreg", "numpy._core.numeric", "numpy.core.numeric")  # used by pi
 
 @functools.cache
 def _whitelisted() -> set[Any]:
-    from . import pure_numpy, pure_tables  # not in workers: these import PyTorch
+    from ..proof import pure_numpy, pure_tables  # not in workers: these import PyTorch
 
     return {f for f in (*pure_tables.FUNCTIONS, *pure_numpy.NUMPY_FUNCTIONS) if isinstance(f, NAMED)}
 

@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from ..text.source import FunctionNode
 from . import expressions, outside
 from .effects import Decline, Effect
 from .frames import Env, Frame, Loop, merge
@@ -16,7 +17,6 @@ from .guards import Guards
 from .kinds import BOTTOM, CHANGEABLE, CONTAINERS, ITERATORS, Plain
 from .pure_torch import GradMode
 from .shapes import shape
-from .source import FunctionNode
 from .values import Value, join, join_all, opaque
 from .waiting import ReadFile
 

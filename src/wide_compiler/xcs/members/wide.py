@@ -14,15 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..api import compile as compile_wide
-from ..config import WideConfig
+from ...api import compile as compile_wide
+from ...config import WideConfig
+from ..ledger import clock
+from ..work import Bail, Work
 from .arrange import arrange
 from .facts import Facts, prove
-from .ledger import clock
 from .members import Members
 from .straight import Straight
 from .torch_vmap import apart
-from .work import Bail, Work
 
 BUILD_SECONDS = 1.0  # about what building takes; the plain loop must have cost as much before
 RENEWALS = 3

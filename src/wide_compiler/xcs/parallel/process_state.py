@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .names import codes_of
+from ..text.names import codes_of
 
 SETS = (set, frozenset)
 SEEDED = (*SETS, hash)  # each process hashes strings in its own way, and its sets are in another order

@@ -1,0 +1,1 @@
+"""Several items at the same time: threads for what waits, processes for what computes."""

@@ -1,0 +1,1 @@
+"""What the body of a site does, proven with the real objects bound."""

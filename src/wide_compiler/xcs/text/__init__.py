@@ -1,0 +1,1 @@
+"""The text of a function: its sites, and how it is rewritten."""
