@@ -883,7 +883,14 @@ def test_attention_that_drops():
 def _inputs():
     whole = np.arange(1.0, 17.0).reshape(4, 4) + np.eye(4)
     yield from (whole, whole.T, whole[::2, ::2], np.asfortranarray(whole), whole[:1, :1])
-    yield from (whole[0], whole[:1, 0], whole[0, 0:0], np.arange(4), np.arange(16).reshape(4, 4))
+    yield from (
+        whole[0],
+        whole[:1, 0],
+        whole[0, 0:0],
+        np.arange(4),
+        np.arange(16).reshape(4, 4),
+        whole[0, :3],
+    )
     yield from (whole > 3.0, whole.astype("f4"), whole + 1j, np.array(3.0))
 
 
