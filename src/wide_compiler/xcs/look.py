@@ -19,7 +19,15 @@ def look_of(work: Work) -> tuple[Any, ...]:
     columns = [_column_look(column) for column in work.items.columns]
     functions = (work.body, work.cond) if work.cond is not None else (work.body,)
     shared = [_shared_look(cell) for f in functions for cell in f.__closure__ or ()]
+    if any(isinstance(column[0], Tensor) for column in work.items.columns):
+        shared += _read_look(work)
     return (*columns, *shared, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast_state())
+
+
+def _read_look(work: Work) -> list[Any]:
+    """Of all tensors that the body is known to read: how types are joined depends on their dimensions."""
+    read = work.plan.guards.values(work.functions, work.items.columns)
+    return [_look(value) for value in read if isinstance(value, Tensor)]
 
 
 def _column_look(column: Any) -> Any:

@@ -82,6 +82,9 @@ def make_plan(site: "Site", functions: dict[str, Any], nodes: dict[str, Any], co
     if site.short_circuits and may_run_long([nodes[which] for which in functions], analyzer):
         plan.effect, plan.reason = Effect.UNKNOWN, "it stops early, and a later item might never end"
         return plan
+    if analyzer.ends and site.text.kind == "loop":
+        plan.effect, plan.reason = Effect.UNKNOWN, "what it raises would end the loop"
+        return plan
     if analyzer.effect is Effect.IO and "items" in functions:
         plan.effect, plan.reason = Effect.UNKNOWN, "finding its items waits for something"
         return plan

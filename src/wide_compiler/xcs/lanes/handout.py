@@ -29,11 +29,12 @@ class Handout:
     def blocks(self) -> list[np.ndarray]:
         return [*self._blocks[:-1], self._blocks[-1][: self._used]] if self.placed == self.n else []
 
-    def values(self, value: Any, lanes: int, in_order: bool) -> list[Any]:
-        """One value per lane, for the next lanes of the call or, not `in_order`, for some of them."""
+    def values(self, value: Any, lanes: int, in_order: bool, given: list[Any] | None = None) -> list[Any]:
+        """One value per lane, for the next lanes of the call or, not `in_order`, for some of them. What was
+        `given` for the same lanes before must not come again."""
         if in_order and type(value) is Lane and value.kind == "array":
             return list(self._place(self._fresh(value)))
-        return self._apart(value, lanes, [])
+        return self._apart(value, lanes, [] if given is None else given)
 
     def _place(self, data: np.ndarray) -> np.ndarray:
         """The rows in their block; all of a call together are one."""
@@ -99,6 +100,8 @@ class Handout:
             raise Bail("a result that shares memory with its item")
         if self.exact and value.data.dtype.kind in "fc":
             raise Bail("floating point numbers, with exact=True")
+        if value.rank > 0 and len(value.data) and not value.data[0].flags.c_contiguous:
+            raise Bail("a result that does not lie in rows")
         return value.data
 
 

@@ -36,6 +36,7 @@ class Trace:
         self.stopped: BaseException | None = None
         self.arrays = 0
         self.written = False  # into an array: bounds of rounding were for what it held before
+        self.tainted = False  # with rounded numbers: any array may have become rounded by it
         self.tape = Tape(columns)
 
 
@@ -50,30 +51,51 @@ class Lane:
     """See the module. `fresh` data shares no memory with an input; `approx` data may differ in the last
     digits."""
 
-    __slots__ = ("approx", "data", "error", "fresh", "kind", "place", "trace")
+    __slots__ = ("data", "error", "fresh", "kind", "nonnegative", "place", "rounded", "trace")
     __array_priority__ = 1000
 
     def __init__(
-        self, data: np.ndarray, kind: str, trace: Trace | None, fresh: bool = True, approx: bool = False
+        self,
+        data: np.ndarray,
+        kind: str,
+        trace: Trace | None,
+        fresh: bool = True,
+        approx: bool = False,
+        taped: bool = False,
     ):
         self.data = data
         self.kind = kind
         self.trace = trace
         self.fresh = fresh
-        self.approx = approx
+        self.rounded = approx
+        self.nonnegative = False  # never, and zero exactly where that of one item is: of rounded numbers
         self.place: int | None = None  # on the tape
         self.error: Bound | None = None  # of rounded numbers: by how much at most
-        if fresh and kind == "array" and trace is not None:
+        if trace is None:
+            return
+        if fresh and kind == "array":
             trace.arrays += 1
+        if not taped:
+            trace.tape.broken = True
 
     def stop(self, reason: str) -> BaseException:
         return bail(reason, self.trace)
 
-    def changes_tape(self, written: bool = False) -> None:
-        """Something is decided by the numbers, or written into them: other parts must do so too."""
+    def decides(self) -> None:
+        """Something is decided by the numbers: other parts must ask theirs."""
         if self.trace is not None:
             self.trace.tape.broken = True
-            self.trace.written = self.trace.written or written
+
+    def written(self, approx: bool) -> None:
+        """Something was written into the numbers."""
+        if self.trace is not None:
+            self.trace.tape.broken = self.trace.written = True
+            self.trace.tainted = self.trace.tainted or approx
+
+    @property
+    def approx(self) -> bool:
+        """May these be other numbers than those of one item, by rounding?"""
+        return self.rounded or (self.trace is not None and self.trace.tainted)
 
     @property
     def rank(self) -> int:
@@ -88,7 +110,7 @@ class Lane:
     def __bool__(self) -> bool:
         if self.kind == "array":
             raise self.stop("the truth of an array")
-        self.changes_tape()
+        self.decides()
         truth = self.data.astype(bool)
         if self.approx and self.data.dtype.kind in "fc":
             sure(self, 0.0, self.trace)
@@ -112,6 +134,8 @@ class Lane:
 
 def sure(a: Any, b: Any, trace: Trace | None) -> None:
     """A yes or no from rounded numbers: only where no rounding could turn it."""
+    if trace is not None:
+        trace.tape.broken = True
     errors = [error_of(a), error_of(b)]
     if errors[0] is None or errors[1] is None or (trace is not None and trace.written):
         raise bail("a comparison of rounded numbers", trace)
@@ -138,7 +162,7 @@ def computed(
     `kind` may be left out for what is an array or a NumPy scalar; `error` bounds what rounding does.
     """
     data = run(*[x.data if type(x) is Lane else x for x in inputs])
-    out = Lane(data, kind or ("array" if data.ndim > 1 else "np"), trace, fresh, approx)
+    out = Lane(data, kind or ("array" if data.ndim > 1 else "np"), trace, fresh, approx, taped=True)
     out.error = error
     if trace is not None:
         out.place = trace.tape.note(run, inputs, [x.place if type(x) is Lane else -1 for x in inputs])

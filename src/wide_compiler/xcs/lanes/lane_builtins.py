@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from .lane import EXACT_FLOAT, SAFE_INT, Lane, Trace, bail, computed
+from .lane import EXACT_FLOAT, SAFE_INT, Lane, Trace, bail, computed, sure
 from .lane_errors import alike
 from .lane_methods import as_python
 from .lane_numpy import arithmetic
+from .lane_signs import edges_of
 
 
 def _float(trace: Trace, x: Lane) -> Lane:
@@ -20,7 +21,9 @@ def _float(trace: Trace, x: Lane) -> Lane:
         return Lane(x.data.astype(np.float64), "float", trace)
     if x.kind == "np" and x.data.dtype.kind in "fiub":
         run = functools.partial(np.asarray, dtype=np.float64)
-        return computed(run, (x,), "float", trace, approx=x.approx, error=alike(x, run))
+        out = computed(run, (x,), "float", trace, approx=x.approx, error=alike(x, run))
+        out.nonnegative = x.nonnegative
+        return out
     raise bail("float() of an array", trace)
 
 
@@ -95,6 +98,10 @@ def mathematics(function: Any, args: tuple[Any, ...], trace: Trace) -> Lane:
     if not all(np.isfinite(d).all() for d in data):
         raise bail("a function of math on infinite numbers", trace)
     approx = any(type(a) is Lane and a.approx for a in args)
+    if approx and function is math.atan2:
+        raise bail("an angle of rounded numbers", trace)
+    for operand, edge in edges_of(ufunc, args) if approx else ():
+        sure(operand, edge, trace)
     if function in (math.floor, math.ceil, math.trunc):
         if approx or (np.abs(data[0]) >= EXACT_FLOAT).any():
             raise bail("a whole number from rounded ones", trace)

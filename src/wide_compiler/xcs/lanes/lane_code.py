@@ -21,6 +21,7 @@ from .lane_builtins import HOLDERS, MATH, SHADOWS, mathematics
 DISPATCH = "\U0010fffe_call"  # nobody's name, see rewrite
 COMPENSATED = sys.version_info >= (3, 12)  # sum() of floats keeps what rounding loses
 MOST_ROUNDS = 20_000
+CHANGERS = ("sort", "fill")  # of the methods of arrays that a proof allows
 CodeCache = dict[Any, types.CodeType]
 
 
@@ -37,9 +38,28 @@ class _Calls(ast.NodeTransformer):
         node.test = ast.copy_location(ast.BoolOp(ast.And(), [again, node.test]), node.test)
         return node
 
-    def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        """`a is b`: lanes are objects of their own, so identity is asked of the dispatcher."""
+    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
         self.generic_visit(node)
+        return [self._written(node.target, node), node]
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        self.generic_visit(node)
+        stores = [t for target in node.targets for t in ast.walk(target) if isinstance(t, ast.Subscript)]
+        return [*(self._written(t, node) for t in stores if isinstance(t.ctx, ast.Store)), node]
+
+    def _written(self, target: ast.expr, place: ast.stmt) -> ast.stmt:
+        """An array that all items share may be written to: that is told before."""
+        held = target.value if isinstance(target, ast.Subscript) else target
+        plain = all(isinstance(part, (ast.Name, ast.Attribute, ast.expr_context)) for part in ast.walk(held))
+        given = ast.parse(ast.unparse(held), mode="eval").body if plain else ast.Constant(None)
+        return ast.fix_missing_locations(ast.copy_location(ast.Expr(self._told("writes", given)), place))
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        """`a is b`: lanes are objects of their own, so identity is asked of the dispatcher. So is `in`."""
+        self.generic_visit(node)
+        if len(node.ops) == 1 and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+            node.left = ast.copy_location(self._told("sought", node.left), node.left)
+            return node
         if not any(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
             return node
         same = ast.Attribute(ast.Name(DISPATCH, ast.Load()), "same", ast.Load())
@@ -110,6 +130,8 @@ class Dispatcher:
             return self._python(function, args, kwargs)
         lanes = any(type(a) is Lane for a in args)
         if isinstance(function, (type, types.BuiltinFunctionType)):
+            if function.__name__ in CHANGERS:
+                self.writes(getattr(function, "__self__", None))
             shadow = SHADOWS.get(function)
             if shadow is not None and lanes:
                 return shadow(self.trace, *args, **kwargs)
@@ -137,6 +159,17 @@ class Dispatcher:
         if self.rounds[1] > MOST_ROUNDS:
             raise bail("a loop of very many rounds", self.trace)
         return True
+
+    def writes(self, held: Any) -> None:
+        """Into an array that is no lane (None: into whatever): what was read of it before is gone."""
+        if held is None or type(held) is np.ndarray:
+            self.trace.tape.broken = self.trace.written = True
+
+    def sought(self, value: Any) -> Any:
+        """In a container, where nan is found if it is the same object."""
+        if type(value) is Lane and value.data.dtype.kind in "fc" and np.isnan(value.data).any():
+            raise bail("nan that is looked for", self.trace)
+        return value
 
     def raises(self, error: Any = None) -> Any:
         """The body raises this."""

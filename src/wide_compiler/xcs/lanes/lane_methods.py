@@ -138,7 +138,9 @@ def as_python(trace: Trace | None, x: Lane) -> Lane:
     wanted = {"float": np.float64, "int": np.int64, "bool": np.bool_}[kind]
     # The same memory will do: no number is ever written in place.
     run = functools.partial(np.asarray, dtype=wanted)
-    return computed(run, (x,), kind, trace, approx=x.approx, error=alike(x, run))
+    out = computed(run, (x,), kind, trace, approx=x.approx, error=alike(x, run))
+    out.nonnegative = x.nonnegative
+    return out
 
 
 FUNCTIONS: dict[Any, Any] = {
@@ -224,13 +226,12 @@ def set_item(x: Lane, index: Any, value: Any) -> None:
     where_ = _index(x, index)
     if not x.fresh:
         raise x.stop("an array changed in place")
-    x.changes_tape(written=True)
+    x.written(type(value) is Lane and value.approx)
     target = x.data[where_]
     if type(value) is Lane:
         if value.data.dtype != x.data.dtype or value.data.shape != target.shape:
             raise x.stop("storing something of another type or shape")
         target = value.data
-        x.approx = x.approx or value.approx
     elif type(value) in (int, float) and x.data.dtype.kind == "f":
         target = value
     else:

@@ -7,6 +7,7 @@ import numpy as np
 
 from .lane import EXACT_FLOAT, SAFE_INT, Lane, Trace, bail, computed, sure
 from .lane_errors import of_ufunc
+from .lane_signs import nonnegative
 
 COMPARISONS = (np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal)
 _INTEGER = (
@@ -55,8 +56,11 @@ def python_arithmetic(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | N
         return _compare(ufunc, inputs, data, floats, approx, trace)
     if ufunc in _BITS and all(bools):
         return Lane(ufunc(*data), "bool", trace)
-    if ufunc in _DIVISIONS and not np.all(np.asarray(data[1]) != 0):
-        raise bail("a division by zero", trace)
+    if ufunc in _DIVISIONS:
+        if not np.all(np.asarray(data[1]) != 0):
+            raise bail("a division by zero", trace)
+        if type(inputs[1]) is Lane and inputs[1].approx and not inputs[1].nonnegative:
+            sure(inputs[1], 0.0, trace)
     if ufunc is np.power:
         return _power(inputs, data, floats, approx, trace)
     data = [np.asarray(d).astype(np.int64) if b else d for d, b in zip(data, bools, strict=True)]
@@ -72,6 +76,7 @@ def python_arithmetic(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | N
             out = computed(functools.partial(_of_floats, ufunc), inputs, "float", trace, approx=approx)
         if approx:
             out.error = of_ufunc(ufunc, inputs, [0] * len(inputs), out.data)
+            out.nonnegative = nonnegative(ufunc, inputs)
         return out
     if ufunc is np.true_divide:
         if any(largest(d) >= EXACT_FLOAT for d in data):
@@ -102,6 +107,8 @@ def _power(inputs: tuple, data: list[Any], floats: list[bool], approx: bool, tra
             raise bail("a power that Python computes in its own way", trace)
         return Lane(np.power(data[0], exponent), "int", trace)
     whole = float(exponent).is_integer()
+    if approx and not (whole and exponent >= 0):
+        sure(base, 0.0, trace)
     out = np.power(data[0], float(exponent))
     if not np.isfinite(out).all() or not (whole or (data[0] >= 0).all()):
         raise bail("a power that Python computes in its own way", trace)

@@ -8,6 +8,7 @@ import numpy as np
 from .lane import SAFE_INT, Lane, Trace, bail, computed, sure
 from .lane_errors import of_product, of_ufunc
 from .lane_numbers import COMPARISONS, largest, python_arithmetic, python_number
+from .lane_signs import edges_of, nonnegative
 from .lane_tape import AlignedUfunc
 
 # Exact: IEEE says what comes out, whatever the order. The others may differ in the last digits.
@@ -38,6 +39,12 @@ STEPS = (
     np.logical_not,
     np.logical_and,
     np.logical_or,
+    np.logical_xor,
+    np.copysign,
+    np.arctan2,
+    np.isnan,
+    np.isinf,
+    np.isfinite,
 )
 _OPERANDS = (Lane, np.ndarray, np.generic, bool, int, float)
 _INTEGER = np.dtype(int)
@@ -68,6 +75,8 @@ def apply_ufunc(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | None) -
         raise bail(f"np.{ufunc.__name__} of rounded numbers", trace)
     close = approx and ufunc in COMPARISONS
     growing = kind == "np" and ufunc in _GROWING and _all_integers(inputs)
+    for operand, edge in edges_of(ufunc, inputs) if approx else ():
+        sure(operand, edge, trace)
     rounded = (approx and not close) or ufunc in ROUNDED
     if not (close or growing or any(type(x) is Lane and x.kind in ("float", "int") for x in inputs)):
         out = computed(run, inputs, kind, trace, approx=rounded)
@@ -80,15 +89,18 @@ def apply_ufunc(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | None) -
         out = Lane(run(*data), kind, trace, approx=rounded)
     if rounded:
         out.error = of_ufunc(ufunc, inputs, ranks, out.data)
+        out.nonnegative = nonnegative(ufunc, inputs)
     return out
 
 
-def rank_of(x: Any, trace: Trace | None) -> int:
+def rank_of(x: Any, trace: Trace | None, any_order: bool = False) -> int:
     if type(x) is Lane:
         return x.rank
     if type(x) is np.ndarray:
         if x.dtype.hasobject or x.ndim == 0:
             raise bail("an array of objects, or without dimensions", trace)
+        if x.ndim > 1 and not (any_order or x.flags.c_contiguous):
+            raise bail("an array that does not lie in rows, as results of it would not", trace)
         return x.ndim
     if isinstance(x, (np.generic, bool, int, float)):
         return 0
@@ -141,7 +153,7 @@ def _no_overflow(ufunc: np.ufunc, data: list[Any], trace: Trace | None) -> None:
 
 def matmul(a: Any, b: Any, trace: Trace | None) -> Lane:
     """`a @ b` for every lane."""
-    ranks = (rank_of(a, trace), rank_of(b, trace))
+    ranks = (rank_of(a, trace, any_order=True), rank_of(b, trace, any_order=True))
     if 0 in ranks or max(ranks) > 2:
         raise bail("a product of these shapes", trace)
     x, y = (v.data if type(v) is Lane else v for v in (a, b))
@@ -152,7 +164,9 @@ def matmul(a: Any, b: Any, trace: Trace | None) -> Lane:
         raise bail("a product of integers", trace)
     run = _product((type(a) is Lane, type(b) is Lane), ranks)
     error = of_product(a, b, run) if dtype.kind == "f" else None
-    return computed(run, (a, b), kind, trace, approx=dtype.kind in "fc", error=error)
+    out = computed(run, (a, b), kind, trace, approx=dtype.kind in "fc", error=error)
+    out.nonnegative = a is b and kind == "np" and not a.approx and dtype.kind == "f"
+    return out
 
 
 def _product(lanes: tuple[bool, bool], ranks: tuple[int, int]) -> Any:

@@ -42,9 +42,8 @@ def _inplace(ufunc: np.ufunc) -> Any:
             return result
         if not self.fresh or result.data.shape != self.data.shape or result.data.dtype != self.data.dtype:
             raise self.stop("an array changed in place")
-        self.changes_tape(written=True)
+        self.written(result.approx)
         self.data[...] = result.data
-        self.approx = self.approx or result.approx
         return self
 
     return operate

@@ -35,9 +35,10 @@ class Played:
     """A tape that is complete: from the data of all columns to the result."""
 
     def __init__(self, tape: Tape, result: int):
-        self.given = tape.given
-        self.steps = tape.steps[: result - tape.given + 1]
-        self.ends_in_ufunc = bool(self.steps) and getattr(self.steps[-1][0], "takes_out", False)
+        self.result = result
+        self.steps = tape.steps
+        last = result == tape.given + len(self.steps) - 1
+        self.ends_in_ufunc = last and getattr(self.steps[-1][0], "takes_out", False)
         self.dropped: list[list[int]] = [[] for _ in self.steps]
         self._find_last_uses()
 
@@ -45,7 +46,8 @@ class Played:
         """Memory that nobody reads any more is used again while it is in the cache."""
         last = {place: i for i, (_, inputs) in enumerate(self.steps) for place in inputs or ()}
         for place, i in last.items():
-            self.dropped[i].append(place)
+            if place != self.result:
+                self.dropped[i].append(place)
 
     def __call__(self, columns: Sequence[Any], out: np.ndarray | None = None) -> np.ndarray:
         """The result for other data of the same kind; written into `out` if it ends in a ufunc."""
@@ -59,7 +61,7 @@ class Played:
             for place in self.dropped[i]:
                 held[place] = None
             held.append(run(*read, out=out) if out is not None and i == last else run(*read))
-        return held[-1]
+        return held[self.result]
 
 
 class AlignedUfunc:

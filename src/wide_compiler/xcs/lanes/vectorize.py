@@ -132,7 +132,8 @@ class _Paths:
             self.tape = PartTape.of(work, trace.tape, self.columns, result)
         hand = self.handout.values
         if work.events:
-            columns = [(index, hand(value, count, False)) for index, value in result]
+            before: list[Any] = []
+            columns = [(index, hand(value, count, False, before)) for index, value in result]
             return [[(index, column[i]) for index, column in columns] for i in range(count)]
         return hand(result, count, lanes is None)
 
@@ -141,7 +142,7 @@ class _Paths:
         if type(column) is not Lane:
             return column
         data = column.data if lanes is None else column.data[lanes]
-        part = Lane(data, column.kind, trace, column.fresh, column.approx)
+        part = Lane(data, column.kind, trace, column.fresh, column.approx, taped=True)
         part.place = place
         return part
 

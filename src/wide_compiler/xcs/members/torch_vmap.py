@@ -32,11 +32,21 @@ def mapped(work: Work) -> list[Any]:
             out = torch.func.vmap(work.body, in_dims=dims, randomness="error")(*gathered)
     except Exception as error:
         raise Bail(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from None
-    inputs = {_memory(g) for g in gathered if type(g) is Tensor}
-    for leaf in out if type(out) is tuple else (out,):
-        if type(leaf) is Tensor and (_memory(leaf) in inputs or (leaf.dim() and leaf.stride(0) == 0)):
-            raise Bail("a result that shares memory with its item, or with all others")
+    _check_memory(out, gathered)
     return apart(out, work.items.n)
+
+
+def _check_memory(out: Any, gathered: list[Any]) -> None:
+    """Every result must have memory of its own, and lie there as it would for one item: in rows."""
+    used = {_memory(g) for g in gathered if type(g) is Tensor}
+    for leaf in out if type(out) is tuple else (out,):
+        if type(leaf) is not Tensor:
+            continue
+        if _memory(leaf) in used or leaf.stride(0) == 0:
+            raise Bail("a result that shares memory with its item, or with another one")
+        if not leaf[0].is_contiguous():
+            raise Bail("a result that does not lie in rows")
+        used.add(_memory(leaf))
 
 
 def _memory(tensor: Tensor) -> int:
@@ -45,7 +55,7 @@ def _memory(tensor: Tensor) -> int:
 
 def _gathered(column: Any) -> Any:
     if type(column) is Tensor:
-        if not column[0].is_contiguous():
+        if column.dim() == 1 or not column[0].is_contiguous():
             raise Bail("tensors that do not lie in rows, as results of them would not")
         return column
     first = column[0]
@@ -57,6 +67,10 @@ def _gathered(column: Any) -> Any:
         raise Bail("tensors of different types")
     if not all(map(Tensor.is_contiguous, column)):
         raise Bail("tensors that do not lie in rows, as results of them would not")
+    if any(map(Tensor.is_inference, column)) and not torch.is_inference_mode_enabled():
+        raise Bail("tensors made in inference mode, which are other ones than their copies")
+    if first.dim() == 0:
+        raise Bail("tensors without dimensions, whose types give way to others")
     try:
         return torch.stack(list(column))  # finds itself which shapes and devices differ
     except RuntimeError:

@@ -114,14 +114,20 @@ class _Unpickler(pickle.Unpickler):
 
 
 def in_one_piece(array: np.ndarray) -> bool:
-    return array.flags.c_contiguous or array.flags.f_contiguous
+    return (array.flags.c_contiguous or array.flags.f_contiguous) and travels(array.dtype)
+
+
+def travels(dtype: np.dtype) -> bool:
+    """Does a pickle keep it? Of two integers of one size it keeps one."""
+    return np.dtype(dtype.str).char == dtype.char
 
 
 def returnable(value: Any, received: set[int], depth: int = 0) -> bool:
     """Made of built-in values and arrays only, and all of it new: what comes back from a pickle as it was.
     A NaN is only equal to itself where it is the same object, which it may or may not have been here."""
     if type(value) in PLAIN or isinstance(value, np.generic):
-        return not isinstance(value, _NAN) or bool(value == value)
+        kept = not isinstance(value, np.generic) or travels(value.dtype)
+        return kept and (not isinstance(value, _NAN) or bool(value == value))
     if depth > 6 or id(value) in received:
         return False
     if type(value) in (list, tuple):

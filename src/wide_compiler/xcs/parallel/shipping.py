@@ -68,6 +68,8 @@ class _Pickler(pickle.Pickler):
                 raise NotSendable("a NaN, which is equal to itself only where it is the same object")
         elif kind is object:
             raise NotSendable("an object that is only known by being itself")
+        elif isinstance(obj, np.generic) and not receiving.travels(obj.dtype):
+            raise NotSendable(f"a number of type {type(obj).__name__}, which would come out as another one")
         elif isinstance(obj, NAMED) and obj not in receiving.MAKERS:
             return self._reference(obj)
         return None

@@ -24,12 +24,16 @@ DEEPEST = 24
 ROUNDS = 40  # of a loop, until nothing new is learnt
 
 
+ENDING = ("StopIteration", "StopAsyncIteration", "GeneratorExit")
+
+
 class Analyzer:
     """Analyses one or more bodies of a site under one set of guards."""
 
     def __init__(self, guards: Guards | None = None):
         self.guards = guards or Guards()
         self.effect = Effect.PURE
+        self.ends = False  # may it raise what ends an iteration?
         self.calls: dict[str, str] = {}  # what was called, and how it was known: for explain()
         self.functions: dict[types.CodeType, FunctionNode] = {}
         self.stack: list[tuple[Any, ...]] = []
@@ -114,9 +118,13 @@ class Analyzer:
 
                 return self.loop(node, ask, env, frame)
             case ast.Raise(exc=exc, cause=cause):
+                if exc is None and not frame.handling:
+                    raise self.decline("it raises again what its caller handles", node)
                 for part in (exc, cause):
                     if part is not None:
                         self.expr(part, env, frame)
+                raised = exc.func if isinstance(exc, ast.Call) else exc
+                self.ends = self.ends or (isinstance(raised, ast.Name) and raised.id in ENDING)
                 return True
             case ast.Assert(test=test, msg=msg):
                 self.truth(self.expr(test, env, frame), test)
@@ -213,7 +221,10 @@ class Analyzer:
                 self.expr(handler.type, inner, frame)
             if handler.name:
                 self.bind(handler.name, opaque(), inner, frame)
-            if not self.block(handler.body, inner, frame):
+            frame.handling += 1
+            ended = self.block(handler.body, inner, frame)
+            frame.handling -= 1
+            if not ended:
                 inner.pop(handler.name or "", None)
                 ends.append(inner)
         frame.tries.pop()

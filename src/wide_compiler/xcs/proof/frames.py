@@ -31,6 +31,7 @@ class Frame:
         self.returns: list[Value] = []
         self.loops: list[Loop] = []
         self.tries: list[Env] = []  # for each `try` around: all values that names were given in it
+        self.handling = 0  # handlers of errors around
         self.captured = captured(node)
         self.cells: Env = {}  # captured names, with any value they ever had: nobody knows when they are read
         self.functions: dict[ast.AST, Value] = {}

@@ -149,7 +149,7 @@ def construct(a: "Analyzer", callee: Value, args: list[Value], keywords: Keyword
     for name in ("__init__", "__new__", "__setattr__", "__getattribute__"):
         a.guards.expect(a.guards.note("own", callee.slot, name), "is", static_lookup(kind, name))
     fields = [f for f in dataclasses.fields(kind) if f.init]
-    if any(f.default_factory is not dataclasses.MISSING for f in fields):
+    if any(f.default_factory is not dataclasses.MISSING for f in dataclasses.fields(kind)):
         raise a.decline(f"{kind.__name__} makes default values by a function", node)
     for f in fields:
         on_class = next((b.__dict__[f.name] for b in kind.__mro__ if f.name in b.__dict__), None)
