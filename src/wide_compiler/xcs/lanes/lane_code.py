@@ -6,7 +6,6 @@ of another analysed function) is a call, and calls are looked at here.
 """
 
 import ast
-import copy
 import sys
 import types
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from torch import nn
 
 from ..text.source import NoSource, compiled, tree_of
+from ..text.trees import clone
 from .lane import Lane, Trace, bail
 from .lane_builtins import HOLDERS, MATH, SHADOWS, mathematics
 
@@ -91,7 +91,7 @@ class _Calls(ast.NodeTransformer):
 
 def lane_code(node: Any, like: types.CodeType) -> types.CodeType:
     """The code of a function with its calls dispatched."""
-    tree = ast.fix_missing_locations(_Calls().visit(copy.deepcopy(node)))
+    tree = ast.fix_missing_locations(_Calls().visit(clone(node)))
     free = [name for name in like.co_freevars if not name.startswith("\U0010fffe")]
     return compiled(tree, like, [*free, DISPATCH])
 

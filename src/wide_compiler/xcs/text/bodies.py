@@ -1,12 +1,12 @@
 """The bodies of sites as functions of their loop variables."""
 
 import ast
-import copy
 from typing import Any
 
 from . import sites
 from .site_text import EVENTS, ITEMS, name
 from .sites import Sink, flat_target
+from .trees import clone
 
 
 def lambda_of(parameters: list[str], value: ast.expr) -> ast.Lambda:
@@ -18,7 +18,7 @@ def lambda_of(parameters: list[str], value: ast.expr) -> ast.Lambda:
 
 def items_of(node: Any, targets: list[str]) -> ast.expr:
     """All rounds of a comprehension of several loops, as tuples of the loop variables."""
-    generators = copy.deepcopy(node.generators)
+    generators = [clone(g) for g in node.generators]
     generators[0].iter = name(ITEMS)
     value = ast.Tuple([name(t) for t in targets], ast.Load())
     return ast.copy_location(ast.ListComp(value, generators), node)
@@ -31,7 +31,7 @@ def loop_body(node: ast.For, sinks: list[Sink], function: str) -> tuple[ast.Func
     always,
     the value is simply returned.
     """
-    body = copy.deepcopy(node.body)
+    body = [clone(part) for part in node.body]
     targets = flat_target(node.target) or []
     tail = body
     while isinstance(tail[-1], ast.With):  # what it fills last may stand within a context

@@ -6,7 +6,6 @@ original text, line numbers included.
 """
 
 import ast
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from .bodies import items_of, lambda_of, loop_body
 from .names import captured, eaten
 from .site_text import ITEMS, RUNTIME, SiteText, name, shape_of, short
 from .sites import flat_target
+from .trees import clone
 
 
 class Rewriter(ast.NodeTransformer):
@@ -32,7 +32,7 @@ class Rewriter(ast.NodeTransformer):
         self.maker: tuple[str, Any, Any] = ("", None, None)  # a list, where it may be handed to, its site
 
     def rewritten(self) -> ast.FunctionDef | ast.Lambda:
-        tree = copy.deepcopy(self.original)
+        tree = clone(self.original)
         if isinstance(tree, ast.Lambda):
             tree.body = self.visit(tree.body)
         else:
@@ -53,7 +53,7 @@ class Rewriter(ast.NodeTransformer):
                 out += self._together(before[index : index + run])
                 index += run
                 continue
-            out += self._statement(copy.deepcopy(before[index]), block)
+            out += self._statement(clone(before[index]), block)
             index += 1
         return out
 
@@ -118,7 +118,7 @@ class Rewriter(ast.NodeTransformer):
         if reason or self.inside:
             site.reason = reason or "it is inside another comprehension"
             return self.generic_visit(node)
-        original = copy.deepcopy(node)
+        original = clone(node)
         source = original.generators[0].iter
         if isinstance(source, ast.Name) and self.maker[:2] == (source.id, self.place) and self.depth == 0:
             self.maker[2].feeds = site.fed = True
@@ -140,11 +140,11 @@ class Rewriter(ast.NodeTransformer):
             extra = [site.bodies["cond"]]
         if kind == "generator" and eater != "join":
             extra = [*extra, *[ast.Constant(None)] * (2 - len(extra)), name(eater), *options]
-        inner = copy.deepcopy(plain)
+        inner = clone(plain)
         source, inner.generators[0].iter = inner.generators[0].iter, name(ITEMS)
         arguments = [self._source(source), site.bodies["body"], lambda_of([ITEMS], inner), *extra]
         return ast.copy_location(
-            ast.IfExp(self._on(site), self._call(site, "run", [copy.deepcopy(a) for a in arguments]), plain),
+            ast.IfExp(self._on(site), self._call(site, "run", [clone(a) for a in arguments]), plain),
             node,
         )
 
@@ -177,7 +177,7 @@ class Rewriter(ast.NodeTransformer):
         containers = [s for s in sinks if s.kind != "accumulate"]
         totals = [s for s in sinks if s.kind == "accumulate"]
         arguments: list[ast.expr] = [
-            self._source(self.visit(copy.deepcopy(node.iter))),
+            self._source(self.visit(clone(node.iter))),
             name(body_name),
             ast.Tuple([name(s.name) for s in containers], ast.Load()),
             ast.Tuple([name(s.name) for s in totals], ast.Load()),
@@ -185,11 +185,11 @@ class Rewriter(ast.NodeTransformer):
         ]
         call = ast.NamedExpr(name(state, store=True), self._call(site, "loop", arguments))
         pop = ast.Call(ast.Attribute(name(state), "pop", ast.Load()), [], [])
-        steps = [call, *(ast.NamedExpr(name(s.name, store=True), copy.deepcopy(pop)) for s in totals), pop]
+        steps = [call, *(ast.NamedExpr(name(s.name, store=True), clone(pop)) for s in totals), pop]
         rest = ast.Subscript(ast.Tuple(steps, ast.Load()), ast.Constant(-1), ast.Load())
         before = ast.If(
             self._on(site),
-            [copy.deepcopy(body)],
+            [clone(body)],
             [ast.Assign([name(body_name, store=True)], ast.Constant(None))],
         )
         off = ast.Compare(name(body_name), [ast.Is()], [ast.Constant(None)])
@@ -213,13 +213,13 @@ class Rewriter(ast.NodeTransformer):
         for i, statement in enumerate(statements):
             assert isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
             site.names.append(statement.targets[0].id)
-            site.bodies[f"thunk {i}"] = lambda_of([], copy.deepcopy(statement.value))
-            thunks.append(copy.deepcopy(site.bodies[f"thunk {i}"]))
+            site.bodies[f"thunk {i}"] = lambda_of([], clone(statement.value))
+            thunks.append(clone(site.bodies[f"thunk {i}"]))
         start = ast.IfExp(self._on(site), self._call(site, "start", thunks), ast.Constant(None))
         out: list[ast.stmt] = [
             ast.copy_location(ast.Assign([name(started, store=True)], start), statements[0])
         ]
-        for i, statement in enumerate(copy.deepcopy(statements)):
+        for i, statement in enumerate(map(clone, statements)):
             assert isinstance(statement, ast.Assign)
             off = ast.Compare(name(started), [ast.Is()], [ast.Constant(None)])
             take = ast.Call(ast.Attribute(name(started), "take", ast.Load()), [ast.Constant(i)], [])
