@@ -4,7 +4,16 @@ declines: these tests run without it."""
 import pytest
 from torch.nn.modules import module
 
+from wide_compiler.xcs.parallel import processes
+
 
 @pytest.fixture(autouse=True)
 def no_global_hooks(monkeypatch):
     monkeypatch.setattr(module, "_global_forward_pre_hooks", type(module._global_forward_pre_hooks)())
+
+
+@pytest.fixture
+def eager_processes(monkeypatch):
+    """Work goes to other processes, however little it is."""
+    monkeypatch.setattr(processes, "pays", lambda work, seconds: True)
+    monkeypatch.setattr(processes, "cores", lambda: 2)

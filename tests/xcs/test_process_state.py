@@ -16,10 +16,7 @@ WORDS = {"one", "two", "three"}
 made_of = set
 
 
-@pytest.fixture(autouse=True)
-def eager_processes(monkeypatch):
-    monkeypatch.setattr(processes, "pays", lambda work, seconds: True)
-    monkeypatch.setattr(processes, "cores", lambda: 2)
+pytestmark = pytest.mark.usefixtures("eager_processes")
 
 
 def runs(function):

@@ -27,12 +27,6 @@ def rungs(function):
     return {rung for counts in function.stats().values() for rung in counts if rung != "plain"}
 
 
-@pytest.fixture
-def eager_processes(monkeypatch):
-    monkeypatch.setattr(processes, "pays", lambda work, seconds: True)
-    monkeypatch.setattr(processes, "cores", lambda: 2)
-
-
 def digest(text, rounds=3):
     value = text.encode()
     for _ in range(rounds):

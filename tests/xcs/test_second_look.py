@@ -11,7 +11,6 @@ from torch import nn
 
 from wide_compiler.xcs import Config, jit, oracle
 from wide_compiler.xcs.lanes import gather
-from wide_compiler.xcs.parallel import processes
 
 NOW = Config(measure=False)
 BOX = []
@@ -387,10 +386,7 @@ def test_nan_is_found_by_being_itself():
 LONG = np.arange(3, dtype=np.longlong)
 
 
-def test_integers_that_a_pickle_takes_for_others(monkeypatch):
-    monkeypatch.setattr(processes, "pays", lambda work, seconds: True)
-    monkeypatch.setattr(processes, "cores", lambda: 2)
-
+def test_integers_that_a_pickle_takes_for_others(eager_processes):
     def run(items):
         return [LONG * int(k) for k in items]
 

@@ -26,10 +26,7 @@ BIG = 10**30
 FACTOR = 3
 
 
-@pytest.fixture(autouse=True)
-def eager_processes(monkeypatch):
-    monkeypatch.setattr(processes, "pays", lambda work, seconds: True)
-    monkeypatch.setattr(processes, "cores", lambda: 2)
+pytestmark = pytest.mark.usefixtures("eager_processes")
 
 
 def runs(function):
