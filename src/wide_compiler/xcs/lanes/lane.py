@@ -32,12 +32,13 @@ class Trace:
     """What happened while lanes were run: a bail-out that a user's `except:` may have swallowed, how many
     arrays were made, and every step that other parts can take as well."""
 
-    def __init__(self, columns: int = 0) -> None:
+    def __init__(self, columns: int = 0, taping: bool = False) -> None:
         self.stopped: BaseException | None = None
         self.arrays = 0
         self.written = False  # into an array: bounds of rounding were for what it held before
         self.tainted = False  # with rounded numbers: any array may have become rounded by it
         self.tape = Tape(columns)
+        self.taping = taping  # do other parts follow?
 
 
 def bail(reason: str, trace: Trace | None) -> BaseException:
@@ -164,6 +165,6 @@ def computed(
     data = run(*[x.data if type(x) is Lane else x for x in inputs])
     out = Lane(data, kind or ("array" if data.ndim > 1 else "np"), trace, fresh, approx, taped=True)
     out.error = error
-    if trace is not None:
+    if trace is not None and trace.taping:
         out.place = trace.tape.note(run, inputs, [x.place if type(x) is Lane else -1 for x in inputs])
     return out

@@ -97,11 +97,11 @@ def lane_code(node: Any, like: types.CodeType) -> types.CodeType:
 
 
 def lane_function(function: types.FunctionType, node: Any, dispatch: Any, cache: CodeCache) -> Any:
-    """The function with its calls dispatched, in its own globals and cells."""
+    """The function with its calls dispatched, in its own globals and cells. `node`: its text, or gives it."""
     key = function.__code__
-    if key not in cache:
-        cache[key] = lane_code(node, key)
-    code = cache[key]
+    code = cache.get(key)
+    if code is None:
+        code = cache[key] = lane_code(node() if callable(node) else node, key)
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     cells[DISPATCH] = types.CellType(dispatch)
     closure = tuple(cells[name] for name in code.co_freevars)
@@ -201,10 +201,9 @@ class Dispatcher:
         jitted = getattr(function, "__xcs__", None)
         plain = function if jitted is None else jitted.original
         try:
-            node = tree_of(plain)
+            return lane_function(plain, lambda: tree_of(plain), self, self.cache)
         except NoSource as reason:
             raise bail(str(reason), self.trace) from None
-        return lane_function(plain, node, self, self.cache)
 
 
 def _call_of(function: Any) -> Any:

@@ -44,7 +44,8 @@ def vectorized(work: Work) -> list[Any]:
     tape: PartTape | None = None
     try:
         with np.errstate(call=lambda what, flag: noticed.append(what), **watched_errors()):
-            for start, stop in chunks(work):
+            parts = chunks(work)
+            for start, stop in parts:
                 columns = [
                     gathered(column, start, stop, room)
                     for column, room in zip(work.items.columns, rooms, strict=True)
@@ -52,7 +53,7 @@ def vectorized(work: Work) -> list[Any]:
                 if tape is not None and tape.fits(columns):
                     part = tape.values(columns, stop - start, handout)
                 else:
-                    paths = _Paths(work, columns, stop - start, body, handout)
+                    paths = _Paths(work, columns, stop - start, body, handout, taping=len(parts) > 1)
                     paths.run(None)
                     part, tape = paths.values(), paths.tape
                 if noticed:
@@ -87,8 +88,8 @@ class _Body:
 class _Paths:
     """The body, run for groups of lanes that go the same way. A group of all lanes is None."""
 
-    def __init__(self, work: Work, columns: list[Any], n: int, body: _Body, handout: Handout):
-        self.work = work
+    def __init__(self, work: Work, columns: list[Any], n: int, body: _Body, handout: Handout, taping: bool):
+        self.work, self.taping = work, taping
         self.body = body
         self.columns = columns
         self.n = n
@@ -112,7 +113,7 @@ class _Paths:
 
     def _once(self, lanes: np.ndarray | None) -> list[Any]:
         """What each lane adds: a list of one entry per lane, each a list of values; or of plain values."""
-        work, trace = self.work, Trace(len(self.columns))
+        work, trace = self.work, Trace(len(self.columns), self.taping)
         count = self.n if lanes is None else len(lanes)
         given = [self._part(c, lanes, trace, place) for place, c in enumerate(self.columns)]
         self.body.dispatch.trace = trace
@@ -128,7 +129,7 @@ class _Paths:
             raise trace.stopped  # swallowed by an `except` in the user's text
         self.body.arrays += trace.arrays
         no_rounded_keys(work, result)
-        if lanes is None and work.cond is None and not work.events:
+        if self.taping and lanes is None and work.cond is None and not work.events:
             self.tape = PartTape.of(work, trace.tape, self.columns, result)
         hand = self.handout.values
         if work.events:
