@@ -117,7 +117,10 @@ def compiled(
         statement = ast.copy_location(ast.Expr(node), node)
     names = [ast.arg(name) for name in free]
     arguments = ast.arguments(posonlyargs=[], args=names, kwonlyargs=[], kw_defaults=[], defaults=[])
-    outer = ast.FunctionDef(name="outer", args=arguments, body=[statement], decorator_list=[])
+    body = [statement]
+    if isinstance(node, ast.FunctionDef) and node.name not in free:
+        body.insert(0, ast.Global([node.name]))  # as which it calls itself
+    outer = ast.FunctionDef(name="outer", args=arguments, body=body, decorator_list=[])
     if "type_params" in ast.FunctionDef._fields:
         outer.type_params = []  # type: ignore[attr-defined]
     above: list[ast.stmt] = [ast.Import([ast.alias(name)]) for name in imports]
