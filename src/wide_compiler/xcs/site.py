@@ -3,6 +3,7 @@ back."""
 
 import builtins
 import itertools
+import operator
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -201,7 +202,7 @@ class Site:
             return None  # the plain loop will say so
         if not rows:
             return None
-        columns: list[Any] = list(zip(*rows, strict=True))
+        columns: list[Any] = [list(map(operator.itemgetter(k), rows)) for k in range(len(rows[0]))]
 
         def rest(k: int) -> Iterable[Any]:
             raise AssertionError("not asked for")

@@ -1,6 +1,7 @@
 """A function that is being analysed: its names, the loops and `try` statements around the present point."""
 
 import ast
+import functools
 import types
 from typing import Any
 
@@ -32,10 +33,9 @@ class Frame:
         self.loops: list[Loop] = []
         self.tries: list[Env] = []  # for each `try` around: all values that names were given in it
         self.handling = 0  # handlers of errors around
-        self.captured = captured(node)
+        self.captured, self.locals = _names(node)
         self.cells: Env = {}  # captured names, with any value they ever had: nobody knows when they are read
         self.functions: dict[ast.AST, Value] = {}
-        self.locals = stored(node.body if isinstance(node.body, list) else [node.body])
 
     def note(self, name: str, value: Value) -> None:
         """A name was given a value."""
@@ -54,6 +54,12 @@ class Frame:
         """Names that the analysed code may read besides its own."""
         found: list[Env] = [self.cells, *self.tries]
         return found if self.parent is None else [*found, *self.parent.spaces()]
+
+
+@functools.lru_cache(maxsize=256)
+def _names(node: FunctionNode) -> tuple[set[str], set[str]]:
+    """Names that functions inside capture, and those that the function stores: the same at every call."""
+    return captured(node), stored(node.body if isinstance(node.body, list) else [node.body])
 
 
 def merge(env: Env, ends: list[Env]) -> None:
