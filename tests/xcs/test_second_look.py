@@ -394,3 +394,27 @@ def test_integers_that_a_pickle_takes_for_others(eager_processes):
     fast = jit(run)
     for _ in range(2):
         assert [type(v[0]) for v in fast(items)] == [type(v[0]) for v in run(items)]
+
+
+def own_array_annotated(x):
+    kept = np.zeros(4)
+    y = x + kept
+    kept[0]: float = 5.0
+    return y * kept
+
+
+def own_array_as_target(x):
+    kept = np.zeros(4)
+    y = x + kept
+    for kept[1] in (2.0, 3.0):
+        pass
+    return y * kept
+
+
+@pytest.mark.parametrize("body", [own_array_annotated, own_array_as_target])
+def test_stores_by_other_statements(body):
+    run = of(body)
+    fast = jit(run, config=NOW)
+    for n in (100, 1000, 1000):
+        compared(run, fast, rows(n))
+    assert taken(fast) == 3

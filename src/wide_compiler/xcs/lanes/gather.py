@@ -12,6 +12,7 @@ import numpy as np
 from ..items import Blocks
 from ..proof.kinds import is_numpy_scalar
 from ..work import Bail, Work
+from .lane import COMPUTING
 from .lane_operators import Lane
 
 CHUNK_BYTES = 2**19  # with what is made of them, about what a core's own cache holds
@@ -67,8 +68,7 @@ def gathered(whole: Any, start: int, stop: int, room: Room) -> Lane | Any:
 
 
 def _computes(dtype: np.dtype) -> None:
-    """Numbers that a machine computes with; units, texts and records have rules of their own."""
-    if dtype.char not in "?bhilqBHILQefdFD":
+    if dtype.char not in COMPUTING:
         raise Bail(f"items of type {dtype}")
 
 

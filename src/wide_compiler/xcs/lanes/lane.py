@@ -17,6 +17,7 @@ from .lane_tape import Tape, aligned
 PYTHON = {"float": float, "int": int, "bool": bool}
 SAFE_INT = 2**62
 EXACT_FLOAT = 2**53
+COMPUTING = "?bhilqBHILQefdFD"  # dtypes of plain numbers; units, texts and records have rules of their own
 MARGIN = 4.0  # times as far as rounding may have moved them, numbers must be from each other
 
 
@@ -39,6 +40,12 @@ class Trace:
         self.tainted = False  # with rounded numbers: any array may have become rounded by it
         self.tape = Tape(columns)
         self.taping = taping  # do other parts follow?
+        self.rounds = 0  # of `while` loops
+
+    def wrote(self, approx: bool = False) -> None:
+        """Something was written into an array, rounded numbers perhaps."""
+        self.tape.broken = self.written = True
+        self.tainted = self.tainted or approx
 
 
 def bail(reason: str, trace: Trace | None) -> BaseException:
@@ -82,17 +89,6 @@ class Lane:
     def stop(self, reason: str) -> BaseException:
         return bail(reason, self.trace)
 
-    def decides(self) -> None:
-        """Something is decided by the numbers: other parts must ask theirs."""
-        if self.trace is not None:
-            self.trace.tape.broken = True
-
-    def written(self, approx: bool) -> None:
-        """Something was written into the numbers."""
-        if self.trace is not None:
-            self.trace.tape.broken = self.trace.written = True
-            self.trace.tainted = self.trace.tainted or approx
-
     @property
     def approx(self) -> bool:
         """May these be other numbers than those of one item, by rounding?"""
@@ -111,7 +107,8 @@ class Lane:
     def __bool__(self) -> bool:
         if self.kind == "array":
             raise self.stop("the truth of an array")
-        self.decides()
+        if self.trace is not None:
+            self.trace.tape.broken = True  # other parts must ask their own numbers
         truth = self.data.astype(bool)
         if self.approx and self.data.dtype.kind in "fc":
             sure(self, 0.0, self.trace)
@@ -157,6 +154,7 @@ def computed(
     fresh: bool = True,
     approx: bool = False,
     error: Bound | None = None,
+    nonnegative: bool = False,
 ) -> Lane:
     """What `run` gives for the data of lanes and for what all share, by the numbers' types and shapes alone.
 
@@ -164,7 +162,7 @@ def computed(
     """
     data = run(*[x.data if type(x) is Lane else x for x in inputs])
     out = Lane(data, kind or ("array" if data.ndim > 1 else "np"), trace, fresh, approx, taped=True)
-    out.error = error
+    out.error, out.nonnegative = error, nonnegative
     if trace is not None and trace.taping:
         out.place = trace.tape.note(run, inputs, [x.place if type(x) is Lane else -1 for x in inputs])
     return out

@@ -1,17 +1,15 @@
 """What Python's own functions do with lanes: what the function gives for one item, or a bail-out."""
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from .lane import EXACT_FLOAT, SAFE_INT, Lane, Trace, bail, computed, sure
-from .lane_errors import alike
-from .lane_methods import as_python
+from .lane import EXACT_FLOAT, SAFE_INT, Lane, Trace, bail
+from .lane_methods import as_python, recast
 from .lane_numpy import arithmetic
-from .lane_signs import edges_of
+from .lane_signs import check_edges
 
 
 def _float(trace: Trace, x: Lane) -> Lane:
@@ -20,10 +18,7 @@ def _float(trace: Trace, x: Lane) -> Lane:
     if x.kind in ("int", "bool"):
         return Lane(x.data.astype(np.float64), "float", trace)
     if x.kind == "np" and x.data.dtype.kind in "fiub":
-        run = functools.partial(np.asarray, dtype=np.float64)
-        out = computed(run, (x,), "float", trace, approx=x.approx, error=alike(x, run))
-        out.nonnegative = x.nonnegative
-        return out
+        return recast(trace, x, "float", np.float64)
     raise bail("float() of an array", trace)
 
 
@@ -100,8 +95,8 @@ def mathematics(function: Any, args: tuple[Any, ...], trace: Trace) -> Lane:
     approx = any(type(a) is Lane and a.approx for a in args)
     if approx and function is math.atan2:
         raise bail("an angle of rounded numbers", trace)
-    for operand, edge in edges_of(ufunc, args) if approx else ():
-        sure(operand, edge, trace)
+    if approx:
+        check_edges(ufunc, args, trace)
     if function in (math.floor, math.ceil, math.trunc):
         if approx or (np.abs(data[0]) >= EXACT_FLOAT).any():
             raise bail("a whole number from rounded ones", trace)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from ..proof.pure_tables import CHANGERS
 from ..text.source import NoSource, compiled, tree_of
 from ..text.trees import clone
 from .lane import Lane, Trace, bail
@@ -21,7 +22,6 @@ from .lane_builtins import HOLDERS, MATH, SHADOWS, mathematics
 DISPATCH = "\U0010fffe_call"  # nobody's name, see rewrite
 COMPENSATED = sys.version_info >= (3, 12)  # sum() of floats keeps what rounding loses
 MOST_ROUNDS = 20_000
-CHANGERS = ("sort", "fill")  # of the methods of arrays that a proof allows
 CodeCache = dict[Any, types.CodeType]
 
 
@@ -34,25 +34,22 @@ class _Calls(ast.NodeTransformer):
     def visit_While(self, node: ast.While) -> ast.AST:
         """An item that plain Python never comes to, as one before it raises, might loop for ever."""
         self.generic_visit(node)
-        again = ast.Call(ast.Attribute(ast.Name(DISPATCH, ast.Load()), "again", ast.Load()), [], [])
-        node.test = ast.copy_location(ast.BoolOp(ast.And(), [again, node.test]), node.test)
+        node.test = ast.copy_location(ast.BoolOp(ast.And(), [self._told("again"), node.test]), node.test)
+        return node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        """An array that is no lane may be stored into, by whatever statement: that is told before."""
+        self.generic_visit(node)
+        if isinstance(node.ctx, ast.Store):
+            node.value = ast.copy_location(self._told("writes", node.value), node.value)
         return node
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
         self.generic_visit(node)
-        return [self._written(node.target, node), node]
-
-    def visit_Assign(self, node: ast.Assign) -> Any:
-        self.generic_visit(node)
-        stores = [t for target in node.targets for t in ast.walk(target) if isinstance(t, ast.Subscript)]
-        return [*(self._written(t, node) for t in stores if isinstance(t.ctx, ast.Store)), node]
-
-    def _written(self, target: ast.expr, place: ast.stmt) -> ast.stmt:
-        """An array that all items share may be written to: that is told before."""
-        held = target.value if isinstance(target, ast.Subscript) else target
-        plain = all(isinstance(part, (ast.Name, ast.Attribute, ast.expr_context)) for part in ast.walk(held))
-        given = ast.parse(ast.unparse(held), mode="eval").body if plain else ast.Constant(None)
-        return ast.fix_missing_locations(ast.copy_location(ast.Expr(self._told("writes", given)), place))
+        if not isinstance(node.target, ast.Name):
+            return node
+        told = self._told("writes", ast.Name(node.target.id, ast.Load()))
+        return [ast.copy_location(ast.Expr(told), node), node]
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         """`a is b`: lanes are objects of their own, so identity is asked of the dispatcher. So is `in`."""
@@ -97,11 +94,12 @@ def lane_code(node: Any, like: types.CodeType) -> types.CodeType:
 
 
 def lane_function(function: types.FunctionType, node: Any, dispatch: Any, cache: CodeCache) -> Any:
-    """The function with its calls dispatched, in its own globals and cells. `node`: its text, or gives it."""
+    """The function with its calls dispatched, in its own globals and cells. `node` is its text, which is not
+    asked for where the cache has the code."""
     key = function.__code__
     code = cache.get(key)
     if code is None:
-        code = cache[key] = lane_code(node() if callable(node) else node, key)
+        code = cache[key] = lane_code(node, key)
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     cells[DISPATCH] = types.CellType(dispatch)
     closure = tuple(cells[name] for name in code.co_freevars)
@@ -118,7 +116,6 @@ class Dispatcher:
         self.raised = False  # an error by the body itself, that nobody has caught yet
         self.cache = cache
         self.ready: dict[types.FunctionType, Any] = {}
-        self.rounds = (self.trace, 0)  # of loops, in which run
 
     def __call__(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         if type(function) is types.MethodType and not isinstance(function.__self__, Lane):
@@ -130,7 +127,7 @@ class Dispatcher:
             return self._python(function, args, kwargs)
         lanes = any(type(a) is Lane for a in args)
         if isinstance(function, (type, types.BuiltinFunctionType)):
-            if function.__name__ in CHANGERS:
+            if function.__name__ in CHANGERS[np.ndarray]:
                 self.writes(getattr(function, "__self__", None))
             shadow = SHADOWS.get(function)
             if shadow is not None and lanes:
@@ -155,15 +152,16 @@ class Dispatcher:
 
     def again(self) -> bool:
         """One more round of a `while`: there may be so many in one run."""
-        self.rounds = (self.trace, self.rounds[1] + 1 if self.rounds[0] is self.trace else 1)
-        if self.rounds[1] > MOST_ROUNDS:
+        self.trace.rounds += 1
+        if self.trace.rounds > MOST_ROUNDS:
             raise bail("a loop of very many rounds", self.trace)
         return True
 
-    def writes(self, held: Any) -> None:
-        """Into an array that is no lane (None: into whatever): what was read of it before is gone."""
-        if held is None or type(held) is np.ndarray:
-            self.trace.tape.broken = self.trace.written = True
+    def writes(self, held: Any) -> Any:
+        """If that is an array and no lane, what was read of it before is gone."""
+        if type(held) is np.ndarray:
+            self.trace.wrote()
+        return held
 
     def sought(self, value: Any) -> Any:
         """In a container, where nan is found if it is the same object."""
@@ -201,9 +199,10 @@ class Dispatcher:
         jitted = getattr(function, "__xcs__", None)
         plain = function if jitted is None else jitted.original
         try:
-            return lane_function(plain, lambda: tree_of(plain), self, self.cache)
+            node = None if plain.__code__ in self.cache else tree_of(plain)
         except NoSource as reason:
             raise bail(str(reason), self.trace) from None
+        return lane_function(plain, node, self, self.cache)
 
 
 def _call_of(function: Any) -> Any:

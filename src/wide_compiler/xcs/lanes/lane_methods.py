@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .lane import Lane, Trace, bail, computed
+from .lane import COMPUTING, Lane, Trace, bail, computed
 from .lane_errors import alike
 from .lane_numpy import apply_ufunc, matmul, rank_of
 from .lane_reductions import REDUCTIONS, norm, reduce
@@ -114,7 +114,7 @@ def transpose(trace: Trace | None, x: Lane) -> Lane:
 
 def astype(trace: Trace | None, x: Lane, dtype: Any) -> Lane:
     wanted = np.dtype(dtype)
-    if wanted.char not in "?bhilqBHILQefdFD" or (x.approx and wanted.kind not in "fc"):
+    if wanted.char not in COMPUTING or (x.approx and wanted.kind not in "fc"):
         raise bail("a change of type of rounded numbers, or to other than numbers", trace)
     if x.data.dtype.kind == "c" and wanted.kind != "c":
         raise bail("a change of type that loses half of each number", trace)
@@ -137,10 +137,13 @@ def as_python(trace: Trace | None, x: Lane) -> Lane:
     kind = kinds[x.data.dtype.kind]
     wanted = {"float": np.float64, "int": np.int64, "bool": np.bool_}[kind]
     # The same memory will do: no number is ever written in place.
+    return recast(trace, x, kind, wanted)
+
+
+def recast(trace: Trace | None, x: Lane, kind: str, wanted: Any) -> Lane:
+    """The same numbers as another kind."""
     run = functools.partial(np.asarray, dtype=wanted)
-    out = computed(run, (x,), kind, trace, approx=x.approx, error=alike(x, run))
-    out.nonnegative = x.nonnegative
-    return out
+    return computed(run, (x,), kind, trace, True, x.approx, alike(x, run), x.nonnegative)
 
 
 FUNCTIONS: dict[Any, Any] = {
@@ -226,7 +229,8 @@ def set_item(x: Lane, index: Any, value: Any) -> None:
     where_ = _index(x, index)
     if not x.fresh:
         raise x.stop("an array changed in place")
-    x.written(type(value) is Lane and value.approx)
+    if x.trace is not None:
+        x.trace.wrote(type(value) is Lane and value.approx)
     target = x.data[where_]
     if type(value) is Lane:
         if value.data.dtype != x.data.dtype or value.data.shape != target.shape:

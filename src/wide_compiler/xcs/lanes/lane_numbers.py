@@ -7,7 +7,7 @@ import numpy as np
 
 from .lane import EXACT_FLOAT, SAFE_INT, Lane, Trace, bail, computed, sure
 from .lane_errors import of_ufunc
-from .lane_signs import nonnegative
+from .lane_signs import check_edges, nonnegative
 
 COMPARISONS = (np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal)
 _INTEGER = (
@@ -59,8 +59,7 @@ def python_arithmetic(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | N
     if ufunc in _DIVISIONS:
         if not np.all(np.asarray(data[1]) != 0):
             raise bail("a division by zero", trace)
-        if type(inputs[1]) is Lane and inputs[1].approx and not inputs[1].nonnegative:
-            sure(inputs[1], 0.0, trace)
+        check_edges(np.true_divide, inputs, trace)
     if ufunc is np.power:
         return _power(inputs, data, floats, approx, trace)
     data = [np.asarray(d).astype(np.int64) if b else d for d, b in zip(data, bools, strict=True)]

@@ -8,7 +8,7 @@ import numpy as np
 from .lane import SAFE_INT, Lane, Trace, bail, computed, sure
 from .lane_errors import of_product, of_ufunc
 from .lane_numbers import COMPARISONS, largest, python_arithmetic, python_number
-from .lane_signs import EDGES, edges_of, nonnegative
+from .lane_signs import check_edges, nonnegative
 from .lane_tape import AlignedUfunc
 
 # Exact: IEEE says what comes out, whatever the order. The others may differ in the last digits.
@@ -75,9 +75,8 @@ def apply_ufunc(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | None) -
         raise bail(f"np.{ufunc.__name__} of rounded numbers", trace)
     close = approx and ufunc in COMPARISONS
     growing = kind == "np" and ufunc in _GROWING and _all_integers(inputs)
-    if approx and ufunc in EDGES:
-        for operand, edge in edges_of(ufunc, inputs):
-            sure(operand, edge, trace)
+    if approx:
+        check_edges(ufunc, inputs, trace)
     rounded = (approx and not close) or ufunc in ROUNDED
     if not (close or growing or any(type(x) is Lane and x.kind in ("float", "int") for x in inputs)):
         out = computed(run, inputs, kind, trace, approx=rounded)
@@ -165,9 +164,8 @@ def matmul(a: Any, b: Any, trace: Trace | None) -> Lane:
         raise bail("a product of integers", trace)
     run = _product((type(a) is Lane, type(b) is Lane), ranks)
     error = of_product(a, b, run) if dtype.kind == "f" else None
-    out = computed(run, (a, b), kind, trace, approx=dtype.kind in "fc", error=error)
-    out.nonnegative = a is b and kind == "np" and not a.approx and dtype.kind == "f"
-    return out
+    square = a is b and kind == "np" and not a.approx and dtype.kind == "f"
+    return computed(run, (a, b), kind, trace, True, dtype.kind in "fc", error, square)
 
 
 def _product(lanes: tuple[bool, bool], ranks: tuple[int, int]) -> Any:

@@ -42,7 +42,8 @@ def _inplace(ufunc: np.ufunc) -> Any:
             return result
         if not self.fresh or result.data.shape != self.data.shape or result.data.dtype != self.data.dtype:
             raise self.stop("an array changed in place")
-        self.written(result.approx)
+        if self.trace is not None:
+            self.trace.wrote(result.approx)
         self.data[...] = result.data
         return self
 

@@ -45,10 +45,9 @@ def reduce(name: str, x: Any, trace: Trace | None, axis: Any = None, **options: 
     run = functools.partial(REDUCTIONS[name], axis=whole, **options)
     approx = x.approx or not (name in _EXACT_REDUCTIONS or whole_numbers)
     error = _error(name, x, axis, whole, options) if approx else None
-    out = computed(run, (x,), None, trace, approx=approx, error=error)
     # Sums of rows are made as that of one row is, so a spread of equal numbers is nothing, here as there.
-    out.nonnegative = x.nonnegative or (name in ("std", "var") and not x.approx)
-    return out
+    nonnegative = x.nonnegative or (name in ("std", "var") and not x.approx)
+    return computed(run, (x,), None, trace, True, approx, error, nonnegative)
 
 
 def _error(name: str, x: Lane, axis: int | None, whole: Any, options: dict[str, Any]) -> Bound | None:
@@ -69,9 +68,8 @@ def norm(trace: Trace | None, x: Any, ord: Any = None, axis: Any = None, keepdim
     if type(x) is not Lane or ord not in (None, 2) or keepdims or x.rank != 1 or axis not in (None, 0, -1):
         raise bail("a norm other than the length of a vector", trace)
     run = _length if x.data.dtype in _LENGTHS else functools.partial(np.linalg.norm, axis=1)
-    out = computed(run, (x,), "np", trace, approx=True, error=of_length(x))
-    out.nonnegative = x.nonnegative or not x.approx
-    return out
+    nonnegative = x.nonnegative or not x.approx
+    return computed(run, (x,), "np", trace, True, True, of_length(x), nonnegative)
 
 
 def _length(data: np.ndarray) -> np.ndarray:

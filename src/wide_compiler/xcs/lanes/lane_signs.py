@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from .lane import Trace, sure
+
 # An operand, and the numbers at which the function leaps or fails.
 EDGES: dict[Any, tuple[int, tuple[float, ...]]] = {
     np.true_divide: (1, (0.0,)), np.reciprocal: (0, (0.0,)), np.power: (0, (0.0,)),
@@ -18,15 +20,15 @@ EDGES: dict[Any, tuple[int, tuple[float, ...]]] = {
 _KEEPS_SIGN = (np.add, np.multiply, np.true_divide, np.minimum)
 
 
-def edges_of(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> list[tuple[Any, float]]:
-    """Rounded operands, and the numbers that they must be told from."""
-    operand, edges = EDGES.get(ufunc, (0, ()))
+def check_edges(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | None) -> None:
+    """Bails out where rounding may have moved an operand across an edge of the function."""
+    if ufunc not in EDGES or (ufunc is np.power and _whole_power(inputs[1])):
+        return
+    operand, edges = EDGES[ufunc]
     x = inputs[operand]
-    if not edges or not getattr(x, "approx", False) or (x.nonnegative and all(e <= 0.0 for e in edges)):
-        return []
-    if ufunc is np.power and _whole_power(inputs[1]):
-        return []
-    return [(x, edge) for edge in edges]
+    if getattr(x, "approx", False) and not (x.nonnegative and all(e <= 0.0 for e in edges)):
+        for edge in edges:
+            sure(x, edge, trace)
 
 
 def _whole_power(exponent: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..parallel.process_state import watched_errors
+from ..noticing import noticing, watched_errors
 from ..proof.kinds import is_numpy_scalar
 from ..work import Bail, Work
 from .gather import NUMBERS, Room, chunks, gathered
@@ -43,7 +43,7 @@ def vectorized(work: Work) -> list[Any]:
     body = _Body(work)
     tape: PartTape | None = None
     try:
-        with np.errstate(call=lambda what, flag: noticed.append(what), **watched_errors()):
+        with noticing(noticed, watched_errors()):
             parts = chunks(work)
             for start, stop in parts:
                 columns = [

@@ -3,6 +3,7 @@
 import ast
 import operator
 import warnings
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import torch
@@ -55,8 +56,7 @@ def _memory(tensor: Tensor) -> int:
 
 def _gathered(column: Any) -> Any:
     if type(column) is Tensor:
-        if column.dim() == 1 or not column[0].is_contiguous():
-            raise Bail("tensors that do not lie in rows, as results of them would not")
+        _check_items([column[0]])
         return column
     first = column[0]
     if type(first) is not Tensor:
@@ -65,16 +65,24 @@ def _gathered(column: Any) -> Any:
         raise Bail(f"items of type {type(first).__name__} beside tensors")
     if len(set(map(_look, column))) != 1:
         raise Bail("tensors of different types")
-    if not all(map(Tensor.is_contiguous, column)):
-        raise Bail("tensors that do not lie in rows, as results of them would not")
+    _check_items(column)
     if any(map(Tensor.is_inference, column)) and not torch.is_inference_mode_enabled():
         raise Bail("tensors made in inference mode, which are other ones than their copies")
-    if first.dim() == 0:
-        raise Bail("tensors without dimensions, whose types give way to others")
     try:
         return torch.stack(list(column))  # finds itself which shapes and devices differ
     except RuntimeError:
         raise Bail("tensors of different shapes or devices") from None
+
+
+def _check_items(tensors: Sequence[Tensor]) -> None:
+    if tensors[0].dim() == 0:
+        raise Bail("tensors without dimensions, whose types give way to others")
+    check_rows(tensors)
+
+
+def check_rows(tensors: Iterable[Tensor]) -> None:
+    if not all(map(Tensor.is_contiguous, tensors)):
+        raise Bail("tensors that do not lie in rows, as results of them would not")
 
 
 _data = cast(Any, Tensor.data).__get__

@@ -22,7 +22,7 @@ from .arrange import arrange
 from .facts import Facts, prove
 from .members import Members
 from .straight import Straight
-from .torch_vmap import apart
+from .torch_vmap import apart, check_rows
 
 BUILD_SECONDS = 1.0  # about what building takes; the plain loop must have cost as much before
 RENEWALS = 3
@@ -91,8 +91,7 @@ def _inputs(work: Work) -> tuple[list[Any], bool]:
         plain = all(type(x) is Tensor for x in found)
     if not plain:
         raise Bail("arguments other than tensors")
-    if not all(t.is_contiguous() for x in found for t in ([x] if type(x) is Tensor else x)):
-        raise Bail("tensors that do not lie in rows, as results of them would not")
+    check_rows(t for x in found for t in ([x] if type(x) is Tensor else x))
     return found, not positions
 
 

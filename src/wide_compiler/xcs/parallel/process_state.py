@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..noticing import noticing, watched_errors
 from ..text.names import codes_of
 
 SETS = (set, frozenset)
@@ -31,12 +32,6 @@ def current() -> dict[str, Any]:
     }
 
 
-def watched_errors() -> dict[str, Any]:
-    """What NumPy warns of, or raises, in plain Python must be seen there. Where items are computed otherwise
-    it is only noticed: an `except` of the body must not meet what it would not meet there."""
-    return {kind: "ignore" if how == "ignore" else "call" for kind, how in np.geterr().items()}
-
-
 @contextlib.contextmanager
 def taken_over(state: dict[str, Any]) -> Iterator[list[Any]]:
     """Compute and write numbers as another process does; gives what it would have been warned of."""
@@ -45,7 +40,7 @@ def taken_over(state: dict[str, Any]) -> Iterator[list[Any]]:
         locale.setlocale(locale.LC_NUMERIC, state["locale"])
     with warnings.catch_warnings(record=True) as noticed, np.printoptions(**state["print"]):
         warnings.simplefilter("always")
-        with np.errstate(call=lambda what, flag: noticed.append(what), **state["errors"]):
+        with noticing(noticed, state["errors"]):
             yield noticed
 
 

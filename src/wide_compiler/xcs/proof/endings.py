@@ -4,10 +4,10 @@ What is asked here can be told from the text of a body and of all functions that
 """
 
 import ast
-import builtins
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..text.attempts import handled
 from ..text.names import COMPREHENSIONS
 
 if TYPE_CHECKING:
@@ -49,16 +49,9 @@ def may_try_for_ever(bodies: Iterable[ast.AST], analyzer: "Analyzer") -> bool:
 
 def _catches_all(node: ast.AST) -> bool:
     if isinstance(node, ast.ExceptHandler):
-        kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
-        return not all(_only_exceptions(kind) for kind in kinds)
+        return not all(kind is not None and issubclass(kind, Exception) for kind in handled(node))
     if not isinstance(node, (ast.Try, ast.TryStar)):
         return False
     # A `finally` that goes elsewhere drops the exception.
     leaving = (ast.Return, ast.Break, ast.Continue)
     return any(isinstance(part, leaving) for top in node.finalbody for part in ast.walk(top))
-
-
-def _only_exceptions(kind: Any) -> bool:
-    """Is this the name of a builtin class below `Exception`?"""
-    found = getattr(builtins, kind.id, None) if isinstance(kind, ast.Name) else None
-    return isinstance(found, type) and issubclass(found, Exception)

@@ -32,17 +32,16 @@ def _catches(node: "ast.Try | ast.TryStar", sink: Sink) -> bool:
         return True
     if not any(sink in _raising(part, [sink]) for part in node.body):
         return False
-    types = [part for handler in node.handlers for part in _listed(handler.type)]
-    return any(_related(kind, FILLING[sink.kind]) for kind in types)
+    return any(_related(kind, FILLING[sink.kind]) for h in node.handlers for kind in handled(h))
 
 
-def _listed(node: ast.expr | None) -> list[ast.expr | None]:
-    return list(node.elts) if isinstance(node, ast.Tuple) else [node]
+def _related(kind: type | None, errors: tuple[type[Exception], ...]) -> bool:
+    """May an `except` of this catch one of these errors? Only builtin classes say no."""
+    return kind is None or any(issubclass(kind, e) or issubclass(e, kind) for e in errors)
 
 
-def _related(node: ast.expr | None, errors: tuple[type[Exception], ...]) -> bool:
-    """May an `except` of this catch one of these errors? Only names of builtin exceptions say no."""
-    kind = getattr(builtins, node.id, None) if isinstance(node, ast.Name) else None
-    if not isinstance(kind, type):
-        return True
-    return any(issubclass(kind, e) or issubclass(e, kind) for e in errors)
+def handled(handler: ast.ExceptHandler) -> list[type | None]:
+    """The builtin classes that an `except` names; None for whatever else it may catch."""
+    named = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    found = [getattr(builtins, n.id, None) if isinstance(n, ast.Name) else None for n in named]
+    return [kind if isinstance(kind, type) else None for kind in found]
