@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from wide_compiler.xcs import Config, jit, oracle
-from wide_compiler.xcs.lanes import gather, vectorize
+from wide_compiler.xcs.lanes import gather, part_tape
 
 N = 1500
 PART = 256  # the least that a part has
@@ -22,13 +22,13 @@ def small_parts(monkeypatch):
 def played(monkeypatch):
     """Counts the parts that took steps from a tape."""
     counted = []
-    original = vectorize.PartTape.values
+    original = part_tape.PartTape.values
 
     def counting(self, columns, n, handout):
         counted.append(n)
         return original(self, columns, n, handout)
 
-    monkeypatch.setattr(vectorize.PartTape, "values", counting)
+    monkeypatch.setattr(part_tape.PartTape, "values", counting)
     return counted
 
 

@@ -1,0 +1,72 @@
+"""The tape of one part of the items, played for parts that look the same."""
+
+from typing import Any
+
+import numpy as np
+
+from ..work import Bail, Work
+from .handout import Handout
+from .lane_operators import Lane
+from .lane_tape import Played, Tape
+
+
+class PartTape:
+    """The steps of one part with a single result, for parts whose items are of the same kind."""
+
+    def __init__(self, work: Work, play: Played, columns: list[Any], result: Lane):
+        self.work, self.play = work, play
+        self.looks = [_look(column) for column in columns]
+        self.result = result.kind, result.fresh, result.approx
+        self.row = result.data.shape[1:], result.data.dtype
+
+    @staticmethod
+    def of(work: Work, tape: Tape, columns: list[Any], result: Any) -> "PartTape | None":
+        if type(result) is not Lane or result.place is None or result.place < tape.given or tape.broken:
+            return None
+        return PartTape(work, Played(tape, result.place), columns, result)
+
+    def fits(self, columns: list[Any]) -> bool:
+        return [_look(column) for column in columns] == self.looks
+
+    def values(self, columns: list[Any], n: int, handout: Handout) -> list[Any]:
+        """As the body would give them."""
+        data = [c.data if type(c) is Lane else c for c in columns]
+        kind, fresh, approx = self.result
+        if kind == "array" and self.play.ends_in_ufunc:
+            return list(self.play(data, handout.room(n, *self.row)))
+        result = Lane(self.play(data), kind, None, fresh, approx)
+        no_rounded_keys(self.work, result)
+        return handout.values(result, n, True)
+
+
+def _look(column: Any) -> Any:
+    """What decides about steps: types and shapes of items, and the very object that all share."""
+    if type(column) is Lane:
+        return column.kind, column.data.dtype, column.data.shape[1:], column.approx
+    return id(column)
+
+
+def no_rounded_keys(work: Work, result: Any) -> None:
+    """What decides about places in a dict or set, or about a truth, must be exact."""
+    text = work.site.text
+    keys: list[Any] = []
+    if text.kind in ("set", "generator") and (
+        text.kind == "set" or text.eater in ("any", "all", "set", "dict")
+    ):
+        keys = [result]
+    elif text.kind == "dict":
+        keys = [result[0]]
+    elif text.kind == "loop":
+        noted = result if work.events else [(0, result)]
+        sinks = [(text.sinks[index].kind, value) for index, value in noted]
+        keys = [v if kind == "add" else v[1] for kind, v in sinks if kind in ("add", "setitem")]
+    if any(_rounded(key) for key in keys):
+        raise Bail("keys, members or truths from rounded numbers, or from nan")
+
+
+def _rounded(value: Any) -> bool:
+    if type(value) in (tuple, list):
+        return any(_rounded(v) for v in value)
+    if type(value) is not Lane:
+        return False
+    return value.approx or (value.data.dtype.kind == "f" and bool(np.isnan(value.data).any()))
