@@ -84,21 +84,23 @@ NOT_TAPED = {
 }
 
 
-def check(body, items, played, parts):
+def check(body, items, played, parts, stands=False):
+    """The third call begins with the tape of the second, where that `stands`."""
+
     def run(items):
         return [body(x) for x in items]
 
     fast = jit(run, config=Config(measure=False))
-    for _ in range(3):
+    for call in range(3):
         played.clear()
         oracle.compare(oracle.observe(run, (items,)), oracle.observe(fast, (items,)), rtol=1e-9)
-        assert len(played) == parts, str(fast.explain())
+        assert len(played) == parts + (stands and call == 2), str(fast.explain())
     return fast
 
 
 @pytest.mark.parametrize("name", TAPED)
 def test_results_are_those_of_every_item(name, played):
-    check(TAPED[name], rows(), played, math.ceil(N / PART) - 1)
+    check(TAPED[name], rows(), played, math.ceil(N / PART) - 1, stands=True)
 
 
 @pytest.mark.parametrize("name", NOT_TAPED)

@@ -43,10 +43,10 @@ class Plan:
     taken: Any = None  # the rung that ran the last call
     rtol: float | None = RTOL
 
-    def holds(self, functions: dict[str, Any], columns: Any) -> bool:
-        """Is what was proven still true of these objects?"""
+    def holds(self, functions: dict[str, Any], columns: Any) -> list[Any] | None:
+        """Is what was proven still true of these objects? If so, what the guards' paths lead to."""
         if self.bodies != functions.keys():
-            return False
+            return None
         kept = self.memory.get("wide")
         # What the guards ask of the members of a wide model was looked at already, and more closely.
         seen = kept.column if kept is not None and kept.look(columns) else None
@@ -70,7 +70,7 @@ def make_plan(site: "Site", functions: dict[str, Any], nodes: dict[str, Any], co
             if which == "items":
                 given = [_whole(columns[0])]
             analyzer.site_body(which, nodes[which], functions[which], given)
-        if not analyzer.guards.hold(functions, columns):
+        if analyzer.guards.hold(functions, columns) is None:
             raise Decline(Effect.UNKNOWN, "its items are not all of one kind")
         plan.effect = analyzer.effect
     except Decline as declined:

@@ -193,7 +193,7 @@ class Site:
         if first is None or first.n == 0:
             return None
         node = self.text.bodies["items"]
-        plan = self._plan({"items": expand}, {"items": node}, [source])
+        plan, _ = self._plan({"items": expand}, {"items": node}, [source])
         if plan.declined:
             return None
         try:
@@ -218,7 +218,7 @@ class Site:
             self.why = "a mode or transform of PyTorch around the call sees each call of a function"
             return Miss(), None
         functions = {"body": body} if cond is None else {"body": body, "cond": cond}
-        plan = self._plan(functions, self.text.bodies, items.columns)
+        plan, seen = self._plan(functions, self.text.bodies, items.columns)
         if plan.declined:
             self._decline(plan)
             return Miss(), None
@@ -228,6 +228,7 @@ class Site:
             return Miss(), None
         events = self.text.kind == "loop" and not self.text.single
         work = Work(self, plan, items, body, cond, events)
+        work.seen = seen
         plan.ledger.rested(items.n, self.rested)
         values = plan.strategy.run(work)
         if isinstance(values, Miss):
@@ -238,16 +239,20 @@ class Site:
             self._check(work, values)
         return values, work
 
-    def _plan(self, functions: dict[str, Any], nodes: dict[str, Any], columns: Any) -> Plan:
+    def _plan(
+        self, functions: dict[str, Any], nodes: dict[str, Any], columns: Any
+    ) -> tuple[Plan, list[Any] | None]:
+        """An old plan, with what its guards' paths lead to; or a new one."""
         for plan in self.plans:
-            if plan.holds(functions, columns):
-                return plan
+            seen = plan.holds(functions, columns)
+            if seen is not None:
+                return plan, seen
         self.analysed += 1
         if self.analysed > PLANS:
             self._back_off()  # ever other objects: looking costs more than it gives
         plan = make_plan(self, functions, nodes, columns)
         self.plans = [plan, *self.plans[: PLANS - 1]]
-        return plan
+        return plan, None
 
     def _decline(self, plan: Plan) -> None:
         """Not proven: the text runs as written, and is looked at again ever more rarely."""

@@ -33,13 +33,12 @@ class Trace:
     """What happened while lanes were run: a bail-out that a user's `except:` may have swallowed, how many
     arrays were made, and every step that other parts can take as well."""
 
-    def __init__(self, columns: int = 0, taping: bool = False) -> None:
+    def __init__(self, columns: int = 0) -> None:
         self.stopped: BaseException | None = None
         self.arrays = 0
         self.written = False  # into an array: bounds of rounding were for what it held before
         self.tainted = False  # with rounded numbers: any array may have become rounded by it
         self.tape = Tape(columns)
-        self.taping = taping  # do other parts follow?
         self.rounds = 0  # of `while` loops
 
     def wrote(self, approx: bool = False) -> None:
@@ -163,6 +162,6 @@ def computed(
     data = run(*[x.data if type(x) is Lane else x for x in inputs])
     out = Lane(data, kind or ("array" if data.ndim > 1 else "np"), trace, fresh, approx, taped=True)
     out.error, out.nonnegative = error, nonnegative
-    if trace is not None and trace.taping:
+    if trace is not None:
         out.place = trace.tape.note(run, inputs, [x.place if type(x) is Lane else -1 for x in inputs])
     return out

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from ..work import Bail, Work
+from ..text.site_text import SiteText
+from ..work import Bail
 from .handout import Handout
 from .lane_operators import Lane
 from .lane_tape import Played, Tape
@@ -13,17 +14,26 @@ from .lane_tape import Played, Tape
 class PartTape:
     """The steps of one part with a single result, for parts whose items are of the same kind."""
 
-    def __init__(self, work: Work, play: Played, columns: list[Any], result: Lane):
-        self.work, self.play = work, play
+    def __init__(self, text: SiteText, play: Played, columns: list[Any], result: Lane):
+        self.text, self.play = text, play
         self.looks = [_look(column) for column in columns]
         self.result = result.kind, result.fresh, result.approx
         self.row = result.data.shape[1:], result.data.dtype
 
     @staticmethod
-    def of(work: Work, tape: Tape, columns: list[Any], result: Any) -> "PartTape | None":
+    def of(text: SiteText, tape: Tape, columns: list[Any], result: Any) -> "PartTape | None":
         if type(result) is not Lane or result.place is None or result.place < tape.given or tape.broken:
             return None
-        return PartTape(work, Played(tape, result.place), columns, result)
+        return PartTape(text, Played(tape, result.place), columns, result)
+
+    @property
+    def is_of_lanes(self) -> bool:
+        """Is there no object that all items share?"""
+        return all(type(look) is tuple for look in self.looks)
+
+    @property
+    def constants(self) -> list[Any]:
+        return [value for value, inputs in self.play.steps if inputs is None]
 
     def fits(self, columns: list[Any]) -> bool:
         return [_look(column) for column in columns] == self.looks
@@ -35,7 +45,7 @@ class PartTape:
         if kind == "array" and self.play.ends_in_ufunc:
             return list(self.play(data, handout.room(n, *self.row)))
         result = Lane(self.play(data), kind, None, fresh, approx)
-        no_rounded_keys(self.work, result)
+        no_rounded_keys(self.text, result)
         return handout.values(result, n, True)
 
 
@@ -46,9 +56,8 @@ def _look(column: Any) -> Any:
     return id(column)
 
 
-def no_rounded_keys(work: Work, result: Any) -> None:
+def no_rounded_keys(text: SiteText, result: Any, events: bool = False) -> None:
     """What decides about places in a dict or set, or about a truth, must be exact."""
-    text = work.site.text
     keys: list[Any] = []
     if text.kind in ("set", "generator") and (
         text.kind == "set" or text.eater in ("any", "all", "set", "dict")
@@ -57,7 +66,7 @@ def no_rounded_keys(work: Work, result: Any) -> None:
     elif text.kind == "dict":
         keys = [result[0]]
     elif text.kind == "loop":
-        noted = result if work.events else [(0, result)]
+        noted = result if events else [(0, result)]
         sinks = [(text.sinks[index].kind, value) for index, value in noted]
         keys = [v if kind == "add" else v[1] for kind, v in sinks if kind in ("add", "setitem")]
     if any(_rounded(key) for key in keys):

@@ -1,4 +1,5 @@
-"""A site's body, run part by part: by itself for the first part, by its tape for those that look the same."""
+"""A site's body, run part by part: by itself for the first part, by its tape for those that look the same,
+and by the tape of an earlier call where that stands."""
 
 from typing import Any
 
@@ -6,22 +7,33 @@ from ..work import Work
 from .handout import Handout
 from .part_tape import PartTape
 from .paths import Body, Paths
+from .standing import keep, standing
 
 
 class Parts:
-    """All parts of one call with `n` items, in order. `several`: is there more than one?"""
+    """All parts of one call, in order."""
 
-    def __init__(self, work: Work, n: int, several: bool):
-        self.work, self.several = work, several
-        self.body = Body(work)
-        self.handout = Handout(n, work.site.config.exact)
-        self.tape: PartTape | None = None
+    def __init__(self, work: Work):
+        self.work = work
+        self.handout = Handout(work.items.n, work.site.config.exact)
+        self.body: Body | None = None  # made when it is needed
+        kept = standing(work)
+        self.tape: PartTape | None = kept.tape if kept is not None else None
+        self.arrays = kept.arrays if kept is not None else 0  # made on the way
 
     def values(self, columns: list[Any], n: int) -> list[Any]:
         """What the next n items give. Raises `Bail`."""
         if self.tape is not None and self.tape.fits(columns):
             return self.tape.values(columns, n, self.handout)
-        paths = Paths(self.work, columns, n, self.body, self.handout, taping=self.several)
+        if self.body is None:
+            self.body = Body(self.work)
+        paths = Paths(self.work, columns, n, self.body, self.handout)
         paths.run(None)
-        self.tape = paths.tape
+        self.tape, self.arrays = paths.tape, self.body.arrays
         return paths.values()
+
+    def done(self) -> None:
+        """All parts were run: what that says about calls to come."""
+        self.work.plan.memory["makes no arrays"] = self.arrays == 0
+        if self.body is not None and self.tape is not None:
+            keep(self.work, self.tape, self.arrays)

@@ -31,8 +31,8 @@ class Body:
 class Paths:
     """The body, run for groups of lanes that go the same way. A group of all lanes is None."""
 
-    def __init__(self, work: Work, columns: list[Any], n: int, body: Body, handout: Handout, taping: bool):
-        self.work, self.taping = work, taping
+    def __init__(self, work: Work, columns: list[Any], n: int, body: Body, handout: Handout):
+        self.work = work
         self.body = body
         self.columns = columns
         self.n = n
@@ -56,7 +56,7 @@ class Paths:
 
     def _once(self, lanes: np.ndarray | None) -> list[Any]:
         """What each lane adds: a list of one entry per lane, each a list of values; or of plain values."""
-        work, trace = self.work, Trace(len(self.columns), self.taping)
+        work, trace = self.work, Trace(len(self.columns))
         count = self.n if lanes is None else len(lanes)
         given = [self._part(c, lanes, trace, place) for place, c in enumerate(self.columns)]
         self.body.dispatch.trace = trace
@@ -71,9 +71,9 @@ class Paths:
         if trace.stopped is not None:
             raise trace.stopped  # swallowed by an `except` in the user's text
         self.body.arrays += trace.arrays
-        no_rounded_keys(work, result)
-        if self.taping and lanes is None and work.cond is None and not work.events:
-            self.tape = PartTape.of(work, trace.tape, self.columns, result)
+        no_rounded_keys(work.site.text, result, work.events)
+        if lanes is None and work.cond is None and not work.events:
+            self.tape = PartTape.of(work.site.text, trace.tape, self.columns, result)
         hand = self.handout.values
         if work.events:
             before: list[Any] = []

@@ -31,11 +31,10 @@ def vectorized(work: Work) -> list[Any]:
     noticed: list[str] = []
     values: list[Any] = []
     rooms: list[Room] = [{} for _ in work.items.columns]
-    bounds = chunks(work)
-    parts = Parts(work, work.items.n, len(bounds) > 1)
+    parts = Parts(work)
     try:
         with noticing(noticed, watched_errors()):
-            for start, stop in bounds:
+            for start, stop in chunks(work):
                 columns = [
                     gathered(column, start, stop, room)
                     for column, room in zip(work.items.columns, rooms, strict=True)
@@ -53,7 +52,7 @@ def vectorized(work: Work) -> list[Any]:
         raise Bail("items take too many different ways") from None
     except Exception as error:
         raise Bail(f"{type(error).__name__}: {error}") from None
-    work.plan.memory["makes no arrays"] = parts.body.arrays == 0
+    parts.done()
     if parts.handout.blocks:
         work.site.keep_blocks(values, parts.handout.blocks)
     return values

@@ -32,7 +32,7 @@ class Started:
 def start(site: "Site", thunks: tuple[Any, ...]) -> Started | None:
     """Begin all statements, if at least two of them wait and none does more than that."""
     functions = {f"thunk {i}": thunk for i, thunk in enumerate(thunks)}
-    plan = site._plan(functions, site.text.bodies, ())
+    plan, _ = site._plan(functions, site.text.bodies, ())
     if plan.declined or plan.effect is Effect.PURE or in_worker():
         if not plan.declined:
             plan.reason = "nothing in it waits"

@@ -54,9 +54,9 @@ class Guards:
 
     def hold(
         self, functions: Functions, columns: Sequence[Sequence[Any]], without: int | None = None
-    ) -> bool:
-        """Fetch and check every step. Lists of items are checked by type at once. `without`: a column of
-        modules that was looked at already, and PyTorch with it."""
+    ) -> list[Any] | None:
+        """Fetch and check every step: what they lead to, or None. Lists of items are checked by type at once.
+        `without`: a column of modules that was looked at already, and PyTorch with it."""
         live = self._live.get(without)
         if live is None:
             live = self._live[without] = self._alive(without)
@@ -68,11 +68,11 @@ class Guards:
                 else:
                     value = own(seen[parent], key)
                 if check is not None and not (_all(check, value) if many else _one(check, value)):
-                    return False
+                    return None
                 seen[slot] = value
         except (LookupError, AttributeError, ValueError, TypeError):
-            return False
-        return True
+            return None
+        return seen
 
     def _alive(self, without: int | None) -> list[tuple[Any, ...]]:
         """The steps that are checked or lead to such, with all that `hold` asks of them."""

@@ -1,0 +1,274 @@
+"""The tape of one call is used by the next as long as all that the body reads is the same."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from wide_compiler.xcs import Config, jit, module, oracle
+from wide_compiler.xcs.lanes import parts, standing
+
+EXACTLY = Config(measure=False)
+
+
+@pytest.fixture
+def stood(monkeypatch):
+    """Whether each call found a tape that stands."""
+    noted = []
+
+    def noting(work):
+        found = standing.standing(work)
+        noted.append(found is not None)
+        return found
+
+    monkeypatch.setattr(parts, "standing", noting)
+    return noted
+
+
+def rows(n=40, size=6):
+    return list(np.random.default_rng(0).normal(size=(n, size)))
+
+
+@module
+class Scorer:
+    weights: np.ndarray
+    bias: float = 0.0
+
+    def __call__(self, x):
+        return float(x @ self.weights + self.bias)
+
+
+class Holder:
+    def __init__(self, **fields):
+        self.__dict__.update(fields)
+
+
+SCALE = 2.0
+TABLE = np.arange(6.0)
+FLAG = True
+
+
+def scored(items, scorer):
+    return [scorer(x) for x in items]
+
+
+def scaled(items):
+    return [x * SCALE for x in items]
+
+
+def with_table(items):
+    return [x + TABLE for x in items]
+
+
+def by_first_of_table(items):
+    return [x * 2.0 if TABLE[0] > 0.0 else x - 1.0 for x in items]
+
+
+def by_flag(items):
+    return [x * 2.0 if FLAG else x - 1.0 for x in items]
+
+
+def twice_table(items):
+    return [x + TABLE * 2.0 for x in items]
+
+
+def held(items, holder):
+    return [x * holder.scale for x in items]
+
+
+def deeply_held(items, holder):
+    return [x * holder.inner.scale for x in items]
+
+
+def same_holder(items, holder, other):
+    return [x * 2.0 if holder is other else x - 1.0 for x in items]
+
+
+def listed(items, scales):
+    return [x * scales[0] for x in items]
+
+
+def with_default(x, scale=2.0):
+    return x * scale
+
+
+def defaulted(items):
+    return [with_default(x) for x in items]
+
+
+def closed(items, scale):
+    def body(x):
+        return x * scale
+
+    return [body(x) for x in items]
+
+
+def check(function, fast, stood, expected, *arguments):
+    stood.clear()
+    oracle.compare(oracle.observe(function, arguments), oracle.observe(fast, arguments), rtol=1e-12)
+    assert stood == [expected], str(fast.explain())
+
+
+def warm(function, stood, *arguments):
+    """Two calls: the first makes the plan, the second keeps its tape."""
+    fast = jit(function, config=EXACTLY)
+    for expected in (False, False, True, True):
+        check(function, fast, stood, expected, *arguments)
+    return fast
+
+
+def test_a_module_made_anew_for_every_call(stood):
+    weights = np.arange(6.0)
+
+    def run(items):
+        scorer = Scorer(weights)
+        return [scorer(x) for x in items]
+
+    warm(run, stood, rows())
+
+
+def test_other_items_that_look_the_same(stood):
+    fast = warm(scaled, stood, rows())
+    check(scaled, fast, stood, True, [x + 1.0 for x in rows(70)])
+    check(scaled, fast, stood, True, list(np.ones((3, 6))))
+
+
+def test_items_that_look_different(stood):
+    fast = warm(scaled, stood, rows())
+    for other in (rows(size=7), [x.astype("float32") for x in rows()], [x.reshape(2, 3) for x in rows()]):
+        check(scaled, fast, stood, True, other)  # it stands, and does not fit
+        check(scaled, fast, stood, True, other)
+
+
+def test_weights_changed_in_place(stood):
+    weights = np.arange(6.0)
+    fast = warm(scored, stood, rows(), Scorer(weights))
+    weights[5] = -3.0
+    check(scored, fast, stood, False, rows(), Scorer(weights))
+    check(scored, fast, stood, True, rows(), Scorer(weights))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: Scorer(s.weights.copy()),
+        lambda s: Scorer(s.weights, 0.5),
+        lambda s: Scorer(s.weights, -0.0),
+        lambda s: Scorer(s.weights, float("nan")),
+        lambda s: Scorer(s.weights[::-1]),
+        lambda s: Scorer(s.weights.astype("float32")),
+    ],
+)
+def test_another_scorer(stood, change):
+    scorer = Scorer(np.arange(6.0))
+    fast = warm(scored, stood, rows(), scorer)
+    other = change(scorer)
+    check(scored, fast, stood, False, rows(), other)
+
+
+def test_another_layout_of_the_same_array(stood):
+    matrix = np.arange(36.0).reshape(6, 6)
+    fast = warm(scored_by_matrix, stood, rows(), matrix)
+    matrix.strides = (8, 48)
+    check(scored_by_matrix, fast, stood, False, rows(), matrix)
+
+
+def scored_by_matrix(items, matrix):
+    return [x @ matrix for x in items]
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "value"),
+    [
+        (scaled, "SCALE", 3.0),
+        (with_table, "TABLE", np.ones(6)),
+        (by_first_of_table, "TABLE", np.ones(6)),
+        (by_flag, "FLAG", False),
+        (twice_table, "TABLE", np.ones(6)),
+    ],
+)
+def test_globals_that_are_replaced(stood, monkeypatch, function, name, value):
+    fast = warm(function, stood, rows())
+    monkeypatch.setitem(globals(), name, value)
+    check(function, fast, stood, False, rows())
+
+
+@pytest.mark.parametrize("function", [with_table, by_first_of_table, twice_table])
+def test_globals_that_are_changed_in_place(stood, monkeypatch, function):
+    monkeypatch.setitem(globals(), "TABLE", np.arange(6.0))
+    fast = warm(function, stood, rows())
+    TABLE[0] = 7.0
+    check(function, fast, stood, False, rows())
+
+
+def test_zero_of_the_other_sign(stood):
+    items = [np.zeros(4) for _ in range(20)]
+
+    def run(items, scale):
+        return [x * scale for x in items]
+
+    fast = warm(run, stood, items, 0.0)
+    check(run, fast, stood, False, items, -0.0)
+
+
+def test_fields_of_objects(stood):
+    fast = warm(held, stood, rows(), Holder(scale=2.0))
+    check(held, fast, stood, False, rows(), Holder(scale=3.0))
+    fast = warm(deeply_held, stood, rows(), Holder(inner=Holder(scale=2.0)))
+    check(deeply_held, fast, stood, False, rows(), Holder(inner=Holder(scale=3.0)))
+
+
+def test_which_objects_are_the_same(stood):
+    holder = Holder(scale=1.0)
+    fast = warm(same_holder, stood, rows(), holder, holder)
+    other = Holder(scale=1.0)
+    check(same_holder, fast, stood, True, rows(), other, other)
+    check(same_holder, fast, stood, False, rows(), holder, other)
+
+
+def test_closures_and_defaults(stood, monkeypatch):
+    fast = warm(closed, stood, rows(), 2.0)
+    check(closed, fast, stood, False, rows(), 3.0)
+    fast = warm(defaulted, stood, rows())
+    monkeypatch.setattr(with_default, "__defaults__", (5.0,))
+    check(defaulted, fast, stood, False, rows())
+
+
+def test_containers_are_not_looked_through(stood):
+    fast, scales = jit(listed, config=EXACTLY), [2.0]
+    for scale in (2.0, 2.0, 2.0, 3.0):
+        scales[0] = scale
+        check(listed, fast, stood, False, rows(), scales)
+
+
+def test_large_arrays_are_not_compared(stood):
+    table = np.arange(40_000.0)
+
+    def run(items, table):
+        return [x + table[:6] for x in items]
+
+    fast = jit(run, config=EXACTLY)
+    for first in (0.0, 0.0, 0.0, 5.0):
+        table[0] = first
+        check(run, fast, stood, False, rows(), table)
+
+
+def test_a_tape_keeps_nothing_of_the_user_alive(stood):
+    holder = Holder(scale=2.0)
+    warm(held, stood, items := rows(), holder)
+    gone = [weakref.ref(holder), weakref.ref(items[0])]
+    del holder, items
+    gc.collect()
+    assert [ref() for ref in gone] == [None, None]
+
+
+def test_a_tape_of_the_call_that_warned(stood):
+    fast = warm(logged, stood, [np.full(4, 2.0 + i) for i in range(30)])
+    with pytest.warns(RuntimeWarning):
+        fast([np.full(4, float(i - 3)) for i in range(30)])
+    check(logged, fast, stood, True, [np.full(4, 2.0 + i) for i in range(30)])
+
+
+def logged(items):
+    return [np.log(x) for x in items]
