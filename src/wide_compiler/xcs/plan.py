@@ -12,7 +12,7 @@ from .parallelism import ARRAYS, GraphParallelismAnalyzer, Operator, Parallelism
 from .proof.analysis import Analyzer
 from .proof.columns import column_value
 from .proof.effects import Decline, Effect
-from .proof.endings import may_run_long
+from .proof.endings import Texts, may_run_long
 from .proof.guards import Guards
 from .proof.kinds import is_numpy_scalar
 from .proof.values import Value
@@ -26,14 +26,14 @@ RTOL = 1e-9  # of float64; float32 and float16 have their own, see oracle
 
 @dataclass
 class Plan:
-    """Valid while its guards hold."""
+    """Valid while its guards hold. It keeps no object of the call it was made in."""
 
-    bodies: Any
+    bodies: frozenset[str]
     guards: Guards
     effect: Effect = Effect.UNKNOWN
     reason: str = ""
     line: int | None = None
-    analyzer: Analyzer = field(default_factory=Analyzer)
+    texts: Texts = field(default_factory=Texts)
     info: ParallelismInfo = field(default_factory=ParallelismInfo)
     strategy: ExecutionStrategy = field(default_factory=SequentialStrategy)
     ledger: Ledger = field(default_factory=Ledger)
@@ -60,7 +60,7 @@ class Plan:
 def make_plan(site: "Site", functions: dict[str, Any], nodes: dict[str, Any], columns: Any) -> Plan:
     """Analyse the site's bodies with the objects of this call, and choose a strategy."""
     analyzer = Analyzer(Guards())
-    plan = Plan(functions.keys(), analyzer.guards, analyzer=analyzer)
+    plan = Plan(frozenset(functions), analyzer.guards)
     try:
         values = [column_value(analyzer, column, j) for j, column in enumerate(columns)]
         for which in sorted(functions, reverse=True):  # the test before the body
@@ -73,13 +73,15 @@ def make_plan(site: "Site", functions: dict[str, Any], nodes: dict[str, Any], co
         if analyzer.guards.hold(functions, columns) is None:
             raise Decline(Effect.UNKNOWN, "its items are not all of one kind")
         plan.effect = analyzer.effect
+        bodies = [nodes[which] for which in functions]
+        plan.texts = Texts((*bodies, *analyzer.functions.values()), bool(analyzer.recursive))
     except Decline as declined:
         plan.effect, plan.reason, plan.line = declined.effect, declined.reason, declined.line
         return plan
     if analyzer.effect is Effect.IO and site.short_circuits:
         plan.effect, plan.reason = Effect.UNKNOWN, "it stops early, and later items must not be read then"
         return plan
-    if site.short_circuits and may_run_long([nodes[which] for which in functions], analyzer):
+    if site.short_circuits and may_run_long(plan.texts):
         plan.effect, plan.reason = Effect.UNKNOWN, "it stops early, and a later item might never end"
         return plan
     if analyzer.ends and site.text.kind == "loop":

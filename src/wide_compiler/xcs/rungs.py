@@ -44,9 +44,9 @@ class Vectorized(Rung):
 
     @staticmethod
     def _swallowed(work: Work) -> bool:
-        memory, bodies = work.plan.memory, work.site.text.bodies
+        memory = work.plan.memory
         if "tries for ever" not in memory:
-            memory["tries for ever"] = endings.may_try_for_ever(bodies.values(), work.plan.analyzer)
+            memory["tries for ever"] = endings.may_try_for_ever(work.plan.texts)
         return memory["tries for ever"]
 
 

@@ -6,6 +6,8 @@ scalar), 'float', 'int' or 'bool'. Whatever cannot be done exactly as Python or 
 raises `Bail`; a truth that differs between lanes raises `Diverge`, and the lanes are run in two groups.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,7 +36,8 @@ class Trace:
     arrays were made, and every step that other parts can take as well."""
 
     def __init__(self, columns: int = 0) -> None:
-        self.stopped: BaseException | None = None
+        # Makes that bail-out. One that was raised would hold the frames it went through, and they this.
+        self.stopped: Callable[[], BaseException] | None = None
         self.arrays = 0
         self.written = False  # into an array: bounds of rounding were for what it held before
         self.tainted = False  # with rounded numbers: any array may have become rounded by it
@@ -48,10 +51,9 @@ class Trace:
 
 
 def bail(reason: str, trace: Trace | None) -> BaseException:
-    stop = Bail(reason)
     if trace is not None and trace.stopped is None:
-        trace.stopped = stop
-    return stop
+        trace.stopped = functools.partial(Bail, reason)
+    return Bail(reason)
 
 
 class Lane:
@@ -115,10 +117,9 @@ class Lane:
             return True
         if not truth.any():
             return False
-        split = Diverge(truth)
         if self.trace is not None and self.trace.stopped is None:
-            self.trace.stopped = split
-        raise split
+            self.trace.stopped = functools.partial(Diverge, truth)
+        raise Diverge(truth)
 
     def _no(self, *_: Any, **__: Any) -> Any:
         raise self.stop("something that has no meaning for all items at once")

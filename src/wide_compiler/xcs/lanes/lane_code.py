@@ -177,7 +177,7 @@ class Dispatcher:
     def caught(self) -> None:
         """An `except` of the body was entered."""
         if self.trace.stopped is not None:
-            raise self.trace.stopped
+            raise self.trace.stopped()
         if not self.raised:
             raise bail("an error that the body handles", self.trace)
         self.raised = False

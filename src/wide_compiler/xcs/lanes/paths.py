@@ -69,7 +69,7 @@ class Paths:
         else:
             result = self.body.body(*given)
         if trace.stopped is not None:
-            raise trace.stopped  # swallowed by an `except` in the user's text
+            raise trace.stopped()  # swallowed by an `except` in the user's text
         self.body.arrays += trace.arrays
         no_rounded_keys(work.site.text, result, work.events)
         if lanes is None and work.cond is None and not work.events:
@@ -94,7 +94,7 @@ class Paths:
     def _truth(value: Any, trace: Trace) -> bool:
         truth = bool(value)
         if trace.stopped is not None:
-            raise trace.stopped
+            raise trace.stopped()
         return truth
 
     def values(self) -> list[Any]:

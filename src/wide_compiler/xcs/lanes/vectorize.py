@@ -32,6 +32,7 @@ def vectorized(work: Work) -> list[Any]:
     values: list[Any] = []
     rooms: list[Room] = [{} for _ in work.items.columns]
     parts = Parts(work)
+    why: str | None = None
     try:
         with noticing(noticed, watched_errors()):
             for start, stop in chunks(work):
@@ -46,12 +47,14 @@ def vectorized(work: Work) -> list[Any]:
                     values += part
                 else:
                     values = part
-    except Bail:
-        raise
+    except Bail as bail:
+        why = str(bail)
     except Diverge:
-        raise Bail("items take too many different ways") from None
+        why = "items take too many different ways"
     except Exception as error:
-        raise Bail(f"{type(error).__name__}: {error}") from None
+        why = f"{type(error).__name__}: {error}"
+    if why is not None:  # out here, so that it keeps nothing of what was raised
+        raise Bail(why)
     parts.done()
     if parts.handout.blocks:
         work.site.keep_blocks(values, parts.handout.blocks)

@@ -1,6 +1,5 @@
 """One PyTorch function or module over tensors of one shape: stacked, and mapped by `torch.func.vmap`."""
 
-import ast
 import operator
 import warnings
 from collections.abc import Iterable, Sequence
@@ -19,8 +18,7 @@ def able(work: Work) -> bool:
     columns = work.items.columns
     if not any(type(c) is Tensor or type(c[0]) is Tensor for c in columns):
         return False
-    trees = [work.site.text.bodies["body"], *work.plan.analyzer.functions.values()]
-    return not any(isinstance(n, ast.Try) for tree in trees for n in ast.walk(tree))
+    return not work.plan.texts.tries
 
 
 def mapped(work: Work) -> list[Any]:

@@ -4,29 +4,39 @@ What is asked here can be told from the text of a body and of all functions that
 """
 
 import ast
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from ..text.attempts import handled
 from ..text.names import COMPREHENSIONS
 
-if TYPE_CHECKING:
-    from .analysis import Analyzer
-
 LOOPS = (ast.While, ast.For)
 
 
-def texts(bodies: Iterable[ast.AST], analyzer: "Analyzer") -> Iterator[ast.AST]:
-    """Every node of the bodies and of the functions they call."""
-    for tree in [*bodies, *analyzer.functions.values()]:
-        yield from ast.walk(tree)
+@dataclass(frozen=True)
+class Texts:
+    """Bodies, and all functions that were analysed for them."""
+
+    trees: tuple[ast.AST, ...] = ()
+    recursive: bool = False
+
+    def nodes(self) -> Iterator[ast.AST]:
+        for tree in self.trees:
+            yield from ast.walk(tree)
+
+    @functools.cached_property
+    def tries(self) -> bool:
+        """Is there a `try`?"""
+        return any(isinstance(n, (ast.Try, ast.TryStar)) for n in self.nodes())
 
 
-def may_run_long(bodies: Iterable[ast.AST], analyzer: "Analyzer") -> bool:
+def may_run_long(texts: Texts) -> bool:
     """Is there a loop, or recursion? How long it takes may depend on the numbers of an item."""
-    return bool(analyzer.recursive) or any(
+    return texts.recursive or any(
         isinstance(n, LOOPS) or (isinstance(n, COMPREHENSIONS) and not _goes_over_what_is_there(n))
-        for n in texts(bodies, analyzer)
+        for n in texts.nodes()
     )
 
 
@@ -40,10 +50,10 @@ def _goes_over_what_is_there(node: Any) -> bool:
     )
 
 
-def may_try_for_ever(bodies: Iterable[ast.AST], analyzer: "Analyzer") -> bool:
+def may_try_for_ever(texts: Texts) -> bool:
     """May a bail-out be caught, and what raised it be tried again and again?"""
-    nodes = list(texts(bodies, analyzer))
-    again = bool(analyzer.recursive) or any(isinstance(n, LOOPS) for n in nodes)
+    nodes = list(texts.nodes())
+    again = texts.recursive or any(isinstance(n, LOOPS) for n in nodes)
     return again and any(_catches_all(n) for n in nodes)
 
 
