@@ -147,12 +147,13 @@ def _attempt(work: Work, rung: Rung, samples: dict[int, list[Any]]) -> list[Any]
     """Run a rung on all items. With items that look like none before, some are compared with what the plain
     loop gives."""
     record, look = work.plan.ledger.of(rung.name), look_of(work)
+    work.new = look not in record.looks
     began = clock()
     try:
         values = rung.run(work)
         if isinstance(values, Miss):
             return values
-        if look not in record.looks:
+        if work.new:
             _verify(work, rung, values, samples)
             if len(record.looks) >= MOST_LOOKS:
                 record.looks.clear()
@@ -174,6 +175,7 @@ def _verify(work: Work, rung: Rung, values: list[Any], samples: dict[int, list[A
     """Items first, middle and last, by type, dtype, shape, value and aliasing with the item itself."""
     if not rung.replayable:
         return
+    rung.examine(work)
     n = work.items.n
     if work.cond is not None or work.events:
         return _verify_all(work, values) if n <= 64 else _verify_some(work, values)

@@ -135,7 +135,11 @@ def _same_mutable(a: Any, b: Any, path: str, pairing: _Pairing, rtol: float | No
             raise Difference(f"{path}: {a.dtype} {tuple(a.shape)}, then {b.dtype} {tuple(b.shape)}")
         if _steps(a) != _steps(b) or a.is_inference() != b.is_inference():
             raise Difference(f"{path}: strides {a.stride()}, then {b.stride()}, or inference on one side")
-        one, two = (_as_array(t.detach().cpu()) for t in (a, b))
+        if a.is_meta != b.is_meta or a.layout is not b.layout or a.is_conj() != b.is_conj():
+            raise Difference(f"{path}: a tensor of another kind")
+        if a.is_meta:
+            return
+        one, two = (_as_array(t.detach().cpu(), path) for t in (a, b))
         pairing.arrays.append((path, one, two))
         if a.dtype is torch.bfloat16:  # of which NumPy knows only the bits
             one, two = a.detach().float().cpu().numpy(), b.detach().float().cpu().numpy()
@@ -155,8 +159,13 @@ def _same_mutable(a: Any, b: Any, path: str, pairing: _Pairing, rtol: float | No
         raise Difference(f"{path}: {a!r:.80}, then {b!r:.80}")
 
 
-def _as_array(tensor: torch.Tensor) -> np.ndarray:
-    return (tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
+def _as_array(tensor: torch.Tensor, path: str) -> np.ndarray:
+    """In the same memory, but for numbers that lie there conjugated or negated."""
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise Difference(f"{path}: a tensor that is not compared, of layout {tensor.layout}")
+    if tensor.dtype.is_floating_point and tensor.dtype not in (torch.float16, torch.float32, torch.float64):
+        tensor = tensor.view(torch.uint8 if tensor.element_size() == 1 else torch.int16)  # NumPy lacks them
+    return tensor.resolve_conj().resolve_neg().numpy()
 
 
 def _steps(tensor: torch.Tensor) -> list[int]:

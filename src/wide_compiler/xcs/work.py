@@ -38,7 +38,19 @@ class Failed(Exception):
 class Work:
     """Items, body and test of one call. A value is what an item adds: nothing, one thing, or noted events."""
 
-    __slots__ = ("body", "cond", "events", "items", "partial", "plan", "record", "seen", "site", "wasted")
+    __slots__ = (
+        "body",
+        "cond",
+        "events",
+        "items",
+        "new",
+        "partial",
+        "plan",
+        "record",
+        "seen",
+        "site",
+        "wasted",
+    )
 
     def __init__(self, site: "Site", plan: "Plan", items: Items, body: Any, cond: Any, events: bool):
         self.site = site
@@ -48,6 +60,7 @@ class Work:
         self.cond = cond
         self.events = events
         self.seen: list[Any] | None = None  # what the paths of the plan's guards lead to, if they were asked
+        self.new = False  # do the items look like none before?
         self.record: Any = None  # of the rung that ran all items
         self.wasted = 0.0  # seconds of rungs that failed: their records see to it that this stays rare
         self.partial: dict[int, list[Any]] = {}  # what an item had noted when it raised

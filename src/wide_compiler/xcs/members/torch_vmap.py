@@ -1,14 +1,16 @@
 """One PyTorch function or module over tensors of one shape: stacked, and mapped by `torch.func.vmap`."""
 
+import contextlib
 import operator
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ..work import Bail, Work
+from .trial import finite
 
 
 def able(work: Work) -> bool:
@@ -24,21 +26,41 @@ def able(work: Work) -> bool:
 def mapped(work: Work) -> list[Any]:
     """The values of all items, in order, each with memory of its own. Raises `Bail`."""
     gathered = [_gathered(c) for c in work.items.columns]
+    no_gradients(gathered)
+    finite(gathered)
     dims = tuple(0 if type(g) is Tensor else None for g in gathered)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
+        with as_errors() if work.new else contextlib.nullcontext():
             out = torch.func.vmap(work.body, in_dims=dims, randomness="error")(*gathered)
     except Exception as error:
         raise Bail(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from None
-    _check_memory(out, gathered)
+    leaves = out if type(out) is tuple else (out,)
+    no_gradients(leaves)
+    finite(leaves)
+    _check_memory(leaves, gathered)
     return apart(out, work.items.n)
 
 
-def _check_memory(out: Any, gathered: list[Any]) -> None:
+@contextlib.contextmanager
+def as_errors() -> Iterator[None]:
+    """Warnings are errors: what has no rule for batches warns, and so may the items. That can be told from how
+    the items look; done at every call, it would have Python forget which warnings it has shown."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def no_gradients(tensors: Iterable[Any]) -> None:
+    """Results of a batch have one graph behind them: one gone backward, or changed in place, would be so for
+    all."""
+    if torch.is_grad_enabled() and any(type(t) is Tensor and t.requires_grad for t in tensors):
+        raise Bail("gradients are wanted, and each item has a graph of its own")
+
+
+def _check_memory(leaves: Iterable[Any], gathered: list[Any]) -> None:
     """Every result must have memory of its own, and lie there as it would for one item: in rows."""
     used = {_memory(g) for g in gathered if type(g) is Tensor}
-    for leaf in out if type(out) is tuple else (out,):
+    for leaf in leaves:
         if type(leaf) is not Tensor:
             continue
         if _memory(leaf) in used or leaf.stride(0) == 0:
@@ -88,16 +110,10 @@ _look = operator.attrgetter("dtype", "requires_grad", "layout")
 
 
 def apart(out: Any, n: int) -> list[Any]:
-    """Rows of stacked results, each with a version counter of its own, so that autograd sees no common
-    writes.
-
-    Rows that carry gradients are copied; the others are disjoint parts of one block of memory.
-    """
+    """Rows of stacked results, disjoint parts of one block of memory, each with a version counter of its own,
+    so that autograd sees no common writes."""
     if type(out) is Tensor:
         out = out.contiguous()  # as results of one item mostly are; where not, the comparison tells
-        if out.requires_grad:
-            copies: Any = torch.unbind_copy  # annotated as if it gave nothing
-            return list(copies(out))
         if out.dim() > 1 and out.numel():  # this one gives version counters, and no views
             lanes, rows, *rest = out.shape
             return list(torch.unsafe_split_with_sizes(out.view(-1, *rest), [rows] * lanes))

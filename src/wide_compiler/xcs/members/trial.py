@@ -1,0 +1,142 @@
+"""One item of a body that calls PyTorch, run as written and watched: may many items run as one?
+
+A result must have memory of its own, since those of a batch have. Nothing may warn. And no yes or no may come
+from numbers that a batch rounds otherwise: kernels add up many rows in another order than one row, and
+compute the ends of a row in another way than its middle. Which operators do so does not depend on the
+numbers.
+"""
+
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..work import Bail, Work
+
+# Operators that give the same bits for one item and for many.
+EXACT = {
+    *("add", "sub", "rsub", "mul", "div", "true_divide", "neg", "abs", "sqrt", "relu", "clamp", "clamp_min"),
+    *("clamp_max", "maximum", "minimum", "max", "min", "amax", "amin", "where", "masked_fill", "eq", "ne"),
+    *("lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "logical_and", "logical_or", "logical_not"),
+    *("logical_xor", "view", "_unsafe_view", "reshape", "_reshape_alias", "t", "transpose", "permute"),
+    *("expand", "select", "slice", "narrow", "unsqueeze", "squeeze", "split", "split_with_sizes", "chunk"),
+    *("unbind", "unfold", "diagonal", "movedim", "as_strided", "alias", "detach", "lift_fresh", "cat"),
+    *("stack", "clone", "copy", "contiguous", "_to_copy", "to", "index", "index_select", "gather", "take"),
+    *("embedding", "take_along_dim", "arange", "zeros", "ones", "full", "empty", "zeros_like", "ones_like"),
+    *("full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty", "scalar_tensor", "eye"),
+    *("flip", "roll", "repeat", "constant_pad_nd", "tril", "triu", "sort", "topk", "fill", "zero"),
+    *("max_pool1d", "max_pool2d", "max_pool2d_with_indices"),
+}
+# Operators that jump, and are exact by themselves: a last digit more or less gives another number.
+STEPS = {"floor", "ceil", "trunc", "round", "frac", "sign", "sgn", "heaviside", "floor_divide"}
+STEPS_ROUNDED = {"remainder", "fmod", "nextafter"}
+
+
+def examine(work: Work) -> None:
+    """Run the first item under watch. Raises `Bail` where many must not be run as one."""
+    watch = Watch()
+    try:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            work.one(0)
+        if warned:
+            raise Bail(f"it warns: {warned[0].message}")
+        with watch:
+            result = work.one(0)
+    except Exception as error:
+        raise Bail(f"item 0 raises {type(error).__name__}") from None
+    for tensor in _tensors(result):
+        if tensor.numel() and _memory(tensor) not in watch.made:
+            raise Bail("a result that shares memory with something given")
+        if _memory(tensor) in watch.told:
+            raise Bail(FROM_ROUNDED)
+    if watch.decided:
+        raise Bail(FROM_ROUNDED)
+
+
+FROM_ROUNDED = "a yes or no from rounded numbers"
+
+
+class Watch(TorchDispatchMode):
+    """Follows tensors by their memory: which was made here, which holds rounded numbers, and which holds
+    whole numbers or truths that were told from such."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: set[int] = set()
+        self.rounded: set[int] = set()
+        self.told: set[int] = set()
+        self.decided = False
+        self.held: list[Any] = []  # so that no address is used twice
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        self.held.append(out)
+        given = _tensors([args, kwargs])
+        name = func._schema.name.removeprefix("aten::").rstrip("_")
+        before = {_memory(t) for t in given}
+        if before & self.told and not func.is_view:
+            self.decided = True
+        from_rounded = any(_memory(t) in self.rounded and _floats(t) for t in given)
+        if from_rounded and (_steps(name, kwargs) or not all(map(_is_tensor, _leaves(out)))):
+            self.decided = True
+        for tensor in _tensors(out):
+            place = _memory(tensor)
+            if place not in before:
+                self.made.add(place)
+            if _floats(tensor):
+                if from_rounded or not _exact(name, given, kwargs):
+                    self.rounded.add(place)
+            elif from_rounded:
+                self.told.add(place)
+        return out
+
+
+def _exact(name: str, given: list[Tensor], kwargs: dict[str, Any]) -> bool:
+    if kwargs.get("alpha", 1) not in (1, -1):
+        return False  # added with one rounding in the middle of a row, with two at its end
+    return name in EXACT or name in STEPS or (bool(given) and not any(map(_floats, given)))
+
+
+def _steps(name: str, kwargs: dict[str, Any]) -> bool:
+    return name in STEPS or name in STEPS_ROUNDED or kwargs.get("rounding_mode") is not None
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, (tuple, list)):
+        for inner in value:
+            yield from _leaves(inner)
+    elif isinstance(value, dict):
+        yield from _leaves(list(value.values()))
+    elif value is not None:
+        yield value
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in _leaves(value) if _is_tensor(leaf)]
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
+
+
+def _floats(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def finite(tensors: Iterable[Any]) -> None:
+    """Of what lies beyond all numbers, kernels of a processor make other things at the ends of a row than in
+    its middle. Raises `Bail` where there is such."""
+    for tensor in tensors:
+        if type(tensor) is Tensor and _floats(tensor) and tensor.device.type == "cpu":
+            total = tensor.detach().sum(dtype=torch.float32 if tensor.element_size() < 4 else None)
+            if not torch.isfinite(total).item():
+                raise Bail("numbers that are infinite, or none")
