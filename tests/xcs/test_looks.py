@@ -263,3 +263,74 @@ def test_images_that_lie_by_channels():
         assert [y.stride() for y in got] == [y.stride() for y in wanted]
         assert oracle.same(got, wanted, rtol=1e-4)
     assert next(iter(fast.stats().values()))["wide model"] == 2
+
+
+ZEROS = [np.array([-0.0, 0.5]), np.array([0.0, -2.0]), np.array([3.0, -0.0])]
+LARGE = [np.array([-5e9, 1.0]), np.array([7e19, 2.0]), np.array([np.nan, 3.0])]
+
+
+@pytest.mark.parametrize(
+    ("body", "fast_too"),
+    [
+        (lambda x: 1.0 / np.clip(x, 0.0, 1.0), True),
+        (lambda x: 1.0 / np.clip(x, -1.0, -0.0), True),
+        (lambda x: 1.0 / x.clip(-0.0, 0.0), True),
+        (lambda x: 1.0 / np.maximum(x, 0.0), True),
+        (lambda x: 1.0 / np.fmax(x, 0.0), False),
+        (lambda x: 1.0 / np.fmin(x[:1], 0.0), False),
+    ],
+)
+def test_of_two_zeros_the_right_one(body, fast_too):
+    run = ignoring(body)
+    fast = jit(run, config=Config(measure=False))
+    for items in (VECTORS, ZEROS * 9, VECTORS):
+        calls_alike(run, fast, (items,))
+    assert ("numpy lanes" in next(iter(fast.stats().values()))) == fast_too
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint32", "int32", "int64", "uint64"])
+def test_numbers_that_no_integer_holds(dtype):
+    kind = np.dtype(dtype)
+    run = ignoring(lambda x: x.astype(kind))
+    fast = jit(run, config=Config(measure=False))
+    for items in (VECTORS * 200, VECTORS * 200 + LARGE, VECTORS * 200):
+        calls_alike(run, fast, (items,))
+    assert next(iter(fast.stats().values()))["numpy lanes"] >= 2
+
+
+def test_integers_of_two_names():
+    run = of(lambda x: x[0] // 2)
+    fast = jit(run, config=Config(measure=False))
+    for dtype in (np.int64, np.longlong, np.int64):
+        items = [v.astype(dtype) for v in VECTORS]
+        calls_alike(run, fast, (items,))
+        assert {type(v) for v in fast(items)} == {type(v) for v in run(items)}
+
+
+SINGLES = np.dtype("float32")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda x: x.astype(np.float32),
+        lambda x: x.astype(float) * 2,
+        lambda x: x.astype(dtype=np.int32),
+        lambda x: x.astype(SINGLES),
+        lambda x: x + np.zeros(2, dtype=np.float32),
+        lambda x: np.full(2, 3, int) + x,
+    ],
+)
+def test_types_of_numbers_by_their_names(body):
+    run = of(body)
+    fast = jit(run, config=Config(measure=False))
+    for items in (VECTORS, SINGLE, VECTORS):
+        calls_alike(run, fast, (items,))
+    assert next(iter(fast.stats().values())).keys() == {"numpy lanes"}
+
+
+def test_types_of_objects_are_not_among_them():
+    run = of(lambda x: x.astype(np.object_))
+    fast = jit(run, config=Config(measure=False))
+    calls_alike(run, fast, (VECTORS,))
+    assert "numpy lanes" not in next(iter(fast.stats().values()))

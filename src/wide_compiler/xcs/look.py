@@ -32,9 +32,9 @@ def _read_look(work: Work) -> list[Any]:
 
 def _column_look(column: Any) -> Any:
     if type(column) is np.ndarray:
-        return column.dtype, column.shape[1:]
+        return _type(column), column.shape[1:]
     if type(column) is Blocks:
-        return column.blocks[0].dtype, column.blocks[0].shape[1:]
+        return _type(column.blocks[0]), column.blocks[0].shape[1:]
     if type(column) is Tensor:
         return column.dtype, column.shape[1:], column.device, column.requires_grad
     return _look(column[0])
@@ -50,7 +50,12 @@ def _shared_look(cell: Any) -> Any:
 def _look(value: Any) -> Any:
     kind = type(value)
     if kind is np.ndarray:
-        return value.dtype, value.shape
+        return _type(value), value.shape
     if isinstance(value, Tensor):
         return kind, value.dtype, value.shape, value.device, value.requires_grad
     return kind
+
+
+def _type(array: np.ndarray) -> Any:
+    """Types of the same numbers may be equal, and have other scalars."""
+    return array.dtype, array.dtype.char

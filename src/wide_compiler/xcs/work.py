@@ -39,18 +39,8 @@ class Work:
     """Items, body and test of one call. A value is what an item adds: nothing, one thing, or noted events."""
 
     __slots__ = (
-        "body",
-        "cond",
-        "events",
-        "items",
-        "new",
-        "partial",
-        "plan",
-        "record",
-        "seen",
-        "site",
-        "wasted",
-    )
+        "body", "cond", "events", "items", "new", "partial", "plan", "record", "seen", "site", "wasted",
+    )  # fmt: skip
 
     def __init__(self, site: "Site", plan: "Plan", items: Items, body: Any, cond: Any, events: bool):
         self.site = site

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from ..work import Bail
 from .lane import COMPUTING, Lane, Trace, bail, computed
 from .lane_errors import alike
-from .lane_numpy import apply_ufunc, matmul, rank_of
+from .lane_numpy import matmul, rank_of
 from .lane_reductions import REDUCTIONS, norm, reduce
-from .lane_tape import aligned
+from .lane_tape import AlignedUfunc, aligned
 
 
 def dot(trace: Trace | None, a: Any, b: Any) -> Lane:
@@ -27,9 +28,20 @@ def inner(trace: Trace | None, a: Any, b: Any) -> Lane:
 
 
 def clip(trace: Trace | None, x: Any, a_min: Any = None, a_max: Any = None) -> Lane:
+    """By the function itself: of two zeros it chooses otherwise than `minimum` and `maximum`."""
     if a_min is None or a_max is None or type(x) is not Lane or x.kind not in ("array", "np"):
         raise bail("clip with one limit", trace)
-    return apply_ufunc(np.minimum, (apply_ufunc(np.maximum, (x, a_min), trace), a_max), trace)
+    inputs = (x, a_min, a_max)
+    if any(type(limit) is Lane and limit.kind in ("float", "int", "bool") for limit in inputs[1:]):
+        raise bail("clip with limits of each item that are numbers of Python", trace)
+    ranks = [rank_of(v, trace) for v in inputs]
+    approx = any(type(v) is Lane and v.approx for v in inputs)
+    limits = any(type(v) is Lane for v in inputs[1:]) or max(ranks) > ranks[0]
+    kind = "array" if max(ranks) else "np"
+    out = computed(AlignedUfunc(np.clip, ranks), inputs, kind, trace, approx=approx)
+    if approx and not limits:
+        out.error = alike(x, lambda error: error)
+    return out
 
 
 def where(trace: Trace | None, condition: Any, a: Any, b: Any) -> Lane:
@@ -118,7 +130,26 @@ def astype(trace: Trace | None, x: Lane, dtype: Any) -> Lane:
         raise bail("a change of type of rounded numbers, or to other than numbers", trace)
     if x.data.dtype.kind == "c" and wanted.kind != "c":
         raise bail("a change of type that loses half of each number", trace)
-    return computed(lambda d: d.astype(wanted), (x,), x.kind, trace, approx=x.approx)
+    if x.data.dtype.kind != "f" or wanted.kind not in "iu":
+        return computed(lambda d: d.astype(wanted), (x,), x.kind, trace, approx=x.approx)
+    if not _held_by(wanted, x.data):
+        raise bail(OUT_OF_RANGE, trace)
+    return computed(functools.partial(_to_integers, wanted), (x,), x.kind, trace)
+
+
+OUT_OF_RANGE = "numbers out of the range of the integers they are turned into"
+
+
+def _held_by(wanted: np.dtype, data: np.ndarray) -> bool:
+    """What integers cannot hold becomes anything, and not the same for one number as for many."""
+    limits = np.iinfo(wanted)
+    return bool(((data > limits.min - 1.0) & (data < limits.max + 1.0)).all())
+
+
+def _to_integers(wanted: np.dtype, data: np.ndarray) -> np.ndarray:
+    if not _held_by(wanted, data):
+        raise Bail(OUT_OF_RANGE)
+    return data.astype(wanted)
 
 
 def copied(trace: Trace | None, x: Lane) -> Lane:

@@ -19,7 +19,7 @@ EXACT = frozenset((
     np.logical_not,
     np.floor, np.ceil, np.trunc, np.rint, np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.invert,
     np.reciprocal,
-    np.logical_xor, np.remainder, np.floor_divide, np.fabs, np.copysign, np.fmax, np.fmin, *COMPARISONS,
+    np.logical_xor, np.remainder, np.floor_divide, np.fabs, np.copysign, *COMPARISONS,
 ))  # fmt: skip
 ROUNDED = frozenset((
     np.exp, np.exp2, np.expm1, np.log, np.log2, np.log10, np.log1p, np.sin, np.cos, np.tan, np.sinh,

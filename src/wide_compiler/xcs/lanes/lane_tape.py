@@ -65,11 +65,11 @@ class Played:
 
 
 class AlignedUfunc:
-    """A ufunc whose operands have their lane axis in front, and other ranks."""
+    """A ufunc, or a function like one, whose operands have their lane axis in front, and other ranks."""
 
     takes_out = True
 
-    def __init__(self, ufunc: np.ufunc, ranks: list[int]):
+    def __init__(self, ufunc: Any, ranks: list[int]):
         self.ufunc, self.ranks, self.rank = ufunc, ranks, max(ranks)
 
     def __call__(self, *data: Any, out: np.ndarray | None = None) -> np.ndarray:

@@ -52,7 +52,7 @@ class PartTape:
 def _look(column: Any) -> Any:
     """What decides about steps: types and shapes of items, and the very object that all share."""
     if type(column) is Lane:
-        return column.kind, column.data.dtype, column.data.shape[1:], column.approx
+        return column.kind, column.data.dtype.char, column.data.dtype, column.data.shape[1:], column.approx
     return id(column)
 
 

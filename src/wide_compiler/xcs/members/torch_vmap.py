@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..work import Bail, Work
 from .trial import finite
@@ -26,7 +26,7 @@ def able(work: Work) -> bool:
 def mapped(work: Work) -> list[Any]:
     """The values of all items, in order, each with memory of its own. Raises `Bail`."""
     gathered = [_gathered(c) for c in work.items.columns]
-    no_gradients(gathered)
+    no_gradients([*gathered, *_read(work)])
     finite(gathered)
     dims = tuple(0 if type(g) is Tensor else None for g in gathered)
     try:
@@ -35,7 +35,7 @@ def mapped(work: Work) -> list[Any]:
     except Exception as error:
         raise Bail(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from None
     leaves = out if type(out) is tuple else (out,)
-    no_gradients(leaves)
+    no_gradients(leaves)  # of what is read by paths that nobody knows
     finite(leaves)
     _check_memory(leaves, gathered)
     return apart(out, work.items.n)
@@ -43,8 +43,8 @@ def mapped(work: Work) -> list[Any]:
 
 @contextlib.contextmanager
 def as_errors() -> Iterator[None]:
-    """Warnings are errors: what has no rule for batches warns, and so may the items. That can be told from how
-    the items look; done at every call, it would have Python forget which warnings it has shown."""
+    """Warnings are errors: what has no rule for batches warns, and so may the items. How the items look tells
+    that; done at every call, it would have Python forget which warnings it has shown."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
@@ -53,8 +53,20 @@ def as_errors() -> Iterator[None]:
 def no_gradients(tensors: Iterable[Any]) -> None:
     """Results of a batch have one graph behind them: one gone backward, or changed in place, would be so for
     all."""
-    if torch.is_grad_enabled() and any(type(t) is Tensor and t.requires_grad for t in tensors):
+    if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors):
         raise Bail("gradients are wanted, and each item has a graph of its own")
+
+
+def _read(work: Work) -> Iterator[Tensor]:
+    """The tensors that the body reads, and those of modules."""
+    seen = work.seen
+    if seen is None:
+        seen = work.plan.guards.values(work.functions, work.items.columns)
+    for value in seen:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, nn.Module):
+            yield from nn.Module.parameters(value)
 
 
 def _check_memory(leaves: Iterable[Any], gathered: list[Any]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from . import pure_numpy, pure_tables, pure_torch, waiting
-from .kinds import CHANGEABLE, Number, is_numpy_scalar
+from .kinds import CHANGEABLE, NUMBERS, DataType, Number, is_numpy_scalar
 from .python_calls import Keywords, all_safe, text_of
 from .values import Value, join, opaque
 from .writing import may_hold_objects, risky_option
@@ -16,17 +16,32 @@ from .writing import may_hold_objects, risky_option
 if TYPE_CHECKING:
     from .analysis import Analyzer
 
+TEXTS = (np.str_, np.bytes_)
+
 
 def only_computes(
     a: "Analyzer", function: Any, name: str, args: list[Value], keywords: Keywords, node: ast.AST
 ) -> None:
     """Of a function or method of NumPy or PyTorch, whatever its options may be."""
+    args = [_as_data_type(v) for v in args]
+    keywords = {key: _as_data_type(v) for key, v in keywords.items()}
     values = [*args, *keywords.values()]
     if not all_safe(args, keywords) or may_hold_objects(values):
         raise a.decline(f"{text_of(node)} gets something of unknown type", node)
     option = risky_option(function, name, args, keywords)
     if option is not None:
         raise a.decline(f"{text_of(node)} may write into an argument ({option}), or give it back", node)
+
+
+def _as_data_type(value: Value) -> Value:
+    """`float`, `np.float32` and the like, which the guards know by identity, as a dtype; so an object that is
+    one, of which they know the class."""
+    held = value.obj if value.slot is not None else None
+    if isinstance(held, type) and (held in NUMBERS or (is_numpy_scalar(held) and held not in TEXTS)):
+        return Value(DataType)
+    if isinstance(held, np.dtype) and held.kind in "biufc":
+        return Value(DataType)
+    return value
 
 
 def call_builtin_method(
