@@ -12,7 +12,7 @@ from .filling import built, fill, fillable, inert, rehearsed
 from .items import Blocks, Items, items_of, made
 from .ledger import clock
 from .oracle import same
-from .pace import after, no, yes
+from .pace import Pace, no, yes
 from .parallel.together import Started, start
 from .plan import Plan, make_plan
 from .proof.effects import Effect
@@ -41,13 +41,9 @@ class Site:
         self.runtime = runtime
         self.config = config
         self.file = file
-        self.ready = no if text.reason else yes
-        self.on = self.ready
+        self.pace = Pace(config.measure, bool(text.reason))
+        self.on = self.pace.ready
         self.plans: list[Plan] = []
-        self.pauses = 0
-        self.rested = 0
-        self.analysed = 0
-        self.looked_over = 0
         self.why = text.reason
         self.counts: dict[str, int] = {}
         self.together: dict[str, Any] = {}
@@ -75,7 +71,7 @@ class Site:
         try:
             items = self._items(source, expand)
             if items is None:
-                self._rest(clock() - began, 0.0)
+                self.pace.rest(clock() - began, 0.0)
                 return as_written(self.text, self.runtime.original, plain, made(source))
             error = None
             try:
@@ -93,7 +89,7 @@ class Site:
             work.took(clock() - began)
             return whole
         finally:
-            self.on = self.ready
+            self.on = self.pace.ready
 
     def loop(self, source: Any, body: Any, containers: tuple, totals: tuple, *makers: Any) -> list[Any]:
         """A loop that fills things. Gives, last to first: each new total, and what is left to do."""
@@ -103,7 +99,7 @@ class Site:
             if fillable(self.text, containers, totals, makers):
                 items = items_of(source, self.text.shape)
             if items is None:
-                self._rest(clock() - began, 0.0)
+                self.pace.rest(clock() - began, 0.0)
                 return [made(source), *reversed(totals)]
             rest: Iterable[Any] = ()
             work = None
@@ -115,11 +111,11 @@ class Site:
             again = self.text.attempted and work is not None and work.plan.effect is Effect.PURE
             if type(values) is Miss:
                 looked = clock() - began - (work.wasted if work else 0.0)
-                self._rest(looked, work.plan.ledger.plain(items.n) if work else 0.0)
+                self.pace.rest(looked, work.plan.ledger.plain(items.n) if work else 0.0)
                 rest = items.rest(values.done) if values.done else made(source)
                 values, work = values.values, None
             if again and not rehearsed(self.text, values, containers, totals):
-                self._back_off()
+                self.pace.back_off()
                 return [made(source), *reversed(totals)]
             running = list(totals)
             try:
@@ -130,22 +126,13 @@ class Site:
                 work.took(clock() - began)
             return [rest, *reversed(running)]
         finally:
-            self.on = self.ready
+            self.on = self.pace.ready
 
     def _enter(self) -> float:
         """Recursion into a site runs as written."""
         self.on = no
-        self.ready = yes
+        self.pace.ready = yes
         return clock()
-
-    def _rest(self, looked: float, plain: float) -> None:
-        """Looking took so long beside the plain loop: next time after so many calls that it costs 2%."""
-        self.rested = 0
-        if self.config.measure and self.ready is yes:
-            new, self.looked_over = self.analysed != self.looked_over, self.analysed
-            most = 4 if new else 20_000  # an analysis is done once, and says nothing of later looks
-            self.rested = min(int(50 * looked / max(plain, 3e-7)), most)
-            self.ready = after(self.rested)
 
     def start(self, *thunks: Any) -> Started | None:
         """Independent statements: begin them together, or give None to run them as written."""
@@ -153,7 +140,7 @@ class Site:
         try:
             return start(self, thunks) if plain_world() else None
         finally:
-            self.on = self.ready
+            self.on = self.pace.ready
 
     # Lanes handed from one site to the next.
 
@@ -229,12 +216,12 @@ class Site:
         events = self.text.kind == "loop" and not self.text.single
         work = Work(self, plan, items, body, cond, events)
         work.seen = seen
-        plan.ledger.rested(items.n, self.rested)
+        plan.ledger.rested(items.n, self.pace.rested)
         values = plan.strategy.run(work)
         if isinstance(values, Miss):
             self._note("plain")
             if values.raised:
-                self._back_off()
+                self.pace.back_off()
         elif self.config.checking:
             self._check(work, values)
         return values, work
@@ -247,9 +234,8 @@ class Site:
             seen = plan.holds(functions, columns)
             if seen is not None:
                 return plan, seen
-        self.analysed += 1
-        if self.analysed > PLANS:
-            self._back_off()  # ever other objects: looking costs more than it gives
+        if self.pace.analysed() > PLANS:
+            self.pace.back_off()  # ever other objects: looking costs more than it gives
         plan = make_plan(self, functions, nodes, columns)
         self.plans = [plan, *self.plans[: PLANS - 1]]
         return plan, None
@@ -258,13 +244,7 @@ class Site:
         """Not proven: the text runs as written, and is looked at again ever more rarely."""
         self._note("plain")
         self.why = plan.reason
-        self._back_off()
-
-    def _back_off(self) -> None:
-        """Ever longer pauses: not proven, or an item raised."""
-        self.pauses += 1
-        if self.config.measure:
-            self.ready = after(min(100 * 2**self.pauses, 1_000_000))
+        self.pace.back_off()
 
     def _note(self, rung: str) -> None:
         self.counts[rung] = self.counts.get(rung, 0) + 1
@@ -290,7 +270,7 @@ class Site:
             else:
                 whole = [*miss.values, *as_written(*written, items.rest(miss.done))]
         except BaseException:
-            self._back_off()  # looking at loops that raise gains nothing
+            self.pace.back_off()  # looking at loops that raise gains nothing
             raise
         seconds = clock() - began
         if work is not None:
@@ -299,7 +279,7 @@ class Site:
                 seconds = ledger.plain(items.n)  # nothing has run yet
             elif items.n > miss.done:
                 ledger.measured(seconds / (items.n - miss.done))
-        self._rest(looked - (work.wasted if work is not None else 0.0), seconds)
+        self.pace.rest(looked - (work.wasted if work is not None else 0.0), seconds)
         return whole
 
     def _check(self, work: Work, values: list[Any]) -> None:

@@ -46,7 +46,7 @@ def start(site: "Site", thunks: tuple[Any, ...]) -> Started | None:
         if run.wait_for(0, CHEAP) or not run.waiting():
             run.wait_for(0)
             memory["cheap"] = memory.get("cheap", 0) + 1
-            site.ready = after(CHEAP_CALLS * memory["cheap"])
+            site.pace.ready = after(CHEAP_CALLS * memory["cheap"])
             site._note("plain")
             site.why = "its first statement does not wait long"
             return Started(run, thunks)
