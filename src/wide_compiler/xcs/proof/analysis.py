@@ -1,7 +1,8 @@
 """Effect analysis: run a function's text on abstract values, with the real objects bound.
 
 What is proven: the code is PURE or IO (`Effect`), given that the guards hold. Everything else raises
-`Decline` with the reason. Statements are here, expressions in `expressions`, calls in `calls`.
+`Decline` with the reason. Statements are here, stores in `storing`, expressions in `expressions`, calls in
+`calls`.
 """
 
 import ast
@@ -10,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ..text.source import FunctionNode
-from . import expressions, outside
+from . import expressions, outside, storing
 from .effects import Decline, Effect
 from .frames import Env, Frame, Loop, merge
 from .guards import Guards
-from .kinds import BOTTOM, CHANGEABLE, CONTAINERS, ITERATORS, Plain
+from .kinds import BOTTOM, CONTAINERS, ITERATORS
 from .pure_torch import GradMode
 from .shapes import shape
 from .values import Value, join, join_all, opaque
@@ -100,7 +101,7 @@ class Analyzer:
                 if value is not None:
                     self.assign(target, self.expr(value, env, frame), env, frame)
             case ast.AugAssign(target=target, op=op, value=value):
-                self.augment(node, target, op, value, env, frame)
+                storing.augment(self, node, target, op, value, env, frame)
             case ast.If(test=test, body=body, orelse=orelse):
                 self.truth(self.expr(test, env, frame), test)
                 return self.branch(env, [body, orelse], frame)
@@ -251,37 +252,7 @@ class Analyzer:
         frame.note(name, value)
 
     def assign(self, target: ast.expr, value: Value, env: Env, frame: Frame) -> None:
-        match target:
-            case ast.Name(id=name):
-                self.bind(name, value, env, frame)
-            case ast.Tuple(elts=elts) | ast.List(elts=elts):
-                if any(isinstance(e, ast.Starred) for e in elts):
-                    raise self.decline("it unpacks with a star", target)
-                parts = value.parts if value.parts is not None and len(value.parts) == len(elts) else None
-                if parts is None:
-                    self.iterable(value, target)
-                    parts = [value.element()] * len(elts)
-                for element, part in zip(elts, parts, strict=True):
-                    self.assign(element, part, env, frame)
-            case ast.Subscript(value=holder, slice=index):
-                held = self.expr(holder, env, frame)
-                key = self.expr(index, env, frame)
-                self.changes(held, target)
-                if not key.is_deep_safe:
-                    raise self.decline("it stores under a key of unknown type", target)
-                if held.type is dict:
-                    if not held.has_safe_keys:
-                        raise self.decline("it stores into a dict whose keys could be anything", target)
-                    held.may_have_key(key)
-                    held.may_hold(value)
-                elif held.type is list:
-                    held.may_hold(value.element() if may_be_slice(key) else value)
-                    if may_be_slice(key):
-                        self.iterable(value, target)
-                elif not (held.is_array or held.is_tensor) or not value.is_deep_safe:
-                    raise self.decline("it stores into something of unknown type", target)
-            case _:
-                raise self.decline("it sets an attribute", target, impure=True)
+        storing.assign(self, target, value, env, frame)
 
     def changes(self, held: Value, node: ast.AST) -> None:
         """Only what the analysed code has made itself may be changed."""
@@ -289,40 +260,11 @@ class Analyzer:
             what = ast.unparse(node)
             raise self.decline(f"it changes something it did not make: {what}", node, impure=True)
 
-    def augment(
-        self, node: ast.AugAssign, target: ast.expr, op: ast.operator, value: ast.expr, env: Env, frame: Frame
-    ) -> None:
-        if not isinstance(target, ast.Name):
-            holder = target.value if isinstance(target, (ast.Subscript, ast.Attribute)) else target
-            held = self.expr(holder, env, frame)
-            self.changes(held, target)
-        load = ast.parse(ast.unparse(target), mode="eval").body
-        ast.copy_location(load, target)
-        ast.fix_missing_locations(load)
-        before = self.expr(load, env, frame)
-        right = self.expr(value, env, frame)
-        after = expressions.operate(self, op, before, right, node)
-        if not before.is_safe or before.is_array or before.is_tensor:
-            self.changes(before, node)  # += writes into the object itself
-            if before.type in CHANGEABLE:
-                for held in after.elements():
-                    before.may_hold(held)
-                before.content.scatter()
-            after = before if before.is_array or before.is_tensor or before.type in CHANGEABLE else after
-        if isinstance(target, ast.Name):
-            self.bind(target.id, after, env, frame)
-        else:
-            self.assign(target, after, env, frame)
-
     def truth(self, value: Value, node: ast.AST) -> Value:
         """`if value`, `not value`: asks nobody's `__bool__`."""
         if not value.is_safe and value.type not in CONTAINERS and value.type is not BOTTOM:
             raise self.decline("it asks for the truth of something of unknown type", node)
         return Value(bool)
-
-
-def may_be_slice(key: Value) -> bool:
-    return key.type in (slice, Plain)
 
 
 def at_any_point(before: Env, within: Env) -> Env:
