@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from ..items import Blocks
 
@@ -130,8 +131,21 @@ def _submodule(held: Any, key: tuple[str, str]) -> Any:
     return held.__dict__[key[0]][key[1]]
 
 
+# The ways from a call of a module to its forward.
+CALLING = ("__call__", "_wrapped_call_impl", "_compiled_call_impl", "_call_impl", "_slow_forward")
+_OF_OBJECTS = frozenset(("forward", *CALLING))
+_of_class = operator.attrgetter(*CALLING, "__getattribute__")
+_OF_PYTORCH = _of_class(nn.Module)
+
+
+def called_plainly(kind: type) -> bool:
+    """Does a call of such a module come to its forward as PyTorch has it?"""
+    return all(map(operator.is_, _of_class(kind), _OF_PYTORCH))
+
+
 def bare(module: Any, key: None) -> bool:
-    """A module of PyTorch without hooks, and without a forward put on the object itself."""
+    """A module of PyTorch without hooks, called as PyTorch does, and without a forward put on the object
+    itself."""
     own = module.__dict__
     hooks = (
         own["_forward_hooks"]
@@ -139,7 +153,7 @@ def bare(module: Any, key: None) -> bool:
         or own["_backward_hooks"]
         or own["_backward_pre_hooks"]
     )
-    return not hooks and "forward" not in own
+    return not hooks and _OF_OBJECTS.isdisjoint(own) and called_plainly(type(module))
 
 
 FETCH: dict[str, Any] = {

@@ -13,7 +13,7 @@ from . import pure_torch
 from .analysis import DEEPEST
 from .behaviour import PYTORCH
 from .frames import Frame, merge
-from .guards import bare, static_lookup
+from .guards import bare, called_plainly, static_lookup
 from .kinds import BOTTOM
 from .values import Value, join
 
@@ -62,7 +62,7 @@ def call_layer(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywor
     layer, slot = callee.obj, callee.slot
     assert slot is not None
     kind = type(layer)
-    if kind.__call__ is not nn.Module.__call__:
+    if not called_plainly(kind):
         raise a.decline(f"{kind.__name__} is called in its own way", node)
     if not PYTORCH.holds():
         raise a.decline("a class or function of PyTorch was replaced", node)
