@@ -85,12 +85,14 @@ class Members:
 
     def now(self, models: Sequence[nn.Module]) -> list[Tensor] | None:
         """The tensors of these members, if nothing but tensors has changed."""
-        modules = [*models, *self.inner]
-        if list(map(type, modules)) != self.kinds or not (self.behaviour.holds() and self.own_ways.holds()):
+        inner = self.inner
+        if [*map(type, models), *map(type, inner)] != self.kinds:
             return None
-        owns = list(map(vars, modules))
+        if not self.behaviour.holds() or not self.own_ways.holds():
+            return None
         # Python counts the writes to a table: what nobody has written to is as it was read.
-        if versions(itertools.chain(owns, self.filled)) != self.written and not self._read(owns):
+        tables = itertools.chain(map(vars, models), map(vars, inner), self.filled)
+        if versions(tables) != self.written and not self._read([*map(vars, models), *map(vars, inner)]):
             return None
         return None if any(self.empty) or self.lists != self.copies else self.found
 

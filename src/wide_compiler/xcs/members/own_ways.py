@@ -3,6 +3,7 @@ module do in its own way. Plain calls run none of that code, so members with way
 
 import abc
 import copyreg
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,11 @@ _EXPECTED |= {"__annotations__", "__annotate__", "__annotate_func__", "__annotat
 _NOT_OF_MODULES = {"__copy__", "__deepcopy__", "__del__", "__getnewargs__", "__getnewargs_ex__", "__bool__"}
 _INTERNAL = frozenset(vars(nn.Module()))
 WAYS = ({*dir(nn.Module)} | _INTERNAL | _NOT_OF_MODULES) - _EXPECTED
+_registration_hooks = operator.attrgetter(
+    "_global_module_registration_hooks",
+    "_global_parameter_registration_hooks",
+    "_global_buffer_registration_hooks",
+)
 _METACLASSES = (type, abc.ABCMeta)
 
 
@@ -87,8 +93,4 @@ def _of_pytorch(kind: type) -> bool:
 
 
 def _watched() -> bool:
-    return bool(
-        pytorch._global_module_registration_hooks
-        or pytorch._global_parameter_registration_hooks
-        or pytorch._global_buffer_registration_hooks
-    )
+    return any(_registration_hooks(pytorch))

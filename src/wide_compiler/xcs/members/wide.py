@@ -101,10 +101,10 @@ def _inputs(work: Work) -> tuple[list[Any], bool]:
 
 def _check_alike(tensors: list[Tensor]) -> None:
     """Stacked, tensors of several types would become one type, in which no member alone would compute."""
-    looks = set(map(_look, tensors))
-    if len(looks) != 1:
+    first = tensors[0]
+    if len(tensors) > 1 and len(set(map(_look, tensors))) > 1:
         raise Bail("tensors of different types, devices or layouts")
-    if next(iter(looks))[-2:] != (torch.strided, False):
+    if first.layout is not torch.strided or first.is_nested:
         raise Bail("tensors that are sparse or nested")
     check_rows(tensors)
 
