@@ -5,6 +5,7 @@ import copyreg
 import gc
 import weakref
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -46,7 +47,6 @@ def check(fast, plain, *arguments):
 @pytest.fixture
 def x():
     return torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
-
 
 
 def new_kind(**names):
@@ -493,7 +493,30 @@ def test_a_class_whose_class_is_somebodys(x):
     assert ran(fast) == 0 and "metaclass" in str(fast.explain())
 
 
-def test_parameters_that_compute_in_their_own_way(x):
+def test_numbers_that_are_copied_in_their_own_way(x):
+    log = []
+
+    class Number(float):
+        def __deepcopy__(self, memo):
+            log.append(1)
+            return Number(0.0)
+
+    def net(kind, number):
+        model = kind()
+        model.scale = number
+        return model
+
+    kind = new_kind(forward=lambda self, x: self.inner(x) * self.scale)
+    for number, fast_calls in ((Number(2.0), 0), (2.0, 1), (numpy.float64(2.0), 1)):
+        models = [net(kind, number) for _ in range(3)]
+        fast = fast_of(loop)
+        wanted = loop(models, x)
+        assert oracle.same(fast(models, x), wanted, rtol=1e-5)
+        assert log == [] and ran(fast) == fast_calls, number
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_parameters_that_compute_in_their_own_way(grad, x):
     log = []
 
     class Noting(torch.Tensor):
@@ -507,13 +530,17 @@ def test_parameters_that_compute_in_their_own_way(x):
         model.weight = nn.Parameter(model.weight.detach().as_subclass(Noting))
         return model
 
+    def run(models, x):
+        return [m(x) for m in models]
+
     models = [noting_linear() for _ in range(3)]
-    log.clear()
-    loop(models, x)
-    wanted = list(log)
-    fast = fast_of(loop)
-    log.clear()
-    fast(models, x)
+    fast = fast_of(run)
+    with torch.set_grad_enabled(grad):
+        log.clear()
+        run(models, x)
+        wanted = list(log)
+        log.clear()
+        fast(models, x)
     assert log == wanted and ran(fast) == 0
 
 

@@ -1,5 +1,6 @@
 """Plain attributes of modules: numbers, names and functions, which can be compared at every look."""
 
+import enum
 import itertools
 import operator
 import types
@@ -7,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from ..proof.kinds import IMMUTABLE
+from ..proof.kinds import IMMUTABLE, is_numpy_scalar
 from ..work import Bail
 
 FIXED = (*IMMUTABLE, types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
@@ -24,7 +25,7 @@ def plain_attributes(modules: list[nn.Module]) -> list[tuple[Any, list[bool], li
         for name in own:
             value = vars(module)[name]
             parts = value if type(value) is tuple else (value,)
-            if not all(isinstance(p, FIXED) for p in parts) and not _whole_numbers(value):
+            if not all(map(_fixed, parts)) and not _whole_numbers(value):
                 kind = type(value).__name__
                 raise Bail(f"{type(module).__name__}.{name} is a {kind} that could change unseen")
             if any(isinstance(p, types.FunctionType) and _carries_objects(p) for p in parts):
@@ -35,6 +36,13 @@ def plain_attributes(modules: list[nn.Module]) -> list[tuple[Any, list[bool], li
         pick = operator.itemgetter(*wanted, *wanted[:1]) if wanted else _nothing  # always a tuple
         groups.append((pick, which, list(_flat(pick(vars(m)) for m in itertools.compress(modules, which)))))
     return groups
+
+
+def _fixed(value: Any) -> bool:
+    """Of Python's or NumPy's own types: somebody's number may be copied and compared in its own way."""
+    kind = type(value)
+    own = is_numpy_scalar(kind) or issubclass(kind, enum.Enum)
+    return kind in FIXED or isinstance(value, type) or (isinstance(value, FIXED) and own)
 
 
 def _carries_objects(function: types.FunctionType, seen: frozenset[int] = frozenset()) -> bool:

@@ -155,12 +155,19 @@ def walk(model: nn.Module, path: str = "", seen: set[int] | None = None) -> Iter
         return
     seen.add(id(model))
     own = vars(model)
-    if not INTERNAL <= own.keys() or not all(type(own[table]) is dict for table in TABLES):
+    if not own.keys() >= INTERNAL or not all(type(own[table]) is dict for table in TABLES):
         raise Bail("a module that keeps its parameters or submodules in a table of its own kind")
     yield path, model
     for name, inner in own["_modules"].items():
         if inner is not None:
             yield from walk(inner, f"{path}.{name}" if path else name, seen)
+
+
+def tensors_of(model: nn.Module) -> list[Tensor]:
+    """Its parameters and buffers; those of a type of their own are not asked for anything here."""
+    owns = [vars(module) for _, module in walk(model)]
+    held = [t for own in owns for table in ("_parameters", "_buffers") for t in own[table].values()]
+    return [t for t in held if type(t) in PLAIN_TENSORS]
 
 
 def _tables(owns: list[dict[str, Any]]) -> tuple[list[Any], list[Any]]:

@@ -1,9 +1,10 @@
-"""Making a wide model copies its members, walks through them and stores tensors, which PyTorch lets a class or
-module do in its own way. Plain calls run none of that code, so members with ways of their own stay plain."""
+"""Making a wide model copies its members and walks through them, which PyTorch lets a class or a module do in
+its own way. Plain calls run none of that code, so members with ways of their own stay plain."""
 
 import abc
 import copyreg
 import operator
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ STATE_HOOKS = (
 )
 # What classes may well have: the analysis looks at `forward`, and nobody asks for the others.
 _EXPECTED = {"forward", "extra_repr", "_get_name", "__init__", "__repr__", "__str__", "__doc__"}
-_EXPECTED |= {"__module__", "__dict__", "__weakref__", "__init_subclass__", "__subclasshook__"}
+_EXPECTED |= {"__module__", "__init_subclass__", "__subclasshook__"}
 _EXPECTED |= {"__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__"}
 _NOT_OF_MODULES = {"__copy__", "__deepcopy__", "__del__", "__getnewargs__", "__getnewargs_ex__", "__bool__"}
 _INTERNAL = frozenset(vars(nn.Module()))
@@ -33,6 +34,10 @@ _registration_hooks = operator.attrgetter(
     "_global_parameter_registration_hooks",
     "_global_buffer_registration_hooks",
 )
+_NO_CODE = (
+    *IMMUTABLE,
+    types.GetSetDescriptorType,
+)  # a version, a flag, the `__dict__` that Python puts there
 _METACLASSES = (type, abc.ABCMeta)
 
 
@@ -44,7 +49,8 @@ class OwnWays:
         for module in modules:
             _check_module(module)
         mine = [kind for kind in bases(self.kinds) if not _of_pytorch(kind)]
-        self.guard = TableGuard([copyreg.dispatch_table, *map(table_of, mine)])
+        copying: Any = copyreg.dispatch_table
+        self.guard = TableGuard([copying, *map(table_of, mine)])
         self._check()
 
     def holds(self) -> bool:
@@ -53,11 +59,12 @@ class OwnWays:
             return False
         if self.guard.holds():
             return True
-        self.guard.remember()  # before they are read: a write meanwhile must be seen the next time
+        guard = TableGuard(self.guard.tables)  # before they are read: a write meanwhile must be seen
         try:
             self._check()
         except Bail:
             return False
+        self.guard = guard
         return True
 
     def _check(self) -> None:
@@ -84,7 +91,7 @@ def _check_module(module: nn.Module) -> None:
 
 def _check_names(table: Any, owner: str) -> None:
     for name, value in table.items():
-        if name in WAYS and not isinstance(value, IMMUTABLE):  # a version or a flag is no code
+        if name in WAYS and not isinstance(value, _NO_CODE):
             raise Bail(f"{owner} has its own {name}, which making a wide model might run")
 
 

@@ -7,9 +7,7 @@ members. The wide model is built only after the plain loop has cost more than bu
 
 import ast
 import operator
-import threading
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,8 +20,9 @@ from ..ledger import clock
 from ..work import Bail, Work
 from .arrange import arrange
 from .copies import Copies
-from .facts import Facts, prove
-from .members import Members
+from .facts import prove
+from .kept import Kept, forget
+from .members import Members, tensors_of
 from .straight import Straight
 from .torch_vmap import apart, check_rows
 
@@ -102,14 +101,14 @@ def _inputs(work: Work) -> tuple[list[Any], bool]:
 def _check_alike(tensors: list[Tensor]) -> None:
     """Stacked, tensors of several types would become one type, in which no member alone would compute."""
     first = tensors[0]
-    if len(tensors) > 1 and len(set(map(_look, tensors))) > 1:
-        raise Bail("tensors of different types, devices or layouts")
+    if len(tensors) > 1 and len(set(map(_look, tensors))) > 1:  # devices and shapes are seen by stacking
+        raise Bail("tensors of different types or layouts")
     if first.layout is not torch.strided or first.is_nested:
         raise Bail("tensors that are sparse or nested")
     check_rows(tensors)
 
 
-_look = operator.attrgetter("dtype", "device", "layout", "is_nested")
+_look = operator.attrgetter("dtype", "layout")
 
 
 def _sources(work: Work) -> tuple[list[int], list[int]]:
@@ -146,8 +145,8 @@ def _wide_model(work: Work, models: Sequence[nn.Module], inputs: list[Any], shar
     if kept is not None and kept.members.are(models):
         memory.pop("wide", None)
         raise Bail("something in Python that the members read has changed")
-    members = Members(models, _forget(work.plan))
-    _gradients_wanted(members.tensors, inputs)
+    _gradients_wanted([t for m in models for t in tensors_of(m)], inputs)
+    members = Members(models, forget(work.plan))
     facts = prove(work, list(models))
     began = clock()
     sample = tuple(x if shared else x[0] for x in inputs)
@@ -165,56 +164,3 @@ def _wide_model(work: Work, models: Sequence[nn.Module], inputs: list[Any], shar
     memory["built"] = clock() - began
     memory["renewals"] = 0
     return call
-
-
-def _forget(plan: Any) -> Callable[[Any], None]:
-    """For when a member is gone: nobody can call them all again, so what is kept for them goes too."""
-    held = weakref.ref(plan)
-
-    def gone(member: Any) -> None:
-        plan = held()
-        kept = plan.memory.get("wide") if plan is not None else None
-        if kept is not None and member in kept.members.models:
-            plan.memory.pop("wide", None)
-
-    return gone
-
-
-class Kept:
-    """A wide model, and its members as they were when their numbers were copied."""
-
-    def __init__(self, column: int, members: Members, call: Straight, copies: Copies, facts: Facts):
-        self.column = column
-        self.members = members
-        self.call = call
-        self.wide = call.wide
-        self.copies = copies
-        self.facts = facts
-        self.looked = threading.local()  # what the guards' look at the members has found in this call
-
-    def look(self, columns: Sequence[Any]) -> bool:
-        """Has nothing but numbers changed in any member, and nothing that their graph has baked in?"""
-        self.looked.tensors = None
-        models = columns[self.column]
-        if type(models) not in (list, tuple) or not self.members.are(models):
-            return False
-        self.looked.tensors = self.members.now(models) if self.facts.hold() else None
-        return self.looked.tensors is not None
-
-    def tensors_now(self) -> list[Tensor] | None:
-        """The members' tensors, as the look at them in this call has found them; None if they are other
-        members, or changed."""
-        return getattr(self.looked, "tensors", None)
-
-    def renewed(self, tensors: list[Tensor]) -> list[int]:
-        """Copy the numbers of those members where they have changed; which ones."""
-        if self.members.unchanged(tensors):
-            return []
-        lanes = self.members.changed(tensors)
-        if lanes is None:
-            raise Bail("a parameter has another shape or type")
-        if self.copies.renew(tensors, lanes):
-            self.call.known = None  # the route was that of a buffer without lanes
-        self.members.note(tensors)
-        return lanes
-
