@@ -278,7 +278,9 @@ def test_another_way_of_being_called_put_there_later(name, of_class, x):
     for _ in range(2):
         check(fast, loop, models, x)
         check(mapped, rows, models[1], xs)
-    assert ran(fast) == ran(mapped, "torch vmap") == 1
+    assert ran(fast) == 1
+    ignored = name == "__call__" and not of_class  # which Python looks for in the class alone
+    assert ran(mapped, "torch vmap") == (3 if ignored else 1)
 
 
 def test_members_that_are_compiled_by_pytorch(x):

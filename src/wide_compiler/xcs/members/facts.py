@@ -16,7 +16,7 @@ from .attributes import FIXED
 
 _A_TENSOR = torch.zeros(1)
 # Steps to what a member holds, and to what PyTorch does with it: `Members` looks at that, and more closely.
-_INSIDE = ("item", "module", "field", "absent", "bare", "const", "behaves")
+_INSIDE = ("item", "module", "field", "absent", "bare", "called", "const", "behaves")
 _PARTS = ("length", "index")  # of a table, list or tuple that a member holds
 _OUTSIDE = ("global", "cell", "class", "defaults", "kwdefaults", "own")
 

@@ -131,21 +131,19 @@ def _submodule(held: Any, key: tuple[str, str]) -> Any:
     return held.__dict__[key[0]][key[1]]
 
 
-# The ways from a call of a module to its forward.
-CALLING = ("__call__", "_wrapped_call_impl", "_compiled_call_impl", "_call_impl", "_slow_forward")
-_OF_OBJECTS = frozenset(("forward", *CALLING))
-_of_class = operator.attrgetter(*CALLING, "__getattribute__")
-_OF_PYTORCH = _of_class(nn.Module)
+# The way from a call of a module to its forward.
+_CALLING = ("__call__", "_wrapped_call_impl", "_compiled_call_impl", "_call_impl", "_slow_forward")
+_calling = operator.attrgetter(*_CALLING, "__getattribute__")
+_AS_PYTORCH = _calling(nn.Module)
 
 
-def called_plainly(kind: type) -> bool:
+def called_plainly(kind: type, key: None) -> bool:
     """Does a call of such a module come to its forward as PyTorch has it?"""
-    return all(map(operator.is_, _of_class(kind), _OF_PYTORCH))
+    return all(map(operator.is_, _calling(kind), _AS_PYTORCH))
 
 
 def bare(module: Any, key: None) -> bool:
-    """A module of PyTorch without hooks, called as PyTorch does, and without a forward put on the object
-    itself."""
+    """A module of PyTorch without hooks, and without a forward or a way to it put on the object itself."""
     own = module.__dict__
     hooks = (
         own["_forward_hooks"]
@@ -153,7 +151,14 @@ def bare(module: Any, key: None) -> bool:
         or own["_backward_hooks"]
         or own["_backward_pre_hooks"]
     )
-    return not hooks and _OF_OBJECTS.isdisjoint(own) and called_plainly(type(module))
+    return not (
+        hooks
+        or "forward" in own
+        or "_call_impl" in own
+        or "_compiled_call_impl" in own
+        or "_slow_forward" in own
+        or "_wrapped_call_impl" in own
+    )
 
 
 FETCH: dict[str, Any] = {
@@ -161,6 +166,7 @@ FETCH: dict[str, Any] = {
     "absent": lambda held, key: key in held.__dict__,
     "module": _submodule,
     "bare": bare,
+    "called": called_plainly,
     "behaves": lambda held, key: held.holds(),
     "hooked": lambda held, key: bool(held._has_any_global_hook()),
     "getattr": getattr,
