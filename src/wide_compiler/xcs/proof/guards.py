@@ -18,7 +18,7 @@ from torch import nn
 from ..items import Blocks
 
 Functions = Mapping[str, types.FunctionType]
-LIBRARY = ("hooked", "behaves")  # steps that ask of PyTorch as a whole
+LIBRARY = ("hooked", "behaves", "called")  # steps that ask of PyTorch as a whole, or of classes of modules
 SMALL = 64  # containers up to this size are looked through at each call
 
 
@@ -137,9 +137,9 @@ _calling = operator.attrgetter(*_CALLING, "__getattribute__")
 _AS_PYTORCH = _calling(nn.Module)
 
 
-def called_plainly(kind: type, key: None) -> bool:
-    """Does a call of such a module come to its forward as PyTorch has it?"""
-    return all(map(operator.is_, _calling(kind), _AS_PYTORCH))
+def called_plainly(kind: Any, key: None) -> Any:
+    """If a call of such a module comes to its forward as PyTorch has it: how it finds attributes. Else None."""
+    return kind.__getattr__ if all(map(operator.is_, _calling(kind), _AS_PYTORCH)) else None
 
 
 def bare(module: Any, key: None) -> bool:

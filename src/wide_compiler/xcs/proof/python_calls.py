@@ -62,7 +62,7 @@ def call_layer(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywor
     layer, slot = callee.obj, callee.slot
     assert slot is not None
     kind = type(layer)
-    if not called_plainly(kind, None):
+    if called_plainly(kind, None) is None:
         raise a.decline(f"{kind.__name__} is called in its own way", node)
     if not PYTORCH.holds():
         raise a.decline("a class or function of PyTorch was replaced", node)
@@ -102,8 +102,7 @@ def call_layer(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywor
         raise a.decline(f"{kind.__name__} is not among the layers known to be free of effects", node)
     # Of PyTorch's own classes this is known. It is asked once of the class, which is that of all items.
     of_class = a.guards.note("const", kind, None)
-    a.guards.expect(a.guards.note("called", of_class, None), "is", True)
-    a.guards.expect(a.guards.note("own", of_class, "__getattr__"), "is", static_lookup(kind, "__getattr__"))
+    a.guards.expect(a.guards.note("called", of_class, None), "is", called_plainly(kind, None))
     found_method = a.look(method, a.guards.note("class", slot, "forward"))
     return call_function(a, found_method, [callee, *args], keywords, node)
 
