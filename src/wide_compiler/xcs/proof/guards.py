@@ -138,7 +138,7 @@ _AS_PYTORCH = _calling(nn.Module)
 
 
 def called_plainly(kind: Any, key: None) -> Any:
-    """If a call of such a module comes to its forward as PyTorch has it: how it finds attributes. Else None."""
+    """How such a module finds attributes, if calls of it come to its forward as PyTorch has it; else None."""
     return kind.__getattr__ if all(map(operator.is_, _calling(kind), _AS_PYTORCH)) else None
 
 
