@@ -368,7 +368,7 @@ def test_results_lie_in_memory_as_those_of_the_loop_do(family):
 
 def test_lanes_of_tensors_are_those_of_their_members():
     models = [mlp(i) for i in range(3)]
-    members = Members(models)
+    members = Members(models, lambda member: None)
     owner = {id(t): i for i, m in enumerate(models) for t in m.state_dict(keep_vars=True).values()}
     assert [owner[id(t)] for t in members.tensors] == members.lanes
     assert len(members.tensors) == sum(len(m.state_dict()) for m in models)

@@ -12,11 +12,12 @@ from ..proof.columns import column_value
 from ..proof.effects import Decline
 from ..proof.guards import FETCH, Guards, lookup_global
 from ..work import Bail, Work
-from .members import FIXED
+from .attributes import FIXED
 
 _A_TENSOR = torch.zeros(1)
 # Steps to what a member holds, and to what PyTorch does with it: `Members` looks at that, and more closely.
-_INSIDE = ("item", "module", "field", "absent", "bare", "const", "behaves")
+_INSIDE = ("item", "module", "field", "absent", "bare", "called", "const", "behaves")
+_PARTS = ("length", "index")  # of a table, list or tuple that a member holds
 _OUTSIDE = ("global", "cell", "class", "defaults", "kwdefaults", "own")
 
 
@@ -50,15 +51,23 @@ class Facts:
         held = [value[0] if many else value for value, many in zip(values, guards.vector, strict=True)]
         self.outside: list[tuple[Any, Any, Any, Any]] = []
         fixed: set[int] = set()
+        inside: set[int] = set()
         for slot, (fetch, parent, key) in enumerate(guards.steps):
             value = held[slot]
             rooted = not isinstance(parent, int) or fetch == "item" or parent in fixed
             same = isinstance(value, FIXED) and not isinstance(value, torch.Size)
-            if rooted and (fetch in _INSIDE or _method(fetch, value)):
+            if rooted and (fetch in _INSIDE or (fetch in _PARTS and parent in inside)):
+                fixed.add(slot)
+                inside.add(slot)
+            elif rooted and _method(fetch, value):
                 fixed.add(slot)
             elif rooted and (same or guards.checks.get(slot, ("",))[0] == "is"):
                 fixed.add(slot)
                 source = parent if fetch == "global" else held[parent]
+                if fetch == "class":  # the members are not held on to: `Members` sees that classes stay
+                    fetch, source = "own", type(source)
+                if isinstance(source, nn.Module):
+                    raise Bail(f"members read {key}, which is not among their plain attributes")
                 self.outside.append((FETCH.get(fetch, lookup_global), source, key, value))
             elif fetch in _OUTSIDE or slot in guards.checks:
                 raise Bail(f"members read a {type(value).__name__} that could change unseen")

@@ -7,7 +7,6 @@ members. The wide model is built only after the plain loop has cost more than bu
 
 import ast
 import operator
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,11 +15,14 @@ from torch import Tensor, nn
 
 from ...api import compile as compile_wide
 from ...config import WideConfig
+from ...registry import REGISTRY
 from ..ledger import clock
 from ..work import Bail, Work
 from .arrange import arrange
-from .facts import Facts, prove
-from .members import Members
+from .copies import Copies
+from .facts import prove
+from .kept import Kept, forget
+from .members import Members, tensors_of
 from .straight import Straight
 from .torch_vmap import apart, check_rows
 
@@ -91,8 +93,22 @@ def _inputs(work: Work) -> tuple[list[Any], bool]:
         plain = all(type(x) is Tensor for x in found)
     if not plain:
         raise Bail("arguments other than tensors")
-    check_rows(t for x in found for t in ([x] if type(x) is Tensor else x))
+    for x in found:
+        _check_alike([x] if type(x) is Tensor else x)
     return found, not positions
+
+
+def _check_alike(tensors: list[Tensor]) -> None:
+    """Stacked, tensors of several types would become one type, in which no member alone would compute."""
+    first = tensors[0]
+    if len(tensors) > 1 and len(set(map(_look, tensors))) > 1:  # devices and shapes are seen by stacking
+        raise Bail("tensors of different types or layouts")
+    if first.layout is not torch.strided or first.is_nested:
+        raise Bail("tensors that are sparse or nested")
+    check_rows(tensors)
+
+
+_look = operator.attrgetter("dtype", "layout")
 
 
 def _sources(work: Work) -> tuple[list[int], list[int]]:
@@ -120,65 +136,31 @@ def _wide_model(work: Work, models: Sequence[nn.Module], inputs: list[Any], shar
     tensors = None if kept is None else kept.tensors_now()
     if kept is not None and tensors is not None:
         _gradients_wanted(tensors, inputs)
-        memory["renewals"] = memory.get("renewals", 0) + 1 if kept.renewed(tensors) else 0
+        try:
+            memory["renewals"] = memory.get("renewals", 0) + 1 if kept.renewed(tensors) else 0
+        except Bail:
+            memory.pop("wide", None)
+            raise
         return kept.call
-    if kept is not None and kept.holds_models(models):
-        del memory["wide"]
+    if kept is not None and kept.members.are(models):
+        memory.pop("wide", None)
         raise Bail("something in Python that the members read has changed")
-    _gradients_wanted([p for m in models for p in m.parameters()], inputs)
+    _gradients_wanted([t for m in models for t in tensors_of(m)], inputs)
+    members = Members(models, forget(work.plan))
     facts = prove(work, list(models))
     began = clock()
     sample = tuple(x if shared else x[0] for x in inputs)
     try:
+        if REGISTRY.custom_builders(models[0]):
+            raise Bail("a wide class that is registered for a part of the members runs code of its own")
         wide = compile_wide(list(models), sample, config=WideConfig(tune_seconds=0.3))
         wide.requires_grad_(False)  # as no gradients are wanted wherever it runs
         call = Straight(wide)
+        copies = Copies(wide, models[0], members)
         arrange(wide, lambda: call(inputs, shared))
     except Exception as error:
         raise Bail(f"no wide model: {type(error).__name__}: {error}") from None
-    memory["wide"] = Kept(memory["modules column"], list(models), call, facts)
+    memory["wide"] = Kept(memory["modules column"], members, call, copies, facts)
     memory["built"] = clock() - began
     memory["renewals"] = 0
     return call
-
-
-class Kept:
-    """A wide model, and its members as they were when their numbers were copied."""
-
-    def __init__(self, column: int, models: list[nn.Module], call: Straight, facts: Facts):
-        self.column = column
-        self.call = call
-        self.wide = call.wide
-        self.facts = facts
-        self.members = Members(models)
-        self.looked = threading.local()  # what the guards' look at the members has found in this call
-
-    def holds_models(self, models: Any) -> bool:
-        own = self.members.models
-        return len(models) == len(own) and all(map(operator.is_, models, own))
-
-    def look(self, columns: Sequence[Any]) -> bool:
-        """Has nothing but numbers changed in any member, and nothing that their graph has baked in?"""
-        self.looked.tensors = None
-        models = columns[self.column]
-        if type(models) not in (list, tuple) or not self.holds_models(models):
-            return False
-        self.looked.tensors = self.members.now() if self.facts.hold() else None
-        return self.looked.tensors is not None
-
-    def tensors_now(self) -> list[Tensor] | None:
-        """The members' tensors, as the look at them in this call has found them; None if they are other
-        members, or changed."""
-        return getattr(self.looked, "tensors", None)
-
-    def renewed(self, tensors: list[Tensor]) -> list[int]:
-        """Copy the numbers of those members where they have changed; which ones."""
-        if self.members.unchanged(tensors):
-            return []
-        lanes = self.members.changed(tensors)
-        if lanes is None:
-            raise Bail("a parameter has another shape or type")
-        for i in lanes:
-            self.wide.load_lane(i, self.members.models[i])
-        self.members.note(tensors)
-        return lanes

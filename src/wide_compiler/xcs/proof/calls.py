@@ -155,14 +155,17 @@ def _plain_classes(a: "Analyzer", given: Value) -> bool:
 
 
 def _hashable(found: Any) -> bool:
+    """Can it be looked up without asking a class of the user's?"""
+    kind = type(found)
+    if kind.__module__ not in ("builtins", "numpy") and (
+        kind.__hash__ is not object.__hash__ or kind.__eq__ is not object.__eq__
+    ):
+        return False
     try:
         hash(found)
     except TypeError:
         return False
-    own = getattr(type(found), "__hash__", None)
-    return (
-        own is object.__hash__ or type(found).__module__ in ("builtins", "numpy") or isinstance(found, type)
-    )
+    return True
 
 
 def _wait(a: "Analyzer", found: Any, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:

@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from ..items import Blocks
 
 Functions = Mapping[str, types.FunctionType]
-LIBRARY = ("hooked", "behaves")  # steps that ask of PyTorch as a whole
+LIBRARY = ("hooked", "behaves", "called")  # steps that ask of PyTorch as a whole, or of classes of modules
 SMALL = 64  # containers up to this size are looked through at each call
 
 
@@ -130,8 +131,19 @@ def _submodule(held: Any, key: tuple[str, str]) -> Any:
     return held.__dict__[key[0]][key[1]]
 
 
+# The way from a call of a module to its forward.
+_CALLING = ("__call__", "_wrapped_call_impl", "_compiled_call_impl", "_call_impl", "_slow_forward")
+_calling = operator.attrgetter(*_CALLING, "__getattribute__")
+_AS_PYTORCH = _calling(nn.Module)
+
+
+def called_plainly(kind: Any, key: None) -> Any:
+    """How such a module finds attributes, if calls of it come to its forward as PyTorch has it; else None."""
+    return kind.__getattr__ if all(map(operator.is_, _calling(kind), _AS_PYTORCH)) else None
+
+
 def bare(module: Any, key: None) -> bool:
-    """A module of PyTorch without hooks, and without a forward put on the object itself."""
+    """A module of PyTorch without hooks, and without a forward or a way to it put on the object itself."""
     own = module.__dict__
     hooks = (
         own["_forward_hooks"]
@@ -139,7 +151,14 @@ def bare(module: Any, key: None) -> bool:
         or own["_backward_hooks"]
         or own["_backward_pre_hooks"]
     )
-    return not hooks and "forward" not in own
+    return not (
+        hooks
+        or "forward" in own
+        or "_call_impl" in own
+        or "_compiled_call_impl" in own
+        or "_slow_forward" in own
+        or "_wrapped_call_impl" in own
+    )
 
 
 FETCH: dict[str, Any] = {
@@ -147,6 +166,7 @@ FETCH: dict[str, Any] = {
     "absent": lambda held, key: key in held.__dict__,
     "module": _submodule,
     "bare": bare,
+    "called": called_plainly,
     "behaves": lambda held, key: held.holds(),
     "hooked": lambda held, key: bool(held._has_any_global_hook()),
     "getattr": getattr,

@@ -13,7 +13,7 @@ from . import pure_torch
 from .analysis import DEEPEST
 from .behaviour import PYTORCH
 from .frames import Frame, merge
-from .guards import bare, static_lookup
+from .guards import bare, called_plainly, static_lookup
 from .kinds import BOTTOM
 from .values import Value, join
 
@@ -62,7 +62,7 @@ def call_layer(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywor
     layer, slot = callee.obj, callee.slot
     assert slot is not None
     kind = type(layer)
-    if kind.__call__ is not nn.Module.__call__:
+    if called_plainly(kind, None) is None:
         raise a.decline(f"{kind.__name__} is called in its own way", node)
     if not PYTORCH.holds():
         raise a.decline("a class or function of PyTorch was replaced", node)
@@ -100,8 +100,9 @@ def call_layer(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywor
         raise a.decline(f"{kind.__name__} in training keeps count or draws numbers", node, impure=True)
     if not isinstance(method, types.FunctionType) or method.__module__.startswith("torch.nn"):
         raise a.decline(f"{kind.__name__} is not among the layers known to be free of effects", node)
-    for name in ("__call__", "__getattr__"):  # of PyTorch's own classes this is known
-        a.guards.expect(a.guards.note("class", slot, name), "is", static_lookup(kind, name))
+    # Of PyTorch's own classes this is known. It is asked once of the class, which is that of all items.
+    of_class = a.guards.note("const", kind, None)
+    a.guards.expect(a.guards.note("called", of_class, None), "is", called_plainly(kind, None))
     found_method = a.look(method, a.guards.note("class", slot, "forward"))
     return call_function(a, found_method, [callee, *args], keywords, node)
 
