@@ -203,6 +203,40 @@ def test_warnings_are_those_of_every_item():
     assert counts == [8, 8, 8]
 
 
+class Spread(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.layer(x).std(0)
+
+
+def test_members_that_warn_do_so_each():
+    modules, fast = [Spread() for _ in range(6)], jit(members, config=AT_ONCE)
+    counts = []
+    for function in (members, fast, fast, fast):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            function(modules, torch.ones(1, 3))
+        counts.append(len(caught))
+    assert counts == [6, 6, 6, 6]
+
+
+def test_members_that_give_infinity():
+    modules = [nn.Sequential(nn.Linear(3, 1), nn.GELU()) for _ in range(23)]
+    fast = jit(members, config=AT_ONCE)
+    x = torch.ones(1, 3)
+    for _ in range(2):
+        assert oracle.same(members(modules, x), fast(modules, x), rtol=1e-4)
+    assert fast_calls(fast) == 2
+    with torch.no_grad():
+        modules[5][0].bias.fill_(math.inf)
+    for _ in range(2):
+        assert oracle.same(members(modules, x), fast(modules, x), rtol=1e-4)
+    assert fast_calls(fast) == 2
+
+
 def test_python_remembers_which_warnings_it_has_shown():
     fast, module = jit(without_gradients, config=AT_ONCE), network()
     fast(module, items())

@@ -150,6 +150,8 @@ def _attempt(work: Work, rung: Rung, samples: dict[int, list[Any]]) -> list[Any]
     work.new = look not in record.looks
     began = clock()
     try:
+        if work.new:
+            rung.examine(work)
         values = rung.run(work)
         if isinstance(values, Miss):
             return values
@@ -175,7 +177,6 @@ def _verify(work: Work, rung: Rung, values: list[Any], samples: dict[int, list[A
     """Items first, middle and last, by type, dtype, shape, value and aliasing with the item itself."""
     if not rung.replayable:
         return
-    rung.examine(work)
     n = work.items.n
     if work.cond is not None or work.events:
         return _verify_all(work, values) if n <= 64 else _verify_some(work, values)

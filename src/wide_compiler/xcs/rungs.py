@@ -29,7 +29,8 @@ class Rung:
         return 0.0
 
     def examine(self, work: Work) -> None:
-        """Beside the comparison of items that look like none before: what it cannot show. Raises `Bail`."""
+        """Items that look like none before: may they be run so? What a comparison of values cannot show. Raises
+        `Bail`."""
 
     def run(self, work: Work) -> list[Any] | Miss:
         """The values of all items in order. Raises `Bail`."""

@@ -6,8 +6,10 @@ members. The wide model is built only after the plain loop has cost more than bu
 """
 
 import ast
+import contextlib
 import operator
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +27,7 @@ from .kept import Kept, forget
 from .members import Members, tensors_of
 from .straight import Straight
 from .torch_vmap import apart, check_rows
+from .trial import finite
 
 BUILD_SECONDS = 1.0  # about what building takes; the plain loop must have cost as much before
 RENEWALS = 3
@@ -70,12 +73,23 @@ def widened(work: Work) -> list[Any]:
     j = work.plan.memory["modules column"]
     models = work.items.columns[j]
     inputs, shared = _inputs(work)
-    call = _wide_model(work, models, inputs, shared)
-    try:
-        out = call(inputs, shared)
-    except Exception as error:
-        raise Bail(f"{type(error).__name__}: {error}") from None
+    with unheard() if work.new else contextlib.nullcontext():
+        call = _wide_model(work, models, inputs, shared)
+        try:
+            out = call(inputs, shared)
+        except Exception as error:
+            raise Bail(f"{type(error).__name__}: {error}") from None
+    finite(out if type(out) is tuple else (out,))
     return apart(out, len(models))
+
+
+@contextlib.contextmanager
+def unheard() -> Iterator[None]:
+    """Members that warn stay plain, as the trial of one tells; what building them together warns of is nobody
+    else's business."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _inputs(work: Work) -> tuple[list[Any], bool]:
