@@ -150,8 +150,6 @@ def _attempt(work: Work, rung: Rung, samples: dict[int, list[Any]]) -> list[Any]
     work.new = look not in record.looks
     began = clock()
     try:
-        if work.new:
-            rung.examine(work)
         values = rung.run(work)
         if isinstance(values, Miss):
             return values

@@ -4,7 +4,7 @@ processes."""
 from typing import Any
 
 from .lanes import vectorize
-from .members import torch_vmap, trial, wide
+from .members import torch_vmap, wide
 from .parallel import overlap, processes, threads
 from .proof import endings
 from .proof.effects import Effect
@@ -27,10 +27,6 @@ class Rung:
     def at_best(self, plain_seconds: float) -> float:
         """What it could take if all goes well: a rung that was never tried must have a chance."""
         return 0.0
-
-    def examine(self, work: Work) -> None:
-        """Items that look like none before: may they be run so? What a comparison of values cannot show. Raises
-        `Bail`."""
 
     def run(self, work: Work) -> list[Any] | Miss:
         """The values of all items in order. Raises `Bail`."""
@@ -92,9 +88,6 @@ class TorchVmap(Vectorized):
             return plain_seconds > 2e-4
         return plain_seconds > 5e-3 or (plain_seconds > 4e-4 and ledger.spent > 1e-2)
 
-    def examine(self, work: Work) -> None:
-        trial.examine(work)
-
     def run(self, work: Work) -> list[Any]:
         return torch_vmap.mapped(work)
 
@@ -110,9 +103,6 @@ class WideModels(Vectorized):
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
         return wide.paid_for(work, plain_seconds)
-
-    def examine(self, work: Work) -> None:
-        trial.examine(work)
 
     def run(self, work: Work) -> list[Any]:
         return wide.widened(work)

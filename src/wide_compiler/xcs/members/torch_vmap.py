@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..work import Bail, Work
-from .trial import finite
+from .trial import examine, finite
 
 
 def able(work: Work) -> bool:
@@ -28,6 +28,7 @@ def mapped(work: Work) -> list[Any]:
     gathered = [_gathered(c) for c in work.items.columns]
     no_gradients([*gathered, *_read(work)])
     finite(gathered)
+    examine(work)
     dims = tuple(0 if type(g) is Tensor else None for g in gathered)
     try:
         with as_errors() if work.new else contextlib.nullcontext():

@@ -36,7 +36,10 @@ STEPS_ROUNDED = {"remainder", "fmod", "nextafter"}
 
 
 def examine(work: Work) -> None:
-    """Run the first item under watch. Raises `Bail` where many must not be run as one."""
+    """Run the first item under watch, if they look like none before. Raises `Bail` where many must not be run
+    as one."""
+    if not work.new:
+        return
     watch = Watch()
     try:
         with warnings.catch_warnings(record=True) as warned:

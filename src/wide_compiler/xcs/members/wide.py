@@ -27,7 +27,7 @@ from .kept import Kept, forget
 from .members import Members, tensors_of
 from .straight import Straight
 from .torch_vmap import apart, check_rows
-from .trial import finite
+from .trial import examine, finite
 
 BUILD_SECONDS = 1.0  # about what building takes; the plain loop must have cost as much before
 RENEWALS = 3
@@ -150,6 +150,7 @@ def _wide_model(work: Work, models: Sequence[nn.Module], inputs: list[Any], shar
     tensors = None if kept is None else kept.tensors_now()
     if kept is not None and tensors is not None:
         _gradients_wanted(tensors, inputs)
+        examine(work)
         try:
             memory["renewals"] = memory.get("renewals", 0) + 1 if kept.renewed(tensors) else 0
         except Bail:
@@ -162,6 +163,7 @@ def _wide_model(work: Work, models: Sequence[nn.Module], inputs: list[Any], shar
     _gradients_wanted([t for m in models for t in tensors_of(m)], inputs)
     members = Members(models, forget(work.plan))
     facts = prove(work, list(models))
+    examine(work)
     began = clock()
     sample = tuple(x if shared else x[0] for x in inputs)
     try:
