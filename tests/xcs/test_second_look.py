@@ -322,7 +322,7 @@ def test_vmap_joins_types_as_one_item_does():
 
 
 def test_tensors_of_inference_mode():
-    layer = nn.Linear(6, 6)
+    layer = nn.Linear(6, 6).requires_grad_(False)
     run = of(lambda x: torch.tanh(layer(x)) * 2.0)
     fast = jit(run, config=NOW)
     compared(run, fast, [torch.rand(6) for _ in range(20)])

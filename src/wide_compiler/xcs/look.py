@@ -26,7 +26,9 @@ def look_of(work: Work) -> tuple[Any, ...]:
 
 def _read_look(work: Work) -> list[Any]:
     """Of all tensors that the body is known to read: how types are joined depends on their dimensions."""
-    read = work.plan.guards.values(work.functions, work.items.columns)
+    read = work.seen
+    if read is None:
+        read = work.plan.guards.values(work.functions, work.items.columns)
     return [_look(value) for value in read if isinstance(value, Tensor)]
 
 

@@ -32,9 +32,9 @@ def one_module(model, xs):
     return [model(x) for x in xs]
 
 
-@pattern("torch vmap", lambda n=24: (Net(), tensors(n)), large=512)
+@pattern("plain", lambda n=24: (Net(), tensors(n)), large=512)
 def module_with_gradients(model, xs):
-    """A module whose results carry gradients."""
+    """A module whose results carry gradients, each by a graph of its own."""
     torch.manual_seed(0)
     nn.init.constant_(model.inner.weight, 0.1)
     nn.init.constant_(model.inner.bias, 0.1)
@@ -125,9 +125,15 @@ def inference_mode_in_the_body(model, xs):
     return [inferred(model, x) for x in xs]
 
 
-@pattern("torch vmap", lambda n=24: (mlp(), tensors(n)), large=512)
+@pattern("plain", lambda n=24: (mlp(), tensors(n)), large=512)
 def no_grad_in_part_of_the_body(model, xs):
     """Gradients off in one part of the body, on in the other."""
+    return [partly_quiet(model, x) for x in xs]
+
+
+@pattern("torch vmap", lambda n=24: (mlp().requires_grad_(False), tensors(n)), large=512)
+def no_grad_in_part_of_a_frozen_body(model, xs):
+    """Gradients off in one part of the body, of a module that has none."""
     return [partly_quiet(model, x) for x in xs]
 
 

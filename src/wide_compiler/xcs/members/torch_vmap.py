@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..work import Bail, Work
-from .trial import examine, finite
+from .trial import examine, finite, no_gradients
 
 
 def able(work: Work) -> bool:
@@ -26,7 +26,6 @@ def able(work: Work) -> bool:
 def mapped(work: Work) -> list[Any]:
     """The values of all items, in order, each with memory of its own. Raises `Bail`."""
     gathered = [_gathered(c) for c in work.items.columns]
-    no_gradients([*gathered, *_read(work)])
     finite(gathered)
     examine(work)
     dims = tuple(0 if type(g) is Tensor else None for g in gathered)
@@ -36,7 +35,7 @@ def mapped(work: Work) -> list[Any]:
     except Exception as error:
         raise Bail(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from None
     leaves = out if type(out) is tuple else (out,)
-    no_gradients(leaves)  # of what is read by paths that nobody knows
+    no_gradients(leaves)
     finite(leaves)
     _check_memory(leaves, gathered)
     return apart(out, work.items.n)
@@ -49,25 +48,6 @@ def as_errors() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
-
-
-def no_gradients(tensors: Iterable[Any]) -> None:
-    """Results of a batch have one graph behind them: one gone backward, or changed in place, would be so for
-    all."""
-    if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors):
-        raise Bail("gradients are wanted, and each item has a graph of its own")
-
-
-def _read(work: Work) -> Iterator[Tensor]:
-    """The tensors that the body reads, and those of modules."""
-    seen = work.seen
-    if seen is None:
-        seen = work.plan.guards.values(work.functions, work.items.columns)
-    for value in seen:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, nn.Module):
-            yield from nn.Module.parameters(value)
 
 
 def _check_memory(leaves: Iterable[Any], gathered: list[Any]) -> None:

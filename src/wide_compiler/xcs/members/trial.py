@@ -6,6 +6,7 @@ compute the ends of a row in another way than its middle. Which operators do so 
 numbers.
 """
 
+import cmath
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -38,6 +39,8 @@ STEPS_ROUNDED = {"remainder", "fmod", "nextafter"}
 def examine(work: Work) -> None:
     """Run the first item under watch, if they look like none before. Raises `Bail` where many must not be run
     as one."""
+    if _top_hooks(False) is not None:
+        raise Bail("hooks see every tensor that is saved for gradients")
     if not work.new:
         return
     watch = Watch()
@@ -51,6 +54,7 @@ def examine(work: Work) -> None:
             result = work.one(0)
     except Exception as error:
         raise Bail(f"item 0 raises {type(error).__name__}") from None
+    no_gradients(_tensors(result))
     for tensor in _tensors(result):
         if tensor.numel() and _memory(tensor) not in watch.made:
             raise Bail("a result that shares memory with something given")
@@ -60,6 +64,7 @@ def examine(work: Work) -> None:
         raise Bail(FROM_ROUNDED)
 
 
+_top_hooks = torch._C._autograd._top_saved_tensors_default_hooks  # its argument: even under a trace
 FROM_ROUNDED = "a yes or no from rounded numbers"
 
 
@@ -135,11 +140,19 @@ def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
+def no_gradients(results: Iterable[Any]) -> None:
+    """Results of a batch have one graph behind them: one gone backward, or changed in place, would be so for
+    all."""
+    if any(isinstance(t, Tensor) and t.requires_grad for t in results):
+        raise Bail("gradients are wanted, and each item has a graph of its own")
+
+
 def finite(tensors: Iterable[Any]) -> None:
     """Of what lies beyond all numbers, kernels of a processor make other things at the ends of a row than in
     its middle. Raises `Bail` where there is such."""
     for tensor in tensors:
         if type(tensor) is Tensor and _floats(tensor) and tensor.device.type == "cpu":
-            total = tensor.detach().sum(dtype=torch.float32 if tensor.element_size() < 4 else None)
-            if not torch.isfinite(total).item():
+            short = tensor.element_size() < 4
+            total = tensor.detach().sum(dtype=torch.float32) if short else tensor.detach().sum()
+            if not cmath.isfinite(total.item()):
                 raise Bail("numbers that are infinite, or none")
