@@ -38,7 +38,8 @@ def module_with_gradients(model, xs):
     torch.manual_seed(0)
     nn.init.constant_(model.inner.weight, 0.1)
     nn.init.constant_(model.inner.bias, 0.1)
-    return [model(x) for x in xs]
+    with torch.enable_grad():
+        return [model(x) for x in xs]
 
 
 @pattern("torch vmap", lambda n=24: (tensors(n),), large=512)
@@ -128,7 +129,8 @@ def inference_mode_in_the_body(model, xs):
 @pattern("plain", lambda n=24: (mlp(), tensors(n)), large=512)
 def no_grad_in_part_of_the_body(model, xs):
     """Gradients off in one part of the body, on in the other."""
-    return [partly_quiet(model, x) for x in xs]
+    with torch.enable_grad():
+        return [partly_quiet(model, x) for x in xs]
 
 
 @pattern("torch vmap", lambda n=24: (mlp().requires_grad_(False), tensors(n)), large=512)

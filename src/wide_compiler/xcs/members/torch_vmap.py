@@ -25,9 +25,9 @@ def able(work: Work) -> bool:
 
 def mapped(work: Work) -> list[Any]:
     """The values of all items, in order, each with memory of its own. Raises `Bail`."""
+    examine(work)
     gathered = [_gathered(c) for c in work.items.columns]
     finite(gathered)
-    examine(work)
     dims = tuple(0 if type(g) is Tensor else None for g in gathered)
     try:
         with as_errors() if work.new else contextlib.nullcontext():

@@ -47,14 +47,13 @@ def examine(work: Work) -> None:
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            work.one(0)
+            no_gradients(_tensors(work.one(0)))
         if warned:
             raise Bail(f"it warns: {warned[0].message}")
         with watch:
             result = work.one(0)
     except Exception as error:
         raise Bail(f"item 0 raises {type(error).__name__}") from None
-    no_gradients(_tensors(result))
     for tensor in _tensors(result):
         if tensor.numel() and _memory(tensor) not in watch.made:
             raise Bail("a result that shares memory with something given")
