@@ -272,3 +272,14 @@ def test_a_tape_of_the_call_that_warned(stood):
 
 def logged(items):
     return [np.log(x) for x in items]
+
+
+def alike(items, a, b):
+    return [x * 2.0 if a is b else x * 3.0 for x in items]
+
+
+@pytest.mark.parametrize("make", [lambda: "".join(["mo", "de"]), lambda: int("1000"), lambda: float("0.5")])
+def test_which_texts_and_numbers_are_the_same_object(stood, make):
+    one, two = make(), make()
+    fast = warm(alike, stood, rows(), one, one)
+    check(alike, fast, stood, False, rows(), one, two)

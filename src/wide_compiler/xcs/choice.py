@@ -4,6 +4,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from .interrupts import raise_interrupt
 from .items import Items
 from .ledger import CLEARLY, LOOK_EVERY, clock
 from .look import MOST_LOOKS, look_of
@@ -83,7 +84,8 @@ def _sample(work: Work, samples: dict[int, list[Any]]) -> bool:
         began = clock()
         try:
             samples[i] = work.one(i)
-        except Exception:
+        except Exception as error:
+            raise_interrupt(error)
             return True
         seconds.append(clock() - began - own_seconds())
     work.plan.ledger.sample(seconds)
@@ -115,7 +117,8 @@ def _look_again(work: Work) -> bool:
         try:
             for i in range(first, first + count):
                 work.one(i)
-        except Exception:
+        except Exception as error:
+            raise_interrupt(error)
             return False
         seconds.append((clock() - began) / count - own_seconds())
     ledger.sample(seconds)
@@ -153,12 +156,13 @@ def _attempt(work: Work, rung: Rung, samples: dict[int, list[Any]]) -> list[Any]
         values = rung.run(work)
         if isinstance(values, Miss):
             return values
+        first = not record.verified
         if work.new:
             _verify(work, rung, values, samples)
             if len(record.looks) >= MOST_LOOKS:
                 record.looks.clear()
             record.looks.add(look)
-        else:
+        if not first:
             work.record = record  # the first call built things: the next ones tell
     except Bail as bail:
         seconds = clock() - began
@@ -182,6 +186,7 @@ def _verify(work: Work, rung: Rung, values: list[Any], samples: dict[int, list[A
         try:
             plain = samples[i] if i in samples else work.one(i)
         except Exception as error:
+            raise_interrupt(error)
             raise Bail(f"item {i} raises {type(error).__name__}") from None
         row = work.items.row(i)
         if not same((plain, row), ([values[i]], row), rtol=work.plan.rtol):
@@ -192,6 +197,7 @@ def _verify_all(work: Work, values: list[Any]) -> None:
     try:
         plain = [v for i in range(work.items.n) for v in work.one(i)]
     except Exception as error:
+        raise_interrupt(error)
         raise Bail(f"an item raises {type(error).__name__}") from None
     if not same(plain, values, rtol=work.plan.rtol):
         raise Bail("items came out different")
@@ -204,6 +210,7 @@ def _verify_some(work: Work, values: list[Any]) -> None:
         front = [v for i in range(3) for v in work.one(i)]
         back = [v for i in range(n - 3, n) for v in work.one(i)]
     except Exception as error:
+        raise_interrupt(error)
         raise Bail(f"an item raises {type(error).__name__}") from None
     tail = values[len(values) - len(back) :]
     if not (same(front, values[: len(front)], work.plan.rtol) and same(back, tail, work.plan.rtol)):

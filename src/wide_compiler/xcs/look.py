@@ -9,8 +9,11 @@ from torch import Tensor
 
 from ..tuning.when import autocast_state
 from .items import Blocks
+from .proof.guards import SMALL
+from .proof.kinds import CONTAINERS
 from .work import Work
 
+CONSTANTS = (type(None), bool, int, float, str, bytes)
 MOST_LOOKS = 64  # kept for one rung; beyond that all are forgotten
 
 
@@ -20,16 +23,31 @@ def look_of(work: Work) -> tuple[Any, ...]:
     functions = (work.body, work.cond) if work.cond is not None else (work.body,)
     shared = [_shared_look(cell) for f in functions for cell in f.__closure__ or ()]
     if any(isinstance(column[0], Tensor) for column in work.items.columns):
-        shared += _read_look(work)
+        shared += [_look(value) for value in _read(work) if isinstance(value, Tensor)]
+    if work.plan.texts.branches:
+        shared += map(_value, _read(work))
     return (*columns, *shared, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast_state())
 
 
-def _read_look(work: Work) -> list[Any]:
-    """Of all tensors that the body is known to read: how types are joined depends on their dimensions."""
-    read = work.seen
-    if read is None:
-        read = work.plan.guards.values(work.functions, work.items.columns)
-    return [_look(value) for value in read if isinstance(value, Tensor)]
+def _read(work: Work) -> list[Any]:
+    """All that the body is known to read, but of the items. How types are joined depends on the dimensions of
+    tensors; which way the body goes, on numbers, texts and truths."""
+    guards = work.plan.guards
+    seen = work.seen
+    if seen is None:
+        seen = guards.values(work.functions, work.items.columns)
+    return [value for value, of_items in zip(seen, guards.vector, strict=True) if not of_items]
+
+
+def _value(value: Any) -> Any:
+    """What a body may branch on."""
+    kind = type(value)
+    if kind in CONSTANTS:
+        return kind, value
+    if kind in CONTAINERS and len(value) <= SMALL:
+        parts = [*value, *value.values()] if kind is dict else value
+        return kind, repr(value) if all(type(part) in CONSTANTS for part in parts) else None
+    return None
 
 
 def _column_look(column: Any) -> Any:

@@ -95,7 +95,7 @@ class TorchVmap(Vectorized):
 class WideModels(Vectorized):
     """Distinct modules of one architecture: the wide model of this library."""
 
-    name = "wide model"
+    name = wide.NAME
     few_items = True
 
     def able(self, work: Work) -> bool:

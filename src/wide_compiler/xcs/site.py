@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..tuning.when import plain_world
 from .filling import built, fill, fillable, inert, rehearsed
+from .interrupts import raise_interrupt
 from .items import Blocks, Items, items_of, made
 from .ledger import clock
 from .oracle import same
@@ -185,7 +186,8 @@ class Site:
             return None
         try:
             rows = expand(made(source))
-        except Exception:
+        except Exception as error:
+            raise_interrupt(error)
             return None  # the plain loop will say so
         if not rows:
             return None

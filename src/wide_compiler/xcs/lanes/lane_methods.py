@@ -119,6 +119,13 @@ def reshape(trace: Trace | None, x: Lane, *shape: Any) -> Lane:
     return computed(lambda d: d.reshape(len(d), *full), (x,), "array", trace, x.fresh, x.approx)
 
 
+def ravel(trace: Trace | None, x: Lane) -> Lane:
+    """A copy where the numbers of an item do not lie in one row, which `reshape` would view in steps."""
+    if len(x.data) and x.data[0].flags.c_contiguous:
+        return reshape(trace, x, -1)
+    return flat(trace, x)
+
+
 def transpose(trace: Trace | None, x: Lane) -> Lane:
     axes = (0, *range(x.rank, 0, -1))
     return computed(lambda d: d.transpose(axes), (x,), "array", trace, x.fresh, x.approx)
@@ -153,6 +160,8 @@ def _to_integers(wanted: np.dtype, data: np.ndarray) -> np.ndarray:
 
 
 def copied(trace: Trace | None, x: Lane) -> Lane:
+    if x.kind != "array":
+        raise bail("a copy of a number, which is an array without dimensions", trace)
     return computed(np.copy, (x,), x.kind, trace, approx=x.approx)
 
 
@@ -208,13 +217,12 @@ def _called(name: str, function: Any, trace: Trace | None, args: tuple, kwargs: 
 
 METHODS: dict[str, Any] = {
     "dot": dot, "clip": clip, "reshape": reshape, "astype": astype, "copy": copied, "flatten": flat,
-    "cumsum": cumulate(np.cumsum), "transpose": transpose, "item": as_python, "ravel": lambda t,
-    x: reshape(t, x, -1),
+    "cumsum": cumulate(np.cumsum), "transpose": transpose, "item": as_python, "ravel": ravel,
 }  # fmt: skip
 
 
 def attribute(x: Lane, name: str) -> Any:
-    if x.kind in ("array", "np"):
+    if x.kind in ("array", "np") and hasattr(np.ndarray, name):
         if name in REDUCTIONS and name not in ("median",) and x.kind == "array":
             return lambda axis=None, **options: reduce(name, x, x.trace, axis, **options)
         if name in METHODS and (x.kind == "array" or name in ("item", "astype")):

@@ -28,6 +28,8 @@ ROUNDED = frozenset((
     np.power,
     np.float_power, np.logaddexp, np.deg2rad, np.rad2deg,
 ))  # fmt: skip
+# Of complex numbers, these are made of several operations.
+ROUNDED_IF_COMPLEX = (np.multiply, np.true_divide, np.absolute, np.sqrt, np.square, np.reciprocal, np.sign)
 STEPS = (
     np.remainder,
     np.floor_divide,
@@ -78,6 +80,8 @@ def apply_ufunc(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | None) -
     if approx:
         check_edges(ufunc, inputs, trace)
     rounded = (approx and not close) or ufunc in ROUNDED
+    if ufunc in ROUNDED_IF_COMPLEX and any(getattr(x, "dtype", _INTEGER).kind == "c" for x in _data(inputs)):
+        rounded = True
     if not (close or growing or any(type(x) is Lane and x.kind in ("float", "int") for x in inputs)):
         out = computed(run, inputs, kind, trace, approx=rounded)
     else:

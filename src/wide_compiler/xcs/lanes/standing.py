@@ -63,7 +63,7 @@ class Reads:
     def __init__(self) -> None:
         self.constants: list[tuple[int, Any]] = []
         self.arrays: list[tuple[int, weakref.ref[np.ndarray], Any, bytes]] = []
-        self.objects: list[int] = []  # paths to anything that is not a constant
+        self.objects: list[int] = []  # paths to anything: the body may ask what is what
         self.pattern: list[int] = []  # which of these lead to the same object
 
     @staticmethod
@@ -77,8 +77,7 @@ class Reads:
             identical = fetch == "const" or guards.checks.get(slot, ("",))[0] == "is"
             if not identical and not made._add(slot, seen[slot]):
                 return None
-            if type(seen[slot]) not in CONSTANTS:
-                made.objects.append(slot)
+            made.objects.append(slot)
         if _bytes(seen[slot] for slot, *_ in made.arrays) > MOST_BYTES:
             return None
         made.pattern = made._pattern(seen)

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from ..interrupts import raise_interrupt
 from ..noticing import noticing, watched_errors
 from ..proof.kinds import is_numpy_scalar
 from ..work import Bail, Work
@@ -52,6 +53,7 @@ def vectorized(work: Work) -> list[Any]:
     except Diverge:
         why = "items take too many different ways"
     except Exception as error:
+        raise_interrupt(error)
         why = f"{type(error).__name__}: {error}"
     if why is not None:  # out here, so that it keeps nothing of what was raised
         raise Bail(why)

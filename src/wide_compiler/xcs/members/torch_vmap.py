@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from ..interrupts import raise_interrupt
 from ..work import Bail, Work
 from .trial import examine, finite, no_gradients
 
@@ -33,6 +34,7 @@ def mapped(work: Work) -> list[Any]:
         with as_errors() if work.new else contextlib.nullcontext():
             out = torch.func.vmap(work.body, in_dims=dims, randomness="error")(*gathered)
     except Exception as error:
+        raise_interrupt(error)
         raise Bail(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from None
     leaves = out if type(out) is tuple else (out,)
     no_gradients(leaves)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..interrupts import raise_interrupt
 from ..work import Bail, Work
 
 # Operators that give the same bits for one item and for many.
@@ -31,6 +32,7 @@ EXACT = {
     *("flip", "roll", "repeat", "constant_pad_nd", "tril", "triu", "sort", "topk", "fill", "zero"),
     *("max_pool1d", "max_pool2d", "max_pool2d_with_indices"),
 }
+ROUNDED_IF_COMPLEX = {"mul", "div", "true_divide", "abs", "sqrt", "sgn"}  # made of several operations there
 # Operators that jump, and are exact by themselves: a last digit more or less gives another number.
 STEPS = {"floor", "ceil", "trunc", "round", "frac", "sign", "sgn", "heaviside", "floor_divide"}
 STEPS_ROUNDED = {"remainder", "fmod", "nextafter"}
@@ -53,6 +55,7 @@ def examine(work: Work) -> None:
         with watch:
             result = work.one(0)
     except Exception as error:
+        raise_interrupt(error)
         raise Bail(f"item 0 raises {type(error).__name__}") from None
     for tensor in _tensors(result):
         if tensor.numel() and _memory(tensor) not in watch.made:
@@ -104,6 +107,8 @@ class Watch(TorchDispatchMode):
 
 
 def _exact(name: str, given: list[Tensor], kwargs: dict[str, Any]) -> bool:
+    if name in ROUNDED_IF_COMPLEX and any(t.is_complex() for t in given):
+        return False
     if kwargs.get("alpha", 1) not in (1, -1):
         return False  # added with one rounding in the middle of a row, with two at its end
     return name in EXACT or name in STEPS or (bool(given) and not any(map(_floats, given)))

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ...api import compile as compile_wide
 from ...config import WideConfig
 from ...registry import REGISTRY
+from ..interrupts import raise_interrupt
 from ..ledger import clock
 from ..work import Bail, Work
 from .arrange import arrange
@@ -29,6 +30,7 @@ from .straight import Straight
 from .torch_vmap import apart, check_rows
 from .trial import examine, finite
 
+NAME = "wide model"
 BUILD_SECONDS = 1.0  # about what building takes; the plain loop must have cost as much before
 RENEWALS = 3
 
@@ -78,6 +80,7 @@ def widened(work: Work) -> list[Any]:
         try:
             out = call(inputs, shared)
         except Exception as error:
+            raise_interrupt(error)
             raise Bail(f"{type(error).__name__}: {error}") from None
     finite(out if type(out) is tuple else (out,))
     return apart(out, len(models))
@@ -163,6 +166,8 @@ def _wide_model(work: Work, models: Sequence[nn.Module], inputs: list[Any], shar
     _gradients_wanted([t for m in models for t in tensors_of(m)], inputs)
     members = Members(models, forget(work.plan))
     facts = prove(work, list(models))
+    work.plan.ledger.of(NAME).looks.clear()  # what was seen of others says nothing of this one
+    work.new = True
     examine(work)
     began = clock()
     sample = tuple(x if shared else x[0] for x in inputs)
@@ -175,6 +180,7 @@ def _wide_model(work: Work, models: Sequence[nn.Module], inputs: list[Any], shar
         copies = Copies(wide, models[0], members)
         arrange(wide, lambda: call(inputs, shared))
     except Exception as error:
+        raise_interrupt(error)
         raise Bail(f"no wide model: {type(error).__name__}: {error}") from None
     memory["wide"] = Kept(memory["modules column"], members, call, copies, facts)
     memory["built"] = clock() - began

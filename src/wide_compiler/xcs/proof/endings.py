@@ -13,6 +13,17 @@ from ..text.attempts import handled
 from ..text.names import COMPREHENSIONS
 
 LOOPS = (ast.While, ast.For)
+BRANCHES = (
+    *LOOPS,
+    ast.If,
+    ast.IfExp,
+    ast.BoolOp,
+    ast.Match,
+    ast.Assert,
+    ast.comprehension,
+    ast.Try,
+    ast.TryStar,
+)
 
 
 @dataclass(frozen=True)
@@ -25,6 +36,11 @@ class Texts:
     def nodes(self) -> Iterator[ast.AST]:
         for tree in self.trees:
             yield from ast.walk(tree)
+
+    @functools.cached_property
+    def branches(self) -> bool:
+        """May it go one way or another?"""
+        return any(isinstance(n, BRANCHES) for n in self.nodes())
 
     @functools.cached_property
     def tries(self) -> bool:
