@@ -155,8 +155,8 @@ def finite(tensors: Iterable[Any]) -> None:
     """Of what lies beyond all numbers, kernels of a processor make other things at the ends of a row than in
     its middle. Raises `Bail` where there is such."""
     for tensor in tensors:
-        if type(tensor) is Tensor and _floats(tensor) and tensor.device.type == "cpu":
+        if type(tensor) is Tensor and tensor.is_cpu and _floats(tensor):
             short = tensor.element_size() < 4
-            total = tensor.detach().sum(dtype=torch.float32) if short else tensor.detach().sum()
+            total = tensor.sum(dtype=torch.float32) if short else tensor.sum()
             if not cmath.isfinite(total.item()):
                 raise Bail("numbers that are infinite, or none")
