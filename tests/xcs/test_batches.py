@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from wide_compiler.xcs import Config, jit, oracle
+from wide_compiler.xcs.members import trial
 
 AT_ONCE = Config(measure=False)
 
@@ -110,6 +111,10 @@ DECIDING = {
     "places": lambda x: torch.sort(x @ REPEATED).indices,
     "used places": lambda x: x[torch.topk(x @ REPEATED, 3).indices],
     "remainder": lambda x: (x @ REPEATED) % 0.25,
+    "hardshrink": lambda x: F.hardshrink(x @ REPEATED, 0.5),
+    "threshold": lambda x: F.threshold(x @ REPEATED, 0.1, 20.0),
+    "copysign": lambda x: torch.copysign(x[:33], x @ REPEATED),
+    "angle": lambda x: torch.atan2(x @ REPEATED, -torch.ones(33)),
     "of a sum": lambda x: x.sum() > 0.5,
     "of an exponential": lambda x: torch.exp(x) > 0.5,
     "division": lambda x: torch.div(x @ REPEATED, 0.5, rounding_mode="floor"),
@@ -254,3 +259,13 @@ def test_conjugate_views(config):
     given = [torch.randn(4, dtype=torch.complex64).conj() for _ in range(12)]
     for _ in range(3):
         assert oracle.same(over(lambda x: x * 2, given), fast(lambda x: x * 2, given), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "jump", [nn.Hardshrink(), nn.Threshold(0.1, 20.0), nn.ReLU(), nn.ELU(), nn.Hardswish()]
+)
+def test_layers_that_jump_are_told_from_those_that_bend(jump):
+    watch = trial.Watch()
+    with torch.no_grad(), watch:
+        jump(torch.randn(64) @ REPEATED)
+    assert watch.decided == isinstance(jump, (nn.Hardshrink, nn.Threshold))

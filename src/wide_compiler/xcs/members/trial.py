@@ -35,7 +35,10 @@ EXACT = {
 ROUNDED_IF_COMPLEX = {"mul", "div", "true_divide", "abs", "sqrt", "sgn"}  # made of several operations there
 # Operators that jump, and are exact by themselves: a last digit more or less gives another number.
 STEPS = {"floor", "ceil", "trunc", "round", "frac", "sign", "sgn", "heaviside", "floor_divide"}
-STEPS_ROUNDED = {"remainder", "fmod", "nextafter"}
+STEPS_ROUNDED = {
+    *("remainder", "fmod", "nextafter", "hardshrink", "threshold", "mode", "histc", "copysign", "atan2"),
+    *("angle", "fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine"),
+}
 
 
 def examine(work: Work) -> None:
