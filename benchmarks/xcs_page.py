@@ -1,4 +1,5 @@
-"""Write docs/xcs_patterns.md: every pattern of the table, what was done with it, and how fast it is.
+"""Write docs/xcs_patterns.md: the cases with a bar, then every pattern of the table, what was done with it,
+and how fast it is.
 
 python benchmarks/xcs.py                # measures, writes results/xcs.json
 python benchmarks/xcs_page.py           # makes the page from that file
@@ -18,6 +19,22 @@ RESULTS, PAGE = ROOT / "benchmarks" / "results" / "xcs.json", ROOT / "docs" / "x
 
 HEAD = """# What `jit` does with {count} patterns
 
+`python benchmarks/xcs.py`, then `python benchmarks/xcs_page.py`: {device}, Python {python}, NumPy {numpy},
+torch {torch}, {date}, on a machine with other work to do.
+
+## Cases with a bar
+Both sides take turns of some calls in one run, and medians of the warm calls are shown. What waits, or uses
+other processes, is timed by the clock, all else by the CPU time of its thread. The last row is not `jit`: it
+is NumPy written by hand in the place of the row above it.
+
+| case | plain | jitted | times | aimed at | by |
+| --- | --- | --- | --- | --- | --- |
+{speed}
+
+Of {first} first calls, {late} took more than 2 ms longer than a plain call, the parse of the text not
+counted. Of {count} warm patterns, {slower} were slower than plain Python by more than 5% and 5 us.
+
+## Patterns
 Every row is a function of `tests/xcs/patterns/`. The tests run each of them jitted and plain, three calls in
 a row, and compare results, exceptions with their messages, what is printed and warned, arguments afterwards,
 other state, and which objects are shared. Vectorised floats may differ in the last digits (relative 1e-9 for
@@ -26,9 +43,6 @@ float64, 1e-4 for float32); all else is equal exactly.
 "Rung" is what a test forces to run it, with nothing asked of the clock; `plain` means that the loop stays as
 written. "Chosen" is what measured cost chose with that many items, and "times" how many times faster than
 plain Python the warm call then was. `plain` with a factor near 1 is as it should be.
-
-`python benchmarks/xcs.py`, then `python benchmarks/xcs_page.py`: {device}, Python {python}, NumPy {numpy},
-torch {torch}, {date}, on a machine with other work to do.
 
 | pattern | rung | items | chosen | times |
 | --- | --- | --- | --- | --- |
@@ -43,8 +57,20 @@ def page() -> str:
         row = measured.get(pattern.name)
         chosen, times = (row["by"], f"{row['times']:.1f}x") if row else ("", "")
         rows.append(f"| {pattern.name} | {pattern.rung} | {pattern.large} | {chosen} | {times} |")
+    speed = "\n".join(map(_speed_row, results["speed"]))
+    counts = {
+        "first": len(results["first"]),
+        "late": sum(not row["ok"] for row in results["first"]),
+        "slower": sum(not row["ok"] for row in results["patterns"]),
+    }
     facts = {key: results[key] for key in ("device", "python", "numpy", "torch", "date")}
-    return HEAD.format(count=len(PATTERNS), **facts) + "\n".join(rows) + "\n"
+    return HEAD.format(count=len(PATTERNS), speed=speed, **counts, **facts) + "\n".join(rows) + "\n"
+
+
+def _speed_row(row: dict) -> str:
+    plain, jitted = (f"{1e3 * row[side]:.2f} ms" for side in ("plain_s", "jit_s"))
+    bar = f"{row['bar']:g}x" if row["bar"] else ""
+    return f"| {row['case'].strip()} | {plain} | {jitted} | {row['times']:.1f}x | {bar} | {row['by']} |"
 
 
 def main() -> None:
