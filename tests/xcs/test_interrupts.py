@@ -88,10 +88,10 @@ def test_it_is_not_taken_for_trouble_of_a_rung(place, handler, monkeypatch):
     try:
         if place == "a tape":
             fast(*arguments), fast(*arguments)
-        monkeypatch.setattr(owner, name, interrupted)
-        with pytest.raises(TimeIsUp):
-            fast(*arguments)
-        monkeypatch.undo()
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, interrupted)
+            with pytest.raises(TimeIsUp):
+                fast(*arguments)
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert met == [place]
