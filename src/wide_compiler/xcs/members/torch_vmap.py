@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..interrupts import raise_interrupt
 from ..work import Bail, Work
-from .trial import examine, finite, no_gradients
+from .trial import examine, finite, no_gradients, storage
 
 
 def able(work: Work) -> bool:
@@ -54,19 +54,15 @@ def as_errors() -> Iterator[None]:
 
 def _check_memory(leaves: Iterable[Any], gathered: list[Any]) -> None:
     """Every result must have memory of its own, and lie there as it would for one item: in rows."""
-    used = {_memory(g) for g in gathered if type(g) is Tensor}
+    used = {storage(g) for g in gathered if type(g) is Tensor}
     for leaf in leaves:
         if type(leaf) is not Tensor:
             continue
-        if _memory(leaf) in used or leaf.stride(0) == 0:
+        if storage(leaf) in used or leaf.stride(0) == 0:
             raise Bail("a result that shares memory with its item, or with another one")
         if not leaf[0].is_contiguous():
             raise Bail("a result that does not lie in rows")
-        used.add(_memory(leaf))
-
-
-def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+        used.add(storage(leaf))
 
 
 def _gathered(column: Any) -> Any:

@@ -61,9 +61,9 @@ def examine(work: Work) -> None:
         raise_interrupt(error)
         raise Bail(f"item 0 raises {type(error).__name__}") from None
     for tensor in _tensors(result):
-        if tensor.numel() and _memory(tensor) not in watch.made:
+        if tensor.numel() and storage(tensor) not in watch.made:
             raise Bail("a result that shares memory with something given")
-        if _memory(tensor) in watch.told:
+        if storage(tensor) in watch.told:
             raise Bail(FROM_ROUNDED)
     if watch.decided:
         raise Bail(FROM_ROUNDED)
@@ -91,14 +91,14 @@ class Watch(TorchDispatchMode):
         self.held.append(out)
         given = _tensors([args, kwargs])
         name = func._schema.name.removeprefix("aten::").rstrip("_")
-        before = {_memory(t) for t in given}
+        before = {storage(t) for t in given}
         if before & self.told and not func.is_view:
             self.decided = True
-        from_rounded = any(_memory(t) in self.rounded and _floats(t) for t in given)
+        from_rounded = any(storage(t) in self.rounded and _floats(t) for t in given)
         if from_rounded and (_steps(name, kwargs) or not all(map(_is_tensor, _leaves(out)))):
             self.decided = True
         for tensor in _tensors(out):
-            place = _memory(tensor)
+            place = storage(tensor)
             if place not in before:
                 self.made.add(place)
             if _floats(tensor):
@@ -143,7 +143,7 @@ def _floats(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _memory(tensor: Tensor) -> int:
+def storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
