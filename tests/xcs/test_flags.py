@@ -39,6 +39,13 @@ def changed_column(x, hard):
     return y
 
 
+def of(body):
+    def run(xs, hard):
+        return [body(x, hard) for x in xs]
+
+    return run
+
+
 def tensors():
     return list(torch.randn(400, 4, generator=torch.Generator().manual_seed(3)))
 
@@ -59,11 +66,7 @@ FLAGS = {
 @pytest.mark.parametrize("config", [Config(), AT_ONCE], ids=["measured", "at once"])
 @pytest.mark.parametrize("name", MAPPED)
 def test_tensors(name, config):
-    body = MAPPED[name]
-
-    def run(xs, hard):
-        return [body(x, hard) for x in xs]
-
+    run = of(MAPPED[name])
     fast = jit(run, config=config)
     for hard in (*[False] * 8, True, True, False):
         plain = oracle.observe(run, (tensors(), hard), world=TABLE)
@@ -74,11 +77,7 @@ def test_tensors(name, config):
 @pytest.mark.parametrize("flags", FLAGS)
 @pytest.mark.parametrize("name", LANES)
 def test_arrays(name, flags):
-    body = LANES[name]
-
-    def run(xs, hard):
-        return [body(x, hard) for x in xs]
-
+    run = of(LANES[name])
     fast = jit(run, config=AT_ONCE)
     off, on = FLAGS[flags]
     for hard in (off, off, off, on, on, off):

@@ -10,10 +10,9 @@ from torch import Tensor
 from ..tuning.when import autocast_state
 from .items import Blocks
 from .proof.guards import SMALL
-from .proof.kinds import CONTAINERS
+from .proof.kinds import CONSTANTS, CONTAINERS
 from .work import Work
 
-CONSTANTS = (type(None), bool, int, float, str, bytes)
 MOST_LOOKS = 64  # kept for one rung; beyond that all are forgotten
 
 
@@ -22,10 +21,12 @@ def look_of(work: Work) -> tuple[Any, ...]:
     columns = [_column_look(column) for column in work.items.columns]
     functions = (work.body, work.cond) if work.cond is not None else (work.body,)
     shared = [_shared_look(cell) for f in functions for cell in f.__closure__ or ()]
-    if any(isinstance(column[0], Tensor) for column in work.items.columns):
-        shared += [_look(value) for value in _read(work) if isinstance(value, Tensor)]
-    if work.plan.texts.branches:
-        shared += map(_value, _read(work))
+    tensors, branches = any(isinstance(c[0], Tensor) for c in work.items.columns), work.plan.texts.branches
+    read = _read(work) if tensors or branches else []
+    if tensors:
+        shared += [_look(value) for value in read if isinstance(value, Tensor)]
+    if branches:
+        shared += map(_value, read)
     return (*columns, *shared, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast_state())
 
 

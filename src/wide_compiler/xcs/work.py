@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from .interrupts import raise_interrupt
 from .items import Items
 
 if TYPE_CHECKING:
@@ -69,6 +70,14 @@ class Work:
         if self.cond is not None and not self.cond(*row):
             return []
         return [self.body(*row)]
+
+    def compared(self, i: int) -> list[Any]:
+        """The same, to be held against a fast path. Raises `Bail` if the item raises."""
+        try:
+            return self.one(i)
+        except Exception as error:
+            raise_interrupt(error)
+            raise Bail(f"item {i} raises {type(error).__name__}") from None
 
     def took(self, seconds: float) -> None:
         """A rung ran the whole call: what it took, with all around it."""

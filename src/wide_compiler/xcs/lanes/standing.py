@@ -15,14 +15,13 @@ import numpy as np
 import torch
 
 from ..proof.guards import Guards
-from ..proof.kinds import is_numpy_scalar
+from ..proof.kinds import CONSTANTS, is_numpy_scalar
 from ..work import Work
 
 if TYPE_CHECKING:
     from .part_tape import PartTape
 
 MOST_BYTES = 2**16  # of arrays that are compared at each call, and of those that a tape holds
-CONSTANTS = (types.NoneType, bool, int, float, complex, str, bytes)
 # Of these the guards check the type, and have a path for each of their attributes, cells and defaults that is
 # read.
 CALLABLES = (types.FunctionType, types.MethodType)
@@ -87,7 +86,7 @@ class Reads:
         kind = type(value)
         if kind in CONSTANTS or is_numpy_scalar(kind):
             self.constants.append((slot, value))
-        elif kind is np.ndarray and not value.dtype.hasobject:
+        elif kind is np.ndarray and not value.dtype.hasobject and value.nbytes <= MOST_BYTES:
             self.arrays.append((slot, weakref.ref(value), _layout(value), value.tobytes()))
         else:
             return kind in CALLABLES or (_is_users(kind) and not isinstance(value, OF_PYTORCH))

@@ -3,7 +3,7 @@
 import contextlib
 import operator
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import torch
@@ -31,7 +31,9 @@ def mapped(work: Work) -> list[Any]:
     finite(gathered)
     dims = tuple(0 if type(g) is Tensor else None for g in gathered)
     try:
-        with as_errors() if work.new else contextlib.nullcontext():
+        # What has no rule for batches warns, and so may the items: how they look tells that. Done at every
+        # call, it would have Python forget which warnings it has shown.
+        with warnings.catch_warnings(action="error") if work.new else contextlib.nullcontext():
             out = torch.func.vmap(work.body, in_dims=dims, randomness="error")(*gathered)
     except Exception as error:
         raise_interrupt(error)
@@ -41,15 +43,6 @@ def mapped(work: Work) -> list[Any]:
     finite(leaves)
     _check_memory(leaves, gathered)
     return apart(out, work.items.n)
-
-
-@contextlib.contextmanager
-def as_errors() -> Iterator[None]:
-    """Warnings are errors: what has no rule for batches warns, and so may the items. How the items look tells
-    that; done at every call, it would have Python forget which warnings it has shown."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
 
 
 def _check_memory(leaves: Iterable[Any], gathered: list[Any]) -> None:

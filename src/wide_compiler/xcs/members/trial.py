@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..interrupts import raise_interrupt
 from ..work import Bail, Work
 
 # Operators that give the same bits for one item and for many.
@@ -48,18 +47,13 @@ def examine(work: Work) -> None:
         raise Bail("hooks see every tensor that is saved for gradients")
     if not work.new:
         return
-    watch = Watch()
-    try:
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always")
-            no_gradients(_tensors(work.one(0)))
-        if warned:
-            raise Bail(f"it warns: {warned[0].message}")
-        with watch:
-            result = work.one(0)
-    except Exception as error:
-        raise_interrupt(error)
-        raise Bail(f"item 0 raises {type(error).__name__}") from None
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        no_gradients(_tensors(work.compared(0)))
+    if warned:
+        raise Bail(f"it warns: {warned[0].message}")
+    with Watch() as watch:
+        result = work.compared(0)
     for tensor in _tensors(result):
         if tensor.numel() and storage(tensor) not in watch.made:
             raise Bail("a result that shares memory with something given")

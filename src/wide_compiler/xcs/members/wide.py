@@ -9,7 +9,7 @@ import ast
 import contextlib
 import operator
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -75,7 +75,9 @@ def widened(work: Work) -> list[Any]:
     j = work.plan.memory["modules column"]
     models = work.items.columns[j]
     inputs, shared = _inputs(work)
-    with unheard() if work.new else contextlib.nullcontext():
+    # Members that warn stay plain, as the trial of one tells; what making one of them warns of is nobody's
+    # concern.
+    with warnings.catch_warnings(action="ignore") if work.new else contextlib.nullcontext():
         call = _wide_model(work, models, inputs, shared)
         try:
             out = call(inputs, shared)
@@ -84,15 +86,6 @@ def widened(work: Work) -> list[Any]:
             raise Bail(f"{type(error).__name__}: {error}") from None
     finite(out if type(out) is tuple else (out,))
     return apart(out, len(models))
-
-
-@contextlib.contextmanager
-def unheard() -> Iterator[None]:
-    """Members that warn stay plain, as the trial of one tells; what building them together warns of is nobody
-    else's business."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _inputs(work: Work) -> tuple[list[Any], bool]:

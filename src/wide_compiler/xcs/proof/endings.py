@@ -13,17 +13,8 @@ from ..text.attempts import handled
 from ..text.names import COMPREHENSIONS
 
 LOOPS = (ast.While, ast.For)
-BRANCHES = (
-    *LOOPS,
-    ast.If,
-    ast.IfExp,
-    ast.BoolOp,
-    ast.Match,
-    ast.Assert,
-    ast.comprehension,
-    ast.Try,
-    ast.TryStar,
-)
+TRIES = (ast.Try, ast.TryStar)
+BRANCHES = (*LOOPS, *TRIES, ast.If, ast.IfExp, ast.BoolOp, ast.Match, ast.Assert, ast.comprehension)
 
 
 @dataclass(frozen=True)
@@ -45,7 +36,7 @@ class Texts:
     @functools.cached_property
     def tries(self) -> bool:
         """Is there a `try`?"""
-        return any(isinstance(n, (ast.Try, ast.TryStar)) for n in self.nodes())
+        return any(isinstance(n, TRIES) for n in self.nodes())
 
 
 def may_run_long(texts: Texts) -> bool:
@@ -76,7 +67,7 @@ def may_try_for_ever(texts: Texts) -> bool:
 def _catches_all(node: ast.AST) -> bool:
     if isinstance(node, ast.ExceptHandler):
         return not all(kind is not None and issubclass(kind, Exception) for kind in handled(node))
-    if not isinstance(node, (ast.Try, ast.TryStar)):
+    if not isinstance(node, TRIES):
         return False
     # A `finally` that goes elsewhere drops the exception.
     leaving = (ast.Return, ast.Break, ast.Continue)

@@ -27,6 +27,7 @@ class Opaque:
 
 
 NUMBERS = (int, float, bool, complex)
+CONSTANTS = (type(None), *NUMBERS, str, bytes)
 IMMUTABLE = (
     *NUMBERS,
     str,
