@@ -40,7 +40,7 @@ def _clearly_again(work: Work, rung: Rung) -> bool:
     expected = ledger.of(rung.name).predicted(n)
     if expected is None or expected > 0.5 * ledger.plain(n):
         return False
-    if not (rung.applies(work) and rung.worth_a_try(work, ledger.plain(n))):
+    if not rung.worth_a_try(work, ledger.plain(n)) or not (rung.again(work) or rung.applies(work)):
         return False
     ledger.fast_calls += 1
     return True
@@ -149,8 +149,10 @@ def _cheapest(work: Work, rungs: Sequence[Rung], n: int) -> Rung | None:
 def _attempt(work: Work, rung: Rung, samples: dict[int, list[Any]]) -> list[Any] | Miss:
     """Run a rung on all items. With items that look like none before, some are compared with what the plain
     loop gives."""
-    record, look = work.plan.ledger.of(rung.name), look_of(work)
-    work.new = look not in record.looks
+    record, look = work.plan.ledger.of(rung.name), None
+    if not (record.verified and rung.again(work)):
+        look = look_of(work)
+        work.new = look not in record.looks
     began = clock()
     try:
         values = rung.run(work)
@@ -166,6 +168,8 @@ def _attempt(work: Work, rung: Rung, samples: dict[int, list[Any]]) -> list[Any]
             work.record = record  # the first call built things: the next ones tell
     except Bail as bail:
         seconds = clock() - began
+        if work.new:
+            rung.forget(work)
         record.failed(seconds, str(bail))
         work.wasted += seconds
         return Miss()

@@ -18,7 +18,7 @@ MOST_LOOKS = 64  # kept for one rung; beyond that all are forgotten
 
 def look_of(work: Work) -> tuple[Any, ...]:
     """Of the first item in each column, of what all items share, and of the modes around."""
-    columns = [_column_look(column) for column in work.items.columns]
+    columns = [column_look(column) for column in work.items.columns]
     functions = (work.body, work.cond) if work.cond is not None else (work.body,)
     shared = [_shared_look(cell) for f in functions for cell in f.__closure__ or ()]
     tensors, branches = any(isinstance(c[0], Tensor) for c in work.items.columns), work.plan.texts.branches
@@ -51,7 +51,8 @@ def _value(value: Any) -> Any:
     return None
 
 
-def _column_look(column: Any) -> Any:
+def column_look(column: Any) -> Any:
+    """Of one loop variable, by its first item."""
     if type(column) is np.ndarray:
         return _type(column), column.shape[1:]
     if type(column) is Blocks:

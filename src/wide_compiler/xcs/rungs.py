@@ -3,7 +3,7 @@ processes."""
 
 from typing import Any
 
-from .lanes import vectorize
+from .lanes import standing, vectorize
 from .members import torch_vmap, wide
 from .parallel import overlap, processes, threads
 from .proof import endings
@@ -27,6 +27,14 @@ class Rung:
     def at_best(self, plain_seconds: float) -> float:
         """What it could take if all goes well: a rung that was never tried must have a chance."""
         return 0.0
+
+    def again(self, work: Work) -> bool:
+        """Is this call, for this rung, an earlier one with other numbers? Then that one has answered all
+        questions but the price."""
+        return False
+
+    def forget(self, work: Work) -> None:
+        """It has failed with items like none before: `again` must not think of this call."""
 
     def run(self, work: Work) -> list[Any] | Miss:
         """The values of all items in order. Raises `Bail`."""
@@ -69,6 +77,12 @@ class NumpyLanes(Vectorized):
             return plain_seconds > 3e-5
         gained = plain_seconds > 5e-3 or (plain_seconds > 5e-5 and ledger.spent > 5e-3)
         return gained and (ledger.plain_item or 0) < 3e-4
+
+    def again(self, work: Work) -> bool:
+        return standing.again(work)
+
+    def forget(self, work: Work) -> None:
+        standing.forget(work)
 
     def run(self, work: Work) -> list[Any]:
         return vectorize.vectorized(work)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ..look import column_look
 from ..proof.guards import Guards
 from ..proof.kinds import CONSTANTS, is_numpy_scalar
 from ..work import Work
@@ -29,10 +30,10 @@ OF_PYTORCH = (torch.Tensor, torch.nn.Module)
 
 
 class Standing:
-    """A tape, and what was read when it was made."""
+    """A tape, what was read when it was made, and how the items looked."""
 
-    def __init__(self, tape: "PartTape", arrays: int, reads: "Reads"):
-        self.tape, self.arrays, self.reads = tape, arrays, reads
+    def __init__(self, tape: "PartTape", arrays: int, reads: "Reads", looks: list[Any]):
+        self.tape, self.arrays, self.reads, self.looks = tape, arrays, reads, looks
 
     @staticmethod
     def of(work: Work, tape: "PartTape", arrays: int) -> "Standing | None":
@@ -40,13 +41,30 @@ class Standing:
         if work.seen is None or not tape.is_of_lanes or _bytes(tape.constants) > MOST_BYTES:
             return None
         reads = Reads.of(work.plan.guards, work.seen)
-        return None if reads is None else Standing(tape, arrays, reads)
+        return None if reads is None else Standing(tape, arrays, reads, _looks(work))
 
 
 def standing(work: Work) -> Standing | None:
     """The tape of an earlier call, if this one reads the same."""
-    kept: Standing | None = work.plan.memory.get("standing")
-    return kept if kept is not None and work.seen is not None and kept.reads.same(work.seen) else None
+    if work.stands is None:  # not asked yet
+        kept: Standing | None = work.plan.memory.get("standing")
+        same = kept is not None and work.seen is not None and kept.reads.same(work.seen)
+        work.stands = kept if same else False
+    return work.stands or None
+
+
+def again(work: Work) -> bool:
+    """Would all steps be those of an earlier call, on items that look the same?"""
+    kept = standing(work)
+    return kept is not None and kept.looks == _looks(work)
+
+
+def forget(work: Work) -> None:
+    work.plan.memory.pop("standing", None)
+
+
+def _looks(work: Work) -> list[Any]:
+    return [column_look(column) for column in work.items.columns]
 
 
 def keep(work: Work, tape: "PartTape", arrays: int) -> None:

@@ -63,12 +63,15 @@ class Guards:
             live = self._live[without] = self._alive(without)
         seen: list[Any] = [None] * len(self.steps)
         try:
-            for slot, fetch, parent, key, many, own, check in live:
+            for slot, fetch, parent, key, many, own, check, identical in live:
                 if own is None or many:
                     value = self._fetch(fetch, parent, key, many, seen, functions, columns)
                 else:
                     value = own(seen[parent], key)
-                if check is not None and not (_all(check, value) if many else _one(check, value)):
+                if identical:
+                    if value is not check:
+                        return None
+                elif check is not None and not (_all(check, value) if many else _one(check, value)):
                     return None
                 seen[slot] = value
         except (LookupError, AttributeError, ValueError, TypeError):
@@ -88,7 +91,9 @@ class Guards:
                 continue  # others may fail by being fetched
             if isinstance(parent, int) and fetch not in ("item", "free"):
                 wanted.add(parent)
-            found.append((slot, fetch, parent, key, many, FETCH.get(fetch), check))
+            identical = not many and check is not None and check[0] == "is"
+            expected = check[1] if check is not None and identical else check
+            found.append((slot, fetch, parent, key, many, FETCH.get(fetch), expected, identical))
         return found[::-1]
 
     def values(self, functions: Functions, columns: Sequence[Sequence[Any]]) -> list[Any]:
