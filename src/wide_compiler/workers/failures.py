@@ -118,8 +118,10 @@ class Failures:
         if len(alike) == len(instruction.workers):
             self._forgive(instruction, kind, text)
             return
-        past = [w for w in instruction.workers if self._current[w] > seq]
-        if past or time.monotonic() - self._first_report > _GRACE_SECONDS:
+        done = self.engine.done
+        past = [w for w in instruction.workers if self._current[w] > seq or done[w] >= seq]
+        waited = time.monotonic() - max(self._first_report, *[self._moved[w] for w in instruction.workers])
+        if past or waited > _GRACE_SECONDS:  # who is still on the way there gets the time for it
             self._end(
                 WorkerDied(
                     f"worker {worker} alone failed in {instruction.what} at {instruction.place} "

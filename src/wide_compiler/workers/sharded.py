@@ -13,6 +13,7 @@ from torch import Tensor
 from torch._decomp import core_aten_decompositions, global_decomposition_table
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor._ops import _tensor_ops
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from . import moments
@@ -54,7 +55,8 @@ def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
             ways.took("native")
             return result
         except (NotImplementedError, RuntimeError) as error:
-            _only_if_unsupported(error)
+            if not _viewed_out_of_order(error, args):
+                _only_if_unsupported(error)
         _without_rule.add(func)
         signature = _signature(func, args, kwargs)
     if way != "gathered":
@@ -124,6 +126,12 @@ def _only_if_unsupported(error: Exception) -> None:
 _NO_RULE = ("Sharding propagation failed", "not supported with DTensor")
 
 
+def _viewed_out_of_order(error: Exception, args: tuple) -> bool:
+    """PyTorch 2.11 makes shards whole without laying them in order, and cannot view them then. All workers
+    find that alike: shards themselves lie in order by now (`_prepare_view`)."""
+    return "view size is not compatible" in str(error) and args[0].is_contiguous()
+
+
 @functools.cache
 def _averages(func: Op) -> bool:
     """Losses with a `reduction`: DTensor runs some of them shard by shard, and `mean` then divides by the
@@ -145,7 +153,7 @@ def gathered(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     def whole(x: DTensor) -> Tensor:
         nonlocal mesh
         mesh = x.device_mesh
-        return x.full_tensor()
+        return x.full_tensor().contiguous()
 
     args, kwargs = tree_map_only(DTensor, whole, (args, kwargs))
     result = func(*args, **kwargs)
@@ -226,9 +234,26 @@ def _prepare_convolution_backward(args: tuple) -> tuple:
 def _prepare_view(args: tuple) -> tuple:
     """`view` of a shard whose memory is laid out otherwise than the whole tensor's: a copy in order."""
     x = args[0]
-    if x.is_contiguous() and not local_of(x).is_contiguous():
-        x = wrap(local_of(x).contiguous(), x, x.shape, x.stride())
+    if x.is_contiguous() and not _in_order(local_of(x)):
+        x = wrap(local_of(x).clone(memory_format=torch.contiguous_format), x, x.shape, x.stride())
     return (x, *args[1:])
+
+
+def _in_order(x: Tensor) -> bool:
+    """Row by row, and with the strides of that even where a dimension has one entry: a shard of one row must
+    be judged as the larger ones of other workers are."""
+    expected = 1
+    for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
+        if stride != expected:
+            return False
+        expected *= max(size, 1)
+    return True
+
+
+def _prepare_index_put(args: tuple) -> tuple:
+    """The rule of PyTorch 2.11 cuts the values along the very dimension that is indexed."""
+    whole = [_whole_or_batch(x, False) for x in (args[0], args[2])]
+    return (whole[0], args[1], whole[1], *args[3:])
 
 
 def _has_mask(indices: Any) -> bool:
@@ -255,6 +280,8 @@ _PREPARE: dict[Op, Callable[[tuple], tuple]] = {
     aten.view.default: _prepare_view,
     aten._unsafe_view.default: _prepare_view,
 }
+if hasattr(_tensor_ops, "prop_index_put"):
+    _PREPARE[aten.index_put.default] = _prepare_index_put
 # DTensor would cut the channels, and with fewer channels than workers leave some with nothing, which the
 # kernels refuse. As a sum over rows the batch stays cut.
 _WRONG_RULE: set[Op] = {
