@@ -117,3 +117,30 @@ def test_threads_have_the_default_device():
     run.start(2)
     run.finish()
     assert list(run.results.values()) == ["meta"] * 3
+
+
+# torch.compile reads the original text.
+
+
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("rung", ["wide model", "torch vmap"])
+def test_a_jitted_function_can_be_compiled(rung, warm):
+    function, arguments = cases()[rung]
+    fast = jit(function, config=Config(measure=False))
+    if warm:
+        fast(*arguments)
+        assert ran(fast, rung) == 1
+    compiled = torch.compile(fast, backend="eager", fullgraph=True)
+    for _ in range(2):
+        assert all(map(torch.equal, compiled(*arguments), function(*arguments)))
+    if warm:
+        assert ran(fast, rung) == 1
+
+
+def test_a_jitted_function_within_a_compiled_one():
+    function, arguments = cases()["torch vmap"]
+    fast = jit(function, config=Config(measure=False))
+    fast(*arguments)
+    around = torch.compile(lambda *given: torch.stack(fast(*given)) * 2, backend="eager", fullgraph=True)
+    assert torch.equal(around(*arguments), torch.stack(function(*arguments)) * 2)
+    assert ran(fast, "torch vmap") == 1

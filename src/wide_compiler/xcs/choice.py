@@ -11,7 +11,7 @@ from .look import MOST_LOOKS, look_of
 from .oracle import same
 from .proof.effects import Effect
 from .rungs import Rung
-from .work import Bail, Miss, Work
+from .work import Bail, Failed, Miss, Work
 
 SAMPLES = 3
 FEWEST = 8
@@ -149,12 +149,12 @@ def _cheapest(work: Work, rungs: Sequence[Rung], n: int) -> Rung | None:
 def _attempt(work: Work, rung: Rung, samples: dict[int, list[Any]]) -> list[Any] | Miss:
     """Run a rung on all items. With items that look like none before, some are compared with what the plain
     loop gives."""
-    record, look = work.plan.ledger.of(rung.name), None
-    if not (record.verified and rung.again(work)):
-        look = look_of(work)
-        work.new = look not in record.looks
+    record, look, why = work.plan.ledger.of(rung.name), None, ""
     began = clock()
     try:
+        if not (record.verified and rung.again(work)):
+            look = look_of(work)
+            work.new = look not in record.looks
         values = rung.run(work)
         if isinstance(values, Miss):
             return values
@@ -167,10 +167,19 @@ def _attempt(work: Work, rung: Rung, samples: dict[int, list[Any]]) -> list[Any]
         if not first:
             work.record = record  # the first call built things: the next ones tell
     except Bail as bail:
+        why = str(bail) or "it gave up"
+    except Failed:
+        raise  # an item did
+    except Exception as error:
+        raise_interrupt(error)
+        if not rung.replayable:
+            raise
+        why = f"{type(error).__name__}: {error}"  # of a kind of item that nobody has thought of
+    if why:
         seconds = clock() - began
         if work.new:
             rung.forget(work)
-        record.failed(seconds, str(bail))
+        record.failed(seconds, why)
         work.wasted += seconds
         return Miss()
     work.plan.last = rung.name

@@ -15,6 +15,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
+import torch
+
 from .config import Config
 from .explain import Explanation
 from .items import Source
@@ -45,6 +47,8 @@ class Runtime:
         self.ready = False
         self.blocks = threading.local()
         self.lock = threading.RLock()
+
+    compiling = staticmethod(torch.compiler.is_compiling)
 
     @staticmethod
     def source(function: Any, *args: Any, **kwargs: Any) -> Source:
@@ -120,6 +124,8 @@ def _trampoline(free: tuple[str, ...]) -> types.CodeType:
         f"def outer({mention}):\n"
         f"    def first(*args, **kwargs):\n"
         f"        if False:\n            {mention}\n"
+        f"        if {inner[-1]}.compiling():\n"
+        f"            return {inner[-1]}.original(*args, **kwargs)\n"
         f"        return {inner[-1]}.first_call(args, kwargs)\n"
         f"    return first\n"
     )

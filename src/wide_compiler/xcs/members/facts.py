@@ -16,15 +16,18 @@ from .attributes import FIXED
 
 _A_TENSOR = torch.zeros(1)
 # Steps to what a member holds, and to what PyTorch does with it: `Members` looks at that, and more closely.
-_INSIDE = ("item", "module", "field", "absent", "bare", "called", "const", "behaves")
+_GIVEN = ("item", "const", "behaves", "called")
+_INSIDE = ("module", "field", "absent", "bare")
 _PARTS = ("length", "index")  # of a table, list or tuple that a member holds
-_OUTSIDE = ("global", "cell", "class", "defaults", "kwdefaults", "own")
+# Steps to anything else: modules of Python, functions and classes have fields too.
+_OUTSIDE = ("global", "cell", "class", "defaults", "kwdefaults", "own", "field", "index", "length", "getattr")
 
 
 def prove(work: Work, models: list[nn.Module]) -> "Facts":
     """Every member is pure, stands there once, and reads nothing in Python that could change unseen."""
     if len({id(m) for m in models}) != len(models):
         raise Bail("one module stands in the list twice")
+    facts = Facts()
     for model in models:
         analyzer = Analyzer()
         try:
@@ -34,9 +37,8 @@ def prove(work: Work, models: list[nn.Module]) -> "Facts":
             call_value(analyzer, column, tensors * arguments, {}, work.site.text.bodies["body"].body)
         except Decline as declined:
             raise Bail(declined.reason) from None
-        if model is models[0]:
-            guards = analyzer.guards
-    return Facts(models[0], guards)
+        facts.add(model, analyzer.guards)
+    return facts
 
 
 class Facts:
@@ -46,19 +48,24 @@ class Facts:
     itself found to be the same a step before. So each is asked by itself: does it still lead to that object?
     """
 
-    def __init__(self, first: nn.Module, guards: Guards):
-        values = guards.values({}, [[first], [_A_TENSOR]])
-        held = [value[0] if many else value for value, many in zip(values, guards.vector, strict=True)]
+    def __init__(self) -> None:
         self.outside: list[tuple[Any, Any, Any, Any]] = []
+        self._known: set[tuple[Any, ...]] = set()
+
+    def add(self, member: nn.Module, guards: Guards) -> None:
+        """What this one reads outside; members share most of it, but each may hold functions of its own."""
+        values = guards.values({}, [[member], [_A_TENSOR]])
+        held = [value[0] if many else value for value, many in zip(values, guards.vector, strict=True)]
         fixed: set[int] = set()
         inside: set[int] = set()
         for slot, (fetch, parent, key) in enumerate(guards.steps):
             value = held[slot]
             rooted = not isinstance(parent, int) or fetch == "item" or parent in fixed
             same = isinstance(value, FIXED) and not isinstance(value, torch.Size)
-            if rooted and (fetch in _INSIDE or (fetch in _PARTS and parent in inside)):
+            if rooted and (fetch in _GIVEN or (fetch in (*_INSIDE, *_PARTS) and parent in inside)):
                 fixed.add(slot)
-                inside.add(slot)
+                if fetch == "item" or parent in inside:
+                    inside.add(slot)
             elif rooted and _method(fetch, value):
                 fixed.add(slot)
             elif rooted and (same or guards.checks.get(slot, ("",))[0] == "is"):
@@ -68,12 +75,17 @@ class Facts:
                     fetch, source = "own", type(source)
                 if isinstance(source, nn.Module):
                     raise Bail(f"members read {key}, which is not among their plain attributes")
-                self.outside.append((FETCH.get(fetch, lookup_global), source, key, value))
+                if (fetch, id(source), key) not in self._known:
+                    self._known.add((fetch, id(source), key))
+                    self.outside.append((FETCH.get(fetch, lookup_global), source, key, value))
             elif fetch in _OUTSIDE or slot in guards.checks:
                 raise Bail(f"members read a {type(value).__name__} that could change unseen")
 
     def hold(self) -> bool:
-        return all(fetch(source, key) is expected for fetch, source, key, expected in self.outside)
+        try:
+            return all(fetch(source, key) is expected for fetch, source, key, expected in self.outside)
+        except (LookupError, AttributeError, ValueError, TypeError):
+            return False  # something is gone
 
 
 def _method(fetch: str, value: Any) -> bool:

@@ -10,13 +10,17 @@ import torch
 from torch import Tensor
 
 from ..interrupts import raise_interrupt
+from ..lanes.handout import BLOCK_BYTES
+from ..proof.behaviour import TENSORS
 from ..work import Bail, Work
 from .trial import examine, finite, no_gradients, storage
+
+BATCH_BYTES = 2**28
 
 
 def able(work: Work) -> bool:
     """Tensors among the loop variables, no test, no loop, nothing that could swallow an error."""
-    if work.cond is not None or work.events or work.site.config.exact:
+    if work.cond is not None or work.events or work.site.config.exact or not TENSORS.holds():
         return False
     columns = work.items.columns
     if not any(type(c) is Tensor or type(c[0]) is Tensor for c in columns):
@@ -34,7 +38,8 @@ def mapped(work: Work) -> list[Any]:
         # What has no rule for batches warns, and so may the items: how they look tells that. Done at every
         # call, it would have Python forget which warnings it has shown.
         with warnings.catch_warnings(action="error") if work.new else contextlib.nullcontext():
-            out = torch.func.vmap(work.body, in_dims=dims, randomness="error")(*gathered)
+            run = torch.func.vmap(work.body, in_dims=dims, randomness="error", chunk_size=_at_once(work))
+            out = run(*gathered)
     except Exception as error:
         raise_interrupt(error)
         raise Bail(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from None
@@ -43,6 +48,12 @@ def mapped(work: Work) -> list[Any]:
     finite(leaves)
     _check_memory(leaves, gathered)
     return apart(out, work.items.n)
+
+
+def _at_once(work: Work) -> int | None:
+    """How many items: what all of them make on the way must not be much more than what one makes."""
+    of_one = work.plan.memory["bytes of an item"]
+    return None if of_one * work.items.n <= BATCH_BYTES else max(BATCH_BYTES // of_one, 1)
 
 
 def _check_memory(leaves: Iterable[Any], gathered: list[Any]) -> None:
@@ -98,6 +109,8 @@ def apart(out: Any, n: int) -> list[Any]:
     so that autograd sees no common writes."""
     if type(out) is Tensor:
         out = out.contiguous()  # as results of one item mostly are; where not, the comparison tells
+        if out.nbytes > BLOCK_BYTES:  # one row must not keep all that alive
+            return [row.clone() for row in out.unbind(0)]
         if out.dim() > 1 and out.numel():  # this one gives version counters, and no views
             lanes, rows, *rest = out.shape
             return list(torch.unsafe_split_with_sizes(out.view(-1, *rest), [rows] * lanes))

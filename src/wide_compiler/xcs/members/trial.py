@@ -8,7 +8,7 @@ numbers.
 
 import cmath
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..work import Bail, Work
+from .signs import UNKNOWN, beyond_its_end, sign_of_number, sign_of_result
 
 # Operators that give the same bits for one item and for many.
 EXACT = {
@@ -38,6 +39,7 @@ STEPS_ROUNDED = {
     *("remainder", "fmod", "nextafter", "hardshrink", "threshold", "mode", "histc", "copysign", "atan2"),
     *("angle", "fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine"),
 }
+DECIDING = ("any", "all", "max", "min", "sorted")  # eaters that ask their items for a yes or no
 
 
 def examine(work: Work) -> None:
@@ -59,8 +61,13 @@ def examine(work: Work) -> None:
             raise Bail("a result that shares memory with something given")
         if storage(tensor) in watch.told:
             raise Bail(FROM_ROUNDED)
+        if storage(tensor) in watch.rounded and work.site.text.eater in DECIDING:
+            raise Bail(FROM_ROUNDED)
+        if watch.coarse.get(storage(tensor), 0.0) > _digits(tensor):
+            raise Bail("numbers rounded to fewer digits than their type has")
     if watch.decided:
         raise Bail(FROM_ROUNDED)
+    work.plan.memory["bytes of an item"] = watch.bytes
 
 
 _top_hooks = torch._C._autograd._top_saved_tensors_default_hooks  # its argument: even under a trace
@@ -68,13 +75,18 @@ FROM_ROUNDED = "a yes or no from rounded numbers"
 
 
 class Watch(TorchDispatchMode):
-    """Follows tensors by their memory: which was made here, which holds rounded numbers, and which holds
-    whole numbers or truths that were told from such."""
+    """Follows tensors by their memory: which was made here, which holds rounded numbers, how coarsely, and
+    which holds whole numbers or truths that were told from such."""
 
     def __init__(self) -> None:
         super().__init__()
         self.made: set[int] = set()
+        self.bytes = 0  # of all that was made
         self.rounded: set[int] = set()
+        self.coarse: dict[
+            int, float
+        ] = {}  # the last digit of the coarsest type on the way to a rounded number
+        self.signs: dict[int, int] = {}
         self.told: set[int] = set()
         self.decided = False
         self.held: list[Any] = []  # so that no address is used twice
@@ -88,19 +100,36 @@ class Watch(TorchDispatchMode):
         before = {storage(t) for t in given}
         if before & self.told and not func.is_view:
             self.decided = True
-        from_rounded = any(storage(t) in self.rounded and _floats(t) for t in given)
-        if from_rounded and (_steps(name, kwargs) or not all(map(_is_tensor, _leaves(out)))):
+        rounded = [t for t in given if storage(t) in self.rounded and _floats(t)]
+        from_rounded = bool(rounded)
+        if from_rounded and (_steps(name, args, kwargs) or not all(map(_is_tensor, _leaves(out)))):
             self.decided = True
+        if args and any(args[0] is t for t in rounded) and beyond_its_end(name, args, self._sign):
+            self.decided = True
+        sign = sign_of_result(name, args, self._sign, from_rounded) if not kwargs.get("alpha") else UNKNOWN
         for tensor in _tensors(out):
             place = storage(tensor)
             if place not in before:
                 self.made.add(place)
+                self.bytes += tensor.nbytes
             if _floats(tensor):
+                self.signs[place] = min(sign, self.signs.get(place, UNKNOWN)) if place in before else sign
                 if from_rounded or not _exact(name, given, kwargs):
                     self.rounded.add(place)
+                    digits = [self.coarse[storage(t)] for t in rounded]
+                    self.coarse[place] = max([_digits(tensor), *digits])
             elif from_rounded:
                 self.told.add(place)
         return out
+
+    def _sign(self, value: Any) -> int:
+        if isinstance(value, Tensor):
+            return self.signs.get(storage(value), UNKNOWN)
+        return sign_of_number(value)
+
+
+def _digits(tensor: Tensor) -> float:
+    return torch.finfo(tensor.dtype).eps if _floats(tensor) else 0.0
 
 
 def _exact(name: str, given: list[Tensor], kwargs: dict[str, Any]) -> bool:
@@ -111,7 +140,11 @@ def _exact(name: str, given: list[Tensor], kwargs: dict[str, Any]) -> bool:
     return name in EXACT or name in STEPS or (bool(given) and not any(map(_floats, given)))
 
 
-def _steps(name: str, kwargs: dict[str, Any]) -> bool:
+def _steps(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    if name in ("norm", "linalg_vector_norm") and len(args) > 1:
+        return args[1] == 0  # how many are not zero
+    if name == "softplus":
+        return len(args) > 2 and args[2] < 20  # a straight line beyond that, and a leap to it
     return name in STEPS or name in STEPS_ROUNDED or kwargs.get("rounding_mode") is not None
 
 

@@ -20,6 +20,7 @@ from ...config import WideConfig
 from ...registry import REGISTRY
 from ..interrupts import raise_interrupt
 from ..ledger import clock
+from ..proof.behaviour import TENSORS
 from ..work import Bail, Work
 from .arrange import arrange
 from .copies import Copies
@@ -37,7 +38,7 @@ RENEWALS = 3
 
 def able(work: Work) -> bool:
     """The body is `m(...)` of a loop variable that runs over distinct modules of one class."""
-    if work.cond is not None or work.events or work.site.config.exact:
+    if work.cond is not None or work.events or work.site.config.exact or not TENSORS.holds():
         return False
     memory = work.plan.memory
     if "modules column" not in memory:

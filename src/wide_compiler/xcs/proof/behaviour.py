@@ -21,15 +21,21 @@ _HEAP_TYPE = 1 << 9  # of a class that was made by a `class` statement: no other
 
 class Behaviour:
     """The methods, functions and descriptors in some tables, as far as a call of a module may come to them.
-    Numbers and names there are data, not behaviour; entries that come later count if they hide others."""
+    Numbers and names there are data, not behaviour; entries that come later count if they hide others.
+    names: of what else they would hide, in classes that nobody can write to."""
 
-    def __init__(self, classes: Iterable[type], namespaces: Iterable[dict[str, Any]] = ()):
+    def __init__(
+        self,
+        classes: Iterable[type],
+        namespaces: Iterable[dict[str, Any]] = (),
+        names: Iterable[str] = (),
+    ):
         self.tables = [table_of(base) for base in bases(classes)]
         self.classes = len(self.tables)
         self.tables += namespaces
         self.guard = TableGuard(self.tables)
         self.kept = [_behaving(table, i < self.classes) for i, table in enumerate(self.tables)]
-        self.names = set().union(*self.kept[: self.classes])
+        self.names = set(names).union(*self.kept[: self.classes])
 
     def holds(self) -> bool:
         """Is nothing replaced, hidden or gone?"""
@@ -76,3 +82,4 @@ def _no_data(value: Any) -> bool:
 # As they were when this library was imported: what the analysis takes for granted.
 NAMESPACES = (vars(torch.nn.functional), vars(torch), vars(nn.modules.module))
 PYTORCH = Behaviour([nn.Sequential, *LAYERS, *EVAL_LAYERS], NAMESPACES)
+TENSORS = Behaviour([torch.Tensor], names=dir(torch._C.TensorBase))

@@ -151,7 +151,7 @@ def bare(module: Any, key: None) -> bool:
     """A module of PyTorch without hooks, and without a forward or a way to it put on the object itself."""
     own = module.__dict__
     hooks = (
-        own["_forward_hooks"]
+        own.get("_forward_hooks", True)  # nn.Module.__init__ may not have run yet
         or own["_forward_pre_hooks"]
         or own["_backward_hooks"]
         or own["_backward_pre_hooks"]

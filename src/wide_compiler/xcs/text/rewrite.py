@@ -2,7 +2,7 @@
 
 A site becomes `SITE.run(...) if SITE.on() else <the original text>`. A loop keeps its text and gets another
 iterable: what is left to do, which is nothing where the run time has done it all. So a declined site is the
-original text, line numbers included.
+original text, line numbers included. Under `torch.compile` every site is off.
 """
 
 import ast
@@ -242,7 +242,10 @@ class Rewriter(ast.NodeTransformer):
         return ast.Attribute(name(RUNTIME), f"s{site.index}", ast.Load())
 
     def _on(self, site: SiteText) -> ast.expr:
-        return ast.Call(ast.Attribute(self._site(site), "on", ast.Load()), [], [])
+        """`torch.compile` knows the first question for a constant, and then reads the original text alone."""
+        compiling = ast.Call(ast.Attribute(name(RUNTIME), "compiling", ast.Load()), [], [])
+        on = ast.Call(ast.Attribute(self._site(site), "on", ast.Load()), [], [])
+        return ast.BoolOp(ast.And(), [ast.UnaryOp(ast.Not(), compiling), on])
 
     def _call(self, site: SiteText, method: str, arguments: list[Any]) -> ast.expr:
         return ast.Call(ast.Attribute(self._site(site), method, ast.Load()), arguments, [])
