@@ -63,6 +63,9 @@ class LocalPool:
         ]
         self.pids: list[int] = []
         self._connections: dict[int, Connection] = {}
+        # A connection that is closed while somebody writes to it: its number may be another file's by then.
+        self._writing = [threading.Lock() for _ in devices]
+        self._reader = threading.Thread(target=self._read, daemon=True, name="wide-workers")
         try:
             for setup in setups:
                 self.pids.append(_fork_worker(setup))
@@ -72,7 +75,6 @@ class LocalPool:
             raise
         finally:
             door.close()
-        self._reader = threading.Thread(target=self._read, daemon=True, name="wide-workers")
 
     def _admit(self, door: Door) -> None:
         """Wait for every worker's greeting, and for all of them to have found each other."""
@@ -112,11 +114,17 @@ class LocalPool:
 
     def post(self, worker: int, data: bytes) -> None:
         """Send a message. A worker that is gone is reported through `on_gone`, not here."""
-        with contextlib.suppress(OSError):
+        with self._writing[worker], contextlib.suppress(OSError):
             self._connections[worker].send_bytes(data)
 
     def _read(self) -> None:
         """Every moment here is one that the script's own thread waits for: no more than is needed."""
+        try:
+            self._listen()
+        finally:
+            self._close()
+
+    def _listen(self) -> None:
         with selectors.DefaultSelector() as selector:
             for rank, connection in self._connections.items():
                 selector.register(connection, selectors.EVENT_READ, rank)
@@ -133,8 +141,8 @@ class LocalPool:
         try:
             message: Any = load(connection.recv_bytes())
         except (EOFError, OSError):
-            if not self._stopping:  # else it was closed here, with all others
-                selector.unregister(connection)
+            selector.unregister(connection)
+            if not self._stopping:  # else it was told to leave, or killed
                 self.on_gone(rank)
             return
         self.on_message(rank, message)
@@ -158,11 +166,17 @@ class LocalPool:
         while any(map(alive, self.pids)):
             time.sleep(0.005)
         self.pids = []
-        for connection in self._connections.values():
-            connection.close()
+        if not self._reader.is_alive():  # it closes them itself, who reads them
+            self._close()
         for folder in (self._folder, self.payloads):
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+    def _close(self) -> None:
+        for worker, connection in self._connections.items():
+            with self._writing[worker]:
+                connection.close()
 
 
 def alive(pid: int) -> bool:
