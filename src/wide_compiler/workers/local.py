@@ -172,7 +172,6 @@ class LocalPool:
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
 
-
     def _close(self) -> None:
         for worker, connection in self._connections.items():
             with self._writing[worker]:

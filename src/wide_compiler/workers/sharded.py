@@ -250,10 +250,15 @@ def _in_order(x: Tensor) -> bool:
     return True
 
 
-def _prepare_index_put(args: tuple) -> tuple:
-    """The rule of PyTorch 2.11 cuts the values along the very dimension that is indexed."""
-    whole = [_whole_or_batch(x, False) for x in (args[0], args[2])]
-    return (whole[0], args[1], whole[1], *args[3:])
+def _whole_at(*places: int) -> Callable[[tuple], tuple]:
+    """For rules that cut what must be whole: these operands are made so first."""
+
+    def prepare(args: tuple) -> tuple:
+        return tuple(
+            _whole_or_batch(a, False) if i in places and a is not None else a for i, a in enumerate(args)
+        )
+
+    return prepare
 
 
 def _has_mask(indices: Any) -> bool:
@@ -280,8 +285,10 @@ _PREPARE: dict[Op, Callable[[tuple], tuple]] = {
     aten.view.default: _prepare_view,
     aten._unsafe_view.default: _prepare_view,
 }
-if hasattr(_tensor_ops, "prop_index_put"):
-    _PREPARE[aten.index_put.default] = _prepare_index_put
+if hasattr(_tensor_ops, "prop_index_put"):  # PyTorch 2.11 cuts values along the dimension that is indexed
+    _PREPARE[aten.index_put.default] = _whole_at(0, 2)
+    _PREPARE[aten.index_add.default] = _whole_at(0, 2, 3)
+    _PREPARE[aten.native_layer_norm_backward.default] = _whole_at(5, 6)  # and leaves weights cut
 # DTensor would cut the channels, and with fewer channels than workers leave some with nothing, which the
 # kernels refuse. As a sum over rows the batch stays cut.
 _WRONG_RULE: set[Op] = {
