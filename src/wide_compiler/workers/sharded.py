@@ -261,6 +261,13 @@ def _whole_at(*places: int) -> Callable[[tuple], tuple]:
     return prepare
 
 
+def _squeeze(x: DTensor) -> DTensor:
+    for d in reversed(range(x.ndim)):
+        if x.shape[d] == 1:
+            x = aten.squeeze.dim(x, d)
+    return x
+
+
 def _has_mask(indices: Any) -> bool:
     """DTensor's rules for indexing take a mask for an index: as if it picked as many rows as it has
     entries."""
@@ -289,6 +296,7 @@ if hasattr(_tensor_ops, "prop_index_put"):  # PyTorch 2.11 cuts values along the
     _PREPARE[aten.index_put.default] = _whole_at(0, 2)
     _PREPARE[aten.index_add.default] = _whole_at(0, 2, 3)
     _PREPARE[aten.native_layer_norm_backward.default] = _whole_at(5, 6)  # and leaves weights cut
+    _OWN_RULES[aten.squeeze.default] = _squeeze  # and squeezes a shard of one row
 # DTensor would cut the channels, and with fewer channels than workers leave some with nothing, which the
 # kernels refuse. As a sum over rows the batch stays cut.
 _WRONG_RULE: set[Op] = {
