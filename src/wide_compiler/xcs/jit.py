@@ -39,6 +39,7 @@ class Runtime:
         self.original = original
         self.config = config
         self.function: Any = None
+        self.code: types.CodeType | None = None  # that `jit` gave to it
         self.texts: list[SiteText] = []
         self.sites: list[Site] = []
         self.why = ""
@@ -82,7 +83,8 @@ class Runtime:
             site = Site(text, self.config, like.co_filename, self)
             self.sites.append(site)
             setattr(self, f"s{text.index}", site)
-        self.function.__code__ = code.replace(co_name=like.co_name, co_qualname=like.co_qualname)
+        self.code = code.replace(co_name=like.co_name, co_qualname=like.co_qualname)
+        self.function.__code__ = self.code
 
     def explain(self) -> Explanation:
         """What was done at each site, line by line, and why not more."""
@@ -186,7 +188,7 @@ def _jitted(fn: types.FunctionType, config: Config) -> types.FunctionType:
     made = types.FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, cells)
     functools.update_wrapper(made, fn)
     made.__kwdefaults__ = fn.__kwdefaults__
-    runtime.function = made
+    runtime.function, runtime.code = made, made.__code__
     made.__xcs__ = runtime  # type: ignore[attr-defined]
     made.explain, made.stats = runtime.explain, runtime.stats  # type: ignore[attr-defined]
     return made

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ..text.source import NoSource, tree_of
+from ..text.source import NoSource, tree_of, written
 from . import pure_torch
 from .analysis import DEEPEST
 from .behaviour import PYTORCH
@@ -170,7 +170,7 @@ def call_function(
     a.guards.expect(a.guards.note("code", slot, None), "is", function.__code__)
     a.guards.expect(a.guards.note("getattr", slot, "__globals__"), "is", function.__globals__)
     try:
-        tree = tree_of(_undecorated(function))
+        tree = tree_of(written(function))  # of a jitted function, too
     except NoSource as reason:
         raise a.decline(f"{function.__qualname__}: {reason}", node) from None
     env = _bind(a, tree, callee, args, keywords, node)
@@ -178,12 +178,6 @@ def call_function(
     a.functions[function.__code__] = tree
     a.calls.setdefault(text_of(node), "analysed")
     return _analysed(a, frame, env, (function.__code__, slot), node)
-
-
-def _undecorated(function: types.FunctionType) -> types.FunctionType:
-    """A jitted function is analysed by the text it was written with."""
-    jitted = getattr(function, "__xcs__", None)
-    return jitted.original if jitted is not None else function
 
 
 def call_inner(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:

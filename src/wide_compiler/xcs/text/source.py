@@ -25,6 +25,16 @@ class NoSource(Exception):
     """Why a function's text cannot be had."""
 
 
+def written(function: types.FunctionType) -> types.FunctionType:
+    """A jitted function as it was written, any other one itself. What `jit` has put on a function is copied
+    by `functools.wraps` to whatever is wrapped around it: it counts for that very function alone, as long
+    as that has the code it got then."""
+    jitted = vars(function).get("__xcs__")
+    if jitted is None or jitted.function is not function or jitted.code is not function.__code__:
+        return function
+    return jitted.original
+
+
 def tree_of(fn: types.FunctionType) -> FunctionNode:
     """The syntax tree of a Python function, with the line numbers of its file. Raises `NoSource`."""
     code = fn.__code__
