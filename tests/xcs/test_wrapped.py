@@ -8,7 +8,7 @@ import functools
 import numpy as np
 import pytest
 
-from wide_compiler.xcs import Config, jit, oracle
+from wide_compiler.xcs import Config, XcsWarning, jit, oracle
 
 NOW = Config(measure=False)
 ROWS = [np.linspace(0.1 * i, 1.0 + i, 4) for i in range(9)]
@@ -112,3 +112,51 @@ def test_a_jitted_function_that_was_given_other_code():
     fast = jit(run, config=NOW)
     compared(run, fast)
     assert taken(fast) == 1
+
+
+def test_defaults_that_a_jitted_helper_was_given_later():
+    @jit
+    def helper(x, k=2.0, *, m=1.0):
+        return x * k + m
+
+    helper(ROWS[0])
+
+    def run(xs):
+        return [helper(x) for x in xs]
+
+    fast = jit(run, config=NOW)
+    for k, m in ((2.0, 1.0), (3.0, 1.0), (3.0, 5.0), (4.0, 6.0)):
+        helper.__defaults__ = (k,)
+        helper.__kwdefaults__ = {"m": m}
+        compared(run, fast)
+    helper.__kwdefaults__["m"] = 7.0
+    compared(run, fast)
+    assert taken(fast) == 5
+
+
+def test_defaults_that_a_jitted_helper_was_given_later_in_another_process(eager_processes):
+    @jit
+    def helper(k, by=2, *, plus=1):
+        return k * by + plus
+
+    def run(ks):
+        return [helper(k) for k in ks]
+
+    fast = jit(run)
+    compared(run, fast, list(range(24)))
+    helper.__defaults__, helper.__kwdefaults__ = (3,), {"plus": 5}
+    compared(run, fast, list(range(24)))
+    assert taken(fast, "processes") == 2
+
+
+def test_defaults_of_a_function_without_text(tmp_path, monkeypatch):
+    path = tmp_path / "changing_on_disk.py"
+    path.write_text("def scaled(xs, k=2.0):\n    return [x * k for x in xs]\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import changing_on_disk
+
+    fast = jit(changing_on_disk.scaled)
+    path.write_text("def scaled(xs, k=2.0):\n    return [x * k * 7.0 for x in xs]\n")
+    fast.__defaults__ = (3.0,)
+    with pytest.warns(XcsWarning, match="source text"):
+        assert fast([1.0]) == [3.0]

@@ -23,7 +23,7 @@ from .text.names import names_of
 from .text.rewrite import Rewriter
 from .text.site_text import RUNTIME, SiteText
 from .text.sites import FRAME_READERS
-from .text.source import NoSource, compiled, tree_of
+from .text.source import NoSource, compiled, tree_of, written
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -54,7 +54,7 @@ class Runtime:
     def first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Replace the code, then call the function as if nothing had happened."""
         self.prepare()
-        return (self.original if self.why else self.function)(*args, **kwargs)
+        return (written(self.function) if self.why else self.function)(*args, **kwargs)
 
     def prepare(self) -> None:
         """Rewrite the function, once: other threads that call it meanwhile wait. Where its text is not to be
