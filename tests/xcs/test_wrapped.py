@@ -160,3 +160,21 @@ def test_defaults_of_a_function_without_text(tmp_path, monkeypatch):
     fast.__defaults__ = (3.0,)
     with pytest.warns(XcsWarning, match="source text"):
         assert fast([1.0]) == [3.0]
+
+
+def test_defaults_belong_to_the_last_parameters():
+    def helper(x, k=2.0):
+        return x * k
+
+    def run(xs):
+        return [helper(x) for x in xs]
+
+    fast = jit(run, config=NOW)
+    for defaults in ((2.0,), (2.0, 3.0), (4.0,)):
+        helper.__defaults__ = defaults
+        for _ in range(3):  # the steps of the first are kept for the next ones
+            compared(run, fast)
+    assert taken(fast) == 9
+    helper.__defaults__ = None
+    with pytest.raises(TypeError, match="missing 1 required"):
+        fast(ROWS)

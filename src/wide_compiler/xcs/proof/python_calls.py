@@ -244,7 +244,8 @@ def _bind(
         raise a.decline(f"{function.__qualname__} gets too many arguments", node)
     env = dict(zip(positional, args, strict=False)) | keywords
     defaults = function.__defaults__ or ()
-    for name, index in zip(reversed(positional), range(len(defaults) - 1, -1, -1), strict=False):
+    # Counted from the last: there may be more of them, or fewer, the next time.
+    for name, index in zip(reversed(positional), range(-1, -1 - len(defaults), -1), strict=False):
         if name not in env:
             env[name] = a.look(defaults[index], a.guards.note("defaults", slot, index))
     for parameter in spec.kwonlyargs:
