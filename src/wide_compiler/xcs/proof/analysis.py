@@ -13,6 +13,7 @@ from typing import Any
 from ..text.source import FunctionNode
 from . import expressions, outside, storing
 from .effects import Decline, Effect
+from .fields import Fields
 from .frames import Env, Frame, Loop, merge
 from .guards import Guards
 from .kinds import BOTTOM, CONTAINERS, ITERATORS
@@ -37,6 +38,7 @@ class Analyzer:
         self.ends = False  # may it raise what ends an iteration?
         self.calls: dict[str, str] = {}  # what was called, and how it was known: for explain()
         self.functions: dict[types.CodeType, FunctionNode] = {}
+        self.classes: dict[int, Fields] = {}  # whose fields are read
         self.stack: list[tuple[Any, ...]] = []
         self.answers: dict[tuple[Any, ...], Value] = {}
         self.recursive: set[tuple[Any, ...]] = set()

@@ -72,20 +72,20 @@ def call_value(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywor
         return call_builtin_method(a, receiver, name, args, keywords, node)
     if not callee.known or callee.slot is None:
         raise a.decline(f"it calls something unknown: {text_of(node)}", node)
-    found = callee.obj
-    if isinstance(found, types.MethodType):
+    found, kind = callee.obj, type(callee.obj)
+    if kind is types.MethodType:
         return call_method_object(a, callee, args, keywords, node)
     known = _call_known(a, found, args, keywords, node)
     if known is not None:
         a.calls.setdefault(text_of(node), "known")
         return known
-    if isinstance(found, types.FunctionType):
+    if kind is types.FunctionType:
         return call_function(a, callee, args, keywords, node)
-    if isinstance(found, type):
+    if issubclass(kind, type):
         return construct(a, callee, args, keywords, node)
-    if isinstance(found, nn.Module):
+    if issubclass(kind, nn.Module):
         return call_layer(a, callee, args, keywords, node)
-    if callable(found) and type(found).__module__ != "builtins":
+    if callable(found) and kind.__module__ != "builtins":
         return call_instance(a, callee, args, keywords, node)
     raise a.decline(f"{getattr(found, '__name__', found)!s} is not known to be free of effects", node)
 

@@ -12,9 +12,11 @@ from ..text.source import NoSource, tree_of, written
 from . import pure_torch
 from .analysis import DEEPEST
 from .behaviour import PYTORCH
+from .fields import on_class, takes_writes
 from .frames import Frame, merge
 from .guards import bare, called_plainly, static_lookup
 from .kinds import BOTTOM
+from .outside import fields_of
 from .values import Value, join
 
 if TYPE_CHECKING:
@@ -153,9 +155,11 @@ def construct(a: "Analyzer", callee: Value, args: list[Value], keywords: Keyword
     if any(f.default_factory is not dataclasses.MISSING for f in dataclasses.fields(kind)):
         raise a.decline(f"{kind.__name__} makes default values by a function", node)
     for f in fields:
-        on_class = next((b.__dict__[f.name] for b in kind.__mro__ if f.name in b.__dict__), None)
-        if hasattr(type(on_class), "__set__") and not isinstance(on_class, types.MemberDescriptorType):
+        found = on_class(kind, f.name)
+        if takes_writes(found) and not isinstance(found, types.MemberDescriptorType):
             raise a.decline(f"{kind.__name__}.{f.name} is a descriptor", node)
+    fields_of(a, kind).show(*(f.name for f in fields))
+    fields_of(a, kind).fix("__del__")
     made = Value(kind, fresh=True)
     made.attrs = {f.name: arg for f, arg in zip(fields, args, strict=False)} | keywords
     return made
