@@ -183,3 +183,46 @@ def test_a_parameter_that_its_class_hides(monkeypatch):
     Scaled.w = property(noted(torch.full((4,), 5.0)))
     compared(run, fast, rows)
     assert taken(fast, "torch vmap") == 2
+
+
+class Adding:
+    """Notes what is added to it."""
+
+    def __add__(self, other):
+        READS.append(other)
+        return 1.0
+
+
+ADDING = Adding()
+
+
+@dataclasses.dataclass
+class ByKeyword:
+    a: object = dataclasses.field(default=ADDING, kw_only=True)
+    b: float = 0.0
+
+
+@dataclasses.dataclass
+class NotStored:
+    a: dataclasses.InitVar[float]
+    b: object
+
+
+def test_positions_of_fields_are_those_of_the_generated_init():
+    def by_keyword(xs):
+        return [ByKeyword(x).a + x for x in xs]
+
+    def not_stored(xs):
+        return [NotStored(x, ADDING).b + x for x in xs]
+
+    for run in (by_keyword, not_stored):
+        fast = jit(run, config=NOW)
+        compared(run, fast, NUMBERS)
+        assert "plain, unknown" in str(fast.explain())
+
+    def all_given(xs):
+        return [ByKeyword(x, a=2.0).a + ByKeyword(x).b + NotStored(2.0, x).b for x in xs]
+
+    fast = jit(all_given, config=NOW)
+    compared(all_given, fast, NUMBERS)
+    assert ", pure," in str(fast.explain())

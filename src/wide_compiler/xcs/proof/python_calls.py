@@ -161,7 +161,10 @@ def construct(a: "Analyzer", callee: Value, args: list[Value], keywords: Keyword
     fields_of(a, kind).show(*(f.name for f in fields))
     fields_of(a, kind).fix("__del__")
     made = Value(kind, fresh=True)
-    made.attrs = {f.name: arg for f, arg in zip(fields, args, strict=False)} | keywords
+    # As its `__init__` takes them: fields by keyword alone and those that are not stored have other places.
+    takes = init.__code__.co_varnames[1 : init.__code__.co_argcount]
+    given = dict(zip(takes, args, strict=False)) | keywords
+    made.attrs = {f.name: given[f.name] for f in fields if f.name in given}
     return made
 
 
