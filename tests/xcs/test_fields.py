@@ -101,6 +101,10 @@ def test_what_a_class_gets_later_comes_before_a_field(change, inherited):
     compared(run, fast, NUMBERS)
     compared(run, fast, NUMBERS)
     assert taken(fast) == 3
+    for name in CHANGES[change]:
+        delattr(base if inherited else type(settings), name)
+    compared(run, fast, NUMBERS)
+    assert taken(fast) == 4
 
 
 def test_a_field_stays_what_it_is_beside_other_changes_of_its_class():

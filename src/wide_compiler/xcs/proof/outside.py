@@ -83,6 +83,8 @@ def attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> Value:
         return a.look(vars(held.obj)[name], a.guards.note("field", held.slot, name))
     builtin = _builtin_attribute(held, name)
     if builtin is not None:
+        if held.type in waiting.PATHS:
+            waiting.unpatched(a, waiting.FILES, f".{name}", node)
         return builtin
     if held.slot is None or not held.known:
         raise a.decline(f"it reads {name!r} of something of unknown type", node)
@@ -150,7 +152,7 @@ def fields_of(a: "Analyzer", kind: type) -> Fields:
     if fields is None:
         fields = a.classes[id(kind)] = Fields(kind)
         held = a.guards.note("const", fields, None)
-        a.guards.expect(a.guards.note("shows", held, None), "is", True)
+        a.guards.expect(a.guards.note("still", held, None), "is", True)
     return fields
 
 
@@ -158,10 +160,10 @@ def instance_attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> 
     """An attribute of an instance of the user's class: a field, a method, a property or a class value."""
     kind, obj, slot = type(held.obj), held.obj, held.slot
     assert slot is not None
-    if kind.__getattribute__ is not object.__getattribute__:
-        raise a.decline(f"{kind.__name__} has a __getattribute__ of its own", node)
     a.guards.expect(slot, "type", kind)
     fields = fields_of(a, kind)
+    if kind.__getattribute__ is not object.__getattribute__:
+        raise a.decline(f"{kind.__name__} has a __getattribute__ of its own", node)
     found = on_class(kind, name)
     if isinstance(found, property) and isinstance(found.fget, types.FunctionType):
         from .python_calls import call_function
@@ -174,6 +176,7 @@ def instance_attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> 
         a.guards.expect(a.guards.note("class", slot, name), "is", found)
         return a.look(getattr(obj, name), a.guards.note("getattr", slot, name))
     if takes_writes(found):
+        fields.fix(name)  # it may go again
         raise a.decline(f"{kind.__name__}.{name} is a descriptor", node)
     if name in getattr(obj, "__dict__", {}):
         fields.show(name)
