@@ -15,7 +15,7 @@ from .behaviour import PYTORCH
 from .fields import on_class, takes_writes
 from .frames import Frame, merge
 from .guards import bare, called_plainly, static_lookup
-from .kinds import BOTTOM
+from .kinds import BOTTOM, CONTAINERS, ITERATORS
 from .outside import fields_of
 from .values import Value, join
 
@@ -184,7 +184,7 @@ def call_function(
     frame = Frame(tree, function, slot)
     a.functions[function.__code__] = tree
     a.calls.setdefault(text_of(node), "analysed")
-    return _analysed(a, frame, env, (function.__code__, slot), node)
+    return _once(a, frame, env, (function.__code__, slot), node)
 
 
 def call_inner(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
@@ -199,11 +199,35 @@ def call_inner(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywor
     return _analysed(a, inner, env, (tree,), node)
 
 
+def _once(a: "Analyzer", frame: Frame, env: "Env", what: tuple, node: ast.AST) -> Value:
+    """Helpers that call helpers twice would be looked at four, eight, sixteen times. What came of a call
+    holds for each other one with such arguments, if nothing can be learnt of them or of the result later on,
+    and if it took nothing from a call that is not at its end. The guards have all that it noted."""
+    key = None
+    if all(map(_settled, env.values())):
+        key = (*what, *((name, v.type, v.fresh, v.slot, id(v.obj)) for name, v in sorted(env.items())))
+        if key in a.finished:
+            return a.finished[key][0]
+    taken, given = a.unfinished, dict(env)
+    found = _analysed(a, frame, env, what, node)
+    if key is not None and a.unfinished == taken and _settled(found):
+        a.finished[key] = found, given  # the objects in the key must not go
+    return found
+
+
+def _settled(value: Value) -> bool:
+    """Is all known of it that ever will be?"""
+    if value.type in CONTAINERS or value.type in ITERATORS:
+        return False
+    return value.attrs is None and value.function is None and value.method is None
+
+
 def _analysed(a: "Analyzer", frame: Frame, env: "Env", what: tuple, node: ast.AST) -> Value:
     """Run a function's text once for each kind of arguments; recursion is followed until nothing changes."""
     key = (*what, tuple(_look(v) for v in env.values()))
     if key in a.stack:
         a.recursive.add(key)
+        a.unfinished += 1
         merge(a.given[key], [dict(a.given[key]), env])  # the run in progress must hold for these, too
         return a.answers[key]
     if len(a.stack) >= DEEPEST:
