@@ -44,7 +44,6 @@ class Runtime:
         self.sites: list[Site] = []
         self.why = ""
         self.ready = False
-        self.blocks = threading.local()
         self.lock = threading.RLock()
 
     @staticmethod
