@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from wide_compiler.xcs import Config, items, jit, oracle
+from wide_compiler.xcs.lanes import handout
 from wide_compiler.xcs.pace import no
 
 NOW = Config(measure=False)
@@ -104,3 +105,44 @@ def test_a_list_that_is_changed_is_not_handed_on(handed):
     fast = jit(changed_meanwhile, config=NOW)
     assert oracle.same(fast(ROWS), changed_meanwhile(ROWS), rtol=1e-9)
     assert not handed and all(taken(fast))
+
+
+def outer(xs):
+    return [np.outer(x, x) for x in xs]
+
+
+def outer_of_parts(xs):
+    return [x[:, None] * x[None, :] for x in xs]
+
+
+def outer_twice(xs):
+    return [(np.outer(x, x), [np.outer(x, x + 1.0)]) for x in xs]
+
+
+def outer_handed_on(xs):
+    ys = [x[:, None] * x[None, :] for x in xs]
+    return [y + 1.0 for y in ys]
+
+
+def wholes(found):
+    """The bytes that each array of a result keeps."""
+    for part in found:
+        if type(part) is not np.ndarray:
+            yield from wholes(part)
+            continue
+        while part.base is not None:
+            part = part.base
+        yield part.nbytes
+
+
+@pytest.mark.parametrize("n, size", [(40, 16), (700, 16), (9, 64)])
+@pytest.mark.parametrize("run", [outer, outer_of_parts, outer_twice, outer_handed_on])
+def test_a_row_keeps_no_more_than_a_block(run, n, size, monkeypatch):
+    monkeypatch.setattr(handout, "BLOCK_BYTES", 2**14)  # of eight rows, where one row is not larger
+    rng = np.random.default_rng(0)
+    xs, fast = [rng.normal(size=size) for _ in range(n)], jit(run, config=NOW)
+    for _ in range(3):  # by itself, then by its tape
+        found = fast(xs)
+        assert oracle.same(found, run(xs), rtol=1e-9)
+        assert max(wholes(found)) <= max(2**14, size * size * 8)
+    assert min(taken(fast)) == 3

@@ -34,6 +34,8 @@ class Parts:
 
     def done(self) -> None:
         """All parts were run: what that says about calls to come."""
-        self.work.plan.memory["makes no arrays"] = self.arrays == 0
+        memory = self.work.plan.memory
+        memory["makes no arrays"] = self.arrays == 0
+        memory["rows at once"] = self.handout.rows_at_once or memory.get("rows at once", 0)
         if self.body is not None and self.tape is not None:
             keep(self.work, self.tape, self.arrays)
