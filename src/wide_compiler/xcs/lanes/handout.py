@@ -42,7 +42,8 @@ class Handout:
         if len(data) == self.n and data.nbytes <= BLOCK_BYTES:
             self._blocks, self._used, self.placed = [np.ascontiguousarray(data)], self.n, self.n
             return list(self._blocks[0])
-        rows, pieces = [], _pieces(data)
+        rows: list[np.ndarray] = []
+        pieces = _pieces(data)
         if len(pieces) > 1:
             self.rows_at_once = len(pieces[0])
         for piece in pieces:
