@@ -56,6 +56,60 @@ def test_nan_as_a_member_is_told_by_identity():
     check(lambda xs: {x: 1 for x in xs}, lambda: ([NAN, NAN, 1.0],))  # noqa: C420
 
 
+def with_nan(n=9):
+    return ([NAN if i % 3 == 1 else 0.5 * i + 1.0 for i in range(n)],)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda x: x,
+        lambda x: x if x > 1.0 or x != x else x * 2.0,
+        lambda x: (x * 2.0, [x]),
+        lambda x: float(x),
+        lambda x: max(x, 1.0),
+    ],
+)
+def test_nan_that_is_handed_through_is_the_same_object(body):
+    def run(xs):
+        return [body(x) for x in xs]
+
+    def found(called, xs):
+        return [x in values for x in xs for values in [called(xs), [v for v in called(xs) if v == v]]]
+
+    fast = jit(run, config=NOW)
+    assert found(fast, *with_nan()) == found(run, *with_nan())
+    assert "numpy lanes" not in next(iter(fast.stats().values()))
+    check(run, floats, "numpy lanes")
+
+
+def test_nan_in_and_none_out():
+    check(lambda xs: [x > 2.0 for x in xs], with_nan, "numpy lanes")
+    check(lambda xs: [math.floor(x) if x == x else 0 for x in xs], with_nan, "numpy lanes")
+    check(lambda xs: [x * 2.0 for x in xs], lambda: (np.array(with_nan()[0]),), "numpy lanes")
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda xs: {float(np.log(x).sum()) for x in xs},
+        lambda xs: {i: np.log(x).sum() for i, x in enumerate(xs)},
+        lambda xs: [np.log(x * y).sum() for x in xs for y in (1.0, 2.0)],
+    ],
+)
+def test_items_that_are_timed_first_do_not_warn_twice(run):
+    fast, rows = jit(run), [np.array([0.0, 1.0 + i]) for i in range(30)]
+    for _ in range(3):
+        counts = []
+        for called in (run, fast):
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                called(rows)
+            counts.append(len(seen))
+        assert counts[0] == counts[1] > 0
+    assert fast.__xcs__.sites[0].plans[0].ledger.plain_item is not None  # they were timed
+
+
 def test_a_logarithm_with_a_base_is_no_output_argument():
     check(lambda xs: [math.log(x + 3.0, 2.0) for x in xs], floats)
 

@@ -8,6 +8,7 @@ from .interrupts import raise_interrupt
 from .items import Items
 from .ledger import CLEARLY, LOOK_EVERY, clock
 from .look import MOST_LOOKS, look_of
+from .noticing import noticing, watched_errors
 from .oracle import same
 from .proof.effects import Effect
 from .rungs import Rung
@@ -57,15 +58,14 @@ def _first_able(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
 def _measured(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
     ledger, n = work.plan.ledger, work.items.n
     samples: dict[int, list[Any]] = {}
+    goes_on = work.site.text.kind not in ("set", "dict") and "items" not in work.site.text.bodies
     if ledger.plain_item is None:
-        failed = _sample(work, samples)
+        failed = _sample(work, samples) if goes_on else _unwarned(work, samples)
         if failed:
             return Miss(raised=True)
-    done = Miss(len(samples), [v for i in sorted(samples) for v in samples[i]])
-    if work.site.text.kind in ("set", "dict") or "items" in work.site.text.bodies:
-        done = Miss()
+    done = Miss(len(samples), [v for i in sorted(samples) for v in samples[i]]) if goes_on else Miss()
     rung = _cheapest(work, rungs, n)
-    if not samples and ledger.due(rung is not None) and _look_again(work):
+    if not samples and ledger.due(rung is not None) and _looked_again(work):
         rung = _cheapest(work, rungs, n)  # the machine may have been busier when one of both was timed
     if rung is None:
         ledger.went_plain(n)
@@ -90,6 +90,21 @@ def _sample(work: Work, samples: dict[int, list[Any]]) -> bool:
         seconds.append(clock() - began - own_seconds())
     work.plan.ledger.sample(seconds)
     return False
+
+
+def _unwarned(work: Work, samples: dict[int, list[Any]]) -> bool:
+    """Items that the plain loop runs again: NumPy must not warn of them twice."""
+    noticed: list[str] = []
+    with noticing(noticed, watched_errors()):
+        failed = _sample(work, samples)
+    if noticed:
+        samples.clear()
+    return failed
+
+
+def _looked_again(work: Work) -> bool:
+    with noticing([], watched_errors()):
+        return _look_again(work)
 
 
 @functools.cache

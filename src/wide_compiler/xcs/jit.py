@@ -25,7 +25,7 @@ from .text.names import names_of
 from .text.rewrite import Rewriter
 from .text.site_text import RUNTIME, SiteText
 from .text.sites import FRAME_READERS
-from .text.source import NoSource, compiled, tree_of
+from .text.source import NoSource, compiled, tree_of, written
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,11 +41,11 @@ class Runtime:
         self.original = original
         self.config = config
         self.function: Any = None
+        self.code: types.CodeType | None = None  # that `jit` gave to it
         self.texts: list[SiteText] = []
         self.sites: list[Site] = []
         self.why = ""
         self.ready = False
-        self.blocks = threading.local()
         self.lock = threading.RLock()
 
     compiling = staticmethod(torch.compiler.is_compiling)
@@ -57,7 +57,7 @@ class Runtime:
     def first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Replace the code, then call the function as if nothing had happened."""
         self.prepare()
-        return (self.original if self.why else self.function)(*args, **kwargs)
+        return (written(self.function) if self.why else self.function)(*args, **kwargs)
 
     def prepare(self) -> None:
         """Rewrite the function, once: other threads that call it meanwhile wait. Where its text is not to be
@@ -86,7 +86,8 @@ class Runtime:
             site = Site(text, self.config, like.co_filename, self)
             self.sites.append(site)
             setattr(self, f"s{text.index}", site)
-        self.function.__code__ = code.replace(co_name=like.co_name, co_qualname=like.co_qualname)
+        self.code = code.replace(co_name=like.co_name, co_qualname=like.co_qualname)
+        self.function.__code__ = self.code
 
     def explain(self) -> Explanation:
         """What was done at each site, line by line, and why not more."""
@@ -192,7 +193,7 @@ def _jitted(fn: types.FunctionType, config: Config) -> types.FunctionType:
     made = types.FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, cells)
     functools.update_wrapper(made, fn)
     made.__kwdefaults__ = fn.__kwdefaults__
-    runtime.function = made
+    runtime.function, runtime.code = made, made.__code__
     made.__xcs__ = runtime  # type: ignore[attr-defined]
     made.explain, made.stats = runtime.explain, runtime.stats  # type: ignore[attr-defined]
     return made

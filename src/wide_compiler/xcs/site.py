@@ -60,8 +60,11 @@ class Site:
         expand: Any = None,
         eater: Any = None,
         *options: Any,
+        before: list[Blocks] | None = None,
+        after: list[Blocks] | None = None,
     ) -> Any:
-        """A comprehension, or a generator that is eaten whole by `eater`, if that is the builtin."""
+        """A comprehension, or a generator that is eaten whole by `eater`, if that is the builtin. Blocks of
+        what it loops over lie in `before`, those of what it makes are put into `after`, for the next site."""
         if eater is not None and eater is not getattr(builtins, self.text.eater):
             return plain(made(source))
         if options and not inert(self.text.eater, options):
@@ -70,13 +73,13 @@ class Site:
             return plain(made(source))
         began = self._enter()
         try:
-            items = self._items(source, expand)
+            items = self._items(source, expand, before)
             if items is None:
                 self.pace.rest(clock() - began, 0.0)
                 return as_written(self.text, self.runtime.original, plain, made(source))
             error = None
             try:
-                values, work = self._values(items, body, cond)
+                values, work = self._values(items, body, cond, after)
             except Failed as failure:
                 values, error = failure.values, failure.error
             if error is not None:  # out here, so that it carries no context of ours
@@ -145,25 +148,20 @@ class Site:
 
     # Lanes handed from one site to the next.
 
-    def keep_blocks(self, rows: list[Any], blocks: list[Any]) -> None:
-        """The rows just made are those of a few blocks: the next site need not gather them."""
-        if self.text.feeds and self.text.kind == "list":
-            self.runtime.blocks.kept = Blocks(rows, blocks)
-
-    def _kept_blocks(self, source: Any) -> Any:
+    @staticmethod
+    def _kept_blocks(source: Any, before: list[Blocks] | None) -> Any:
         """The blocks of a list made by the statement before, which nothing can have changed since."""
-        kept = getattr(self.runtime.blocks, "kept", None) if self.text.fed else None
+        kept = before.pop() if before else None
         if kept is None or kept.rows is not source:
             return None
-        self.runtime.blocks.kept = None
         return kept if len(kept) == kept.bounds[-1][1] else None
 
     # Deciding.
 
-    def _items(self, source: Any, expand: Any) -> Items | None:
+    def _items(self, source: Any, expand: Any, before: list[Blocks] | None) -> Items | None:
         if expand is None:
             items = items_of(source, self.text.shape)
-            kept = self._kept_blocks(source)
+            kept = self._kept_blocks(source, before)
             if items is not None and kept is not None:
                 items.columns = [kept]
         else:
@@ -198,7 +196,9 @@ class Site:
 
         return Items(columns, len(rows), rest)
 
-    def _values(self, items: Items, body: Any, cond: Any) -> tuple[Any, Any]:
+    def _values(
+        self, items: Items, body: Any, cond: Any, after: list[Blocks] | None = None
+    ) -> tuple[Any, Any]:
         """The values of all items, or a `Miss`; and the work, if it came so far that a rung was asked."""
         if items.n < 2:
             return Miss(), None
@@ -217,7 +217,7 @@ class Site:
             return Miss(), None
         events = self.text.kind == "loop" and not self.text.single
         work = Work(self, plan, items, body, cond, events)
-        work.seen = seen
+        work.seen, work.after = seen, after
         plan.ledger.rested(items.n, self.pace.rested)
         values = plan.strategy.run(work)
         if isinstance(values, Miss):

@@ -16,6 +16,7 @@ from .lane import COMPUTING
 from .lane_operators import Lane
 
 CHUNK_BYTES = 2**19  # with what is made of them, about what a core's own cache holds
+FEWEST_ROWS = 64
 NUMBERS = {float: ("float", np.float64), int: ("int", np.int64), bool: ("bool", np.bool_)}
 Room = dict[str, np.ndarray]
 
@@ -32,6 +33,9 @@ def chunks(work: Work) -> list[tuple[int, int]]:
         return bounds
     widest = max((c[0].nbytes for c in work.items.columns if type(c[0]) is np.ndarray), default=8)
     size = min(max((4 if alone else 1) * CHUNK_BYTES // max(widest, 1), 256), 16384)
+    fitting = work.plan.memory.get("rows at once", 0)
+    if fitting >= FEWEST_ROWS:  # then what is made of them goes into its block without a copy
+        size = min(size, fitting)
     return [(i, min(i + size, stop)) for start, stop in bounds for i in range(start, stop, size)]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from ..work import Bail
 from .lane_operators import Lane
 
-BLOCK_BYTES = 2**23  # keeping one row keeps its block
+BLOCK_BYTES = 2**23  # keeping one row keeps its block, which is no larger but where one row is
 
 
 class Handout:
@@ -22,6 +22,7 @@ class Handout:
         self.n = n
         self.exact = exact
         self.placed = 0
+        self.rows_at_once = 0  # what a block holds, where that was less than came at once
         self._blocks: list[np.ndarray] = []
         self._used = 0  # of the last block
 
@@ -33,17 +34,23 @@ class Handout:
         """One value per lane, for the next lanes of the call or, not `in_order`, for some of them. What was
         `given` for the same lanes before must not come again."""
         if in_order and type(value) is Lane and value.kind == "array":
-            return list(self._place(self._fresh(value)))
+            return self._place(self._fresh(value))
         return self._apart(value, lanes, [] if given is None else given)
 
-    def _place(self, data: np.ndarray) -> np.ndarray:
-        """The rows in their block; all of a call together are one."""
-        if len(data) == self.n:
+    def _place(self, data: np.ndarray) -> list[np.ndarray]:
+        """The rows in their blocks; all of a call together are one where they fit."""
+        if len(data) == self.n and data.nbytes <= BLOCK_BYTES:
             self._blocks, self._used, self.placed = [np.ascontiguousarray(data)], self.n, self.n
-            return self._blocks[0]
-        place = self.room(len(data), data.shape[1:], data.dtype)
-        place[...] = data
-        return place
+            return list(self._blocks[0])
+        rows: list[np.ndarray] = []
+        pieces = _pieces(data)
+        if len(pieces) > 1:
+            self.rows_at_once = len(pieces[0])
+        for piece in pieces:
+            place = self.room(len(piece), data.shape[1:], data.dtype)
+            place[...] = piece
+            rows.extend(place)
+        return rows
 
     def room(self, rows: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """Where the next rows go. Parts of a call share blocks, so that the next site finds few of them."""
@@ -52,8 +59,7 @@ class Handout:
         if last is None or not fits or len(last) - self._used < rows:
             if last is not None:
                 self._blocks[-1] = last[: self._used]
-            row_bytes = max(dtype.itemsize * math.prod(shape), 1)
-            count = min(max(BLOCK_BYTES // row_bytes, rows), self.n - self.placed)
+            count = min(max(rows_of_a_block(shape, dtype), rows), self.n - self.placed)
             last = np.empty((count, *shape), dtype)
             self._blocks.append(last)
             self._used = 0
@@ -92,7 +98,9 @@ class Handout:
             if any(type(other) is np.ndarray and np.may_share_memory(data, other) for other in given):
                 raise Bail("two parts of a result that share memory")
             given.append(data)
-            data = np.ascontiguousarray(data)
+            pieces = _pieces(data)
+            cut = len(pieces) > 1
+            return [row for p in pieces for row in (p.copy() if cut else np.ascontiguousarray(p))]
         return list(data)
 
     def _fresh(self, value: Lane) -> np.ndarray:
@@ -103,6 +111,16 @@ class Handout:
         if value.rank > 0 and len(value.data) and not value.data[0].flags.c_contiguous:
             raise Bail("a result that does not lie in rows")
         return value.data
+
+
+def rows_of_a_block(shape: tuple[int, ...], dtype: np.dtype) -> int:
+    return max(BLOCK_BYTES // max(dtype.itemsize * math.prod(shape), 1), 1)
+
+
+def _pieces(data: np.ndarray) -> list[np.ndarray]:
+    """Rows, in as many as a block holds."""
+    size = rows_of_a_block(data.shape[1:], data.dtype)
+    return [data[i : i + size] for i in range(0, len(data), size)]
 
 
 def _holds_lane(value: Any) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from torch import nn
 
 from ..proof.pure_tables import CHANGERS
-from ..text.source import NoSource, compiled, tree_of
+from ..text.source import NoSource, compiled, tree_of, written
 from ..text.trees import clone
 from .lane import Lane, Trace, bail
 from .lane_builtins import HOLDERS, MATH, SHADOWS, mathematics
@@ -196,8 +196,7 @@ class Dispatcher:
         return made(*args, **kwargs)
 
     def _made_ready(self, function: types.FunctionType) -> Any:
-        jitted = getattr(function, "__xcs__", None)
-        plain = function if jitted is None else jitted.original
+        plain = written(function)
         try:
             node = None if plain.__code__ in self.cache else tree_of(plain)
         except NoSource as reason:

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..text.site_text import SiteText
 from ..work import Bail
-from .handout import Handout
+from .handout import Handout, rows_of_a_block
 from .lane_operators import Lane
 from .lane_tape import Played, Tape
 
@@ -42,7 +42,7 @@ class PartTape:
         """As the body would give them."""
         data = [c.data if type(c) is Lane else c for c in columns]
         kind, fresh, approx = self.result
-        if kind == "array" and self.play.ends_in_ufunc:
+        if kind == "array" and self.play.ends_in_ufunc and n <= rows_of_a_block(*self.row):
             return list(self.play(data, handout.room(n, *self.row)))
         result = Lane(self.play(data), kind, None, fresh, approx)
         no_rounded_keys(self.text, result)

@@ -3,8 +3,11 @@ and by the tape of an earlier call where that stands."""
 
 from typing import Any
 
-from ..work import Work
+import numpy as np
+
+from ..work import Bail, Work
 from .handout import Handout
+from .lane_operators import Lane
 from .part_tape import PartTape
 from .paths import Body, Paths
 from .standing import keep, standing
@@ -23,6 +26,12 @@ class Parts:
 
     def values(self, columns: list[Any], n: int) -> list[Any]:
         """What the next n items give. Raises `Bail`."""
+        found = self._values(columns, n)
+        if any(map(_has_nan, columns, self.work.items.columns)) and any(map(_is_nan, found)):
+            raise Bail("nan, which is only found again where it is the same object")
+        return found
+
+    def _values(self, columns: list[Any], n: int) -> list[Any]:
         if self.tape is not None and self.tape.fits(columns):
             return self.tape.values(columns, n, self.handout)
         if self.body is None:
@@ -34,6 +43,24 @@ class Parts:
 
     def done(self) -> None:
         """All parts were run: what that says about calls to come."""
-        self.work.plan.memory["makes no arrays"] = self.arrays == 0
+        memory = self.work.plan.memory
+        memory["makes no arrays"] = self.arrays == 0
+        memory["rows at once"] = self.handout.rows_at_once or memory.get("rows at once", 0)
         if self.body is not None and self.tape is not None:
             keep(self.work, self.tape, self.arrays)
+
+
+def _has_nan(column: Any, items: Any) -> bool:
+    """Is one of these numbers nan? A body may hand on the very number; of an array it gets new ones."""
+    if type(column) is not Lane or column.kind == "array" or type(items) is np.ndarray:
+        return False
+    return column.data.dtype.kind in "fc" and bool(np.isnan(column.data).any())
+
+
+def _is_nan(value: Any) -> bool:
+    """Is a result, or something in it, nan?"""
+    if type(value) in (tuple, list):
+        return any(map(_is_nan, value))
+    if type(value) is dict:
+        return any(map(_is_nan, value.values()))
+    return isinstance(value, (float, complex, np.inexact)) and bool(value != value)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from ..interrupts import raise_interrupt
+from ..items import Blocks
 from ..noticing import noticing, watched_errors
 from ..proof.kinds import is_numpy_scalar
 from ..work import Bail, Work
@@ -58,6 +59,6 @@ def vectorized(work: Work) -> list[Any]:
     if why is not None:  # out here, so that it keeps nothing of what was raised
         raise Bail(why)
     parts.done()
-    if parts.handout.blocks:
-        work.site.keep_blocks(values, parts.handout.blocks)
+    if work.after is not None and parts.handout.blocks:
+        work.after.append(Blocks(values, parts.handout.blocks))
     return values

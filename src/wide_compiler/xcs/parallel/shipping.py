@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..text.names import names_of
+from ..text.source import written
 from . import receiving
 from .process_state import SEEDED, SETS, compares_identity, global_names, makes_set
 from .references import NAMED, by_name, digest, of_library, place_of
@@ -138,8 +139,7 @@ class _Pickler(pickle.Pickler):
 
     def _function(self, function: types.FunctionType) -> Any:
         """In two steps, so that functions may name themselves and each other."""
-        jitted = getattr(function, "__xcs__", None)
-        function = jitted.original if jitted is not None else function
+        function = written(function)
         code = function.__code__
         self.names |= names_of(code)
         if makes_set(code):
@@ -155,10 +155,17 @@ class _Pickler(pickle.Pickler):
         state = {
             "space": {n: reader.of(space[n]) for n in global_names(code) if n in space},
             "held": [reader.of(value) for value in held],
-            "fields": {n: v for n, v in vars(function).items() if n != "__xcs__"},
+            "fields": _fields(function),
         } | {n: getattr(function, n) for n in receiving.FACTS}
         facts = (marshal.dumps(code), function.__name__, len(held))
         return receiving.rebuilt, facts, state, None, None, receiving.filled
+
+
+def _fields(function: types.FunctionType) -> dict[str, Any]:
+    """What lies on a function, but for what `jit` has put there or `functools.wraps` has copied."""
+    held = dict(vars(function))
+    jitted = held.pop("__xcs__", None)
+    return {n: v for n, v in held.items() if type(v) is not types.MethodType or v.__self__ is not jitted}
 
 
 _OWNERS = (list, dict, tuple, str, bytes, int, float, complex, bytearray, range)

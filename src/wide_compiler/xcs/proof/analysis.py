@@ -13,6 +13,7 @@ from typing import Any
 from ..text.source import FunctionNode
 from . import expressions, outside, storing
 from .effects import Decline, Effect
+from .fields import Fields
 from .frames import Env, Frame, Loop, merge
 from .guards import Guards
 from .kinds import BOTTOM, CONTAINERS, ITERATORS
@@ -23,6 +24,7 @@ from .waiting import ReadFile
 
 DEEPEST = 24
 ROUNDS = 40  # of a loop, until nothing new is learnt
+MOST_LOOKS = 20_000  # at expressions: some 50 milliseconds, once
 
 
 ENDING = ("StopIteration", "StopAsyncIteration", "GeneratorExit")
@@ -37,10 +39,16 @@ class Analyzer:
         self.ends = False  # may it raise what ends an iteration?
         self.calls: dict[str, str] = {}  # what was called, and how it was known: for explain()
         self.functions: dict[types.CodeType, FunctionNode] = {}
+        self.classes: dict[int, Fields] = {}  # whose fields are read
         self.stack: list[tuple[Any, ...]] = []
         self.answers: dict[tuple[Any, ...], Value] = {}
         self.recursive: set[tuple[Any, ...]] = set()
         self.given: dict[tuple[Any, ...], Env] = {}  # arguments of what is on the stack, of any depth
+        self.finished: dict[
+            tuple[Any, ...], tuple[Value, Env]
+        ] = {}  # calls whose answer serves others like them
+        self.unfinished = 0  # answers that were taken of calls in progress
+        self.looks = 0
 
     def site_body(self, which: str, node: FunctionNode, function: Any, arguments: list[Value]) -> Value:
         """Analyse a site's own body, which reads names of the jitted function through its cells."""
@@ -67,6 +75,9 @@ class Analyzer:
         return join_all(frame.returns) if frame.returns else Value(BOTTOM)
 
     def expr(self, node: ast.expr, env: Env, frame: Frame) -> Value:
+        self.looks += 1
+        if self.looks > MOST_LOOKS:
+            raise self.decline("there is more to look at than is looked at", node)
         return expressions.evaluate(self, node, env, frame)
 
     def look(self, held: Any, slot: int) -> Value:

@@ -72,20 +72,21 @@ def call_value(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywor
         return call_builtin_method(a, receiver, name, args, keywords, node)
     if not callee.known or callee.slot is None:
         raise a.decline(f"it calls something unknown: {text_of(node)}", node)
-    found = callee.obj
-    if isinstance(found, types.MethodType):
+    found, kind = callee.obj, type(callee.obj)
+    if kind is types.MethodType:
         return call_method_object(a, callee, args, keywords, node)
     known = _call_known(a, found, args, keywords, node)
     if known is not None:
+        a.guards.expect(callee.slot, "is", found)  # which is not its text
         a.calls.setdefault(text_of(node), "known")
         return known
-    if isinstance(found, types.FunctionType):
+    if kind is types.FunctionType:
         return call_function(a, callee, args, keywords, node)
-    if isinstance(found, type):
+    if issubclass(kind, type):
         return construct(a, callee, args, keywords, node)
-    if isinstance(found, nn.Module):
+    if issubclass(kind, nn.Module):
         return call_layer(a, callee, args, keywords, node)
-    if callable(found) and type(found).__module__ != "builtins":
+    if callable(found) and kind.__module__ != "builtins":
         return call_instance(a, callee, args, keywords, node)
     raise a.decline(f"{getattr(found, '__name__', found)!s} is not known to be free of effects", node)
 
@@ -102,7 +103,7 @@ def _call_known(
         if not _only_looks(a, found, args):
             raise a.decline(f"{text_of(node)} may ask a class or object of the user's", node)
         return Value(pure_tables.LOOKERS[found])
-    if found in waiting.FUNCTIONS or waiting.client_get(found):
+    if waiting.waits(a, found, text_of(node), node):
         return _wait(a, found, args, keywords, node)
     if found in pure_tables.EXCEPTIONS:
         return opaque()
@@ -169,8 +170,11 @@ def _hashable(found: Any) -> bool:
 
 
 def _wait(a: "Analyzer", found: Any, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
-    if not all(v.is_safe or v.type in waiting.PATHS for v in [*args, *keywords.values()]):
-        raise a.decline(f"{text_of(node)} gets something of unknown type", node)
+    for value in (*args, *keywords.values()):
+        if value.type in waiting.PATHS:
+            waiting.unpatched(a, waiting.FILES, text_of(node), node)
+        elif not value.is_safe:
+            raise a.decline(f"{text_of(node)} gets something of unknown type", node)
     if found is open:
         mode = args[1] if len(args) > 1 else keywords.get("mode")
         if len(args) > 2 or set(keywords) - {"mode", "encoding", "errors", "newline"}:
@@ -179,7 +183,7 @@ def _wait(a: "Analyzer", found: Any, args: list[Value], keywords: Keywords, node
             raise a.decline("open() is called for writing", node, impure=True)
         if args and args[0].type not in (str, *waiting.PATHS):
             raise a.decline("open() gets something other than a path", node)
-    elif waiting.client_get(found):
+    elif found not in waiting.FUNCTIONS:  # the get() of a client for the web
         if set(keywords) - {"params", "timeout", "headers"}:
             raise a.decline(f"{text_of(node)} is called with options that are not analysed", node)
         a.waits()

@@ -139,6 +139,7 @@ def operate(a: "Analyzer", op: ast.operator, left: Value, right: Value, node: as
         elements = [e for v in held for e in v.elements()]
         return list_of(join_all(elements) if elements else None, pair[0])
     if pair[0] in waiting.PATHS and isinstance(op, ast.Div) and pair[1] is str:
+        waiting.unpatched(a, waiting.FILES, "a path", node)
         return Value(pair[0])
     if pair[0] is str and isinstance(op, ast.Mod) and right.is_deep_safe:
         return Value(str)

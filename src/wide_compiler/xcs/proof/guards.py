@@ -173,6 +173,7 @@ FETCH: dict[str, Any] = {
     "bare": bare,
     "called": called_plainly,
     "behaves": lambda held, key: held.holds(),
+    "still": lambda held, key: held.holds(),
     "hooked": lambda held, key: bool(held._has_any_global_hook()),
     "getattr": getattr,
     "class": lambda held, key: static_lookup(type(held), key),

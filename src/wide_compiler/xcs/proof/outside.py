@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from . import pure_numpy, pure_tables, pure_torch, waiting
+from .fields import MISSING, Fields, on_class, takes_writes
 from .guards import held_types, static_lookup
 from .kinds import CONTAINERS, IMMUTABLE, DataType, Number, Opaque, Plain, is_numpy_scalar
 from .values import Value, join_all, opaque
@@ -20,12 +21,13 @@ IDENTICAL = (types.ModuleType, types.BuiltinFunctionType, types.BuiltinMethodTyp
 
 
 def look(a: "Analyzer", held: Any, slot: int) -> Value:
-    """Bind an outside object: by identity if it is code, else by type."""
+    """Bind an outside object: by identity if it is code, else by type. It is not asked itself, not even what
+    it says it is, as `isinstance` does."""
     kind = type(held)
     value = Value(kind, held, slot)
     if kind is types.FunctionType or kind is types.MethodType:
         a.guards.expect(slot, "type", kind)
-    elif isinstance(held, IDENTICAL) or kind is torch.nn.Parameter or _callable_constant(held):
+    elif issubclass(kind, IDENTICAL) or kind is torch.nn.Parameter or _callable_constant(held):
         if kind is not torch.nn.Parameter:
             a.guards.expect(slot, "is", held)
         else:
@@ -75,20 +77,23 @@ def attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> Value:
     """`held.name`, where that runs no code but what is analysed as well."""
     if held.attrs is not None and name in held.attrs:
         return held.attrs[name]
-    if held.known and held.slot is not None and isinstance(held.obj, types.ModuleType):
+    if held.known and held.slot is not None and issubclass(type(held.obj), types.ModuleType):
         if name not in vars(held.obj):
             raise a.decline(f"module {held.obj.__name__} has no plain attribute {name!r}", node)
         return a.look(vars(held.obj)[name], a.guards.note("field", held.slot, name))
     builtin = _builtin_attribute(held, name)
     if builtin is not None:
+        if held.type in waiting.PATHS:
+            waiting.unpatched(a, waiting.FILES, f".{name}", node)
         return builtin
     if held.slot is None or not held.known:
         raise a.decline(f"it reads {name!r} of something of unknown type", node)
-    if isinstance(held.obj, type):
+    if issubclass(type(held.obj), type):
         found = static_lookup_or_decline(a, held.obj, name, node)
         if isinstance(found, (staticmethod, types.FunctionType)):
             inner = a.guards.note("own", held.slot, name)
             if isinstance(found, staticmethod):
+                a.guards.expect(inner, "type", type(found))
                 inner = a.guards.note("getattr", inner, "__func__")
                 found = found.__func__
             return a.look(found, inner)
@@ -141,45 +146,61 @@ def static_lookup_or_decline(a: "Analyzer", kind: type, name: str, node: ast.AST
         raise a.decline(f"{kind.__name__} has no plain attribute {name!r}", node) from None
 
 
+def fields_of(a: "Analyzer", kind: type) -> Fields:
+    """What the guards ask of a class whose fields are read."""
+    fields = a.classes.get(id(kind))
+    if fields is None:
+        fields = a.classes[id(kind)] = Fields(kind)
+        held = a.guards.note("const", fields, None)
+        a.guards.expect(a.guards.note("still", held, None), "is", True)
+    return fields
+
+
 def instance_attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> Value:
     """An attribute of an instance of the user's class: a field, a method, a property or a class value."""
     kind, obj, slot = type(held.obj), held.obj, held.slot
     assert slot is not None
+    a.guards.expect(slot, "type", kind)
+    fields = fields_of(a, kind)
     if kind.__getattribute__ is not object.__getattribute__:
         raise a.decline(f"{kind.__name__} has a __getattribute__ of its own", node)
-    a.guards.expect(slot, "type", kind)
-    on_class = next((base.__dict__[name] for base in kind.__mro__ if name in base.__dict__), None)
-    if isinstance(on_class, property) and isinstance(on_class.fget, types.FunctionType):
+    found = on_class(kind, name)
+    if isinstance(found, property) and isinstance(found.fget, types.FunctionType):
         from .python_calls import call_function
 
         inner = a.guards.note("class", slot, name)
-        a.guards.expect(inner, "is", on_class)
-        getter = a.look(on_class.fget, a.guards.note("getattr", inner, "fget"))
+        a.guards.expect(inner, "is", found)
+        getter = a.look(found.fget, a.guards.note("getattr", inner, "fget"))
         return call_function(a, getter, [held], {}, node)
-    if isinstance(on_class, types.MemberDescriptorType):  # __slots__
-        a.guards.expect(a.guards.note("class", slot, name), "is", on_class)
+    if isinstance(found, types.MemberDescriptorType):  # __slots__
+        a.guards.expect(a.guards.note("class", slot, name), "is", found)
         return a.look(getattr(obj, name), a.guards.note("getattr", slot, name))
-    if on_class is not None and hasattr(type(on_class), "__set__"):
+    if takes_writes(found):
+        fields.fix(name)  # it may go again
         raise a.decline(f"{kind.__name__}.{name} is a descriptor", node)
     if name in getattr(obj, "__dict__", {}):
+        fields.show(name)
         return a.look(obj.__dict__[name], a.guards.note("field", slot, name))
     if isinstance(obj, nn.Module) and static_lookup(kind, "__getattr__") is nn.Module.__getattr__:
         for where in ("_parameters", "_buffers", "_modules"):
-            if name in obj.__dict__.get(where, {}):
+            if name in obj.__dict__.get(where, {}) and found is MISSING:
+                fields.fix(name, "__getattr__")  # which is asked for what is nowhere else
+                a.guards.expect(a.guards.note("absent", slot, name), "is", False)
                 return a.look(obj.__dict__[where][name], a.guards.note("module", slot, (where, name)))
-    if on_class is None:
+    if found is MISSING:
         raise a.decline(f"{kind.__name__} has no plain attribute {name!r}", node)
     if hasattr(obj, "__dict__"):
         a.guards.expect(a.guards.note("absent", slot, name), "is", False)
     inner = a.guards.note("class", slot, name)
-    if isinstance(on_class, types.FunctionType):
-        method = a.look(on_class, inner)
+    if isinstance(found, types.FunctionType):
+        method = a.look(found, inner)
         bound = Value(types.MethodType)
         bound.method = (held, name)
         bound.function = method
         return bound
-    if isinstance(on_class, staticmethod):
-        return a.look(on_class.__func__, a.guards.note("getattr", inner, "__func__"))
-    if isinstance(on_class, (*IMMUTABLE, np.ndarray, list, dict, tuple)):
-        return a.look(on_class, inner)
-    raise a.decline(f"{kind.__name__}.{name} is a {type(on_class).__name__}", node)
+    if isinstance(found, staticmethod):
+        a.guards.expect(inner, "type", type(found))
+        return a.look(found.__func__, a.guards.note("getattr", inner, "__func__"))
+    if isinstance(found, (*IMMUTABLE, np.ndarray, list, dict, tuple)):
+        return a.look(found, inner)
+    raise a.decline(f"{kind.__name__}.{name} is a {type(found).__name__}", node)

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ..text.source import NoSource, tree_of
+from ..text.source import NoSource, tree_of, written
 from . import pure_torch
 from .analysis import DEEPEST
 from .behaviour import PYTORCH
+from .fields import on_class, takes_writes
 from .frames import Frame, merge
 from .guards import bare, called_plainly, static_lookup
-from .kinds import BOTTOM
+from .kinds import BOTTOM, CONTAINERS, ITERATORS
+from .outside import fields_of
 from .values import Value, join
 
 if TYPE_CHECKING:
@@ -153,11 +155,16 @@ def construct(a: "Analyzer", callee: Value, args: list[Value], keywords: Keyword
     if any(f.default_factory is not dataclasses.MISSING for f in dataclasses.fields(kind)):
         raise a.decline(f"{kind.__name__} makes default values by a function", node)
     for f in fields:
-        on_class = next((b.__dict__[f.name] for b in kind.__mro__ if f.name in b.__dict__), None)
-        if hasattr(type(on_class), "__set__") and not isinstance(on_class, types.MemberDescriptorType):
+        found = on_class(kind, f.name)
+        if takes_writes(found) and not isinstance(found, types.MemberDescriptorType):
             raise a.decline(f"{kind.__name__}.{f.name} is a descriptor", node)
+    fields_of(a, kind).show(*(f.name for f in fields))
+    fields_of(a, kind).fix("__del__")
     made = Value(kind, fresh=True)
-    made.attrs = {f.name: arg for f, arg in zip(fields, args, strict=False)} | keywords
+    # As its `__init__` takes them: fields by keyword alone and those that are not stored have other places.
+    takes = init.__code__.co_varnames[1 : init.__code__.co_argcount]
+    given = dict(zip(takes, args, strict=False)) | keywords
+    made.attrs = {f.name: given[f.name] for f in fields if f.name in given}
     return made
 
 
@@ -170,20 +177,14 @@ def call_function(
     a.guards.expect(a.guards.note("code", slot, None), "is", function.__code__)
     a.guards.expect(a.guards.note("getattr", slot, "__globals__"), "is", function.__globals__)
     try:
-        tree = tree_of(_undecorated(function))
+        tree = tree_of(written(function))  # of a jitted function, too
     except NoSource as reason:
         raise a.decline(f"{function.__qualname__}: {reason}", node) from None
     env = _bind(a, tree, callee, args, keywords, node)
     frame = Frame(tree, function, slot)
     a.functions[function.__code__] = tree
     a.calls.setdefault(text_of(node), "analysed")
-    return _analysed(a, frame, env, (function.__code__, slot), node)
-
-
-def _undecorated(function: types.FunctionType) -> types.FunctionType:
-    """A jitted function is analysed by the text it was written with."""
-    jitted = getattr(function, "__xcs__", None)
-    return jitted.original if jitted is not None else function
+    return _once(a, frame, env, (function.__code__, slot), node)
 
 
 def call_inner(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
@@ -198,11 +199,35 @@ def call_inner(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywor
     return _analysed(a, inner, env, (tree,), node)
 
 
+def _once(a: "Analyzer", frame: Frame, env: "Env", what: tuple, node: ast.AST) -> Value:
+    """Helpers that call helpers twice would be looked at four, eight, sixteen times. What came of a call
+    holds for each other one with such arguments, if nothing can be learnt of them or of the result later on,
+    and if it took nothing from a call that is not at its end. The guards have all that it noted."""
+    key = None
+    if all(map(_settled, env.values())):
+        key = (*what, *((name, v.type, v.fresh, v.slot, id(v.obj)) for name, v in sorted(env.items())))
+        if key in a.finished:
+            return a.finished[key][0]
+    taken, given = a.unfinished, dict(env)
+    found = _analysed(a, frame, env, what, node)
+    if key is not None and a.unfinished == taken and _settled(found):
+        a.finished[key] = found, given  # the objects in the key must not go
+    return found
+
+
+def _settled(value: Value) -> bool:
+    """Is all known of it that ever will be?"""
+    if value.type in CONTAINERS or value.type in ITERATORS:
+        return False
+    return value.attrs is None and value.function is None and value.method is None
+
+
 def _analysed(a: "Analyzer", frame: Frame, env: "Env", what: tuple, node: ast.AST) -> Value:
     """Run a function's text once for each kind of arguments; recursion is followed until nothing changes."""
     key = (*what, tuple(_look(v) for v in env.values()))
     if key in a.stack:
         a.recursive.add(key)
+        a.unfinished += 1
         merge(a.given[key], [dict(a.given[key]), env])  # the run in progress must hold for these, too
         return a.answers[key]
     if len(a.stack) >= DEEPEST:
@@ -250,7 +275,8 @@ def _bind(
         raise a.decline(f"{function.__qualname__} gets too many arguments", node)
     env = dict(zip(positional, args, strict=False)) | keywords
     defaults = function.__defaults__ or ()
-    for name, index in zip(reversed(positional), range(len(defaults) - 1, -1, -1), strict=False):
+    # Counted from the last: there may be more of them, or fewer, the next time.
+    for name, index in zip(reversed(positional), range(-1, -1 - len(defaults), -1), strict=False):
         if name not in env:
             env[name] = a.look(defaults[index], a.guards.note("defaults", slot, index))
     for parameter in spec.kwonlyargs:

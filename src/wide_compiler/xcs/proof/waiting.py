@@ -1,13 +1,19 @@
 """Whitelist of calls that wait for something they only read: they may overlap, each at most once."""
 
+import ast
 import os
-import pathlib
 import time
+import types
 import urllib.request
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .kinds import Opaque, Plain
+from .unpatched import FILES, WEB, Unpatched, client_of
+from .unpatched import PATHS as PATHS
 from .values import Value, list_of
+
+if TYPE_CHECKING:
+    from .analysis import Analyzer
 
 
 class ReadFile:
@@ -34,15 +40,28 @@ METHODS = {
     "json": Opaque,
 }
 RESPONSE_ATTRIBUTES = ("text", "content", "status", "status_code", "headers", "ok")
-PATHS = (pathlib.PosixPath, pathlib.WindowsPath)
 PATH_METHODS = {"read_text": str, "read_bytes": bytes, "exists": bool, "is_file": bool, "is_dir": bool}
-CLIENTS = ("requests", "httpx")  # where imported: their get() waits and sends no body
 
 
-def client_get(function: Any) -> bool:
-    """Is this `requests.get` or `httpx.get`?"""
-    module = (getattr(function, "__module__", "") or "").split(".")[0]
-    return module in CLIENTS and getattr(function, "__name__", "") == "get"
+def waits(a: "Analyzer", found: Any, what: str, node: ast.AST) -> bool:
+    """Is this function whitelisted? Then the library behind it must be what it was."""
+    client = None if found in FUNCTIONS else client_of(found)
+    if client is not None:
+        unpatched(a, client, what, node)
+    elif found is urllib.request.urlopen:
+        unpatched(a, WEB, what, node)
+    elif found in FUNCTIONS and not isinstance(found, types.BuiltinFunctionType):  # of Python itself
+        unpatched(a, FILES, what, node)
+    return client is not None or found in FUNCTIONS
+
+
+def unpatched(a: "Analyzer", library: Unpatched, what: str, node: ast.AST) -> None:
+    """Asked of the library now and by the guards at each call: also when a patch is gone, that is seen."""
+    still = library.holds()
+    held = a.guards.note("const", library, None)
+    a.guards.expect(a.guards.note("still", held, None), "is", still)
+    if not still:
+        raise a.decline(f"something behind {what} was replaced, which must see each call in its turn", node)
 
 
 def result(given: Any) -> Value:

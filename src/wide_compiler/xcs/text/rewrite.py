@@ -29,7 +29,9 @@ class Rewriter(ast.NodeTransformer):
         self.inside = False  # of a comprehension that is a site
         self.held = captured(function)
         self.place: tuple[int, int] = (0, 0)  # of the statement being looked at
-        self.maker: tuple[str, Any, Any] = ("", None, None)  # a list, where it may be handed to, its site
+        # A list, where it may be handed to, the site and the statement that make it.
+        self.maker: tuple[str, Any, Any, Any] = ("", None, None, None)
+        self.taken: dict[tuple[int, int], str] = {}  # blocks of lists, by the statements they are handed to
 
     def rewritten(self) -> ast.FunctionDef | ast.Lambda:
         tree = clone(self.original)
@@ -75,13 +77,15 @@ class Rewriter(ast.NodeTransformer):
         made = len(self.found)
         self.place = (id(block.statements), block.index)
         node = self._expressions(node)
+        out = [node, *self._forgotten(node)]
         match block.statements[block.index]:
             case ast.Assign([ast.Name(identifier)], ast.ListComp()) if identifier not in self.held:
                 # Handed on to the very next statement only, and only if that mentions the list once: anything
                 # else could have changed it before the next site comes to it.
                 if block.after and _mentions(block.after[0], identifier) == 1:
-                    self.maker = (identifier, (id(block.statements), block.index + 1), self.found[made])
-        return [node]
+                    place = (id(block.statements), block.index + 1)
+                    self.maker = (identifier, place, self.found[made], node)
+        return out
 
     def _expressions(self, node: ast.stmt) -> ast.stmt:
         """Visit the expressions of a statement, not the statements inside it."""
@@ -121,7 +125,7 @@ class Rewriter(ast.NodeTransformer):
         original = clone(node)
         source = original.generators[0].iter
         if isinstance(source, ast.Name) and self.maker[:2] == (source.id, self.place) and self.depth == 0:
-            self.maker[2].feeds = site.fed = True
+            site.fed = self._handed_on()
         self.inside = True
         plain: Any = self.generic_visit(node)
         self.inside = False
@@ -143,10 +147,32 @@ class Rewriter(ast.NodeTransformer):
         inner = clone(plain)
         source, inner.generators[0].iter = inner.generators[0].iter, name(ITEMS)
         arguments = [self._source(source), site.bodies["body"], lambda_of([ITEMS], inner), *extra]
-        return ast.copy_location(
-            ast.IfExp(self._on(site), self._call(site, "run", [clone(a) for a in arguments]), plain),
-            node,
-        )
+        call = self._call(site, "run", [clone(a) for a in arguments])
+        if site.fed:
+            call.keywords.append(ast.keyword("before", name(site.fed)))
+        return ast.copy_location(ast.IfExp(self._on(site), call, plain), node)
+
+    def _handed_on(self) -> str:
+        """The list of the statement before is handed on in blocks: the name under which its site puts them.
+        They go with the frame, or before, so that nothing of a call is kept after it."""
+        _, _, maker, made = self.maker
+        asked: Any = made.value
+        if not isinstance(asked, ast.IfExp):
+            return ""  # no site: its text was not understood
+        self.taken[self.place] = blocks = f"__xcs_blocks{maker.index}"
+        room = ast.NamedExpr(name(blocks, store=True), ast.List([], ast.Load()))
+        asked.body.keywords.append(ast.keyword("after", room))  # type: ignore[attr-defined]
+        nothing = ast.NamedExpr(name(blocks, store=True), ast.Constant(None))
+        both = ast.Tuple([nothing, asked.orelse], ast.Load())
+        asked.orelse = ast.Subscript(both, ast.Constant(-1), ast.Load())
+        return blocks
+
+    def _forgotten(self, node: ast.stmt) -> list[ast.stmt]:
+        """After the statement that has taken blocks."""
+        blocks = self.taken.get(self.place)
+        if blocks is None or isinstance(node, ast.Return):
+            return []
+        return [ast.copy_location(ast.Assign([name(blocks, store=True)], ast.Constant(None)), node)]
 
     def _source(self, node: ast.expr) -> ast.expr:
         """The iterable; `zip` and `enumerate` are handed over in parts, to be looked into or made as
@@ -247,7 +273,7 @@ class Rewriter(ast.NodeTransformer):
         on = ast.Call(ast.Attribute(self._site(site), "on", ast.Load()), [], [])
         return ast.BoolOp(ast.And(), [ast.UnaryOp(ast.Not(), compiling), on])
 
-    def _call(self, site: SiteText, method: str, arguments: list[Any]) -> ast.expr:
+    def _call(self, site: SiteText, method: str, arguments: list[Any]) -> ast.Call:
         return ast.Call(ast.Attribute(self._site(site), method, ast.Load()), arguments, [])
 
 

@@ -31,8 +31,7 @@ class SiteText:
     caught: bool = False  # and what it raises there could be caught
     names: list[str] = field(default_factory=list)  # of independent statements
     reason: str = ""  # why this is no site
-    feeds: bool = False  # the next statement is a site that loops over what this one makes
-    fed: bool = False  # this one loops over what the statement before it made
+    fed: str = ""  # it loops over what the statement before it made: the name for the blocks of that
 
 
 def name(identifier: str, store: bool = False) -> ast.Name:

@@ -25,6 +25,25 @@ class NoSource(Exception):
     """Why a function's text cannot be had."""
 
 
+def written(function: types.FunctionType) -> types.FunctionType:
+    """A jitted function as it was written, any other one itself. What `jit` has put on a function is copied
+    by `functools.wraps` to whatever is wrapped around it: it counts for that very function alone, as long
+    as that has the code it got then. Its defaults are those it has now."""
+    jitted = vars(function).get("__xcs__")
+    if jitted is None or jitted.function is not function or jitted.code is not function.__code__:
+        return function
+    original, defaults, by_name = jitted.original, function.__defaults__, function.__kwdefaults__
+    if original.__defaults__ is defaults and original.__kwdefaults__ is by_name:
+        return original
+    code, space, cells = original.__code__, original.__globals__, original.__closure__
+    made = types.FunctionType(code, space, original.__name__, defaults, cells)
+    made.__kwdefaults__ = by_name
+    for name in functools.WRAPPER_ASSIGNMENTS:
+        setattr(made, name, getattr(original, name))
+    vars(made).update(vars(original))
+    return made
+
+
 def tree_of(fn: types.FunctionType) -> FunctionNode:
     """The syntax tree of a Python function, with the line numbers of its file. Raises `NoSource`."""
     code = fn.__code__

@@ -1,0 +1,232 @@
+"""Fields of objects that a proof has read: what the class gets later may come before them.
+
+Each class is changed after its fast path was taken, and once more in a way that leaves the field what it was.
+"""
+
+import dataclasses
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from wide_compiler.xcs import Config, jit, oracle
+
+NOW = Config(measure=False)
+NUMBERS = [0.5 * i + 1.0 for i in range(9)]
+READS = []
+
+
+class Settings:
+    other = 1.0
+
+    def __init__(self):
+        self.w = 2.0
+
+    @staticmethod
+    def halved(x):
+        return x * 0.5
+
+
+@dataclasses.dataclass
+class Pair:
+    a: float
+    b: float
+
+
+def taken(fast, rung="numpy lanes"):
+    return sum(counts.get(rung, 0) for counts in fast.stats().values())
+
+
+def noted(value):
+    def read(self, name=None):
+        READS.append(name)
+        return value
+
+    return read
+
+
+def reading(self, name):
+    if name == "halved":
+        READS.append(name)
+    return object.__getattribute__(self, name)
+
+
+class ForDeletion:
+    """A descriptor that only takes deletions, which comes before a field as well."""
+
+    def __get__(self, owner, kind):
+        READS.append("got")
+        return 7.0
+
+    def __delete__(self, owner):
+        raise AttributeError
+
+
+def compared(plain, fast, *arguments):
+    seen = []
+    for called in (plain, fast):
+        READS.clear()
+        observed = oracle.observe(called, arguments)
+        observed.world = len(READS)
+        seen.append(observed)
+    oracle.compare(*seen, rtol=1e-9)
+
+
+CHANGES = {
+    "a property": {"w": property(noted(3.0))},
+    "a mocked property": {"w": mock.PropertyMock(return_value=3.0)},
+    "a descriptor that takes deletions": {"w": ForDeletion()},
+    "reading in a way of its own": {"__getattribute__": noted(5.0)},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("inherited", [False, True])
+def test_what_a_class_gets_later_comes_before_a_field(change, inherited):
+    base = type("Base", (), {})
+    settings = type("Kind", (base,), {})()
+    settings.w = 2.0
+
+    def run(xs):
+        return [x * settings.w for x in xs]
+
+    fast = jit(run, config=NOW)
+    for _ in range(3):
+        compared(run, fast, NUMBERS)
+    assert taken(fast) == 3
+    for name, value in CHANGES[change].items():
+        setattr(base if inherited else type(settings), name, value)
+    compared(run, fast, NUMBERS)
+    compared(run, fast, NUMBERS)
+    assert taken(fast) == 3
+    for name in CHANGES[change]:
+        delattr(base if inherited else type(settings), name)
+    compared(run, fast, NUMBERS)
+    assert taken(fast) == 4
+
+
+def test_a_field_stays_what_it_is_beside_other_changes_of_its_class():
+    settings = Settings()
+
+    def run(xs):
+        return [x * settings.w for x in xs]
+
+    fast = jit(run, config=NOW)
+    for Settings.other in (2.0, 3.0):
+        compared(run, fast, NUMBERS)
+        Settings.w = Settings.other  # the object's own comes first
+        compared(run, fast, NUMBERS)
+    del Settings.w
+    compared(run, fast, NUMBERS)
+    assert taken(fast) == 5 and len(fast.__xcs__.sites[0].plans) == 1
+
+
+def test_a_property_over_the_fields_of_items(monkeypatch):
+    def run(pairs):
+        return [np.exp(pair.a) * pair.b for pair in pairs]
+
+    pairs, fast = [Pair(x, 2.0) for x in NUMBERS], jit(run, config=NOW)
+    compared(run, fast, pairs)
+    assert ", pure," in str(fast.explain())
+    monkeypatch.setattr(Pair, "a", property(noted(3.0)), raising=False)
+    compared(run, fast, pairs)
+    assert ", pure," not in str(fast.explain()) and "READS.append" in str(fast.explain())
+
+
+def test_a_property_over_a_field_of_what_the_body_makes(monkeypatch):
+    def run(xs):
+        return [np.exp(Pair(x, 2.0).a) for x in xs]
+
+    fast = jit(run, config=NOW)
+    compared(run, fast, NUMBERS)
+    assert ", pure," in str(fast.explain())
+    monkeypatch.setattr(Pair, "a", property(noted(3.0), lambda self, value: None), raising=False)
+    compared(run, fast, NUMBERS)
+    assert "is a descriptor" in str(fast.explain())
+
+
+def test_a_method_of_a_class_that_reads_in_a_way_of_its_own_by_now(monkeypatch):
+    settings = Settings()
+
+    def run(xs):
+        return [settings.halved(x) for x in xs]
+
+    fast = jit(run, config=NOW)
+    for _ in range(3):
+        compared(run, fast, NUMBERS)
+    assert taken(fast) == 3
+    with monkeypatch.context() as patched:
+        patched.setattr(Settings, "__getattribute__", reading)
+        compared(run, fast, NUMBERS)
+    monkeypatch.setattr(Settings, "halved", classmethod(Settings.halved))
+    compared(run, fast, NUMBERS)
+    assert taken(fast) == 3
+
+
+def test_a_parameter_that_its_class_hides(monkeypatch):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.full((4,), 2.0))
+
+    layer, rows = Scaled(), list(torch.arange(36.0).reshape(9, 4))
+
+    def run(xs):
+        with torch.no_grad():
+            return [x * layer.w for x in xs]
+
+    fast = jit(run, config=NOW)
+    compared(run, fast, rows)
+    assert taken(fast, "torch vmap") == 1
+    vars(layer)["w"] = torch.full((4,), 3.0)
+    compared(run, fast, rows)
+    assert taken(fast, "torch vmap") == 2
+    del vars(layer)["w"]
+    Scaled.w = property(noted(torch.full((4,), 5.0)))
+    compared(run, fast, rows)
+    assert taken(fast, "torch vmap") == 2
+
+
+class Adding:
+    """Notes what is added to it."""
+
+    def __add__(self, other):
+        READS.append(other)
+        return 1.0
+
+
+ADDING = Adding()
+
+
+@dataclasses.dataclass
+class ByKeyword:
+    a: object = dataclasses.field(default=ADDING, kw_only=True)
+    b: float = 0.0
+
+
+@dataclasses.dataclass
+class NotStored:
+    a: dataclasses.InitVar[float]
+    b: object
+
+
+def test_positions_of_fields_are_those_of_the_generated_init():
+    def by_keyword(xs):
+        return [ByKeyword(x).a + x for x in xs]
+
+    def not_stored(xs):
+        return [NotStored(x, ADDING).b + x for x in xs]
+
+    for run in (by_keyword, not_stored):
+        fast = jit(run, config=NOW)
+        compared(run, fast, NUMBERS)
+        assert "plain, unknown" in str(fast.explain())
+
+    def all_given(xs):
+        return [ByKeyword(x, a=2.0).a + ByKeyword(x).b + NotStored(2.0, x).b for x in xs]
+
+    fast = jit(all_given, config=NOW)
+    compared(all_given, fast, NUMBERS)
+    assert ", pure," in str(fast.explain())
