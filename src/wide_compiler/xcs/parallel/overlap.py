@@ -14,19 +14,16 @@ def overlapped(work: Work) -> list[Any] | Miss:
     run = Overlap(work.one, n, config.max_workers)
     level = min(n, memory.get("level", config.max_workers), config.max_workers)
     if config.measure and not memory.get("waits"):
-        run.limit = 1
-        run.start(1)
-        if run.wait_for(0, CHEAP) or not run.waiting():
+        if not run.first_waits():
             run.finish()
             if 0 in run.errors:
                 raise _failed(work, run)
             return Miss(1, run.results[0]) if _may_continue(work) else _rest(work, run)
         memory["waits"] = True
-        with run.changed:
-            run.limit = n
+        run.limit = n
         level -= 1
     began = clock()
-    run.start(max(level, 1))
+    run.start(level - 1)
     run.finish()
     work.plan.last = "threads"
     work.site.took("threads")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..pace import after
 from ..proof.effects import Effect
-from .threads import CHEAP, Overlap, in_worker
+from .threads import Overlap, in_worker
 
 if TYPE_CHECKING:
     from ..site import Site
@@ -41,9 +41,7 @@ def start(site: "Site", thunks: tuple[Any, ...]) -> Started | None:
     memory, config = plan.memory, site.config
     run = Overlap(lambda i: thunks[i](), len(thunks), config.max_workers)
     if config.measure and not memory.get("waits"):
-        run.limit = 1
-        run.start(1)
-        if run.wait_for(0, CHEAP) or not run.waiting():
+        if not run.first_waits():
             run.wait_for(0)
             memory["cheap"] = memory.get("cheap", 0) + 1
             site.pace.ready = after(CHEAP_CALLS * memory["cheap"])
@@ -51,11 +49,10 @@ def start(site: "Site", thunks: tuple[Any, ...]) -> Started | None:
             site.why = "its first statement does not wait long"
             return Started(run, thunks)
         memory["waits"] = True
-        with run.changed:
-            run.limit = len(thunks)
-        run.start(min(len(thunks) - 1, config.max_workers))
+        run.limit = len(thunks)
+        run.start(min(len(thunks) - 1, config.max_workers) - 1)
     else:
-        run.start(min(len(thunks), config.max_workers))
+        run.start(min(len(thunks), config.max_workers) - 1)
     site.took("threads")
     plan.last = "threads"
     return Started(run, thunks)

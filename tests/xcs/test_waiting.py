@@ -1,0 +1,184 @@
+"""What waits runs in threads where some are free, and goes on where none is."""
+
+import contextlib
+import contextvars
+import signal
+import threading
+import time
+
+import pytest
+import torch
+
+from wide_compiler.xcs import Config, jit
+from wide_compiler.xcs.parallel.threads import Overlap
+
+WORKERS = 3  # a pool of these tests alone
+CONFIGS = {"measured": Config(max_workers=WORKERS), "at once": Config(measure=False, max_workers=WORKERS)}
+HANG = 60.0  # seconds: nothing here takes a tenth of that
+NAME = contextvars.ContextVar("NAME", default="nobody")
+STARTED = []
+
+
+@pytest.fixture(params=CONFIGS)
+def config(request):
+    return CONFIGS[request.param]
+
+
+@contextlib.contextmanager
+def no_thread_free():
+    """All threads of the pool run something that ends with this."""
+    opened, begun = threading.Event(), threading.Semaphore(0)
+    others = Overlap(lambda i: begun.release() or opened.wait(HANG), WORKERS, WORKERS)
+    others.start(WORKERS)
+    for _ in range(WORKERS):
+        assert begun.acquire(timeout=HANG)
+    try:
+        yield
+    finally:
+        opened.set()
+        others.finish()
+
+
+def within_limits(function, *args):
+    """What it gives or raises, if it ends at all."""
+    found = []
+
+    def run():
+        try:
+            found.append(function(*args))
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(HANG / 6)
+    assert found, "it hangs"
+    return found[0]
+
+
+def threaded(fast):
+    return sum(counts.get("threads", 0) for counts in fast.stats().values())
+
+
+def waits(x):
+    time.sleep(0.003)
+    return x * 2
+
+
+def comprehension(xs):
+    return [waits(x) for x in xs]
+
+
+def loop(xs):
+    out = []
+    for x in xs:
+        out.append(waits(x))
+    return out
+
+
+def statements(xs):
+    a = waits(xs[0])
+    b = waits(xs[1])
+    c = waits(xs[2])
+    return [a, b, c]
+
+
+@pytest.mark.parametrize("plain", [comprehension, loop, statements])
+def test_a_call_goes_on_where_no_thread_is_free(plain, config):
+    fast, xs = jit(plain, config=config), list(range(3))
+    with no_thread_free():
+        for _ in range(3):
+            assert within_limits(fast, xs) == plain(xs)
+    before = threaded(fast)
+    assert within_limits(fast, xs) == plain(xs)
+    assert threaded(fast) == before + 1
+
+
+def test_one_call_waits_for_another_one_in_other_threads(config):
+    """As clients of a server in the same process, which answers them one by one, and waits as well."""
+    inner, server = jit(comprehension, config=config), threading.Lock()
+    inner(range(3))
+
+    def asks(i):
+        with server:
+            return within_limits(inner, [i, i + 1])
+
+    run = Overlap(asks, 3 * WORKERS, WORKERS)
+    run.start(WORKERS)
+    run.finish()
+    assert not run.errors
+    assert [run.results[i] for i in range(3 * WORKERS)] == [[2 * i, 2 * i + 2] for i in range(3 * WORKERS)]
+    assert threaded(inner) > 0
+
+
+def fails(x):
+    time.sleep(0.003)
+    if x >= 2:
+        raise ValueError(f"item {x}")
+    return x
+
+
+def failing(xs):
+    return [fails(x) for x in xs]
+
+
+def gradients(xs):
+    return [waits(x).requires_grad for x in xs]
+
+
+def test_an_item_in_the_calling_thread_is_like_any_other(config):
+    fast = jit(failing, config=config)
+    weights = [torch.ones(2, requires_grad=True) for _ in range(4)]
+    with no_thread_free():
+        assert repr(within_limits(fast, [1, 2, 3, 4])) == "ValueError('item 2')"
+
+        def without():
+            with torch.no_grad():
+                return jit(gradients, config=config)(weights), torch.is_grad_enabled()
+
+        assert within_limits(without) == ([False] * 4, False)
+        assert within_limits(jit(gradients, config=config), weights) == [True] * 4
+    assert repr(within_limits(fast, [1, 2, 3, 4])) == "ValueError('item 2')"
+    assert threaded(fast) == 2
+
+
+def test_what_items_set_stays_with_them():
+    def named(i):
+        before = NAME.get()
+        NAME.set(f"item {i}")
+        return before
+
+    NAME.set("caller")
+    run = Overlap(named, 4, WORKERS)
+    with no_thread_free():
+        run.finish()
+    assert run.results == dict.fromkeys(range(4), "caller") and NAME.get() == "caller"
+
+
+class TimeIsUp(Exception):
+    pass
+
+
+def by_function(number, frame):
+    raise TimeIsUp
+
+
+@pytest.mark.parametrize(
+    "handler, raised", [(by_function, TimeIsUp), (signal.default_int_handler, KeyboardInterrupt)]
+)
+def test_a_signal_while_the_calling_thread_runs_an_item(handler, raised):
+    def item(i):
+        STARTED.append(i)
+        signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    STARTED.clear()
+    try:
+        run = Overlap(item, 9, WORKERS)
+        with no_thread_free(), pytest.raises(raised):
+            run.finish()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    run.start(WORKERS)
+    run.finish()
+    assert STARTED == [0] and run.stopped
