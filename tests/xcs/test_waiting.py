@@ -3,6 +3,8 @@
 import contextlib
 import contextvars
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -182,3 +184,73 @@ def test_a_signal_while_the_calling_thread_runs_an_item(handler, raised):
     run.start(WORKERS)
     run.finish()
     assert STARTED == [0] and run.stopped
+
+
+AT_EXIT = """
+import atexit, time
+from wide_compiler.xcs import Config, jit
+from wide_compiler.xcs.parallel import processes
+
+processes.pays, processes.cores = lambda work, seconds: True, lambda: 2
+
+def waits(x):
+    time.sleep(0.003)
+    return x * 2
+
+def comprehension(xs):
+    return [waits(x) for x in xs]
+
+def statements(xs):
+    a = waits(xs[0])
+    b = waits(xs[1])
+    return [a, b]
+
+def digits(x):
+    return str(x * 2)
+
+def computing(xs):
+    return [int(digits(x)) for x in xs]
+
+FAST = [jit(plain, config=Config(measure=not waiting)) for plain, waiting in
+        ((comprehension, True), (statements, True), (computing, False))]
+
+def run():
+    for fast in FAST:
+        try:
+            print(fast([1, 2]), *fast.stats().values())
+        except BaseException as error:
+            print(repr(error))
+
+for _ in range({calls}):
+    run()
+atexit.register(run)
+"""
+
+
+@pytest.mark.parametrize("calls", [0, 2])
+def test_a_call_when_the_program_ends_runs_as_written(tmp_path, calls):
+    program = tmp_path / "at_exit.py"
+    program.write_text(AT_EXIT.replace("{calls}", str(calls)))
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=HANG * 2)
+    assert not done.stderr
+    last = ", 'plain': 1}" if calls else "{'plain': 1}"
+    *before, one, two, three = done.stdout.splitlines()
+    assert all(line.startswith("[2, 4] ") for line in (*before, one, two, three))
+    assert one.endswith(last) and two.endswith(last) and "'plain'" in three
+    if calls:
+        assert before[3].endswith("{'threads': 2}") and before[4].endswith("{'threads': 2}")
+        assert "'processes'" in before[5]
+
+
+def test_a_system_that_gives_no_more_threads(config, monkeypatch):
+    config = Config(measure=config.measure, max_workers=WORKERS + 1)  # none of which was started yet
+
+    def none_left(self):
+        raise RuntimeError("can't start new thread")
+
+    fast = jit(comprehension, config=config)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", none_left)
+        assert fast([1, 2, 3]) == [2, 4, 6]
+    assert fast([1, 2, 3]) == [2, 4, 6]
+    assert threaded(fast) == 2

@@ -30,6 +30,16 @@ def in_worker() -> bool:
     return getattr(_here, "worker", False)
 
 
+def startable() -> bool:
+    """Can threads still be started? When the program ends they cannot, and functions may be called then."""
+    return threading.main_thread().is_alive()
+
+
+def usable() -> bool:
+    """May other threads run items of this one?"""
+    return not in_worker() and startable()
+
+
 def _forget() -> None:
     """In a forked process none of these threads goes on: new ones are started when needed."""
     global _lock
@@ -92,8 +102,11 @@ class Overlap:
 
     def start(self, threads: int) -> None:
         """Let so many threads work on it as soon as they are free, if anybody still waits for it then."""
-        for _ in range(threads):
-            self.pool.submit(_join, weakref.ref(self))
+        try:
+            for _ in range(threads):
+                self.pool.submit(_join, weakref.ref(self))
+        except RuntimeError:
+            pass  # the system gives no more of them: those that are there do it, this one among them
 
     def _work(self, enough: Callable[[], bool] = lambda: False) -> None:
         """Run items until all are begun, in this thread."""

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..pace import after
 from ..proof.effects import Effect
-from .threads import Overlap, in_worker
+from .threads import Overlap, usable
 
 if TYPE_CHECKING:
     from ..site import Site
@@ -33,10 +33,13 @@ def start(site: "Site", thunks: tuple[Any, ...]) -> Started | None:
     """Begin all statements, if at least two of them wait and none does more than that."""
     functions = {f"thunk {i}": thunk for i, thunk in enumerate(thunks)}
     plan, _ = site._plan(functions, site.text.bodies, ())
-    if plan.declined or plan.effect is Effect.PURE or in_worker():
+    if plan.declined or plan.effect is Effect.PURE:
         if not plan.declined:
             plan.reason = "nothing in it waits"
         site._decline(plan)
+        return None
+    if not usable():
+        site._note("plain")
         return None
     memory, config = plan.memory, site.config
     run = Overlap(lambda i: thunks[i](), len(thunks), config.max_workers)
