@@ -2,6 +2,9 @@
 
 import contextlib
 import contextvars
+import os
+import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -280,3 +283,76 @@ def test_clocks_that_a_test_replaces_are_not_asked(config):
             patched.enter_context(mock.patch("time.perf_counter", side_effect=[10.0, 11.5]))
             assert fast([1, 2, 3]) == (1.5, [2, 4, 6])
     assert comes_to_threads(fast, [1, 2, 3])
+
+
+def slow_read(path):
+    with open(path) as file:
+        time.sleep(0.005)
+        return file.read()
+
+
+def read_list(paths):
+    return [slow_read(path) for path in paths]
+
+
+def read_loop(paths):
+    out = []
+    for path in paths:
+        out.append(path)
+        out.append(slow_read(path))
+    return out
+
+
+def read_dict(paths):
+    return {path: slow_read(path) for path in paths}
+
+
+def read_statements(paths):
+    a = slow_read(paths[0])
+    b = slow_read(paths[1])
+    c = slow_read(paths[2])
+    d = slow_read(paths[3])
+    return a, b, c, d
+
+
+@contextlib.contextmanager
+def files_left(count):
+    """No more than so many files can be opened at a time."""
+    lowest = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + count, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("plain", [read_list, read_loop, read_dict, read_statements])
+def test_files_that_only_threads_have_too_many_of(plain, tmp_path):
+    paths = [str(tmp_path / str(i)) for i in range(20)]
+    for i, path in enumerate(paths):
+        pathlib.Path(path).write_text("x" * i)
+    fast = jit(plain, config=Config(measure=False))
+    assert fast(paths) == plain(paths)
+    for _ in range(3):
+        with files_left(2):
+            given = fast(paths)
+        assert given == plain(paths)
+    assert threaded(fast) == 4
+    if plain is read_statements:
+        return
+    for missing in (0, 7, 19):
+        os.rename(paths[missing], paths[missing] + " gone")
+        with files_left(2), pytest.raises(FileNotFoundError, match=f"/{missing}'"):
+            fast(paths)
+        os.rename(paths[missing] + " gone", paths[missing])
+
+
+def test_a_file_that_cannot_be_opened_at_all(tmp_path):
+    path = tmp_path / "0"
+    path.write_text("x")
+    fast = jit(read_list, config=Config(measure=False))
+    with files_left(0), pytest.raises(OSError, match="Too many open files"):
+        fast([str(path)] * 4)
+    assert threaded(fast) == 1

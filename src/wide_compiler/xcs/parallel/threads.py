@@ -5,6 +5,7 @@ The thread that asks for them works, too: where no other thread is free, that co
 
 import contextlib
 import contextvars
+import errno
 import os
 import threading
 import time
@@ -42,6 +43,16 @@ def startable() -> bool:
 def usable() -> bool:
     """May other threads run items of this one?"""
     return not in_worker() and startable()
+
+
+def crowded(error: BaseException | None) -> bool:
+    """Were too many files or connections open? Then the items at a time may have been too many, and this is
+    to be seen with one alone."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _forget() -> None:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..pace import after
 from ..proof.effects import Effect
-from .threads import Overlap, usable
+from .threads import Overlap, crowded, usable
 
 if TYPE_CHECKING:
     from ..site import Site
@@ -25,6 +25,8 @@ class Started:
             return self.thunks[i]()  # never begun: it runs here and now
         if i in run.errors:
             run.finish()
+            if crowded(run.errors[i]):
+                return self.thunks[i]()
             raise run.errors[i]
         return run.results.pop(i)
 
