@@ -160,6 +160,23 @@ def test_numbers_are_written_as_they_are_here(monkeypatch):
         sys.set_int_max_str_digits(limit)
 
 
+def test_small_numbers_that_are_zero_here():
+    def run(items):
+        return [str(k * 1e-300 * 1e-10) for k in items]
+
+    fast, usual = jit(run), run(ITEMS)
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor keeps them")
+    try:
+        assert fast(ITEMS) == run(ITEMS) != usual
+    finally:
+        torch.set_flush_denormal(False)
+    assert runs(fast) == 0
+    fast = jit(run)
+    assert fast(ITEMS) == usual
+    assert runs(fast) == 1
+
+
 def test_a_locale_that_others_do_not_have(monkeypatch):
     def run(items):
         return [format(1000.5 + k, "n") for k in items]

@@ -19,7 +19,7 @@ from ..work import Bail
 from . import process_state
 from .receiving import run_chunk
 from .shipping import NotSendable, Packer
-from .threads import startable
+from .threads import flushing, startable
 
 if TYPE_CHECKING:
     from ..work import Work
@@ -122,7 +122,7 @@ _seen: dict[str, Any] = {}
 def able(work: "Work") -> bool:
     if work.events or "no processes" in work.plan.memory or (cores() < 2 and not ray_connected()):
         return False
-    if not startable():
+    if not startable() or flushing():
         return False
     return type(work.items.columns[0][0]).__module__ not in ("torch", "torch.nn.parameter")
 

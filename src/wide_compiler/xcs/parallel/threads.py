@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import errno
 import os
+import sys
 import threading
 import time
 import weakref
@@ -41,8 +42,25 @@ def startable() -> bool:
 
 
 def usable() -> bool:
-    """May other threads run items of this one?"""
-    return not in_worker() and startable()
+    """May other threads run items of this one, and give what it would give?"""
+    return not in_worker() and startable() and not flushing() and _saved_as_ever()
+
+
+def flushing() -> bool:
+    """Does this thread take the smallest numbers for zero?"""
+    return _smallest * 0.5 == 0.0
+
+
+_smallest = sys.float_info.min  # of normal numbers: its half is none
+
+
+def _saved_as_ever() -> bool:
+    """Does nobody here see, or forbid to see, what PyTorch saves for gradients?"""
+    return _hooks(False) is None and _hooks_allowed()
+
+
+_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks
+_hooks_allowed: Any = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
 
 
 def crowded(error: BaseException | None) -> bool:
