@@ -1,5 +1,6 @@
 """What belongs to one process, and decides about results: other processes take it over, or are not asked."""
 
+import inspect
 import locale
 import sys
 import warnings
@@ -175,6 +176,52 @@ def test_small_numbers_that_are_zero_here():
     fast = jit(run)
     assert fast(ITEMS) == usual
     assert runs(fast) == 1
+
+
+def down(n):
+    return 0 if n == 0 else 1 + down(n - 1)
+
+
+def down_if_possible(n):
+    try:
+        return down(n)
+    except RecursionError:
+        return -1
+
+
+def open_calls():
+    return len(inspect.stack(0))
+
+
+def test_calls_go_no_deeper_than_here():
+    def run(items):
+        return [str(down(k)) for k in items]
+
+    def trying(items):
+        return [str(down_if_possible(k)) for k in items]
+
+    limit, deep = sys.getrecursionlimit(), [200] * 24
+    fast = jit(run)
+    assert fast(deep) == run(deep)
+    assert runs(fast) == 1
+    try:
+        sys.setrecursionlimit(open_calls() * 2 + 150)
+        for function in (run, fast, jit(run)):
+            with pytest.raises(RecursionError):
+                function(deep)
+        wanted = trying(deep)
+        fast = jit(trying)
+        assert fast(deep) == wanted == ["-1"] * 24
+        assert runs(fast) == 0
+        fast = jit(run)
+        assert fast(ITEMS) == run(ITEMS)
+        assert runs(fast) == 1
+        sys.setrecursionlimit(open_calls() * 2 + 2500)
+        fast, deep = jit(run), [1500] * 8  # deeper than a new process goes
+        assert fast(deep) == run(deep)
+        assert runs(fast) == 1
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def test_a_locale_that_others_do_not_have(monkeypatch):

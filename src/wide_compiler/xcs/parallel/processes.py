@@ -124,6 +124,8 @@ def able(work: "Work") -> bool:
         return False
     if not startable() or flushing():
         return False
+    if work.plan.texts.recursive and work.plan.texts.tries:  # how deep it may go is not the same elsewhere
+        return False
     return type(work.items.columns[0][0]).__module__ not in ("torch", "torch.nn.parameter")
 
 
