@@ -2,9 +2,6 @@
 
 import contextlib
 import contextvars
-import os
-import pathlib
-import resource
 import signal
 import subprocess
 import sys
@@ -18,9 +15,8 @@ import torch
 from wide_compiler.xcs import Config, jit
 from wide_compiler.xcs.parallel.threads import Overlap
 
-WORKERS = 3  # a pool of these tests alone
-CONFIGS = {"measured": Config(max_workers=WORKERS), "at once": Config(measure=False, max_workers=WORKERS)}
-HANG = 60.0  # seconds: nothing here takes a tenth of that
+from .waiting_world import CONFIGS, HANG, WORKERS, comes_to_threads, no_thread_free, within_limits
+
 NAME = contextvars.ContextVar("NAME", default="nobody")
 STARTED = []
 
@@ -28,52 +24,6 @@ STARTED = []
 @pytest.fixture(params=CONFIGS)
 def config(request):
     return CONFIGS[request.param]
-
-
-@contextlib.contextmanager
-def no_thread_free():
-    """All threads of the pool run something that ends with this."""
-    opened, begun = threading.Event(), threading.Semaphore(0)
-    others = Overlap(lambda i: begun.release() or opened.wait(HANG), WORKERS, WORKERS)
-    others.start(WORKERS)
-    for _ in range(WORKERS):
-        assert begun.acquire(timeout=HANG)
-    try:
-        yield
-    finally:
-        opened.set()
-        others.finish()
-
-
-def within_limits(function, *args):
-    """What it gives or raises, if it ends at all."""
-    found = []
-
-    def run():
-        try:
-            found.append(function(*args))
-        except Exception as error:
-            found.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(HANG / 6)
-    assert found, "it hangs"
-    return found[0]
-
-
-def threaded(fast):
-    return sum(counts.get("threads", 0) for counts in fast.stats().values())
-
-
-def comes_to_threads(fast, *args):
-    """On a busy machine a short wait may look like none, but not always."""
-    before = threaded(fast)
-    for _ in range(100):
-        fast(*args)
-        if threaded(fast) > before:
-            return True
-    return False
 
 
 def waits(x):
@@ -283,76 +233,3 @@ def test_clocks_that_a_test_replaces_are_not_asked(config):
             patched.enter_context(mock.patch("time.perf_counter", side_effect=[10.0, 11.5]))
             assert fast([1, 2, 3]) == (1.5, [2, 4, 6])
     assert comes_to_threads(fast, [1, 2, 3])
-
-
-def slow_read(path):
-    with open(path) as file:
-        time.sleep(0.005)
-        return file.read()
-
-
-def read_list(paths):
-    return [slow_read(path) for path in paths]
-
-
-def read_loop(paths):
-    out = []
-    for path in paths:
-        out.append(path)
-        out.append(slow_read(path))
-    return out
-
-
-def read_dict(paths):
-    return {path: slow_read(path) for path in paths}
-
-
-def read_statements(paths):
-    a = slow_read(paths[0])
-    b = slow_read(paths[1])
-    c = slow_read(paths[2])
-    d = slow_read(paths[3])
-    return a, b, c, d
-
-
-@contextlib.contextmanager
-def files_left(count):
-    """No more than so many files can be opened at a time."""
-    lowest = os.open(os.devnull, os.O_RDONLY)
-    os.close(lowest)
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + count, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-@pytest.mark.parametrize("plain", [read_list, read_loop, read_dict, read_statements])
-def test_files_that_only_threads_have_too_many_of(plain, tmp_path):
-    paths = [str(tmp_path / str(i)) for i in range(20)]
-    for i, path in enumerate(paths):
-        pathlib.Path(path).write_text("x" * i)
-    fast = jit(plain, config=Config(measure=False))
-    assert fast(paths) == plain(paths)
-    for _ in range(3):
-        with files_left(2):
-            given = fast(paths)
-        assert given == plain(paths)
-    assert threaded(fast) == 4
-    if plain is read_statements:
-        return
-    for missing in (0, 7, 19):
-        os.rename(paths[missing], paths[missing] + " gone")
-        with files_left(2), pytest.raises(FileNotFoundError, match=f"/{missing}'"):
-            fast(paths)
-        os.rename(paths[missing] + " gone", paths[missing])
-
-
-def test_a_file_that_cannot_be_opened_at_all(tmp_path):
-    path = tmp_path / "0"
-    path.write_text("x")
-    fast = jit(read_list, config=Config(measure=False))
-    with files_left(0), pytest.raises(OSError, match="Too many open files"):
-        fast([str(path)] * 4)
-    assert threaded(fast) == 1

@@ -17,7 +17,7 @@ from .pace import Pace, no, yes
 from .parallel.together import Started, start
 from .plan import Plan, make_plan
 from .proof.effects import Effect
-from .raising import as_written, raises, then_raises
+from .raising import as_written, raise_here, raises, then_raises
 from .text.site_text import SiteText
 from .text.sites import SHORT_CIRCUIT
 from .work import Failed, Miss, Work
@@ -83,7 +83,7 @@ class Site:
                 if self.text.kind == "generator":
                     return then_raises(values, error)
                 built(self.text, values)  # keys that cannot be hashed come first
-                raise error
+                raise_here(error)
             if type(values) is Miss:
                 return self._plainly(values, work, items, source, plain, clock() - began)
             whole = built(self.text, values)

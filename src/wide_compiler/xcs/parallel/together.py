@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..pace import after
 from ..proof.effects import Effect
+from ..raising import raise_here
 from .threads import Overlap, crowded, usable
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class Started:
             run.finish()
             if crowded(run.errors[i]):
                 return self.thunks[i]()
-            raise run.errors[i]
+            raise_here(run.errors[i])
         return run.results.pop(i)
 
 
