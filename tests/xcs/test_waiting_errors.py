@@ -105,6 +105,12 @@ def raises_from_nothing(x):
         raise ValueError("bad") from None
 
 
+def raises_from_itself(x):
+    time.sleep(0.003)
+    error = ValueError(x)
+    raise error from error
+
+
 def by_list(item, xs):
     return [item(x) for x in xs]
 
@@ -156,3 +162,10 @@ def test_the_context_of_an_error_is_what_it_would_be(plain, item, free):
         for outer in (None, TypeError("outer")):
             assert chain(fast, item, outer) == chain(plain, item, outer) != []
     assert threaded(fast) == 2
+
+
+def test_an_error_that_is_its_own_cause():
+    fast = jit(by_list, config=CONFIGS["at once"])
+    with pytest.raises(ValueError) as raised:
+        fast(raises_from_itself, [1, 2, 3])
+    assert raised.value.__cause__ is raised.value and threaded(fast) == 1

@@ -38,7 +38,7 @@ def _unset_local(text: SiteText, original: Any, error: NameError, plain: Any) ->
 def raise_here(error: BaseException) -> NoReturn:
     """Raise what an item raised, maybe in another thread, with the context that it would have had here: after
     all of its own, what is being handled."""
-    own, handled = _chain(error), _chain(sys.exc_info()[1])
+    own, handled = chain(error), chain(sys.exc_info()[1])
     if handled and own[-1].__context__ is None and not any(one is other for one in own for other in handled):
         own[-1].__context__ = handled[0]
     context = error.__context__
@@ -49,13 +49,13 @@ def raise_here(error: BaseException) -> NoReturn:
         del error, context, own, handled
 
 
-def _chain(error: BaseException | None) -> list[BaseException]:
+def chain(error: BaseException | None) -> list[BaseException]:
     """It, what was being handled when it was raised, and so on."""
-    chain: list[BaseException] = []
-    while error is not None and not any(error is one for one in chain):
-        chain.append(error)
+    found: list[BaseException] = []
+    while error is not None and not any(error is one for one in found):
+        found.append(error)
         error = error.__context__
-    return chain
+    return found
 
 
 def then_raises(values: Iterable[Any], error: BaseException) -> Iterator[Any]:

@@ -19,7 +19,8 @@ from ..work import Bail
 from . import process_state
 from .receiving import run_chunk
 from .shipping import NotSendable, Packer
-from .threads import flushing, startable
+from .thread_state import flushing
+from .threads import startable
 
 if TYPE_CHECKING:
     from ..work import Work

@@ -7,7 +7,6 @@ import contextlib
 import contextvars
 import errno
 import os
-import sys
 import threading
 import time
 import weakref
@@ -15,11 +14,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import torch
-
-from ...tuning.when import autocast_state, function_modes
 from ..interrupts import raise_interrupt
 from ..ledger import clock
+from ..raising import chain
+from .thread_state import current_modes, flushing, modes, saved_as_ever
 
 CHEAP = 1e-3  # a call that is over by then is not worth a thread
 # Taken once: a test may put clocks of its own in their place.
@@ -43,34 +41,14 @@ def startable() -> bool:
 
 def usable() -> bool:
     """May other threads run items of this one, and give what it would give?"""
-    return not in_worker() and startable() and not flushing() and _saved_as_ever()
+    return not in_worker() and startable() and not flushing() and saved_as_ever()
 
 
-def flushing() -> bool:
-    """Does this thread take the smallest numbers for zero?"""
-    return _smallest * 0.5 == 0.0
-
-
-_smallest = sys.float_info.min  # of normal numbers: its half is none
-
-
-def _saved_as_ever() -> bool:
-    """Does nobody here see, or forbid to see, what PyTorch saves for gradients?"""
-    return _hooks(False) is None and _hooks_allowed()
-
-
-_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks
-_hooks_allowed: Any = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
-
-
-def crowded(error: BaseException | None) -> bool:
+def crowded(error: BaseException) -> bool:
     """Were too many files or connections open? Then the items at a time may have been too many, and this is
     to be seen with one alone."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    numbers = [one.errno for one in chain(error) if isinstance(one, OSError)]
+    return errno.EMFILE in numbers or errno.ENFILE in numbers
 
 
 def _forget() -> None:
@@ -90,27 +68,6 @@ def pool_of(workers: int) -> ThreadPoolExecutor:
         if workers not in _pools:
             _pools[workers] = ThreadPoolExecutor(workers, thread_name_prefix="xcs")
         return _pools[workers]
-
-
-@contextlib.contextmanager
-def _modes(
-    grad: bool, inference: bool, casts: list[tuple[str, Any]], devices: tuple[torch.device, ...]
-) -> Iterator[None]:
-    """The thread-local modes of PyTorch, as they are where the function was called."""
-    with contextlib.ExitStack() as stack:
-        for default in devices:
-            stack.enter_context(default)
-        if inference:
-            stack.enter_context(torch.inference_mode())
-        stack.enter_context(torch.set_grad_enabled(grad))
-        for device, dtype in casts:
-            stack.enter_context(torch.autocast(device, dtype=dtype))
-        yield
-
-
-def current_modes() -> tuple[bool, bool, list[tuple[str, Any]], tuple[torch.device, ...]]:
-    casts = list(autocast_state())
-    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), casts, function_modes()
 
 
 class Overlap:
@@ -145,7 +102,7 @@ class Overlap:
         """Run items until all are begun, in this thread."""
         nested, _here.worker = in_worker(), True
         try:
-            with _modes(*self.modes):
+            with modes(*self.modes):
                 while not enough() and (i := self._take()) is not None:
                     self._run(i)
         finally:
