@@ -1,5 +1,6 @@
 """What belongs to one process, and decides about results: other processes take it over, or are not asked."""
 
+import inspect
 import locale
 import sys
 import warnings
@@ -158,6 +159,69 @@ def test_numbers_are_written_as_they_are_here(monkeypatch):
             fast(ITEMS)
     finally:
         sys.set_int_max_str_digits(limit)
+
+
+def test_small_numbers_that_are_zero_here():
+    def run(items):
+        return [str(k * 1e-300 * 1e-10) for k in items]
+
+    fast, usual = jit(run), run(ITEMS)
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor keeps them")
+    try:
+        assert fast(ITEMS) == run(ITEMS) != usual
+    finally:
+        torch.set_flush_denormal(False)
+    assert runs(fast) == 0
+    fast = jit(run)
+    assert fast(ITEMS) == usual
+    assert runs(fast) == 1
+
+
+def down(n):
+    return 0 if n == 0 else 1 + down(n - 1)
+
+
+def down_if_possible(n):
+    try:
+        return down(n)
+    except RecursionError:
+        return -1
+
+
+def open_calls():
+    return len(inspect.stack(0))
+
+
+def test_calls_go_no_deeper_than_here():
+    def run(items):
+        return [str(down(k)) for k in items]
+
+    def trying(items):
+        return [str(down_if_possible(k)) for k in items]
+
+    limit, deep = sys.getrecursionlimit(), [200] * 24
+    fast = jit(run)
+    assert fast(deep) == run(deep)
+    assert runs(fast) == 1
+    try:
+        sys.setrecursionlimit(open_calls() * 2 + 150)
+        for function in (run, fast, jit(run)):
+            with pytest.raises(RecursionError):
+                function(deep)
+        wanted = trying(deep)
+        fast = jit(trying)
+        assert fast(deep) == wanted == ["-1"] * 24
+        assert runs(fast) == 0
+        fast = jit(run)
+        assert fast(ITEMS) == run(ITEMS)
+        assert runs(fast) == 1
+        sys.setrecursionlimit(open_calls() * 2 + 2500)
+        fast, deep = jit(run), [1500] * 8  # deeper than a new process goes
+        assert fast(deep) == run(deep)
+        assert runs(fast) == 1
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def test_a_locale_that_others_do_not_have(monkeypatch):

@@ -5,6 +5,8 @@ import time
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
+from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -109,6 +111,83 @@ def test_statements_that_wait_within_a_mode():
     with Seen() as seen:
         run()
     assert seen.calls == [torch.ones, torch.ones]
+
+
+@pytest.mark.parametrize("rung", ["wide model", "torch vmap"])
+def test_tangents_of_forward_differentiation(rung):
+    plain, (models, x) = cases()[rung]
+    fast = jit(plain, config=Config(measure=False))
+    fast(models, x)
+    with forward_ad.dual_level():
+        if rung == "wide model":
+            dual = forward_ad.make_dual(x, torch.ones_like(x))
+        else:
+            dual = [forward_ad.make_dual(x[0], torch.ones_like(x[0])), *x[1:]]
+        wanted, given = ([forward_ad.unpack_dual(y) for y in f(models, dual)] for f in (plain, fast))
+        assert oracle.same([y.primal for y in given], [y.primal for y in wanted], rtol=1e-5)
+        assert [y.tangent is None for y in given] == [y.tangent is None for y in wanted]
+        assert torch.equal(given[0].tangent, wanted[0].tangent)
+    assert ran(fast, rung) == 1
+    fast(models, x)
+    assert ran(fast, rung) == 2
+
+
+def waited(x, w):
+    time.sleep(0.003)
+    return x @ w
+
+
+def waiting(xs, w):
+    return [waited(x, w) for x in xs]
+
+
+def waiting_statements(xs, w):
+    a = waited(xs[0], w)
+    b = waited(xs[1], w)
+    return [a, b]
+
+
+@pytest.mark.parametrize("plain", [waiting, waiting_statements])
+def test_hooks_of_saved_tensors_belong_to_their_thread(plain):
+    fast = jit(plain, config=Config(measure=False))
+    xs, w = [torch.ones(2, 3), torch.ones(2, 3)], torch.ones(3, 3, requires_grad=True)
+    counts = []
+    for function in (plain, fast):
+        packed = []
+        with saved_tensors_hooks(lambda t, packed=packed: packed.append(1) or t, lambda t: t):
+            function(xs, w)
+        counts.append(len(packed))
+    assert counts[0] == counts[1] > 0
+    with disable_saved_tensors_hooks("not here"):
+        fast(xs, w)
+    assert ran(fast, "threads") == 0
+    fast(xs, w)
+    assert ran(fast, "threads") == 1
+
+
+def faded(x):
+    time.sleep(0.003)
+    return x * 1e-30 * 1e-10
+
+
+def fading(xs):
+    return [faded(x) for x in xs]
+
+
+def test_small_numbers_that_are_zero_in_their_thread():
+    xs = [torch.ones(2)] * 3
+    fast = jit(fading, config=Config(measure=False))
+    usual = fading(xs)
+    assert oracle.same(fast(xs), usual)
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor keeps them")
+    try:
+        wanted = fading(xs)
+        assert oracle.same(fast(xs), wanted)
+    finally:
+        torch.set_flush_denormal(False)
+    assert not oracle.same(wanted, usual) and ran(fast, "threads") == 1
+    assert oracle.same(fast(xs), usual) and ran(fast, "threads") == 2
 
 
 def test_threads_have_the_default_device():

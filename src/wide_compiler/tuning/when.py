@@ -6,13 +6,16 @@ Asked at every call, so the plain C functions are asked, not the Python around t
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
 
 def plain_world() -> bool:
-    """No transform, no mode, no trace around the call: tensors and functions are what they seem."""
+    """No transform, no mode, no trace around the call: tensors and functions are what they seem. None of them
+    may have a tangent either, which most ways of going wide would drop."""
     return (
         _transform() is None
+        and forward_ad._current_level < 0
         and _dispatch_modes() == 0
         and _trace() is None
         and (_function_modes() == 0 or all(isinstance(mode, torch.device) for mode in function_modes()))
@@ -80,13 +83,21 @@ def launch_state() -> tuple[Any, ...]:
             _capturing(),
             _stream(_device()),
             _transform(),
+            forward_ad._current_level,
             _dispatch_modes(),
             _function_modes() and function_modes(),
             _trace(),
         )
     except RuntimeError:
         settled = launch_settings(), _grad_enabled(), _capturing(), current_stream()
-        return *settled, _transform(), _dispatch_modes(), function_modes(), _trace()
+        return (
+            *settled,
+            _transform(),
+            forward_ad._current_level,
+            _dispatch_modes(),
+            function_modes(),
+            _trace(),
+        )
 
 
 # Looked up once.

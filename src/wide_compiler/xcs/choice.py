@@ -4,6 +4,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from .interrupts import raise_interrupt
 from .items import Items
 from .ledger import CLEARLY, LOOK_EVERY, clock
@@ -16,6 +18,7 @@ from .work import Bail, Failed, Miss, Work
 
 SAMPLES = 3
 FEWEST = 8
+TRUTHS = (bool, int, float, np.bool_)
 
 
 def choose(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
@@ -63,6 +66,8 @@ def _measured(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
         failed = _sample(work, samples) if goes_on else _unwarned(work, samples)
         if failed:
             return Miss(raised=True)
+        if _decided(work, samples):
+            ledger.stops_at(len(samples) / n)
     done = Miss(len(samples), [v for i in sorted(samples) for v in samples[i]]) if goes_on else Miss()
     rung = _cheapest(work, rungs, n)
     if not samples and ledger.due(rung is not None) and _looked_again(work):
@@ -105,6 +110,14 @@ def _unwarned(work: Work, samples: dict[int, list[Any]]) -> bool:
 def _looked_again(work: Work) -> bool:
     with noticing([], watched_errors()):
         return _look_again(work)
+
+
+def _decided(work: Work, samples: dict[int, list[Any]]) -> bool:
+    """Would the plain loop have stopped by now? Asked of numbers only: others run code when asked."""
+    if not work.site.short_circuits:
+        return False
+    wanted = work.site.text.eater == "any"
+    return any(type(v) in TRUTHS and bool(v) is wanted for values in samples.values() for v in values)
 
 
 @functools.cache

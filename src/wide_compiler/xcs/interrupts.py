@@ -8,7 +8,9 @@ from typing import Any
 
 
 def raise_interrupt(error: BaseException) -> None:
-    """Raise this exception again if a handler of signals has raised it."""
+    """Raise this exception again if a handler of signals has raised it, Python's own or another."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error
     handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
     step = error.__traceback__ if handlers else None
     while step is not None:

@@ -6,7 +6,10 @@ times
 what the trial would cost, so that looking costs two percent at most.
 """
 
+import itertools
+import operator
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +70,25 @@ class Record:
 
 
 @dataclass
+class Eaten:
+    """How much was eaten of `total` things. Counted on the way at next to no cost; none of them is kept."""
+
+    total: int
+    before: int  # of these, were eaten before
+
+    def __post_init__(self) -> None:
+        self.ticks = itertools.repeat(True, self.total + 1)
+
+    def of(self, things: Iterable[Any]) -> Iterable[Any]:
+        return itertools.compress(things, self.ticks)
+
+    @property
+    def share(self) -> float:
+        eaten = self.total + 1 - operator.length_hint(self.ticks)
+        return max(self.before + eaten, 1) / max(self.before + self.total, 1)
+
+
+@dataclass
 class Ledger:
     """All rungs of one plan, and the plain loop."""
 
@@ -76,6 +98,8 @@ class Ledger:
     looks: int = 0
     fast_calls: int = 0
     looked_at: float = 0.0  # what the plain loop had spent then
+    share: float | None = None  # of its items the plain loop comes to, where it may stop early
+    eating: Eaten | None = None  # in the last call
 
     def of(self, rung: str) -> Record:
         if rung not in self.records:
@@ -83,7 +107,22 @@ class Ledger:
         return self.records[rung]
 
     def plain(self, n: int) -> float:
-        return (self.plain_item or 0.0) * n
+        items = n if self.share is None else max(self.share * n, 1.0)
+        return (self.plain_item or 0.0) * items
+
+    def eaten(self, things: Iterable[Any], total: int, before: int = 0) -> Iterable[Any]:
+        """So many things, for somebody who may stop early: how far he came is known at the next call."""
+        self.eating = Eaten(total, before)
+        return self.eating.of(things)
+
+    def stops_at(self, share: float) -> None:
+        """Where the plain loop stopped, or would have: by the calls before, the latest ones most."""
+        self.share = share if self.share is None else 0.5 * (self.share + share)
+
+    def settle(self) -> None:
+        if self.eating is not None:
+            self.stops_at(self.eating.share)
+            self.eating = None
 
     def went_plain(self, n: int) -> None:
         seconds = self.plain(n)

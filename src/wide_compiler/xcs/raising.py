@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from .text.site_text import SiteText
 
@@ -35,13 +35,36 @@ def _unset_local(text: SiteText, original: Any, error: NameError, plain: Any) ->
     )
 
 
+def raise_here(error: BaseException) -> NoReturn:
+    """Raise what an item raised, maybe in another thread, with the context that it would have had here: after
+    all of its own, what is being handled."""
+    own, handled = chain(error), chain(sys.exc_info()[1])
+    if handled and own[-1].__context__ is None and not any(one is other for one in own for other in handled):
+        own[-1].__context__ = handled[0]
+    context = error.__context__
+    try:
+        raise error
+    finally:
+        error.__context__ = context  # which raising it has replaced
+        del error, context, own, handled
+
+
+def chain(error: BaseException | None) -> list[BaseException]:
+    """It, what was being handled when it was raised, and so on."""
+    found: list[BaseException] = []
+    while error is not None and not any(error is one for one in found):
+        found.append(error)
+        error = error.__context__
+    return found
+
+
 def then_raises(values: Iterable[Any], error: BaseException) -> Iterator[Any]:
     """A generator whose item raises: who eats it has had the values before, and done its work on them."""
     yield from values
-    raise error
+    raise_here(error)
 
 
 def raises(error: BaseException) -> Iterable[Any]:
     """An iterable that raises at once: after the totals of the items before are stored."""
-    raise error
+    raise_here(error)
     yield

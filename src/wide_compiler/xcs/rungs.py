@@ -130,7 +130,7 @@ class Threads(Rung):
     few_items = True
 
     def applies(self, work: Work) -> bool:
-        return work.plan.effect is Effect.IO and not threads.in_worker()
+        return work.plan.effect is Effect.IO and threads.usable()
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
         return True

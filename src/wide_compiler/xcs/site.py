@@ -17,7 +17,7 @@ from .pace import Pace, no, yes
 from .parallel.together import Started, start
 from .plan import Plan, make_plan
 from .proof.effects import Effect
-from .raising import as_written, raises, then_raises
+from .raising import as_written, raise_here, raises, then_raises
 from .text.site_text import SiteText
 from .text.sites import SHORT_CIRCUIT
 from .work import Failed, Miss, Work
@@ -86,12 +86,12 @@ class Site:
                 if self.text.kind == "generator":
                     return then_raises(values, error)
                 built(self.text, values)  # keys that cannot be hashed come first
-                raise error
+                raise_here(error)
             if type(values) is Miss:
                 return self._plainly(values, work, items, source, plain, clock() - began)
             whole = built(self.text, values)
             work.took(clock() - began)
-            return whole
+            return work.plan.ledger.eaten(whole, len(whole)) if self.short_circuits else whole
         finally:
             self.on = self.pace.ready
 
@@ -218,6 +218,7 @@ class Site:
         events = self.text.kind == "loop" and not self.text.single
         work = Work(self, plan, items, body, cond, events)
         work.seen, work.after = seen, after
+        plan.ledger.settle()
         plan.ledger.rested(items.n, self.pace.rested)
         values = plan.strategy.run(work)
         if isinstance(values, Miss):
@@ -265,12 +266,15 @@ class Site:
         began = clock()
         written = self.text, self.runtime.original, plain
         try:
+            rest = items.rest(miss.done) if miss.done else made(source)
+            if work is not None and self.short_circuits and "items" not in self.text.bodies:
+                rest = work.plan.ledger.eaten(rest, items.n - miss.done, miss.done)
             if not miss.done:
-                whole = as_written(*written, made(source))
+                whole = as_written(*written, rest)
             elif self.text.kind == "generator":
-                whole = itertools.chain(miss.values, plain(items.rest(miss.done)))
+                whole = itertools.chain(miss.values, plain(rest))
             else:
-                whole = [*miss.values, *as_written(*written, items.rest(miss.done))]
+                whole = [*miss.values, *as_written(*written, rest)]
         except BaseException:
             self.pace.back_off()  # looking at loops that raise gains nothing
             raise

@@ -4,7 +4,7 @@ from typing import Any
 
 from ..ledger import clock
 from ..work import Failed, Miss, Work
-from .threads import CHEAP, Overlap
+from .threads import CHEAP, Overlap, crowded
 
 
 def overlapped(work: Work) -> list[Any] | Miss:
@@ -14,22 +14,22 @@ def overlapped(work: Work) -> list[Any] | Miss:
     run = Overlap(work.one, n, config.max_workers)
     level = min(n, memory.get("level", config.max_workers), config.max_workers)
     if config.measure and not memory.get("waits"):
-        run.limit = 1
-        run.start(1)
-        if run.wait_for(0, CHEAP) or not run.waiting():
+        if not run.first_waits():
             run.finish()
             if 0 in run.errors:
                 raise _failed(work, run)
-            return Miss(1, run.results[0]) if _may_continue(work) else _rest(work, run)
+            return Miss(1, run.results[0]) if _may_continue(work) else _one_by_one(work, run)
         memory["waits"] = True
-        with run.changed:
-            run.limit = n
+        run.limit = n
         level -= 1
     began = clock()
-    run.start(max(level, 1))
+    run.start(level - 1)
     run.finish()
     work.plan.last = "threads"
     work.site.took("threads")
+    if run.errors and crowded(run.errors[min(run.errors)]):
+        memory["level"] = max(2, level // 2)
+        return _one_by_one(work, run)
     if run.errors:
         raise _failed(work, run)
     if config.measure:
@@ -41,20 +41,25 @@ def _may_continue(work: Work) -> bool:
     return work.site.text.kind not in ("set", "dict") and "items" not in work.site.text.bodies
 
 
-def _rest(work: Work, run: Overlap) -> list[Any]:
-    """The other items, one after another, where the text cannot begin in the middle."""
-    values = list(run.results[0])
-    for i in range(1, work.items.n):
+def _one_by_one(work: Work, run: Overlap) -> list[Any]:
+    """What is not there yet, one after another: where the text cannot begin in the middle, and where too many
+    items at a time were too many for the system."""
+    values: list[Any] = []
+    for i in range(work.items.n):
+        if i in run.errors and not crowded(run.errors[i]):
+            raise _failed(work, run, i)
         try:
-            values += work.one(i)
+            run.results[i] = run.results[i] if i in run.results else work.one(i)
         except Exception as error:
-            raise Failed(values, error) from None
+            run.errors[i] = error
+            raise _failed(work, run, i) from None
+        values += run.results[i]
     return values
 
 
-def _failed(work: Work, run: Overlap) -> Failed:
+def _failed(work: Work, run: Overlap, lowest: int | None = None) -> Failed:
     """The lowest item that raised; what came before it is kept, and what it had noted itself."""
-    lowest = min(run.errors)
+    lowest = min(run.errors) if lowest is None else lowest
     values = [v for i in range(lowest) for v in run.results[i]]
     return Failed([*values, *work.partial.get(lowest, ())], run.errors[lowest])
 

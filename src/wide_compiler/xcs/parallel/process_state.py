@@ -28,6 +28,8 @@ def current() -> dict[str, Any]:
         "errors": watched_errors(),
         "print": np.get_printoptions(),
         "digits": sys.get_int_max_str_digits(),
+        # Each call may have come by way of C, which counts as well: rather less than there are.
+        "calls": sys.getrecursionlimit() - 2 * _depth(),
         "locale": locale.setlocale(locale.LC_NUMERIC),
     }
 
@@ -38,10 +40,23 @@ def taken_over(state: dict[str, Any]) -> Iterator[list[Any]]:
     sys.set_int_max_str_digits(state["digits"])
     if locale.setlocale(locale.LC_NUMERIC) != state["locale"]:
         locale.setlocale(locale.LC_NUMERIC, state["locale"])
+    before = sys.getrecursionlimit()
     with warnings.catch_warnings(record=True) as noticed, np.printoptions(**state["print"]):
         warnings.simplefilter("always")
         with noticing(noticed, state["errors"]):
-            yield noticed
+            sys.setrecursionlimit(_depth() + state["calls"])
+            try:
+                yield noticed
+            finally:
+                sys.setrecursionlimit(before)
+
+
+def _depth() -> int:
+    """How many calls are open."""
+    count, frame = 0, sys._getframe()
+    while frame.f_back is not None:
+        count, frame = count + 1, frame.f_back
+    return count
 
 
 def makes_set(code: types.CodeType) -> bool:

@@ -19,6 +19,8 @@ from ..work import Bail
 from . import process_state
 from .receiving import run_chunk
 from .shipping import NotSendable, Packer
+from .thread_state import flushing
+from .threads import startable
 
 if TYPE_CHECKING:
     from ..work import Work
@@ -120,6 +122,10 @@ _seen: dict[str, Any] = {}
 
 def able(work: "Work") -> bool:
     if work.events or "no processes" in work.plan.memory or (cores() < 2 and not ray_connected()):
+        return False
+    if not startable() or flushing():
+        return False
+    if work.plan.texts.recursive and work.plan.texts.tries:  # how deep it may go is not the same elsewhere
         return False
     return type(work.items.columns[0][0]).__module__ not in ("torch", "torch.nn.parameter")
 

@@ -1,27 +1,54 @@
-"""Waiting calls, overlapped: threads that start items in order, none after a known failure, none twice."""
+"""Waiting calls, overlapped: threads that start items in order, none after a known failure, none twice.
+
+The thread that asks for them works, too: where no other thread is free, that costs speed and nothing else.
+"""
 
 import contextlib
 import contextvars
+import errno
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import torch
-
-from ...tuning.when import autocast_state, function_modes
+from ..interrupts import raise_interrupt
+from ..ledger import clock
+from ..raising import chain
+from .thread_state import current_modes, flushing, modes, saved_as_ever
 
 CHEAP = 1e-3  # a call that is over by then is not worth a thread
+# Taken once: a test may put clocks of its own in their place.
+_own_cpu_time = time.thread_time
+_cpu_clock_of: Any = getattr(time, "pthread_getcpuclockid", None)
+_read: Any = getattr(time, "clock_gettime", None)
 _pools: dict[int, ThreadPoolExecutor] = {}
 _here = threading.local()
 _lock = threading.Lock()
 
 
 def in_worker() -> bool:
-    """Is this one of our threads? Then all may be busy, and waiting for another could wait for ever."""
+    """Does this thread run an item already? Then enough others do."""
     return getattr(_here, "worker", False)
+
+
+def startable() -> bool:
+    """Can threads still be started? When the program ends they cannot, and functions may be called then."""
+    return threading.main_thread().is_alive()
+
+
+def usable() -> bool:
+    """May other threads run items of this one, and give what it would give?"""
+    return not in_worker() and startable() and not flushing() and saved_as_ever()
+
+
+def crowded(error: BaseException) -> bool:
+    """Were too many files or connections open? Then the items at a time may have been too many, and this is
+    to be seen with one alone."""
+    numbers = [one.errno for one in chain(error) if isinstance(one, OSError)]
+    return errno.EMFILE in numbers or errno.ENFILE in numbers
 
 
 def _forget() -> None:
@@ -43,27 +70,6 @@ def pool_of(workers: int) -> ThreadPoolExecutor:
         return _pools[workers]
 
 
-@contextlib.contextmanager
-def _modes(
-    grad: bool, inference: bool, casts: list[tuple[str, Any]], devices: tuple[torch.device, ...]
-) -> Iterator[None]:
-    """The thread-local modes of PyTorch, as they are where the function was called."""
-    with contextlib.ExitStack() as stack:
-        for default in devices:
-            stack.enter_context(default)
-        if inference:
-            stack.enter_context(torch.inference_mode())
-        stack.enter_context(torch.set_grad_enabled(grad))
-        for device, dtype in casts:
-            stack.enter_context(torch.autocast(device, dtype=dtype))
-        yield
-
-
-def current_modes() -> tuple[bool, bool, list[tuple[str, Any]], tuple[torch.device, ...]]:
-    casts = list(autocast_state())
-    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), casts, function_modes()
-
-
 class Overlap:
     """Calls `call(0), ..., call(n - 1)`, several at a time."""
 
@@ -81,84 +87,121 @@ class Overlap:
         self.changed = threading.Condition()
         self.context = contextvars.copy_context()
         self.modes = current_modes()
-        self.first_thread: int | None = None
+        self.caller = threading.get_ident()
+        self.first_thread = self.caller
 
     def start(self, threads: int) -> None:
-        """Let so many threads work on it."""
-        with self.changed:
-            self.running += threads
-        for _ in range(threads):
-            self.pool.submit(self._work)
-
-    def _work(self) -> None:
-        _here.worker = True
-        if self.first_thread is None:
-            self.first_thread = threading.get_ident()
+        """Let so many threads work on it as soon as they are free, if anybody still waits for it then."""
         try:
-            with _modes(*self.modes):
-                while (i := self._take()) is not None:
+            for _ in range(threads):
+                self.pool.submit(_join, weakref.ref(self))
+        except RuntimeError:
+            pass  # the system gives no more of them: those that are there do it, this one among them
+
+    def _work(self, enough: Callable[[], bool] = lambda: False) -> None:
+        """Run items until all are begun, in this thread."""
+        nested, _here.worker = in_worker(), True
+        try:
+            with modes(*self.modes):
+                while not enough() and (i := self._take()) is not None:
                     self._run(i)
         finally:
-            _here.worker = False
-            with self.changed:
-                self.running -= 1
-                self.changed.notify_all()
+            _here.worker = nested
 
     def _take(self) -> int | None:
         with self.changed:
-            if self.stopped or self.errors or self.next >= self.limit:
+            if self._all_begun():
                 return None
+            if self.next == 0:
+                self.first_thread = threading.get_ident()
             self.next += 1
+            self.running += 1
             return self.next - 1
 
     def _run(self, i: int) -> None:
-        began = time.perf_counter()
+        began = clock()
         try:
             result, error = self.context.copy().run(self.call, i), None
         except BaseException as raised:
             result, error = None, raised
         with self.changed:
-            self.seconds.append(time.perf_counter() - began)
+            self.seconds.append(clock() - began)
+            self.running -= 1
             if error is None:
                 self.results[i] = result
             else:
                 self.errors[i] = error
             self.changed.notify_all()
+        if error is not None and threading.get_ident() == self.caller:
+            raise_interrupt(error)
 
     def done(self, i: int) -> bool:
         return i in self.results or i in self.errors
 
-    def wait_for(self, i: int, timeout: float | None = None) -> bool:
+    def wait_for(self, i: int) -> bool:
         """Until item i is done or can no longer come."""
-        with self.changed:
-            self._wait(lambda: self.done(i) or self._ended(), timeout)
-            return self.done(i)
+        self._wait(lambda: self.done(i), lambda: self.done(i) or self._ended())
+        return self.done(i)
 
     def finish(self) -> None:
-        """Until every started item is done."""
-        with self.changed:
-            self._wait(self._ended, None)
+        """Until every started item is done, and all are started."""
+        self._wait(lambda: False, self._ended)
+
+    def _all_begun(self) -> bool:
+        return self.stopped or bool(self.errors) or self.next >= self.limit
 
     def _ended(self) -> bool:
-        return self.running == 0
+        return self._all_begun() and self.running == 0
 
-    def _wait(self, condition: Callable[[], bool], timeout: float | None) -> None:
+    def _wait(self, enough: Callable[[], bool], over: Callable[[], bool]) -> None:
+        """Work on what no other thread has begun, until there is enough; then wait for the others."""
+        with self._interruptible():
+            if not (enough() or self._all_begun()):
+                self._work(enough)
+            with self.changed:
+                self.changed.wait_for(over)
+
+    def _pause(self) -> bool:
+        """A short while: is the first item done?"""
+        with self._interruptible(), self.changed:
+            return self.changed.wait_for(lambda: self.done(0), CHEAP)
+
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """After Ctrl-C nothing more is started."""
         try:
-            self.changed.wait_for(condition, timeout)
-        except BaseException:  # Ctrl-C while waiting: nothing more is started
+            yield
+        except BaseException:
             self.stopped = True
             raise
 
-    def waiting(self) -> bool:
-        """Does the first item wait, rather than compute?"""
-        if self.first_thread is None or not hasattr(time, "pthread_getcpuclockid"):
+    def first_waits(self) -> bool:
+        """Begin the first item alone. Does it wait, rather than compute or be over at once?"""
+        self.limit = 1
+        self.start(1)
+        over = self._pause()
+        if self.next:
+            return not over and self._idle(self.first_thread)
+        began, spent = clock(), _own_cpu_time()  # no thread is free
+        self.wait_for(0)
+        seconds = clock() - began
+        return seconds > CHEAP and _own_cpu_time() - spent < 0.5 * seconds
+
+    def _idle(self, thread: int) -> bool:
+        """Does this thread wait, which runs the first item?"""
+        if _cpu_clock_of is None:
             return True
         try:
-            clock = time.pthread_getcpuclockid(self.first_thread)
-            before = time.clock_gettime(clock)
-            began = time.perf_counter()
-            self.wait_for(0, CHEAP)
-            spent = time.clock_gettime(clock) - before
+            cpu = _cpu_clock_of(thread)
+            before, began = _read(cpu), clock()
+            self._pause()
+            return _read(cpu) - before < 0.5 * (clock() - began)
         except OSError:
             return True
-        return spent < 0.5 * (time.perf_counter() - began)
+
+
+def _join(overlap: "weakref.ref[Overlap]") -> None:
+    """Work on it, unless it was over before a thread was free."""
+    run = overlap()
+    if run is not None:
+        run._work()

@@ -1,0 +1,235 @@
+"""What waits runs in threads where some are free, and goes on where none is."""
+
+import contextlib
+import contextvars
+import signal
+import subprocess
+import sys
+import threading
+import time
+from unittest import mock
+
+import pytest
+import torch
+
+from wide_compiler.xcs import Config, jit
+from wide_compiler.xcs.parallel.threads import Overlap
+
+from .waiting_world import CONFIGS, HANG, WORKERS, comes_to_threads, no_thread_free, within_limits
+
+NAME = contextvars.ContextVar("NAME", default="nobody")
+STARTED = []
+
+
+@pytest.fixture(params=CONFIGS)
+def config(request):
+    return CONFIGS[request.param]
+
+
+def waits(x):
+    time.sleep(0.003)
+    return x * 2
+
+
+def comprehension(xs):
+    return [waits(x) for x in xs]
+
+
+def loop(xs):
+    out = []
+    for x in xs:
+        out.append(waits(x))
+    return out
+
+
+def statements(xs):
+    a = waits(xs[0])
+    b = waits(xs[1])
+    c = waits(xs[2])
+    return [a, b, c]
+
+
+@pytest.mark.parametrize("plain", [comprehension, loop, statements])
+def test_a_call_goes_on_where_no_thread_is_free(plain, config):
+    fast, xs = jit(plain, config=config), list(range(3))
+    with no_thread_free():
+        for _ in range(3):
+            assert within_limits(fast, xs) == plain(xs)
+    assert within_limits(fast, xs) == plain(xs)
+    assert comes_to_threads(fast, xs)
+
+
+def test_one_call_waits_for_another_one_in_other_threads(config):
+    """As clients of a server in the same process, which answers them one by one, and waits as well."""
+    inner, server = jit(comprehension, config=config), threading.Lock()
+    assert comes_to_threads(inner, range(3))
+
+    def asks(i):
+        with server:
+            return within_limits(inner, [i, i + 1])
+
+    run = Overlap(asks, 3 * WORKERS, WORKERS)
+    run.start(WORKERS)
+    run.finish()
+    assert not run.errors
+    assert [run.results[i] for i in range(3 * WORKERS)] == [[2 * i, 2 * i + 2] for i in range(3 * WORKERS)]
+
+
+def fails(x):
+    time.sleep(0.003)
+    if x >= 2:
+        raise ValueError(f"item {x}")
+    return x
+
+
+def failing(xs):
+    return [fails(x) for x in xs]
+
+
+def gradients(xs):
+    return [waits(x).requires_grad for x in xs]
+
+
+def test_an_item_in_the_calling_thread_is_like_any_other(config):
+    fast = jit(failing, config=config)
+    weights = [torch.ones(2, requires_grad=True) for _ in range(4)]
+    with no_thread_free():
+        assert repr(within_limits(fast, [1, 2, 3, 4])) == "ValueError('item 2')"
+
+        def without():
+            with torch.no_grad():
+                return jit(gradients, config=config)(weights), torch.is_grad_enabled()
+
+        assert within_limits(without) == ([False] * 4, False)
+        assert within_limits(jit(gradients, config=config), weights) == [True] * 4
+    assert repr(within_limits(fast, [1, 2, 3, 4])) == "ValueError('item 2')"
+    assert comes_to_threads(fast, [0, 1])
+
+
+def test_what_items_set_stays_with_them():
+    def named(i):
+        before = NAME.get()
+        NAME.set(f"item {i}")
+        return before
+
+    NAME.set("caller")
+    run = Overlap(named, 4, WORKERS)
+    with no_thread_free():
+        run.finish()
+    assert run.results == dict.fromkeys(range(4), "caller") and NAME.get() == "caller"
+
+
+class TimeIsUp(Exception):
+    pass
+
+
+def by_function(number, frame):
+    raise TimeIsUp
+
+
+@pytest.mark.parametrize(
+    "handler, raised", [(by_function, TimeIsUp), (signal.default_int_handler, KeyboardInterrupt)]
+)
+def test_a_signal_while_the_calling_thread_runs_an_item(handler, raised):
+    def item(i):
+        STARTED.append(i)
+        signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    STARTED.clear()
+    try:
+        run = Overlap(item, 9, WORKERS)
+        with no_thread_free(), pytest.raises(raised):
+            run.finish()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    run.start(WORKERS)
+    run.finish()
+    assert STARTED == [0] and run.stopped
+
+
+AT_EXIT = """
+import atexit, time
+from wide_compiler.xcs import Config, jit
+from wide_compiler.xcs.parallel import processes
+
+processes.pays, processes.cores = lambda work, seconds: True, lambda: 2
+
+def waits(x):
+    time.sleep(0.003)
+    return x * 2
+
+def comprehension(xs):
+    return [waits(x) for x in xs]
+
+def statements(xs):
+    a = waits(xs[0])
+    b = waits(xs[1])
+    return [a, b]
+
+def digits(x):
+    return str(x * 2)
+
+def computing(xs):
+    return [int(digits(x)) for x in xs]
+
+FAST = [jit(plain, config=Config(measure=not waiting)) for plain, waiting in
+        ((comprehension, True), (statements, True), (computing, False))]
+
+def run():
+    for fast in FAST:
+        try:
+            print(fast([1, 2]), *fast.stats().values())
+        except BaseException as error:
+            print(repr(error))
+
+for _ in range({calls}):
+    run()
+atexit.register(run)
+"""
+
+
+@pytest.mark.parametrize("calls", [0, 2])
+def test_a_call_when_the_program_ends_runs_as_written(tmp_path, calls):
+    program = tmp_path / "at_exit.py"
+    program.write_text(AT_EXIT.replace("{calls}", str(calls)))
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=HANG * 2)
+    assert not done.stderr
+    last = ", 'plain': 1}" if calls else "{'plain': 1}"
+    *before, one, two, three = done.stdout.splitlines()
+    assert all(line.startswith("[2, 4] ") for line in (*before, one, two, three))
+    assert one.endswith(last) and two.endswith(last) and "'plain'" in three
+    if calls:
+        assert before[3].endswith("{'threads': 2}") and before[4].endswith("{'threads': 2}")
+        assert "'processes'" in before[5]
+
+
+def test_a_system_that_gives_no_more_threads(config, monkeypatch):
+    config = Config(measure=config.measure, max_workers=WORKERS + 1)  # none of which was started yet
+
+    def none_left(self):
+        raise RuntimeError("can't start new thread")
+
+    fast = jit(comprehension, config=config)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", none_left)
+        assert fast([1, 2, 3]) == [2, 4, 6]
+    assert fast([1, 2, 3]) == [2, 4, 6]
+    assert comes_to_threads(fast, [1, 2, 3])
+
+
+def timed(xs):
+    began = time.perf_counter()
+    values = [waits(x) for x in xs]
+    return time.perf_counter() - began, values
+
+
+def test_clocks_that_a_test_replaces_are_not_asked(config):
+    fast = jit(timed, config=config)
+    for _ in range(3):
+        with contextlib.ExitStack() as patched:
+            for name in ("thread_time", "clock_gettime", "pthread_getcpuclockid"):
+                patched.enter_context(mock.patch(f"time.{name}", side_effect=AssertionError))
+            patched.enter_context(mock.patch("time.perf_counter", side_effect=[10.0, 11.5]))
+            assert fast([1, 2, 3]) == (1.5, [2, 4, 6])
+    assert comes_to_threads(fast, [1, 2, 3])
