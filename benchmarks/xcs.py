@@ -212,19 +212,19 @@ def handed_over(options):
     site, alone = fast.__xcs__.sites[1], {"jit": [], "hand": []}
     run, side = site.run, "jit"
 
-    def by_hand(*arguments):
-        (block,) = site.runtime.blocks.kept.blocks
+    def by_hand(before):
+        (block,) = before[0].blocks
         start = time.thread_time()
         scores = (block @ WEIGHTS + 0.0).tolist()
         alone["hand"].append(time.thread_time() - start)
         return scores
 
-    def timed(*arguments):
+    def timed(*arguments, before):
         if side == "hand":
-            return by_hand(*arguments)
+            return by_hand(before)
         start = time.thread_time()
         try:
-            return run(*arguments)
+            return run(*arguments, before=before)
         finally:
             alone["jit"].append(time.thread_time() - start)
 

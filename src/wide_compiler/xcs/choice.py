@@ -44,7 +44,10 @@ def _clearly_again(work: Work, rung: Rung) -> bool:
     expected = ledger.of(rung.name).predicted(n)
     if expected is None or expected > 0.5 * ledger.plain(n):
         return False
-    if not rung.worth_a_try(work, ledger.plain(n)) or not (rung.again(work) or rung.applies(work)):
+    if not rung.worth_a_try(work, ledger.plain(n)):
+        return False
+    work.again = rung.again(work)
+    if not (work.again or rung.applies(work)):
         return False
     ledger.fast_calls += 1
     return True
@@ -180,7 +183,7 @@ def _attempt(work: Work, rung: Rung, samples: dict[int, list[Any]]) -> list[Any]
     record, look, why = work.plan.ledger.of(rung.name), None, ""
     began = clock()
     try:
-        if not (record.verified and rung.again(work)):
+        if not (record.verified and (work.again or rung.again(work))):
             look = look_of(work)
             work.new = look not in record.looks
         values = rung.run(work)

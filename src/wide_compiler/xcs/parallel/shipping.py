@@ -144,7 +144,7 @@ class _Pickler(pickle.Pickler):
         self.names |= names_of(code)
         if makes_set(code):
             raise NotSendable("sets or hashes, which are others in another process")
-        space = {**function.__builtins__, **function.__globals__}  # type: ignore[union-attr]
+        space = {**function.__builtins__, **function.__globals__}  # type: ignore[attr-defined]
         if compares_identity(code, space):
             raise NotSendable("it asks whether something is the same object, and copies never are")
         try:
