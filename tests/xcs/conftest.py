@@ -5,6 +5,7 @@ import pytest
 from torch.nn.modules import module
 
 from wide_compiler.xcs.parallel import processes
+from wide_compiler.xcs.rungs import NumpyLanes
 
 
 @pytest.fixture(autouse=True)
@@ -14,6 +15,7 @@ def no_global_hooks(monkeypatch):
 
 @pytest.fixture
 def eager_processes(monkeypatch):
-    """Work goes to other processes, however little it is."""
+    """Work goes to other processes, however little it is, and nowhere else, however long it takes."""
     monkeypatch.setattr(processes, "pays", lambda work, seconds: True)
+    monkeypatch.setattr(NumpyLanes, "worth_a_try", lambda self, work, seconds: False)
     monkeypatch.setattr(processes, "cores", lambda: 2)

@@ -71,7 +71,8 @@ def test_tensors(name, config):
     for hard in (*[False] * 8, True, True, False):
         plain = oracle.observe(run, (tensors(), hard), world=TABLE)
         oracle.compare(plain, oracle.observe(fast, (tensors(), hard), world=TABLE), rtol=1e-5)
-    assert config.measure or taken(fast, "torch vmap") == 9
+    # Newer versions of PyTorch have a rule where older ones have none.
+    assert config.measure or taken(fast, "torch vmap") in ((9, 11) if name == "no rule" else (9,))
 
 
 @pytest.mark.parametrize("flags", FLAGS)
