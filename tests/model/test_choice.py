@@ -73,10 +73,13 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("WIDE_COMPILER_CACHE", str(tmp_path))
 
 
+PATIENT = WideConfig(tune_seconds=600.0)  # on a busy machine too, all plans are tried
+
+
 def plans_of(kind, monkeypatch):
     with monkeypatch.context() as patch:
         tried = fastest(patch, "wide")
-        wide = wide_compiler.compile(members(kind), MODELS[kind][1]())
+        wide = wide_compiler.compile(members(kind), MODELS[kind][1](), config=PATIENT)
         wide.stacked(MODELS[kind][1](N))
     return list(dict.fromkeys(tried))
 
@@ -94,7 +97,7 @@ def test_every_plan_gives_the_numbers_of_the_loop(kind, shared, monkeypatch):
             fastest(patch, label)
             models = members(kind)
             sample = MODELS[kind][1]()
-            wide = wide_compiler.compile(models, sample)
+            wide = wide_compiler.compile(models, sample, config=PATIENT)
             if shared:
                 report = oracle.compare(
                     models, wide, shared_input=((sample,), {}), gradients=True, learning_rate=0.1
