@@ -1,5 +1,6 @@
 """What members read outside of themselves: in modules of Python, in functions, in functions of their own."""
 
+import copy
 import types
 
 import pytest
@@ -175,6 +176,15 @@ def test_a_method_of_tensors_that_is_replaced(name, monkeypatch):
     monkeypatch.undo()
     assert ran(fast) == 1
     oracle.compare(oracle.observe(loop, (models, x)), oracle.observe(fast, (models, x)), rtol=1e-5)
+
+
+def test_notes_that_python_keeps_in_classes_change_nothing():
+    models, x = [ByMethod() for _ in range(5)], torch.randn(3, 4)
+    fast = jit(loop, config=Config(measure=False))
+    copy.copy(x), copy.copy(models[0]), copy.copy(models[0].inner)
+    assert "__slotnames__" in vars(torch.Tensor)
+    fast(models, x)
+    assert ran(fast) == 1
 
 
 def rows(model, xs):

@@ -43,15 +43,19 @@ class Behaviour:
             return True
         guard = TableGuard(self.tables)  # before they are read: a write meanwhile must be seen the next time
         for i, (table, kept) in enumerate(zip(self.tables, self.kept, strict=True)):
-            if i < self.classes and any(map(self._hides, _behaving(table, True).keys() - kept.keys())):
+            later = _behaving(table, True).keys() - kept.keys() if i < self.classes else ()
+            if any(self._hides(name, table[name]) for name in later):
                 return False
             if not all(map(operator.is_, map(table.get, kept), kept.values())):
                 return False
         self.guard = guard
         return True
 
-    def _hides(self, name: str) -> bool:
-        return name in self.names or name.startswith("__")
+    def _hides(self, name: str, value: Any) -> bool:
+        """Python itself keeps notes in classes, such as `__slotnames__` when an object is copied."""
+        return name in self.names or (
+            name.startswith("__") and (callable(value) or hasattr(value, "__get__"))
+        )
 
 
 def bases(classes: Iterable[type]) -> list[type]:
