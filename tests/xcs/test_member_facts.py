@@ -77,6 +77,15 @@ class Acted(Net):
         return settings.act(self.inner(x))
 
 
+class HoldsHelper(Net):
+    def __init__(self):
+        super().__init__()
+        self.act = helper
+
+    def forward(self, x):
+        return self.inner(x) * self.act.factor
+
+
 class Acting(Net):
     def __init__(self):
         super().__init__()
@@ -106,6 +115,7 @@ CHANGES = {
     "in a dict": (Tabled, lambda models: settings.TABLE.__setitem__("a", 9.0), False),
     "a tensor": (Biased, lambda models: setattr(settings, "BIAS", torch.full((4,), 7.0)), False),
     "of a function": (Helped, lambda models: setattr(helper, "factor", 5.0), True),
+    "of a function that members hold": (HoldsHelper, lambda models: setattr(helper, "factor", 5.0), True),
     "a function": (Acted, lambda models: setattr(settings, "act", action(5.0)[0]), True),
     "a cell of the first": (Acting, lambda models: cell_of(models[0].act, 5.0), True),
     "a cell of the third": (Acting, lambda models: cell_of(models[2].act, 5.0), True),

@@ -167,6 +167,9 @@ def test_a_batch_is_cut_where_it_would_take_much_memory(monkeypatch):
         torch.testing.assert_close(a, b)
     assert counts(fast) == {"torch vmap": 1}
     assert len(sizes) == 1 and 1 <= sizes[0] <= 16
+    fast([x[:2] for x in xs])
+    fast(xs)  # known already, and as large as before
+    assert counts(fast) == {"torch vmap": 3} and sizes[2] == sizes[0]
 
 
 def long_rows(xs):

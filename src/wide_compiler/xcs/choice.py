@@ -24,10 +24,13 @@ TRUTHS = (bool, int, float, np.bool_)
 def choose(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
     """Run the items by the best rung that applies."""
     plan, config = work.plan, work.site.config
-    if plan.taken in rungs and _clearly_again(work, plan.taken):
-        values = _attempt(work, plan.taken, {})
-        if not isinstance(values, Miss):
-            return values
+    if plan.taken in rungs and _clearly_ahead(work, plan.taken):
+        again = plan.taken.again(work)
+        if again or plan.taken.applies(work):
+            plan.ledger.fast_calls += 1
+            values = _attempt(work, plan.taken, {}, again)
+            if not isinstance(values, Miss):
+                return values
     able = [r for r in rungs if r.applies(work)]
     if plan.effect is Effect.IO:
         return able[0].run(work) if able else Miss()
@@ -36,7 +39,7 @@ def choose(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
     return _measured(work, able)
 
 
-def _clearly_again(work: Work, rung: Rung) -> bool:
+def _clearly_ahead(work: Work, rung: Rung) -> bool:
     """The rung of the last call, well ahead of the plain loop: only every eighth call is all weighed anew."""
     ledger, n = work.plan.ledger, work.items.n
     if not work.site.config.measure or ledger.fast_calls % LOOK_EVERY == LOOK_EVERY - 1:
@@ -44,13 +47,7 @@ def _clearly_again(work: Work, rung: Rung) -> bool:
     expected = ledger.of(rung.name).predicted(n)
     if expected is None or expected > 0.5 * ledger.plain(n):
         return False
-    if not rung.worth_a_try(work, ledger.plain(n)):
-        return False
-    work.again = rung.again(work)
-    if not (work.again or rung.applies(work)):
-        return False
-    ledger.fast_calls += 1
-    return True
+    return rung.worth_a_try(work, ledger.plain(n))
 
 
 def _first_able(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
@@ -177,13 +174,14 @@ def _cheapest(work: Work, rungs: Sequence[Rung], n: int) -> Rung | None:
     return best
 
 
-def _attempt(work: Work, rung: Rung, samples: dict[int, list[Any]]) -> list[Any] | Miss:
+def _attempt(work: Work, rung: Rung, samples: dict[int, list[Any]], again: bool = False) -> list[Any] | Miss:
     """Run a rung on all items. With items that look like none before, some are compared with what the plain
-    loop gives."""
+    loop gives. again: is it known that this call is an earlier one with other numbers?"""
     record, look, why = work.plan.ledger.of(rung.name), None, ""
+    work.new = False
     began = clock()
     try:
-        if not (record.verified and (work.again or rung.again(work))):
+        if not (record.verified and (again or rung.again(work))):
             look = look_of(work)
             work.new = look not in record.looks
         values = rung.run(work)

@@ -19,6 +19,8 @@ _A_TENSOR = torch.zeros(1)
 _GIVEN = ("item", "const", "behaves", "called")
 _INSIDE = ("module", "field", "absent", "bare")
 _PARTS = ("length", "index")  # of a table, list or tuple that a member holds
+# A member may hold these: `Members` sees that they stay the same ones, and not what lies on them.
+_WITH_FIELDS = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)
 # Steps to anything else: modules of Python, functions and classes have fields too.
 _OUTSIDE = ("global", "cell", "class", "defaults", "kwdefaults", "own", "field", "index", "length", "getattr")
 
@@ -64,7 +66,7 @@ class Facts:
             same = isinstance(value, FIXED) and not isinstance(value, torch.Size)
             if rooted and (fetch in _GIVEN or (fetch in (*_INSIDE, *_PARTS) and parent in inside)):
                 fixed.add(slot)
-                if fetch == "item" or parent in inside:
+                if (fetch == "item" or parent in inside) and not isinstance(value, _WITH_FIELDS):
                     inside.add(slot)
             elif rooted and _method(fetch, value):
                 fixed.add(slot)

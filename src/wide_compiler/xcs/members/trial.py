@@ -67,7 +67,8 @@ def examine(work: Work) -> None:
             raise Bail("numbers rounded to fewer digits than their type has")
     if watch.decided:
         raise Bail(FROM_ROUNDED)
-    work.plan.memory["bytes of an item"] = watch.bytes
+    memory = work.plan.memory
+    memory["bytes of an item"] = max(watch.bytes, memory.get("bytes of an item", 0))  # of any look
 
 
 _top_hooks = torch._C._autograd._top_saved_tensors_default_hooks  # its argument: even under a trace
