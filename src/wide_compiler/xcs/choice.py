@@ -61,7 +61,7 @@ def _first_able(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
 def _measured(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
     ledger, n = work.plan.ledger, work.items.n
     samples: dict[int, list[Any]] = {}
-    goes_on = work.site.text.kind not in ("set", "dict") and "items" not in work.site.text.bodies
+    goes_on = work.site.text.may_go_on
     if ledger.plain_item is None:
         failed = _sample(work, samples) if goes_on else _unwarned(work, samples)
         if failed:
@@ -70,7 +70,7 @@ def _measured(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
             ledger.stops_at(len(samples) / n)
     done = Miss(len(samples), [v for i in sorted(samples) for v in samples[i]]) if goes_on else Miss()
     rung = _cheapest(work, rungs, n)
-    if not samples and ledger.due(rung is not None) and _looked_again(work):
+    if not samples and ledger.due(rung is not None) and _look_again(work):
         rung = _cheapest(work, rungs, n)  # the machine may have been busier when one of both was timed
     if rung is None:
         ledger.went_plain(n)
@@ -107,11 +107,6 @@ def _unwarned(work: Work, samples: dict[int, list[Any]]) -> bool:
     return failed
 
 
-def _looked_again(work: Work) -> bool:
-    with noticing([], watched_errors()):
-        return _look_again(work)
-
-
 def _decided(work: Work, samples: dict[int, list[Any]]) -> bool:
     """Would the plain loop have stopped by now? Asked of numbers only: others run code when asked."""
     if not work.site.short_circuits:
@@ -143,8 +138,9 @@ def _look_again(work: Work) -> bool:
         first = (ledger.looks * 7 + k * (n // 3)) % (n - count + 1)
         began = clock()
         try:
-            for i in range(first, first + count):
-                work.one(i)
+            with noticing([], watched_errors()):  # NumPy must not warn of them twice
+                for i in range(first, first + count):
+                    work.one(i)
         except Exception as error:
             raise_interrupt(error)
             return False

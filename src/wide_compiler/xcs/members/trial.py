@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..parallel.thread_state import saves_are_seen
 from ..work import Bail, Work
 from .signs import UNKNOWN, beyond_its_end, sign_of_number, sign_of_result
 
@@ -45,7 +46,7 @@ DECIDING = ("any", "all", "max", "min", "sorted")  # eaters that ask their items
 def examine(work: Work) -> None:
     """Run the first item under watch, if they look like none before. Raises `Bail` where many must not be run
     as one."""
-    if _top_hooks(False) is not None:
+    if saves_are_seen():
         raise Bail("hooks see every tensor that is saved for gradients")
     if not work.new:
         return
@@ -71,7 +72,6 @@ def examine(work: Work) -> None:
     memory["bytes of an item"] = max(watch.bytes, memory.get("bytes of an item", 0))  # of any look
 
 
-_top_hooks = torch._C._autograd._top_saved_tensors_default_hooks  # its argument: even under a trace
 FROM_ROUNDED = "a yes or no from rounded numbers"
 
 
@@ -84,9 +84,7 @@ class Watch(TorchDispatchMode):
         self.made: set[int] = set()
         self.bytes = 0  # of all that was made
         self.rounded: set[int] = set()
-        self.coarse: dict[
-            int, float
-        ] = {}  # the last digit of the coarsest type on the way to a rounded number
+        self.coarse: dict[int, float] = {}  # of rounded numbers: the last digit of the coarsest type before
         self.signs: dict[int, int] = {}
         self.told: set[int] = set()
         self.decided = False
@@ -102,12 +100,11 @@ class Watch(TorchDispatchMode):
         if before & self.told and not func.is_view:
             self.decided = True
         rounded = [t for t in given if storage(t) in self.rounded and _floats(t)]
-        from_rounded = bool(rounded)
-        if from_rounded and (_steps(name, args, kwargs) or not all(map(_is_tensor, _leaves(out)))):
+        if rounded and (_steps(name, args, kwargs) or not all(map(_is_tensor, _leaves(out)))):
             self.decided = True
         if args and any(args[0] is t for t in rounded) and beyond_its_end(name, args, self._sign):
             self.decided = True
-        sign = sign_of_result(name, args, self._sign, from_rounded) if not kwargs.get("alpha") else UNKNOWN
+        sign = sign_of_result(name, args, self._sign, bool(rounded)) if not kwargs.get("alpha") else UNKNOWN
         for tensor in _tensors(out):
             place = storage(tensor)
             if place not in before:
@@ -115,11 +112,11 @@ class Watch(TorchDispatchMode):
                 self.bytes += tensor.nbytes
             if _floats(tensor):
                 self.signs[place] = min(sign, self.signs.get(place, UNKNOWN)) if place in before else sign
-                if from_rounded or not _exact(name, given, kwargs):
+                if rounded or not _exact(name, given, kwargs):
                     self.rounded.add(place)
                     digits = [self.coarse[storage(t)] for t in rounded]
                     self.coarse[place] = max([_digits(tensor), *digits])
-            elif from_rounded:
+            elif rounded:
                 self.told.add(place)
         return out
 

@@ -18,7 +18,7 @@ def overlapped(work: Work) -> list[Any] | Miss:
             run.finish()
             if 0 in run.errors:
                 raise _failed(work, run)
-            return Miss(1, run.results[0]) if _may_continue(work) else _one_by_one(work, run)
+            return Miss(1, run.results[0]) if work.site.text.may_go_on else _one_by_one(work, run)
         memory["waits"] = True
         run.limit = n
         level -= 1
@@ -35,10 +35,6 @@ def overlapped(work: Work) -> list[Any] | Miss:
     if config.measure:
         _learn(memory, run, n, clock() - began, config.max_workers)
     return [v for i in range(n) for v in run.results[i]]
-
-
-def _may_continue(work: Work) -> bool:
-    return work.site.text.kind not in ("set", "dict") and "items" not in work.site.text.bodies
 
 
 def _one_by_one(work: Work, run: Overlap) -> list[Any]:

@@ -39,10 +39,15 @@ def flushing() -> bool:
 _smallest = sys.float_info.min  # of normal numbers: its half is none
 
 
+def saves_are_seen() -> bool:
+    """Does somebody here see what PyTorch saves for gradients?"""
+    return _hooks(False) is not None
+
+
 def saved_as_ever() -> bool:
     """Does nobody here see, or forbid to see, what PyTorch saves for gradients?"""
-    return _hooks(False) is None and _hooks_allowed()
+    return not saves_are_seen() and _hooks_allowed()
 
 
-_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks
+_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks  # its argument: even under a trace
 _hooks_allowed: Any = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from typing import Any
 
 from ...tuning.guard import versions
 from .behaviour import bases, table_of
+from .guards import static_lookup
 
 MISSING = object()
 
@@ -49,7 +50,10 @@ class Fields:
 
 def on_class(kind: type, name: str) -> Any:
     """What lies in a class or one it inherits from, or `MISSING`."""
-    return next((base.__dict__[name] for base in kind.__mro__ if name in base.__dict__), MISSING)
+    try:
+        return static_lookup(kind, name)
+    except AttributeError:
+        return MISSING
 
 
 def takes_writes(found: Any) -> bool:

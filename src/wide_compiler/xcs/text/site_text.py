@@ -33,6 +33,11 @@ class SiteText:
     reason: str = ""  # why this is no site
     fed: str = ""  # it loops over what the statement before it made: the name for the blocks of that
 
+    @property
+    def may_go_on(self) -> bool:
+        """May the text begin in the middle, after values that are there already?"""
+        return self.kind not in ("set", "dict") and "items" not in self.bodies
+
 
 def name(identifier: str, store: bool = False) -> ast.Name:
     return ast.Name(identifier, ast.Store() if store else ast.Load())
