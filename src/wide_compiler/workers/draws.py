@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from .sharded import Op, gathered, replicated
+from .corrections import Op
+from .sharded import gathered, replicated
 from .values import cut, local_of, wrap
 
 aten = torch.ops.aten

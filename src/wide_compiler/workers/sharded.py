@@ -13,15 +13,12 @@ from torch import Tensor
 from torch._decomp import core_aten_decompositions, global_decomposition_table
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.distributed.tensor._ops import _tensor_ops
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from . import moments
+from .corrections import INDEXING, OWN_RULES, PREPARE, WRONG_RULE, Op, has_mask
 from .table import Ways
 from .values import local_of, reduced, wrap
 
-aten = torch.ops.aten
-Op = torch._ops.OpOverload
 _POST_AUTOGRAD = global_decomposition_table["post_autograd"]
 _CORE = core_aten_decompositions()
 
@@ -33,23 +30,23 @@ def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
         if result is not None:
             ways.took("local")
             return result
-    if func in _INDEXING and _has_mask(args[1]):
+    if func in INDEXING and has_mask(args[1]):
         ways.took("gathered")
         return gathered(func, args, kwargs)
     if kwargs.get("dtype") is not None:
         args = tree_map_only(DTensor, reduced, args)  # sums that are rounded first are other sums
-    own = _OWN_RULES.get(func)
+    own = OWN_RULES.get(func)
     if own is not None:
         result = own(*args, **kwargs)
         if result is not NotImplemented:
             ways.took("own")
             return result
-    prepare = _PREPARE.get(func)
+    prepare = PREPARE.get(func)
     if prepare is not None:
         args = prepare(args)
     signature = _signature(func, args, kwargs) if func in _without_rule else None
     way = _found.get(signature)
-    if way is None and not _averages(func) and func not in _WRONG_RULE:
+    if way is None and not _averages(func) and func not in WRONG_RULE:
         try:
             result = func(*args, **kwargs)
             ways.took("native")
@@ -135,8 +132,7 @@ def _viewed_out_of_order(error: Exception, args: tuple) -> bool:
 @functools.cache
 def _averages(func: Op) -> bool:
     """Losses with a `reduction`: DTensor runs some of them shard by shard, and `mean` then divides by the
-    rows of
-    one shard. The rules of nll_loss know of this."""
+    rows of one shard. The rules of nll_loss know of this."""
     return "nll_loss" not in func._opname and any(a.name == "reduction" for a in func._schema.arguments)
 
 
@@ -181,8 +177,7 @@ def replicated(x: Tensor, mesh: DeviceMesh) -> DTensor:
 
 
 def _pointwise_on_shards(func: Op, args: tuple, kwargs: dict[str, Any]) -> DTensor | None:
-    """An elementwise op on tensors of one shape and placement needs no rule: each worker does its own
-    part."""
+    """An elementwise op on tensors of one shape and placement needs no rule: each does its own part."""
     first = None
     for a in args:
         if isinstance(a, DTensor):
@@ -206,102 +201,3 @@ def _decomposition(func: Op) -> Callable | None:
     if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
         return func.decompose
     return _CORE.get(func) or _POST_AUTOGRAD.get(func)
-
-
-def _whole_or_batch(x: DTensor, batch: bool) -> DTensor:
-    """Sharded over the batch, or replicated."""
-    return x.redistribute(placements=[Shard(0) if batch else Replicate()])
-
-
-def _prepare_convolution(args: tuple) -> tuple:
-    x, *weights, rest = args[0], *args[1:3], args[3:]
-    batch = x.placements[0] == Shard(0)
-    weights = [w if w is None else _whole_or_batch(w, False) for w in weights]
-    return (_whole_or_batch(x, batch), *weights, *rest)
-
-
-def _prepare_convolution_backward(args: tuple) -> tuple:
-    grad, x, weight = args[:3]
-    batch = x.placements[0] == Shard(0)
-    return (
-        _whole_or_batch(grad, batch),
-        _whole_or_batch(x, batch),
-        _whole_or_batch(weight, False),
-        *args[3:],
-    )
-
-
-def _prepare_view(args: tuple) -> tuple:
-    """`view` of a shard whose memory is laid out otherwise than the whole tensor's: a copy in order."""
-    x = args[0]
-    if x.is_contiguous() and not _in_order(local_of(x)):
-        x = wrap(local_of(x).clone(memory_format=torch.contiguous_format), x, x.shape, x.stride())
-    return (x, *args[1:])
-
-
-def _in_order(x: Tensor) -> bool:
-    """Row by row, and with the strides of that even where a dimension has one entry: a shard of one row must
-    be judged as the larger ones of other workers are."""
-    expected = 1
-    for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
-        if stride != expected:
-            return False
-        expected *= max(size, 1)
-    return True
-
-
-def _whole_at(*places: int) -> Callable[[tuple], tuple]:
-    """For rules that cut what must be whole: these operands are made so first."""
-
-    def prepare(args: tuple) -> tuple:
-        return tuple(
-            _whole_or_batch(a, False) if i in places and a is not None else a for i, a in enumerate(args)
-        )
-
-    return prepare
-
-
-def _squeeze(x: DTensor) -> DTensor:
-    for d in reversed(range(x.ndim)):
-        if x.shape[d] == 1:
-            x = aten.squeeze.dim(x, d)
-    return x
-
-
-def _has_mask(indices: Any) -> bool:
-    """DTensor's rules for indexing take a mask for an index: as if it picked as many rows as it has
-    entries."""
-    return any(isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8) for i in indices)
-
-
-_INDEXING = {aten.index.Tensor, aten.index_put.default, aten._unsafe_index_put.default}
-# Better than DTensor's own.
-_OWN_RULES: dict[Op, Callable] = {
-    aten.mean.default: moments.mean_of_all,
-    aten.mean.dim: moments.mean,
-    aten.mse_loss.default: moments.mse_loss,
-    aten.var.correction: moments.var,
-    aten.var_mean.correction: moments.var_mean,
-    aten._native_batch_norm_legit_functional.default: moments.batch_norm,
-    aten._native_batch_norm_legit.no_stats: moments.batch_norm_without_statistics,
-}
-# What DTensor gets wrong, or refuses, without a redistribution first.
-_PREPARE: dict[Op, Callable[[tuple], tuple]] = {
-    aten.convolution.default: _prepare_convolution,
-    aten.convolution_backward.default: _prepare_convolution_backward,
-    aten.view.default: _prepare_view,
-    aten._unsafe_view.default: _prepare_view,
-}
-if hasattr(_tensor_ops, "prop_index_put"):  # PyTorch 2.11 cuts values along the dimension that is indexed
-    _PREPARE[aten.index_put.default] = _whole_at(0, 2)
-    _PREPARE[aten.index_add.default] = _whole_at(0, 2, 3)
-    _PREPARE[aten.native_layer_norm_backward.default] = _whole_at(5, 6)  # and leaves weights cut
-    _OWN_RULES[aten.squeeze.default] = _squeeze  # and squeezes a shard of one row
-# DTensor would cut the channels, and with fewer channels than workers leave some with nothing, which the
-# kernels refuse. As a sum over rows the batch stays cut.
-_WRONG_RULE: set[Op] = {
-    aten._native_batch_norm_legit_functional.default,
-    aten.native_batch_norm_backward.default,
-    aten._native_batch_norm_legit.no_stats,
-    aten._native_batch_norm_legit_no_training.default,
-}

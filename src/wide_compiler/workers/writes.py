@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from .sharded import Op, run_op
+from .corrections import Op
+from .sharded import run_op
 from .table import Ways
 from .values import Value, local_of
 
