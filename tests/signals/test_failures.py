@@ -141,10 +141,11 @@ while how == "interrupted":
 
 
 @pytest.mark.parametrize("how", ["killed", "interrupted", "ends"])
-def test_no_process_is_left_when_the_script_goes(how):
+def test_no_process_is_left_when_the_script_goes(how, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     script = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, how],
+        [sys.executable, str(tmp_path / "script.py"), how],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -68,7 +68,7 @@ def own_lists(xs):
 
 def join(a, b):
     a.append(1.0)
-    return sum(a) + sum(b)
+    return a[0] + a[-1] + b[1]
 
 
 def joined_with_others(xs):

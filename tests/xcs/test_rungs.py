@@ -105,24 +105,6 @@ def test_the_main_script_is_never_run_again(tmp_path):
     assert done.stdout.count("started") == 1 and "'processes': 1" in done.stdout, done.stdout + done.stderr
 
 
-def test_ray_where_it_is_connected(monkeypatch, eager_processes):
-    sent = []
-    ray = types.ModuleType("ray")
-    ray.is_initialized = lambda: True
-    ray.remote = lambda function: types.SimpleNamespace(
-        remote=lambda payload: sent.append(1) or function(payload)
-    )
-    ray.get = lambda answers: answers
-    monkeypatch.setitem(sys.modules, "ray", ray)
-
-    @jit
-    def digests(texts):
-        return [digest(t) for t in texts]
-
-    assert digests(["a", "b", "c", "d"]) == [digest(t) for t in "abcd"]
-    assert sent and rungs(digests) == {"processes"}
-
-
 def test_shipping_refuses_what_another_process_cannot_have():
     class Local(dict):
         pass
@@ -293,3 +275,20 @@ def test_measured_choice_takes_lanes_for_many_rows_and_the_loop_for_few():
     before = run.__xcs__.sites[0].counts["numpy lanes"]
     run(rows[:1]), run(rows[:2])
     assert run.__xcs__.sites[0].counts["numpy lanes"] == before
+
+
+def test_calls_that_were_not_looked_at_are_counted_once():
+    rows = [np.linspace(i, i + 1.0, 8) for i in range(32)]
+
+    def run(rows):
+        return [np.exp(row).sum() for row in rows]
+
+    fast = jit(run, config=Config(measure=False))
+    fast(rows)
+    (site,) = fast.__xcs__.sites
+    ledger = site.plans[0].ledger
+    ledger.plain_item, site.pace.rested = 1e-3, 5
+    fast(rows)
+    assert ledger.spent == pytest.approx(5 * 32 * 1e-3)
+    fast(rows)
+    assert ledger.spent == pytest.approx(5 * 32 * 1e-3) and rungs(fast) == {"numpy lanes"}

@@ -10,7 +10,7 @@ from .interrupts import raise_interrupt
 from .items import Items
 from .ledger import CLEARLY, LOOK_EVERY, clock
 from .look import MOST_LOOKS, look_of
-from .noticing import noticing, watched_errors
+from .noticing import noticing
 from .oracle import same
 from .proof.effects import Effect
 from .rungs import Rung
@@ -44,10 +44,8 @@ def _clearly_ahead(work: Work, rung: Rung) -> bool:
     ledger, n = work.plan.ledger, work.items.n
     if not work.site.config.measure or ledger.fast_calls % LOOK_EVERY == LOOK_EVERY - 1:
         return False
-    expected = ledger.of(rung.name).predicted(n)
-    if expected is None or expected > 0.5 * ledger.plain(n):
-        return False
-    return rung.worth_a_try(work, ledger.plain(n))
+    expected, plain = ledger.of(rung.name).predicted(n), ledger.plain(n)
+    return expected is not None and expected <= 0.5 * plain and rung.worth_a_try(work, plain)
 
 
 def _first_able(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
@@ -100,7 +98,7 @@ def _sample(work: Work, samples: dict[int, list[Any]]) -> bool:
 def _unwarned(work: Work, samples: dict[int, list[Any]]) -> bool:
     """Items that the plain loop runs again: NumPy must not warn of them twice."""
     noticed: list[str] = []
-    with noticing(noticed, watched_errors()):
+    with noticing(noticed):
         failed = _sample(work, samples)
     if noticed:
         samples.clear()
@@ -138,7 +136,7 @@ def _look_again(work: Work) -> bool:
         first = (ledger.looks * 7 + k * (n // 3)) % (n - count + 1)
         began = clock()
         try:
-            with noticing([], watched_errors()):  # NumPy must not warn of them twice
+            with noticing([]):  # NumPy must not warn of them twice
                 for i in range(first, first + count):
                     work.one(i)
         except Exception as error:

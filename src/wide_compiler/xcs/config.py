@@ -18,7 +18,7 @@ class Config:
         max_workers: how many waiting calls may overlap.
         exact: True never vectorises floating point numbers, so that results are equal to the last bit.
         check: compare every call of a site with plain Python and raise `Mismatch` where they differ; also set
-            by the environment variable `XCS_CHECK=1`.
+            by the environment variable `XCS_CHECK=1` at the first call.
         measure: False takes the first proven way without asking the clock whether it pays: for tests.
     """
 

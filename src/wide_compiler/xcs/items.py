@@ -47,8 +47,10 @@ class Blocks:
 
     def part(self, start: int, stop: int) -> np.ndarray:
         """The rows of these items, which lie in one block."""
-        first, block = next((a, b) for (a, z), b in zip(self.bounds, self.blocks, strict=True) if start < z)
-        return block[start - first : stop - first]
+        for (first, end), block in zip(self.bounds, self.blocks, strict=True):
+            if start < end:
+                return block[start - first : stop - first]
+        raise IndexError(start)
 
 
 class Items:
@@ -99,7 +101,7 @@ def _nested(shape: Any, columns: list[Any]) -> Iterable[Any]:
 def _columns(source: Any, shape: Any) -> list[Sequence[Any]] | None:
     if type(source) is Source:
         return _zipped(source, shape)
-    sequence = _sequence(source)
+    sequence = source if type(source) in (list, tuple, range) else _sequence(source)
     if sequence is None:
         return None
     return [sequence] if isinstance(shape, str) else _unzipped(sequence, shape)
@@ -107,8 +109,6 @@ def _columns(source: Any, shape: Any) -> list[Sequence[Any]] | None:
 
 def _sequence(source: Any) -> Sequence[Any] | None:
     kind = type(source)
-    if kind in (list, tuple, range):
-        return source
     if kind is np.ndarray:
         return source if source.ndim >= 1 and not source.dtype.hasobject else None
     if kind is torch.Tensor:

@@ -37,9 +37,12 @@ class Record:
 
     def predicted(self, n: int) -> float | None:
         """Seconds for n items: part of the time does not depend on them."""
-        if not self.recent:
-            return None
-        return min([seconds * (0.25 + 0.75 * n / items) for seconds, items in self.recent])
+        least = None
+        for seconds, items in self.recent:
+            expected = seconds * (0.25 + 0.75 * n / items)
+            if least is None or expected < least:
+                least = expected
+        return least
 
     def may_try_again(self, limit: float) -> bool:
         """It has lost. One bad timing is not for good: three calls are timed before it rests, and once the
@@ -119,13 +122,16 @@ class Ledger:
         """Where the plain loop stopped, or would have: by the calls before, the latest ones most."""
         self.share = share if self.share is None else 0.5 * (self.share + share)
 
-    def settle(self) -> None:
+    def enter(self, n: int, rested: int) -> None:
+        """A call begins. So many ran plainly without being looked at."""
         if self.eating is not None:
             self.stops_at(self.eating.share)
             self.eating = None
+        if rested:
+            self.went_plain(n, rested)
 
-    def went_plain(self, n: int) -> None:
-        seconds = self.plain(n)
+    def went_plain(self, n: int, calls: int = 1) -> None:
+        seconds = self.plain(n) * calls
         self.spent += seconds
         for record in self.records.values():
             record.spent += seconds
@@ -153,15 +159,6 @@ class Ledger:
         self.plain_item = (
             seconds if self.plain_item is None else min(seconds, 0.5 * (self.plain_item + seconds))
         )
-
-    def rested(self, n: int, calls: int) -> None:
-        """So many calls ran plainly without being looked at."""
-        if not calls:
-            return
-        seconds = self.plain(n) * calls
-        self.spent += seconds
-        for record in self.records.values():
-            record.spent += seconds
 
 
 clock = time.perf_counter

@@ -29,6 +29,11 @@ class Pace:
         self._analysed += 1
         return self._analysed
 
+    def entered(self) -> int:
+        """It is looked at; how many calls were not, since the last time."""
+        rested, self.rested = self.rested, 0
+        return rested
+
     def rest(self, looked: float, plain: float) -> None:
         """Looking took so long beside the plain loop: next time after so many calls that it costs 2%."""
         self.rested = 0

@@ -11,7 +11,7 @@ import torch
 from .config import cores
 from .ir import IRGraph, IRNode
 from .module import get_tree_functions
-from .parallel.processes import ray_connected
+from .parallel import ray_workers
 from .proof.analysis import Analyzer, Frame
 from .proof.effects import Decline, Effect
 from .proof.guards import Guards
@@ -64,7 +64,7 @@ class ParallelismAnalyzer:
         vmap = pure and operator.vectorizable
         return ParallelismInfo(
             can_vmap=vmap,
-            can_pmap=pure and (cores() > 1 or ray_connected()),
+            can_pmap=pure and (cores() > 1 or ray_workers.connected()),
             can_batch=vmap,
             can_parallelize=operator.effect <= Effect.IO,
             data_parallel_axes=set(operator.parameters) if operator.effect <= Effect.IO else set(),

@@ -41,11 +41,13 @@ class Site:
         self.text = text
         self.runtime = runtime
         self.config = config
+        self.checking = config.checking
         self.file = file
         self.pace = Pace(config.measure, bool(text.reason))
         self.on = self.pace.ready
         self.plans: list[Plan] = []
         self.why = text.reason
+        self.short_circuits = text.eater in SHORT_CIRCUIT
         self.counts: dict[str, int] = {}
         self.together: dict[str, Any] = {}
 
@@ -154,7 +156,7 @@ class Site:
         kept = before.pop() if before else None
         if kept is None or kept.rows is not source:
             return None
-        return kept if len(kept) == kept.bounds[-1][1] else None
+        return kept if len(kept.rows) == kept.bounds[-1][1] else None
 
     # Deciding.
 
@@ -218,14 +220,13 @@ class Site:
         events = self.text.kind == "loop" and not self.text.single
         work = Work(self, plan, items, body, cond, events)
         work.seen, work.after = seen, after
-        plan.ledger.settle()
-        plan.ledger.rested(items.n, self.pace.rested)
+        plan.ledger.enter(items.n, self.pace.entered())
         values = plan.strategy.run(work)
         if isinstance(values, Miss):
             self._note("plain")
             if values.raised:
                 self.pace.back_off()
-        elif self.config.checking:
+        elif self.checking:
             self._check(work, values)
         return values, work
 
@@ -295,7 +296,3 @@ class Site:
                 f"{self.file}:{self.text.line}: {self.text.text}: plain Python gives {plain!r:.200}, "
                 f"{work.plan.last} gives {values!r:.200}"
             )
-
-    @property
-    def short_circuits(self) -> bool:
-        return self.text.eater in SHORT_CIRCUIT

@@ -33,9 +33,12 @@ class Handout:
     def values(self, value: Any, lanes: int, in_order: bool, given: list[Any] | None = None) -> list[Any]:
         """One value per lane, for the next lanes of the call or, not `in_order`, for some of them. What was
         `given` for the same lanes before must not come again."""
-        if in_order and type(value) is Lane and value.kind == "array":
+        given = [] if given is None else given
+        if type(value) is not Lane:
+            return self._apart(value, lanes, given)
+        if in_order and value.kind == "array":
             return self._place(self._fresh(value))
-        return self._apart(value, lanes, [] if given is None else given)
+        return self._of_lane(value, given)
 
     def _place(self, data: np.ndarray) -> list[np.ndarray]:
         """The rows in their blocks; all of a call together are one where they fit."""
@@ -108,7 +111,7 @@ class Handout:
             raise Bail("a result that shares memory with its item")
         if self.exact and value.data.dtype.kind in "fc":
             raise Bail("floating point numbers, with exact=True")
-        if value.rank > 0 and len(value.data) and not value.data[0].flags.c_contiguous:
+        if value.data.ndim > 1 and len(value.data) and not value.data[0].flags.c_contiguous:
             raise Bail("a result that does not lie in rows")
         return value.data
 

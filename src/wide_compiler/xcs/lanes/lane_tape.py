@@ -57,7 +57,7 @@ class Played:
             if inputs is None:
                 held.append(run)
                 continue
-            read = [held[place] for place in inputs]
+            read = list(map(held.__getitem__, inputs))
             for place in self.dropped[i]:
                 held[place] = None
             held.append(run(*read, out=out) if out is not None and i == last else run(*read))
@@ -71,8 +71,11 @@ class AlignedUfunc:
 
     def __init__(self, ufunc: Any, ranks: list[int]):
         self.ufunc, self.ranks, self.rank = ufunc, ranks, max(ranks)
+        self.alike = min(ranks) == self.rank
 
     def __call__(self, *data: Any, out: np.ndarray | None = None) -> np.ndarray:
+        if self.alike:
+            return self.ufunc(*data, out=out)
         operands = [aligned(d, rank, self.rank) for d, rank in zip(data, self.ranks, strict=True)]
         return self.ufunc(*operands, out=out)
 

@@ -36,7 +36,7 @@ class PartTape:
         return [value for value, inputs in self.play.steps if inputs is None]
 
     def fits(self, columns: list[Any]) -> bool:
-        return [_look(column) for column in columns] == self.looks
+        return list(map(_look, columns)) == self.looks
 
     def values(self, columns: list[Any], n: int, handout: Handout) -> list[Any]:
         """As the body would give them."""
@@ -52,7 +52,8 @@ class PartTape:
 def _look(column: Any) -> Any:
     """What decides about steps: types and shapes of items, and the very object that all share."""
     if type(column) is Lane:
-        return column.kind, column.data.dtype.char, column.data.dtype, column.data.shape[1:], column.approx
+        data = column.data
+        return column.kind, data.dtype.char, data.dtype, data.shape[1:], column.rounded
     return id(column)
 
 
@@ -69,7 +70,7 @@ def no_rounded_keys(text: SiteText, result: Any, events: bool = False) -> None:
         noted = result if events else [(0, result)]
         sinks = [(text.sinks[index].kind, value) for index, value in noted]
         keys = [v if kind == "add" else v[1] for kind, v in sinks if kind in ("add", "setitem")]
-    if any(_rounded(key) for key in keys):
+    if any(map(_rounded, keys)):
         raise Bail("keys, members or truths from rounded numbers, or from nan")
 
 

@@ -64,7 +64,7 @@ def forget(work: Work) -> None:
 
 
 def _looks(work: Work) -> list[Any]:
-    return [column_look(column) for column in work.items.columns]
+    return list(map(column_look, work.items.columns))
 
 
 def keep(work: Work, tape: "PartTape", arrays: int) -> None:
@@ -123,7 +123,7 @@ class Reads:
 
     def _pattern(self, seen: Sequence[Any]) -> list[int]:
         first: dict[int, int] = {}
-        return [first.setdefault(id(seen[slot]), slot) for slot in self.objects]
+        return list(map(first.setdefault, map(id, map(seen.__getitem__, self.objects)), self.objects))
 
 
 def _equal(a: Any, b: Any) -> bool:

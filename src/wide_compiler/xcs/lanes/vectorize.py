@@ -1,12 +1,13 @@
 """NumPy lanes at a map site: gather the items, run the body once, hand out the results."""
 
+from itertools import repeat, starmap
 from typing import Any
 
 import numpy as np
 
 from ..interrupts import raise_interrupt
 from ..items import Blocks
-from ..noticing import noticing, watched_errors
+from ..noticing import noticing
 from ..proof.kinds import is_numpy_scalar
 from ..work import Bail, Work
 from .gather import NUMBERS, Room, chunks, gathered
@@ -32,16 +33,13 @@ def vectorized(work: Work) -> list[Any]:
     """The values of all items, in order. Raises `Bail`."""
     noticed: list[str] = []
     values: list[Any] = []
-    rooms: list[Room] = [{} for _ in work.items.columns]
+    rooms: list[Room] = list(starmap(dict, repeat((), len(work.items.columns))))
     parts = Parts(work)
     why: str | None = None
     try:
-        with noticing(noticed, watched_errors()):
+        with noticing(noticed):
             for start, stop in chunks(work):
-                columns = [
-                    gathered(column, start, stop, room)
-                    for column, room in zip(work.items.columns, rooms, strict=True)
-                ]
+                columns = list(map(gathered, work.items.columns, repeat(start), repeat(stop), rooms))
                 part = parts.values(columns, stop - start)
                 if noticed:
                     raise Bail(f"{noticed[0]} in an item")

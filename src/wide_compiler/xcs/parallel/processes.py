@@ -16,8 +16,7 @@ import numpy as np
 
 from ..config import cores
 from ..work import Bail
-from . import process_state
-from .receiving import run_chunk
+from . import process_state, ray_workers
 from .shipping import NotSendable, Packer
 from .thread_state import flushing
 from .threads import startable
@@ -53,11 +52,6 @@ class _Worker:
             if len(head) != 8:
                 raise Bail("a worker process ended")
             return self.process.stdout.read(struct.unpack("<Q", head)[0])
-
-
-def ray_connected() -> bool:
-    ray = sys.modules.get("ray")
-    return ray is not None and bool(ray.is_initialized())
 
 
 def _started() -> list[_Worker]:
@@ -121,7 +115,7 @@ _seen: dict[str, Any] = {}
 
 
 def able(work: "Work") -> bool:
-    if work.events or "no processes" in work.plan.memory or (cores() < 2 and not ray_connected()):
+    if work.events or "no processes" in work.plan.memory or (cores() < 2 and not ray_workers.connected()):
         return False
     if not startable() or flushing():
         return False
@@ -134,16 +128,18 @@ def pays(work: "Work", plain_seconds: float) -> bool:
     """Items must be worth sending, and the workers worth starting."""
     if (work.plan.ledger.plain_item or 0) < 1e-4:
         return False
-    if ray_connected():
-        return plain_seconds > 0.05
-    if idle_cores() < 0.5:  # beside the one that runs the plain loop
+    if ray_workers.connected():
+        started, start_seconds = ray_workers.started(), ray_workers.START_SECONDS
+    elif idle_cores() < 0.5:  # beside the one that runs the plain loop
         return False
-    return plain_seconds > 0.02 if _workers else plain_seconds + work.plan.ledger.spent > START_SECONDS
+    else:
+        started, start_seconds = bool(_workers), START_SECONDS
+    return plain_seconds > 0.02 if started else plain_seconds + work.plan.ledger.spent > start_seconds
 
 
 def at_best(plain_seconds: float) -> float:
     """All cores busy, and nothing lost on the way."""
-    return 0.0 if ray_connected() else plain_seconds / cores()
+    return plain_seconds / (ray_workers.count() if ray_workers.connected() else cores())
 
 
 def distributed(work: "Work") -> list[Any]:
@@ -151,8 +147,9 @@ def distributed(work: "Work") -> list[Any]:
     rows = list(work.items.rows())
     if any(type(c) is np.ndarray and c.dtype.hasobject for row in rows for c in row):
         raise Bail("arrays of objects")
-    workers = 1 if ray_connected() else len(_started())
-    size = max(1, -(-len(rows) // (CHUNKS * max(workers, cores()))))
+    by_ray = ray_workers.connected()
+    workers = ray_workers.count() if by_ray else len(_started())
+    size = max(1, -(-len(rows) // (CHUNKS * workers)))
     chunks = [rows[i : i + size] for i in range(0, len(rows), size)]
     state = process_state.current()
     try:
@@ -161,7 +158,7 @@ def distributed(work: "Work") -> list[Any]:
     except NotSendable as reason:
         work.plan.memory["no processes"] = str(reason)
         raise Bail(str(reason)) from None
-    answers = _by_ray(payloads) if ray_connected() else _by_workers(payloads)
+    answers = ray_workers.answers(payloads) if by_ray else _by_workers(payloads)
     values: list[Any] = []
     for answer in answers:
         found = pickle.loads(answer)
@@ -192,9 +189,3 @@ def _by_workers(payloads: list[bytes]) -> list[bytes]:
         except OSError as error:
             raise Bail(f"a worker process ended: {error}") from None
     return answers
-
-
-def _by_ray(payloads: list[bytes]) -> list[bytes]:
-    ray: Any = sys.modules["ray"]
-    remote = ray.remote(run_chunk)
-    return ray.get([remote.remote(payload) for payload in payloads])

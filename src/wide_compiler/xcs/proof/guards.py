@@ -63,15 +63,22 @@ class Guards:
             live = self._live[without] = self._alive(without)
         seen: list[Any] = [None] * len(self.steps)
         try:
-            for slot, fetch, parent, key, many, own, check, identical in live:
-                if own is None or many:
+            for slot, fetch, parent, key, many, own, check, identical, kind in live:
+                # At every call of a site: what is asked for most is not worth a call.
+                if fetch == "item":
+                    value = columns[key]
+                elif fetch == "free":
+                    value = functions[parent].__closure__[key].cell_contents  # type: ignore[index]
+                elif own is None or many:
                     value = self._fetch(fetch, parent, key, many, seen, functions, columns)
+                elif fetch == "field":
+                    value = seen[parent].__dict__[key]
                 else:
                     value = own(seen[parent], key)
                 if identical:
                     if value is not check:
                         return None
-                elif check is not None and not (_all(check, value) if many else _one(check, value)):
+                elif not (check is None or type(value) is kind or (_all if many else _one)(check, value)):
                     return None
                 seen[slot] = value
         except (LookupError, AttributeError, ValueError, TypeError):
@@ -93,7 +100,9 @@ class Guards:
                 wanted.add(parent)
             identical = not many and check is not None and check[0] == "is"
             expected = check[1] if check is not None and identical else check
-            found.append((slot, fetch, parent, key, many, FETCH.get(fetch), expected, identical))
+            enough = not many and check is not None and check[0] == "type" and check[1] is not np.ndarray
+            kind = check[1] if check is not None and enough else None  # which is the type of nothing
+            found.append((slot, fetch, parent, key, many, FETCH.get(fetch), expected, identical, kind))
         return found[::-1]
 
     def values(self, functions: Functions, columns: Sequence[Sequence[Any]]) -> list[Any]:
