@@ -28,17 +28,26 @@ def resolve(strategy: str, choices: Sequence[str], auto: str, op: str = "") -> s
 
 def check_lanes(op: str, **tensors: Tensor | None) -> int:
     """The common size N of dimension 0 of the tensors given by name (None is skipped)."""
-    given = [t for t in tensors.values() if t is not None]
-    n = given[0].size(0) if given[0].dim() else None
-    for t in given:  # a plain loop, and no `shape`: this runs at every call of a lane graph
-        if n is None or not t.dim() or t.size(0) != n:
-            got = ", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items() if t is not None)
-            raise ValueError(
-                f"{op}: dimension 0 of every tensor is the lane axis and must have one size; got {got}. "
-                "Stack the lanes' tensors with torch.stack, or expand one that all lanes share."
-            )
-    assert n is not None
-    return n
+    n: int | None = None
+    try:
+        for t in tensors.values():  # a plain loop, and no `shape`: this runs at every call of a lane graph
+            if t is None:
+                continue
+            size = t.size(0)
+            if n is None:
+                n = size
+            elif size != n:
+                break
+        else:
+            assert n is not None
+            return n
+    except IndexError:  # no dimensions at all
+        pass
+    got = ", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items() if t is not None)
+    raise ValueError(
+        f"{op}: dimension 0 of every tensor is the lane axis and must have one size; got {got}. "
+        "Stack the lanes' tensors with torch.stack, or expand one that all lanes share."
+    )
 
 
 def per_lane(t: Tensor | None, n: int) -> Sequence[Tensor | None]:

@@ -18,10 +18,11 @@ MOST_LOOKS = 64  # kept for one rung; beyond that all are forgotten
 
 def look_of(work: Work) -> tuple[Any, ...]:
     """Of the first item in each column, of what all items share, and of the modes around."""
-    columns = [column_look(column) for column in work.items.columns]
-    functions = (work.body, work.cond) if work.cond is not None else (work.body,)
-    shared = [_shared_look(cell) for f in functions for cell in f.__closure__ or ()]
-    tensors, branches = any(isinstance(c[0], Tensor) for c in work.items.columns), work.plan.texts.branches
+    columns = map(column_look, work.items.columns)
+    shared = list(map(_shared_look, work.body.__closure__ or ()))
+    if work.cond is not None:
+        shared += map(_shared_look, work.cond.__closure__ or ())
+    tensors, branches = any(map(_begins_with_tensor, work.items.columns)), work.plan.texts.branches
     read = _read(work) if tensors or branches else []
     if tensors:
         shared += [_look(value) for value in read if isinstance(value, Tensor)]
@@ -60,6 +61,10 @@ def column_look(column: Any) -> Any:
     if type(column) is Tensor:
         return column.dtype, column.shape[1:], column.device, column.requires_grad
     return _look(column[0])
+
+
+def _begins_with_tensor(column: Any) -> bool:
+    return isinstance(column[0], Tensor)
 
 
 def _shared_look(cell: Any) -> Any:

@@ -85,9 +85,12 @@ class Facts:
 
     def hold(self) -> bool:
         try:
-            return all(fetch(source, key) is expected for fetch, source, key, expected in self.outside)
+            for fetch, source, key, expected in self.outside:
+                if fetch(source, key) is not expected:
+                    return False
         except (LookupError, AttributeError, ValueError, TypeError):
             return False  # something is gone
+        return True
 
 
 def _method(fetch: str, value: Any) -> bool:

@@ -8,14 +8,16 @@ import torch
 from torch import Tensor
 
 from ...model.routes import Route, looks
-from ...tuning.when import plain_world
 
+_autocast: Any = torch._C._is_any_autocast_enabled
 # Operators go straight to their kernels, past what notes gradients (nobody wants them), views and writes.
 _below_autograd: Any = getattr(torch._C, "_AutoDispatchBelowADInplaceOrView", contextlib.nullcontext)
 
 
 class Straight:
-    """Calls of one wide model that nobody else has: its modes, seeds and lanes stay as they are."""
+    """Calls of one wide model that nobody else has: its modes, seeds and lanes stay as they are.
+
+    A rung takes no calls with a transform, mode or trace around them."""
 
     def __init__(self, wide: Any):
         self.wide = wide
@@ -26,7 +28,7 @@ class Straight:
         args = tuple(inputs) if shared else tuple([torch.stack(list(x)) for x in inputs])
         key = (shared, torch.is_grad_enabled(), *looks(args))
         known = self.known
-        if known is not None and known[0] == key and _ordinary():
+        if known is not None and known[0] == key and not _autocast():
             with _below_autograd():
                 return known[1](args, None)
         out = self.wide.shared(*args) if shared else self.wide.stacked(*args)
@@ -36,9 +38,4 @@ class Straight:
     def _route(self, key: Any, args: tuple[Tensor, ...], shared: bool) -> tuple[Any, Route] | None:
         route = self.wide.routes.get(self.wide.route_key(args, wide=not shared))
         plain = route is not None and not route.program.runs_members and not route.binding.modules
-        return (key, route) if plain and _ordinary() else None
-
-
-def _ordinary() -> bool:
-    """No autocast, transform or trace around the call."""
-    return not torch._C._is_any_autocast_enabled() and plain_world() and not torch.compiler.is_compiling()
+        return (key, route) if plain and not _autocast() else None

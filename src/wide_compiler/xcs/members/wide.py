@@ -6,7 +6,6 @@ members. The wide model is built only after the plain loop has cost more than bu
 """
 
 import ast
-import contextlib
 import operator
 import warnings
 from collections.abc import Sequence
@@ -76,17 +75,24 @@ def widened(work: Work) -> list[Any]:
     j = work.plan.memory["modules column"]
     models = work.items.columns[j]
     inputs, shared = _inputs(work)
-    # Members that warn stay plain, as the trial of one tells; what making one of them warns of is nobody's
-    # concern.
-    with warnings.catch_warnings(action="ignore") if work.new else contextlib.nullcontext():
-        call = _wide_model(work, models, inputs, shared)
-        try:
-            out = call(inputs, shared)
-        except Exception as error:
-            raise_interrupt(error)
-            raise Bail(f"{type(error).__name__}: {error}") from None
+    if work.new:
+        # Members that warn stay plain, as the trial of one tells; what making one of them warns of is
+        # nobody's concern.
+        with warnings.catch_warnings(action="ignore"):
+            out = _called(work, models, inputs, shared)
+    else:
+        out = _called(work, models, inputs, shared)
     finite(out if type(out) is tuple else (out,))
     return apart(out, len(models))
+
+
+def _called(work: Work, models: Sequence[nn.Module], inputs: list[Any], shared: bool) -> Any:
+    call = _wide_model(work, models, inputs, shared)
+    try:
+        return call(inputs, shared)
+    except Exception as error:
+        raise_interrupt(error)
+        raise Bail(f"{type(error).__name__}: {error}") from None
 
 
 def _inputs(work: Work) -> tuple[list[Any], bool]:
