@@ -264,8 +264,9 @@ def patterns(options):
 
 
 def quiet(function, pattern, size):
-    """A call of a pattern with fresh arguments, made outside the timed part; errors are part of the
-    pattern."""
+    """A call of a pattern with fresh arguments in a fresh world, made outside the timed part; errors are part
+    of the pattern."""
+    pattern.reset()  # lists that grow from call to call would fill the caches for all that comes after
     arguments = pattern.arguments(size)
 
     def call():

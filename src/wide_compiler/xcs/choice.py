@@ -175,13 +175,13 @@ def _attempt(work: Work, rung: Rung, samples: dict[int, list[Any]], again: bool 
     work.new = False
     began = clock()
     try:
-        if not (record.verified and (again or rung.again(work))):
+        if not (record.looks and (again or rung.again(work))):
             look = look_of(work)
             work.new = look not in record.looks
         values = rung.run(work)
         if isinstance(values, Miss):
             return values
-        first = not record.verified
+        first = not record.looks
         if work.new:
             _verify(work, rung, values, samples)
             if len(record.looks) >= MOST_LOOKS:

@@ -76,5 +76,5 @@ def _why(site: Any, plan: Any) -> str:
         return "; ".join(reasons)
     if plan.last != "plain" or plan.ledger.plain_item is None:
         return site.why
-    tried = any(record.verified for record in plan.ledger.records.values())
+    tried = any(record.looks for record in plan.ledger.records.values())
     return "the plain loop is as fast" if tried else "there is too little to gain so far"

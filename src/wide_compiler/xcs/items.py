@@ -73,7 +73,8 @@ class Items:
 
 def items_of(source: Any, shape: Any) -> Items | None:
     """The items of a source for a loop variable of that shape, or None."""
-    columns = _columns(source, shape)
+    listed = type(source) is list and isinstance(shape, str)
+    columns: list[Sequence[Any]] | None = [source] if listed else _columns(source, shape)
     if columns is None:
         return None
     n = len(columns[0])

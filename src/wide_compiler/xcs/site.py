@@ -70,7 +70,7 @@ class Site:
         if eater is not None and eater is not getattr(builtins, self.text.eater):
             return plain(made(source))
         if options and not inert(self.text.eater, options):
-            self._note("plain")
+            self.went_plain()
             self.why = "what is done with each item may change something before the next one"
             return plain(made(source))
         began = self._enter()
@@ -169,7 +169,7 @@ class Site:
         else:
             items = self._expanded(source, expand)
         if items is None:
-            self._note("plain")
+            self.went_plain()
             self.why = (
                 self.why or "what it loops over is not a list, tuple, range, dict view, array or tensor"
             )
@@ -205,7 +205,7 @@ class Site:
         if items.n < 2:
             return Miss(), None
         if not plain_world():
-            self._note("plain")
+            self.went_plain()
             self.why = "a mode or transform of PyTorch around the call sees each call of a function"
             return Miss(), None
         functions = {"body": body} if cond is None else {"body": body, "cond": cond}
@@ -214,7 +214,7 @@ class Site:
             self._decline(plan)
             return Miss(), None
         if self.text.caught and plan.effect is Effect.IO:
-            self._note("plain")
+            self.went_plain()
             self.why = "it fills something within a try, which must see it if that raises"
             return Miss(), None
         events = self.text.kind == "loop" and not self.text.single
@@ -223,7 +223,7 @@ class Site:
         plan.ledger.enter(items.n, self.pace.entered())
         values = plan.strategy.run(work)
         if isinstance(values, Miss):
-            self._note("plain")
+            self.went_plain()
             if values.raised:
                 self.pace.back_off()
         elif self.checking:
@@ -246,16 +246,16 @@ class Site:
 
     def _decline(self, plan: Plan) -> None:
         """Not proven: the text runs as written, and is looked at again ever more rarely."""
-        self._note("plain")
+        self.went_plain()
         self.why = plan.reason
         self.pace.back_off()
 
-    def _note(self, rung: str) -> None:
-        self.counts[rung] = self.counts.get(rung, 0) + 1
+    def went_plain(self) -> None:
+        self.counts["plain"] = self.counts.get("plain", 0) + 1
 
     def took(self, rung: str) -> None:
         """A rung has run a whole call."""
-        self._note(rung)
+        self.counts[rung] = self.counts.get(rung, 0) + 1
         self.why = ""
 
     # Putting together.

@@ -7,6 +7,7 @@ import numpy as np
 from ..text.site_text import SiteText
 from ..work import Bail
 from .handout import Handout, rows_of_a_block
+from .lane import PYTHON
 from .lane_operators import Lane
 from .lane_tape import Played, Tape
 
@@ -19,6 +20,8 @@ class PartTape:
         self.looks = [_look(column) for column in columns]
         self.result = result.kind, result.fresh, result.approx
         self.row = result.data.shape[1:], result.data.dtype
+        # A list of Python's numbers is handed out as it is.
+        self.numbers = text.kind == "list" and result.kind in PYTHON and result.fresh
 
     @staticmethod
     def of(text: SiteText, tape: Tape, columns: list[Any], result: Any) -> "PartTape | None":
@@ -41,6 +44,8 @@ class PartTape:
     def values(self, columns: list[Any], n: int, handout: Handout) -> list[Any]:
         """As the body would give them."""
         data = [c.data if type(c) is Lane else c for c in columns]
+        if self.numbers:
+            return self.play(data).tolist()
         kind, fresh, approx = self.result
         if kind == "array" and self.play.ends_in_ufunc and n <= rows_of_a_block(*self.row):
             return list(self.play(data, handout.room(n, *self.row)))

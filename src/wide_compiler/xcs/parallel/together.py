@@ -42,7 +42,7 @@ def start(site: "Site", thunks: tuple[Any, ...]) -> Started | None:
         site._decline(plan)
         return None
     if not usable():
-        site._note("plain")
+        site.went_plain()
         return None
     memory, config = plan.memory, site.config
     run = Overlap(lambda i: thunks[i](), len(thunks), config.max_workers)
@@ -51,7 +51,7 @@ def start(site: "Site", thunks: tuple[Any, ...]) -> Started | None:
             run.wait_for(0)
             memory["cheap"] = memory.get("cheap", 0) + 1
             site.pace.ready = after(CHEAP_CALLS * memory["cheap"])
-            site._note("plain")
+            site.went_plain()
             site.why = "its first statement does not wait long"
             return Started(run, thunks)
         memory["waits"] = True

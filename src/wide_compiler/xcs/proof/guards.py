@@ -69,10 +69,14 @@ class Guards:
                     value = columns[key]
                 elif fetch == "free":
                     value = functions[parent].__closure__[key].cell_contents  # type: ignore[index]
+                elif fetch == "const":
+                    value = parent
                 elif own is None or many:
                     value = self._fetch(fetch, parent, key, many, seen, functions, columns)
                 elif fetch == "field":
                     value = seen[parent].__dict__[key]
+                elif fetch == "still":
+                    value = seen[parent].holds()
                 else:
                     value = own(seen[parent], key)
                 if identical:
