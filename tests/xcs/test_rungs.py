@@ -18,7 +18,7 @@ from wide_compiler.xcs import Config, jit, oracle
 from wide_compiler.xcs.ledger import Ledger
 from wide_compiler.xcs.members import wide
 from wide_compiler.xcs.parallel import processes, shipping
-from wide_compiler.xcs.rungs import Processes
+from wide_compiler.xcs.rungs import NumpyLanes, Processes
 
 ALWAYS = Config(measure=True)
 
@@ -292,3 +292,11 @@ def test_calls_that_were_not_looked_at_are_counted_once():
     assert ledger.spent == pytest.approx(5 * 32 * 1e-3)
     fast(rows)
     assert ledger.spent == pytest.approx(5 * 32 * 1e-3) and rungs(fast) == {"numpy lanes"}
+
+
+def test_what_timing_costs_is_not_taken_for_the_item():
+    ledger = Ledger()
+    ledger.sample([5e-7, 3e-7, 4e-7], own=2.5e-7)
+    assert ledger.plain_item == pytest.approx(5e-8)
+    work = types.SimpleNamespace(plan=types.SimpleNamespace(ledger=ledger))
+    assert not NumpyLanes().worth_a_try(work, ledger.plain(10**6))  # as fast in the loop, however many

@@ -1,6 +1,5 @@
 """The choice at a site: the cheapest rung by what was measured, or the plain loop."""
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,8 +89,8 @@ def _sample(work: Work, samples: dict[int, list[Any]]) -> bool:
         except Exception as error:
             raise_interrupt(error)
             return True
-        seconds.append(clock() - began - own_seconds())
-    work.plan.ledger.sample(seconds)
+        seconds.append(clock() - began)
+    work.plan.ledger.sample(seconds, own_seconds())
     return False
 
 
@@ -113,17 +112,18 @@ def _decided(work: Work, samples: dict[int, list[Any]]) -> bool:
     return any(type(v) in TRUTHS and bool(v) is wanted for values in samples.values() for v in values)
 
 
-@functools.cache
 def own_seconds() -> float:
-    """What timing an item costs by itself: the clock, the row, the call."""
-    nothing = Work(None, None, Items([[0]], 1, iter), lambda x: x, None, False)  # type: ignore[arg-type]
+    """What timing an item costs by itself, at this moment: the row, the call."""
     seconds = []
-    for _ in range(20):
+    for _ in range(3):
         began = clock()
-        for _ in range(32):
-            nothing.one(0)
-        seconds.append((clock() - began) / 32)
+        for _ in range(12):
+            _NOTHING.one(0)
+        seconds.append((clock() - began) / 12)
     return min(seconds)
+
+
+_NOTHING = Work(None, None, Items([[0]], 1, iter), lambda x: x, None, False)  # type: ignore[arg-type]
 
 
 def _look_again(work: Work) -> bool:
@@ -142,8 +142,8 @@ def _look_again(work: Work) -> bool:
         except Exception as error:
             raise_interrupt(error)
             return False
-        seconds.append((clock() - began) / count - own_seconds())
-    ledger.sample(seconds)
+        seconds.append((clock() - began) / count)
+    ledger.sample(seconds, own_seconds())
     return True
 
 

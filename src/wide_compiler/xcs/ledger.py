@@ -145,9 +145,10 @@ class Ledger:
         self.looks, self.looked_at = self.looks + 1, self.spent
         return True
 
-    def sample(self, seconds: list[float]) -> None:
-        """Best of a few timed items; the best ever is not kept, machines get busier and idler."""
-        best = max(min(seconds), 1e-8)
+    def sample(self, seconds: list[float], own: float = 0.0) -> None:
+        """Best of a few timed items, of which timing itself took a part; the best ever is not kept, machines
+        get busier and idler."""
+        best = max(min(seconds) - own, 1e-8)
         self.plain_item = best if self.plain_item is None else min(best, 0.5 * (self.plain_item + best))
 
     def measured(self, seconds: float) -> None:
