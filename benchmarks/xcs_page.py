@@ -32,7 +32,8 @@ is NumPy written by hand in the place of the row above it.
 {speed}
 
 Of {first} first calls, {late} took more than 2 ms longer than a plain call, the parse of the text not
-counted. Of {count} warm patterns, {slower} were slower than plain Python by more than 5% and 5 us.
+counted. Of {count} warm patterns, {slower} were slower than plain Python by more than 5% and 5 us: means of
+calls that take turns, those in which a site is looked at among them, without the slowest in a hundred.
 
 ## Patterns
 Every row is a function of `tests/xcs/patterns/`. The tests run each of them jitted and plain, three calls in

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from wide_compiler.xcs import Config, jit, pace
+from wide_compiler.xcs.ledger import Ledger
 
 ITEMS = 1000
 ROWS = [np.random.default_rng(i).normal(size=16) for i in range(ITEMS)]
@@ -105,3 +106,37 @@ def test_nothing_of_a_call_is_kept(config):
     del xs
     gc.collect()
     assert gone() is None
+
+
+def test_how_far_a_plain_loop_came_and_what_it_cost_is_known_at_the_next_call():
+    ledger = Ledger(plain_item=1.0)
+    assert list(ledger.followed([1, 2, 3], 3, 0)) == [1, 2, 3]
+    assert ledger.plain_item < 1.0
+    ledger.enter(3, 0)
+    assert ledger.share == 1.0
+    cost = ledger.plain_item
+    things = iter(ledger.followed(range(3, 100), 97, 3))
+    assert [next(things), next(things)] == [3, 4]
+    ledger.enter(100, 0)
+    assert ledger.share == pytest.approx((1.0 + 0.05) / 2, abs=0.01) and ledger.plain_item == cost
+
+
+def inverses(xs):
+    out = []
+    for x in xs:
+        out.append(1.0 / x)
+    return out
+
+
+def summed(xs):
+    return sum(1.0 / x for x in xs)
+
+
+@pytest.mark.parametrize("plain", [inverses, summed])
+def test_loops_that_raise_early_are_hardly_looked_at(plain):
+    """Looking costs as much as all items, the plain loop only as much as those before the error."""
+    fast, xs = jit(plain), [float(12 - i) for i in range(2000)]
+    for _ in range(300):
+        with pytest.raises(ZeroDivisionError):
+            fast(xs)
+    assert sum(fast.__xcs__.sites[0].counts.values()) < 20

@@ -114,6 +114,15 @@ class Ledger:
         self.eating = Eaten(total, before)
         return self.eating.of(things)
 
+    def followed(self, things: Iterable[Any], total: int, before: int) -> Iterable[Any]:
+        """The same, for the plain loop: if it comes to the end, it is known what one of them has cost."""
+        began = clock()
+
+        def ended() -> None:
+            self.measured((clock() - began) / max(total, 1))
+
+        return itertools.chain(self.eaten(things, total, before), iter(ended, None))
+
     def stops_at(self, share: float) -> None:
         """Where the plain loop stopped, or would have: by the calls before, the latest ones most."""
         self.share = share if self.share is None else 0.5 * (self.share + share)

@@ -119,6 +119,8 @@ class Site:
                 looked = clock() - began - (work.wasted if work else 0.0)
                 self.pace.rest(looked, work.plan.ledger.plain(items.n) if work else 0.0)
                 rest = items.rest(values.done) if values.done else made(source)
+                if work is not None:
+                    rest = work.plan.ledger.followed(rest, items.n - values.done, values.done)
                 values, work = values.values, None
             if again and not rehearsed(self.text, values, containers, totals):
                 self.pace.back_off()
@@ -268,8 +270,8 @@ class Site:
         written = self.text, self.runtime.original, plain
         try:
             rest = items.rest(miss.done) if miss.done else made(source)
-            if work is not None and self.short_circuits and "items" not in self.text.bodies:
-                rest = work.plan.ledger.eaten(rest, items.n - miss.done, miss.done)
+            if work is not None and self.text.kind == "generator" and "items" not in self.text.bodies:
+                rest = work.plan.ledger.followed(rest, items.n - miss.done, miss.done)
             if not miss.done:
                 whole = as_written(*written, rest)
             elif self.text.kind == "generator":
