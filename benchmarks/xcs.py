@@ -17,6 +17,7 @@ import json
 import statistics
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
@@ -179,7 +180,7 @@ def speed_cases():
 def speed(options):
     print(f"{'case':36s} {'plain ms':>9s} {'jit ms':>9s} {'times':>7s} {'bar':>5s}  by")
     cases = {name: case for name, case in speed_cases().items() if options.only in name}
-    rows = [speed_case(name, case, options.seconds) for name, case in cases.items()]
+    rows = [row for name, case in cases.items() for row in speed_case(name, case, options.seconds)]
     return [*rows, *handed_over(options)] if options.only in "scorer, rows from a site before" else rows
 
 
@@ -189,9 +190,16 @@ def speed_case(name, case, seconds):
     for _ in range(warm):
         fast(*arguments)
     calls = {"plain": lambda: function(*arguments), "jit": lambda: fast(*arguments)}
-    times = interleaved(calls, seconds, clock=clock)
+    with ProcessPoolExecutor(2) as pool:  # started when it is first used
+        if function is digest_all:
+            calls["by hand"] = lambda: list(pool.map(digest, *arguments, chunksize=12))
+            calls["by hand"]()
+        times = interleaved(calls, seconds, clock=clock)
     by = ", ".join(sorted({r for c in fast.stats().values() for r in c if r != "plain"})) or "plain"
-    return told(name, times["plain"], times["jit"], bar, by)
+    rows = [told(name, times["plain"], times["jit"], bar, by)]
+    if "by hand" in times:
+        rows.append(told("  the same in a pool, by hand", times["plain"], times["by hand"], 0, "processes"))
+    return rows
 
 
 def told(name, plain, jitted, bar, by):

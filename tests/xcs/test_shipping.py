@@ -6,6 +6,7 @@ import functools
 import importlib
 import json
 import math
+import operator
 import os.path
 import pickle
 import posixpath
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 
 from wide_compiler.xcs import jit, module, oracle
-from wide_compiler.xcs.parallel import processes, shipping
+from wide_compiler.xcs.parallel import processes, receiving, shipping
 
 ITEMS = list(range(1, 25))
 CONSTANT = [1, 2, 3]
@@ -428,3 +429,43 @@ def test_all_known_functions_of_libraries_are_the_same_in_a_worker():
 
 def truth(functions, k):
     return True
+
+
+NAMED = "pi"
+ask = hasattr
+
+
+def asked_for(x):
+    return math.floor(x) + getattr(math, NAMED, 0)
+
+
+def caught(x):
+    try:
+        return math.floor(x) + operator.attrgetter(NAMED)(math)
+    except AttributeError:
+        return math.floor(x)
+
+
+def asked_whether(x):
+    return math.floor(x) + ask(math, NAMED)
+
+
+def raised(x):
+    return math.floor(x) + operator.attrgetter(NAMED)(math)
+
+
+@pytest.mark.parametrize("body", [asked_for, caught, asked_whether, raised])
+def test_what_is_not_named_is_not_taken_for_missing(body):
+    """Of a module only what the code names is there; an answer without the rest would be another one."""
+    payload = shipping.packed((processes.process_state.current(), body, None, [(1.5,)]))
+    assert pickle.loads(receiving.run_chunk(payload)) is None
+    assert body(1.5) != 1
+
+
+def test_modules_are_read_as_fast_as_here_where_nobody_catches_an_error():
+    held = {}
+    for body in (raised, caught):
+        payload = shipping.packed((processes.process_state.current(), body, None, [(1.5,)]))
+        _, made, _, _ = receiving._Unpickler(payload, {}).load()
+        held[body] = vars(made.__globals__["math"])
+    assert "__getattr__" not in held[raised] and "__getattr__" in held[caught]

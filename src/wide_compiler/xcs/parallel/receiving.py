@@ -29,10 +29,12 @@ def _miss(name: str) -> Any:
     raise AttributeError(name)
 
 
-def stand_in(name: str) -> types.ModuleType:
-    """For a module. One of Python's own kind, from which attributes are read as fast as from any other."""
+def stand_in(name: str, watched: bool) -> types.ModuleType:
+    """For a module. One of Python's own kind, from which attributes are read as fast as from any other; where
+    nobody catches what is raised for a missing one, Python itself raises it, and reads faster still."""
     made = types.ModuleType(name)
-    made.__getattr__ = _miss  # type: ignore[method-assign]
+    if watched:
+        made.__getattr__ = _miss  # type: ignore[method-assign]
     return made
 
 

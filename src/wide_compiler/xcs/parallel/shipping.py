@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..text.names import names_of
+from ..text.names import codes_of, names_of
 from ..text.source import written
 from . import receiving
 from .process_state import SEEDED, SETS, compares_identity, global_names, makes_set
@@ -24,6 +24,7 @@ from .references import NAMED, by_name, digest, of_library, place_of
 from .user_classes import NotSendable, class_parts, fields
 
 Reference = tuple[str, str, str | None]
+CATCHES = "try"  # among the names of the code: an error of a missing attribute may be caught by something
 
 
 class _Part:
@@ -79,6 +80,8 @@ class _Pickler(pickle.Pickler):
         """By name, or None: by value, as functions and classes of the user's go, and methods."""
         if _of_torch(obj):
             raise NotSendable("PyTorch, whose modes and defaults are those of this process")
+        if obj is getattr or obj is hasattr:
+            self.names.add(CATCHES)
         if isinstance(obj, (type, types.BuiltinFunctionType)) and obj in SEEDED:
             raise NotSendable("sets or hashes, which are others in another process")
         if isinstance(obj, types.BuiltinFunctionType) and isinstance(obj.__self__, _OWNERS):
@@ -110,7 +113,7 @@ class _Pickler(pickle.Pickler):
         if kind is _Part:
             return (
                 receiving.stand_in,
-                (obj.name,),
+                (obj.name, CATCHES in self.names),
                 {name: obj.reader.of(value) for name, value in obj.held.items()},
             )
         if isinstance(obj, types.ModuleType):
@@ -142,6 +145,8 @@ class _Pickler(pickle.Pickler):
         function = written(function)
         code = function.__code__
         self.names |= names_of(code)
+        if any(inner.co_exceptiontable for inner in codes_of(code)):
+            self.names.add(CATCHES)
         if makes_set(code):
             raise NotSendable("sets or hashes, which are others in another process")
         space = {**function.__builtins__, **function.__globals__}  # type: ignore[attr-defined]
