@@ -57,7 +57,7 @@ def _row(text: Any, site: Any) -> Row:
     plan = site.plans[0] if site.plans else None
     ran = {name: count for name, count in site.counts.items() if name != "plain"}
     if ran:
-        done = ", ".join(f"{name} ({count} calls)" for name, count in ran.items())
+        done = ", ".join(f"{name} ({count} call{'s' * (count > 1)})" for name, count in ran.items())
     else:
         done = "plain" if site.counts or plan else "not called yet"
     effect = plan.effect.name if plan else ""
