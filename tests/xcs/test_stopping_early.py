@@ -121,6 +121,18 @@ def test_how_far_a_plain_loop_came_and_what_it_cost_is_known_at_the_next_call():
     assert ledger.share == pytest.approx((1.0 + 0.05) / 2, abs=0.01) and ledger.plain_item == cost
 
 
+def test_a_plain_loop_comes_to_the_end_of_a_list_that_grows_meanwhile():
+    xs = [1.0] * 8
+
+    def growing():
+        for x in Ledger().followed(xs, len(xs), 0):
+            if len(xs) < 20:
+                xs.append(x + len(xs))
+            yield x
+
+    assert list(growing()) == xs and len(xs) == 20
+
+
 def inverses(xs):
     out = []
     for x in xs:

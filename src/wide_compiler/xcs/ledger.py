@@ -8,6 +8,7 @@ what the trial would cost, so that looking costs two percent at most.
 
 import itertools
 import operator
+import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -76,14 +77,15 @@ class Eaten:
     before: int  # of these, were eaten before
 
     def __post_init__(self) -> None:
-        self.ticks = itertools.repeat(True, self.total + 1)
+        # More than there are: somebody may make the list longer meanwhile.
+        self.ticks = itertools.repeat(True, sys.maxsize)
 
     def of(self, things: Iterable[Any]) -> Iterable[Any]:
         return itertools.compress(things, self.ticks)
 
     @property
     def share(self) -> float:
-        eaten = self.total + 1 - operator.length_hint(self.ticks)
+        eaten = sys.maxsize - operator.length_hint(self.ticks)
         return max(self.before + eaten, 1) / max(self.before + self.total, 1)
 
 
