@@ -102,7 +102,7 @@ def _nested(shape: Any, columns: list[Any]) -> Iterable[Any]:
 def _columns(source: Any, shape: Any) -> list[Sequence[Any]] | None:
     if type(source) is Source:
         return _zipped(source, shape)
-    sequence = source if type(source) in (list, tuple, range) else _sequence(source)
+    sequence = _sequence(source)
     if sequence is None:
         return None
     return [sequence] if isinstance(shape, str) else _unzipped(sequence, shape)
@@ -110,6 +110,8 @@ def _columns(source: Any, shape: Any) -> list[Sequence[Any]] | None:
 
 def _sequence(source: Any) -> Sequence[Any] | None:
     kind = type(source)
+    if kind in (list, tuple, range):
+        return source
     if kind is np.ndarray:
         return source if source.ndim >= 1 and not source.dtype.hasobject else None
     if kind is torch.Tensor:

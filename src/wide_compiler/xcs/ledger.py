@@ -2,8 +2,7 @@
 look again.
 
 A choice is never for good. A rung that lost or failed is tried again once the plain loop has spent fifty
-times
-what the trial would cost, so that looking costs two percent at most.
+times what the trial would cost, so that looking costs two percent at most.
 """
 
 import itertools

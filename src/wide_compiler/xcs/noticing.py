@@ -19,5 +19,4 @@ def _watched(*errors: tuple[str, str]) -> dict[str, Any]:
 
 def noticing(noticed: list[Any], errors: dict[str, Any] | None = None) -> Any:
     """A context in which errors are added to a list: those that are not ignored here."""
-    errors = errors or _watched(*np.geterr().items())
-    return np.errstate(call=lambda what, flag: noticed.append(what), **errors)
+    return np.errstate(call=lambda what, flag: noticed.append(what), **(errors or watched_errors()))

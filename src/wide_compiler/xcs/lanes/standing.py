@@ -6,6 +6,7 @@ text, or to the same array with the same contents, and the items look the same, 
 same steps again.
 """
 
+import operator
 import types
 import weakref
 from collections.abc import Iterable, Sequence
@@ -105,8 +106,7 @@ class Reads:
         if kind in CONSTANTS or is_numpy_scalar(kind):
             self.constants.append((slot, value))
         elif kind is np.ndarray and not value.dtype.hasobject and value.nbytes <= MOST_BYTES:
-            layout = value.shape, value.dtype, value.strides
-            self.arrays.append((slot, weakref.ref(value), layout, value.tobytes()))
+            self.arrays.append((slot, weakref.ref(value), _layout(value), value.tobytes()))
         else:
             return kind in CALLABLES or (_is_users(kind) and not isinstance(value, OF_PYTORCH))
         return True
@@ -118,9 +118,7 @@ class Reads:
                 return False
         for slot, array, layout, contents in self.arrays:
             now = array()
-            if now is None or now is not seen[slot] or (now.shape, now.dtype, now.strides) != layout:
-                return False
-            if now.tobytes() != contents:
+            if now is None or now is not seen[slot] or _layout(now) != layout or now.tobytes() != contents:
                 return False
         return self._pattern(seen) == self.pattern
 
@@ -134,6 +132,9 @@ def _equal(a: Any, b: Any) -> bool:
     if type(a) is not type(b) or isinstance(a, (complex, np.complexfloating)):
         return False
     return bool(a == b) and bool(a != 0)  # of zeros there are two
+
+
+_layout = operator.attrgetter("shape", "dtype", "strides")
 
 
 def _bytes(values: Iterable[Any]) -> int:

@@ -1,6 +1,6 @@
 """NumPy lanes at a map site: gather the items, run the body once, hand out the results."""
 
-from itertools import repeat, starmap
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ def vectorized(work: Work) -> list[Any]:
     """The values of all items, in order. Raises `Bail`."""
     noticed: list[str] = []
     values: list[Any] = []
-    rooms: list[Room] = list(starmap(dict, repeat((), len(work.items.columns))))
+    rooms: list[Room] = [{} for _ in work.items.columns]
     parts = Parts(work)
     why: str | None = None
     try:
