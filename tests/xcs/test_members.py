@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from wide_compiler.xcs import Config, jit, oracle
+from wide_compiler.xcs.members import copies, members
 from wide_compiler.xcs.members.members import Members
 
 
@@ -18,11 +19,21 @@ def loop(models, x):
         return [m(x) for m in models]
 
 
-@pytest.fixture
-def family():
-    models = [mlp(i) for i in range(4)]
+WHERE = ["cpu", "not looked at", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(params=WHERE)
+def family(request, monkeypatch):
+    """Members whose numbers are looked at at every call, or copied: as on a GPU, or really there."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    if request.param == "not looked at":
+        for where in (members, copies):
+            monkeypatch.setattr(where, "memory_of", lambda tensor: None)
+    device = "cuda" if request.param == "cuda" else "cpu"
+    models = [mlp(i).to(device) for i in range(4)]
     fast = jit(loop, config=Config(measure=False))
-    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).to(device)
     assert oracle.same(fast(models, x), loop(models, x), rtol=1e-5)
     assert ran(fast) == 1
     return models, fast, x
@@ -46,8 +57,14 @@ def write_through_data(models):
     models[1][2].weight.data.mul_(2.0)
 
 
+def array_of(tensor):
+    if tensor.is_cuda:
+        pytest.skip("NumPy does not reach there")
+    return tensor.detach().numpy()
+
+
 def write_through_numpy(models):
-    models[1][2].weight.detach().numpy()[:] *= 2.0
+    array_of(models[1][2].weight)[:] *= 2.0
 
 
 def one_number_through_data(models):
@@ -55,15 +72,15 @@ def one_number_through_data(models):
 
 
 def one_number_through_numpy(models):
-    models[2][0].weight.detach().numpy()[1, 3] += 1.0
+    array_of(models[2][0].weight)[1, 3] += 1.0
 
 
 def other_parameter(models):
-    models[0][0].weight = nn.Parameter(torch.ones(4, 4))
+    models[0][0].weight = nn.Parameter(torch.ones_like(models[0][0].weight))
 
 
 def other_memory(models):
-    models[3][2].bias.data = torch.ones(4)
+    models[3][2].bias.data = torch.ones_like(models[3][2].bias)
 
 
 def same_memory_transposed(models):
@@ -76,7 +93,7 @@ def a_buffer(models):
 
 def a_step_of_an_optimiser(models):
     optimiser = torch.optim.SGD(models[2].parameters(), lr=0.5)
-    models[2](torch.ones(2, 4)).sum().backward()
+    models[2](models[2][0].weight.new_ones(2, 4)).sum().backward()
     optimiser.step()
     optimiser.zero_grad(set_to_none=True)
 
@@ -89,7 +106,7 @@ NUMBERS = [
 
 
 def another_member(models):
-    models[1] = mlp(99)
+    models[1] = mlp(99).to(models[0][0].weight.device)
 
 
 def one_member_less(models):
@@ -149,7 +166,7 @@ def other_dtype(models):
 
 
 def other_shape(models):
-    models[1][0].weight = nn.Parameter(torch.ones(5, 4))
+    models[1][0].weight = nn.Parameter(models[1][0].weight.new_ones(5, 4))
 
 
 def two_of_one(models):

@@ -50,15 +50,18 @@ def autocast_state() -> tuple[Any, ...]:
     return tuple((kind, torch.get_autocast_dtype(kind)) for kind in kinds)
 
 
+def precision(kinds: tuple[str, ...] = ("cuda", "mkldnn")) -> tuple[Any, ...]:
+    """With how many digits float32 is multiplied, on each kind of device."""
+    return tuple(_precision(kind, op) for kind in kinds for op in ("all", "matmul", "conv"))
+
+
 def launch_settings() -> tuple[Any, ...]:
     """What kernels read when they are launched, and a recording therefore holds."""
     precisions: tuple[Any, ...]
     try:
         precisions = torch._C._get_float32_matmul_precision(), torch._C._get_cudnn_allow_tf32()
     except RuntimeError:  # the old flags cannot be read once the new ones disagree
-        precisions = tuple(
-            torch._C._get_fp32_precision_getter("cuda", op) for op in ("all", "matmul", "conv")
-        )
+        precisions = precision(("cuda",))
     return (
         precisions,
         torch._C._get_cudnn_benchmark(),
@@ -105,6 +108,7 @@ _transform: Any = torch._C._functorch.peek_interpreter_stack  # torch.func's vma
 _dispatch_modes: Any = torch._C._len_torch_dispatch_stack  # fake tensors, make_fx, a profiler of ops
 _function_modes: Any = torch._C._len_torch_function_stack
 _trace: Any = torch._C._get_tracing_state
+_precision: Any = torch._C._get_fp32_precision_getter
 # Only builds of PyTorch for CUDA have the last three.
 _matmul_precision: Any = torch._C._get_float32_matmul_precision
 _convolution_tf32: Any = torch._C._get_cudnn_allow_tf32

@@ -12,6 +12,7 @@ from .look import MOST_LOOKS, look_of
 from .noticing import noticing
 from .oracle import same
 from .proof.effects import Effect
+from .race import race, race_is_paid_for
 from .rungs import Rung
 from .work import Bail, Failed, Miss, Work
 
@@ -158,7 +159,8 @@ def _cheapest(work: Work, rungs: Sequence[Rung], n: int) -> Rung | None:
             continue
         expected = record.predicted(n)
         if expected is None:
-            if rung.at_best(plain) < least and (n >= FEWEST or rung.few_items):
+            enough = n >= FEWEST or rung.few_items
+            if enough and rung.at_best(plain) < least and race_is_paid_for(work, rung):
                 return rung  # not tried yet, and there is enough to gain
             continue
         if expected < least:
@@ -184,6 +186,8 @@ def _attempt(work: Work, rung: Rung, samples: dict[int, list[Any]], again: bool 
         first = not record.looks
         if work.new:
             _verify(work, rung, values, samples)
+            if work.site.config.measure:
+                race(work, rung)
             if len(record.looks) >= MOST_LOOKS:
                 record.looks.clear()
             record.looks.add(look)

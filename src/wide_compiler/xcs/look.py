@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..tuning.when import autocast_state
+from ..tuning.when import autocast_state, precision
 from .items import Blocks
 from .proof.guards import SMALL
 from .proof.kinds import CONSTANTS, CONTAINERS
@@ -26,6 +26,7 @@ def look_of(work: Work) -> tuple[Any, ...]:
     read = _read(work) if tensors or branches else []
     if tensors:
         shared += [_look(value) for value in read if isinstance(value, Tensor)]
+        shared.append(precision())
     if branches:
         shared += map(_value, read)
     return (*columns, *shared, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast_state())

@@ -8,6 +8,7 @@ import contextlib
 import io
 import itertools
 import math
+import operator
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +21,9 @@ RTOL = {np.dtype(np.float16): 1e-2, np.dtype(np.float32): 1e-4}
 BFLOAT16_RTOL = 3e-2
 FLAGS: tuple[Any, ...] = ("WRITEABLE", "C_CONTIGUOUS", "F_CONTIGUOUS")
 _ATOMS = (type(None), bool, int, str, bytes, complex, range, slice, type, type(Ellipsis))
+
+
+Extent = tuple[int, int]  # from the first byte of an array to behind the last
 
 
 class Difference(Exception):
@@ -44,7 +48,7 @@ class _Pairing:
 
     left: dict[int, int] = field(default_factory=dict)
     right: dict[int, int] = field(default_factory=dict)
-    arrays: list[tuple[str, Any, Any]] = field(default_factory=list)
+    extents: list[tuple[str, Extent, Extent]] = field(default_factory=list)
     kept: list[Any] = field(default_factory=list)
 
     def meet(self, a: Any, b: Any, path: str) -> bool:
@@ -84,7 +88,7 @@ def compare(plain: Observed, fast: Observed, rtol: float | None = None) -> None:
         raise Difference(f"warned {plain.warned!r}, then {fast.warned!r}")
     for name in ("result", "arguments", "world"):
         _same(getattr(plain, name), getattr(fast, name), name, pairing, rtol)
-    _same_overlaps(pairing.arrays)
+    _same_overlaps(pairing.extents)
 
 
 def same(a: Any, b: Any, rtol: float | None = None) -> bool:
@@ -92,7 +96,7 @@ def same(a: Any, b: Any, rtol: float | None = None) -> bool:
     try:
         pairing = _Pairing()
         _same(a, b, "", pairing, rtol)
-        _same_overlaps(pairing.arrays)
+        _same_overlaps(pairing.extents)
     except Difference:
         return False
     return True
@@ -125,7 +129,7 @@ def _same_mutable(a: Any, b: Any, path: str, pairing: _Pairing, rtol: float | No
     if isinstance(a, np.ndarray):
         if a.shape != b.shape or any(a.flags[flag] != b.flags[flag] for flag in FLAGS):
             raise Difference(f"{path}: {a.shape} {a.flags!r}, then {b.shape} {b.flags!r}")
-        pairing.arrays.append((path, a, b))
+        pairing.extents.append((path, _extent(a), _extent(b)))
         if a.dtype == object:
             _items(a.ravel().tolist(), b.ravel().tolist(), path, pairing, rtol)
         else:
@@ -135,12 +139,12 @@ def _same_mutable(a: Any, b: Any, path: str, pairing: _Pairing, rtol: float | No
             raise Difference(f"{path}: {a.dtype} {tuple(a.shape)}, then {b.dtype} {tuple(b.shape)}")
         if _steps(a) != _steps(b) or a.is_inference() != b.is_inference():
             raise Difference(f"{path}: strides {a.stride()}, then {b.stride()}, or inference on one side")
-        if a.is_meta != b.is_meta or a.layout is not b.layout or a.is_conj() != b.is_conj():
+        if a.device != b.device or a.layout is not b.layout or a.is_conj() != b.is_conj():
             raise Difference(f"{path}: a tensor of another kind")
         if a.is_meta:
             return
         one, two = (_as_array(t.detach().cpu(), path) for t in (a, b))
-        pairing.arrays.append((path, one, two))
+        pairing.extents.append((path, _tensor_extent(a), _tensor_extent(b)))
         if a.dtype is torch.bfloat16:  # of which NumPy knows only the bits
             one, two = a.detach().float().cpu().numpy(), b.detach().float().cpu().numpy()
             rtol = rtol and max(rtol, BFLOAT16_RTOL)
@@ -160,7 +164,6 @@ def _same_mutable(a: Any, b: Any, path: str, pairing: _Pairing, rtol: float | No
 
 
 def _as_array(tensor: torch.Tensor, path: str) -> np.ndarray:
-    """In the same memory, but for numbers that lie there conjugated or negated."""
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise Difference(f"{path}: a tensor that is not compared, of layout {tensor.layout}")
     if tensor.dtype.is_floating_point and tensor.dtype not in (torch.float16, torch.float32, torch.float64):
@@ -199,15 +202,28 @@ def _scale(a: np.ndarray) -> float:
     return max(largest, 1.0) if math.isfinite(largest) else 1.0
 
 
-def _same_overlaps(arrays: list[tuple[str, Any, Any]]) -> None:
+def _extent(array: np.ndarray) -> Extent:
+    start = array.ctypes.data
+    steps = [(size - 1) * step for size, step in zip(array.shape, array.strides, strict=True)]
+    if not array.size:
+        return start, start
+    return start + sum(s for s in steps if s < 0), start + sum(s for s in steps if s > 0) + array.itemsize
+
+
+def _tensor_extent(tensor: torch.Tensor) -> Extent:
+    start = tensor.data_ptr()
+    steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (steps + 1) * tensor.element_size() if tensor.numel() else start
+
+
+def _same_overlaps(extents: list[tuple[str, Extent, Extent]]) -> None:
     """Which arrays share memory. Neighbours are compared in order of address, so that many stay cheap."""
     for side in (1, 2):
-        other = 3 - side
-        ordered: list[Any] = sorted(arrays, key=lambda entry, k=side: entry[k].ctypes.data)  # type: ignore[misc]
+        ordered: list[Any] = sorted(extents, key=operator.itemgetter(side))
         for one, two in itertools.pairwise(ordered):
-            here, there = (
-                np.may_share_memory(one[side], two[side]),
-                np.may_share_memory(one[other], two[other]),
-            )
-            if here != there:
+            if _overlap(one[1], two[1]) != _overlap(one[2], two[2]):
                 raise Difference(f"{one[0]} and {two[0]}: share memory on one side only")
+
+
+def _overlap(a: Extent, b: Extent) -> bool:
+    return max(a[0], b[0]) < min(a[1], b[1])

@@ -17,6 +17,7 @@ class Rung:
     name = "rung"
     replayable = True
     few_items = False  # may pay for two items already
+    splits = True  # can run some of the items alone
 
     def applies(self, work: Work) -> bool:
         raise NotImplementedError
@@ -111,6 +112,7 @@ class WideModels(Vectorized):
 
     name = wide.NAME
     few_items = True
+    splits = False
 
     def able(self, work: Work) -> bool:
         return wide.able(work)

@@ -7,7 +7,6 @@ import operator
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..tuning.when import plain_world
 from .filling import built, fill, fillable, inert, rehearsed
 from .interrupts import raise_interrupt
 from .items import Blocks, Items, items_of, made
@@ -18,6 +17,7 @@ from .parallel.together import Started, start
 from .plan import Plan, make_plan
 from .proof.effects import Effect
 from .raising import as_written, raise_here, raises, then_raises
+from .surroundings import in_the_way
 from .text.site_text import SiteText
 from .text.sites import SHORT_CIRCUIT
 from .work import Failed, Miss, Work
@@ -146,7 +146,7 @@ class Site:
         """Independent statements: begin them together, or give None to run them as written."""
         self._enter()
         try:
-            return start(self, thunks) if plain_world() else None
+            return None if in_the_way() else start(self, thunks)
         finally:
             self.on = self.pace.ready
 
@@ -206,9 +206,10 @@ class Site:
         """The values of all items, or a `Miss`; and the work, if it came so far that a rung was asked."""
         if items.n < 2:
             return Miss(), None
-        if not plain_world():
+        reason = in_the_way()
+        if reason:
             self.went_plain()
-            self.why = "a mode or transform of PyTorch around the call sees each call of a function"
+            self.why = reason
             return Miss(), None
         functions = {"body": body} if cond is None else {"body": body, "cond": cond}
         plan, seen = self._plan(functions, self.text.bodies, items.columns)

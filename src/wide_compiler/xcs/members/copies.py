@@ -1,4 +1,5 @@
-"""The numbers of the members in the memory of their wide model: put there again where they have changed."""
+"""The numbers of the members in the memory of their wide model: put there again where they have changed, and
+at every call where that cannot be told."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,11 +21,15 @@ class Copies:
         self.places = [
             (canonical[path], lane) for path, lane in zip(members.paths, members.lanes, strict=True)
         ]
+        self.homes: list[int] = []  # where the wide model's tensors lay when `rooms` were found
+        self.rooms: list[Tensor] = []  # for each of `unread` its room there
+        self.unread: list[Tensor] = []  # the members' tensors whose numbers are not looked at
         self.renew(members.tensors, ())  # what lanes share, which was found to be equal, is the same
 
     def renew(self, tensors: Sequence[Tensor], lanes: Sequence[int]) -> bool:
         """Copy all tensors of these lanes; tells whether a buffer that lanes shared has got lanes now.
         Raises `Bail` if the wide model has no room for what the members hold."""
+        self.homes = []
         now: dict[tuple[str, int], Tensor] = {}
         for place, tensor in zip(self.places, tensors, strict=True):
             if now.setdefault(place, tensor) is not tensor:
@@ -47,8 +52,27 @@ class Copies:
                     place.tensor[lane].copy_(of_lanes[lane])
         return parted
 
+    def refresh(self, tensors: Sequence[Tensor]) -> None:
+        """Copy what is not looked at, all of it in a few launches."""
+        homes = [place.tensor.data_ptr() for place in self.wide.places]
+        if homes != self.homes:  # finding how to run the wide model best may lay its tensors out anew
+            self._find_rooms(tensors)
+            self.homes = homes
+        with torch.inference_mode(False), torch.no_grad():
+            torch._foreach_copy_(self.rooms, self.unread)
+
+    def _find_rooms(self, tensors: Sequence[Tensor]) -> None:
+        places = {place.path: place.tensor.detach() for place in self.wide.places}
+        found: dict[Any, tuple[Tensor, Tensor]] = {}
+        for (path, lane), tensor in zip(self.places, tensors, strict=True):
+            if memory_of(tensor) is None:
+                wide = path in self.wide.wide_states
+                room = places[path][lane] if wide else places[path]
+                found[path, lane if wide else None] = room, tensor.detach()
+        self.rooms, self.unread = [r for r, _ in found.values()], [t for _, t in found.values()]
+
 
 def _all_alike(tensors: Sequence[Tensor]) -> bool:
-    """The same bytes: zeros of either sign are two numbers."""
+    """The same bytes: zeros of either sign are two numbers. Where they are not looked at: the same tensor."""
     first = memory_of(tensors[0])
-    return all(t is tensors[0] or memory_of(t) == first for t in tensors[1:])
+    return all(t is tensors[0] or (first is not None and memory_of(t) == first) for t in tensors[1:])

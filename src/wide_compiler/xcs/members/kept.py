@@ -41,9 +41,14 @@ class Kept:
         return getattr(self.looked, "tensors", None)
 
     def renewed(self, tensors: list[Tensor]) -> list[int]:
-        """Copy the numbers of those members where they have changed; which ones."""
-        if self.members.unchanged(tensors):
-            return []
+        """Copy the numbers of those members where they are seen to have changed, which are given; and all
+        that are not looked at."""
+        lanes = [] if self.members.unchanged(tensors) else self._renew(tensors)
+        if not self.members.all_read:
+            self.copies.refresh(tensors)
+        return lanes
+
+    def _renew(self, tensors: list[Tensor]) -> list[int]:
         lanes = self.members.changed(tensors)
         if lanes is None:
             raise Bail("a parameter has another shape or type")

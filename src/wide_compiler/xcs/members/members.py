@@ -81,7 +81,9 @@ class Members:
         memory = list(map(memory_of, tensors))  # raises `Bail` before anything is noted
         self.layouts = list(map(_layout, tensors))
         self.guard = TensorGuard(tensors)
-        self.tensors, self.memory, self.numbers = tensors, memory, list(map(bytearray, memory))
+        self.tensors, self.memory = tensors, memory
+        self.numbers = [None if m is None else bytearray(m) for m in memory]
+        self.all_read = None not in self.numbers
 
     def now(self, models: Sequence[nn.Module]) -> list[Tensor] | None:
         """The tensors of these members, if nothing but tensors has changed."""
@@ -128,8 +130,9 @@ class Members:
         return list(itertools.compress(held, self.is_tensor))
 
     def unchanged(self, tensors: list[Tensor]) -> bool:
-        """The very tensors, where they were, and every number in them: versions do not tell of writes through
-        `.data` or NumPy. Compared as bytes, by lists of `bytearray` and `memoryview`, without a copy."""
+        """The very tensors, where they were, and every number that can be read here: versions do not tell of
+        writes through `.data` or NumPy. Compared as bytes, by lists of `bytearray` and `memoryview`, without
+        a copy."""
         return (
             (tensors is self.tensors or all(map(operator.is_, tensors, self.tensors)))
             and self.guard.holds(tensors)
@@ -137,7 +140,7 @@ class Members:
         )
 
     def changed(self, tensors: list[Tensor]) -> list[int] | None:
-        """The lanes whose numbers are others than those noted; None if more than numbers has changed."""
+        """The lanes whose tensors, or numbers read here, are others; None if more than that has changed."""
         if list(map(_layout, tensors)) != self.layouts:
             return None
         before = zip(self.tensors, self.guard.addresses, self.memory, self.numbers, strict=True)
@@ -178,7 +181,9 @@ def _tables(owns: list[dict[str, Any]]) -> tuple[list[Any], list[Any]]:
     return list(_flat(by_name[: len(HOOKS)])), list(_flat(by_name[len(HOOKS) :]))
 
 
-def _other(now: Tensor, tensor: Tensor, address: int, memory: memoryview, numbers: bytearray) -> bool:
+def _other(
+    now: Tensor, tensor: Tensor, address: int, memory: memoryview | None, numbers: bytearray | None
+) -> bool:
     return now is not tensor or now.data_ptr() != address or numbers != memory
 
 
@@ -186,14 +191,18 @@ def _layout(tensor: Tensor) -> tuple[Any, ...]:
     return type(tensor), tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
-def memory_of(tensor: Tensor) -> memoryview:
-    """The bytes of a tensor, where they lie."""
+def memory_of(tensor: Tensor) -> memoryview | None:
+    """The bytes of a tensor, where they lie; None of one on a GPU, where looking at them takes longer than
+    copying them."""
     if type(tensor) not in PLAIN_TENSORS:
         raise Bail(f"a parameter of type {type(tensor).__name__}, which may compute in its own way")
     try:
-        if tensor.device.type == "cpu" and tensor.is_contiguous():
-            memory: Any = tensor.detach().view(-1).view(torch.uint8).numpy()
-            return memoryview(memory)
-    except RuntimeError:  # sparse, or a conjugate that is not computed yet
+        if tensor.layout is torch.strided and tensor.is_contiguous():
+            if tensor.is_cuda and not tensor.is_conj() and not tensor.is_neg():
+                return None
+            if tensor.is_cpu:
+                memory: Any = tensor.detach().view(-1).view(torch.uint8).numpy()
+                return memoryview(memory)
+    except RuntimeError:  # a conjugate that is not computed yet
         pass
-    raise Bail("a parameter whose numbers cannot be watched: not plainly in the memory of the CPU")
+    raise Bail("a parameter whose numbers cannot be watched: not plainly in the memory of the CPU or a GPU")

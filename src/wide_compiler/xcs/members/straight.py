@@ -38,4 +38,5 @@ class Straight:
     def _route(self, key: Any, args: tuple[Tensor, ...], shared: bool) -> tuple[Any, Route] | None:
         route = self.wide.routes.get(self.wide.route_key(args, wide=not shared))
         plain = route is not None and not route.program.runs_members and not route.binding.modules
-        return (key, route) if plain and not _autocast() else None
+        here = all(x.is_cpu for x in args)  # on a GPU the wide model has a shorter way: its recording
+        return (key, route) if plain and here and not _autocast() else None

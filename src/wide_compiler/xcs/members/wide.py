@@ -1,7 +1,7 @@
 """`[m(x) for m in models]` over distinct modules of one architecture: the wide model of this library.
 
 The members keep their own parameters. The wide model holds copies, renewed where any number of a member is
-another one. Where gradients are wanted the plain loop runs: they must reach the
+another one, and always on a GPU. Where gradients are wanted the plain loop runs: they must reach the
 members. The wide model is built only after the plain loop has cost more than building it does.
 """
 
@@ -182,7 +182,8 @@ def _wide_model(work: Work, models: Sequence[nn.Module], inputs: list[Any], shar
     except Exception as error:
         raise_interrupt(error)
         raise Bail(f"no wide model: {type(error).__name__}: {error}") from None
-    memory["wide"] = Kept(memory["modules column"], members, call, copies, facts)
+    kept = memory["wide"] = Kept(memory["modules column"], members, call, copies, facts)
+    kept.look(work.items.columns)
     memory["built"] = clock() - began
     memory["renewals"] = 0
     return call

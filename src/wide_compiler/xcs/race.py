@@ -1,0 +1,85 @@
+"""On a GPU the time of a call is that of launching it, and tells little of when it is computed. So a rung
+must win a race against the plain loop there, with the GPU waited for on both sides."""
+
+import types
+
+import torch
+from torch import Tensor
+
+from ..tuning.clock import interleaved
+from .items import Items
+from .rungs import Rung
+from .work import Bail, Work
+
+RUNNERS = 16  # items that run, where a rung can run some of them alone
+CLEARLY = 0.9
+LOOPS = 4  # plain loops over the runners that a race takes
+SHARE = 0.05  # of the plain loop's time so far may go into a race
+
+
+def race_is_paid_for(work: Work, rung: Rung) -> bool:
+    """Has the plain loop taken so long by now, this call included, that a race costs little beside it?"""
+    if gpu_of(work) is None:
+        return True
+    ledger, n = work.plan.ledger, work.items.n
+    return LOOPS * ledger.plain(_runners(work, rung)) < SHARE * (ledger.spent + ledger.plain(n))
+
+
+def race(work: Work, rung: Rung) -> None:
+    """Let the rung run against the plain loop, once for items of about this size. Raises `Bail` if it does
+    not win."""
+    gpu = gpu_of(work)
+    if gpu is None:
+        return
+    won = work.plan.memory.setdefault("races won", set())
+    entry = rung.name, _size(work)
+    if entry in won:
+        return
+    count = _runners(work, rung)
+    items = Items([column[:count] for column in work.items.columns], count, work.items.rest)
+    runners = Work(work.site, work.plan, items, work.body, work.cond, work.events)
+    with torch.cuda.device(gpu):
+        seconds = interleaved(
+            {
+                "plain": lambda: [runners.compared(i) for i in range(count)],
+                "rung": lambda: rung.run(runners),
+            },
+            seconds=0.0,
+            cuda=True,
+        )
+    if seconds["rung"] > CLEARLY * seconds["plain"]:
+        raise Bail("the GPU takes no less time for all items at once")
+    won.add(entry)
+
+
+def gpu_of(work: Work) -> torch.device | None:
+    """The GPU on which the items are computed: where their tensors lie, or one that all of them share."""
+    if not torch.cuda.is_initialized():
+        return None
+    for tensor in _tensors(work):
+        if tensor.is_cuda:
+            return tensor.device
+    return None
+
+
+def _runners(work: Work, rung: Rung) -> int:
+    return min(work.items.n, RUNNERS) if rung.splits else work.items.n
+
+
+def _tensors(work: Work) -> list[Tensor]:
+    """Those of the first item, and those in the closure of the body."""
+    first = [column if type(column) is Tensor else column[0] for column in work.items.columns]
+    cells = [cell.cell_contents for cell in work.body.__closure__ or () if cell != _EMPTY]
+    return [value for value in (*first, *cells) if isinstance(value, Tensor)]
+
+
+def _size(work: Work) -> int:
+    """How many numbers an item has, to a factor of four."""
+    n, numbers = work.items.n, 0
+    for tensor in _tensors(work):
+        rows = n if tensor.dim() and len(tensor) == n else 1
+        numbers += tensor.numel() // rows
+    return numbers.bit_length() // 2
+
+
+_EMPTY = types.CellType()
