@@ -117,6 +117,9 @@ class Writer:
             value = self.number(item)
         else:
             value = self.condition(item) if eater in ("any", "all") else self.value(item)
+        if target == "x" and self.r.random() < 0.3:
+            function = self.fresh("f")
+            return [f"def {function}(x):", f"    return {value}", f"{name} = {eater}(map({function}, xs))"]
         return [f"{name} = {eater}({value} for {target} in {source}{self.test(item)})"]
 
     def temps(self, item: str) -> tuple[list[str], str]:

@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 
-from wide_compiler.xcs import Config, Mismatch, XcsWarning, jit, module, oracle, vmap
+from wide_compiler.xcs import Config, Mismatch, XcsWarning, jit, module
 from wide_compiler.xcs.site import Site
 
 NOW = Config(measure=False)
@@ -248,22 +248,6 @@ def test_explain_line_by_line():
     assert "print has effects" in rows[1].why and not rows[1].fast
     assert rows[2].done == "as written"
     assert next(iter(several.stats().values())) == {"numpy lanes": 1}
-
-
-def test_vmap_over_lists_and_leading_axes():
-    def length(x):
-        return np.sqrt((x * x).sum())
-
-    xs = rows()
-    many = vmap(length, config=NOW)
-    assert oracle.same(many(xs), [length(x) for x in xs], rtol=1e-9)
-    assert rungs(many) == {"numpy lanes"}
-    stacked = many(np.stack(xs))
-    assert isinstance(stacked, np.ndarray) and np.allclose(stacked, [length(x) for x in xs])
-    assert vmap(lambda a, b: a + b)([1, 2], [3, 4]) == [4, 6]
-    assert vmap(lambda a, b, c: a + b + c)([1, 2], [3, 4], [5, 6]) == [9, 12]
-    with pytest.raises(ValueError, match="one length"):
-        vmap(lambda a, b: a)([1], [1, 2])
 
 
 def test_a_jitted_function_inside_another():

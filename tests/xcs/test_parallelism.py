@@ -66,14 +66,59 @@ def test_operators():
     encoder = analyze(TextEncoder(None))
     assert not encoder.can_vmap and encoder.can_parallelize and encoder.data_parallel_axes == {"text"}
     assert analyze(waits) == ParallelismInfo(can_parallelize=True, data_parallel_axes={"x"})
-    assert analyze(prints) == ParallelismInfo() == analyze(len)
+    assert analyze(prints) == ParallelismInfo() == analyze(print)
     assert analyze(torch.nn.Linear(2, 2)).can_vmap
+
+
+class Model:
+    def __init__(self):
+        self.weights = np.ones(3)
+
+    def score(self, row):
+        return row @ self.weights
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()),
+        Model().score, len, abs, np.sin, np.add, torch.relu,
+    ],
+)  # fmt: skip
+def test_operators_that_jit_would_vectorise(operator):
+    assert ParallelismAnalyzer().analyze_operator(operator).can_vmap
+
+
+def test_operators_by_their_annotations():
+    def plain(xs: list):
+        return [x + 1 for x in xs]
+
+    def typed(xs: list[float]):
+        return [x + 1 for x in xs]
+
+    def either(x: float | None):
+        return x
+
+    def named(x, *, scale):
+        return x * scale
+
+    analyze = ParallelismAnalyzer().analyze_operator
+    assert analyze(typed) == ParallelismInfo(False, True, False, True, {"xs"})
+    assert not analyze(either).can_vmap and analyze(either).can_parallelize
+    assert analyze(named).can_vmap and analyze(named).data_parallel_axes == {"x", "scale"}
+    assert analyze(plain) == ParallelismInfo() and "unknown type" in analyze(plain).reason
+
+
+@pytest.mark.parametrize("operator", [3, "x", ast.parse("a = f(b)").body[0]])
+def test_what_is_not_called_says_so(operator):
+    info = ParallelismAnalyzer().analyze_operator(operator)
+    assert info == ParallelismInfo() and "is not called" in info.reason
 
 
 def test_info_has_the_fields_and_is_frozen():
     info = ParallelismInfo()
     assert (info.can_vmap, info.can_pmap, info.can_batch, info.can_parallelize) == (False,) * 4
-    assert info.data_parallel_axes == set()
+    assert info.data_parallel_axes == set() == ParallelismInfo(data_parallel_axes=None).data_parallel_axes
     with pytest.raises(AttributeError):
         info.can_vmap = True
 
@@ -90,6 +135,17 @@ def test_a_graph_by_hand():
     assert graph.independent("a", "b") and not graph.independent("a", "c")
     graph.order("a", "b")
     assert not graph.independent("a", "b")
+
+
+def test_a_graph_refuses_what_it_does_not_know():
+    graph = IRGraph()
+    graph.add(IRNode("x", None))
+    with pytest.raises(ValueError, match="'y', which must be added before"):
+        graph.add(IRNode("a", waits, ["y"]))
+    with pytest.raises(ValueError, match="already"):
+        graph.add(IRNode("x", None))
+    with pytest.raises(ValueError, match="no node 'q'"):
+        StrategySelector().select_strategy({"q": ParallelismInfo()}, graph)
 
 
 def test_a_graph_of_a_function():
@@ -179,3 +235,72 @@ def test_the_analyzers_and_the_selector_are_asked(monkeypatch):
     monkeypatch.setattr(plan_room.GraphParallelismAnalyzer, "analyze_graph", note)
     jit(doubled, config=NOW)([1.0, 2.0])
     assert asked == [["body", "items"]]
+
+
+def together(a, b):
+    first = waits(a)
+    second = waits(b)
+    return first, second
+
+
+def test_independent_statements_go_by_the_graph_and_the_strategy(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        ParallelStrategy, "start", lambda self, statements: asked.append(len(statements.thunks))
+    )
+    assert jit(together, config=NOW)(1, 2) == (1, 2) and asked == [2]
+    monkeypatch.undo()
+    fast = jit(together, config=NOW)
+    assert fast(1, 2) == (1, 2) and next(iter(fast.stats().values())) == {"threads": 1}
+    # By the graph alone: branches that depend on each other run as written.
+    monkeypatch.setattr(IRGraph, "independent", lambda self, a, b: False)
+    fast = jit(together, config=NOW)
+    assert fast(1, 2) == (1, 2) and next(iter(fast.stats().values())) == {"plain": 1}
+    assert "depends on another" in str(fast.explain())
+
+
+def test_which_statements_are_independent_is_read_off_a_graph(monkeypatch):
+    from wide_compiler.xcs.text import sites
+
+    def one_after_another(statements):
+        graph = graph_of(statements)
+        for node in list(graph.nodes.values())[1:]:
+            node.inputs = ["something before"]
+        return graph
+
+    monkeypatch.setattr(sites, "graph_of", one_after_another)
+    assert jit(together).explain().rows == []
+
+
+class Own(ExecutionStrategy):
+    name = "own"
+    values = (7.0, 8.0)
+
+    def run(self, work):
+        return list(self.values)
+
+
+def selecting(monkeypatch, strategy):
+    monkeypatch.setattr(StrategySelector, "select_strategy", lambda self, infos, graph: strategy)
+    return jit(doubled, config=NOW)
+
+
+def test_a_strategy_of_ones_own_is_counted_and_named(monkeypatch):
+    fast = selecting(monkeypatch, Own())
+    assert fast([1.0, 2.0]) == [7.0, 8.0]
+    assert next(iter(fast.stats().values())) == {"own": 1} and "own (1 call)" in str(fast.explain())
+
+
+@pytest.mark.parametrize(
+    ("strategy", "error", "says"),
+    [
+        (type("Short", (Own,), {"values": ()})(), ValueError, "'own' must give a list of 2 values"),
+        (type("Lazy", (ExecutionStrategy,), {})(), NotImplementedError, r"Lazy must define run\(work\)"),
+        ("parallel", TypeError, "must give an ExecutionStrategy, got 'parallel'"),
+    ],
+)
+def test_strategies_that_are_none_say_so(monkeypatch, strategy, error, says):
+    fast = selecting(monkeypatch, strategy)
+    with pytest.raises(error, match=says):
+        fast([1.0, 2.0])
+    fast.explain()

@@ -18,6 +18,7 @@ from wide_compiler.xcs import Config, jit, oracle
 from wide_compiler.xcs.ledger import Ledger
 from wide_compiler.xcs.members import wide
 from wide_compiler.xcs.parallel import processes, shipping
+from wide_compiler.xcs.parallel.level import Level
 from wide_compiler.xcs.rungs import NumpyLanes, Processes
 
 ALWAYS = Config(measure=True)
@@ -225,15 +226,39 @@ def test_vmapped_rows_have_versions_of_their_own():
 
 
 def test_concurrency_goes_down_where_the_other_side_does_not_bear_it():
-    from wide_compiler.xcs.parallel.overlap import _learn
+    level = Level(32)
+    level.learn([0.01] * 32, 32)
+    level.learn([0.1] * 32, 32)
+    assert level.of(32) == 16
+    for _ in range(30):
+        level.learn([0.01] * 32, 32)
+    assert 16 < level.of(32) <= 32
 
-    memory = {"best": 0.01}
-    busy = types.SimpleNamespace(seconds=[0.1] * 8)
-    _learn(memory, busy, 32, 1.0, 32)
-    assert memory["level"] == 16
-    easy = types.SimpleNamespace(seconds=[0.01] * 8)
-    _learn(memory, easy, 32, 1.0, 32)
-    assert 16 < memory["level"] <= 32
+
+def test_concurrency_goes_down_from_what_there_was():
+    """Not from what would be allowed: of twelve calls half are six."""
+    level = Level(32)
+    level.learn([0.01] * 12, 12)
+    level.learn([0.1] * 12, 12)
+    assert level.of(12) == 6
+
+
+def test_fewer_are_tried_where_some_calls_take_much_longer():
+    """A server that takes five at a time lets the sixth wait for a second."""
+    level, used = Level(32), []
+    for _ in range(40):
+        used.append(level.of(12))
+        level.learn([0.02] * 11 + [0.02 if used[-1] <= 6 else 1.0], 12)
+    assert used[:3] == [12, 6, 6]
+    assert sum(n > 6 for n in used) <= 6
+
+
+def test_calls_that_differ_by_themselves_stay_together():
+    level, used = Level(32), []
+    for _ in range(20):
+        used.append(level.of(12))
+        level.learn([0.02] * 11 + [1.0], 12)
+    assert used == [12, 6] + [12] * 18
 
 
 def test_a_cold_waiting_loop_is_fast_at_once():
@@ -287,11 +312,15 @@ def test_calls_that_were_not_looked_at_are_counted_once():
     fast(rows)
     (site,) = fast.__xcs__.sites
     ledger = site.plans[0].ledger
-    ledger.plain_item, site.pace.rested = 1e-3, 5
-    fast(rows)
+    ledger.plain_item = 1e-3
+    site.pace.pause(5)
+    site.on = site.pace.ready
+    for _ in range(6):
+        fast(rows)
     assert ledger.spent == pytest.approx(5 * 32 * 1e-3)
     fast(rows)
-    assert ledger.spent == pytest.approx(5 * 32 * 1e-3) and rungs(fast) == {"numpy lanes"}
+    assert ledger.spent == pytest.approx(5 * 32 * 1e-3)
+    assert list(fast.stats().values()) == [{"numpy lanes": 3, "plain": 5}]
 
 
 def test_what_timing_costs_is_not_taken_for_the_item():

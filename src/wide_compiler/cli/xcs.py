@@ -1,7 +1,6 @@
 """`wide_compiler xcs explain`: where a function could run in parallel, and where not."""
 
-import importlib.util
-import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +18,11 @@ xcs_app = typer.Typer(
 Target = Annotated[
     str, typer.Argument(metavar="FILE:FUNC", help="A file and a function or Class.method in it.")
 ]
+
+WHAT_YES_MEANS = (
+    "yes: looked at when it runs, with the real objects. It may still run as written then: call the "
+    "function, and ask its explain()."
+)
 
 
 @xcs_app.callback()
@@ -43,31 +47,22 @@ def explain_command(target: Target) -> None:
     file, _, name = target.rpartition(":")
     if not file or not name:
         raise typer.BadParameter(f"{target!r} should be FILE:FUNC, for example model.py:classify_texts")
-    function = _found(Path(file), name)
-    from wide_compiler.xcs import jit
-
-    explanation = (function if hasattr(function, "explain") else jit(function)).explain()
-    _print(Console(), explanation)
-
-
-def _found(path: Path, name: str) -> Any:
-    if not path.is_file():
+    path = Path(file)
+    if not path.is_file():  # said before the import of PyTorch, which takes a while
         raise typer.BadParameter(f"there is no file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise typer.BadParameter(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)
-    sys.path.insert(0, str(path.parent.resolve()))
-    spec.loader.exec_module(module)
-    held: Any = module
-    for part in name.split("."):
-        if not hasattr(held, part):
-            raise typer.BadParameter(f"{path} has no {name!r}")
-        held = getattr(held, part)
-    if not callable(held):
-        raise typer.BadParameter(f"{name!r} in {path} is not a function")
-    return held
+    from wide_compiler.xcs import XcsWarning, jit
+
+    from .xcs_file import imported
+    from .xcs_target import found
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", XcsWarning)  # the explanation says the same
+        function, decorated = found(imported(path), path, name)
+        explanation = (function if hasattr(function, "explain") else jit(function)).explain()
+    console = Console()
+    _print(console, explanation)
+    if decorated:
+        console.print(Text(f"A decorator is around {name}: what its wrapper does is not looked at."))
 
 
 def _print(console: Console, explanation: Any) -> None:
@@ -83,3 +78,5 @@ def _print(console: Console, explanation: Any) -> None:
         verdict = Text("yes", "green") if row.done != "as written" else Text(f"no: {row.why}", "yellow")
         table.add_row(str(row.line), Text(row.text), row.kind, verdict)
     console.print(table)
+    if any(row.done != "as written" for row in explanation.rows):
+        console.print(Text(WHAT_YES_MEANS))

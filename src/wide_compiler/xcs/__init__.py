@@ -1,13 +1,14 @@
 """Parallelism discovered in plain Python: the same results, exceptions, order and effects, in less time."""
 
+from .checking import Mismatch
 from .config import Config
 from .explain import Explanation
 from .ir import IRGraph, IRNode, graph_of
-from .jit import XcsWarning, jit, vmap
+from .jit import XcsWarning, jit
+from .mapping import vmap
 from .module import get_tree_functions, module, static
 from .parallelism import GraphParallelismAnalyzer, ParallelismAnalyzer, ParallelismInfo
 from .proof.effects import Effect
-from .site import Mismatch
 from .strategies import (
     AdaptiveStrategy,
     ExecutionStrategy,

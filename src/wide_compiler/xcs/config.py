@@ -3,6 +3,8 @@
 import os
 from dataclasses import dataclass
 
+ON, OFF = ("1", "yes", "true", "on"), ("0", "no", "false", "off")
+
 
 def cores() -> int:
     """How many cores this process may use."""
@@ -18,7 +20,7 @@ class Config:
         max_workers: how many waiting calls may overlap.
         exact: True never vectorises floating point numbers, so that results are equal to the last bit.
         check: compare every call of a site with plain Python and raise `Mismatch` where they differ; also set
-            by the environment variable `XCS_CHECK=1` at the first call.
+            by the environment variable `XCS_CHECK=1` (or yes, true, on) at the first call.
         measure: False takes the first proven way without asking the clock whether it pays: for tests.
     """
 
@@ -29,10 +31,26 @@ class Config:
     measure: bool = True
 
     def __post_init__(self) -> None:
+        for name in ("enabled", "exact", "check", "measure"):
+            given = getattr(self, name)
+            if not isinstance(given, bool):  # "no" and "0" would count as true
+                raise TypeError(f"{name} must be True or False, got {given!r}")
         whole = isinstance(self.max_workers, int) and not isinstance(self.max_workers, bool)
         if not whole or self.max_workers < 1:
             raise ValueError(f"max_workers must be a positive integer, got {self.max_workers!r}")
 
     @property
     def checking(self) -> bool:
-        return self.check or os.environ.get("XCS_CHECK", "") not in ("", "0")
+        """Is every call compared with plain Python? The environment is read when this is asked."""
+        return self.check or _switched_on("XCS_CHECK")
+
+
+def _switched_on(variable: str) -> bool:
+    given = os.environ.get(variable, "")
+    word = given.strip().lower()
+    if word and word not in (*ON, *OFF):
+        raise ValueError(
+            f"the environment variable {variable} must be one of {', '.join(ON)} to switch it on, or one of "
+            f"{', '.join(OFF)} or empty to leave it off, got {given!r}"
+        )
+    return word in ON

@@ -1,10 +1,16 @@
 """What became of each site, line by line: what was done, and why not more."""
 
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .proof.effects import Effect
+
 if TYPE_CHECKING:
     from .jit import Runtime
+    from .plan import Plan
+    from .site import Site
 
 
 @dataclass
@@ -51,30 +57,52 @@ class Explanation:
         return "\n".join(lines)
 
 
-def _row(text: Any, site: Any) -> Row:
+def by_site(sites: Iterable["Site"]) -> dict[str, dict[str, int]]:
+    """The calls of each rung, by line and text of the site; a second one that reads the same has a number."""
+    found: dict[str, dict[str, int]] = {}
+    for site in sites:
+        if site.text.reason:
+            continue
+        name = text = f"line {site.text.line}: {site.text.text}"
+        for number in itertools.count(2):
+            if name not in found:
+                break
+            name = f"{text} ({number})"
+        found[name] = site.calls
+    return found
+
+
+def _row(text: Any, site: "Site | None") -> Row:
     if site is None or text.reason:
         return Row(text.line, text.kind, text.text, "as written", "", "", text.reason)
     plan = site.plans[0] if site.plans else None
-    ran = {name: count for name, count in site.counts.items() if name != "plain"}
+    calls = site.calls
+    ran = {name: count for name, count in calls.items() if name != "plain"}
     if ran:
         done = ", ".join(f"{name} ({count} call{'s' * (count > 1)})" for name, count in ran.items())
     else:
-        done = "plain" if site.counts or plan else "not called yet"
+        done = "plain" if calls or plan else "not called yet"
     effect = plan.effect.name if plan else ""
     strategy = plan.strategy.name if plan and not plan.declined else ""
     return Row(text.line, text.kind, text.text, done, effect, strategy, _why(site, plan))
 
 
-def _why(site: Any, plan: Any) -> str:
+def _why(site: "Site", plan: "Plan | None") -> str:
     if plan is None:
         return site.why
     if plan.declined:
         where = f" (line {plan.line})" if plan.line else ""
         return f"{plan.reason}{where}"
     reasons = [f"{name}: {r.why_not}" for name, r in plan.ledger.records.items() if r.why_not]
-    if reasons:
-        return "; ".join(reasons)
-    if plan.last != "plain" or plan.ledger.plain_item is None:
-        return site.why
-    tried = any(record.looks for record in plan.ledger.records.values())
+    if site.why or reasons or plan.last != "plain":
+        return site.why or "; ".join(reasons)
+    config, tried = site.config, any(record.looks for record in plan.ledger.records.values())
+    if plan.effect is Effect.IO and config.max_workers == 1:
+        return "max_workers=1 lets one call wait at a time"
+    if config.exact and plan.info.can_vmap:
+        return "exact=True keeps floating point numbers in the plain loop"
+    if not config.measure:
+        return "no rung takes it"
+    if plan.ledger.plain_item is None and plan.effect is Effect.PURE:
+        return ""
     return "the plain loop is as fast" if tried else "there is too little to gain so far"

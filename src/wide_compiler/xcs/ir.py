@@ -32,6 +32,12 @@ class IRGraph:
     effects: dict[str, set[str]] = field(default_factory=dict)
 
     def add(self, node: IRNode) -> IRNode:
+        """A node, after those that it reads."""
+        if node.id in self.nodes:
+            raise ValueError(f"there is a node {node.id!r} already")
+        missing = [source for source in node.inputs if source not in self.nodes]
+        if missing:
+            raise ValueError(f"{node.id!r} reads {missing[0]!r}, which must be added before it")
         self.nodes[node.id] = node
         self.edges.setdefault(node.id, set())
         for source in node.inputs:

@@ -53,6 +53,14 @@ class Blocks:
         raise IndexError(start)
 
 
+def kept_blocks(source: Any, before: list[Blocks] | None) -> Any:
+    """The blocks of a list made by the statement before, which nothing can have changed since."""
+    kept = before.pop() if before else None
+    if kept is None or kept.rows is not source:
+        return None
+    return kept if len(kept.rows) == kept.bounds[-1][1] else None
+
+
 class Items:
     """`n` rounds of a loop. `columns[j][i]` is loop variable j in round i; `rest(k)` iterates from round
     k on."""

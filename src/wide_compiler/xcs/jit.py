@@ -18,7 +18,7 @@ from typing import Any, TypeVar, overload
 import torch
 
 from .config import Config
-from .explain import Explanation
+from .explain import Explanation, by_site
 from .items import Source
 from .site import Site
 from .text.names import names_of
@@ -97,7 +97,7 @@ class Runtime:
     def stats(self) -> dict[str, dict[str, int]]:
         """For each site, how many calls each rung has run."""
         self.prepare()
-        return {f"line {s.text.line}: {s.text.text}": dict(s.counts) for s in self.sites}
+        return by_site(self.sites)
 
 
 def _mentioning_runtime(tree: Any) -> Any:
@@ -153,16 +153,19 @@ def jit(fn: Any = None, *, config: Config | None = None) -> Any:
     >>> double([1, 2, 3])
     [2, 4, 6]
     """
+    if config is not None and not isinstance(config, Config):
+        raise TypeError(f"config must be a Config, such as Config(exact=True), got {config!r}")
     if fn is None:
         return functools.partial(jit, config=config)
-    if config is not None and not isinstance(config, Config):
-        raise TypeError(f"config must be a Config, got {config!r}")
     if isinstance(fn, (staticmethod, classmethod)):
         return type(fn)(jit(fn.__func__, config=config))
     if isinstance(fn, types.MethodType):
         return types.MethodType(jit(fn.__func__, config=config), fn.__self__)
     if not callable(fn):
         raise TypeError(f"jit takes a function, got {type(fn).__name__}")
+    runtime = getattr(fn, "__xcs__", None)
+    if isinstance(runtime, Runtime) and runtime.function is fn:  # it is jitted already
+        return fn if config in (None, runtime.config) else jit(runtime.original, config=config)
     config = config or Config()
     why, warn = _runs_as_it_is(fn, config)
     return _as_it_is(fn, why, warn) if why else _jitted(fn, config)
@@ -175,11 +178,11 @@ def _runs_as_it_is(fn: Any, config: Config) -> tuple[str, bool]:
     if not isinstance(fn, types.FunctionType):
         return f"a {type(fn).__name__} has no text of its own", True
     if inspect.isgeneratorfunction(fn):
-        return "a generator function runs as it is", True
+        return "it is a generator function, whose loops run when somebody asks for the next value", True
     if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
-        return "a coroutine function runs as it is", True
+        return "it is a coroutine function, which awaits in its own way", True
     if not linecache.getlines(fn.__code__.co_filename):
-        return "its source text is not available", True
+        return "its source text is not available: put it into a file", True
     readers = sorted(set(FRAME_READERS) & names_of(fn.__code__))
     if readers:
         return f"it calls {readers[0]}(), which would see the rewritten names", False
@@ -214,53 +217,3 @@ def _as_it_is(fn: Any, why: str, warn: bool) -> Any:
     target.explain = lambda: Explanation(name, [], why)
     target.stats = dict
     return target
-
-
-def vmap(fn: Callable[..., Any], *, config: Config | None = None) -> Callable[..., Any]:
-    """Map a function over the items of lists, or over the leading axis of arrays and tensors.
-
-    Lists give a list of results. Arrays and tensors give their results stacked again.
-
-    >>> vmap(lambda x: x * 2)([1, 2, 3])
-    [2, 4, 6]
-    """
-
-    @jit(config=config)
-    def over_one(xs: Any) -> list[Any]:
-        return [fn(x) for x in xs]
-
-    @jit(config=config)
-    def over_two(xs: Any, ys: Any) -> list[Any]:
-        return [fn(x, y) for x, y in zip(xs, ys)]  # noqa: B905
-
-    @jit(config=config)
-    def over_many(rows: Any) -> list[Any]:
-        return [fn(*row) for row in rows]
-
-    @functools.wraps(fn)
-    def mapped(*columns: Any) -> Any:
-        if not columns:
-            raise ValueError("vmap: the mapped function needs at least one list, array or tensor")
-        lengths = {len(c) for c in columns}
-        if len(lengths) != 1:
-            raise ValueError(f"vmap: all arguments must be of one length, got {[len(c) for c in columns]}")
-        if len(columns) <= 2:
-            results = over_one(*columns) if len(columns) == 1 else over_two(*columns)
-        else:
-            results = over_many(list(zip(*columns, strict=True)))
-        return restacked(results, columns)
-
-    mapped.explain, mapped.stats = over_one.explain, over_one.stats  # type: ignore[attr-defined]
-    return mapped
-
-
-def restacked(results: list[Any], columns: tuple[Any, ...]) -> Any:
-    """Results of mapping over arrays are an array again, those over tensors a tensor."""
-    import numpy as np
-    import torch
-
-    if results and all(type(c) is np.ndarray for c in columns):
-        return np.stack(results) if isinstance(results[0], (np.ndarray, np.generic, float, int)) else results
-    if results and all(type(c) is torch.Tensor for c in columns) and type(results[0]) is torch.Tensor:
-        return torch.stack(results)
-    return results

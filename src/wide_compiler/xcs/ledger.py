@@ -93,6 +93,8 @@ class Ledger:
     """All rungs of one plan, and the plain loop."""
 
     plain_item: float | None = None
+    waits: bool = False  # may its items wait? Then it is asked how much they do
+    idle_item: float = 0.0  # of that time, in which nothing was computed
     records: dict[str, Record] = field(default_factory=dict)
     spent: float = 0.0
     looks: int = 0
@@ -117,10 +119,10 @@ class Ledger:
 
     def followed(self, things: Iterable[Any], total: int, before: int) -> Iterable[Any]:
         """The same, for the plain loop: if it comes to the end, it is known what one of them has cost."""
-        began = clock()
+        watch = self.watch()
 
         def ended() -> None:
-            self.measured((clock() - began) / max(total, 1))
+            self.measured(watch, total)
 
         return itertools.chain(self.eaten(things, total, before), iter(ended, None))
 
@@ -161,11 +163,20 @@ class Ledger:
         best = max(min(seconds) - own, 1e-8)
         self.plain_item = best if self.plain_item is None else min(best, 0.5 * (self.plain_item + best))
 
-    def measured(self, seconds: float) -> None:
-        """A whole plain loop was timed: that is what an item costs."""
-        self.plain_item = (
-            seconds if self.plain_item is None else min(seconds, 0.5 * (self.plain_item + seconds))
-        )
+    def watch(self) -> tuple[float, float]:
+        """A plain loop begins."""
+        return clock(), _cpu_time() if self.waits else 0.0
+
+    def measured(self, watch: tuple[float, float], items: int) -> float:
+        """A whole plain loop has run since then: that is what an item costs. Gives its seconds."""
+        seconds, idle = clock() - watch[0], 0.0
+        if self.waits:
+            idle = seconds - (_cpu_time() - watch[1])
+        self.idle_item = idle / max(items, 1)
+        item = seconds / max(items, 1)
+        self.plain_item = item if self.plain_item is None else min(item, 0.5 * (self.plain_item + item))
+        return seconds
 
 
+_cpu_time = time.thread_time
 clock = time.perf_counter

@@ -2,15 +2,13 @@
 `field(metadata=...)`."""
 
 import dataclasses
-import importlib
-import importlib.util
 from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform
 
-from .. import _tree
+from .module_trees import ModuleTree
 
 C = TypeVar("C", bound=type)
-_functions: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {}
+_trees: dict[type, ModuleTree] = {}
 
 
 def static(**options: Any) -> Any:
@@ -23,6 +21,8 @@ def static(**options: Any) -> Any:
 def module(cls: C) -> C:
     """Make a class a frozen dataclass with identity comparison, known to PyTorch (and JAX) as a pytree.
 
+    A subclass is one only if it is decorated as well; without that its objects are leaves.
+
     >>> @module
     ... class Scale:
     ...     factor: float
@@ -32,28 +32,32 @@ def module(cls: C) -> C:
     >>> leaves
     [2.0]
     """
+    if not isinstance(cls, type):
+        raise TypeError(f"module takes a class, got {_described(cls)}")
+    if cls in _trees:
+        return cls
+    if "__dataclass_fields__" in vars(cls):
+        raise TypeError(
+            f"{cls.__qualname__} is a dataclass already: leave @dataclass away, module makes it one"
+        )
     made: Any = dataclasses.dataclass(frozen=True, eq=False)(cls)
     fields = dataclasses.fields(made)
     fixed = tuple(f.name for f in fields if f.metadata.get("static", False))
     moving = tuple(f.name for f in fields if f.name not in fixed)
-
-    def flatten(value: Any) -> tuple[list[Any], tuple[Any, ...]]:
-        return [getattr(value, n) for n in moving], tuple(getattr(value, n) for n in fixed)
-
-    def unflatten(leaves: Any, structure: Any) -> Any:
-        new = object.__new__(made)
-        for name, held in (*zip(moving, leaves, strict=True), *zip(fixed, structure, strict=True)):
-            object.__setattr__(new, name, held)
-        return new
-
-    _functions[made] = (flatten, unflatten)
-    _tree.register(made, flatten, unflatten)
-    if importlib.util.find_spec("jax") is not None:
-        jax = importlib.import_module("jax")
-        jax.tree_util.register_pytree_node(made, lambda v: flatten(v), lambda s, leaves: unflatten(leaves, s))
+    tree = ModuleTree(made, moving, fixed)
+    tree.register()
+    _trees[made] = tree
     return made
 
 
 def get_tree_functions(cls: type) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]] | None:
     """`(flatten, unflatten)` of a class made by `module`, or None for any other."""
-    return _functions.get(cls)
+    if not isinstance(cls, type):
+        raise TypeError(f"get_tree_functions takes a class, got {_described(cls)}: give its type(...)")
+    tree = _trees.get(cls)
+    return None if tree is None else (tree.flatten, tree.unflatten)
+
+
+def _described(value: Any) -> str:
+    name = getattr(value, "__qualname__", None)
+    return f"the {type(value).__name__} {name}" if name else f"an object of class {type(value).__qualname__}"

@@ -1,16 +1,14 @@
 """How often a site is looked at. Looking costs time, and where nothing comes of it must become rare."""
 
 import itertools
-from collections.abc import Callable
+import operator
+import time
+from collections.abc import Callable, Iterator
 
+LONGEST = 0.25  # seconds without a look: later calls may be larger than those that were not worth it
 # Asked before each call, these cost next to nothing.
 yes = itertools.repeat(True).__next__
 no = itertools.repeat(False).__next__
-
-
-def after(calls: int) -> Callable[[], bool]:
-    """False for so many calls, then True."""
-    return itertools.chain(itertools.repeat(False, calls), itertools.repeat(True)).__next__
 
 
 class Pace:
@@ -18,33 +16,62 @@ class Pace:
 
     def __init__(self, measure: bool, never: bool):
         self.measure = measure  # without measuring, it is looked at always
-        self.ready = no if never else yes
-        self.rested = 0  # calls since the last look
+        self.ready: Callable[[], bool] = no if never else yes
+        self._pause: Iterator[bool] = iter(())
+        self._calls = 0  # of this pause
+        self._skipped = 0  # in pauses that are over
+        self._noted = 0
         self._pauses = 0
         self._analysed = 0
         self._looked_over = 0
+
+    @property
+    def skipped(self) -> int:
+        """Calls that were not looked at, so far."""
+        return self._skipped + self._calls - operator.length_hint(self._pause)
+
+    def enter(self) -> None:
+        """It is looked at."""
+        self.ready = yes
+        if self._calls:
+            early = operator.length_hint(self._pause) > 0  # by the clock: this call was counted too
+            self._skipped, self._calls, self._pause = self.skipped - early, 0, iter(())
+
+    def entered(self) -> int:
+        """How many calls were not looked at since this was asked."""
+        rested, self._noted = self._skipped - self._noted, self._skipped
+        return rested
 
     def analysed(self) -> int:
         """One more analysis was made; how many so far."""
         self._analysed += 1
         return self._analysed
 
-    def entered(self) -> int:
-        """It is looked at; how many calls were not, since the last time."""
-        rested, self.rested = self.rested, 0
-        return rested
+    def pause(self, calls: int, seconds: float | None = None) -> None:
+        """No look in so many calls, or seconds."""
+        self.enter()
+        self._pause, self._calls = itertools.repeat(False, calls), calls
+        counted = itertools.chain(self._pause, itertools.repeat(True))
+        if seconds is None:
+            self.ready = counted.__next__
+        else:
+            over = map((_clock() + seconds).__lt__, iter(_clock, None))
+            self.ready = map(operator.or_, counted, over).__next__
 
     def rest(self, looked: float, plain: float) -> None:
         """Looking took so long beside the plain loop: next time after so many calls that it costs 2%."""
-        self.rested = 0
         if self.measure and self.ready is yes:
             new, self._looked_over = self._analysed != self._looked_over, self._analysed
             most = 4 if new else 20_000  # an analysis is done once, and says nothing of later looks
-            self.rested = min(int(50 * looked / max(plain, 3e-7)), most)
-            self.ready = after(self.rested)
+            calls = min(int(50 * looked / max(plain, 3e-7)), most)
+            if calls:
+                self.pause(calls, LONGEST)
 
     def back_off(self) -> None:
         """Ever longer pauses: not proven, or an item raised."""
         self._pauses += 1
         if self.measure:
-            self.ready = after(min(100 * 2**self._pauses, 1_000_000))
+            self.pause(min(100 * 2**self._pauses, 1_000_000))
+
+
+_clock = time.perf_counter

@@ -1,6 +1,7 @@
 """What may run in parallel: read off an operator, then off the graph around it."""
 
-import types
+import ast
+import inspect
 import typing
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,13 +11,12 @@ import torch
 
 from .config import cores
 from .ir import IRGraph, IRNode
-from .module import get_tree_functions
 from .parallel import ray_workers
-from .proof.analysis import Analyzer, Frame
+from .proof.analysis import Analyzer
+from .proof.calls import call_value
 from .proof.effects import Decline, Effect
 from .proof.guards import Guards
 from .proof.values import Value
-from .text.source import NoSource, tree_of
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,11 @@ class ParallelismInfo:
     can_batch: bool = False
     can_parallelize: bool = False
     data_parallel_axes: set[str] = field(default_factory=set)
+    reason: str = field(default="", compare=False)  # why not more, where that is known
+
+    def __post_init__(self) -> None:
+        if self.data_parallel_axes is None:
+            object.__setattr__(self, "data_parallel_axes", set())
 
 
 @dataclass
@@ -48,6 +53,7 @@ class Operator:
     reason: str = ""
 
 
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 ARRAYS = (np.ndarray, torch.Tensor, float, int, bool)
 
 
@@ -68,43 +74,66 @@ class ParallelismAnalyzer:
             can_batch=vmap,
             can_parallelize=operator.effect <= Effect.IO,
             data_parallel_axes=set(operator.parameters) if operator.effect <= Effect.IO else set(),
+            reason=operator.reason,
         )
 
     def _analyzed(self, operator: Any) -> Operator:
-        """An operator by itself: parameters have the types they are annotated with."""
-        module = get_tree_functions(type(operator)) is not None or isinstance(operator, torch.nn.Module)
-        function = getattr(
-            type(operator), "forward" if isinstance(operator, torch.nn.Module) else "__call__", None
-        )
-        if isinstance(operator, types.FunctionType):
-            function, module = operator, False
-        if not isinstance(function, types.FunctionType):
-            return Operator(Effect.UNKNOWN, {}, reason="it has no text")
+        """An operator by itself, called with parameters of the types they are annotated with."""
+        if not callable(operator):
+            return Operator(Effect.UNKNOWN, {}, reason=f"a {type(operator).__name__} is not called")
+        named, others = _parameters(operator)
+        analyzer = Analyzer(Guards())
+        callee = analyzer.look(operator, analyzer.guards.note("const", operator, None))
         try:
-            tree = tree_of(function)
-            names = [p.arg for p in tree.args.args][1 if module or function is not operator else 0 :]
-            hints = _hints(function)
-            kinds = {name: hints.get(name, np.ndarray) for name in names}
-            analyzer = Analyzer(Guards())
-            given = {name: Value(kind) for name, kind in kinds.items()}
-            if function is not operator:
-                own = analyzer.look(operator, analyzer.guards.note("const", operator, None))
-                given = {tree.args.args[0].arg: own, **given}
-            slot = analyzer.guards.note("const", function, None)
-            analyzer.run(Frame(tree, function, slot), given)
-        except NoSource as reason:
-            return Operator(Effect.UNKNOWN, {}, reason=str(reason))
+            keywords = {name: value_of(hint) for name, hint in others.items()}
+            call_value(analyzer, callee, [value_of(hint) for hint in named.values()], keywords, _CALL)
         except Decline as reason:
             return Operator(reason.effect, {}, reason=reason.reason)
-        return Operator(analyzer.effect, kinds, all(k in ARRAYS for k in kinds.values()) and bool(kinds))
+        hints = {**named, **others}
+        return Operator(analyzer.effect, hints, bool(hints) and all(h in ARRAYS for h in hints.values()))
+
+
+def _parameters(operator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Positional and keyword-only parameters that a call must give, with the types they are said to have: an
+    array, or a tensor for what is PyTorch's, where nothing is said."""
+    module = isinstance(operator, torch.nn.Module)
+    function = operator.forward if module else operator
+    torchs = module or str(getattr(function, "__module__", "")).startswith("torch")
+    usual = torch.Tensor if torchs else np.ndarray
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of C functions few tell
+        return {f"x{i}": usual for i in range(getattr(function, "nin", 1))}, {}
+    hints = _hints(function if inspect.isroutine(function) else type(function).__call__)
+    positional: dict[str, Any] = {}
+    keywords: dict[str, Any] = {}
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
+            keywords[name] = hints.get(name, usual)
+        elif parameter.kind in POSITIONAL and (parameter.default is parameter.empty or name in hints):
+            positional[name] = hints.get(name, usual)
+    return positional or dict.fromkeys(list(signature.parameters)[:1], usual), keywords
 
 
 def _hints(function: Any) -> dict[str, Any]:
     try:
-        hints = typing.get_type_hints(function)
+        return typing.get_type_hints(function)
     except (NameError, TypeError, AttributeError):
         return {}
-    return {name: hint for name, hint in hints.items() if isinstance(hint, type)}
+
+
+def value_of(hint: Any) -> Value:
+    """What is known of an argument by its annotation: `list[float]` tells what it holds, a union nothing."""
+    kind = typing.get_origin(hint) or hint
+    if not isinstance(kind, type):
+        return Value(object)
+    value, inner = Value(kind), typing.get_args(hint)
+    if inner and kind in (list, set, frozenset, tuple):
+        value.elem = value_of(inner[0])
+    return value
+
+
+_CALL = ast.parse("operator()", mode="eval").body
 
 
 class GraphParallelismAnalyzer:
@@ -130,4 +159,5 @@ class GraphParallelismAnalyzer:
             info.can_batch,
             info.can_parallelize or branches,
             info.data_parallel_axes,
+            info.reason,
         )

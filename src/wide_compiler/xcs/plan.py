@@ -16,7 +16,7 @@ from .proof.endings import Texts, may_run_long
 from .proof.guards import Guards
 from .proof.kinds import is_numpy_scalar
 from .proof.values import Value
-from .strategies import ExecutionStrategy, SequentialStrategy, StrategySelector
+from .strategies import STRATEGIES, ExecutionStrategy, SequentialStrategy, StrategySelector
 
 if TYPE_CHECKING:
     from .site import Site
@@ -42,6 +42,7 @@ class Plan:
     last: str = "plain"
     taken: Any = None  # the rung that ran the last call
     rtol: float | None = RTOL
+    own_strategy: bool = False  # one that is somebody's own
 
     def holds(self, functions: dict[str, Any], columns: Any) -> list[Any] | None:
         """Is what was proven still true of these objects? If so, what the guards' paths lead to."""
@@ -63,38 +64,51 @@ def make_plan(site: "Site", functions: dict[str, Any], nodes: dict[str, Any], co
     plan = Plan(frozenset(functions), analyzer.guards)
     try:
         values = [column_value(analyzer, column, j) for j, column in enumerate(columns)]
+        effects: dict[str, Effect] = {}
         for which in sorted(functions, reverse=True):  # the test before the body
+            analyzer.effect = Effect.PURE
             given = list(values)
             if which == "body" and site.text.kind == "loop" and not site.text.single:
                 given.insert(0, Value(list, fresh=True))
             if which == "items":
                 given = [_whole(columns[0])]
             analyzer.site_body(which, nodes[which], functions[which], given)
+            effects[which] = analyzer.effect
         if analyzer.guards.hold(functions, columns) is None:
             raise Decline(Effect.UNKNOWN, "its items are not all of one kind")
-        plan.effect = analyzer.effect
+        plan.effect = max(effects.values())
+        plan.ledger.waits = plan.effect is Effect.IO
         bodies = [nodes[which] for which in functions]
         plan.texts = Texts((*bodies, *analyzer.functions.values()), bool(analyzer.recursive))
     except Decline as declined:
         plan.effect, plan.reason, plan.line = declined.effect, declined.reason, declined.line
         return plan
-    if analyzer.effect is Effect.IO and site.short_circuits:
+    if plan.effect is Effect.IO and site.short_circuits:
         plan.effect, plan.reason = Effect.UNKNOWN, "it stops early, and later items must not be read then"
         return plan
     if site.short_circuits and may_run_long(plan.texts):
         plan.effect, plan.reason = Effect.UNKNOWN, "it stops early, and a later item might never end"
         return plan
-    if analyzer.ends and site.text.kind == "loop":
+    if analyzer.ends and (site.text.kind == "loop" or site.text.maps):
         plan.effect, plan.reason = Effect.UNKNOWN, "what it raises would end the loop"
         return plan
-    if analyzer.effect is Effect.IO and "items" in functions:
+    if plan.effect is Effect.IO and "items" in functions:
         plan.effect, plan.reason = Effect.UNKNOWN, "finding its items waits for something"
         return plan
-    names = [a.arg for a in nodes[next(iter(functions))].args.args]
-    graph = site_graph(plan, names, columns)
+    if site.text.kind == "statements":
+        graph, root = statements_graph(effects), "start"
+    else:
+        names = [a.arg for a in nodes[next(iter(functions))].args.args]
+        graph, root = site_graph(plan, names, columns), "body"
     infos = GraphParallelismAnalyzer().analyze_graph(graph)
-    plan.info = infos["body"]
+    plan.info = infos[root]
+    if root == "start" and not plan.info.can_parallelize:
+        plan.effect, plan.reason = Effect.UNKNOWN, "one of the statements depends on another"
+        return plan
     plan.strategy = StrategySelector().select_strategy(infos, graph)
+    if not isinstance(plan.strategy, ExecutionStrategy):
+        raise TypeError(f"select_strategy must give an ExecutionStrategy, got {plan.strategy!r}")
+    plan.own_strategy = type(plan.strategy) not in STRATEGIES
     return plan
 
 
@@ -107,6 +121,20 @@ def _whole(source: Any) -> Value:
         if len(kinds) == 1:
             value.elem = Value(kinds.pop())
     return value
+
+
+def statements_graph(effects: dict[str, Effect]) -> IRGraph:
+    """Statements that read none of each other's names, as branches of one place; effects keep their order."""
+    graph = IRGraph()
+    start = graph.add(IRNode("start", None, [], Effect.PURE))
+    last = ""
+    for name in sorted(effects):
+        graph.add(IRNode(name, Operator(effects[name], {}), [start.id], effects[name]))
+        if effects[name] > Effect.IO:
+            if last:
+                graph.order(last, name)
+            last = name
+    return graph
 
 
 def site_graph(plan: Plan, names: list[str], columns: Any) -> IRGraph:

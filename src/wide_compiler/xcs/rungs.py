@@ -132,7 +132,7 @@ class Threads(Rung):
     few_items = True
 
     def applies(self, work: Work) -> bool:
-        return work.plan.effect is Effect.IO and threads.usable()
+        return work.plan.effect is Effect.IO and threads.usable(work.site.config.max_workers)
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
         return True

@@ -7,13 +7,13 @@ import operator
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from .checking import check, took_own
 from .filling import built, fill, fillable, inert, rehearsed
 from .interrupts import raise_interrupt
-from .items import Blocks, Items, items_of, made
+from .items import Blocks, Items, items_of, kept_blocks, made
 from .ledger import clock
-from .oracle import same
-from .pace import Pace, no, yes
-from .parallel.together import Started, start
+from .pace import Pace, no
+from .parallel.together import Started, Statements
 from .plan import Plan, make_plan
 from .proof.effects import Effect
 from .raising import as_written, raise_here, raises, then_raises
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from .jit import Runtime
 
 PLANS = 4
-
-
-class Mismatch(AssertionError):
-    """With `check`: a site gave something other than plain Python."""
 
 
 class Site:
@@ -51,7 +47,7 @@ class Site:
         self.counts: dict[str, int] = {}
         self.together: dict[str, Any] = {}
 
-    # The four doors, called by the rewritten text.
+    # The doors, called by the rewritten text.
 
     def run(
         self,
@@ -68,10 +64,10 @@ class Site:
         """A comprehension, or a generator that is eaten whole by `eater`, if that is the builtin. Blocks of
         what it loops over lie in `before`, those of what it makes are put into `after`, for the next site."""
         if eater is not None and eater is not getattr(builtins, self.text.eater):
+            self.went_plain(f"{self.text.eater} is not the builtin here")
             return plain(made(source))
         if options and not inert(self.text.eater, options):
-            self.went_plain()
-            self.why = "what is done with each item may change something before the next one"
+            self.went_plain("what is done with each item may change something before the next one")
             return plain(made(source))
         began = self._enter()
         try:
@@ -97,6 +93,13 @@ class Site:
         finally:
             self.on = self.pace.ready
 
+    def mapped(self, mapper: Any, _: Any, source: Any, body: Any, plain: Any, *rest: Any, **to: Any) -> Any:
+        """`map` of a function, eaten whole, if it is the builtin."""
+        if mapper is not map:
+            self.went_plain("map is not the builtin here")
+            return plain(made(source))
+        return self.run(source, body, plain, *rest, **to)
+
     def loop(self, source: Any, body: Any, containers: tuple, totals: tuple, *makers: Any) -> list[Any]:
         """A loop that fills things. Gives, last to first: each new total, and what is left to do."""
         began = self._enter()
@@ -105,6 +108,7 @@ class Site:
             if fillable(self.text, containers, totals, makers):
                 items = items_of(source, self.text.shape)
             if items is None:
+                self.went_plain("it fills, or runs over, something that may run code of its own")
                 self.pace.rest(clock() - began, 0.0)
                 return [made(source), *reversed(totals)]
             rest: Iterable[Any] = ()
@@ -139,43 +143,44 @@ class Site:
     def _enter(self) -> float:
         """Recursion into a site runs as written."""
         self.on = no
-        self.pace.ready = yes
+        self.pace.enter()
         return clock()
 
     def start(self, *thunks: Any) -> Started | None:
         """Independent statements: begin them together, or give None to run them as written."""
         self._enter()
         try:
-            return None if in_the_way() else start(self, thunks)
+            reason = in_the_way()
+            if reason:
+                self.went_plain(reason)
+                return None
+            functions = {f"thunk {i}": thunk for i, thunk in enumerate(thunks)}
+            plan, _ = self._plan(functions, self.text.bodies, ())
+            if plan.declined:
+                self._decline(plan)
+                return None
+            return plan.strategy.start(Statements(self, plan, thunks))
         finally:
             self.on = self.pace.ready
-
-    # Lanes handed from one site to the next.
-
-    @staticmethod
-    def _kept_blocks(source: Any, before: list[Blocks] | None) -> Any:
-        """The blocks of a list made by the statement before, which nothing can have changed since."""
-        kept = before.pop() if before else None
-        if kept is None or kept.rows is not source:
-            return None
-        return kept if len(kept.rows) == kept.bounds[-1][1] else None
 
     # Deciding.
 
     def _items(self, source: Any, expand: Any, before: list[Blocks] | None) -> Items | None:
         if expand is None:
             items = items_of(source, self.text.shape)
-            kept = self._kept_blocks(source, before)
+            kept = kept_blocks(source, before)
             if items is not None and kept is not None:
                 items.columns = [kept]
         else:
             items = self._expanded(source, expand)
         if items is None:
-            self.went_plain()
-            self.why = (
-                self.why or "what it loops over is not a list, tuple, range, dict view, array or tensor"
-            )
+            self.went_plain(self._why_no_items(expand))
         return items
+
+    def _why_no_items(self, expand: Any) -> str:
+        if expand is not None and self.plans and self.plans[0].declined:
+            return self.plans[0].reason
+        return "what it loops over is not a list, tuple, range, dict view, array or tensor"
 
     def _expanded(self, source: Any, expand: Any) -> Items | None:
         """Several loops in one comprehension: all rounds as tuples, if finding them changes nothing."""
@@ -204,12 +209,9 @@ class Site:
         self, items: Items, body: Any, cond: Any, after: list[Blocks] | None = None
     ) -> tuple[Any, Any]:
         """The values of all items, or a `Miss`; and the work, if it came so far that a rung was asked."""
-        if items.n < 2:
-            return Miss(), None
-        reason = in_the_way()
+        reason = in_the_way() if items.n > 1 else "there is nothing to run beside another"
         if reason:
-            self.went_plain()
-            self.why = reason
+            self.went_plain(reason)
             return Miss(), None
         functions = {"body": body} if cond is None else {"body": body, "cond": cond}
         plan, seen = self._plan(functions, self.text.bodies, items.columns)
@@ -217,20 +219,21 @@ class Site:
             self._decline(plan)
             return Miss(), None
         if self.text.caught and plan.effect is Effect.IO:
-            self.went_plain()
-            self.why = "it fills something within a try, which must see it if that raises"
+            self.went_plain("it fills something within a try, which must see it if that raises")
             return Miss(), None
         events = self.text.kind == "loop" and not self.text.single
         work = Work(self, plan, items, body, cond, events)
         work.seen, work.after = seen, after
         plan.ledger.enter(items.n, self.pace.entered())
         values = plan.strategy.run(work)
+        if plan.own_strategy:
+            took_own(work, values)
         if isinstance(values, Miss):
             self.went_plain()
             if values.raised:
                 self.pace.back_off()
         elif self.checking:
-            self._check(work, values)
+            check(work, values)
         return values, work
 
     def _plan(
@@ -249,12 +252,19 @@ class Site:
 
     def _decline(self, plan: Plan) -> None:
         """Not proven: the text runs as written, and is looked at again ever more rarely."""
-        self.went_plain()
-        self.why = plan.reason
+        self.went_plain(plan.reason)
         self.pace.back_off()
 
-    def went_plain(self) -> None:
+    def went_plain(self, why: str = "") -> None:
+        """A call ran as written; why, unless what was measured says that."""
         self.counts["plain"] = self.counts.get("plain", 0) + 1
+        self.why = why
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """How many calls each rung has run, and how many the plain loop, looked at or not."""
+        plain = self.counts.get("plain", 0) + self.pace.skipped
+        return {**self.counts, "plain": plain} if plain else dict(self.counts)
 
     def took(self, rung: str) -> None:
         """A rung has run a whole call."""
@@ -267,12 +277,13 @@ class Site:
         self, miss: Miss, work: Work | None, items: Items, source: Any, plain: Any, looked: float
     ) -> Any:
         """The text as written, from where the run time stopped; its time is what rungs are held against."""
-        began = clock()
         written = self.text, self.runtime.original, plain
+        ledger = None if work is None else work.plan.ledger
+        watch = (clock(), 0.0) if ledger is None else ledger.watch()
         try:
             rest = items.rest(miss.done) if miss.done else made(source)
-            if work is not None and self.text.kind == "generator" and "items" not in self.text.bodies:
-                rest = work.plan.ledger.followed(rest, items.n - miss.done, miss.done)
+            if ledger is not None and self.text.kind == "generator" and "items" not in self.text.bodies:
+                rest = ledger.followed(rest, items.n - miss.done, miss.done)
             if not miss.done:
                 whole = as_written(*written, rest)
             elif self.text.kind == "generator":
@@ -282,20 +293,11 @@ class Site:
         except BaseException:
             self.pace.back_off()  # looking at loops that raise gains nothing
             raise
-        seconds = clock() - began
-        if work is not None:
-            ledger = work.plan.ledger
-            if self.text.kind == "generator":
-                seconds = ledger.plain(items.n)  # nothing has run yet
-            elif items.n > miss.done:
-                ledger.measured(seconds / (items.n - miss.done))
+        if ledger is None:
+            seconds = clock() - watch[0]
+        elif self.text.kind == "generator" or items.n == miss.done:
+            seconds = ledger.plain(items.n)  # nothing has run yet
+        else:
+            seconds = ledger.measured(watch, items.n - miss.done)
         self.pace.rest(looked - (work.wasted if work is not None else 0.0), seconds)
         return whole
-
-    def _check(self, work: Work, values: list[Any]) -> None:
-        plain = [v for i in range(work.items.n) for v in work.one(i)]
-        if not same(plain, values, rtol=work.plan.rtol):
-            raise Mismatch(
-                f"{self.file}:{self.text.line}: {self.text.text}: plain Python gives {plain!r:.200}, "
-                f"{work.plan.last} gives {values!r:.200}"
-            )

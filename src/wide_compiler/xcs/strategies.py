@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from .choice import choose
 from .ir import IRGraph
+from .parallel.together import Started, Statements, begun
 from .rungs import PARALLEL, VECTORIZED, Rung
 from .work import Miss, Work
 
@@ -18,7 +19,11 @@ class ExecutionStrategy:
     name = "strategy"
 
     def run(self, work: Work) -> list[Any] | Miss:
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define run(work)")
+
+    def start(self, statements: Statements) -> Started | None:
+        """Begin independent statements together, or give None: then they run as written."""
+        return None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -52,6 +57,9 @@ class ParallelStrategy(ExecutionStrategy):
     def run(self, work: Work) -> list[Any] | Miss:
         return choose(work, self.rungs)
 
+    def start(self, statements: Statements) -> Started | None:
+        return begun(statements)
+
 
 class AdaptiveStrategy(ExecutionStrategy):
     """Both are possible: all rungs compete, and the cheapest so far is taken."""
@@ -63,6 +71,9 @@ class AdaptiveStrategy(ExecutionStrategy):
         return choose(work, self.rungs)
 
 
+STRATEGIES = (SequentialStrategy, VectorizedStrategy, ParallelStrategy, AdaptiveStrategy)
+
+
 class StrategySelector:
     """Selects the strategy of a site from what its body allows."""
 
@@ -70,6 +81,9 @@ class StrategySelector:
         self, parallelism_map: "Mapping[str, ParallelismInfo]", ir_graph: IRGraph
     ) -> ExecutionStrategy:
         """One strategy for the graph of one site: what is possible decides, measured cost does the rest."""
+        missing = [name for name in parallelism_map if name not in ir_graph.nodes]
+        if missing:
+            raise ValueError(f"the graph has no node {missing[0]!r}, of which parallelism_map speaks")
         mapped = [info for name, info in parallelism_map.items() if ir_graph.nodes[name].operator is not None]
         vectorized = any(info.can_vmap for info in mapped)
         parallel = any(info.can_pmap or (info.can_parallelize and not info.can_vmap) for info in mapped)

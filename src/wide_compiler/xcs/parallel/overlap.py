@@ -1,40 +1,68 @@
-"""Threads at a map site: how many at a time, and whether at all."""
+"""Threads at a map site: whether at all, and what they give."""
 
 from typing import Any
 
 from ..ledger import clock
 from ..work import Failed, Miss, Work
-from .threads import CHEAP, Overlap, crowded
+from .level import Level
+from .threads import CHEAP, Overlap, crowded, own_cpu_time, waited
+
+PROBED = 8  # items that are run one by one, to see whether one of them waits
 
 
 def overlapped(work: Work) -> list[Any] | Miss:
-    """Run waiting items in threads. The first item of a site not seen yet shows whether it waits at all."""
+    """Run waiting items in threads. The first items of a site not seen yet show whether they wait at all."""
     memory, config = work.plan.memory, work.site.config
     n = work.items.n
     run = Overlap(work.one, n, config.max_workers)
-    level = min(n, memory.get("level", config.max_workers), config.max_workers)
-    if config.measure and not memory.get("waits"):
-        if not run.first_waits():
+    level = memory.setdefault("level", Level(config.max_workers))
+    threads = level.of(n) - 1
+    if config.measure and not _known_to_wait(work):
+        waits = run.first_waits()
+        begun = waits  # in another thread, which goes on
+        while not (waits or run.errors) and run.next < min(n, PROBED):
+            waits = _waits(run, run.next)
+        if not waits:
             run.finish()
-            if 0 in run.errors:
+            work.wasted += sum(run.seconds)  # which is the items' own
+            if run.errors:
                 raise _failed(work, run)
-            return Miss(1, run.results[0]) if work.site.text.may_go_on else _one_by_one(work, run)
+            done = [v for i in range(run.next) for v in run.results[i]]
+            return Miss(run.next, done) if work.site.text.may_go_on else _one_by_one(work, run)
         memory["waits"] = True
         run.limit = n
-        level -= 1
-    began = clock()
-    run.start(level - 1)
+        threads -= begun
+    run.start(threads)
     run.finish()
     work.plan.last = "threads"
     work.site.took("threads")
     if run.errors and crowded(run.errors[min(run.errors)]):
-        memory["level"] = max(2, level // 2)
+        level.too_many(n)
         return _one_by_one(work, run)
     if run.errors:
         raise _failed(work, run)
     if config.measure:
-        _learn(memory, run, n, clock() - began, config.max_workers)
+        level.learn(run.seconds, n)
+        if sum(run.seconds) < n * CHEAP / 4:
+            memory["waits"] = False
     return [v for i in range(n) for v in run.results[i]]
+
+
+def _known_to_wait(work: Work) -> bool:
+    """By a call before, in threads or as written: there all items count, whichever of them wait."""
+    memory, ledger = work.plan.memory, work.plan.ledger
+    if ledger.idle_item > CHEAP / 4 and ledger.idle_item > 0.5 * (ledger.plain_item or 0.0):
+        memory["waits"] = True
+        ledger.idle_item = 0.0
+    return memory.get("waits", False)
+
+
+def _waits(run: Overlap, i: int) -> bool:
+    """Run item i in this thread: did it wait?"""
+    began, spent = clock(), own_cpu_time()
+    run.limit = i + 1
+    run.finish()
+    return waited(clock() - began, own_cpu_time() - spent)
 
 
 def _one_by_one(work: Work, run: Overlap) -> list[Any]:
@@ -58,17 +86,3 @@ def _failed(work: Work, run: Overlap, lowest: int | None = None) -> Failed:
     lowest = min(run.errors) if lowest is None else lowest
     values = [v for i in range(lowest) for v in run.results[i]]
     return Failed([*values, *work.partial.get(lowest, ())], run.errors[lowest])
-
-
-def _learn(memory: dict[str, Any], run: Overlap, n: int, seconds: float, most: int) -> None:
-    """Fewer at a time where each then takes much longer: the other side does not bear it. More again
-    later."""
-    mean = sum(run.seconds) / len(run.seconds)
-    best = memory["best"] = min(mean, memory.get("best", mean) * 1.02)
-    level = memory.get("level", most)
-    if mean > 3 * best and n > 2:
-        memory["level"] = max(2, level // 2)
-    elif level < most:
-        memory["level"] = min(most, level + max(1, level // 8))
-    if mean < CHEAP / 4:
-        memory["waits"] = False

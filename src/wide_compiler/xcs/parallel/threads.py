@@ -21,7 +21,7 @@ from .thread_state import current_modes, flushing, modes, saved_as_ever
 
 CHEAP = 1e-3  # a call that is over by then is not worth a thread
 # Taken once: a test may put clocks of its own in their place.
-_own_cpu_time = time.thread_time
+own_cpu_time = time.thread_time
 _cpu_clock_of: Any = getattr(time, "pthread_getcpuclockid", None)
 _read: Any = getattr(time, "clock_gettime", None)
 _pools: dict[int, ThreadPoolExecutor] = {}
@@ -39,9 +39,14 @@ def startable() -> bool:
     return threading.main_thread().is_alive()
 
 
-def usable() -> bool:
+def usable(max_workers: int) -> bool:
     """May other threads run items of this one, and give what it would give?"""
-    return not in_worker() and startable() and not flushing() and saved_as_ever()
+    return max_workers > 1 and not in_worker() and startable() and not flushing() and saved_as_ever()
+
+
+def waited(seconds: float, cpu_seconds: float) -> bool:
+    """Was a call that took so long worth a thread, in which it would have let others work?"""
+    return seconds > CHEAP and cpu_seconds < 0.5 * seconds
 
 
 def crowded(error: BaseException) -> bool:
@@ -182,10 +187,9 @@ class Overlap:
         over = self._pause()
         if self.next:
             return not over and self._idle(self.first_thread)
-        began, spent = clock(), _own_cpu_time()  # no thread is free
+        began, spent = clock(), own_cpu_time()  # no thread is free
         self.wait_for(0)
-        seconds = clock() - began
-        return seconds > CHEAP and _own_cpu_time() - spent < 0.5 * seconds
+        return waited(clock() - began, own_cpu_time() - spent)
 
     def _idle(self, thread: int) -> bool:
         """Does this thread wait, which runs the first item?"""

@@ -1,13 +1,15 @@
 """Independent statements: begun together, taken in order."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..pace import after
+from ..pace import LONGEST
 from ..proof.effects import Effect
 from ..raising import raise_here
 from .threads import Overlap, crowded, usable
 
 if TYPE_CHECKING:
+    from ..plan import Plan
     from ..site import Site
 
 CHEAP_CALLS = 64
@@ -32,27 +34,33 @@ class Started:
         return run.results.pop(i)
 
 
-def start(site: "Site", thunks: tuple[Any, ...]) -> Started | None:
-    """Begin all statements, if at least two of them wait and none does more than that."""
-    functions = {f"thunk {i}": thunk for i, thunk in enumerate(thunks)}
-    plan, _ = site._plan(functions, site.text.bodies, ())
-    if plan.declined or plan.effect is Effect.PURE:
-        if not plan.declined:
-            plan.reason = "nothing in it waits"
+@dataclass
+class Statements:
+    """Independent statements of a site, as functions without arguments, and what is proven about them."""
+
+    site: "Site"
+    plan: "Plan"
+    thunks: tuple[Any, ...]
+
+
+def begun(statements: Statements) -> Started | None:
+    """All of them, if at least two wait."""
+    site, plan, thunks = statements.site, statements.plan, statements.thunks
+    if plan.effect is Effect.PURE:
+        plan.reason = "nothing in it waits"
         site._decline(plan)
         return None
-    if not usable():
-        site.went_plain()
-        return None
     memory, config = plan.memory, site.config
+    if not usable(config.max_workers):
+        site.went_plain("max_workers=1 lets one call wait at a time" if config.max_workers == 1 else "")
+        return None
     run = Overlap(lambda i: thunks[i](), len(thunks), config.max_workers)
     if config.measure and not memory.get("waits"):
         if not run.first_waits():
             run.wait_for(0)
             memory["cheap"] = memory.get("cheap", 0) + 1
-            site.pace.ready = after(CHEAP_CALLS * memory["cheap"])
-            site.went_plain()
-            site.why = "its first statement does not wait long"
+            site.pace.pause(CHEAP_CALLS * memory["cheap"], LONGEST)
+            site.went_plain("its first statement does not wait long")
             return Started(run, thunks)
         memory["waits"] = True
         run.limit = len(thunks)

@@ -1,11 +1,13 @@
 """Calls on abstract values: whitelisted functions, and functions whose text is analysed in turn."""
 
 import ast
+import json
 import types
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from ..text.maps import as_generator
 from . import expressions, pure_numpy, pure_tables, pure_torch, waiting
 from .kinds import CONTAINERS, ITERATORS
 from .method_calls import call_builtin_method, only_computes
@@ -59,6 +61,11 @@ def _eats_whole(callee: Value) -> bool:
 def _argument(a: "Analyzer", node: ast.expr, eats: bool, env: "Env", frame: "Frame") -> Value:
     if isinstance(node, ast.GeneratorExp) and eats:
         return expressions.comprehension(a, node, env, frame)
+    if eats and isinstance(node, ast.Call) and len(node.args) == 2 and not node.keywords:
+        callee = a.expr(node.func, env, frame)
+        if callee.known and callee.obj is map and callee.slot is not None:
+            a.guards.expect(callee.slot, "is", map)
+            return expressions.comprehension(a, as_generator(node), env, frame)
     return a.expr(node, env, frame)
 
 
@@ -105,6 +112,10 @@ def _call_known(
         return Value(pure_tables.LOOKERS[found])
     if waiting.waits(a, found, text_of(node), node):
         return _wait(a, found, args, keywords, node)
+    if found in waiting.PATH_MAKERS and not keywords:
+        return waiting.path_of(a, args, node)
+    if found is json.load and not keywords:
+        return waiting.load_json(a, args, node)
     if found in pure_tables.EXCEPTIONS:
         return opaque()
     if found in pure_torch.GRAD_MODES and not args and not keywords:

@@ -12,7 +12,7 @@ from . import pure_numpy, pure_tables, pure_torch, waiting
 from .fields import MISSING, Fields, on_class, takes_writes
 from .guards import held_types, static_lookup
 from .kinds import CONTAINERS, IMMUTABLE, DataType, Number, Opaque, Plain, is_numpy_scalar
-from .values import Value, join_all, opaque
+from .values import Value, join_all
 
 if TYPE_CHECKING:
     from .analysis import Analyzer
@@ -122,16 +122,12 @@ def _builtin_attribute(held: Value, name: str) -> Value | None:
         return method if name in pure_torch.TENSOR_METHODS else None
     if kind is waiting.ReadFile:
         if name in waiting.RESPONSE_ATTRIBUTES:
-            return opaque()
+            return Value(waiting.RESPONSE_ATTRIBUTES[name])
         return method if name in waiting.METHODS else None
     if kind in waiting.PATHS:
-        return (
-            method
-            if name in waiting.PATH_METHODS
-            else Value(str)
-            if name in ("name", "stem", "suffix")
-            else None
-        )
+        if name in waiting.PATH_ATTRIBUTES:
+            return Value(waiting.PATH_ATTRIBUTES[name])
+        return method if name in waiting.PATH_METHODS else None
     if name in pure_tables.ATTRIBUTES.get(kind, ()):
         return Value(pure_tables.ATTRIBUTES[kind][name])
     if name in pure_tables.METHODS.get(kind, ()) or name in pure_tables.CHANGERS.get(kind, ()):

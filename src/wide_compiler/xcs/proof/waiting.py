@@ -2,6 +2,7 @@
 
 import ast
 import os
+import pathlib
 import time
 import types
 import urllib.request
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .kinds import Opaque, Plain
 from .unpatched import FILES, WEB, Unpatched, client_of
 from .unpatched import PATHS as PATHS
-from .values import Value, list_of
+from .values import Value, list_of, opaque
 
 if TYPE_CHECKING:
     from .analysis import Analyzer
@@ -38,8 +39,18 @@ METHODS = {
     "readlines": lambda: list_of(Value(Plain)),
     "close": type(None),
     "json": Opaque,
+    "raise_for_status": type(None),
 }
-RESPONSE_ATTRIBUTES = ("text", "content", "status", "status_code", "headers", "ok")
+RESPONSE_ATTRIBUTES = {
+    "text": str,
+    "content": bytes,
+    "status": int,
+    "status_code": int,
+    "ok": bool,
+    "headers": Opaque,
+}
+PATH_MAKERS = (pathlib.Path, type(pathlib.Path()))
+PATH_ATTRIBUTES = {"name": str, "stem": str, "suffix": str, "parent": type(pathlib.Path())}
 PATH_METHODS = {"read_text": str, "read_bytes": bytes, "exists": bool, "is_file": bool, "is_dir": bool}
 
 
@@ -53,6 +64,22 @@ def waits(a: "Analyzer", found: Any, what: str, node: ast.AST) -> bool:
     elif found in FUNCTIONS and not isinstance(found, types.BuiltinFunctionType):  # of Python itself
         unpatched(a, FILES, what, node)
     return client is not None or found in FUNCTIONS
+
+
+def path_of(a: "Analyzer", args: list[Value], node: ast.AST) -> Value:
+    """`Path(...)` of texts and other paths."""
+    if not all(arg.type in (str, *PATHS) for arg in args):
+        raise a.decline("a path is made of something other than texts and paths", node)
+    unpatched(a, FILES, "a path", node)
+    return Value(type(pathlib.Path()))
+
+
+def load_json(a: "Analyzer", args: list[Value], node: ast.AST) -> Value:
+    """`json.load` of a file that is open for reading, without hooks."""
+    if len(args) != 1 or args[0].type is not ReadFile:
+        raise a.decline("json.load gets something other than a file opened for reading", node)
+    a.waits()
+    return opaque()
 
 
 def unpatched(a: "Analyzer", library: Unpatched, what: str, node: ast.AST) -> None:

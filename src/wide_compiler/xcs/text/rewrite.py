@@ -13,6 +13,7 @@ from . import sites
 from .attempts import attempted
 from .blocks import Block
 from .bodies import items_of, lambda_of, loop_body
+from .maps import eaten_map
 from .names import captured, eaten
 from .site_text import ITEMS, RUNTIME, SiteText, name, shape_of, short
 from .sites import flat_target
@@ -66,6 +67,9 @@ class Rewriter(ast.NodeTransformer):
             found = self._loop(node, block)
             if found is not None:
                 return found
+        if isinstance(node, ast.While):
+            site = self._new("loop", node, first_line=True)
+            site.reason = "how many rounds there are is known only when it ends"
         original = block.statements[block.index]
         for field_name in ("body", "orelse", "finalbody"):
             inner = getattr(original, field_name, None)
@@ -108,26 +112,43 @@ class Rewriter(ast.NodeTransformer):
     visit_ListComp = visit_SetComp = visit_DictComp = _comprehension
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        if not eaten(node):
+        found = eaten_map(node)
+        mapped, generator = found or (None, node.args[0] if node.args else None)
+        if found is None and not eaten(node):
+            if isinstance(node.func, ast.Name) and node.func.id == "map":
+                self._new("generator", node).reason = "it is a map: [f(x) for x in xs] would be looked at"
             return self.generic_visit(node)
         eater = node.func.id if isinstance(node.func, ast.Name) else "join"  # type: ignore[attr-defined]
         rest = [*node.args[1:], *(k.value for k in node.keywords if k.arg != "default")]
-        node.args = [self._map_site(node.args[0], "generator", eater, rest), *node.args[1:]]
+        node.args = [self._map_site(generator, "generator", eater, rest, mapped), *node.args[1:]]
         return node
 
-    def _map_site(self, node: Any, kind: str, eater: str, options: Sequence[ast.expr] = ()) -> Any:
-        site = self._new(kind, node)
-        site.eater = eater
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.AST:
+        self._new("generator", node).reason = "who takes its items, and when, is not known"
+        return self.generic_visit(node)
+
+    def _map_site(
+        self,
+        node: Any,
+        kind: str,
+        eater: str,
+        options: Sequence[ast.expr] = (),
+        mapped: ast.Call | None = None,
+    ) -> Any:
+        """mapped: the `map` for which the generator `node` stands."""
+        written = node if mapped is None else mapped
+        site = self._new(kind, written)
+        site.eater, site.maps = eater, mapped is not None
         reason = sites.comprehension(node)
         if reason or self.inside:
             site.reason = reason or "it is inside another comprehension"
-            return self.generic_visit(node)
+            return self.generic_visit(written)
         original = clone(node)
         source = original.generators[0].iter
         if isinstance(source, ast.Name) and self.maker[:2] == (source.id, self.place) and self.depth == 0:
             site.fed = self._handed_on()
         self.inside = True
-        plain: Any = self.generic_visit(node)
+        plain: Any = self.generic_visit(written)
         self.inside = False
         first = original.generators[0]
         targets = [n for g in original.generators for n in flat_target(g.target) or []]
@@ -144,10 +165,14 @@ class Rewriter(ast.NodeTransformer):
             extra = [site.bodies["cond"]]
         if kind == "generator" and eater != "join":
             extra = [*extra, *[ast.Constant(None)] * (2 - len(extra)), name(eater), *options]
-        inner = clone(plain)
-        source, inner.generators[0].iter = inner.generators[0].iter, name(ITEMS)
+        inner, door, first_asked = clone(plain), "run", []
+        if mapped is None:
+            source, inner.generators[0].iter = inner.generators[0].iter, name(ITEMS)
+        else:  # its function and `map` itself are asked for first, as they would be
+            source, inner.args[1] = inner.args[1], name(ITEMS)
+            door, first_asked = "mapped", [inner.func, inner.args[0]]
         arguments = [self._source(source), site.bodies["body"], lambda_of([ITEMS], inner), *extra]
-        call = self._call(site, "run", [clone(a) for a in arguments])
+        call = self._call(site, door, [clone(a) for a in (*first_asked, *arguments)])
         if site.fed:
             call.keywords.append(ast.keyword("before", name(site.fed)))
         return ast.copy_location(ast.IfExp(self._on(site), call, plain), node)

@@ -8,6 +8,7 @@ from .sites import Sink
 
 RUNTIME = "\U0010fffe_xcs"  # no identifier, so nobody's name; sorts last among free names
 ITEMS = "__xcs_items"
+ITEM = "__xcs_item"
 EVENTS = "__xcs_events"
 
 
@@ -25,6 +26,7 @@ class SiteText:
         default_factory=dict
     )  # 'body', 'cond', 'items' or 'thunk 0' -> Lambda or def
     eater: str = ""
+    maps: bool = False  # a generator that is written as `map(f, xs)`
     sinks: list[Sink] = field(default_factory=list)
     single: bool = False  # a loop whose body ends in its one sink
     attempted: bool = False  # it fills something within a `try`, and that could raise

@@ -6,9 +6,11 @@ the reason why not, or None.
 """
 
 import ast
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..ir import graph_of
 from .blocks import Block, Body, live_after
 from .liveness import read_before_stored
 from .names import COMPREHENSIONS, captured, kept_generators, reads, stored
@@ -222,21 +224,19 @@ def independent_run(block: Block, held: set[str]) -> int:
 
     A name that is held by a function or is not local may be read by any call.
     """
-    made: list[str] = []
+    made: dict[str, ast.stmt] = {}
     for statement in block.statements[block.index :]:
         match statement:
             case ast.Assign([ast.Name(name)], value):
-                if (
-                    name in made
-                    or name in held
-                    or not _worth_overlapping(value)
-                    or any(reads(value, m) for m in made)
-                ):
+                if name in made or name in held or not _worth_overlapping(value):
                     break
-                made.append(name)
+                made[name] = statement
             case _:
                 break
-    return len(made)
+    if len(made) < 2:
+        return len(made)
+    nodes = graph_of(made.values()).nodes.values()
+    return len(list(itertools.takewhile(lambda node: not node.inputs, nodes)))
 
 
 def _worth_overlapping(value: ast.expr) -> bool:

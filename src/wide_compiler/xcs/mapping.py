@@ -1,0 +1,99 @@
+"""`vmap`: a function over the items of lists, or over the leading axis of arrays and tensors."""
+
+import functools
+import keyword
+import linecache
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from .config import Config
+from .explain import Explanation
+from .jit import jit
+
+NUMBERS = (np.ndarray, np.generic, bool, int, float, complex)
+
+
+def vmap(fn: Callable[..., Any], *, config: Config | None = None) -> Callable[..., Any]:
+    """Map a function over the items of lists, or over the leading axis of arrays and tensors.
+
+    All arguments are mapped over. What all items share is bound beforehand:
+    `vmap(lambda x: fn(x, scale=3))`. The results are a list; where all arguments are arrays and the results
+    are arrays or numbers they are stacked to an array, and where all are tensors, to a tensor.
+
+    >>> vmap(lambda x: x * 2)([1, 2, 3])
+    [2, 4, 6]
+    """
+    if not callable(fn):
+        raise TypeError(f"vmap takes a function, got {type(fn).__name__}")
+    loops: dict[int, Any] = {}  # by the number of arguments
+
+    @functools.wraps(fn)
+    def mapped(*columns: Any, **keywords: Any) -> Any:
+        _check(columns, keywords)
+        if len(columns) not in loops:
+            loops[len(columns)] = _loop(fn, len(columns), config)
+        return restacked(loops[len(columns)](*columns), columns)
+
+    def called() -> list[Any]:
+        return [*loops.values()] or [_loop(fn, 1, config)]
+
+    def explain() -> Explanation:
+        rows = [row for loop in called() for row in loop.explain().rows]
+        return Explanation(getattr(fn, "__qualname__", repr(fn)), rows)
+
+    def stats() -> dict[str, dict[str, int]]:
+        return {site: counts for loop in called() for site, counts in loop.stats().items()}
+
+    mapped.explain, mapped.stats = explain, stats  # type: ignore[attr-defined]
+    return mapped
+
+
+def _check(columns: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    if keywords:
+        name = next(iter(keywords))
+        raise TypeError(
+            f"vmap maps over positional arguments; bind {name!r} first: vmap(lambda x: fn(x, {name}=...))"
+        )
+    if not columns:
+        raise ValueError("vmap: the mapped function needs at least one list, array or tensor")
+    for column in columns:
+        if not hasattr(column, "__len__") or getattr(column, "ndim", 1) == 0:
+            kind = type(column).__name__
+            raise TypeError(f"vmap maps over lists, arrays and tensors, got a {kind} that has no items")
+    lengths = [len(column) for column in columns]
+    if len(set(lengths)) != 1:
+        raise ValueError(f"vmap: all arguments must be of one length, got {lengths}")
+
+
+def _loop(fn: Callable[..., Any], count: int, config: Config | None) -> Any:
+    """The loop over so many arguments, as plain text in a file of its own, jitted."""
+    items = [f"x{i}" for i in range(count)] if count > 1 else ["x"]
+    lists = [f"{item}s" for item in items]
+    source = f"zip({', '.join(lists)})" if count > 1 else lists[0]
+    name = getattr(fn, "__name__", "")
+    if not name.isidentifier() or keyword.iskeyword(name) or name in (*items, *lists, "zip"):
+        name = "fn"
+    text = (
+        f"def made({name}):\n"
+        f"    def mapped({', '.join(lists)}):\n"
+        f"        return [{name}({', '.join(items)}) for {', '.join(items)} in {source}]\n"
+        f"    return mapped\n"
+    )
+    file = f"<vmap of {name} over {count}>"
+    # Without a time of change: such entries stay when the cache is looked through.
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    spaces: dict[str, Any] = {}
+    exec(compile(text, file, "exec"), spaces)
+    return jit(spaces["made"](fn), config=config)
+
+
+def restacked(results: list[Any], columns: tuple[Any, ...]) -> Any:
+    """Results of mapping over arrays are an array again, those over tensors a tensor."""
+    if results and all(type(c) is np.ndarray for c in columns):
+        return np.stack(results) if isinstance(results[0], NUMBERS) else results
+    if results and all(type(c) is torch.Tensor for c in columns) and type(results[0]) is torch.Tensor:
+        return torch.stack(results)
+    return results
