@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 import torch
 
-from wide_compiler.xcs import Config, jit
+from wide_compiler.xcs import Config, jit, pace
 from wide_compiler.xcs.parallel.threads import Overlap
 
 from .waiting_world import CONFIGS, HANG, WORKERS, comes_to_threads, no_thread_free, within_limits
@@ -150,7 +150,7 @@ def test_a_signal_while_the_calling_thread_runs_an_item(handler, raised):
 
 AT_EXIT = """
 import atexit, time
-from wide_compiler.xcs import Config, jit
+from wide_compiler.xcs import Config, jit, pace
 from wide_compiler.xcs.parallel import processes
 
 processes.pays, processes.cores = lambda work, seconds: True, lambda: 2
@@ -233,3 +233,64 @@ def test_clocks_that_a_test_replaces_are_not_asked(config):
             patched.enter_context(mock.patch("time.perf_counter", side_effect=[10.0, 11.5]))
             assert fast([1, 2, 3]) == (1.5, [2, 4, 6])
     assert comes_to_threads(fast, [1, 2, 3])
+
+
+def some_wait(x):
+    if x % 7 > 2:
+        time.sleep(0.004)
+    return x
+
+
+def late_ones_wait(x):
+    if x > 20:
+        time.sleep(0.004)
+    return x
+
+
+def with_a_test(xs):
+    return [waits(x) for x in xs if x % 2]
+
+
+def some(xs):
+    return [some_wait(x) for x in xs]
+
+
+def late(xs):
+    return [late_ones_wait(x) for x in xs]
+
+
+def late_in_a_loop(xs):
+    out = []
+    for x in xs:
+        out.append(late_ones_wait(x))
+    return out
+
+
+def late_eaten(xs):
+    return sum(late_ones_wait(x) for x in xs)
+
+
+@pytest.mark.parametrize("plain", [with_a_test, some])
+def test_any_of_the_first_items_shows_that_they_wait(plain):
+    fast, xs = jit(plain), list(range(40))
+    assert fast(xs) == plain(xs)
+    assert list(fast.stats().values()) == [{"threads": 1}]
+
+
+@pytest.mark.parametrize("plain", [late, late_in_a_loop, late_eaten])
+def test_the_whole_loop_shows_that_later_items_wait(plain, monkeypatch):
+    monkeypatch.setattr(pace, "LONGEST", 0.0)  # a look at every call
+    fast, xs = jit(plain), list(range(60))
+    for _ in range(4):
+        assert fast(xs) == plain(xs)
+    (counts,) = fast.stats().values()
+    assert counts["threads"] >= 2 and sum(counts.values()) == 4
+
+
+@pytest.mark.parametrize("plain", [comprehension, loop, statements])
+def test_one_worker_waits_alone(plain):
+    fast = jit(plain, config=Config(max_workers=1))
+    for _ in range(3):
+        assert fast(list(range(4))) == plain(list(range(4)))
+    (counts,) = fast.stats().values()
+    assert counts == {"plain": 3} and "max_workers=1" in str(fast.explain())

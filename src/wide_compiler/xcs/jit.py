@@ -12,6 +12,7 @@ import linecache
 import threading
 import types
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
@@ -28,6 +29,8 @@ from .text.sites import FRAME_READERS
 from .text.source import NoSource, compiled, tree_of, written
 
 F = TypeVar("F", bound=Callable[..., Any])
+# Python passes over frames of its import system when it looks for whom to warn: so over that of a first call.
+PASSED_OVER = "<xcs, like importlib._bootstrap>"
 
 
 class XcsWarning(UserWarning):
@@ -54,10 +57,10 @@ class Runtime:
     def source(function: Any, *args: Any, **kwargs: Any) -> Source:
         return Source(function, args, kwargs)
 
-    def first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Replace the code, then call the function as if nothing had happened."""
+    def prepared(self) -> types.FunctionType:
+        """The function with its code replaced, for the first call."""
         self.prepare()
-        return (written(self.function) if self.why else self.function)(*args, **kwargs)
+        return written(self.function) if self.why else self.function
 
     def prepare(self) -> None:
         """Rewrite the function, once: other threads that call it meanwhile wait. Where its text is not to be
@@ -69,25 +72,16 @@ class Runtime:
 
     def _rewrite(self) -> None:
         try:
-            tree = tree_of(self.original)
+            self.texts, code = rewritten(self.original)
         except NoSource as reason:
             self.why = str(reason)
-            _warn(self.original.__qualname__, self.why, stacklevel=6)
+            _warn(self.original.__qualname__, self.why, stacklevel=5)
             return
-        rewriter = Rewriter(tree)
-        made = rewriter.rewritten()
-        like = self.original.__code__
-        code = compiled(_mentioning_runtime(made), like, [*like.co_freevars, RUNTIME])
-        if code.co_freevars != (*like.co_freevars, RUNTIME):
-            self.why = "its free names are in an order that is not understood"
-            return
-        self.texts, self.sites = rewriter.found, []
         for text in self.texts:
-            site = Site(text, self.config, like.co_filename, self)
+            site = Site(text, self.config, code.co_filename, self)
             self.sites.append(site)
             setattr(self, f"s{text.index}", site)
-        self.code = code.replace(co_name=like.co_name, co_qualname=like.co_qualname)
-        self.function.__code__ = self.code
+        self.function.__code__ = self.code = code
 
     def explain(self) -> Explanation:
         """What was done at each site, line by line, and why not more."""
@@ -98,6 +92,26 @@ class Runtime:
         """For each site, how many calls each rung has run."""
         self.prepare()
         return by_site(self.sites)
+
+
+_known: "weakref.WeakKeyDictionary[types.CodeType, Rewritten]" = weakref.WeakKeyDictionary()
+Rewritten = tuple[list[SiteText], types.CodeType]
+
+
+def rewritten(original: types.FunctionType) -> Rewritten:
+    """The sites of a function, and its code that asks them. Functions that are made again and again, as in a
+    factory, share one text. Raises `NoSource`."""
+    like = original.__code__
+    known = _known.get(like)
+    if known is None or known[1].co_filename != like.co_filename:
+        rewriter = Rewriter(tree_of(original))
+        made = rewriter.rewritten()
+        code = compiled(_mentioning_runtime(made), like, [*like.co_freevars, RUNTIME])
+        if code.co_freevars != (*like.co_freevars, RUNTIME):
+            raise NoSource("its free names are in an order that is not understood")
+        known = rewriter.found, code.replace(co_name=like.co_name, co_qualname=like.co_qualname)
+        _known[like] = known
+    return known
 
 
 def _mentioning_runtime(tree: Any) -> Any:
@@ -115,6 +129,7 @@ def _warn(name: str, why: str, stacklevel: int = 4) -> None:
     warnings.warn(f"jit: {name} runs as it is: {why}", XcsWarning, stacklevel=stacklevel)
 
 
+@functools.lru_cache(maxsize=256)
 def _trampoline(free: tuple[str, ...]) -> types.CodeType:
     """Code for the first call: hands everything to the run time. Same cells as the function itself."""
     names = (*free, RUNTIME)
@@ -127,10 +142,10 @@ def _trampoline(free: tuple[str, ...]) -> types.CodeType:
         f"        if False:\n            {mention}\n"
         f"        if {inner[-1]}.compiling():\n"
         f"            return {inner[-1]}.original(*args, **kwargs)\n"
-        f"        return {inner[-1]}.first_call(args, kwargs)\n"
+        f"        return {inner[-1]}.prepared()(*args, **kwargs)\n"
         f"    return first\n"
     )
-    exec(compile(text, "<xcs>", "exec"), spaces)
+    exec(compile(text, PASSED_OVER, "exec"), spaces)
     made = spaces["outer"](*itertools.repeat(None, len(names)))
     return made.__code__
 

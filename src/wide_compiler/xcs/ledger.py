@@ -93,6 +93,9 @@ class Ledger:
     """All rungs of one plan, and the plain loop."""
 
     plain_item: float | None = None
+    sampled: float = 0.0  # what an item took by itself, when that was last timed
+    inlined: float = 1.0  # of that, it takes where it stands in the loop, and no function is called for it
+    whole: bool = False  # was a whole loop timed yet?
     waits: bool = False  # may its items wait? Then it is asked how much they do
     idle_item: float = 0.0  # of that time, in which nothing was computed
     records: dict[str, Record] = field(default_factory=dict)
@@ -160,7 +163,8 @@ class Ledger:
     def sample(self, seconds: list[float], own: float = 0.0) -> None:
         """Best of a few timed items, of which timing itself took a part; the best ever is not kept, machines
         get busier and idler."""
-        best = max(min(seconds) - own, 1e-8)
+        self.sampled = max(min(seconds) - own, 1e-8)
+        best = self.sampled * self.inlined
         self.plain_item = best if self.plain_item is None else min(best, 0.5 * (self.plain_item + best))
 
     def watch(self) -> tuple[float, float]:
@@ -174,6 +178,9 @@ class Ledger:
             idle = seconds - (_cpu_time() - watch[1])
         self.idle_item = idle / max(items, 1)
         item = seconds / max(items, 1)
+        self.whole = True
+        if self.sampled:
+            self.inlined = min(item / self.sampled, 1.0)
         self.plain_item = item if self.plain_item is None else min(item, 0.5 * (self.plain_item + item))
         return seconds
 

@@ -69,11 +69,16 @@ def _check(columns: tuple[Any, ...], keywords: dict[str, Any]) -> None:
 
 
 def _loop(fn: Callable[..., Any], count: int, config: Config | None) -> Any:
-    """The loop over so many arguments, as plain text in a file of its own, jitted."""
+    """The loop over so many arguments, jitted."""
+    return jit(_maker(getattr(fn, "__name__", ""), count)(fn), config=config)
+
+
+@functools.lru_cache(maxsize=256)
+def _maker(name: str, count: int) -> Callable[[Any], Any]:
+    """Makes such loops, of plain text in a file of its own, for functions of that name."""
     items = [f"x{i}" for i in range(count)] if count > 1 else ["x"]
     lists = [f"{item}s" for item in items]
     source = f"zip({', '.join(lists)})" if count > 1 else lists[0]
-    name = getattr(fn, "__name__", "")
     if not name.isidentifier() or keyword.iskeyword(name) or name in (*items, *lists, "zip"):
         name = "fn"
     text = (
@@ -87,7 +92,7 @@ def _loop(fn: Callable[..., Any], count: int, config: Config | None) -> Any:
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     spaces: dict[str, Any] = {}
     exec(compile(text, file, "exec"), spaces)
-    return jit(spaces["made"](fn), config=config)
+    return spaces["made"]
 
 
 def restacked(results: list[Any], columns: tuple[Any, ...]) -> Any:

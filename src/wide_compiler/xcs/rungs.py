@@ -60,6 +60,7 @@ class Vectorized(Rung):
 
 
 SHORT = 4e-7  # an item that takes less is as fast in the loop as on the way to NumPy and back
+UNSURE = 3e-6  # of one that takes less, only a whole loop tells what it takes there
 
 
 class NumpyLanes(Vectorized):
@@ -72,7 +73,7 @@ class NumpyLanes(Vectorized):
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
         ledger = work.plan.ledger
-        if (ledger.plain_item or 0.0) < SHORT:
+        if (ledger.plain_item or 0.0) < (SHORT if ledger.whole else UNSURE):
             return False
         if ledger.of(self.name).looks:
             return plain_seconds > 3e-5

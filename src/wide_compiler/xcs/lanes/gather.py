@@ -91,6 +91,8 @@ def stacked(arrays: Sequence[np.ndarray], room: Room) -> np.ndarray:
         if first.ndim > 1:
             if not first.flags.c_contiguous or len(set(map(_strides, arrays))) != 1:
                 raise Bail(OTHER_ORDER)
+            if len(set(map(_char, arrays))) != 1:
+                raise ValueError("types of the same numbers, but with scalars of their own")
             if len(set(map(len, arrays))) != 1:
                 raise ValueError("lengths")
             np.concatenate(arrays, out=out, casting="no")
@@ -104,7 +106,7 @@ def stacked(arrays: Sequence[np.ndarray], room: Room) -> np.ndarray:
 
 
 OTHER_ORDER = "arrays that do not lie in rows, as results of them would not"
-_strides = operator.attrgetter("strides")
+_strides, _char = operator.attrgetter("strides"), operator.attrgetter("dtype.char")
 
 
 def _rounded(n: int) -> int:

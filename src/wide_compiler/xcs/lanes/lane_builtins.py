@@ -34,7 +34,7 @@ def _int(trace: Trace, x: Lane) -> Lane:
 
 
 def _bool(trace: Trace, x: Lane) -> Lane:
-    if x.kind == "array" or (x.approx and x.data.dtype.kind == "f"):
+    if x.kind == "array" or (x.approx and x.data.dtype.kind in "fc"):
         raise bail("the truth of an array or of rounded numbers", trace)
     return Lane(x.data.astype(bool), "bool", trace)
 

@@ -48,6 +48,8 @@ def where(trace: Trace | None, condition: Any, a: Any, b: Any) -> Lane:
     inputs = (condition, a, b)
     if any(type(x) is Lane and x.kind != "array" for x in inputs):
         raise bail("where of numbers", trace)
+    if type(condition) is Lane and condition.approx:
+        raise bail("the truth of rounded numbers", trace)
     ranks = [rank_of(x, trace) for x in inputs]
     if max(ranks) == 0:
         raise bail("where of numbers", trace)

@@ -75,12 +75,15 @@ def apply_ufunc(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace | None) -
         raise bail("a power of truths", trace)  # which NumPy's operator computes in its own way
     if approx and ufunc in STEPS:
         raise bail(f"np.{ufunc.__name__} of rounded numbers", trace)
+    of_complex = any(getattr(x, "dtype", _INTEGER).kind == "c" for x in _data(inputs))
+    if approx and of_complex and ufunc in (np.maximum, np.minimum):
+        raise bail(f"np.{ufunc.__name__} of rounded complex numbers, which takes one or the other", trace)
     close = approx and ufunc in COMPARISONS
     growing = kind == "np" and ufunc in _GROWING and _all_integers(inputs)
     if approx:
         check_edges(ufunc, inputs, trace)
     rounded = (approx and not close) or ufunc in ROUNDED
-    if ufunc in ROUNDED_IF_COMPLEX and any(getattr(x, "dtype", _INTEGER).kind == "c" for x in _data(inputs)):
+    if ufunc in ROUNDED_IF_COMPLEX and of_complex:
         rounded = True
     if not (close or growing or any(type(x) is Lane and x.kind in ("float", "int") for x in inputs)):
         out = computed(run, inputs, kind, trace, approx=rounded)
@@ -141,7 +144,9 @@ def _data(inputs: tuple[Any, ...]) -> list[Any]:
 
 
 def _all_integers(inputs: tuple[Any, ...]) -> bool:
-    return not any(type(d) is float or getattr(d, "dtype", _INTEGER).kind not in "iu" for d in _data(inputs))
+    """Or truths among them, which count as numbers then."""
+    kinds = {"f" if type(d) is float else getattr(d, "dtype", _INTEGER).kind for d in _data(inputs)}
+    return kinds <= {"i", "u", "b"} and kinds != {"b"}
 
 
 def _no_overflow(ufunc: np.ufunc, data: list[Any], trace: Trace | None) -> None:

@@ -23,7 +23,10 @@ def reduce(name: str, x: Any, trace: Trace | None, axis: Any = None, **options: 
     if type(x) is not Lane or x.kind not in ("array",):
         raise bail(f"{name} of something other than an array", trace)
     extra = set(options) - ({"ddof", "keepdims"} if name in ("std", "var") else {"keepdims"})
-    if extra or (x.approx and name in _CHOOSING and x.data.dtype.kind == "f"):
+    kind = x.data.dtype.kind
+    # Of complex numbers the largest is the one with the largest real part, whatever the other is.
+    chooses = (kind in "fc" and name in _CHOOSING) or (kind == "c" and name in _EXACT_REDUCTIONS)
+    if extra or (x.approx and chooses):
         raise bail(f"{name} with {sorted(extra)}", trace)
     if not (axis is None or type(axis) is int):
         raise bail(f"{name} over several axes", trace)

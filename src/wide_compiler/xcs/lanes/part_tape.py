@@ -65,12 +65,12 @@ def _look(column: Any) -> Any:
 def no_rounded_keys(text: SiteText, result: Any, events: bool = False) -> None:
     """What decides about places in a dict or set, or about a truth, must be exact."""
     keys: list[Any] = []
-    if text.kind in ("set", "generator") and (
-        text.kind == "set" or text.eater in ("any", "all", "set", "dict")
-    ):
+    if text.kind == "set" or text.eater in ("any", "all", "set", "dict"):
         keys = [result]
     elif text.kind == "dict":
         keys = [result[0]]
+    elif text.eater == "sorted" and type(result) is not Lane:  # numbers alone only change in a last digit
+        keys = [result]
     elif text.kind == "loop":
         noted = result if events else [(0, result)]
         sinks = [(text.sinks[index].kind, value) for index, value in noted]

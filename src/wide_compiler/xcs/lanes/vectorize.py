@@ -10,6 +10,7 @@ from ..items import Blocks
 from ..noticing import noticing
 from ..proof.kinds import is_numpy_scalar
 from ..work import Bail, Work
+from .extremes import EXTREMES, settle
 from .gather import NUMBERS, Room, chunks, gathered
 from .lane import Diverge
 from .parts import Parts
@@ -56,6 +57,8 @@ def vectorized(work: Work) -> list[Any]:
         why = f"{type(error).__name__}: {error}"
     if why is not None:  # out here, so that it keeps nothing of what was raised
         raise Bail(why)
+    if work.site.text.eater in EXTREMES:
+        settle(work, values)
     parts.done()
     if work.after is not None and parts.handout.blocks:
         work.after.append(Blocks(values, parts.handout.blocks))

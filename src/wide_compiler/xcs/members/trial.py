@@ -135,7 +135,7 @@ def _exact(name: str, given: list[Tensor], kwargs: dict[str, Any]) -> bool:
         return False
     if kwargs.get("alpha", 1) not in (1, -1):
         return False  # added with one rounding in the middle of a row, with two at its end
-    return name in EXACT or name in STEPS or (bool(given) and not any(map(_floats, given)))
+    return name in EXACT or name in STEPS
 
 
 def _steps(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

@@ -1,17 +1,22 @@
 """From a function object to the syntax tree it was compiled from, and back to a code object.
 
-A tree is only trusted if compiling it gives the function's own bytecode: an edited file, a decorator that
-rewrote the function, or a private name of a class then shows, and the function is left as it is.
+A tree is only trusted if compiling it gives the function's own bytecode: an edited file or a decorator that
+rewrote the function then shows, and the function is left as it is.
 """
 
 import ast
+import contextlib
 import functools
 import inspect
 import linecache
+import re
 import types
+import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+from .private import private_names
 
 FUTURES = 0
 for _name in __import__("__future__").all_feature_names:
@@ -68,10 +73,10 @@ def _find(code: types.CodeType) -> FunctionNode:
         lines, start = inspect.getsourcelines(code)
     except (OSError, TypeError, IndexError, SyntaxError):
         raise NoSource("its source text is not available") from None
-    candidates = _candidates("".join(lines), max(start, 1), code)
-    for node in candidates:
-        if matches(node, code):
-            return node
+    for node in _candidates("".join(lines), max(start, 1), code):
+        found = private_names(node, code.co_qualname)
+        if matches(found, code):
+            return found
     raise NoSource("its source text is not what it was compiled from")
 
 
@@ -86,13 +91,28 @@ def _candidates(text: str, start: int, code: types.CodeType) -> list[FunctionNod
     return [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == code.co_name]
 
 
+@contextlib.contextmanager
+def unwarned(file: str) -> Iterator[None]:
+    """What compiling this file's text warns of was said when it was imported. The list of filters is not
+    changed in Python's way, which would have all warnings shown anew that are shown once."""
+    place = re.compile(re.escape(file.removesuffix(".py")) + r"\Z")
+    ignored = ("ignore", None, Warning, place, 0)
+    filters: Any = warnings.filters
+    filters.insert(0, ignored)
+    try:
+        yield
+    finally:
+        filters.remove(ignored)
+
+
 def _near(node: ast.Lambda, code: types.CodeType) -> bool:
     return node.lineno <= code.co_firstlineno <= (node.end_lineno or node.lineno)
 
 
 def _parsed(text: str) -> ast.Module:
     try:
-        return ast.parse(text)
+        with unwarned("<unknown>"):
+            return ast.parse(text)
     except SyntaxError:
         raise NoSource("its source text cannot be parsed by itself") from None
 
@@ -109,8 +129,8 @@ def matches(node: FunctionNode, code: types.CodeType) -> bool:
 def _imports(filename: str, lines: tuple[str, ...]) -> tuple[str, ...]:
     """Names that a file imports at its top level."""
     try:
-        tree = ast.parse("".join(lines))
-    except SyntaxError:
+        tree = _parsed("".join(lines))
+    except NoSource:
         return ()
     found: list[str] = []
     todo: list[ast.AST] = [tree]
@@ -145,7 +165,8 @@ def compiled(
     above: list[ast.stmt] = [ast.Import([ast.alias(name)]) for name in imports]
     module = ast.fix_missing_locations(ast.Module([*above, outer], []))
     flags = like.co_flags & FUTURES
-    built = compile(module, like.co_filename, "exec", flags=flags, dont_inherit=True)
+    with unwarned(like.co_filename):
+        built = compile(module, like.co_filename, "exec", flags=flags, dont_inherit=True)
     name = node.name if isinstance(node, ast.FunctionDef) else "<lambda>"
     return _nested(_nested(built, "outer"), name)
 
