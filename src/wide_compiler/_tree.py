@@ -1,4 +1,4 @@
-"""Pytrees of arguments. The only file that touches PyTorch's private pytree module."""
+"""Pytrees of arguments."""
 
 import enum
 from collections.abc import Callable, Iterator, Sequence
@@ -22,11 +22,6 @@ def unflatten(leaves: Sequence[Any], spec: TreeSpec) -> Any:
 
 def tree_map(fn: Callable[[Any], Any], tree: Any) -> Any:
     return _pytree.tree_map(fn, tree)
-
-
-def register(kind: type, to_leaves: Callable[[Any], Any], from_leaves: Callable[[Any, Any], Any]) -> None:
-    """Make a class known as a pytree."""
-    _pytree.register_pytree_node(kind, to_leaves, from_leaves)
 
 
 def rebuild(picture: Any, tensors: Iterator[torch.Tensor]) -> Any:

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 ON, OFF = ("1", "yes", "true", "on"), ("0", "no", "false", "off")
 
@@ -22,6 +23,7 @@ class Config:
         check: compare every call of a site with plain Python and raise `Mismatch` where they differ; also set
             by the environment variable `XCS_CHECK=1` (or yes, true, on) at the first call.
         measure: False takes the first proven way without asking the clock whether it pays: for tests.
+        selector: a `StrategySelector` of your own, which is asked for the strategy of each site.
     """
 
     enabled: bool = True
@@ -29,6 +31,7 @@ class Config:
     exact: bool = False
     check: bool = False
     measure: bool = True
+    selector: Any = None
 
     def __post_init__(self) -> None:
         for name in ("enabled", "exact", "check", "measure"):
@@ -38,6 +41,8 @@ class Config:
         whole = isinstance(self.max_workers, int) and not isinstance(self.max_workers, bool)
         if not whole or self.max_workers < 1:
             raise ValueError(f"max_workers must be a positive integer, got {self.max_workers!r}")
+        if self.selector is not None and not callable(getattr(self.selector, "select_strategy", None)):
+            raise TypeError(f"selector must have a method select_strategy, got {self.selector!r}")
 
     @property
     def checking(self) -> bool:

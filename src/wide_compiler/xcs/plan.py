@@ -19,7 +19,7 @@ from .proof.values import Value
 from .strategies import STRATEGIES, ExecutionStrategy, SequentialStrategy, StrategySelector
 
 if TYPE_CHECKING:
-    from .site import Site
+    from .decisions import Decisions
 
 RTOL = 1e-9  # of float64; float32 and float16 have their own, see oracle
 
@@ -58,7 +58,7 @@ class Plan:
         return self.effect > Effect.IO
 
 
-def make_plan(site: "Site", functions: dict[str, Any], nodes: dict[str, Any], columns: Any) -> Plan:
+def make_plan(site: "Decisions", functions: dict[str, Any], nodes: dict[str, Any], columns: Any) -> Plan:
     """Analyse the site's bodies with the objects of this call, and choose a strategy."""
     analyzer = Analyzer(Guards())
     plan = Plan(frozenset(functions), analyzer.guards)
@@ -105,7 +105,8 @@ def make_plan(site: "Site", functions: dict[str, Any], nodes: dict[str, Any], co
     if root == "start" and not plan.info.can_parallelize:
         plan.effect, plan.reason = Effect.UNKNOWN, "one of the statements depends on another"
         return plan
-    plan.strategy = StrategySelector().select_strategy(infos, graph)
+    selector = site.config.selector or StrategySelector()
+    plan.strategy = selector.select_strategy(infos, graph)
     if not isinstance(plan.strategy, ExecutionStrategy):
         raise TypeError(f"select_strategy must give an ExecutionStrategy, got {plan.strategy!r}")
     plan.own_strategy = type(plan.strategy) not in STRATEGIES

@@ -1,51 +1,36 @@
-"""A site at run time: is it worth looking at this call, who takes it, and putting together what comes
-back."""
+"""A site at run time: the doors by which the rewritten text comes in, and what goes back to it."""
 
 import builtins
 import itertools
-import operator
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from .checking import check, took_own
+from .decisions import Decisions
 from .filling import built, fill, fillable, inert, rehearsed
-from .interrupts import raise_interrupt
-from .items import Blocks, Items, items_of, kept_blocks, made
+from .items import Blocks, Items, items_of, made
 from .ledger import clock
-from .pace import Pace, no
+from .pace import no
 from .parallel.together import Started, Statements
-from .plan import Plan, make_plan
 from .proof.effects import Effect
 from .raising import as_written, raise_here, raises, then_raises
 from .surroundings import in_the_way
 from .text.site_text import SiteText
-from .text.sites import SHORT_CIRCUIT
 from .work import Failed, Miss, Work
 
 if TYPE_CHECKING:
     from .config import Config
     from .jit import Runtime
 
-PLANS = 4
 
-
-class Site:
+class Site(Decisions):
     """One site of one jitted function. `on()` is asked before every call, and costs next to nothing when
     off."""
 
     def __init__(self, text: SiteText, config: "Config", file: str, runtime: "Runtime"):
-        self.text = text
+        super().__init__(text, config)
         self.runtime = runtime
-        self.config = config
-        self.checking = config.checking
         self.file = file
-        self.pace = Pace(config.measure, bool(text.reason))
         self.on = self.pace.ready
-        self.plans: list[Plan] = []
-        self.why = text.reason
-        self.short_circuits = text.eater in SHORT_CIRCUIT
-        self.counts: dict[str, int] = {}
-        self.together: dict[str, Any] = {}
 
     # The doors, called by the rewritten text.
 
@@ -71,13 +56,13 @@ class Site:
             return plain(made(source))
         began = self._enter()
         try:
-            items = self._items(source, expand, before)
+            items = self.items_in(source, expand, before)
             if items is None:
                 self.pace.rest(clock() - began, 0.0)
                 return as_written(self.text, self.runtime.original, plain, made(source))
             error = None
             try:
-                values, work = self._values(items, body, cond, after)
+                values, work = self.values(items, body, cond, after)
             except Failed as failure:
                 values, error = failure.values, failure.error
             if error is not None:  # out here, so that it carries no context of ours
@@ -114,7 +99,7 @@ class Site:
             rest: Iterable[Any] = ()
             work = None
             try:
-                values, work = self._values(items, body, None)
+                values, work = self.values(items, body, None)
             except Failed as failure:
                 values, rest = failure.values, raises(failure.error)
             # Where a `try` of the body would see an error of filling, what is pure can run again as written.
@@ -155,121 +140,13 @@ class Site:
                 self.went_plain(reason)
                 return None
             functions = {f"thunk {i}": thunk for i, thunk in enumerate(thunks)}
-            plan, _ = self._plan(functions, self.text.bodies, ())
+            plan, _ = self.plan_for(functions, self.text.bodies, ())
             if plan.declined:
-                self._decline(plan)
+                self.decline(plan)
                 return None
             return plan.strategy.start(Statements(self, plan, thunks))
         finally:
             self.on = self.pace.ready
-
-    # Deciding.
-
-    def _items(self, source: Any, expand: Any, before: list[Blocks] | None) -> Items | None:
-        if expand is None:
-            items = items_of(source, self.text.shape)
-            kept = kept_blocks(source, before)
-            if items is not None and kept is not None:
-                items.columns = [kept]
-        else:
-            items = self._expanded(source, expand)
-        if items is None:
-            self.went_plain(self._why_no_items(expand))
-        return items
-
-    def _why_no_items(self, expand: Any) -> str:
-        if expand is not None and self.plans and self.plans[0].declined:
-            return self.plans[0].reason
-        return "what it loops over is not a list, tuple, range, dict view, array or tensor"
-
-    def _expanded(self, source: Any, expand: Any) -> Items | None:
-        """Several loops in one comprehension: all rounds as tuples, if finding them changes nothing."""
-        first = items_of(source, self.text.shape)
-        if first is None or first.n == 0:
-            return None
-        node = self.text.bodies["items"]
-        plan, _ = self._plan({"items": expand}, {"items": node}, [source])
-        if plan.declined:
-            return None
-        try:
-            rows = expand(made(source))
-        except Exception as error:
-            raise_interrupt(error)
-            return None  # the plain loop will say so
-        if not rows:
-            return None
-        columns: list[Any] = [list(map(operator.itemgetter(k), rows)) for k in range(len(rows[0]))]
-
-        def rest(k: int) -> Iterable[Any]:
-            raise AssertionError("not asked for")
-
-        return Items(columns, len(rows), rest)
-
-    def _values(
-        self, items: Items, body: Any, cond: Any, after: list[Blocks] | None = None
-    ) -> tuple[Any, Any]:
-        """The values of all items, or a `Miss`; and the work, if it came so far that a rung was asked."""
-        reason = in_the_way() if items.n > 1 else "there is nothing to run beside another"
-        if reason:
-            self.went_plain(reason)
-            return Miss(), None
-        functions = {"body": body} if cond is None else {"body": body, "cond": cond}
-        plan, seen = self._plan(functions, self.text.bodies, items.columns)
-        if plan.declined:
-            self._decline(plan)
-            return Miss(), None
-        if self.text.caught and plan.effect is Effect.IO:
-            self.went_plain("it fills something within a try, which must see it if that raises")
-            return Miss(), None
-        events = self.text.kind == "loop" and not self.text.single
-        work = Work(self, plan, items, body, cond, events)
-        work.seen, work.after = seen, after
-        plan.ledger.enter(items.n, self.pace.entered())
-        values = plan.strategy.run(work)
-        if plan.own_strategy:
-            took_own(work, values)
-        if isinstance(values, Miss):
-            self.went_plain()
-            if values.raised:
-                self.pace.back_off()
-        elif self.checking:
-            check(work, values)
-        return values, work
-
-    def _plan(
-        self, functions: dict[str, Any], nodes: dict[str, Any], columns: Any
-    ) -> tuple[Plan, list[Any] | None]:
-        """An old plan, with what its guards' paths lead to; or a new one."""
-        for plan in self.plans:
-            seen = plan.holds(functions, columns)
-            if seen is not None:
-                return plan, seen
-        if self.pace.analysed() > PLANS:
-            self.pace.back_off()  # ever other objects: looking costs more than it gives
-        plan = make_plan(self, functions, nodes, columns)
-        self.plans = [plan, *self.plans[: PLANS - 1]]
-        return plan, None
-
-    def _decline(self, plan: Plan) -> None:
-        """Not proven: the text runs as written, and is looked at again ever more rarely."""
-        self.went_plain(plan.reason)
-        self.pace.back_off()
-
-    def went_plain(self, why: str = "") -> None:
-        """A call ran as written; why, unless what was measured says that."""
-        self.counts["plain"] = self.counts.get("plain", 0) + 1
-        self.why = why
-
-    @property
-    def calls(self) -> dict[str, int]:
-        """How many calls each rung has run, and how many the plain loop, looked at or not."""
-        plain = self.counts.get("plain", 0) + self.pace.skipped
-        return {**self.counts, "plain": plain} if plain else dict(self.counts)
-
-    def took(self, rung: str) -> None:
-        """A rung has run a whole call."""
-        self.counts[rung] = self.counts.get(rung, 0) + 1
-        self.why = ""
 
     # Putting together.
 

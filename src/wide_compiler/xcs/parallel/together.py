@@ -48,7 +48,7 @@ def begun(statements: Statements) -> Started | None:
     site, plan, thunks = statements.site, statements.plan, statements.thunks
     if plan.effect is Effect.PURE:
         plan.reason = "nothing in it waits"
-        site._decline(plan)
+        site.decline(plan)
         return None
     memory, config = plan.memory, site.config
     if not usable(config.max_workers):

@@ -13,6 +13,7 @@ from . import sites
 from .attempts import attempted
 from .blocks import Block
 from .bodies import items_of, lambda_of, loop_body
+from .handing import Handing
 from .maps import eaten_map
 from .names import captured, eaten
 from .site_text import ITEMS, RUNTIME, SiteText, name, shape_of, short
@@ -29,10 +30,7 @@ class Rewriter(ast.NodeTransformer):
         self.depth = 0
         self.inside = False  # of a comprehension that is a site
         self.held = captured(function)
-        self.place: tuple[int, int] = (0, 0)  # of the statement being looked at
-        # A list, where it may be handed to, the site and the statement that make it.
-        self.maker: tuple[str, Any, Any, Any] = ("", None, None, None)
-        self.taken: dict[tuple[int, int], str] = {}  # blocks of lists, by the statements they are handed to
+        self.handing = Handing()
 
     def rewritten(self) -> ast.FunctionDef | ast.Lambda:
         tree = clone(self.original)
@@ -79,16 +77,12 @@ class Rewriter(ast.NodeTransformer):
             for new, old in zip(getattr(node, part, ()), getattr(original, part, ()), strict=True):
                 new.body = self._block(old.body, original, block)
         made = len(self.found)
-        self.place = (id(block.statements), block.index)
+        self.handing.enter(block)
         node = self._expressions(node)
-        out = [node, *self._forgotten(node)]
+        out = [node, *self.handing.forgotten(node)]
         match block.statements[block.index]:
             case ast.Assign([ast.Name(identifier)], ast.ListComp()) if identifier not in self.held:
-                # Handed on to the very next statement only, and only if that mentions the list once: anything
-                # else could have changed it before the next site comes to it.
-                if block.after and _mentions(block.after[0], identifier) == 1:
-                    place = (id(block.statements), block.index + 1)
-                    self.maker = (identifier, place, self.found[made], node)
+                self.handing.offer(identifier, block, self.found[made], node)
         return out
 
     def _expressions(self, node: ast.stmt) -> ast.stmt:
@@ -144,9 +138,8 @@ class Rewriter(ast.NodeTransformer):
             site.reason = reason or "it is inside another comprehension"
             return self.generic_visit(written)
         original = clone(node)
-        source = original.generators[0].iter
-        if isinstance(source, ast.Name) and self.maker[:2] == (source.id, self.place) and self.depth == 0:
-            site.fed = self._handed_on()
+        if self.depth == 0:
+            site.fed = self.handing.taken_by(original.generators[0].iter)
         self.inside = True
         plain: Any = self.generic_visit(written)
         self.inside = False
@@ -176,28 +169,6 @@ class Rewriter(ast.NodeTransformer):
         if site.fed:
             call.keywords.append(ast.keyword("before", name(site.fed)))
         return ast.copy_location(ast.IfExp(self._on(site), call, plain), node)
-
-    def _handed_on(self) -> str:
-        """The list of the statement before is handed on in blocks: the name under which its site puts them.
-        They go with the frame, or before, so that nothing of a call is kept after it."""
-        _, _, maker, made = self.maker
-        asked: Any = made.value
-        if not isinstance(asked, ast.IfExp):
-            return ""  # no site: its text was not understood
-        self.taken[self.place] = blocks = f"__xcs_blocks{maker.index}"
-        room = ast.NamedExpr(name(blocks, store=True), ast.List([], ast.Load()))
-        asked.body.keywords.append(ast.keyword("after", room))  # type: ignore[attr-defined]
-        nothing = ast.NamedExpr(name(blocks, store=True), ast.Constant(None))
-        both = ast.Tuple([nothing, asked.orelse], ast.Load())
-        asked.orelse = ast.Subscript(both, ast.Constant(-1), ast.Load())
-        return blocks
-
-    def _forgotten(self, node: ast.stmt) -> list[ast.stmt]:
-        """After the statement that has taken blocks."""
-        blocks = self.taken.get(self.place)
-        if blocks is None or isinstance(node, ast.Return):
-            return []
-        return [ast.copy_location(ast.Assign([name(blocks, store=True)], ast.Constant(None)), node)]
 
     def _source(self, node: ast.expr) -> ast.expr:
         """The iterable; `zip` and `enumerate` are handed over in parts, to be looked into or made as
@@ -300,7 +271,3 @@ class Rewriter(ast.NodeTransformer):
 
     def _call(self, site: SiteText, method: str, arguments: list[Any]) -> ast.Call:
         return ast.Call(ast.Attribute(self._site(site), method, ast.Load()), arguments, [])
-
-
-def _mentions(statement: ast.stmt, identifier: str) -> int:
-    return sum(isinstance(part, ast.Name) and part.id == identifier for part in ast.walk(statement))
