@@ -52,14 +52,17 @@ class Copies:
                     place.tensor[lane].copy_(of_lanes[lane])
         return parted
 
-    def refresh(self, tensors: Sequence[Tensor]) -> None:
-        """Copy what is not looked at, all of it in a few launches."""
+    def look_for_unread(self, tensors: Sequence[Tensor]) -> None:
+        """Find what is not looked at, and its room, where that may be another one."""
         homes = [place.tensor.data_ptr() for place in self.wide.places]
         if homes != self.homes:  # finding how to run the wide model best may lay its tensors out anew
             self._find_rooms(tensors)
             self.homes = homes
+
+    def copy(self, unread: Sequence[Tensor]) -> None:
+        """Put that into its room, all of it in a few launches."""
         with torch.inference_mode(False), torch.no_grad():
-            torch._foreach_copy_(self.rooms, self.unread)
+            torch._foreach_copy_(self.rooms, list(unread))
 
     def _find_rooms(self, tensors: Sequence[Tensor]) -> None:
         places = {place.path: place.tensor.detach() for place in self.wide.places}

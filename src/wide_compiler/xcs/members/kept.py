@@ -41,11 +41,11 @@ class Kept:
         return getattr(self.looked, "tensors", None)
 
     def renewed(self, tensors: list[Tensor]) -> list[int]:
-        """Copy the numbers of those members where they are seen to have changed, which are given; and all
-        that are not looked at."""
+        """Copy the numbers of those members where they are seen to have changed; which ones. Those that are
+        not looked at are copied by the call."""
         lanes = [] if self.members.unchanged(tensors) else self._renew(tensors)
         if not self.members.all_read:
-            self.copies.refresh(tensors)
+            self.copies.look_for_unread(tensors)
         return lanes
 
     def _renew(self, tensors: list[Tensor]) -> list[int]:

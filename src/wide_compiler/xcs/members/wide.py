@@ -176,8 +176,8 @@ def _wide_model(work: Work, models: Sequence[nn.Module], inputs: list[Any], shar
             raise Bail("a wide class that is registered for a part of the members runs code of its own")
         wide = compile_wide(list(models), sample, config=WideConfig(tune_seconds=0.3))
         wide.requires_grad_(False)  # as no gradients are wanted wherever it runs
-        call = Straight(wide)
         copies = Copies(wide, models[0], members)
+        call = Straight(wide, copies)
         arrange(wide, lambda: call(inputs, shared))
     except Exception as error:
         raise_interrupt(error)
