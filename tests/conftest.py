@@ -9,6 +9,8 @@ import torch
 if not Path("/proc/driver/nvidia").exists():
     # Own kernels run in Triton's interpreter where there is no GPU. Read when triton is imported: so, first.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+# JAX, a peer in some tests, would take most of a GPU's memory from the others.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 @pytest.fixture(autouse=True, scope="session")

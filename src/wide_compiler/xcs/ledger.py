@@ -95,7 +95,7 @@ class Ledger:
     plain_item: float | None = None
     sampled: float = 0.0  # what an item took by itself, when that was last timed
     inlined: float = 1.0  # of that, it takes where it stands in the loop, and no function is called for it
-    whole: bool = False  # was a whole loop timed yet?
+    whole: bool = False  # was a whole loop timed yet, as far as it goes?
     waits: bool = False  # may its items wait? Then it is asked how much they do
     idle_item: float = 0.0  # of that time, in which nothing was computed
     records: dict[str, Record] = field(default_factory=dict)
@@ -138,6 +138,7 @@ class Ledger:
         if self.eating is not None:
             self.stops_at(self.eating.share)
             self.eating = None
+            self.whole = True  # or it stopped early, and no more can be known
         if rested:
             self.went_plain(n, rested)
 

@@ -60,7 +60,7 @@ class Vectorized(Rung):
 
 
 SHORT = 4e-7  # an item that takes less is as fast in the loop as on the way to NumPy and back
-UNSURE = 3e-6  # of one that takes less, only a whole loop tells what it takes there
+UNSURE = 1.5e-6  # of one that takes less, only a whole loop tells what it takes there
 
 
 class NumpyLanes(Vectorized):
