@@ -7,7 +7,7 @@ import numpy as np
 
 from .interrupts import raise_interrupt
 from .items import Items
-from .ledger import CLEARLY, LOOK_EVERY, clock
+from .ledger import CLEARLY, clock
 from .look import MOST_LOOKS, look_of
 from .noticing import noticing
 from .oracle import same
@@ -17,6 +17,7 @@ from .rungs import Rung
 from .work import Bail, Failed, Miss, Work
 
 SAMPLES = 3
+FAR = 0.7  # of the plain loop's time: whoever takes less need not be weighed at each call
 FEWEST = 8
 TRUTHS = (bool, int, float, np.bool_)
 
@@ -40,12 +41,17 @@ def choose(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
 
 
 def _clearly_ahead(work: Work, rung: Rung) -> bool:
-    """The rung of the last call, well ahead of the plain loop: only every eighth call is all weighed anew."""
-    ledger, n = work.plan.ledger, work.items.n
-    if not work.site.config.measure or ledger.fast_calls % LOOK_EVERY == LOOK_EVERY - 1:
+    """The rung of the last call, far ahead of the plain loop: only now and then all is weighed anew."""
+    ledger = work.plan.ledger
+    if not work.site.config.measure or ledger.fast_calls + 1 >= ledger.next_look:
         return False
-    expected, plain = ledger.of(rung.name).predicted(n), ledger.plain(n)
-    return expected is not None and expected <= 0.5 * plain and rung.worth_a_try(work, plain)
+    return _far_ahead(work, rung) and rung.worth_a_try(work, ledger.plain(work.items.n))
+
+
+def _far_ahead(work: Work, rung: Rung | None) -> bool:
+    ledger, n = work.plan.ledger, work.items.n
+    expected = None if rung is None else ledger.of(rung.name).predicted(n)
+    return expected is not None and expected <= FAR * ledger.plain(n)
 
 
 def _first_able(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
@@ -68,8 +74,10 @@ def _measured(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
             ledger.stops_at(len(samples) / n)
     done = Miss(len(samples), [v for i in sorted(samples) for v in samples[i]]) if goes_on else Miss()
     rung = _cheapest(work, rungs, n)
-    if not samples and ledger.due(rung is not None) and _look_again(work):
-        rung = _cheapest(work, rungs, n)  # the machine may have been busier when one of both was timed
+    if not samples and ledger.due(rung is not None):
+        if _look_again(work):
+            rung = _cheapest(work, rungs, n)  # the machine may have been busier when one of both was timed
+        ledger.looked(_far_ahead(work, rung))
     if rung is None:
         ledger.went_plain(n)
         return done

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 LOOK_AGAIN = 50.0
-LOOK_EVERY = 8  # so many calls of a rung that has won
+LOOK_EVERY, LOOK_LEAST = 8, 64  # so many calls of a rung that has won: at first, and once it is far ahead
 CLEARLY = 0.95  # a rung must be so much cheaper than the plain loop
 FAILURES = 3
 TRIALS = 3
@@ -102,6 +102,8 @@ class Ledger:
     spent: float = 0.0
     looks: int = 0
     fast_calls: int = 0
+    every: int = LOOK_EVERY  # fast calls from one look to the next
+    next_look: int = LOOK_EVERY
     looked_at: float = 0.0  # what the plain loop had spent then
     share: float | None = None  # of its items the plain loop comes to, where it may stop early
     eating: Eaten | None = None  # in the last call
@@ -153,13 +155,22 @@ class Ledger:
         goes there."""
         self.fast_calls += fast
         if fast:
-            self.looks += self.fast_calls % LOOK_EVERY == 0
-            return self.fast_calls % LOOK_EVERY == 0
+            self.looks += self.look_is_next
+            return self.look_is_next
         won = any(record.looks and record.failures == 0 for record in self.records.values())
         if not won or self.spent - self.looked_at < 2 * LOOK_AGAIN * (self.plain_item or 0.0):
             return False
         self.looks, self.looked_at = self.looks + 1, self.spent
         return True
+
+    @property
+    def look_is_next(self) -> bool:
+        return self.fast_calls >= self.next_look
+
+    def looked(self, far_ahead: bool) -> None:
+        """A rung that was found far ahead once more need not be looked at so soon again."""
+        self.every = min(2 * self.every, LOOK_LEAST) if far_ahead else LOOK_EVERY
+        self.next_look = self.fast_calls + self.every
 
     def sample(self, seconds: list[float], own: float = 0.0) -> None:
         """Best of a few timed items, of which timing itself took a part; the best ever is not kept, machines
