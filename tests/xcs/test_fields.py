@@ -4,6 +4,7 @@ Each class is changed after its fast path was taken, and once more in a way that
 """
 
 import dataclasses
+import gc
 from unittest import mock
 
 import numpy as np
@@ -230,3 +231,65 @@ def test_positions_of_fields_are_those_of_the_generated_init():
     fast = jit(all_given, config=NOW)
     compared(all_given, fast, NUMBERS)
     assert ", pure," in str(fast.explain())
+
+
+class Point:
+    scale = 2.0
+
+    def __init__(self, x):
+        self.x, self.y = x, 0.5
+
+    def size(self):
+        return self.x * self.y * self.scale
+
+
+def sizes(points):
+    return [p.size() + p.x for p in points]
+
+
+def dictionaries(points):
+    """How many of them have one: Python makes it when somebody asks an object for its `__dict__`, and keeps
+    it, after which reading the object's fields takes longer."""
+    return sum(type(held) is dict for point in points for held in gc.get_referents(point))
+
+
+def test_objects_are_left_as_they_are():
+    points = [Point(float(i)) for i in range(200)]
+    before = dictionaries(points)
+    fast, wanted = jit(sizes, config=Config()), sizes(points)
+    for _ in range(3):
+        assert fast(points) == wanted
+    assert fast.__xcs__.sites[0].plans[0].guards.hold({"body": lambda p: None}, [points]) is not None
+    assert dictionaries(points) <= before + 1  # the one that the analysis has looked at
+
+
+class Getter:
+    """A descriptor that does not take writes: an object's own field comes before it."""
+
+    def __get__(self, held, kind):
+        READS.append(held)
+        return 7.0
+
+
+def test_what_a_class_has_under_a_field_is_asked_by_nobody_else(monkeypatch):
+    monkeypatch.setattr(Point, "x", Getter(), raising=False)
+    points = [Point(float(i)) for i in range(9)]
+    fast = jit(sizes, config=NOW)
+    for change in (lambda: None, lambda: vars(points[4]).pop("x"), lambda: vars(points[4]).update(x=1.0)):
+        change()
+        READS.clear()
+        wanted = sizes(points)
+        asked = list(READS)
+        READS.clear()
+        assert fast(points) == wanted and asked == READS
+
+
+@pytest.mark.parametrize("name, value", [("size", lambda: 3.0), ("scale", 5.0), ("x", 9.0), ("other", 1.0)])
+def test_a_field_of_one_item_that_the_class_has_too(name, value):
+    points = [Point(float(i)) for i in range(9)]
+    fast = jit(sizes, config=NOW)
+    for _ in range(2):
+        assert fast(points) == sizes(points)
+    setattr(points[5], name, value)
+    for _ in range(2):
+        assert fast(points) == sizes(points)

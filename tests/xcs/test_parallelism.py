@@ -17,6 +17,7 @@ from wide_compiler.xcs import (
     GraphParallelismAnalyzer,
     IRGraph,
     IRNode,
+    Miss,
     ParallelismAnalyzer,
     ParallelismInfo,
     ParallelStrategy,
@@ -309,3 +310,27 @@ def test_strategies_that_are_none_say_so(monkeypatch, strategy, error, says):
     with pytest.raises(error, match=says):
         fast([1.0, 2.0])
     fast.explain()
+
+
+class Careful(StrategySelector):
+    def select_strategy(self, parallelism_map, ir_graph):
+        chosen = super().select_strategy(parallelism_map, ir_graph)
+        return SequentialStrategy() if isinstance(chosen, AdaptiveStrategy) else chosen
+
+
+def test_a_selector_of_ones_own_by_config():
+    given = [1.0, 2.0]
+    for config, strategy in (
+        (NOW, AdaptiveStrategy),
+        (Config(measure=False, selector=Careful()), SequentialStrategy),
+    ):
+        fast = jit(doubled, config=config)
+        assert fast(given) == doubled(given)
+        assert type(fast.__xcs__.sites[0].plans[0].strategy) is strategy
+    with pytest.raises(TypeError, match="select_strategy"):
+        Config(selector=3)
+
+
+def test_a_strategy_may_leave_the_items_to_the_text(monkeypatch):
+    fast = selecting(monkeypatch, type("Lazy", (Own,), {"run": lambda self, work: Miss()})())
+    assert fast([1.0, 2.0]) == [2.0, 4.0] and next(iter(fast.stats().values())) == {"plain": 1}

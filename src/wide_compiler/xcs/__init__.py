@@ -17,6 +17,7 @@ from .strategies import (
     StrategySelector,
     VectorizedStrategy,
 )
+from .work import Miss
 
 __all__ = [
     "AdaptiveStrategy",
@@ -28,6 +29,7 @@ __all__ = [
     "IRGraph",
     "IRNode",
     "Mismatch",
+    "Miss",
     "ParallelStrategy",
     "ParallelismAnalyzer",
     "ParallelismInfo",

@@ -34,8 +34,7 @@ class Pace:
         """It is looked at."""
         self.ready = yes
         if self._calls:
-            early = operator.length_hint(self._pause) > 0  # by the clock: this call was counted too
-            self._skipped, self._calls, self._pause = self.skipped - early, 0, iter(())
+            self._skipped, self._calls, self._pause = self.skipped, 0, iter(())
 
     def entered(self) -> int:
         """How many calls were not looked at since this was asked."""
@@ -51,12 +50,11 @@ class Pace:
         """No look in so many calls, or seconds."""
         self.enter()
         self._pause, self._calls = itertools.repeat(False, calls), calls
-        counted = itertools.chain(self._pause, itertools.repeat(True))
-        if seconds is None:
-            self.ready = counted.__next__
-        else:
-            over = map((_clock() + seconds).__lt__, iter(_clock, None))
-            self.ready = map(operator.or_, counted, over).__next__
+        skipped = self._pause
+        if seconds is not None:  # no time is False: as long as there is some, calls are counted
+            before = itertools.takewhile((_clock() + seconds).__gt__, iter(_clock, None))
+            skipped = map(operator.is_, before, self._pause)
+        self.ready = itertools.chain(skipped, itertools.repeat(True)).__next__
 
     def rest(self, looked: float, plain: float) -> None:
         """Looking took so long beside the plain loop: next time after so many calls that it costs 2%."""

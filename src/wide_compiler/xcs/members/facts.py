@@ -17,12 +17,15 @@ from .attributes import FIXED
 _A_TENSOR = torch.zeros(1)
 # Steps to what a member holds, and to what PyTorch does with it: `Members` looks at that, and more closely.
 _GIVEN = ("item", "const", "behaves", "called")
-_INSIDE = ("module", "field", "absent", "bare")
+_INSIDE = ("module", "field", "covering", "absent", "bare")
 _PARTS = ("length", "index")  # of a table, list or tuple that a member holds
 # A member may hold these: `Members` sees that they stay the same ones, and not what lies on them.
 _WITH_FIELDS = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)
 # Steps to anything else: modules of Python, functions and classes have fields too.
-_OUTSIDE = ("global", "cell", "class", "defaults", "kwdefaults", "own", "field", "index", "length", "getattr")
+_OUTSIDE = (
+    *("global", "cell", "class", "defaults", "kwdefaults", "own", "field", "covering", "index", "length"),
+    "getattr",
+)
 
 
 def prove(work: Work, models: list[nn.Module]) -> "Facts":

@@ -129,7 +129,9 @@ class Guards:
         if fetch == "const":
             return parent
         held = seen[parent]
-        return [FETCH[fetch](h, key) for h in held] if many else FETCH[fetch](held, key)
+        if not many:
+            return FETCH[fetch](held, key)
+        return MANY[fetch](held, key) if fetch in MANY else [FETCH[fetch](h, key) for h in held]
 
 
 def lookup_global(namespace: dict[str, Any], name: str) -> Any:
@@ -179,8 +181,33 @@ def bare(module: Any, key: None) -> bool:
     )
 
 
+_read: Any = object.__getattribute__  # past `__getattr__`, which is the user's
+
+
+def own_fields(objects: Sequence[Any], name: str) -> list[Any]:
+    """A field of each object, read as it is. Asked for `__dict__`, objects would be slower for everybody from
+    then on: Python makes a dictionary for each, and keeps it."""
+    return list(map(_read, objects, itertools.repeat(name)))
+
+
+def have_own(objects: Sequence[Any], name: str) -> list[bool]:
+    """Has each object a field of that name, which comes before what its class has?"""
+    try:
+        found = static_lookup(type(objects[0]), name)
+        reads = own_fields(objects, name)
+    except AttributeError:
+        return [name in held.__dict__ for held in objects]
+    if isinstance(found, types.FunctionType):
+        return [getattr(read, "__func__", None) is not found for read in reads]
+    shared = found.__func__ if isinstance(found, staticmethod) else found
+    return [read is not shared for read in reads]
+
+
+# The same for all items at once, where that is another way. Their classes are known to be plain there.
+MANY: dict[str, Any] = {"field": own_fields, "absent": have_own}
 FETCH: dict[str, Any] = {
     "field": lambda held, key: held.__dict__[key],
+    "covering": lambda held, key: held.__dict__[key],
     "absent": lambda held, key: key in held.__dict__,
     "module": _submodule,
     "bare": bare,

@@ -157,7 +157,7 @@ def instance_attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> 
     kind, obj, slot = type(held.obj), held.obj, held.slot
     assert slot is not None
     a.guards.expect(slot, "type", kind)
-    fields = fields_of(a, kind)
+    fields, many = fields_of(a, kind), a.guards.vector[slot]
     if kind.__getattribute__ is not object.__getattribute__:
         raise a.decline(f"{kind.__name__} has a __getattribute__ of its own", node)
     found = on_class(kind, name)
@@ -175,8 +175,11 @@ def instance_attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> 
         fields.fix(name)  # it may go again
         raise a.decline(f"{kind.__name__}.{name} is a descriptor", node)
     if name in getattr(obj, "__dict__", {}):
-        fields.show(name)
-        return a.look(obj.__dict__[name], a.guards.note("field", slot, name))
+        # Of many objects fields are read, not looked up: what the class has must be nothing that is asked.
+        read = many and not hasattr(type(found), "__get__")
+        (fields.fix if read else fields.show)(name)
+        way = "field" if read or not many else "covering"
+        return a.look(obj.__dict__[name], a.guards.note(way, slot, name))
     if isinstance(obj, nn.Module) and static_lookup(kind, "__getattr__") is nn.Module.__getattr__:
         for where in ("_parameters", "_buffers", "_modules"):
             if name in obj.__dict__.get(where, {}) and found is MISSING:
@@ -186,6 +189,8 @@ def instance_attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> 
     if found is MISSING:
         raise a.decline(f"{kind.__name__} has no plain attribute {name!r}", node)
     if hasattr(obj, "__dict__"):
+        if many:
+            fields.fix(name)
         a.guards.expect(a.guards.note("absent", slot, name), "is", False)
     inner = a.guards.note("class", slot, name)
     if isinstance(found, types.FunctionType):

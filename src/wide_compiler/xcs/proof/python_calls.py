@@ -82,7 +82,7 @@ def call_layer(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywor
     if kind in pure_torch.LAYERS or (kind in pure_torch.EVAL_LAYERS and not layer.training):
         a.guards.expect(a.guards.note("class", slot, "forward"), "is", method)
         if kind in pure_torch.EVAL_LAYERS:
-            a.guards.expect(a.guards.note("field", slot, "training"), "is", False)
+            a.guards.expect(a.guards.note("covering", slot, "training"), "is", False)
         if not all_safe(args, keywords):
             raise a.decline(f"{kind.__name__} gets something of unknown type", node)
         return _layer_result(a, callee, args, keywords, node)
@@ -91,7 +91,7 @@ def call_layer(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywor
 
         if len(args) != 1 or keywords:
             raise a.decline("Sequential gets other arguments than it takes", node)
-        layers = a.guards.note("field", slot, "_modules")
+        layers = a.guards.note("covering", slot, "_modules")
         a.guards.expect(a.guards.note("length", layers, None), "is", len(layer._modules))
         found = args[0]
         for name, inner in layer._modules.items():
@@ -121,7 +121,7 @@ def _layer_result(
         held = layer.__dict__[name]
         if held is not harmless and (held is not True or len(args) != 1 or keywords or not args[0].is_tensor):
             raise a.decline(f"{type(layer).__name__} changes something it did not make", node, impure=True)
-        a.guards.expect(a.guards.note("field", slot, name), "is", held)
+        a.guards.expect(a.guards.note("covering", slot, name), "is", held)
         if held is not harmless:
             a.changes(args[0], node)
             return args[0]
