@@ -50,7 +50,7 @@ class Pace:
         """No look in so many calls, or seconds."""
         self.enter()
         self._pause, self._calls = itertools.repeat(False, calls), calls
-        skipped = self._pause
+        skipped: Iterator[bool] = self._pause
         if seconds is not None:  # no time is False: as long as there is some, calls are counted
             before = itertools.takewhile((_clock() + seconds).__gt__, iter(_clock, None))
             skipped = map(operator.is_, before, self._pause)
