@@ -60,6 +60,7 @@ class Vectorized(Rung):
 
 
 SHORT = 4e-7  # an item that takes less is as fast in the loop as on the way to NumPy and back
+AT_ONCE = 2e-2  # a loop that takes longer is tried on its first call, at a price that is small beside that
 UNSURE = 1.5e-6  # of one that takes less, only a whole loop tells what it takes there
 
 
@@ -77,7 +78,7 @@ class NumpyLanes(Vectorized):
             return False
         if ledger.of(self.name).looks:
             return plain_seconds > 3e-5
-        gained = plain_seconds > 5e-3 or (plain_seconds > 5e-5 and ledger.spent > 5e-3)
+        gained = plain_seconds > AT_ONCE or (plain_seconds > 5e-5 and ledger.spent > 5e-3)
         return gained and (ledger.plain_item or 0) < 3e-4
 
     def again(self, work: Work) -> bool:
@@ -102,7 +103,7 @@ class TorchVmap(Vectorized):
         ledger = work.plan.ledger
         if ledger.of(self.name).looks:
             return plain_seconds > 2e-4
-        return plain_seconds > 5e-3 or (plain_seconds > 4e-4 and ledger.spent > 1e-2)
+        return plain_seconds > AT_ONCE or (plain_seconds > 4e-4 and ledger.spent > 1e-2)
 
     def run(self, work: Work) -> list[Any]:
         return torch_vmap.mapped(work)

@@ -227,3 +227,30 @@ def shared_results(x, shared=np.ones(3)):  # noqa: B008
 def shared_mutable_result(xs):
     """One shared mutable object as every result."""
     return [shared_results(x) for x in xs]
+
+
+@pattern("numpy lanes", rows)
+def mapped(xs):
+    """map, made a list."""
+    return list(map(softmax, xs))
+
+
+@pattern("numpy lanes", rows)
+def best_of_all(xs):
+    """The best of all rows and where it is, to the last digit."""
+    return max((float(x @ WEIGHTS), i) for i, x in enumerate(xs))
+
+
+class Keeper:
+    def __init__(self):
+        self.__weights = WEIGHTS
+
+    def __score(self, x):
+        return x @ self.__weights
+
+    def scores(self, xs):
+        """A method with private names."""
+        return [self.__score(x) for x in xs]
+
+
+pattern("numpy lanes", lambda n=24: (Keeper(), *rows(n)))(Keeper.scores)

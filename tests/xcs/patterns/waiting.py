@@ -184,3 +184,15 @@ def write(path):
 def files_written(paths):
     """Files, written."""
     return [write(p) for p in paths]
+
+
+def wait_if_odd(x):
+    if x % 2:
+        time.sleep(0.002)
+    return x
+
+
+@pattern("threads", lambda n=16: (list(range(n)),), large=16)
+def some_wait(xs):
+    """Calls of which only some wait."""
+    return [wait_if_odd(x) for x in xs]
