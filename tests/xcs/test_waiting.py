@@ -294,3 +294,22 @@ def test_one_worker_waits_alone(plain):
         assert fast(list(range(4))) == plain(list(range(4)))
     (counts,) = fast.stats().values()
     assert counts == {"plain": 3} and "max_workers=1" in str(fast.explain())
+
+
+def may_wait_but_computes(x):
+    time.sleep(0)
+    total = 0
+    for i in range(40_000):
+        total += i * x
+    return x
+
+
+def without_waiting(xs):
+    return [may_wait_but_computes(x) for x in xs]
+
+
+def test_what_may_wait_but_computes_stays_in_the_loop():
+    fast, xs = jit(without_waiting), list(range(12))
+    for _ in range(3):
+        assert fast(xs) == xs
+    assert list(fast.stats().values()) == [{"plain": 3}] and fast.explain().rows[0].effect == "IO"

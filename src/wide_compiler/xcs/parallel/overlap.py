@@ -20,10 +20,11 @@ def overlapped(work: Work) -> list[Any] | Miss:
     if config.measure and not _known_to_wait(work):
         waits = run.first_waits()
         begun = waits  # in another thread, which goes on
+        if not waits:
+            run.finish()  # it computes: whoever waits for it now would seem to wait himself
         while not (waits or run.errors) and run.next < min(n, PROBED):
             waits = _waits(run, run.next)
         if not waits:
-            run.finish()
             work.wasted += sum(run.seconds)  # which is the items' own
             if run.errors:
                 raise _failed(work, run)
