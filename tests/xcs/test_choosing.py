@@ -185,3 +185,41 @@ def test_types_of_the_same_numbers_keep_their_scalars():
     xs[4] = xs[4].astype(np.longlong)
     fast = jit(last, config=NOW)
     assert [type(v) for v in fast(xs)] == [type(v) for v in last(xs)]
+
+
+SMALL_WEIGHTS = WEIGHTS.astype(np.float32)
+
+
+def single(xs):
+    return max(x @ SMALL_WEIGHTS for x in xs)
+
+
+def farthest(xs):
+    return max((score(x) for x in xs), key=abs)
+
+
+def by_text(xs):
+    return sorted((score(x) for x in xs), key=str)
+
+
+def either(xs):
+    return max((score(x) if x[0] > 0.0 else 0) for x in xs)
+
+
+@pytest.mark.parametrize("plain", [single, farthest, by_text, either])
+def test_other_numbers_and_orders(plain):
+    fast = jit(plain, config=NOW)
+    for seed in range(12):
+        xs = rows(seed, 2001 + seed)
+        if plain is single:
+            xs = [x.astype(np.float32) for x in xs]
+        wanted, got = plain(xs), fast(xs)
+        assert wanted == got and type(wanted) is type(got)
+    assert plain is not single or ran(fast) == 12
+
+
+def test_nothing_is_left():
+    def none(xs):
+        return max((score(x) for x in xs if x[0] > 100.0), default=None)
+
+    assert jit(none, config=NOW)(rows(0, 50)) is None

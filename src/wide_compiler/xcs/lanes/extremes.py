@@ -6,22 +6,25 @@ Then `max` and `min` give the very number that plain Python gives, and choose th
 import operator
 from typing import Any
 
+import numpy as np
+
 from ..noticing import noticing
 from ..work import Bail, Work
 
 EXTREMES = ("max", "min")
 NEAR = 1e-4  # of the largest number there is, far more than rounding moves any
+FLOATS = (float, np.floating)
 MANY = 16  # and one in a hundred: more that come near are not worth it
 
 
 def settle(work: Work, values: list[Any]) -> None:
     """Put the plain values of those items in their place. Raises `Bail` if there are too many."""
-    first = values[0]
-    if type(first) is tuple:
-        if not any(isinstance(part, float) for part in first):
+    kinds = set(map(type, values))
+    if kinds == {tuple}:
+        if not any(isinstance(part, FLOATS) for part in values[0]):
             return
         firsts: list[Any] = list(map(operator.itemgetter(0), values))
-    elif isinstance(first, float):
+    elif any(issubclass(kind, (*FLOATS, tuple)) for kind in kinds):
         firsts = values
     else:
         return

@@ -69,12 +69,14 @@ def no_rounded_keys(text: SiteText, result: Any, events: bool = False) -> None:
         keys = [result]
     elif text.kind == "dict":
         keys = [result[0]]
-    elif text.eater == "sorted" and type(result) is not Lane:  # numbers alone only change in a last digit
+    elif text.keyed and text.eater in ("sorted", "max", "min"):
         keys = [result]
     elif text.kind == "loop":
         noted = result if events else [(0, result)]
         sinks = [(text.sinks[index].kind, value) for index, value in noted]
         keys = [v if kind == "add" else v[1] for kind, v in sinks if kind in ("add", "setitem")]
+    elif text.eater == "sorted" and type(result) is not Lane:  # numbers alone only change in a last digit
+        keys = [result]
     if any(map(_rounded, keys)):
         raise Bail("keys, members or truths from rounded numbers, or from nan")
 

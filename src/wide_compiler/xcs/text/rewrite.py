@@ -132,7 +132,7 @@ class Rewriter(ast.NodeTransformer):
         """mapped: the `map` for which the generator `node` stands."""
         written = node if mapped is None else mapped
         site = self._new(kind, written)
-        site.eater, site.maps = eater, mapped is not None
+        site.eater, site.keyed, site.maps = eater, bool(options), mapped is not None
         reason = sites.comprehension(node)
         if reason or self.inside:
             site.reason = reason or "it is inside another comprehension"

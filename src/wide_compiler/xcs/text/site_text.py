@@ -26,6 +26,7 @@ class SiteText:
         default_factory=dict
     )  # 'body', 'cond', 'items' or 'thunk 0' -> Lambda or def
     eater: str = ""
+    keyed: bool = False  # the eater orders them by a function of its own
     maps: bool = False  # a generator that is written as `map(f, xs)`
     sinks: list[Sink] = field(default_factory=list)
     single: bool = False  # a loop whose body ends in its one sink
