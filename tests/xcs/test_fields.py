@@ -4,6 +4,7 @@ Each class is changed after its fast path was taken, and once more in a way that
 """
 
 import dataclasses
+import functools
 import gc
 from unittest import mock
 
@@ -293,3 +294,25 @@ def test_a_field_of_one_item_that_the_class_has_too(name, value):
     setattr(points[5], name, value)
     for _ in range(2):
         assert fast(points) == sizes(points)
+
+
+class Document:
+    def __init__(self, number):
+        self.number = number
+
+    @functools.cached_property
+    def parsed(self):
+        READS.append(self.number)
+        return self.number * 10
+
+
+def parsed_of_the_first(documents):
+    return [d.parsed for d in documents if d.number == 0]
+
+
+@pytest.mark.parametrize("config", [NOW, Config()])
+def test_no_guard_runs_what_a_class_computes_when_asked(config):
+    fast, documents = jit(parsed_of_the_first, config=config), [Document(i) for i in range(9)]
+    for _ in range(300):
+        READS.clear()
+        assert fast(documents) == [0] and READS in ([], [0])

@@ -32,6 +32,20 @@ class _Box:
 
         return inner
 
+    def counting(self, xs):
+        __n = 1
+
+        @jit(config=NOW)
+        def inner():
+            nonlocal __n
+            __n += 1
+            try:
+                return [x * __n for x in xs] + [self.__waited(__k) for __k in xs]
+            except ValueError as __error:
+                raise __error
+
+        return inner
+
 
 def ran(fast):
     return [rung for counts in fast.stats().values() for rung in counts]
@@ -42,6 +56,8 @@ def test_private_names_are_those_of_the_class():
     assert box.all([1, 2, 3]) == [1, 2, 3] and ran(_Box.all) == ["threads"]
     inner = box.later()
     assert inner([1, 2, 3]) == [1, 2, 3] and ran(inner) == ["threads"]
+    inner = box.counting([1, 2])
+    assert inner() == [2, 4, 1, 2] and inner() == [3, 6, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_it_explains_all_calls_under_the_name_of_the_function():
     assert [sum(counts.values()) for counts in many.stats().values()] == [1, 1]
 
 
-@pytest.mark.parametrize("name", ["x", "xs", "x0", "x1s", "zip", "class", "<lambda>"])
+@pytest.mark.parametrize("name", ["x", "xs", "x0", "x1s", "zip", "class", "<lambda>", "mapped", "made"])
 def test_names_that_the_loop_has_itself(name):
     def fn(a, b=0):
         return 10 * a + b

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from wide_compiler.xcs import Config, jit, pace
+from wide_compiler.xcs.parallel import overlap
 from wide_compiler.xcs.parallel.threads import Overlap
 
 from .waiting_world import CONFIGS, HANG, WORKERS, comes_to_threads, no_thread_free, within_limits
@@ -313,3 +314,26 @@ def test_what_may_wait_but_computes_stays_in_the_loop():
     for _ in range(3):
         assert fast(xs) == xs
     assert list(fast.stats().values()) == [{"plain": 3}] and fast.explain().rows[0].effect == "IO"
+
+
+def waits_below_zero(x):
+    if x < 0:
+        time.sleep(0.003)
+    return x
+
+
+def by_sign(xs):
+    return [waits_below_zero(x) for x in xs]
+
+
+def test_quick_calls_between_those_that_wait_leave_the_threads(monkeypatch):
+    monkeypatch.setattr(pace, "LONGEST", 0.0)  # a look at every call
+    fast, slow, quick = jit(by_sign), [-1] * 20, list(range(5000))
+    with mock.patch.object(Overlap, "_run", autospec=True, side_effect=Overlap._run) as ran:
+        for _ in range(3):
+            assert fast(slow) == slow
+            before = ran.call_count
+            assert fast(quick) == quick
+            assert ran.call_count - before <= overlap.PART + overlap.PROBED
+    (counts,) = fast.stats().values()
+    assert counts["threads"] >= 2

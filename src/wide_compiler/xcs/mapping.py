@@ -79,7 +79,11 @@ def _maker(name: str, count: int) -> Callable[[Any], Any]:
     items = [f"x{i}" for i in range(count)] if count > 1 else ["x"]
     lists = [f"{item}s" for item in items]
     source = f"zip({', '.join(lists)})" if count > 1 else lists[0]
-    if not name.isidentifier() or keyword.iskeyword(name) or name in (*items, *lists, "zip"):
+    if (
+        not name.isidentifier()
+        or keyword.iskeyword(name)
+        or name in (*items, *lists, "zip", "made", "mapped")
+    ):
         name = "fn"
     text = (
         f"def made({name}):\n"

@@ -24,6 +24,7 @@ class Pace:
         self._pauses = 0
         self._analysed = 0
         self._looked_over = 0
+        self._turn = 0.0
 
     @property
     def skipped(self) -> int:
@@ -61,9 +62,12 @@ class Pace:
         if self.measure and self.ready is yes:
             new, self._looked_over = self._analysed != self._looked_over, self._analysed
             most = 4 if new else 20_000  # an analysis is done once, and says nothing of later looks
-            calls = min(int(50 * looked / max(plain, 3e-7)), most)
+            # Ever other pauses: calls that take turns must not be such that always the same one is looked at.
+            self._turn = (self._turn + 0.618) % 1.0
+            share = 0.5 + self._turn
+            calls = int(min(50 * looked / max(plain, 3e-7), most) * share)
             if calls:
-                self.pause(calls, LONGEST)
+                self.pause(calls, LONGEST * share)
 
     def back_off(self) -> None:
         """Ever longer pauses: not proven, or an item raised."""

@@ -7,6 +7,7 @@ from ..work import Failed, Miss, Work
 from .level import Level
 from .threads import CHEAP, Overlap, crowded, own_cpu_time, waited
 
+PART = 128  # items of a long loop that are run in threads before it is asked whether they wait, too
 PROBED = 8  # items that are run one by one, to see whether one of them waits
 
 
@@ -28,11 +29,17 @@ def overlapped(work: Work) -> list[Any] | Miss:
             work.wasted += sum(run.seconds)  # which is the items' own
             if run.errors:
                 raise _failed(work, run)
-            done = [v for i in range(run.next) for v in run.results[i]]
-            return Miss(run.next, done) if work.site.text.may_go_on else _one_by_one(work, run)
+            return _rest_as_written(work, run)
         memory["waits"] = True
-        run.limit = n
         threads -= begun
+    if config.measure and n > 2 * PART:
+        run.limit = PART
+        run.start(threads)
+        run.finish()
+        if not run.errors and _cheap(run):  # as others of other calls were not
+            memory["waits"] = False
+            return _rest_as_written(work, run)
+    run.limit = n
     run.start(threads)
     run.finish()
     work.plan.last = "threads"
@@ -44,9 +51,19 @@ def overlapped(work: Work) -> list[Any] | Miss:
         raise _failed(work, run)
     if config.measure:
         level.learn(run.seconds, n)
-        if sum(run.seconds) < n * CHEAP / 4:
+        if _cheap(run):
             memory["waits"] = False
     return [v for i in range(n) for v in run.results[i]]
+
+
+def _cheap(run: Overlap) -> bool:
+    return sum(run.seconds) < len(run.seconds) * CHEAP / 4
+
+
+def _rest_as_written(work: Work, run: Overlap) -> list[Any] | Miss:
+    if not work.site.text.may_go_on:
+        return _one_by_one(work, run)
+    return Miss(run.next, [v for i in range(run.next) for v in run.results[i]])
 
 
 def _known_to_wait(work: Work) -> bool:

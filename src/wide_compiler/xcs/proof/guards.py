@@ -190,10 +190,15 @@ def own_fields(objects: Sequence[Any], name: str) -> list[Any]:
     return list(map(_read, objects, itertools.repeat(name)))
 
 
+READ_WITHOUT_CODE = (types.FunctionType, staticmethod)
+
+
 def have_own(objects: Sequence[Any], name: str) -> list[bool]:
     """Has each object a field of that name, which comes before what its class has?"""
     try:
         found = static_lookup(type(objects[0]), name)
+        if hasattr(type(found), "__get__") and not isinstance(found, READ_WITHOUT_CODE):
+            raise AttributeError(name)  # a read would run it: a `cached_property`, say
         reads = own_fields(objects, name)
     except AttributeError:
         return [name in held.__dict__ for held in objects]

@@ -4,6 +4,7 @@ replace functions and methods of them, and must see each call in its turn."""
 import functools
 import http.client
 import io
+import json
 import os
 import pathlib
 import socket
@@ -49,7 +50,24 @@ class Web(Behaviour):
         )
 
 
+class Made:
+    """Objects of a class are made as they were: by the methods that it had then."""
+
+    def __init__(self, kind: type):
+        self.kind = kind
+        self.way = self._way()
+
+    def _way(self) -> tuple[Any, ...]:
+        return self.kind.__new__, self.kind.__init__  # type: ignore[misc]
+
+    def holds(self) -> bool:
+        return self._way() == self.way
+
+
 # As they were when this library was imported.
+A_PATH = type(pathlib.Path())
+MADE_PATHS = (Made(pathlib.Path), Made(A_PATH))
+JSON = Behaviour([json.JSONDecoder], _namespaces(json, json.decoder, json.scanner))  # type: ignore[attr-defined]
 FILES = Behaviour(PATHS, _namespaces(pathlib, io, os, os.path, sys.modules[os.path.exists.__module__]))
 WEB = Web(
     [urllib.request.OpenerDirector, *_HANDLERS, http.client.HTTPConnection],

@@ -9,7 +9,7 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from .kinds import Opaque, Plain
-from .unpatched import FILES, WEB, Unpatched, client_of
+from .unpatched import A_PATH, FILES, JSON, MADE_PATHS, WEB, Unpatched, client_of
 from .unpatched import PATHS as PATHS
 from .values import Value, list_of, opaque
 
@@ -49,8 +49,8 @@ RESPONSE_ATTRIBUTES = {
     "ok": bool,
     "headers": Opaque,
 }
-PATH_MAKERS = (pathlib.Path, type(pathlib.Path()))
-PATH_ATTRIBUTES = {"name": str, "stem": str, "suffix": str, "parent": type(pathlib.Path())}
+PATH_MAKERS = (pathlib.Path, A_PATH)
+PATH_ATTRIBUTES = {"name": str, "stem": str, "suffix": str, "parent": A_PATH}
 PATH_METHODS = {"read_text": str, "read_bytes": bytes, "exists": bool, "is_file": bool, "is_dir": bool}
 
 
@@ -70,14 +70,16 @@ def path_of(a: "Analyzer", args: list[Value], node: ast.AST) -> Value:
     """`Path(...)` of texts and other paths."""
     if not all(arg.type in (str, *PATHS) for arg in args):
         raise a.decline("a path is made of something other than texts and paths", node)
-    unpatched(a, FILES, "a path", node)
-    return Value(type(pathlib.Path()))
+    for library in (FILES, *MADE_PATHS):
+        unpatched(a, library, "a path", node)
+    return Value(A_PATH)
 
 
 def load_json(a: "Analyzer", args: list[Value], node: ast.AST) -> Value:
     """`json.load` of a file that is open for reading, without hooks."""
     if len(args) != 1 or args[0].type is not ReadFile:
         raise a.decline("json.load gets something other than a file opened for reading", node)
+    unpatched(a, JSON, "json.load", node)
     a.waits()
     return opaque()
 

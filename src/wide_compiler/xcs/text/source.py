@@ -75,8 +75,9 @@ def _find(code: types.CodeType) -> FunctionNode:
         raise NoSource("its source text is not available") from None
     for node in _candidates("".join(lines), max(start, 1), code):
         found = private_names(node, code.co_qualname)
-        if matches(found, code):
-            return found
+        with contextlib.suppress(SyntaxError):  # what stands alone may make no sense
+            if matches(found, code):
+                return found
     raise NoSource("its source text is not what it was compiled from")
 
 
