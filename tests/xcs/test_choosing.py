@@ -223,3 +223,23 @@ def test_nothing_is_left():
         return max((score(x) for x in xs if x[0] > 100.0), default=None)
 
     assert jit(none, config=NOW)(rows(0, 50)) is None
+
+
+def nested(xs):
+    return max(((score(x), 0), i) for i, x in enumerate(xs))
+
+
+def listed(xs):
+    return max([score(x), i] for i, x in enumerate(xs))
+
+
+def one_without(xs):
+    return max((score(x), i) if i else (0, i) for i, x in enumerate(xs))
+
+
+@pytest.mark.parametrize("plain", [nested, listed, one_without])
+def test_what_holds_the_numbers_deeper(plain):
+    fast = jit(plain, config=NOW)
+    for seed in range(20):
+        xs = rows(seed, 501 + seed)
+        assert plain(xs) == fast(xs)

@@ -316,3 +316,12 @@ def test_no_guard_runs_what_a_class_computes_when_asked(config):
     for _ in range(300):
         READS.clear()
         assert fast(documents) == [0] and READS in ([], [0])
+
+
+def test_a_method_of_another_object_is_no_method_of_this_one():
+    points = [Point(float(i)) for i in range(9)]
+    fast = jit(sizes, config=NOW)
+    assert fast(points) == sizes(points)
+    points[4].size = points[7].size
+    for _ in range(2):
+        assert fast(points) == sizes(points)

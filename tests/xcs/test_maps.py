@@ -151,3 +151,24 @@ def test_a_map_within_the_body_is_followed():
 
     fast = jit(run, config=NOW)
     assert fast(["ab", "cd"]) == run(["ab", "cd"]) and list(fast.stats().values()) == [{"threads": 1}]
+
+
+class Counted:
+    def __init__(self):
+        self.asked = 0
+
+    @property
+    def change(self):
+        self.asked += 1
+        return str.upper if self.asked % 2 else str.lower
+
+
+def changed(counted, xs):
+    return list(map(counted.change, xs)), counted.asked
+
+
+def test_the_function_is_asked_for_once():
+    for config in (NOW, Config()):
+        fast, one, other = jit(changed, config=config), Counted(), Counted()
+        for xs in (["Ab", "Cd"], [], ["Ef"]):
+            assert fast(one, xs) == changed(other, xs)

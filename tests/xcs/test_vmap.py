@@ -119,3 +119,12 @@ def test_jit_of_a_jitted_function():
     rows = [np.arange(3.0) + i for i in range(9)]
     assert exact is not run and exact(rows) == run(rows) and not ran(exact)
     assert "exact=True" in str(exact.explain())
+
+
+def test_jit_with_another_config_keeps_the_defaults_of_now():
+    def scaled(xs, k=1):
+        return [x * k for x in xs]
+
+    fast = jit(scaled)
+    fast.__defaults__ = (10,)
+    assert fast([1, 2]) == jit(fast, config=NOW)([1, 2]) == [10, 20]

@@ -337,3 +337,24 @@ def test_quick_calls_between_those_that_wait_leave_the_threads(monkeypatch):
             assert ran.call_count - before <= overlap.PART + overlap.PROBED
     (counts,) = fast.stats().values()
     assert counts["threads"] >= 2
+
+
+def in_a_dict(xs):
+    return {x: waits_below_zero(x) for x in xs}
+
+
+def in_a_set(xs):
+    return {waits_below_zero(x) for x in xs}
+
+
+def in_two_loops(xs):
+    return [waits_below_zero(x + y) for x in xs for y in (0, 1)]
+
+
+@pytest.mark.parametrize("plain", [in_a_dict, in_a_set, in_two_loops])
+def test_what_may_wait_but_does_not_is_looked_at_rarely(plain):
+    fast, xs = jit(plain), list(range(20))
+    for _ in range(200):
+        assert fast(xs) == plain(xs)
+    assert list(fast.stats().values()) == [{"plain": 200}]
+    assert fast.__xcs__.sites[0].pace.skipped > 100

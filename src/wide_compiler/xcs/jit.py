@@ -180,7 +180,7 @@ def jit(fn: Any = None, *, config: Config | None = None) -> Any:
         raise TypeError(f"jit takes a function, got {type(fn).__name__}")
     runtime = getattr(fn, "__xcs__", None)
     if isinstance(runtime, Runtime) and runtime.function is fn:  # it is jitted already
-        return fn if config in (None, runtime.config) else jit(runtime.original, config=config)
+        return fn if config in (None, runtime.config) else jit(written(fn), config=config)
     config = config or Config()
     why, warn = _runs_as_it_is(fn, config)
     return _as_it_is(fn, why, warn) if why else _jitted(fn, config)

@@ -78,12 +78,13 @@ class Site(Decisions):
         finally:
             self.on = self.pace.ready
 
-    def mapped(self, mapper: Any, _: Any, source: Any, body: Any, plain: Any, *rest: Any, **to: Any) -> Any:
-        """`map` of a function, eaten whole, if it is the builtin."""
+    def mapped(self, mapper: Any, function: Any, source: Any, body: Any, *rest: Any, **to: Any) -> Any:
+        """`map` of a function, eaten whole, if it is the builtin. The function was asked for once, and that
+        is what the plain loop takes."""
         if mapper is not map:
             self.went_plain("map is not the builtin here")
-            return plain(made(source))
-        return self.run(source, body, plain, *rest, **to)
+            return mapper(function, source)
+        return self.run(source, body, lambda items: map(function, items), *rest, **to)
 
     def loop(self, source: Any, body: Any, containers: tuple, totals: tuple, *makers: Any) -> list[Any]:
         """A loop that fills things. Gives, last to first: each new total, and what is left to do."""

@@ -1,8 +1,10 @@
 """The largest or smallest of rounded numbers: whatever comes near it is computed as written.
 
-Then `max` and `min` give the very number that plain Python gives, and choose the same of several.
+Then `max` and `min` give the very number that plain Python gives, and choose the same of several: unless
+large numbers cancel, so that rounding moves them far.
 """
 
+import itertools
 import operator
 from typing import Any
 
@@ -14,20 +16,21 @@ from ..work import Bail, Work
 EXTREMES = ("max", "min")
 NEAR = 1e-4  # of the largest number there is, far more than rounding moves any
 FLOATS = (float, np.floating)
+CONTAINERS = (tuple, list, dict, np.ndarray)
 MANY = 16  # and one in a hundred: more that come near are not worth it
 
 
 def settle(work: Work, values: list[Any]) -> None:
     """Put the plain values of those items in their place. Raises `Bail` if there are too many."""
     kinds = set(map(type, values))
-    if kinds == {tuple}:
-        if not any(isinstance(part, FLOATS) for part in values[0]):
-            return
-        firsts: list[Any] = list(map(operator.itemgetter(0), values))
-    elif any(issubclass(kind, (*FLOATS, tuple)) for kind in kinds):
-        firsts = values
-    else:
+    flat = kinds == {tuple}
+    if flat:
+        kinds = set(map(type, itertools.chain.from_iterable(values)))
+    if any(issubclass(kind, CONTAINERS) for kind in kinds):
+        raise Bail("the largest of things that hold others")
+    if not any(issubclass(kind, FLOATS) for kind in kinds):
         return
+    firsts: list[Any] = list(map(operator.itemgetter(0), values)) if flat else values
     if work.cond is not None or len(values) != work.items.n:
         raise Bail("the largest of rounded numbers, of which some were left out")
     try:

@@ -13,7 +13,7 @@ PROBED = 8  # items that are run one by one, to see whether one of them waits
 
 def overlapped(work: Work) -> list[Any] | Miss:
     """Run waiting items in threads. The first items of a site not seen yet show whether they wait at all."""
-    memory, config = work.plan.memory, work.site.config
+    memory, config, began = work.plan.memory, work.site.config, clock()
     n = work.items.n
     run = Overlap(work.one, n, config.max_workers)
     level = memory.setdefault("level", Level(config.max_workers))
@@ -29,7 +29,7 @@ def overlapped(work: Work) -> list[Any] | Miss:
             work.wasted += sum(run.seconds)  # which is the items' own
             if run.errors:
                 raise _failed(work, run)
-            return _rest_as_written(work, run)
+            return _rest_as_written(work, run, began)
         memory["waits"] = True
         threads -= begun
     if config.measure and n > 2 * PART:
@@ -38,7 +38,7 @@ def overlapped(work: Work) -> list[Any] | Miss:
         run.finish()
         if not run.errors and _cheap(run):  # as others of other calls were not
             memory["waits"] = False
-            return _rest_as_written(work, run)
+            return _rest_as_written(work, run, began)
     run.limit = n
     run.start(threads)
     run.finish()
@@ -60,10 +60,18 @@ def _cheap(run: Overlap) -> bool:
     return sum(run.seconds) < len(run.seconds) * CHEAP / 4
 
 
-def _rest_as_written(work: Work, run: Overlap) -> list[Any] | Miss:
-    if not work.site.text.may_go_on:
-        return _one_by_one(work, run)
-    return Miss(run.next, [v for i in range(run.next) for v in run.results[i]])
+def _rest_as_written(work: Work, run: Overlap, began: float) -> list[Any] | Miss:
+    """After the items that have run. Where the text cannot begin in the middle it is as if it had."""
+    done, site, ledger = run.next, work.site, work.plan.ledger
+    if site.text.may_go_on:
+        return Miss(done, [v for i in range(done) for v in run.results[i]])
+    looked = clock() - began - sum(run.seconds)
+    watch = ledger.watch()
+    values = _one_by_one(work, run)
+    seconds = sum(run.seconds) + ledger.measured(watch, work.items.n - done)
+    site.went_plain()
+    site.pace.rest(looked, seconds)
+    return values
 
 
 def _known_to_wait(work: Work) -> bool:

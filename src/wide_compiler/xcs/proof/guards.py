@@ -203,7 +203,10 @@ def have_own(objects: Sequence[Any], name: str) -> list[bool]:
     except AttributeError:
         return [name in held.__dict__ for held in objects]
     if isinstance(found, types.FunctionType):
-        return [getattr(read, "__func__", None) is not found for read in reads]
+        return [
+            type(read) is not types.MethodType or read.__func__ is not found or read.__self__ is not held
+            for read, held in zip(reads, objects, strict=True)
+        ]
     shared = found.__func__ if isinstance(found, staticmethod) else found
     return [read is not shared for read in reads]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 # Where names stand in a syntax tree.
 FIELDS = {
-    ast.Name: "id", ast.Attribute: "attr", ast.arg: "arg", ast.keyword: "arg", ast.FunctionDef: "name",
+    ast.Name: "id", ast.Attribute: "attr", ast.arg: "arg", ast.FunctionDef: "name",
     ast.AsyncFunctionDef: "name", ast.ClassDef: "name", ast.ExceptHandler: "name", ast.alias: "asname",
     ast.MatchAs: "name", ast.MatchStar: "name", ast.MatchMapping: "rest",
 }  # fmt: skip
@@ -40,6 +40,8 @@ def _parts(node: ast.AST) -> Iterator[ast.AST]:
     for part in ast.iter_child_nodes(node):
         if isinstance(part, ast.ClassDef):
             yield part
+            for outside in (*part.bases, *part.keywords, *part.decorator_list):
+                yield from _parts(outside)
         else:
             yield from _parts(part)
 

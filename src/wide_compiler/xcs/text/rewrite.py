@@ -158,14 +158,14 @@ class Rewriter(ast.NodeTransformer):
             extra = [site.bodies["cond"]]
         if kind == "generator" and eater != "join":
             extra = [*extra, *[ast.Constant(None)] * (2 - len(extra)), name(eater), *options]
-        inner, door, first_asked = clone(plain), "run", []
+        inner = clone(plain)
         if mapped is None:
             source, inner.generators[0].iter = inner.generators[0].iter, name(ITEMS)
-        else:  # its function and `map` itself are asked for first, as they would be
-            source, inner.args[1] = inner.args[1], name(ITEMS)
-            door, first_asked = "mapped", [inner.func, inner.args[0]]
-        arguments = [self._source(source), site.bodies["body"], lambda_of([ITEMS], inner), *extra]
-        call = self._call(site, door, [clone(a) for a in (*first_asked, *arguments)])
+            door = "run"
+            arguments = [self._source(source), site.bodies["body"], lambda_of([ITEMS], inner), *extra]
+        else:
+            door, arguments = "mapped", [inner.func, *inner.args, site.bodies["body"], *extra]
+        call = self._call(site, door, [clone(a) for a in arguments])
         if site.fed:
             call.keywords.append(ast.keyword("before", name(site.fed)))
         return ast.copy_location(ast.IfExp(self._on(site), call, plain), node)
