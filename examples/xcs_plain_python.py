@@ -49,10 +49,11 @@ def classify_texts(texts):
     return [scorer(embedding) for embedding in embeddings]
 
 
-texts = ["a few words " * (1 + i % 3) for i in range(32)]
-for name, function in (("plain", classify_texts.__wrapped__), ("jit", classify_texts)):
-    began = time.perf_counter()
-    scores = function(texts)
-    print(f"{name}: {len(scores)} texts in {1e3 * (time.perf_counter() - began):.0f} ms")
-print()
-print(classify_texts.explain())
+if __name__ == "__main__":
+    texts = ["a few words " * (1 + i % 3) for i in range(32)]
+    for name, function in (("plain", classify_texts.__wrapped__), ("jit", classify_texts)):
+        began = time.perf_counter()
+        scores = function(texts)
+        print(f"{name}: {len(scores)} texts in {1e3 * (time.perf_counter() - began):.0f} ms")
+    print()
+    print(classify_texts.explain())
