@@ -6,6 +6,8 @@ from torch import nn
 
 from wide_compiler.xcs import Config, jit, oracle, race
 
+from .module_loops import loop, rows, zipped
+
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
@@ -26,21 +28,6 @@ class Trunk(nn.Module):
 
 def mlps(count=8):
     return [nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8)).cuda() for _ in range(count)]
-
-
-def loop(models, x):
-    with torch.no_grad():
-        return [m(x) for m in models]
-
-
-def zipped(models, xs):
-    with torch.no_grad():
-        return [m(x) for m, x in zip(models, xs, strict=True)]
-
-
-def rows(model, xs):
-    with torch.no_grad():
-        return [model(x) for x in xs]
 
 
 def softmaxes(xs):

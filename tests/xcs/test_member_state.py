@@ -14,20 +14,7 @@ from wide_compiler import register
 from wide_compiler.registry import REGISTRY
 from wide_compiler.xcs import Config, jit, oracle
 
-
-def loop(models, x):
-    with torch.no_grad():
-        return [m(x) for m in models]
-
-
-def zipped(models, xs):
-    with torch.no_grad():
-        return [m(x) for m, x in zip(models, xs, strict=True)]
-
-
-def rows(model, xs):
-    with torch.no_grad():
-        return [model(x) for x in xs]
+from .module_loops import loop, rows, zipped
 
 
 def fast_of(plain):

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from ..ledger import clock
+from ..ledger import clock, cpu_time
 from ..work import Failed, Miss, Work
 from .level import Level
-from .threads import CHEAP, Overlap, crowded, own_cpu_time, waited
+from .threads import CHEAP, Overlap, crowded, waited
 
 PART = 128  # items of a long loop that are run in threads before it is asked whether they wait, too
 PROBED = 8  # items that are run one by one, to see whether one of them waits
@@ -85,10 +85,10 @@ def _known_to_wait(work: Work) -> bool:
 
 def _waits(run: Overlap, i: int) -> bool:
     """Run item i in this thread: did it wait?"""
-    began, spent = clock(), own_cpu_time()
+    began, spent = clock(), cpu_time()
     run.limit = i + 1
     run.finish()
-    return waited(clock() - began, own_cpu_time() - spent)
+    return waited(clock() - began, cpu_time() - spent)
 
 
 def _one_by_one(work: Work, run: Overlap) -> list[Any]:

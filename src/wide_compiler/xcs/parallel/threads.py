@@ -15,13 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ..interrupts import raise_interrupt
-from ..ledger import clock
+from ..ledger import clock, cpu_time
 from ..raising import chain
 from .thread_state import current_modes, flushing, modes, saved_as_ever
 
 CHEAP = 1e-3  # a call that is over by then is not worth a thread
 # Taken once: a test may put clocks of its own in their place.
-own_cpu_time = time.thread_time
 _cpu_clock_of: Any = getattr(time, "pthread_getcpuclockid", None)
 _read: Any = getattr(time, "clock_gettime", None)
 _pools: dict[int, ThreadPoolExecutor] = {}
@@ -187,9 +186,9 @@ class Overlap:
         over = self._pause()
         if self.next:
             return not over and self._idle(self.first_thread)
-        began, spent = clock(), own_cpu_time()  # no thread is free
+        began, spent = clock(), cpu_time()  # no thread is free
         self.wait_for(0)
-        return waited(clock() - began, own_cpu_time() - spent)
+        return waited(clock() - began, cpu_time() - spent)
 
     def _idle(self, thread: int) -> bool:
         """Does this thread wait, which runs the first item?"""
