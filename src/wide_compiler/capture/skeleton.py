@@ -1,7 +1,8 @@
 """A member without its weights: the Python of a model, from which a lane can be put together again."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +11,15 @@ from ..errors import AlignmentError
 from .state import canonical_names, slots
 
 
-def make_skeleton(model: nn.Module) -> nn.Module:
-    """A deep copy of `model` whose tensors are stubs on the meta device: structure and code, no memory."""
-    return _copy_with(model, lambda path, tensor: _like(tensor, torch.empty_like(tensor, device="meta")))
+def make_skeleton(model: nn.Module, shared: Collection[Any] = ()) -> nn.Module:
+    """A deep copy of `model` whose tensors are stubs on the meta device: structure and code, no memory.
+
+    Objects in `shared` are not copied: the skeleton holds them as the model does.
+    """
+    memo = {id(value): value for value in shared}
+    return _copy_with(
+        model, lambda path, tensor: _like(tensor, torch.empty_like(tensor, device="meta")), memo
+    )
 
 
 def clone_member(model: nn.Module) -> nn.Module:
@@ -20,16 +27,33 @@ def clone_member(model: nn.Module) -> nn.Module:
     return _copy_with(model, lambda path, tensor: _like(tensor, tensor.detach().clone()))
 
 
+def copy_member(model: nn.Module) -> tuple[nn.Module, dict[int, Any]]:
+    """The same, and for the id of every copied object (and of its `__dict__`) what it is a copy of."""
+    memo: dict[int, Any] = {}
+    copied = _copy_with(model, lambda path, tensor: _like(tensor, tensor.detach().clone()), memo)
+    kept = {id(value): value for value in memo.pop(id(memo), [])}  # deepcopy keeps the originals here
+    originals: dict[int, Any] = {}
+    for key, value in memo.items():
+        original = kept.get(key)
+        originals[id(value)] = original
+        if original is not None and isinstance(getattr(value, "__dict__", None), dict):
+            originals[id(vars(value))] = vars(original)
+    originals[id(copied)], originals[id(vars(copied))] = model, vars(model)
+    return copied, originals
+
+
 def materialize(skeleton: nn.Module, tensor_of: Callable[[str], Tensor]) -> nn.Module:
     """The opposite: a real model whose tensor at each canonical path is `tensor_of(path)`."""
     return _copy_with(skeleton, lambda path, stub: _like(stub, tensor_of(path)))
 
 
-def _copy_with(model: nn.Module, replace: Callable[[str, Tensor], Tensor]) -> nn.Module:
+def _copy_with(
+    model: nn.Module, replace: Callable[[str, Tensor], Tensor], memo: dict[int, Any] | None = None
+) -> nn.Module:
     # deepcopy asks its memo before it copies: a filled memo swaps every tensor, ties and hidden
     # references (such as the flat weight list of an RNN) included.
     names = canonical_names(model)
-    memo: dict[int, Tensor] = {}
+    memo = {} if memo is None else memo
     for slot in slots(model):
         if id(slot.tensor) not in memo:
             memo[id(slot.tensor)] = replace(names[slot.path], slot.tensor)

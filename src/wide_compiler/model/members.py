@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from ..capture import Slot, canonical_names, group_by_variant, make_skeleton, slots
 from ..capture.state import home_of
 from ..errors import AlignmentError
+from ..guards import ATOMS, MODULE_TABLES
 
 
 class Scope(nn.Module):
@@ -143,6 +144,21 @@ def _hang(scope: nn.Module, slot: Slot, tensor: Any) -> None:
             scope._non_persistent_buffers_set.add(slot.name)
 
 
+def _held_by_all(models: Sequence[nn.Module]) -> list[Any]:
+    """Objects (a configuration, a table) that every model holds under the same name: one for all lanes.
+
+    They are not copied, so that a change of them is seen, as it would be by the models.
+    """
+    shared: list[Any] = []
+    for modules in zip(*(model.modules() for model in models), strict=True) if len(models) > 1 else ():
+        for name, value in vars(modules[0]).items():
+            if name in MODULE_TABLES or isinstance(value, (*ATOMS, Tensor, nn.Module)):
+                continue
+            if all(vars(module).get(name) is value for module in modules[1:]):
+                shared.append(value)
+    return shared
+
+
 @dataclass
 class Skeletons:
     """The members' Python without their weights. Lanes of one variant share a skeleton."""
@@ -155,7 +171,8 @@ class Skeletons:
     def of(cls, models: Sequence[nn.Module]) -> "Skeletons":
         variant_of_lane = group_by_variant(models)
         leaders = [variant_of_lane.index(v) for v in range(max(variant_of_lane) + 1)]
-        return cls(variant_of_lane, [make_skeleton(models[lane]) for lane in leaders])
+        shared = _held_by_all(models)
+        return cls(variant_of_lane, [make_skeleton(models[lane], shared) for lane in leaders])
 
     def separate(self, constant_of: Callable[[int, str], Tensor]) -> None:
         """Give every lane a skeleton of its own, with its own plain tensors: where members run as a loop,

@@ -64,6 +64,10 @@ class WideProgram:
 
     why = ""
 
+    def __post_init__(self) -> None:
+        # Does what the members' Python read still hold? Asked at every call.
+        self.holds = self.captured.rests_on.holds
+
     def check_packable(self) -> None:
         """Refuse the packed door before anything runs and buffers move, if an output has no channels."""
         for rank in self.graph.output_ranks:
@@ -123,6 +127,10 @@ class LoopProgram:
     draws = True  # nobody knows what the members' Python does
     names: dict[str, str] | None = None  # the members' tensor paths, the same in every lane
 
+    def holds(self) -> bool:
+        """The members' own Python reads everything anew."""
+        return True
+
     def check_packable(self) -> None:
         """Nobody knows the outputs before the members have run."""
 
@@ -163,13 +171,13 @@ class LoopProgram:
 
 def stack_members(results: list[Any]) -> Any:
     """N outputs of one structure -> one; Python values that differ become one per lane."""
-    flat = [_tree.flatten(result) for result in results]
+    flat = [_tree.flatten_output(result) for result in results]
     for lane, (leaves, spec) in enumerate(flat):
         if spec != flat[0][1]:
             raise InputError(
                 f"lane {lane} returns {spec}, lane 0 returns {flat[0][1]}; lanes cannot be stacked"
             )
-        for path, mine, first in zip(_tree.leaf_paths(results[0]), leaves, flat[0][0], strict=True):
+        for path, mine, first in zip(_tree.output_paths(results[0]), leaves, flat[0][0], strict=True):
             if isinstance(first, Tensor) and (not isinstance(mine, Tensor) or mine.shape != first.shape):
                 got = tuple(mine.shape) if isinstance(mine, Tensor) else mine
                 raise InputError(

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
+from ..capture import CAPTURE
 from ..config import WideConfig
 from ..errors import InputError
-from ..tuning.when import autocast_state, function_modes
+from ..tuning.when import ambient_modes
 from ..widen import MEMBERS
 from .inputs import accepted_sample, check_accepted, grown_sample, normalize_sample, sample_leaves
 from .lane_store import LaneStore
@@ -47,7 +48,8 @@ class ProgrammedLanes(LaneStore):
         key = (self._mode(call), tuple(call.member_shapes), call.wide)
         program = self.programs.find(key)
         if program is None:
-            program = self._build(key, call)
+            with CAPTURE:  # another thread may be building the same one
+                program = self.programs.find(key) or self._build(key, call)
         self.programs.latest = program
         return program
 
@@ -58,8 +60,7 @@ class ProgrammedLanes(LaneStore):
             call.signature,
             tensors,
             training_flags(self.scopes),
-            autocast_state(),
-            function_modes(),  # among them the default device
+            ambient_modes(),
             self.programs.grad_mode(),
         )
 

@@ -1,22 +1,33 @@
 """One program per thing that gets baked into a capture: modes, structures, dtypes, devices, shapes."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .. import _tree
-from ..capture import Captured, CaptureFailed, export_member, materialize, zip_variants
+from ..capture import (
+    Captured,
+    CaptureFailed,
+    Observation,
+    export_member,
+    materialize,
+    observe_member,
+    zip_variants,
+)
 from ..config import WideConfig
 from ..errors import AlignmentError, UnsupportedError
 from ..widen import MEMBERS, Probe, WidenFailed, widen
+from ..widen.attempt import one_line
 from .members import Skeletons
 from .program import Call, LoopProgram, Program, WideProgram
 
 # Shapes that each need a capture of their own; beyond that the loop is the better answer.
 MAX_CAPTURES = 24
+# Of programs that differ only in what the members' Python has read, the latest so many are kept.
+MAX_CHANGES = 8
 
 
 class Programs:
@@ -26,7 +37,9 @@ class Programs:
         self.config = config
         self.passes = passes  # the user's transformations of the captured graph
         self.kept = kept  # registered submodules, kept whole in the graph: path -> why
-        self.by_key: dict[Any, Program] = {}
+        # Several for one key where what the members' Python reads has changed between calls.
+        self.by_key: dict[Any, list[Program]] = {}
+        self.recaptures = 0  # how often such a change made a new one
         self.captures: dict[Any, list[Captured]] = {}
         self.latest: Program | None = None
         self.grad_matters = False
@@ -37,21 +50,28 @@ class Programs:
         self.captures.clear()
 
     def find(self, key: Any) -> Program | None:
-        return self.by_key.get(key)
+        """The program for a key, if what it rests on still holds."""
+        return next((program for program in self.by_key.get(key, ()) if program.holds()), None)
+
+    def keep(self, key: Any, program: Program) -> Program:
+        """Keep a program, the latest first; of those for one key only the latest few."""
+        known = self.by_key.setdefault(key, [])
+        self.recaptures += bool(known)
+        known.insert(0, program)
+        del known[MAX_CHANGES:]
+        return program
 
     def find_traced(self, mode: Any, shapes: Any, wide: Any, any_batch: bool) -> Program | None:
         return self.any_batch(mode, shapes, wide) if any_batch else self.find((mode, shapes, wide))
 
     def any_batch(self, mode: Any, rest: Any, wide: Any) -> Program | None:
         """A program that is true for every batch size, its other dims being `rest`."""
-        for (known, shapes, lanes), program in self.by_key.items():
-            same = (known, tuple(shape[1:] for shape in shapes), lanes) == (mode, rest, wide)
-            if (
-                same
-                and isinstance(program, WideProgram)
-                and all(g.any_batch() for g in program.captured.guards)
-            ):
-                return program
+        for key in self.by_key:
+            known, shapes, lanes = key
+            if (known, tuple(shape[1:] for shape in shapes), lanes) == (mode, rest, wide):
+                program = self.find(key)
+                if isinstance(program, WideProgram) and all(g.any_batch() for g in program.captured.guards):
+                    return program
         return None
 
     def grad_mode(self) -> bool:
@@ -60,15 +80,15 @@ class Programs:
 
     def adopt(self, other: "Programs") -> None:
         """Take over what another cache has built."""
-        self.by_key = dict(other.by_key)
+        self.by_key = {key: list(programs) for key, programs in other.by_key.items()}
         self.captures = {mode: list(known) for mode, known in other.captures.items()}
         self.grad_matters, self.latest = other.grad_matters, other.latest
 
     def measure_anew(self) -> None:
         """The same graphs for another number of lanes; copies of the model may share the old programs."""
         self.by_key = {
-            key: WideProgram(program.captured, program.graph) if isinstance(program, WideProgram) else program
-            for key, program in self.by_key.items()
+            key: [WideProgram(p.captured, p.graph) if isinstance(p, WideProgram) else p for p in programs]
+            for key, programs in self.by_key.items()
         }
         self.latest = None
         self.traced = []
@@ -92,8 +112,7 @@ class Programs:
                 raise
             program = self._loop(str(difference), call, model)  # lanes that part at this input only
         self._refuse_loops(program)
-        self.by_key[key] = program
-        return program
+        return self.keep(key, program)
 
     def _loop(self, why: str, call: Call, model: Any) -> LoopProgram:
         if call.is_sample:
@@ -105,7 +124,7 @@ class Programs:
     def _captured(self, mode: Any, call: Call, model: Any) -> Captured:
         known = self.captures.setdefault(mode, [])
         for captured in known:
-            if captured.admits(call.member_shapes):
+            if captured.admits(call.member_shapes) and captured.rests_on.holds():
                 return captured
         if len(known) >= MAX_CAPTURES:
             raise CaptureFailed(
@@ -114,7 +133,7 @@ class Programs:
         shapes = call.member_shapes
         captured = capture_members(
             *(model.skeletons, model.capture_state, call, self.kept),
-            *(free_dims(shapes, known), self.grad_mode()),
+            *(free_dims(shapes, known), self.grad_mode(), getattr(model, "modules_alive", None)),
         )
         captured.shapes = shapes
         if captured.reads_grad_mode and not self.grad_matters:
@@ -172,15 +191,31 @@ def capture_members(
     kept: dict[str, str],
     dynamic: list[set[int]],
     grad: bool,
+    living: Sequence[nn.Module] | None = None,
 ) -> Captured:
-    """Capture each variant of the members on its own inputs; zip the graphs into one."""
+    """Capture each variant of the members on its own inputs; zip the graphs into one.
+
+    `living` are the modules themselves where they stay in use: then the capture rests on them too.
+    """
     variants = []
     for variant in range(len(skeletons.variants)):
         lane = skeletons.variant_of_lane.index(variant)
         member = materialize(skeletons.variants[variant], lambda path, i=lane: lane_state(i, path).clone())  # type: ignore[misc]
+        source = member if living is None else living[lane]
+        observation = observe(source, *call.for_lane(0), grad)
         leaves, spec = _tree.flatten(call.for_lane(0))
-        variants.append(export_member(member, leaves, spec, kept, dynamic, grad))
+        captured = export_member(member, leaves, spec, kept, dynamic, observation, grad)
+        captured.rests_on = observation.rests_on(living is not None)
+        variants.append(captured)
     return zip_variants(variants, skeletons.variant_of_lane)
+
+
+def observe(member: nn.Module, args: tuple, kwargs: dict, grad: bool) -> Observation:
+    """`observe_member`; a member that fails is left to its own Python, which says so itself."""
+    try:
+        return observe_member(member, args, kwargs, grad)
+    except Exception as error:
+        raise CaptureFailed(f"its forward raises {one_line(error)}") from error
 
 
 def _check_outputs_alike(model: Any, call: Call) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from .. import _tree, lanes, oracle
 from ..config import WideConfig
 from ..errors import InputError
-from ..tuning.when import autocast_state, function_modes, plain_world
+from ..tuning.when import ambient_modes, plain_world
 from .again import CHANGED, Again
 from .explain import Explanation, summarize
 from .held import HeldLanes
@@ -107,7 +107,7 @@ class WideModel(ProgrammedLanes):
             return self._run_plainly(*self._found(args, kwargs, wide, packed))
         key = self.route_key(args, wide, packed) if not kwargs else None
         route = None if key is None else self.routes.get(key)
-        if route is not None:
+        if route is not None and route.program.holds():
             result = route(args, self.seeds.next())
             self.again = Again.of(self, route, args, (wide, packed))
             return result
@@ -123,7 +123,7 @@ class WideModel(ProgrammedLanes):
     def circumstances(self) -> tuple[Any, ...]:
         """What decides, besides the arguments, which program runs."""
         seeded = self.seeds.seeds is not None
-        modes = torch.is_grad_enabled(), autocast_state(), function_modes()
+        modes = torch.is_grad_enabled(), ambient_modes()
         return training_flags(self.scopes), *modes, seeded
 
     def _found(self, args: tuple, kwargs: dict, wide: bool, packed: bool) -> tuple[Call, Program]:

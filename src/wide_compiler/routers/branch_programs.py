@@ -44,17 +44,14 @@ class BranchPrograms(Programs):
     def build(self, key: Any, call: Call, model: Any) -> Any:
         why = unfusable([self.model])
         if why:
-            program: Any = InSequence(why)
-            self.by_key[key] = program
-            return program
+            return self.keep(key, InSequence(why))  # type: ignore[arg-type]
         try:
             self.living = self.living or LivingLanes([self.model])
             if self.rehearsal is None:
                 self.rehearsal = Rehearsal(self.model, *call.for_lane(0))
                 self.kept = self.rehearsal.candidates(self.banned)
         except (AlignmentError, CaptureFailed) as error:
-            program = self.by_key[key] = InSequence(str(error))  # type: ignore[assignment]
-            return program
+            return self.keep(key, InSequence(str(error)))  # type: ignore[arg-type]
         return super().build(key, call, self.living)
 
     def _captured(self, mode: Any, call: Call, model: Any) -> Captured:
@@ -138,4 +135,5 @@ def judge_model(program: Rewritten, watch: Watch, call: Call, config: WideConfig
 
 
 def _draws(call: Any) -> bool:
-    return any(getattr(program, "draws", False) for program in call.group.programs.by_key.values())
+    programs = [program for known in call.group.programs.by_key.values() for program in known]
+    return any(getattr(program, "draws", False) for program in programs)

@@ -11,7 +11,7 @@ from ..capture import Captured
 from ..capture.aliases import root_of
 from ..config import WideConfig
 from ..model.program import Call, WideProgram
-from ..tuning.when import autocast_state
+from ..tuning.when import ambient_modes
 from .branches import Branch
 from .calls import Calls, SameLook, plain_look
 from .tower_group import Route, VMapTowerGroup
@@ -108,7 +108,7 @@ class GroupCall:
         joined = self._joined(tensors)
         kinds, shapes, any_batch = look_of(tensors[0])
         signature = _tree.signature(self._arguments(tensors[0], sizes))
-        look = (signature, kinds, shapes, any_batch, autocast_state(), torch.is_grad_enabled())
+        look = (signature, kinds, shapes, any_batch, ambient_modes(), torch.is_grad_enabled())
         (step,) = self.plans.get(self._step_while_tracing(look))
         if step.program is not None:
             return step.run(own, joined)
@@ -120,11 +120,11 @@ class GroupCall:
 
     @torch._dynamo.assume_constant_result
     def _step_while_tracing(self, look: Any) -> int:
-        signature, kinds, shapes, any_batch, autocast, grad = look
+        signature, kinds, shapes, any_batch, modes, grad = look
         step = Step(list(self.group.names))
         with torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
             with torch.set_grad_enabled(grad):
-                mode = (signature, kinds, autocast, self.group.programs.grad_mode())
+                mode = (signature, kinds, modes, self.group.programs.grad_mode())
             if self.watchable:
                 wide = tuple(not shared for shared in self.shared)
                 program = programs_for(self.group, mode, shapes, wide, any_batch)

@@ -9,7 +9,7 @@ from .. import _tree
 from ..config import WideConfig
 from ..model.program import Call
 from ..model.routes import MAX_ROUTES
-from ..tuning.when import autocast_state, plain_world
+from ..tuning.when import ambient_modes, plain_world
 from .branch_programs import BranchPrograms, judge_model
 from .calls import SameLook, plain_look
 from .plan import Plan
@@ -143,7 +143,7 @@ class PlannedModel(nn.Module):
 
     def _mode(self, programs: BranchPrograms, call: Call) -> tuple[Any, ...]:
         kinds = tuple((t.dtype, t.device, t.requires_grad) for t in call.tensors)
-        return (call.signature, kinds, autocast_state(), programs.grad_mode())
+        return (call.signature, kinds, ambient_modes(), programs.grad_mode())
 
     # While torch.compile is tracing.
 
@@ -156,7 +156,7 @@ class PlannedModel(nn.Module):
             return original(*args, **kwargs)
         kinds, shapes, any_batch = look_of(tensors)
         signature = _tree.signature((args, kwargs))
-        look = (signature, kinds, shapes, any_batch, autocast_state(), torch.is_grad_enabled())
+        look = (signature, kinds, shapes, any_batch, ambient_modes(), torch.is_grad_enabled())
         (program,) = self._traced.get(self._program_while_tracing(reads, look))
         if program is None:
             return original(*args, **kwargs)
@@ -164,11 +164,11 @@ class PlannedModel(nn.Module):
 
     @torch._dynamo.assume_constant_result
     def _program_while_tracing(self, reads: Any, look: Any) -> int:
-        signature, kinds, shapes, any_batch, autocast, grad = look
+        signature, kinds, shapes, any_batch, modes, grad = look
         with torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
             programs = self._current()
             with torch.set_grad_enabled(grad):
-                mode = (signature, kinds, autocast, programs.grad_mode())
+                mode = (signature, kinds, modes, programs.grad_mode())
                 program = self._recipe.watchable and self._built(programs, mode, shapes, any_batch)
             why = "it holds objects that no guard of a trace covers"
             self._calls.ran, self._calls.latest = (programs, program or InSequence(why)), None

@@ -26,6 +26,10 @@ class InSequence:
     def __post_init__(self) -> None:
         self.rows = [Row("", "the whole module", "sequence", why=self.why)]
 
+    def holds(self) -> bool:
+        """The modules' own Python reads everything anew."""
+        return True
+
 
 class LivingPrograms(Programs):
     """Builds programs as for a wide model; what that would loop over runs by itself."""
@@ -35,14 +39,12 @@ class LivingPrograms(Programs):
     def build(self, key: Any, call: Call, model: Any) -> Any:
         why = unfusable(model.modules)
         if why:
-            program: Any = InSequence(why)
-            self.by_key[key] = program
-            return program
-        program = super().build(key, call, model)
+            return self.keep(key, InSequence(why))  # type: ignore[arg-type]
+        program: Any = super().build(key, call, model)
         if isinstance(program, WideProgram):
             problem = _cannot_be_shared(program, model)
             if problem:
-                program = self.by_key[key] = InSequence(problem)  # type: ignore[assignment]
+                program = self.by_key[key][0] = InSequence(problem)  # type: ignore[assignment]
         return program
 
     def _captured(self, mode: Any, call: Call, model: Any) -> Any:

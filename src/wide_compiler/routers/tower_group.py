@@ -10,7 +10,7 @@ from ..capture import CaptureFailed
 from ..config import WideConfig
 from ..model.program import Call, WideProgram
 from ..model.routes import MAX_ROUTES
-from ..tuning.when import autocast_state, plain_world
+from ..tuning.when import ambient_modes, plain_world
 from .calls import Calls, plain_look
 from .explain import GroupRow
 from .label import labels_told_apart, watch_labels
@@ -100,7 +100,7 @@ class VMapTowerGroup:
     def _mode(self, call: Call) -> tuple[Any, ...]:
         """What a capture bakes in besides shapes. Train flags are not among them: see the class."""
         tensors = tuple((t.dtype, t.device, t.requires_grad) for t in call.tensors)
-        return (call.signature, tensors, autocast_state(), self.programs.grad_mode())
+        return (call.signature, tensors, ambient_modes(), self.programs.grad_mode())
 
     def program(self, call: Call) -> Any:
         key = (self._mode(call), tuple(call.member_shapes), call.wide)
@@ -113,8 +113,7 @@ class VMapTowerGroup:
         try:
             living = self.living
         except CaptureFailed as failure:
-            program = self.programs.by_key[key] = InSequence(str(failure))  # type: ignore[assignment]
-            return program
+            return self.programs.keep(key, InSequence(str(failure)))  # type: ignore[arg-type]
         with watch_labels() as reads:
             program = self.programs.build(key, call, living)
         if reads and not self._told_apart:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from .. import _tree
 from ..config import WideConfig
 from ..model.program import WideProgram
-from ..tuning.when import autocast_state, plain_world
+from ..tuning.when import ambient_modes, plain_world
 from .again import Again, Repeats
 from .calls import plain_look
 from .explain import RouterExplanation
@@ -154,7 +154,7 @@ class WideRouter(TowerHolder):
             return {name: towers[name](*args, **kwargs) for name in names}
         signature = _tree.signature((args, kwargs))
         kinds, shapes, any_batch = look_of(tensors)
-        look = (signature, kinds, shapes, any_batch, autocast_state(), torch.is_grad_enabled())
+        look = (signature, kinds, shapes, any_batch, ambient_modes(), torch.is_grad_enabled())
         plan = self._traced_plans.get(self._plan_while_tracing(names, reads, look))
         outputs: dict[str, Any] = dict.fromkeys(names)
         for step in plan:
@@ -173,7 +173,7 @@ class WideRouter(TowerHolder):
 
         `reads` is not looked at: reading it has put guards on all that the formation is made from.
         """
-        signature, kinds, shapes, any_batch, autocast, grad = look
+        signature, kinds, shapes, any_batch, modes, grad = look
         plan = []
         with torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
             formation = self.formation()
@@ -183,7 +183,7 @@ class WideRouter(TowerHolder):
                     plan.append(Step(lanes))
                     continue
                 with torch.set_grad_enabled(grad):
-                    mode = (signature, kinds, autocast, group.programs.grad_mode())
+                    mode = (signature, kinds, modes, group.programs.grad_mode())
                 step = Step([group.names[lane] for lane in lanes])
                 if all(self._recipes[name].watchable for name in step.names):
                     program = programs_for(group, mode, shapes, (False,) * len(kinds), any_batch)

@@ -32,6 +32,18 @@ def function_modes() -> tuple[Any, ...]:
     return tuple(mode.device if type(mode) is DeviceContext else type(mode) for mode in modes)
 
 
+def defaults() -> tuple[Any, ...]:
+    """The default dtype, unless it is float32, and the modes above: what a new tensor becomes."""
+    dtype = torch.get_default_dtype()
+    modes = function_modes()
+    return modes if dtype is torch.float32 else (dtype, *modes)
+
+
+def ambient_modes() -> tuple[Any, ...]:
+    """What a capture bakes in of its surroundings: autocast, default dtype and device, function modes."""
+    return autocast_state(), defaults()
+
+
 def capturing() -> bool:
     """Is somebody recording a CUDA graph? Then nothing may wait for the GPU."""
     return torch.cuda.is_initialized() and torch._C._cuda_isCurrentStreamCapturing()
