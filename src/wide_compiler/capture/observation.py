@@ -1,5 +1,6 @@
 """One real run of a copy of a member, observed: what its Python reads, and what a graph of it would lose."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,12 +45,16 @@ class Observation:
         return self
 
 
-def observe_member(member: nn.Module, args: tuple, kwargs: dict, grad: bool = True) -> Observation:
+def observe_member(
+    member: nn.Module, args: tuple, kwargs: dict, grad: bool = True, shared: Collection[Any] = ()
+) -> Observation:
     """Run a copy of `member` on copies of the arguments. What the member raises is raised.
+
+    Objects in `shared` are the member's and others': they are not copied.
 
     Nothing is left behind: whatever the forward changed in Python is put back, and so are random numbers.
     """
-    copy, originals = copy_member(member)
+    copy, originals = copy_member(member, shared)
     # A forward that swaps the memory of a parameter (`.data = ...`) is told by its address.
     before = {slot.path: (slot.tensor, _address(slot.tensor)) for slot in slots(copy)}
     mine = _tree.tree_map(copy_of, (args, kwargs))

@@ -14,12 +14,13 @@ from .state import canonical_names, slots
 def make_skeleton(model: nn.Module, shared: Collection[Any] = ()) -> nn.Module:
     """A deep copy of `model` whose tensors are stubs on the meta device: structure and code, no memory.
 
-    Objects in `shared` are not copied: the skeleton holds them as the model does.
+    Objects in `shared` are not copied, here and in all of these functions.
     """
-    memo = {id(value): value for value in shared}
-    return _copy_with(
-        model, lambda path, tensor: _like(tensor, torch.empty_like(tensor, device="meta")), memo
-    )
+
+    def stub(path: str, tensor: Tensor) -> Tensor:
+        return _like(tensor, torch.empty_like(tensor, device="meta"))
+
+    return _copy_with(model, stub, keeping(shared))
 
 
 def clone_member(model: nn.Module) -> nn.Module:
@@ -27,13 +28,15 @@ def clone_member(model: nn.Module) -> nn.Module:
     return _copy_with(model, lambda path, tensor: _like(tensor, tensor.detach().clone()))
 
 
-def copy_member(model: nn.Module) -> tuple[nn.Module, dict[int, Any]]:
+def copy_member(model: nn.Module, shared: Collection[Any] = ()) -> tuple[nn.Module, dict[int, Any]]:
     """The same, and for the id of every copied object (and of its `__dict__`) what it is a copy of."""
-    memo: dict[int, Any] = {}
+    memo: dict[int, Any] = keeping(shared)
     copied = _copy_with(model, lambda path, tensor: _like(tensor, tensor.detach().clone()), memo)
     kept = {id(value): value for value in memo.pop(id(memo), [])}  # deepcopy keeps the originals here
     originals: dict[int, Any] = {}
     for key, value in memo.items():
+        if key == id(value):
+            continue
         original = kept.get(key)
         originals[id(value)] = original
         if original is not None and isinstance(getattr(value, "__dict__", None), dict):
@@ -42,9 +45,16 @@ def copy_member(model: nn.Module) -> tuple[nn.Module, dict[int, Any]]:
     return copied, originals
 
 
-def materialize(skeleton: nn.Module, tensor_of: Callable[[str], Tensor]) -> nn.Module:
+def materialize(
+    skeleton: nn.Module, tensor_of: Callable[[str], Tensor], shared: Collection[Any] = ()
+) -> nn.Module:
     """The opposite: a real model whose tensor at each canonical path is `tensor_of(path)`."""
-    return _copy_with(skeleton, lambda path, stub: _like(stub, tensor_of(path)))
+    return _copy_with(skeleton, lambda path, stub: _like(stub, tensor_of(path)), keeping(shared))
+
+
+def keeping(shared: Collection[Any]) -> dict[int, Any]:
+    """A memo with which `copy.deepcopy` does not copy these objects."""
+    return {id(value): value for value in shared}
 
 
 def _copy_with(

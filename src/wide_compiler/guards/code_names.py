@@ -20,7 +20,7 @@ class Names:
     dynamic: bool
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def names_of(code: CodeType) -> Names:
     """The names that `code` and the functions written inside it read.
 
@@ -41,7 +41,7 @@ def names_of(code: CodeType) -> Names:
     return Names(frozenset(found_globals), frozenset(attributes), dynamic)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def owner_of(module_name: str) -> str:
     """Whose Python a module is: 'torch', 'layers' (torch.nn's own layers), 'library', or 'user'."""
     root = module_name.partition(".")[0]
@@ -49,10 +49,8 @@ def owner_of(module_name: str) -> str:
         return "layers"
     if root == "torch":
         return "torch"
-    if (
-        root in ("numpy", "wide_compiler", "builtins")
-        or root in sys.stdlib_module_names
-        and root != "__main__"
+    if root in ("numpy", "wide_compiler", "builtins") or (
+        root in sys.stdlib_module_names and root != "__main__"
     ):
         return "library"
     return "user"

@@ -2,8 +2,8 @@
 
 A profile function (of this thread alone) is told of every Python function that the call enters. On entry the
 function's bytecode says which globals and attributes it may read; those are looked up on the objects that the
-function is given, or that outlive the call, and their values are noted. Objects that the call itself makes are
-not: they are gone when it ends.
+function is given, or that outlive the call, and their values are noted. Objects that the call itself makes
+are not: they are gone when it ends.
 """
 
 import collections
@@ -220,7 +220,7 @@ class Observer:
             self._keep_visit(content, code, field)
 
     def _note_unshadowed(self, cls: type, own: dict[str, Any], names: Names, path: str) -> None:
-        """A name that the class answers for: the object itself has none of that name, and must not get one."""
+        """A name that the class answers for: the object itself must not get one of that name."""
         for base in cls.__mro__:
             if owner_of(base.__module__) == "user":
                 for name in vars(base).keys() & names.attributes - own.keys():

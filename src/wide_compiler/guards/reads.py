@@ -50,7 +50,7 @@ class Read:
         raise NotImplementedError
 
     def term(self) -> tuple[str, Any]:
-        """An expression of `holder` and `value` that compares quickly, and its holder; '' if there is none."""
+        """A quick comparison of `holder` and `value`, as text, and its holder; '' if there is none."""
         return "", None
 
 

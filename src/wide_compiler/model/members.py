@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from ..capture import Slot, canonical_names, group_by_variant, make_skeleton, slots
+from ..capture.skeleton import keeping
 from ..capture.state import home_of
 from ..errors import AlignmentError
 from ..guards import ATOMS, MODULE_TABLES
@@ -166,13 +167,15 @@ class Skeletons:
     variant_of_lane: list[int]
     variants: list[nn.Module]
     separated: bool = False
+    shared: list[Any] = field(default_factory=list)  # objects that all lanes hold, and that are not copied
 
     @classmethod
     def of(cls, models: Sequence[nn.Module]) -> "Skeletons":
         variant_of_lane = group_by_variant(models)
         leaders = [variant_of_lane.index(v) for v in range(max(variant_of_lane) + 1)]
         shared = _held_by_all(models)
-        return cls(variant_of_lane, [make_skeleton(models[lane], shared) for lane in leaders])
+        skeletons = [make_skeleton(models[lane], shared) for lane in leaders]
+        return cls(variant_of_lane, skeletons, shared=shared)
 
     def separate(self, constant_of: Callable[[int, str], Tensor]) -> None:
         """Give every lane a skeleton of its own, with its own plain tensors: where members run as a loop,
@@ -180,7 +183,7 @@ class Skeletons:
         if self.separated:
             return
         self.separated = True
-        lanes = [copy.deepcopy(self.variants[v]) for v in self.variant_of_lane]
+        lanes = [self.copied(self.variants[v]) for v in self.variant_of_lane]
         for lane, skeleton in enumerate(lanes):
             names = canonical_names(skeleton)
             for slot in [slot for slot in slots(skeleton) if slot.kind == "constant"]:
@@ -204,7 +207,7 @@ class Skeletons:
         """Lane i becomes what lane `lanes[i]` was."""
         if self.separated:  # each lane has Python state of its own, a repeated one too
             self.variants = [
-                copy.deepcopy(self.variants[lane]) if lane in lanes[:i] else self.variants[lane]
+                self.copied(self.variants[lane]) if lane in lanes[:i] else self.variants[lane]
                 for i, lane in enumerate(lanes)
             ]
             self.variant_of_lane = list(range(len(lanes)))
@@ -213,6 +216,10 @@ class Skeletons:
         used = list(dict.fromkeys(old))  # variant 0 is always the one of lane 0
         self.variants = [self.variants[v] for v in used]
         self.variant_of_lane = [used.index(v) for v in old]
+
+    def copied(self, skeletons: Any) -> Any:
+        """A copy of one or several skeletons that holds what all lanes hold."""
+        return copy.deepcopy(skeletons, keeping(self.shared))
 
     def each(self) -> tuple[nn.Module, ...]:
         return tuple(self.variants[v] for v in self.variant_of_lane)

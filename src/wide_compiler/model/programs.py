@@ -1,6 +1,5 @@
 """One program per thing that gets baked into a capture: modes, structures, dtypes, devices, shapes."""
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -158,9 +157,8 @@ class Programs:
             path: tensor.detach()[:probe_lanes] if path in model.wide_states else tensor.detach()
             for path, tensor in model.tensors().items()
         }
-        states[MEMBERS] = copy.deepcopy(
-            model.skeletons.each()[:probe_lanes]
-        )  # trying must not move their state
+        # Copies: trying must not move their state.
+        states[MEMBERS] = model.skeletons.copied(model.skeletons.each()[:probe_lanes])
         for path in self.kept:
             module = model.get_submodule(path)
             states[path] = model.registered.probe(path, probe_lanes, model._device(), module.training)
@@ -200,9 +198,13 @@ def capture_members(
     variants = []
     for variant in range(len(skeletons.variants)):
         lane = skeletons.variant_of_lane.index(variant)
-        member = materialize(skeletons.variants[variant], lambda path, i=lane: lane_state(i, path).clone())  # type: ignore[misc]
+        member = materialize(
+            skeletons.variants[variant],
+            lambda path, i=lane: lane_state(i, path).clone(),  # type: ignore[misc]
+            skeletons.shared,
+        )
         source = member if living is None else living[lane]
-        observation = observe(source, *call.for_lane(0), grad)
+        observation = observe(source, *call.for_lane(0), grad, skeletons.shared)
         leaves, spec = _tree.flatten(call.for_lane(0))
         captured = export_member(member, leaves, spec, kept, dynamic, observation, grad)
         captured.rests_on = observation.rests_on(living is not None)
@@ -210,10 +212,10 @@ def capture_members(
     return zip_variants(variants, skeletons.variant_of_lane)
 
 
-def observe(member: nn.Module, args: tuple, kwargs: dict, grad: bool) -> Observation:
+def observe(member: nn.Module, args: tuple, kwargs: dict, grad: bool, shared: list[Any]) -> Observation:
     """`observe_member`; a member that fails is left to its own Python, which says so itself."""
     try:
-        return observe_member(member, args, kwargs, grad)
+        return observe_member(member, args, kwargs, grad, shared)
     except Exception as error:
         raise CaptureFailed(f"its forward raises {one_line(error)}") from error
 
