@@ -67,6 +67,7 @@ class Observer:
         roots: the modules that the call runs.
         owned: ids of objects that nobody else holds (a private copy of a model): they are noted, so that a
             forward that changes them is seen, but no capture rests on them.
+        calls: functions and other callables that the call runs.
 
     Attributes:
         effects: why a graph of the call would not be the call, in words.
@@ -74,7 +75,12 @@ class Observer:
         asks_grad_mode: did code outside PyTorch ask whether gradients are recorded?
     """
 
-    def __init__(self, roots: Iterable[nn.Module], owned: Collection[int] = ()):
+    def __init__(
+        self,
+        roots: Iterable[nn.Module],
+        owned: Collection[int] = (),
+        calls: Iterable[Callable[..., Any]] = (),
+    ):
         self.reads = Snapshot()
         self.owned = owned
         self.effects: list[str] = []
@@ -88,8 +94,10 @@ class Observer:
         self._users: set[types.CodeType] = set()  # of those, the ones that are no library's
         self._functions_of: dict[types.CodeType, list[types.FunctionType]] = collections.defaultdict(list)
         self._paths: dict[int, str] = {}
-        self.roots = list(roots)
-        for root in self.roots:
+        for call in calls:
+            self._keep(call)
+            self._visit_function(call, getattr(call, "__qualname__", type(call).__name__))
+        for root in roots:
             for path, module in root.named_modules():
                 self._keep(module)
                 self._paths[id(module)] = path or type(module).__name__
@@ -230,6 +238,7 @@ class Observer:
         names, table = names_of(code), vars(module)
         self._visit_class(type(module), names, code)
         self._note_unshadowed(type(module), table, names, path)
+        self.reads.note(Entry, table, "forward", path=f"{path}.forward")
         for name in table.keys() - MODULE_TABLES:
             if names.dynamic or name in names.attributes or name == "training":
                 self.reads.note(Entry, table, name, path=f"{path}.{name}")

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..tuning.when import capturing
+from ..guards.modes import capturing
 from ..widen.attempt import one_line
 from ._triton import on_device
 

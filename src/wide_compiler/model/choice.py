@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ..config import WideConfig
+from ..guards.modes import capturing
 from ..tuning import Replay, Store, Trial, interleaved
 from ..tuning.progress import Patience
 from ..tuning.replay import recorded
-from ..tuning.when import capturing
 from ..widen import LaneGraph
 from ..widen.attempt import one_line
 from .identity import identity

@@ -25,6 +25,8 @@ class LaneStore(nn.Module):
     lanes have no lane axis.
     """
 
+    living = None  # the members are copies: nobody else holds them
+
     def __init__(self, models: Sequence[nn.Module]):
         super().__init__()
         if not models:

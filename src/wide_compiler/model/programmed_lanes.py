@@ -11,7 +11,7 @@ from .. import _tree
 from ..capture import CAPTURE
 from ..config import WideConfig
 from ..errors import InputError
-from ..tuning.when import ambient_modes
+from ..guards.modes import ambient_modes
 from ..widen import MEMBERS
 from .inputs import accepted_sample, check_accepted, grown_sample, normalize_sample, sample_leaves
 from .lane_store import LaneStore

@@ -18,6 +18,7 @@ from ..capture import (
 )
 from ..config import WideConfig
 from ..errors import AlignmentError, UnsupportedError
+from ..guards import Snapshot
 from ..widen import MEMBERS, Probe, WidenFailed, widen
 from ..widen.attempt import one_line
 from .members import Skeletons
@@ -132,7 +133,7 @@ class Programs:
         shapes = call.member_shapes
         captured = capture_members(
             *(model.skeletons, model.capture_state, call, self.kept),
-            *(free_dims(shapes, known), self.grad_mode(), getattr(model, "modules_alive", None)),
+            *(free_dims(shapes, known), self.grad_mode(), model.living),
         )
         captured.shapes = shapes
         if captured.reads_grad_mode and not self.grad_matters:
@@ -203,11 +204,13 @@ def capture_members(
             lambda path, i=lane: lane_state(i, path).clone(),  # type: ignore[misc]
             skeletons.shared,
         )
-        source = member if living is None else living[lane]
-        observation = observe(source, *call.for_lane(0), grad, skeletons.shared)
+        # Living modules are observed one by one: each has attributes of its own.
+        alike = [i for i, v in enumerate(skeletons.variant_of_lane) if v == variant]
+        sources = [member] if living is None else [living[i] for i in alike]
+        seen = [observe(source, *call.for_lane(0), grad, skeletons.shared) for source in sources]
         leaves, spec = _tree.flatten(call.for_lane(0))
-        captured = export_member(member, leaves, spec, kept, dynamic, observation, grad)
-        captured.rests_on = observation.rests_on(living is not None)
+        captured = export_member(member, leaves, spec, kept, dynamic, seen[0], grad)
+        captured.rests_on = Snapshot().joined([one.check().rests_on(living is not None) for one in seen])
         variants.append(captured)
     return zip_variants(variants, skeletons.variant_of_lane)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from .. import _tree, lanes, oracle
 from ..config import WideConfig
 from ..errors import InputError
-from ..tuning.when import ambient_modes, plain_world
+from ..guards.modes import ambient_modes, plain_world
 from .again import CHANGED, Again
 from .explain import Explanation, summarize
 from .held import HeldLanes

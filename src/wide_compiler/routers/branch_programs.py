@@ -10,6 +10,7 @@ from ..capture import Captured, CaptureFailed
 from ..capture.cleanup import enter_autocast
 from ..config import WideConfig
 from ..errors import AlignmentError
+from ..guards import ModuleGuard
 from ..model.program import Call
 from ..model.programs import Programs
 from .branches import Branches, Rehearsal
@@ -18,7 +19,6 @@ from .plan import Declined, Plan
 from .programs import InSequence, unfusable
 from .rewritten import Rewritten
 from .verdict import MARGIN, Bench, Verdict
-from .watch import Watch
 
 # A model whose parts are nested deeper than this has its groups further out.
 MAX_ROUNDS = 12
@@ -29,7 +29,7 @@ class BranchPrograms(Programs):
 
     def __init__(self, model: nn.Module, config: WideConfig):
         super().__init__(config, {})
-        self.model, self.watch = model, Watch([model])
+        self.model, self.guard = model, ModuleGuard([model])
         self.living: LivingLanes | None = None
         self.rehearsal: Rehearsal | None = None
         self.declined: list[Declined] = []
@@ -46,13 +46,16 @@ class BranchPrograms(Programs):
         if why:
             return self.keep(key, InSequence(why))  # type: ignore[arg-type]
         try:
-            self.living = self.living or LivingLanes([self.model])
+            self.living = LivingLanes([self.model])
             if self.rehearsal is None:
                 self.rehearsal = Rehearsal(self.model, *call.for_lane(0))
                 self.kept = self.rehearsal.candidates(self.banned)
         except (AlignmentError, CaptureFailed) as error:
             return self.keep(key, InSequence(str(error)))  # type: ignore[arg-type]
-        return super().build(key, call, self.living)
+        program: Any = super().build(key, call, self.living)
+        if isinstance(program, Rewritten):
+            self.guard.rest_on(program.captured.rests_on)
+        return program
 
     def _captured(self, mode: Any, call: Call, model: Any) -> Captured:
         """A capture in which every branch that was kept whole has found another."""
@@ -105,7 +108,7 @@ class BranchPrograms(Programs):
         return plan
 
 
-def judge_model(program: Rewritten, watch: Watch, call: Call, config: WideConfig) -> Verdict:
+def judge_model(program: Rewritten, guard: ModuleGuard, call: Call, config: WideConfig) -> Verdict:
     """Does the rewritten graph give what the model gives, and is it no slower, the watching included?"""
     model = program.model
     args, kwargs = _tree.unflatten(call.leaves, call.spec)
@@ -114,7 +117,7 @@ def judge_model(program: Rewritten, watch: Watch, call: Call, config: WideConfig
     if gradients and any(leaf._backward_hooks for leaf in leaves):
         return Verdict(True, "not measured: a parameter has a gradient hook, which measuring would call")
     bench = Bench(
-        lambda: [watch.same() and program.run_at_home(call.tensors)],
+        lambda: [guard.holds() and program.run_at_home(call.tensors)],
         lambda: [model(*args, **kwargs)],
         leaves if gradients else [],
         list(model.buffers()),

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from .. import _tree
+from ..guards.modes import ambient_modes
+from ..guards.tensors import LookGuard
 from ..model.program import Call
-from ..tuning.guard import LookGuard
-from ..tuning.when import ambient_modes
 
 _grad_enabled = torch.is_grad_enabled
 

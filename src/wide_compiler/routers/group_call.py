@@ -10,12 +10,13 @@ from .. import _tree
 from ..capture import Captured
 from ..capture.aliases import root_of
 from ..config import WideConfig
+from ..guards.modes import ambient_modes
 from ..model.program import Call, WideProgram
-from ..tuning.when import ambient_modes
 from .branches import Branch
 from .calls import Calls, SameLook, plain_look
+from .recipe import Recipe, walk
 from .tower_group import Route, VMapTowerGroup
-from .traced import Plans, Recipe, Step, look_of, programs_for, walk
+from .traced import Plans, Step, look_of, programs_for
 
 
 class GroupCall:

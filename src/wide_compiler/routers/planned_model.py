@@ -7,15 +7,16 @@ from torch import Tensor, nn
 
 from .. import _tree
 from ..config import WideConfig
+from ..guards.modes import ambient_modes, plain_world
 from ..model.program import Call
 from ..model.routes import MAX_ROUTES
-from ..tuning.when import ambient_modes, plain_world
 from .branch_programs import BranchPrograms, judge_model
 from .calls import SameLook, plain_look
 from .plan import Plan
 from .programs import InSequence
+from .recipe import Recipe
 from .rewritten import Rewritten
-from .traced import Plans, Recipe, look_of, made_up_call
+from .traced import Plans, look_of, made_up_call
 
 # Train and eval, with a part frozen or not: more than these are not kept.
 MAX_STATES = 8
@@ -26,7 +27,7 @@ class _Known:
 
     def __init__(self, training: bool, args: tuple, kwargs: dict, ran: tuple[BranchPrograms, Any]):
         self.training, self.look, self.ran = training, SameLook(args, kwargs), ran
-        self.watch, program = ran[0].watch, ran[1]
+        self.guard, program = ran[0].guard, ran[1]
         together = isinstance(program, Rewritten) and program.verdict.together  # type: ignore[union-attr]
         self.program: Rewritten | None = program if together else None
 
@@ -88,7 +89,7 @@ class PlannedModel(nn.Module):
         if latest is not None and latest.training is self.training and latest.look.holds(args, kwargs):
             if latest.program is None:
                 return self.original(*args, **kwargs)
-            if latest.watch.same():
+            if latest.guard.holds():
                 return latest.program.run_at_home((*args, *kwargs.values()))
         if torch.compiler.is_compiling() or not plain_world():
             return self.original(*args, **kwargs)
@@ -114,7 +115,7 @@ class PlannedModel(nn.Module):
         programs = self._current()
         program = programs.program(self._mode(programs, call), call)
         if isinstance(program, Rewritten) and torch.is_grad_enabled() not in program.verdicts:
-            verdict = judge_model(program, programs.watch, call, self.config)
+            verdict = judge_model(program, programs.guard, call, self.config)
             program.verdicts[torch.is_grad_enabled()] = verdict
         self._calls.ran = (programs, program)
         return program
@@ -133,7 +134,7 @@ class PlannedModel(nn.Module):
 
     def _current(self) -> BranchPrograms:
         for position, known in enumerate(self._programs):
-            if known.watch.same():
+            if known.guard.holds():
                 if position:
                     self._programs.insert(0, self._programs.pop(position))
                 return known
@@ -182,7 +183,7 @@ class PlannedModel(nn.Module):
             if any_batch and not all(guards.any_batch() for guards in program.captured.guards):
                 return InSequence("its graph is not for every batch size")
             program.verdicts.setdefault(
-                True, judge_model(program, programs.watch, call, self.config.replace(tune_seconds=0))
+                True, judge_model(program, programs.guard, call, self.config.replace(tune_seconds=0))
             )
             if not program.verdicts[True].together:
                 return InSequence(program.verdicts[True].why)

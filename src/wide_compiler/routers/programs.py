@@ -37,7 +37,7 @@ class LivingPrograms(Programs):
     parted = False  # has the last capture failed because lanes compute different things?
 
     def build(self, key: Any, call: Call, model: Any) -> Any:
-        why = unfusable(model.modules)
+        why = unfusable(model.living)
         if why:
             return self.keep(key, InSequence(why))  # type: ignore[arg-type]
         program: Any = super().build(key, call, model)

@@ -8,16 +8,17 @@ from torch import Tensor, nn
 
 from .. import _tree
 from ..config import WideConfig
+from ..guards.modes import ambient_modes, plain_world
 from ..model.program import WideProgram
-from ..tuning.when import ambient_modes, plain_world
 from .again import Again, Repeats
 from .calls import plain_look
 from .explain import RouterExplanation
 from .formation import Formation
 from .memory import Memory
+from .recipe import Recipe
 from .tower_group import VMapTowerGroup
 from .tower_holder import TowerHolder, check_takes_mask
-from .traced import Plans, Recipe, Step, look_of, programs_for
+from .traced import Plans, Step, look_of, programs_for
 
 # Train and eval, with a part frozen or not: more formations than these are not kept.
 MAX_FORMATIONS = 8

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from wide_compiler.tuning.guard import LookGuard, TableGuard, TensorGuard
+from wide_compiler.guards.tensors import LookGuard, TableGuard, TensorGuard
 
 
 class Mode(TorchDispatchMode):

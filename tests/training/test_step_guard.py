@@ -8,8 +8,7 @@ from torch import nn
 
 import wide_compiler
 from wide_compiler.training import Adam, TrainStep
-from wide_compiler.training.fingerprint import SameReads, fingerprint
-from wide_compiler.training.watch import Watch
+from wide_compiler.training.step_guard import StepGuard
 
 SCALE = 2.0
 
@@ -32,7 +31,7 @@ class Net(nn.Module):
 
 
 class Scene:
-    """A step that has run, its arguments, and a watch over both."""
+    """A step that has run, its arguments, and a guard over both."""
 
     def __init__(self, make=lambda p: Adam(p, 1e-3), in_place=True, loss=loss):
         self.wide = wide_compiler.compile([Net() for _ in range(3)], torch.randn(2, 4))
@@ -40,7 +39,8 @@ class Scene:
         self.step = TrainStep(self.wide, self.optimizer, loss)
         self.x = torch.randn(3, 5, 4)
         self.step(self.x)
-        self.watch = Watch(self.step, (self.x,), (), in_place)
+        self.step.observe((self.x,), ())
+        self.guard = StepGuard(self.step, (self.x,), (), in_place)
 
     @property
     def group(self):
@@ -51,10 +51,10 @@ class Scene:
         return self.optimizer.state[self.wide.fc.weight]
 
     def quick(self, *args):
-        return self.watch.untouched.holds(args or (self.x,), ())
+        return self.guard.quick is not None and self.guard.quick.holds(args or (self.x,), ())
 
     def unchanged(self, *args):
-        return self.watch.unchanged(args or (self.x,), ())
+        return self.guard.holds(args or (self.x,), ())
 
 
 def new_parameter(scene):
@@ -168,7 +168,16 @@ def test_numbers_in_tensors_are_compared():
     assert not scene.unchanged()
 
 
-def test_losses_whose_reads_can_change_in_place_are_left_to_fingerprints():
+class Smoothed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.smoothing, self.power = 0.1, [2.0]
+
+    def forward(self, y):
+        return (y.abs() + self.smoothing).pow(self.power[0]).mean((1, 2))
+
+
+def test_what_a_loss_reads_in_lists_cells_and_modules_is_followed():
     weights, rate = [1.0, 2.0], 0.5
 
     def reads_a_list(y):
@@ -177,8 +186,25 @@ def test_losses_whose_reads_can_change_in_place_are_left_to_fingerprints():
     def reads_a_cell(y):
         return y.mean((1, 2)) * rate
 
-    assert SameReads.of(reads_a_list) is None and SameReads.of(nn.MSELoss()) is None
-    before, reads = fingerprint(reads_a_cell), SameReads.of(reads_a_cell)
-    assert reads.hold()
-    rate = 0.25
-    assert not reads.hold() and before != fingerprint(reads_a_cell)
+    by_list, by_cell = Scene(loss=reads_a_list), Scene(loss=reads_a_cell)
+    assert by_list.quick() and by_cell.quick()
+    weights[0], rate = 3.0, 0.25
+    assert not by_list.unchanged() and not by_cell.unchanged()
+    module = Smoothed()
+    for change in (lambda: setattr(module, "smoothing", 0.2), lambda: module.power.__setitem__(0, 3.0)):
+        scene = Scene(loss=module)
+        assert scene.quick()
+        change()
+        assert not scene.unchanged()
+
+
+def test_a_loss_that_keeps_a_record_is_not_recorded():
+    record = []
+
+    def loss(y):
+        record.append(y)
+        return y.mean((1, 2))
+
+    scene = Scene(loss=loss)
+    assert len(record) == 1  # the step's own; what the observation added is gone
+    assert "record" in scene.step.why
