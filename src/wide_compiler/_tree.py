@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch.utils import _pytree
 
+from .errors import WrongTypeError
+
 TreeSpec = _pytree.TreeSpec
 
 
@@ -38,7 +40,7 @@ def rebuild(picture: Any, tensors: Iterator[torch.Tensor]) -> Any:
         return float(parts[0])
     if kind in ("NoneType", "bool", "int", "str"):
         return parts[0]
-    raise TypeError(f"cannot rebuild {kind}")
+    raise WrongTypeError(f"cannot rebuild {kind}")
 
 
 def leaf_paths(tree: Any) -> list[str]:

@@ -3,4 +3,7 @@
 from .explain import Explanation
 from .wide_model import WideModel
 
-__all__ = ["Explanation", "WideModel"]
+# The name of the first WideCompiler for the same class.
+TracedWideModel = WideModel
+
+__all__ = ["Explanation", "TracedWideModel", "WideModel"]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .. import _tree, lanes, oracle
 from ..config import WideConfig
-from ..errors import InputError
+from ..errors import ArgumentError, InputError
 from ..tuning.when import autocast_state, function_modes, plain_world
 from .again import CHANGED, Again
 from .explain import Explanation, summarize
@@ -181,7 +181,7 @@ class WideModel(ProgrammedLanes):
         """
         chosen = [self._lane_number(lane) for lane in indices]
         if not chosen:
-            raise ValueError("select_lanes: a wide model has at least one lane, got no indices")
+            raise ArgumentError("select_lanes: a wide model has at least one lane, got no indices")
         before, kinds = self.n, len(self.skeletons.variants)
         self.select_tensors(chosen)
         self.seeds.select(chosen)

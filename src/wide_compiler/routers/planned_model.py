@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
+from .._constant_result import constant_result
 from ..config import WideConfig
 from ..model.program import Call
 from ..model.routes import MAX_ROUTES
@@ -162,7 +163,7 @@ class PlannedModel(nn.Module):
             return original(*args, **kwargs)
         return program.run(original, tensors)
 
-    @torch._dynamo.assume_constant_result
+    @constant_result
     def _program_while_tracing(self, reads: Any, look: Any) -> int:
         signature, kinds, shapes, any_batch, autocast, grad = look
         with torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():

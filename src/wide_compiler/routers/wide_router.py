@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
+from .._constant_result import constant_result
 from ..config import WideConfig
 from ..model.program import WideProgram
 from ..tuning.when import autocast_state, plain_world
@@ -167,7 +168,7 @@ class WideRouter(TowerHolder):
                 outputs[name] = result
         return outputs
 
-    @torch._dynamo.assume_constant_result
+    @constant_result
     def _plan_while_tracing(self, names: tuple[str, ...], reads: Any, look: Any) -> int:
         """The position in `_traced_plans` (a tracer can only take a plain number from here).
 

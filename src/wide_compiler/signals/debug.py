@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from ..errors import ArgumentError
 from . import plans, runtime, scope
 from .tensor import SignalTensor
 
@@ -19,7 +20,7 @@ def worker_stats() -> list[dict[str, Any]]:
 def placement(x: torch.Tensor) -> tuple[tuple[int, ...], str]:
     """The workers that hold a tensor, and how: `whole`, `R`, `S(axis)` or `P(sum)`."""
     if not isinstance(x, SignalTensor):
-        raise ValueError(f"debug.placement: a tensor on workers is needed, got a {type(x).__name__}")
+        raise ArgumentError(f"debug.placement: a tensor on workers is needed, got a {type(x).__name__}")
     mesh = x._ref.home.mesh
     held = x._ref.engine.ask("placement", (x._ref.number,), mesh, "placement", (x._ref.number,))
     return mesh.workers, held

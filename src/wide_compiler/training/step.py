@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..capture.state import has_gradient_hooks
+from ..errors import ArgumentError
 from ..model import WideModel
 from ..tuning.replay import on_stream, uncached_autocast
 from ..tuning.when import capturing, plain_world
@@ -66,7 +67,7 @@ class TrainStep:
         autocast: torch.dtype | None = None,
     ):
         if door not in ("stacked", "shared"):
-            raise ValueError(f"unknown door {door!r}; choose 'stacked' or 'shared'")
+            raise ArgumentError(f"unknown door {door!r}; choose 'stacked' or 'shared'")
         self.wide, self.optimizer, self.loss = wide, optimizer, loss
         self.door: Callable[..., Any] = getattr(wide, door)
         self.clip, self.autocast = clip, autocast
@@ -133,7 +134,7 @@ class TrainStep:
             _, losses = self.forward(args, targets)
             if not isinstance(losses, Tensor) or losses.shape not in ((self.wide.n,), ()):
                 got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-                raise ValueError(
+                raise ArgumentError(
                     f"the loss must give one number per lane [{self.wide.n}] or their sum, got {got}; "
                     f"reduce over all dimensions but the first"
                 )

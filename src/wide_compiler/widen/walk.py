@@ -50,6 +50,8 @@ def widen(
     strategies: Mapping[str, str] | None = None,
 ) -> LaneGraph:
     """The lane graph of `captured`, for states and inputs that are wide where the arguments say so."""
+    from .. import primitives  # noqa: F401  whose rules import this room, and must be known by now
+
     walk = _Walk(captured, wide_states, wide_inputs, probe, strategies or {})
     devices = {t.device for t in probe.inputs if t.device.type == "cuda"}
     exact = exact_products() if devices else contextlib.nullcontext()

@@ -18,6 +18,7 @@ from typing import Any, TypeVar, overload
 
 import torch
 
+from ..errors import WrongTypeError
 from .config import Config
 from .explain import Explanation, by_site
 from .items import Source
@@ -169,7 +170,7 @@ def jit(fn: Any = None, *, config: Config | None = None) -> Any:
     [2, 4, 6]
     """
     if config is not None and not isinstance(config, Config):
-        raise TypeError(f"config must be a Config, such as Config(exact=True), got {config!r}")
+        raise WrongTypeError(f"config must be a Config, such as Config(exact=True), got {config!r}")
     if fn is None:
         return functools.partial(jit, config=config)
     if isinstance(fn, (staticmethod, classmethod)):
@@ -177,7 +178,7 @@ def jit(fn: Any = None, *, config: Config | None = None) -> Any:
     if isinstance(fn, types.MethodType):
         return types.MethodType(jit(fn.__func__, config=config), fn.__self__)
     if not callable(fn):
-        raise TypeError(f"jit takes a function, got {type(fn).__name__}")
+        raise WrongTypeError(f"jit takes a function, got {type(fn).__name__}")
     runtime = getattr(fn, "__xcs__", None)
     if isinstance(runtime, Runtime) and runtime.function is fn:  # it is jitted already
         return fn if config in (None, runtime.config) else jit(written(fn), config=config)
