@@ -27,8 +27,9 @@ if TYPE_CHECKING:
         WideError,
         WrongTypeError,
     )
+    from .explain import Explanation
     from .lanes import pack, pack_inputs, stack, unpack, unpack_outputs, unstack
-    from .model import Explanation, WideModel
+    from .model import WideModel
     from .primitives import (
         WideAttention,
         WideBatchNorm1d,
@@ -135,8 +136,9 @@ _HOMES = {
         "WideError",
         "WrongTypeError",
     ),
+    "explain": ("Explanation",),
     "lanes": ("pack", "pack_inputs", "stack", "unpack", "unpack_outputs", "unstack"),
-    "model": ("Explanation", "TracedWideModel", "WideModel"),
+    "model": ("TracedWideModel", "WideModel"),
     "registry": ("REGISTRY", "WideRegistry", "register"),
 }
 

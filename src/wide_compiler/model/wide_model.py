@@ -12,7 +12,7 @@ from ..config import WideConfig
 from ..errors import ArgumentError, InputError
 from ..tuning.when import autocast_state, function_modes, plain_world
 from .again import CHANGED, Again
-from .explain import Explanation, summarize
+from .explain import ModelExplanation, summarize
 from .held import HeldLanes
 from .inputs import check_lanes, moved_sample
 from .marks import mark_parameters
@@ -199,10 +199,10 @@ class WideModel(ProgrammedLanes):
         """Lanes, parameters and how the last program runs, in a few lines."""
         return summarize(self)
 
-    def explain(self, measure: bool = True) -> Explanation:
+    def explain(self, measure: bool = True) -> ModelExplanation:
         """What became of every node of the members' graph, and how long it takes on the sample."""
         program = self.programs.latest or self._program(self.sample_call())
-        return Explanation.of(self, program, measure)
+        return ModelExplanation.of(self, program, measure)
 
     def validate(self, models: Sequence[nn.Module] | None = None) -> "oracle.Report":
         """Compare with the loop over `models` (by default: over this model's own lanes) on the sample."""

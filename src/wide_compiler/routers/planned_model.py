@@ -13,7 +13,7 @@ from ..model.routes import MAX_ROUTES
 from ..tuning.when import autocast_state, plain_world
 from .branch_programs import BranchPrograms, judge_model
 from .calls import SameLook, plain_look
-from .plan import Plan
+from .explain import Plan
 from .programs import InSequence
 from .rewritten import Rewritten
 from .traced import Plans, Recipe, look_of, made_up_call

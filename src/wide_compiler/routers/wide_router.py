@@ -256,8 +256,8 @@ class WideRouter(TowerHolder):
     def explain(self) -> RouterExplanation:
         """What the last forward did with the towers."""
         if self._repeats.latest is not None:
-            return RouterExplanation(self._repeats.latest.rows)
-        return RouterExplanation(self._formations[0].explain() if self._formations else [])
+            return RouterExplanation(self._repeats.latest.rows, name="towers")
+        return RouterExplanation(self._formations[0].explain() if self._formations else [], name="towers")
 
     def __repr__(self) -> str:
         return (

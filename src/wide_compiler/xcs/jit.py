@@ -20,7 +20,7 @@ import torch
 
 from ..errors import WrongTypeError
 from .config import Config
-from .explain import Explanation, by_site
+from .explain import Explanation, by_site, explained
 from .items import Source
 from .site import Site
 from .text.names import names_of
@@ -87,7 +87,7 @@ class Runtime:
     def explain(self) -> Explanation:
         """What was done at each site, line by line, and why not more."""
         self.prepare()
-        return Explanation.of(self)
+        return explained(self)
 
     def stats(self) -> dict[str, dict[str, int]]:
         """For each site, how many calls each rung has run."""
@@ -230,6 +230,6 @@ def _as_it_is(fn: Any, why: str, warn: bool) -> Any:
             return fn(*args, **kwargs)
 
         functools.update_wrapper(target, fn)
-    target.explain = lambda: Explanation(name, [], why)
+    target.explain = lambda: Explanation([], why, name)
     target.stats = dict
     return target

@@ -43,7 +43,7 @@ def vmap(fn: Callable[..., Any], *, config: Config | None = None) -> Callable[..
 
     def explain() -> Explanation:
         rows = [row for loop in called() for row in loop.explain().rows]
-        return Explanation(getattr(fn, "__qualname__", repr(fn)), rows)
+        return Explanation(rows, name=getattr(fn, "__qualname__", repr(fn)))
 
     def stats() -> dict[str, dict[str, int]]:
         return {site: counts for loop in called() for site, counts in loop.stats().items()}
