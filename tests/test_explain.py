@@ -31,12 +31,13 @@ def router(config=AT_ONCE):
     towers = WideRouter("towers", config=config)
     for i in range(3):
         towers.attach(str(i), nn.Linear(4, 4))
+        towers.register_tower(str(i))
     towers(torch.randn(5, 4))
     return towers.explain()
 
 
 def plan():
-    compiler = CompileRouter(Heads(), torch.randn(5, 4), config=AT_ONCE)
+    compiler = CompileRouter.from_module(Heads(), torch.randn(5, 4), config=AT_ONCE)
     compiler.compile()(torch.randn(5, 4))
     return compiler.explain()
 
@@ -74,7 +75,6 @@ def test_the_fallback_is_called_loop():
     )
     wide.shared(torch.randn(5, 4))
     assert wide.explain(measure=False).way == "loop"
-    assert "loop" in function().counts or function().coverage == 1.0
 
 
 def test_rows_and_reasons_are_shown_whole():

@@ -1,7 +1,7 @@
 """explain(): which towers or alike modules ran together, which did not, and why."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from ..explain import Explanation, Row
 from ..widen import NodeRow
@@ -29,7 +29,7 @@ class GroupRow(Row):
     @classmethod
     def of(
         cls, towers: tuple[str, ...], how: str = "not run", why: str = "", ms: Any = None, **more: Any
-    ) -> "GroupRow":
+    ) -> Self:
         return cls(_shortened(towers), more.pop("op", ""), how, why, ms or {}, towers, **more)
 
     @property
