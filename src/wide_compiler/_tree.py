@@ -10,6 +10,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree
 
+from .errors import WrongTypeError
+
 TreeSpec = _pytree.TreeSpec
 
 
@@ -141,7 +143,7 @@ def rebuild(picture: Any, tensors: Iterator[torch.Tensor]) -> Any:
         return float(parts[0])
     if kind in ("NoneType", "bool", "int", "str"):
         return parts[0]
-    raise TypeError(f"cannot rebuild {kind}")
+    raise WrongTypeError(f"cannot rebuild {kind}")
 
 
 def leaf_paths(tree: Any) -> list[str]:

@@ -1,4 +1,6 @@
-"""Living modules: every change of structure, hooks, flags and tensors is seen, and none where there is none."""
+"""Living modules: every change of structure, hooks, flags and tensors is seen, and no other."""
+
+import functools
 
 import pytest
 import torch
@@ -37,7 +39,7 @@ def guarded(nets):
     for net in nets:
         observer = Observer([net])
         buffers = [b.clone() for b in net.buffers()]
-        observer.run(lambda: net(torch.randn(4, 3)))
+        observer.run(functools.partial(net, torch.randn(4, 3)))
         for buffer, before in zip(net.buffers(), buffers, strict=True):
             buffer.copy_(before)
         guard.rest_on(observer.reads)

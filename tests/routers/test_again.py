@@ -12,7 +12,7 @@ from routers.towers import AT_ONCE, Attention, Mlp, assert_equal_to_sequence, co
 from wide_compiler import WideConfig
 from wide_compiler.routers import RouterError, WideRouter
 
-WAYS = {"together": AT_ONCE, "in sequence": WideConfig(strategy="loop")}
+WAYS = {"together": AT_ONCE, "loop": WideConfig(strategy="loop")}
 
 
 def double(*shape):

@@ -137,7 +137,7 @@ def test_what_is_printed(capsys):
     assert "q: Linear  [group 1]" in tree and "mlp: Sequential\n" in tree
     compiler.print_stages()
     stages = capsys.readouterr().out
-    assert "3 x Linear: blocks.0.attention.q" in stages and "apart: blocks.0, blocks.1: each waits" in stages
+    assert "3 x Linear: blocks.0.attention.q" in stages and "loop: blocks.0, blocks.1: each waits" in stages
     assert "blocks.0.attention.q" in str(compiler.plan)
 
 
@@ -234,8 +234,8 @@ def test_changes_are_seen_by_a_call_that_takes_the_short_way(change, as_it_is, m
 def test_measured_it_is_no_slower_than_the_model():
     model = Mixture(8).double()
     compiler = CompileRouter.from_module(model, double(4, 6), config=WideConfig(tune_seconds=0.2))
-    assert set(compiler.plan.ms) == {"together", "sequence"}
-    assert bool(compiler.plan.why) == (compiler.plan.ms["together"] >= 0.95 * compiler.plan.ms["sequence"])
+    assert set(compiler.plan.ms) == {"together", "loop"}
+    assert bool(compiler.plan.why) == (compiler.plan.ms["together"] >= 0.95 * compiler.plan.ms["loop"])
 
 
 def test_batch_sizes_and_keywords():

@@ -153,8 +153,8 @@ def test_measured_groups_say_what_was_measured():
     router = collective(*[Mlp(str(i)) for i in range(16)], config=WideConfig(tune_seconds=0.2))
     assert_equal_to_sequence(router, double(4, 6))
     (row,) = router.explain().rows
-    assert row.why in ("measured", "remembered") and set(row.ms) >= {"together", "sequence"}
-    assert row.how == ("together" if is_worth_it(row.ms) else "in sequence")
+    assert row.why in ("measured", "remembered") and set(row.ms) >= {"together", "loop"}
+    assert row.how == ("together" if is_worth_it(row.ms) else "loop")
 
 
 def test_measuring_leaves_nothing_behind():
@@ -170,7 +170,7 @@ def test_forced_into_sequence():
     router = collective(*[Mlp(str(i)) for i in range(4)], config=WideConfig(strategy="loop"))
     assert_equal_to_sequence(router, double(4, 6))
     (row,) = router.explain().rows
-    assert (row.how, row.why) == ("in sequence", "as asked for")
+    assert (row.how, row.why) == ("loop", "as asked for")
 
 
 class Named(BaseTower):
@@ -204,7 +204,7 @@ def test_towers_that_branch_on_their_python_run_as_a_group_for_each_branch():
     assert_equal_to_sequence(router, double(4, 6))
     rows = router.explain().rows
     assert sorted((row.how, len(row.towers)) for row in rows) == [
-        ("in sequence", 1),
+        ("loop", 1),
         ("together", 3),
         ("together", 3),
     ]
@@ -237,7 +237,7 @@ def test_what_cannot_be_fused_runs_in_sequence_and_says_why():
         router.wide_forward(double(4, 6))
     assert [router[str(i)].calls for i in range(3)] == [3, 3, 3]
     (row,) = router.explain().rows
-    assert row.how == "in sequence" and "changes the Python attribute calls" in row.why
+    assert row.how == "loop" and "changes the Python attribute calls" in row.why
 
     router = collective(*[InPlace(str(i)) for i in range(3)])
     x = double(4, 6)
@@ -388,4 +388,4 @@ def test_towers_that_cannot_be_copied_run_in_sequence():
     for name, out in router.wide_forward(x).items():
         torch.testing.assert_close(out, router[name](x))
     (row,) = router.explain().rows
-    assert row.how == "in sequence" and "cannot be copied" in row.why
+    assert row.how == "loop" and "cannot be copied" in row.why

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..capture import canonical_names, check_models, materialize, slots
-from ..errors import AlignmentError, InputError
+from ..errors import AlignmentError, InputError, LaneIndexError
 from . import saving
 from .marks import has_lanes, mark_parameters
 from .members import Skeletons, build_tree
@@ -205,7 +205,7 @@ class LaneStore(nn.Module):
 
     def _check_lane(self, lane: int) -> None:
         if not isinstance(lane, int) or not -self.n <= lane < self.n:
-            raise IndexError(f"lane {lane} is out of range for {self.n} lanes")
+            raise LaneIndexError(f"lane {lane} is out of range for {self.n} lanes")
 
 
 def _constants(skeleton: nn.Module) -> dict[str, Tensor]:

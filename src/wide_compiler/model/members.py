@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from ..capture import Slot, canonical_names, group_by_variant, make_skeleton, slots
 from ..capture.skeleton import keeping
 from ..capture.state import home_of
-from ..errors import AlignmentError
+from ..errors import AlignmentError, WrongTypeError
 from ..guards import ATOMS, MODULE_TABLES
 
 
@@ -25,7 +25,7 @@ class Scope(nn.Module):
         self.training = module.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError(
+        raise WrongTypeError(
             f"this {self.kind.__name__} holds the tensors of all lanes and is run by its wide model; "
             f"wide.lane(i) gives an ordinary model"
         )

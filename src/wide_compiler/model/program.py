@@ -12,7 +12,7 @@ from .. import _tree
 from ..capture import OUTPUT_TENSOR, Captured, canonical_names
 from ..errors import InputError
 from ..lane_values import LaneValues
-from ..widen import MEMBERS, LaneGraph, Row, lent
+from ..widen import MEMBERS, LaneGraph, NodeRow, lent
 from ..widen.classify import draws
 from ..widen.helpers import autocast_restored
 from ..widen.per_lane import give_back, lane_generator
@@ -89,7 +89,7 @@ class WideProgram:
         return any(draws(node) for node in self.captured.graph.nodes)
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[NodeRow]:
         return self.graph.rows if self.latest is None else self.latest.graph.rows
 
     def run(
@@ -122,7 +122,7 @@ class LoopProgram:
     why: str
     wide_states: frozenset[str]
     one_object: bool  # is a buffer one tensor in all lanes?
-    rows: list[Row] = field(default_factory=list)
+    rows: list[NodeRow] = field(default_factory=list)
     runs_members = True
     draws = True  # nobody knows what the members' Python does
     names: dict[str, str] | None = None  # the members' tensor paths, the same in every lane
@@ -135,7 +135,7 @@ class LoopProgram:
         """Nobody knows the outputs before the members have run."""
 
     def __post_init__(self) -> None:
-        self.rows = [Row("", "the whole model", "loop", why=self.why)]
+        self.rows = [NodeRow("", "the whole model", "loop", why=self.why)]
 
     def run(
         self,

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
+from .._constant_result import constant_result
 from ..capture import CAPTURE
 from ..config import WideConfig
-from ..errors import InputError
+from ..errors import ArgumentError, InputError
 from ..guards.modes import ambient_modes
 from ..widen import MEMBERS
 from .inputs import accepted_sample, check_accepted, grown_sample, normalize_sample, sample_leaves
@@ -37,7 +38,7 @@ class ProgrammedLanes(LaneStore):
         self.config = config or WideConfig()
         if self.registered.builders and self.config.chunk_lanes:
             path = next(iter(self.registered.builders))
-            raise ValueError(f"chunk_lanes cannot split the registered wide module {path!r}")
+            raise ArgumentError(f"chunk_lanes cannot split the registered wide module {path!r}")
         kept = dict.fromkeys(self.registered.builders, "registered")
         self.programs = Programs(self.config, kept, tuple(graph_passes))
         self._sample = accepted_sample(models[0], *normalize_sample(sample, sample_kwargs))
@@ -81,7 +82,7 @@ class ProgrammedLanes(LaneStore):
             found = self._find_while_tracing(self._mode(call), tuple(call.member_shapes), call.wide, False)
         return self.programs.traced[found]
 
-    @torch._dynamo.assume_constant_result
+    @constant_result
     def _find_while_tracing(self, mode: Any, shapes: Any, wide: Any, any_batch: bool) -> int:
         """The position in `programs.traced` (a tracer can only take a plain number from here), or -1.
 

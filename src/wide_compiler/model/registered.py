@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..errors import InputError, WrongTypeError
 from ..registry import REGISTRY
 
 
@@ -26,7 +26,9 @@ class Registered:
             module = builder.from_modules([m.get_submodule(path) for m in models])
             if not isinstance(module, nn.Module):
                 name = getattr(builder, "__name__", builder)
-                raise TypeError(f"{name}.from_modules gave {type(module).__name__}, expected an nn.Module")
+                raise WrongTypeError(
+                    f"{name}.from_modules gave {type(module).__name__}, expected an nn.Module"
+                )
             built[path] = module
         return built
 

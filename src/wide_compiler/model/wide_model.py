@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from .. import _tree, lanes, oracle
 from ..config import WideConfig
-from ..errors import InputError
+from ..errors import ArgumentError, InputError
 from ..guards.modes import ambient_modes, plain_world
 from .again import CHANGED, Again
-from .explain import Explanation, summarize
+from .explain import ModelExplanation, summarize
 from .held import HeldLanes
 from .inputs import check_lanes, moved_sample
 from .marks import mark_parameters
@@ -181,7 +181,7 @@ class WideModel(ProgrammedLanes):
         """
         chosen = [self._lane_number(lane) for lane in indices]
         if not chosen:
-            raise ValueError("select_lanes: a wide model has at least one lane, got no indices")
+            raise ArgumentError("select_lanes: a wide model has at least one lane, got no indices")
         before, kinds = self.n, len(self.skeletons.variants)
         self.select_tensors(chosen)
         self.seeds.select(chosen)
@@ -199,10 +199,10 @@ class WideModel(ProgrammedLanes):
         """Lanes, parameters and how the last program runs, in a few lines."""
         return summarize(self)
 
-    def explain(self, measure: bool = True) -> Explanation:
+    def explain(self, measure: bool = True) -> ModelExplanation:
         """What became of every node of the members' graph, and how long it takes on the sample."""
         program = self.programs.latest or self._program(self.sample_call())
-        return Explanation.of(self, program, measure)
+        return ModelExplanation.of(self, program, measure)
 
     def validate(self, models: Sequence[nn.Module] | None = None) -> "oracle.Report":
         """Compare with the loop over `models` (by default: over this model's own lanes) on the sample."""

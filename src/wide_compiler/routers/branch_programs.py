@@ -14,8 +14,8 @@ from ..guards import ModuleGuard
 from ..model.program import Call
 from ..model.programs import Programs
 from .branches import Branches, Rehearsal
+from .explain import Declined, Plan
 from .living import LivingLanes
-from .plan import Declined, Plan
 from .programs import InSequence, unfusable
 from .rewritten import Rewritten
 from .verdict import MARGIN, Bench, Verdict
@@ -36,7 +36,7 @@ class BranchPrograms(Programs):
         self.banned: set[str] = set()
 
     def program(self, mode: Any, call: Call) -> Any:
-        """A `Rewritten` with its verdict, or why the model runs as it is."""
+        """A `Rewritten` with its verdict, or why the model runs as a loop."""
         key = (mode, tuple(call.member_shapes), call.wide)
         return self.find(key) or self.build(key, call, None)
 
@@ -77,7 +77,7 @@ class BranchPrograms(Programs):
             }
             if apart - loose:
                 why = "it is called where no gradients are recorded"
-                self.declined.append(Declined(tuple(sorted(apart - loose)), "", why))
+                self.declined.append(Declined.of(tuple(sorted(apart - loose)), "loop", why))
             loose |= apart
             if not loose:
                 return captured
@@ -95,15 +95,16 @@ class BranchPrograms(Programs):
 
     def plan(self, program: Any) -> Plan:
         """What is known about the groups of a program by now."""
+        name = type(self.model).__name__
         if isinstance(program, InSequence):
-            return Plan(declined=self.declined, why=program.why)
+            return Plan(self.declined, program.why, name)
         verdict = program.verdict
-        plan = Plan(program.plan, self.declined, "" if verdict is None or verdict.together else verdict.why)
-        plan.ms = verdict.ms if verdict is not None else {}
+        why, ms = ("", {}) if verdict is None else ("" if verdict.together else verdict.why, verdict.ms)
+        plan = Plan([*program.plan, *self.declined], why, name, ms=ms)
         for planned in plan.groups:
             call = next(c for c in program.calls if c.group.names == planned.paths)
             rows = call.group.explain()
-            planned.how = rows[0].how if len(rows) == 1 else "in sequence"
+            planned.how = rows[0].how if len(rows) == 1 else "loop"
             planned.why, planned.ms = "; ".join(row.why for row in rows), rows[0].ms
         return plan
 
@@ -132,9 +133,9 @@ def judge_model(program: Rewritten, guard: ModuleGuard, call: Call, config: Wide
         if not config.tune_seconds:
             return Verdict(True, "tuning is off")
         ms = bench.measure(config.tune_seconds, cuda)
-    if ms["together"] < MARGIN * ms["sequence"]:
+    if ms["together"] < MARGIN * ms["loop"]:
         return Verdict(True, "measured", ms)
-    return Verdict(False, "measured: the model as it is takes less time", ms)
+    return Verdict(False, "measured: the loop takes less time", ms)
 
 
 def _draws(call: Any) -> bool:

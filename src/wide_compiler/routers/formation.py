@@ -106,5 +106,5 @@ class Formation:
             else:
                 name = lanes[0]
                 why = "no other tower that ran is of its structure"
-                rows.append(GroupRow((name,), "alone", why))
+                rows.append(GroupRow.of((name,), "alone", why))
         return rows

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from .. import _tree
+from .._constant_result import constant_result
 from ..capture import Captured
 from ..capture.aliases import root_of
 from ..config import WideConfig
@@ -119,7 +120,7 @@ class GroupCall:
             results.append(tower(*args, **kwargs))
         return results
 
-    @torch._dynamo.assume_constant_result
+    @constant_result
     def _step_while_tracing(self, look: Any) -> int:
         signature, kinds, shapes, any_batch, modes, grad = look
         step = Step(list(self.group.names))

@@ -6,13 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
+from .._constant_result import constant_result
 from ..config import WideConfig
 from ..guards.modes import ambient_modes, plain_world
 from ..model.program import Call
 from ..model.routes import MAX_ROUTES
 from .branch_programs import BranchPrograms, judge_model
 from .calls import SameLook, plain_look
-from .plan import Plan
+from .explain import Plan
 from .programs import InSequence
 from .recipe import Recipe
 from .rewritten import Rewritten
@@ -163,7 +164,7 @@ class PlannedModel(nn.Module):
             return original(*args, **kwargs)
         return program.run(original, tensors)
 
-    @torch._dynamo.assume_constant_result
+    @constant_result
     def _program_while_tracing(self, reads: Any, look: Any) -> int:
         signature, kinds, shapes, any_batch, modes, grad = look
         with torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():

@@ -10,7 +10,7 @@ from ..errors import AlignmentError
 from ..lane_values import LaneValues
 from ..model.program import Call, WideProgram
 from ..model.programs import Programs
-from ..widen import Row
+from ..widen import NodeRow
 
 
 @dataclass
@@ -21,10 +21,10 @@ class InSequence:
     by_variant: bool = (
         False  # do only modules of different Python part, so that smaller groups may go together?
     )
-    rows: list[Row] = field(default_factory=list)
+    rows: list[NodeRow] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.rows = [Row("", "the whole module", "sequence", why=self.why)]
+        self.rows = [NodeRow("", "the whole module", "loop", why=self.why)]
 
     def holds(self) -> bool:
         """The modules' own Python reads everything anew."""

@@ -165,7 +165,7 @@ class VMapTowerGroup:
     def explain(self) -> list[GroupRow]:
         """How its towers ran last."""
         if self.latest is None:
-            return [GroupRow(self.names, "not run", "")]
+            return [GroupRow.of(self.names)]
         return self.latest.explain()
 
 
@@ -211,10 +211,17 @@ class Route:
         verdict, program = self.verdict, self.program
         if self.fused is not None:
             return [
-                GroupRow(names, "together", verdict.why, verdict.ms, self.fused.rows, str(self.fused.plan))
+                GroupRow.of(
+                    names,
+                    "together",
+                    verdict.why,
+                    verdict.ms,
+                    rows=self.fused.rows,
+                    plan=str(self.fused.plan),
+                )
             ]
         inner = [row for part, *_ in self._parts() for row in part.explain()]
         gone = {name for row in inner for name in row.towers}
         rest = tuple(name for name in names if name not in gone)
         rows = list(program.rows) if program else []
-        return inner + ([GroupRow(rest, "in sequence", verdict.why, verdict.ms, rows)] if rest else [])
+        return inner + ([GroupRow.of(rest, "loop", verdict.why, verdict.ms, rows=rows)] if rest else [])

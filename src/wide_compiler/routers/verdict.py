@@ -84,7 +84,7 @@ def judge(
 
 def is_worth_it(ms: dict[str, float]) -> bool:
     """Is together fast enough to be taken?"""
-    return ms["together"] + TOLL < MARGIN * ms["sequence"]
+    return ms["together"] + TOLL < MARGIN * ms["loop"]
 
 
 def _kept(answer: dict[str, Any] | None) -> Verdict | None:
@@ -98,7 +98,7 @@ class Bench:
     """Both ways on the same call, forward and backward, without a trace."""
 
     def __init__(self, together: Any, in_sequence: Any, leaves: list[Tensor], buffers: list[Tensor]):
-        self.ways = {"together": together, "sequence": in_sequence}
+        self.ways = {"together": together, "loop": in_sequence}
         self.leaves, self.buffers = leaves, buffers
         self.before = [b.detach().clone() for b in buffers]
         self.seeds: list[Tensor] = []
@@ -114,7 +114,7 @@ class Bench:
 
     def difference(self) -> str | None:
         """In what respect the two ways differ, buffers included; None if they do not."""
-        wanted = self._results("sequence")
+        wanted = self._results("loop")
         try:
             got = self._results("together")
         except Exception as error:  # whatever it raises, the call itself must not suffer
@@ -126,7 +126,7 @@ class Bench:
         """How far products rounded to ten bits, as a GPU may, move each result."""
         if not any(t is not None and t.is_cuda for results in wanted for t in results):
             return [None] * len(wanted)
-        return rounding(wanted, lambda: self._results("sequence"))
+        return rounding(wanted, lambda: self._results("loop"))
 
     def _results(self, name: str) -> list[Sequence[Tensor | None]]:
         try:

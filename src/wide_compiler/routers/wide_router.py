@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
+from .._constant_result import constant_result
 from ..config import WideConfig
 from ..guards.modes import ambient_modes, plain_world
 from ..model.program import WideProgram
@@ -168,7 +169,7 @@ class WideRouter(TowerHolder):
                 outputs[name] = result
         return outputs
 
-    @torch._dynamo.assume_constant_result
+    @constant_result
     def _plan_while_tracing(self, names: tuple[str, ...], reads: Any, look: Any) -> int:
         """The position in `_traced_plans` (a tracer can only take a plain number from here).
 
@@ -256,8 +257,8 @@ class WideRouter(TowerHolder):
     def explain(self) -> RouterExplanation:
         """What the last forward did with the towers."""
         if self._repeats.latest is not None:
-            return RouterExplanation(self._repeats.latest.rows)
-        return RouterExplanation(self._formations[0].explain() if self._formations else [])
+            return RouterExplanation(self._repeats.latest.rows, name="towers")
+        return RouterExplanation(self._formations[0].explain() if self._formations else [], name="towers")
 
     def __repr__(self) -> str:
         return (

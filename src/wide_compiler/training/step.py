@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from .. import _tree
 from ..capture.state import has_gradient_hooks
+from ..errors import ArgumentError
 from ..guards import Observer, Snapshot
 from ..guards.modes import capturing, plain_world
 from ..model import WideModel
@@ -69,7 +70,7 @@ class TrainStep:
         autocast: torch.dtype | None = None,
     ):
         if door not in ("stacked", "shared"):
-            raise ValueError(f"unknown door {door!r}; choose 'stacked' or 'shared'")
+            raise ArgumentError(f"unknown door {door!r}; choose 'stacked' or 'shared'")
         self.wide, self.optimizer, self.loss = wide, optimizer, loss
         self.door: Callable[..., Any] = getattr(wide, door)
         self.clip, self.autocast = clip, autocast
@@ -153,7 +154,7 @@ class TrainStep:
             _, losses = self.forward(args, targets)
             if not isinstance(losses, Tensor) or losses.shape not in ((self.wide.n,), ()):
                 got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-                raise ValueError(
+                raise ArgumentError(
                     f"the loss must give one number per lane [{self.wide.n}] or their sum, got {got}; "
                     f"reduce over all dimensions but the first"
                 )

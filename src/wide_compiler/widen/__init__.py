@@ -2,7 +2,7 @@
 
 from .attempt import WidenFailed
 from .builder import Builder, LaneScalar, Val
-from .lane_graph import LaneGraph, Row
+from .lane_graph import LaneGraph, NodeRow
 from .opaque_nodes import MEMBERS
 from .per_lane import lent
 from .rules import RULES, rule
@@ -14,8 +14,8 @@ __all__ = [
     "Builder",
     "LaneGraph",
     "LaneScalar",
+    "NodeRow",
     "Probe",
-    "Row",
     "Val",
     "WidenFailed",
     "lent",

@@ -10,7 +10,7 @@ from .check import differs, expected_per_lane, gradients_differ
 from .classify import depends_on_values, draws, is_unset, used_results, wide_flags
 from .fallbacks import loop_in_place, loop_over_lanes, vmap_must_be_whole, vmap_over_lanes
 from .helpers import refuse_seeds
-from .lane_graph import Row
+from .lane_graph import NodeRow
 from .rules import SEEDED, find_rule, ops
 
 _LAYOUT = set(ops("as_strided", "as_strided_", "as_strided_scatter"))
@@ -24,7 +24,7 @@ class Attempt:
     """Widening one node. `row` is told which way was taken, and why not a better one."""
 
     def __init__(
-        self, builder: Builder, node: fx.Node, args: Any, kwargs: Any, written: list[Tensor], row: Row
+        self, builder: Builder, node: fx.Node, args: Any, kwargs: Any, written: list[Tensor], row: NodeRow
     ):
         self.builder, self.node, self.args, self.kwargs, self.row = builder, node, args, kwargs, row
         self.op: Any = node.target

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import UnsupportedError
+
 
 def expand_lanes(x: Tensor, n: int) -> Tensor:
     """`[...]` -> `[N, ...]`, the same memory for every lane."""
@@ -49,7 +51,7 @@ def exact_products() -> Iterator[None]:
 def refuse_seeds(rng: Tensor | None, op: str) -> None:
     """Some draws only PyTorch's own generator can make."""
     if rng is not None:
-        raise NotImplementedError(
+        raise UnsupportedError(
             f"{op} cannot draw from a seed per lane; give the seeds back with wide.seed(None)"
         )
 

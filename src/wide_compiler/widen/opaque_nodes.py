@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..capture import OpaqueCall, canonical_names, slots
+from ..errors import UsageError
 from .builder import Val
 from .per_lane import give_back, lane_generator, lent
 
@@ -99,14 +100,10 @@ def _run_lane(
     with lane_generator(rng, lane):
         results = call.run(function, own, sizes)
     if [t._version for t in own] != versions:
-        raise WritesItsInput(
+        raise UsageError(
             f"{call.path or call.name} writes into its input, which the graph around it would not see"
         )
     return results
-
-
-class WritesItsInput(RuntimeError):
-    pass
 
 
 def _named(function: Callable[..., Any], call: OpaqueCall) -> Callable[..., Any]:

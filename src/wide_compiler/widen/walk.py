@@ -19,7 +19,7 @@ from .builder import Builder, LaneScalar, Val, is_tensor_val, vals_in
 from .check import WholeGraphDiffers, check_whole_graph
 from .classify import is_random, is_size, is_wide
 from .helpers import autocast_restored, exact_products, own_lanes
-from .lane_graph import LaneGraph, Row, scalar_data
+from .lane_graph import LaneGraph, NodeRow, scalar_data
 from .rules import find_rule
 
 
@@ -50,6 +50,8 @@ def widen(
     strategies: Mapping[str, str] | None = None,
 ) -> LaneGraph:
     """The lane graph of `captured`, for states and inputs that are wide where the arguments say so."""
+    from .. import primitives  # noqa: F401  whose rules import this room, and must be known by now
+
     walk = _Walk(captured, wide_states, wide_inputs, probe, strategies or {})
     devices = {t.device for t in probe.inputs if t.device.type == "cuda"}
     exact = exact_products() if devices else contextlib.nullcontext()
@@ -82,7 +84,7 @@ class _Walk:
         self.graph = fx.Graph()
         self.module = fx.GraphModule(torch.nn.Module(), self.graph)
         self.feeds: dict[tuple[str, str], fx.Node] = {}
-        self.rows: list[Row] = []
+        self.rows: list[NodeRow] = []
         self.env: dict[fx.Node, Any] = {}
         # What the graph writes is copied first: the probe must leave the lanes as they are.
         self.states = {
@@ -216,7 +218,7 @@ class _Walk:
             if rule is None:
                 raise WidenFailed(f"{node.target} reads the layout of memory, which lanes change")
             return rule.function(self.builder, *args)
-        self.rows.append(Row(module_path(node), str(node.target).removeprefix("aten."), ""))
+        self.rows.append(NodeRow(module_path(node), str(node.target).removeprefix("aten."), ""))
         self.builder.strategy = ""
         result = self._widened(node, args, kwargs, vals)
         self.rows[-1].strategy = self.builder.strategy
@@ -252,7 +254,7 @@ class _Walk:
 
     def _opaque(self, node: fx.Node, args: Any) -> Any:
         call = self.captured.calls[args[2]]
-        row = Row(call.path or module_path(node), call.name, "", why=call.why)
+        row = NodeRow(call.path or module_path(node), call.name, "", why=call.why)
         self.rows.append(row)
         try:
             result = opaque_nodes.widen_call(self, call, args[0], args[1])
