@@ -31,3 +31,9 @@ class CheckpointError(WideError, ValueError):
 
 class SaveError(WideError, OSError):
     """A checkpoint could not be written (a full disk, no permission); those before it are intact."""
+
+
+def one_line(error: Exception) -> str:
+    """Type and first line of an error's message."""
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__
