@@ -245,12 +245,10 @@ class Dropped(Mixture):
 
 
 def held(groups, whole):
-    """A clock by which groups take `groups` seconds together, then the rewritten model `whole`; the plain way
-    takes 1."""
-    seconds = iter([groups, whole])
-    return HeldClock(
-        lambda label: next(seconds) if label == "together" else {"sequence": 1.0}.get(label, 0.9)
-    )
+    """A clock by which groups take `groups` seconds together, then the rewritten model `whole`; in sequence
+    both take 1."""
+    times, together = {"sequence": 1.0, "wide": 0.9}, iter([groups, whole])
+    return HeldClock(lambda label: next(together) if label == "together" else times.get(label, 2.0))
 
 
 @pytest.mark.parametrize("kind", [Mixture, Dropped])

@@ -155,10 +155,8 @@ def test_a_mask_reaches_every_tower():
 def test_measured_groups_say_what_was_measured(seconds, how, tmp_path, monkeypatch):
     monkeypatch.setenv("WIDE_COMPILER_CACHE", str(tmp_path))
     times = {"together": seconds, "sequence": 1.0, "wide": 0.5}
-    for clock, why in (
-        (HeldClock(lambda label: times.get(label, 2.0)), "measured"),
-        (NoClock(), "remembered"),
-    ):
+    held = HeldClock(lambda label: times.get(label, 2.0))
+    for clock, why in ((held, "measured"), (NoClock(), "remembered")):
         router = collective(*[Mlp(str(i)) for i in range(16)], config=WideConfig())
         with use_clock(clock):
             assert_equal_to_sequence(router, double(4, 6))

@@ -54,8 +54,8 @@ class Decision:
 
 
 class Contest:
-    """Runs candidates on a real call, as a context; gradients, written tensors and random state are afterwards
-    what they were.
+    """Runs candidates on a real call, within a context; after it gradients, written tensors and random state
+    are what they were.
 
     Args:
         reference: what is right.
@@ -99,7 +99,7 @@ class Contest:
     # Right?
 
     def problem(self, candidate: Candidate) -> str | None:
-        """How the results of a candidate differ from the reference, or what it raises; None if it is right."""
+        """How the results of a candidate differ from those of the reference, or what it raises; or None."""
         expected = self.expect()
         if self.reordered and (raised := self.fails(candidate)):
             return raised

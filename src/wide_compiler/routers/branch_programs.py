@@ -106,7 +106,7 @@ class BranchPrograms(Programs):
         for planned in plan.groups:
             call = next(c for c in program.calls if c.group.names == planned.paths)
             rows = call.group.explain()
-            planned.how = rows[0].how if len(rows) == 1 else "in sequence"
+            planned.how = rows[0].how if len(rows) == 1 and not plan.why else "in sequence"
             planned.why, planned.ms = "; ".join(row.why for row in rows), rows[0].ms
         return plan
 
