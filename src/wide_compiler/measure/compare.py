@@ -33,6 +33,10 @@ NOISE = 3.0
 NEGLIGIBLE = 1e-2
 
 
+class Incomparable(Exception):
+    """Results that say nothing about right or wrong: random, or other ones each time."""
+
+
 class Limits(NamedTuple):
     """mean: of the root mean square of the error. single: of the largest error."""
 

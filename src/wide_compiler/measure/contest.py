@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import _tree
 from ..errors import one_line
 from .clock import current_clock
-from .compare import distances, exact_products, model_difference, products_are_rounded
+from .compare import Incomparable, distances, exact_products, model_difference, products_are_rounded
 from .draws import FixedDraws
 from .policy import FINAL_ROUNDS, HOPELESS, budget, close_losers, winner
 from .store import Store
@@ -107,8 +107,7 @@ class Contest:
             got = self._compared(candidate)
         except Exception as error:  # the call itself must not suffer from a candidate
             return f"raises {one_line(error)}"
-        pairs = zip(got, expected, self._noise, strict=True)
-        return next(filter(None, (model_difference(*pair) for pair in pairs)), None)
+        return _difference(got, expected, self._noise)
 
     def fails(self, candidate: Candidate) -> str | None:
         """What a candidate raises in the modes of a real call, in which it builds what it needs; or None."""
@@ -121,16 +120,15 @@ class Contest:
     def expect(self) -> Results:
         """The results of the reference. It runs twice, to see how far rounding and other noise moves them."""
         if self._expected is None:
-            self._expected = self._compared(self.reference)
+            expected = self._compared(self.reference)
             rounded = self.cuda and products_are_rounded(self.cuda)
             with exact_products() if rounded else contextlib.nullcontext():
                 again = self._compared(self.reference)
-            if not rounded:
-                pairs = zip(again, self._expected, strict=True)
-                problem = next(filter(None, (model_difference(*pair) for pair in pairs)), None)
-                if problem:
-                    raise NotReproducible(f"run twice it {problem}")
-            self._noise = [distances(*pair) for pair in zip(self._expected, again, strict=True)]
+            self._noise = [distances(*pair) for pair in zip(expected, again, strict=True)]  # type: ignore[arg-type]
+            problem = None if rounded else _difference(again, expected, [None] * len(expected))
+            if problem:
+                raise Incomparable(f"run twice it {problem}")
+            self._expected = expected
         return self._expected
 
     def results(self, candidate: Candidate) -> Results:
@@ -154,7 +152,7 @@ class Contest:
             ends = [o for o in outputs if o.requires_grad] if self.gradients and leaves else []
             if not ends:
                 return [o.detach() for o in outputs], []
-            if len(self.directions) != len(ends):
+            if [d.shape for d in self.directions] != [o.shape for o in ends]:
                 self.directions = [_direction(o) for o in ends]
             gradients: Sequence[Tensor | None]
             if candidate.private:
@@ -212,18 +210,21 @@ class Contest:
         """Is `candidate` right, and faster than the reference, called `plain`?
 
         Args:
+            seconds: how long timing may take; with 0 a candidate that is right is taken.
             toll: seconds that the candidate costs beside what is timed.
         """
         both = {name: candidate, plain: self.reference}
-        found = self.recall(key, lambda label, _: both[label], seconds, {name: toll})
+        found = self.recall(key, lambda label, _: both[label], seconds, {name: toll}) if seconds else None
         if found is not None:
             return found
         try:
             problem = self.problem(candidate)
-        except NotReproducible as error:
+        except Incomparable as error:
             return Decision(plain, f"not compared: {error}")
         if problem:
             return Decision(plain, f"{name} it {problem}")
+        if not seconds:
+            return Decision(name, "tuning is off")
         slowest = max(map(self.once, both.values()))
         self.time(both, budget(slowest, seconds), FINAL_ROUNDS)
         self.seconds[name] += toll
@@ -262,7 +263,7 @@ class Contest:
             provisional = bool(answer["provisional"])  # type: ignore[index]
             if candidates[name] is not self.reference and self.problem(candidates[name]):
                 return None
-        except (KeyError, ValueError, TypeError, AttributeError, NotReproducible):
+        except (KeyError, ValueError, TypeError, AttributeError, Incomparable):
             return None
         self.seconds = {label: 1e-3 * taken for label, taken in ms.items()}
         if not provisional:
@@ -277,8 +278,9 @@ class Contest:
         return Decision(name, "confirmed", self.conclude(key, name, plain, recipes).ms)
 
 
-class NotReproducible(Exception):
-    """The reference gives other results each time, from the same random state."""
+def _difference(got: Results, want: Results, noise: Sequence[Any]) -> str | None:
+    problems = (model_difference(*kind) for kind in zip(got, want, noise, strict=True))  # type: ignore[arg-type]
+    return next(filter(None, problems), None)
 
 
 def private_copies(arguments: Sequence[Any], written: Sequence[int]) -> list[Any]:

@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-
-class UnknownDraw(Exception):
-    """An op draws in a way that has no fixed stand-in."""
+from .compare import Incomparable
 
 
 class FixedDraws(TorchDispatchMode):
@@ -42,10 +40,10 @@ def _fixed(name: str, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         x, p, train = args
         return (x / (1 - p) if train and p < 1 else x * 0 if train else x.clone(), torch.ones_like(x) > 0)
     if "rrelu" in name or "_fused_dropout" in name:
-        raise UnknownDraw(f"{name} draws in a way that cannot be fixed")
+        raise Incomparable(f"{name} draws in a way that cannot be fixed")
     drawn = func(*args, **kwargs)
     if not isinstance(drawn, Tensor):
-        raise UnknownDraw(f"{name} draws in a way that cannot be fixed")
+        raise Incomparable(f"{name} draws in a way that cannot be fixed")
     if name == "randperm":
         return torch.arange(drawn.numel(), dtype=drawn.dtype, device=drawn.device)
     if "bernoulli" in name:

@@ -139,7 +139,9 @@ class Chooser:
             return self._candidate(plan)
 
         decision = self.contest.recall(self.key, build, self.config.tune_seconds)
-        return decision and self._tuned(self.plans[decision.name], decision.why, decision.ms)
+        if decision is None:
+            return None
+        return self._tuned(self.plans[decision.name], decision.why, decision.ms)
 
     def _measured(self) -> Tuned:
         contest = self.contest

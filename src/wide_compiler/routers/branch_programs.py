@@ -126,13 +126,10 @@ def judge_model(program: Rewritten, watch: Watch, call: Call, config: WideConfig
     with Contest(original, gradients, cuda) as contest:
         problem = contest.fails(rewritten)  # the first run decides for each group whether it is joined
         if problem:
-            return Verdict(False, f"rewritten it {problem}")
+            return Verdict(False, f"together it {problem}")
         if not any(row.how == "together" for group in program.calls for row in group.group.explain()):
             return Verdict(False, "no group of modules is faster together")
         contest.reordered = program.draws or any(_draws(group) for group in program.calls)
-        if not config.tune_seconds:
-            problem = contest.problem(rewritten)
-            return Verdict(not problem, f"rewritten it {problem}" if problem else "tuning is off")
         key = ("rewritten", *circumstances(cuda), program.module.code, repr(model), gradients)
         key += tuple((tuple(t.shape), str(t.dtype)) for t in (*call.tensors, *model.parameters()))
         verdict = Verdict.of(contest.settle(key, TOGETHER, rewritten, SEQUENCE, config.tune_seconds))
