@@ -1,5 +1,7 @@
 """Candidates are compared with the reference, timed by the clock, and leave nothing behind."""
 
+import os
+
 import pytest
 import torch
 
@@ -175,12 +177,19 @@ def test_a_reference_that_cannot_be_reproduced_runs_itself():
     assert decision.name == "plain" and decision.why.startswith("not compared: run twice it is off by")
 
 
+def later_process(monkeypatch):
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+
+
 @pytest.mark.parametrize("later", ["fast", "plain"])
-def test_an_answer_taken_under_load_is_confirmed_once(later):
+def test_an_answer_taken_under_load_is_confirmed_once(later, monkeypatch):
     call = Call(torch.ones(3), torch.ones(3))
     close = HeldClock({"plain": 1.2, "fast": 1.0}.get, busy="a load average of 9")
     first = settled(close, call, product, product)
     assert (first.name, first.provisional) == ("fast", True)
+    again = settled(NoClock(), call, product, product)  # under the same load: nothing to be learnt
+    assert (again.name, again.why, again.provisional) == ("fast", "remembered", True)
+    later_process(monkeypatch)
     second = settled(prefers(later, busy="still"), call, product, product)
     assert (second.name, second.why, second.provisional) == (later, "confirmed", False)
     third = settled(NoClock(), call, product, product)
@@ -192,9 +201,10 @@ def test_far_ahead_under_load_needs_no_confirmation():
     assert not settled(prefers("fast", busy="busy"), call, product, product).provisional
 
 
-def test_a_provisional_answer_whose_loser_is_wrong_by_now():
+def test_a_provisional_answer_whose_loser_is_wrong_by_now(monkeypatch):
     call = Call(torch.ones(3), torch.ones(3))
     close = HeldClock({"plain": 1.0, "fast": 1.2}.get, busy="busy")
     assert settled(close, call, product, product).provisional
+    later_process(monkeypatch)
     decision = settled(prefers("fast"), call, product, lambda x, w: [x + w])
     assert (decision.name, decision.why) == ("plain", "confirmed")

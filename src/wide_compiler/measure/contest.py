@@ -1,6 +1,7 @@
 """A contest: candidates, a reference, a key; who is right, who is fastest, and remembering it."""
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -242,7 +243,8 @@ class Contest:
         close = close_losers(self.seconds, name) if self.busy else []
         kept = [label for label in (name, *close) if label in recipes]
         answer = {"name": name, "plain": list(plain), "ms": self.ms, "provisional": len(kept) > 1}
-        answer |= {"under": self.busy, "recipes": {label: recipes[label] for label in kept}}
+        answer |= {"under": self.busy, "process": os.getpid()}
+        answer["recipes"] = {label: recipes[label] for label in kept}
         self.store.write(key, answer)
         return Decision(name, "measured", self.ms, len(kept) > 1)
 
@@ -253,21 +255,21 @@ class Contest:
         seconds: float,
         tolls: Mapping[str, float] | None = None,
     ) -> Decision | None:
-        """A kept answer that can still be built and is right. A provisional one is timed once more against
-        the losers that were close, and then kept for good."""
+        """A kept answer that can still be built and is right. A provisional one is timed once more in a later
+        process, against the losers that were close, and then kept for good."""
         answer = self.store.read(key)
         try:
             name, plain = str(answer["name"]), [str(p) for p in answer["plain"]]  # type: ignore[index]
             ms = {str(label): float(taken) for label, taken in answer["ms"].items()}  # type: ignore[index]
             candidates = {label: build(label, r) for label, r in answer["recipes"].items()}  # type: ignore[index]
-            provisional = bool(answer["provisional"])  # type: ignore[index]
+            provisional, process = bool(answer["provisional"]), answer["process"]  # type: ignore[index]
             if candidates[name] is not self.reference and self.problem(candidates[name]):
                 return None
         except (KeyError, ValueError, TypeError, AttributeError, Incomparable):
             return None
         self.seconds = {label: 1e-3 * taken for label, taken in ms.items()}
-        if not provisional:
-            return Decision(name, "remembered", ms)
+        if not provisional or process == os.getpid():  # under the same load as before
+            return Decision(name, "remembered", ms, provisional)
         right = {label: c for label, c in candidates.items() if c is self.reference or not self.problem(c)}
         self.time(right, budget(max(map(self.once, right.values())), seconds), FINAL_ROUNDS)
         for label, toll in (tolls or {}).items():
