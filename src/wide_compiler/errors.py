@@ -59,3 +59,9 @@ class ValidationError(WideError, AssertionError):
 
 class WrongTypeError(WideError, TypeError):
     """An argument, or what a function of the user's returned, is of the wrong type."""
+
+
+def one_line(error: Exception) -> str:
+    """Type and first line of an error's message."""
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__

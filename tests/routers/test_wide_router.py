@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from measure.clocks import HeldClock, NoClock
 from routers.towers import (
     AT_ONCE,
     Attention,
@@ -18,8 +19,9 @@ from routers.towers import (
     in_sequence,
 )
 from wide_compiler import WideConfig
+from wide_compiler.measure import use_clock
 from wide_compiler.routers import BaseTower, WideRouter
-from wide_compiler.routers.verdict import is_worth_it
+from wide_compiler.routers.route import Fused
 
 KINDS = {
     "mlp": (Mlp, (4, 6)),
@@ -149,12 +151,56 @@ def test_a_mask_reaches_every_tower():
     assert not torch.allclose(masked, router.wide_forward(x)["0"])
 
 
-def test_measured_groups_say_what_was_measured():
-    router = collective(*[Mlp(str(i)) for i in range(16)], config=WideConfig(tune_seconds=0.2))
-    assert_equal_to_sequence(router, double(4, 6))
+@pytest.mark.parametrize(("seconds", "how"), [(0.9, "together"), (0.97, "loop")])
+def test_measured_groups_say_what_was_measured(seconds, how, tmp_path, monkeypatch):
+    monkeypatch.setenv("WIDE_COMPILER_CACHE", str(tmp_path))
+    times = {"together": seconds, "loop": 1.0, "wide": 0.5}
+    held = HeldClock(lambda label: times.get(label, 2.0))
+    for clock, why in ((held, "measured"), (NoClock(), "remembered")):
+        router = collective(*[Mlp(str(i)) for i in range(16)], config=WideConfig())
+        with use_clock(clock):
+            assert_equal_to_sequence(router, double(4, 6))
+        (row,) = router.explain().rows
+        assert (row.how, row.why) == (how, why) and set(row.ms) == {"together", "loop"}
+
+
+class Dropping(BaseTower):
+    """Draws in every way a tower usually does: masks, noise, recurrent dropout, attention dropout."""
+
+    def __init__(self, name, noise=0.1):
+        super().__init__(name)
+        self.fc, self.drop = nn.Linear(6, 6), nn.Dropout(0.5)
+        self.rnn = nn.GRU(6, 6, 2, dropout=0.5, batch_first=True)
+        self.attention = nn.MultiheadAttention(6, 2, dropout=0.5, batch_first=True)
+        self.noise = noise
+
+    def forward(self, x):
+        h = self.drop(self.fc(x + self.noise * torch.randn_like(x)))
+        h = self.rnn(h)[0]
+        return self.attention(h, h, h, need_weights=False)[0] * torch.rand(6, dtype=x.dtype)
+
+
+@pytest.mark.parametrize(("seconds", "how"), [(0.5, "together"), (1.5, "loop")])
+def test_towers_that_draw_are_compared_and_timed(seconds, how, tmp_path, monkeypatch):
+    monkeypatch.setenv("WIDE_COMPILER_CACHE", str(tmp_path))
+    times = {"together": seconds, "loop": 1.0, "wide": 0.5}
+    router = collective(*[Dropping(str(i)) for i in range(4)], config=WideConfig())
+    with use_clock(HeldClock(lambda label: times.get(label, 2.0))):
+        router.wide_forward(double(3, 5, 6))
     (row,) = router.explain().rows
-    assert row.why in ("measured", "remembered") and set(row.ms) >= {"together", "loop"}
-    assert row.how == ("together" if is_worth_it(row.ms) else "loop")
+    assert (row.how, row.why) == (how, "measured")
+    assert all(p.grad is None for p in router.parameters())
+
+
+def test_towers_that_draw_are_refused_where_they_are_wrong(tmp_path, monkeypatch):
+    monkeypatch.setenv("WIDE_COMPILER_CACHE", str(tmp_path))
+    run = Fused.__call__
+    monkeypatch.setattr(Fused, "__call__", lambda self, tensors: [1.1 * out for out in run(self, tensors)])
+    router = collective(*[Dropping(str(i)) for i in range(4)], config=WideConfig())
+    with use_clock(HeldClock(lambda label: 0.5 if label == "together" else 1.0)):
+        router.wide_forward(double(3, 5, 6))
+    (row,) = router.explain().rows
+    assert row.how == "loop" and "together it is off by" in row.why
 
 
 def test_measuring_leaves_nothing_behind():

@@ -17,10 +17,9 @@ from ..capture import (
     zip_variants,
 )
 from ..config import WideConfig
-from ..errors import AlignmentError, UnsupportedError
+from ..errors import AlignmentError, UnsupportedError, one_line
 from ..guards import Snapshot
 from ..widen import MEMBERS, Probe, WidenFailed, widen
-from ..widen.attempt import one_line
 from .members import Skeletons
 from .program import Call, LoopProgram, Program, WideProgram
 

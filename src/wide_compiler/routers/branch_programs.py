@@ -8,9 +8,12 @@ from torch import Tensor, nn
 from .. import _tree
 from ..capture import Captured, CaptureFailed
 from ..capture.cleanup import enter_autocast
+from ..capture.state import has_gradient_hooks
 from ..config import WideConfig
 from ..errors import AlignmentError
 from ..guards import ModuleGuard
+from ..measure.contest import Candidate, Contest
+from ..measure.store import circumstances
 from ..model.program import Call
 from ..model.programs import Programs
 from .branches import Branches, Rehearsal
@@ -18,7 +21,7 @@ from .explain import Declined, Plan
 from .living import LivingLanes
 from .programs import InSequence, unfusable
 from .rewritten import Rewritten
-from .verdict import MARGIN, Bench, Verdict
+from .verdict import HOOKED, LOOP, TOGETHER, Verdict
 
 # A model whose parts are nested deeper than this has its groups further out.
 MAX_ROUNDS = 12
@@ -104,38 +107,36 @@ class BranchPrograms(Programs):
         for planned in plan.groups:
             call = next(c for c in program.calls if c.group.names == planned.paths)
             rows = call.group.explain()
-            planned.how = rows[0].how if len(rows) == 1 else "loop"
+            planned.how = rows[0].how if len(rows) == 1 and not plan.why else "loop"
             planned.why, planned.ms = "; ".join(row.why for row in rows), rows[0].ms
         return plan
 
 
 def judge_model(program: Rewritten, guard: ModuleGuard, call: Call, config: WideConfig) -> Verdict:
-    """Does the rewritten graph give what the model gives, and is it no slower, the watching included?"""
+    """Does the rewritten graph give what the model gives, and is it faster, its guard included?"""
     model = program.model
     args, kwargs = _tree.unflatten(call.leaves, call.spec)
     leaves = [t for t in (*model.parameters(), *call.tensors) if t.requires_grad]
     gradients = torch.is_grad_enabled() and bool(leaves)
-    if gradients and any(leaf._backward_hooks for leaf in leaves):
-        return Verdict(True, "not measured: a parameter has a gradient hook, which measuring would call")
-    bench = Bench(
-        lambda: [guard.holds() and program.run_at_home(call.tensors)],
-        lambda: [model(*args, **kwargs)],
-        leaves if gradients else [],
-        list(model.buffers()),
-    )
+    if gradients and any(has_gradient_hooks(leaf) for leaf in leaves):
+        return Verdict(False, HOOKED)
     cuda = any(isinstance(t, Tensor) and t.is_cuda for t in (*call.tensors, *model.parameters()))
-    with torch.random.fork_rng(None if cuda else []):
-        if program.draws or any(_draws(group) for group in program.calls):
-            return Verdict(True, "not compared: it draws random numbers")
-        problem = bench.difference()
+    written = list(model.buffers())
+    original = Candidate(lambda: model(*args, **kwargs), leaves, written)
+    rewritten = Candidate(lambda: guard.holds() and program.run_at_home(call.tensors), leaves, written)
+    with Contest(original, gradients, cuda) as contest:
+        problem = contest.fails(rewritten)  # the first run decides for each group whether it is joined
         if problem:
-            return Verdict(False, f"rewritten it {problem}")
-        if not config.tune_seconds:
-            return Verdict(True, "tuning is off")
-        ms = bench.measure(config.tune_seconds, cuda)
-    if ms["together"] < MARGIN * ms["loop"]:
-        return Verdict(True, "measured", ms)
-    return Verdict(False, "measured: the loop takes less time", ms)
+            return Verdict(False, f"together it {problem}")
+        if not any(row.how == "together" for group in program.calls for row in group.group.explain()):
+            return Verdict(False, "no group of modules is faster together")
+        contest.reordered = program.draws or any(_draws(group) for group in program.calls)
+        key = ("rewritten", *circumstances(cuda), program.module.code, repr(model), gradients)
+        key += tuple((tuple(t.shape), str(t.dtype)) for t in (*call.tensors, *model.parameters()))
+        verdict = Verdict.of(contest.settle(key, TOGETHER, rewritten, LOOP, config.tune_seconds))
+        if verdict.ms and not verdict.together:
+            verdict.why += ": the loop takes less time"
+        return verdict
 
 
 def _draws(call: Any) -> bool:

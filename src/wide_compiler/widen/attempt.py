@@ -5,6 +5,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from ..capture.aliases import written_tensor
+from ..errors import one_line
 from .builder import Builder, LaneScalar, Val, vals_in
 from .check import differs, expected_per_lane, gradients_differ
 from .classify import depends_on_values, draws, is_unset, used_results, wide_flags
@@ -117,8 +118,3 @@ class Attempt:
         if isinstance(tree, dict):
             return {key: self._with_lane_values(item) for key, item in tree.items()}
         return tree
-
-
-def one_line(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__

@@ -12,13 +12,15 @@ from torch import Tensor, fx
 from ..capture import OPAQUE, Captured, module_path
 from ..capture.aliases import root_of, roots_written_through_reshape, written_args, written_roots
 from ..capture.cleanup import enter_autocast, exit_autocast
+from ..errors import one_line
 from ..lane_values import LaneValues
+from ..measure.compare import exact_products
 from . import opaque_nodes
-from .attempt import Attempt, WidenFailed, one_line
+from .attempt import Attempt, WidenFailed
 from .builder import Builder, LaneScalar, Val, is_tensor_val, vals_in
 from .check import WholeGraphDiffers, check_whole_graph
 from .classify import is_random, is_size, is_wide
-from .helpers import autocast_restored, exact_products, own_lanes
+from .helpers import autocast_restored, own_lanes
 from .lane_graph import LaneGraph, NodeRow, scalar_data
 from .rules import find_rule
 

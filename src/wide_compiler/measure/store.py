@@ -1,4 +1,4 @@
-"""What tuning has found, on disk: one small JSON file per question.
+"""Answers of contests on disk: one small JSON file per question.
 
 The file's name is a digest of everything the answer depends on: the lane graph's code, shapes, lanes, dtypes,
 device, mode, versions. Whatever cannot be read, or was written by another version, counts as not there.
@@ -13,9 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from ..guards.modes import autocast_state, precision
+from ..version import __version__
+
 # Raised whenever the meaning of what is stored changes, or what was measured; older answers are then measured
 # anew.
-FORMAT = 2
+FORMAT = 3
 
 
 class Store:
@@ -57,6 +62,15 @@ def default_folder() -> Path:
         return Path(own)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "wide_compiler" / "tuning"
+
+
+def circumstances(cuda: bool) -> tuple[Any, ...]:
+    """What every answer was measured under: versions, device, and modes that kernels depend on."""
+    if cuda:
+        device: tuple[Any, ...] = (torch.cuda.get_device_name(), torch.version.cuda)
+    else:
+        device = (torch.backends.cpu.get_cpu_capability(), os.cpu_count(), torch.get_num_threads())
+    return __version__, torch.__version__, device, precision(), autocast_state()
 
 
 @contextlib.contextmanager

@@ -5,8 +5,8 @@ import multiprocessing
 
 import pytest
 
-from wide_compiler.tuning import Store
-from wide_compiler.tuning import store as store_module
+from wide_compiler.measure import Store
+from wide_compiler.measure import store as store_module
 
 KEY = ("graph", (4, 8), "cpu")
 
@@ -23,7 +23,7 @@ def test_an_answer_comes_back(tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", "null", "[]", '"text"', "{}", '{"format": 2}', "\x00\xff", '{"format":2,"key":1,"answer":2}'],
+    ["", "{", "null", "[]", '"text"', "{}", '{"format": 3}', "\x00\xff", '{"format":3,"key":1,"answer":2}'],
 )
 def test_a_broken_file_counts_as_not_there(tmp_path, content):
     store = Store(tmp_path)
