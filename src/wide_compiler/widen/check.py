@@ -19,6 +19,11 @@ _TOLERANCE = {torch.float64: 1e-6, torch.complex128: 1e-6, torch.float32: 1e-4, 
 _COARSE = 3e-2
 
 
+def tolerance(dtype: torch.dtype | None) -> float:
+    """How far numbers of this dtype may be off, relative to the largest; None: of any, or of several."""
+    return _COARSE if dtype is None else _TOLERANCE.get(dtype, _COARSE)
+
+
 class WholeGraphDiffers(Exception):
     """Node by node all is right, end to end it is not."""
 
@@ -86,8 +91,8 @@ def tensors_differ(got: Any, expected: Tensor, factor: float = 1.0) -> str | Non
         return "has infinities elsewhere than the loop"
     difference = (got - expected).masked_fill(~finite, 0).abs().max()
     scale = expected.masked_fill(~finite, 0).abs().max()
-    tolerance = _TOLERANCE.get(expected.dtype, _COARSE) * factor
-    return None if difference <= tolerance * scale + 1e-30 else f"is off by {difference.item():.2g}"
+    limit = tolerance(expected.dtype) * factor
+    return None if difference <= limit * scale + 1e-30 else f"is off by {difference.item():.2g}"
 
 
 def gradients_differ(op: Any, flags: tuple[bool, ...], args: Any, kwargs: Any, n: int) -> str | None:
