@@ -33,17 +33,7 @@ _TABLES = (*_HOOKS, "_modules", "_parameters", "_buffers")
 # nn.Module's own tables, which are watched as such, and weight lists that RNNs keep up to date themselves.
 _SKIPPED = {*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"} - {"training"}
 # What routers keep for themselves, of which no forward's result depends.
-ROUTER_STATE = {
-    "_cache",
-    "_inside_another",
-    "_formations",
-    "_prepared",
-    "_recipes",
-    "_memory",
-    "_repeats",
-    "_traced_plans",
-    "_settings",
-}
+ROUTER_STATE = "_router_"
 
 
 class Watch:
@@ -194,7 +184,7 @@ class _Reader:
 
 def readable(table: dict[str, Any]) -> list[str]:
     """The attributes in a module's `__dict__` that a forward may read, without nn.Module's machinery."""
-    return [name for name in table if name not in _SKIPPED and name not in ROUTER_STATE]
+    return [name for name in table if name not in _SKIPPED and not name.startswith(ROUTER_STATE)]
 
 
 def is_atomic(value: Any) -> bool:
