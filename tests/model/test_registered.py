@@ -524,6 +524,27 @@ def test_members_that_reject_other_numbers_are_compared_on_those_of_the_sample()
 # A life after compiling.
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("moved", [False, True], ids=["compiled there", "moved there"])
+def test_on_a_gpu(moved):
+    models = blocks()
+    for model in models if not moved else ():
+        model.cuda()
+    with registered("Block", GroupedBlock):
+        wide = wide_compiler.compile(models, IMAGES if moved else IMAGES.cuda()).cuda()
+    models = [model.cuda() for model in models]
+    x = torch.randn(6, 3, 5, 5, device="cuda")
+    torch.testing.assert_close(list(wide.shared(x)), [m(x) for m in models])
+    assert row_of(wide).strategy == "registered, packed" and wide.explain(measure=False).coverage == 1.0
+    dropping = [model.cuda() for model in nets(Dropping)]
+    with registered("Dropping", WideDropping):
+        wide = wide_compiler.compile(dropping, X.cuda())
+    assert "in eval" in row_of(wide).why
+    with registered("Gain", RightForTwo), pytest.raises(ValidationError, match="RightForTwo"):
+        wide_compiler.compile([model.cuda() for model in nets()], X.cuda())
+
+
 @pytest.mark.parametrize("wide", [WideGain, PackedGain], ids=lambda c: c.__name__)
 def test_in_another_precision(wide):
     models = nets()

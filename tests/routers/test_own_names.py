@@ -126,6 +126,17 @@ def test_caches_and_torch_compile():
     assert all(tower.cache_get("hidden") is None for tower in router.parts)
 
 
+def test_compiled_towers_inside_an_ordinary_forward():
+    router = Contained(nn.ModuleList([Leaves("a"), Leaves("b")]))
+    for tower in router.parts:
+        tower.compile(fullgraph=True, backend="eager")
+    for _ in range(2):
+        torch.testing.assert_close(router(X), sum(tower.fc(X) for tower in router.parts))
+        assert all(tower.cache_get("hidden") is None for tower in router.parts)
+        router.parts[0](X)  # alone
+        assert router.parts[0].cache_get("hidden") is None
+
+
 # Names.
 
 
@@ -212,12 +223,12 @@ def test_a_module_list_called_towers_is_discovered():
     torch.testing.assert_close(router.fusion(opinions), (router.towers[0](X) + router.towers[1](X)) / 2)
 
 
-@pytest.mark.parametrize("name", ["attach", "detach", "replace", "has", "compile", "explain", "wide_forward"])
+@pytest.mark.parametrize(
+    "name", ["attach", "detach", "replace", "has", "compile", "explain", "wide_forward", "_changed"]
+)
 @pytest.mark.parametrize("what", ["a number", "a module", "a list"])
 def test_an_attribute_named_like_a_method_is_refused_by_name(name, what):
-    with pytest.raises(
-        RouterError, match=rf"self\.{name} = .*{name} is a method of Named; .*self\.my_{name}"
-    ):
+    with pytest.raises(RouterError, match=rf"self\.{name} = .*{name} is a method of Named; .*self\.my_"):
         Named(name, VALUES[what]())
 
 

@@ -13,9 +13,8 @@ from .label import Label
 class _Running(threading.local):
     """What runs in this thread."""
 
-    forward = False  # is it inside a router's forward?
-
     def __init__(self) -> None:
+        self.forward = False  # is it inside a router's forward?
         self.filled: list[BaseRouter] = []  # the routers that were left a tensor in it
 
 
@@ -132,7 +131,7 @@ class BaseRouter(nn.Module):
         if what:
             raise RouterError(
                 f"self.{name} = {type(value).__name__}: {name} is a {what} of {type(self).__name__}; "
-                f"choose another name, as in self.my_{name}"
+                f"choose another name, as in self.my_{name.lstrip('_')}"
             )
         super().__setattr__(name, value)
 
