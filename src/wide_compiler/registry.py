@@ -87,7 +87,8 @@ REGISTRY = WideRegistry()
 def register(name: str, wide: Any = None) -> Callable[..., Any] | Any:
     """Keep modules of type `name` whole and run N of them by your own class.
 
-    The class has a classmethod `from_modules(modules)`; what it returns takes and gives `[N, B, ...]`.
+    The class has a classmethod `from_modules(modules)`; what it returns takes and gives `[N, B, ...]`, or
+    `[B, N*C, ...]` as `pack` makes it. `compile` finds out which, by comparing it with the modules.
     """
     return REGISTRY.register(name, wide)
 

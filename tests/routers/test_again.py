@@ -243,5 +243,5 @@ def test_replaced_towers_are_let_go():
     for _ in range(12):
         setattr(router, "1", mlp())
         check(router, x)
-    kept = {id(again.formation) for again in router._repeats.known.values()}
+    kept = {id(again.formation) for again in router._router_repeats.known.values()}
     assert len(kept) == 1

@@ -48,6 +48,8 @@ _INERT = ("logging", "threading", "multiprocessing", "concurrent", "asyncio", "i
 _FUNCTION_FIELDS = ("__code__", "__defaults__", "__kwdefaults__")
 # nn.Module's own tables, and the weight lists that recurrent layers keep up to date by themselves.
 MODULE_TABLES = frozenset({*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"} - {"training"})
+# What routers keep for themselves, of which no forward's result depends.
+_OUR_STATE = "_router_"
 # PyTorch's functions that set or read the random generator, by their code.
 _SEEDING = {
     inspect.unwrap(function).__code__: function.__name__
@@ -240,6 +242,8 @@ class Observer:
         self._note_unshadowed(type(module), table, names, path)
         self.reads.note(Entry, table, "forward", path=f"{path}.forward")
         for name in table.keys() - MODULE_TABLES:
+            if name.startswith(_OUR_STATE):
+                continue
             if names.dynamic or name in names.attributes or name == "training":
                 self.reads.note(Entry, table, name, path=f"{path}.{name}")
                 if not isinstance(table[name], Tensor):

@@ -1,5 +1,6 @@
 """explain() and summary(): what became of the members' graph."""
 
+import copy
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -70,6 +71,7 @@ def _measure(model: Any, program: WideProgram, rows: list[NodeRow], repeats: int
     graph = program.graph if program.latest is None else program.latest.graph
     call = model.sample_call(graph.wide_inputs)
     states = {k: v.clone() if k in graph.writes else v for k, v in model.states().items()}
+    states |= {path: copy.deepcopy(states[path]) for path in model.registered.builders}  # it may have buffers
     arguments = graph.arguments(states, call.tensors, model.n, None, model.seeds.seeds)
     on_gpu = any(t.is_cuda for t in call.tensors)
     best: dict[str, float] = {}

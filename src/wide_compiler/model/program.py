@@ -17,6 +17,7 @@ from ..widen.classify import draws
 from ..widen.helpers import autocast_restored
 from ..widen.per_lane import give_back, lane_generator
 from .choice import Tuned
+from .registered import registered_tensor
 from .ways import Chunks, Way, Whole
 
 
@@ -149,7 +150,7 @@ class LoopProgram:
         returns: list[tuple[Tensor, Tensor]] = []
         for lane, member in enumerate(states[MEMBERS]):
             args, kwargs = call.for_lane(lane, own=True)
-            with self._lane_state(member, states, lane, returns), lane_generator(rng, lane):
+            with self._lane_state(member, states, lane, n, returns), lane_generator(rng, lane):
                 results.append(member(*args, **kwargs))
             if self.one_object:
                 give_back(returns)  # the next lane goes on where this one has left a shared buffer
@@ -157,13 +158,17 @@ class LoopProgram:
         give_back(returns)
         return stack_members(results)
 
-    def _lane_state(self, member: nn.Module, states: Mapping[str, Any], lane: int, returns: list) -> Any:
+    def _lane_state(
+        self, member: nn.Module, states: Mapping[str, Any], lane: int, n: int, returns: list
+    ) -> Any:
         if self.names is None:
             self.names = canonical_names(member)
         names = self.names
 
         def tensor_of(path: str) -> Tensor:
             canonical = names[path]
+            if canonical not in states:
+                return registered_tensor(states, canonical, n)[lane]
             return states[canonical][lane] if canonical in self.wide_states else states[canonical]
 
         return lent(member, tensor_of, returns)

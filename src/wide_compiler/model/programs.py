@@ -1,5 +1,6 @@
 """One program per thing that gets baked into a capture: modes, structures, dtypes, devices, shapes."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from ..capture import (
     zip_variants,
 )
 from ..config import WideConfig
-from ..errors import AlignmentError, UnsupportedError, one_line
+from ..errors import AlignmentError, InputError, UnsupportedError, one_line
 from ..guards import Snapshot
 from ..widen import MEMBERS, Probe, WidenFailed, widen
 from .members import Skeletons
@@ -116,6 +117,8 @@ class Programs:
     def _loop(self, why: str, call: Call, model: Any) -> LoopProgram:
         if call.is_sample:
             _check_outputs_alike(model, call)
+        if self.kept:
+            _check_lanes_of_registered(model, why)
         model.separate_members()
         one_object = any(p.kind == "buffer" and p.path in model.one_object for p in model.places)
         return LoopProgram(why, frozenset(model.wide_states), one_object)
@@ -140,6 +143,8 @@ class Programs:
             if not torch.is_grad_enabled():
                 return self._captured(mode, call, model)
         for path in sorted(captured.writes - model.wide_states):
+            if any(path.startswith(f"{outer}.") for outer in self.kept):
+                continue  # a registered class keeps it
             if path in model.one_object:
                 raise CaptureFailed(f"{path} is one tensor in all lanes and every lane writes it, in turn")
             model.promote(path)
@@ -161,12 +166,13 @@ class Programs:
         states[MEMBERS] = model.skeletons.copied(model.skeletons.each()[:probe_lanes])
         for path in self.kept:
             module = model.get_submodule(path)
-            states[path] = model.registered.probe(path, probe_lanes, model._device(), module.training)
+            states[path] = model.registered.probe(path, probe_lanes, module.training)
         inputs = [
             t.detach()[:probe_lanes] if w else t.detach()
             for t, w in zip(call.tensors, call.wide, strict=True)
         ]
-        probe = Probe(probe_lanes, states, inputs)
+        layout = functools.partial(model.registered.layout, model) if self.kept else None
+        probe = Probe(probe_lanes, states, inputs, layout)
         graph = widen(captured, frozenset(model.wide_states), call.wide, probe, self.config.strategies)
         return WideProgram(captured, graph)
 
@@ -220,6 +226,14 @@ def observe(member: nn.Module, args: tuple, kwargs: dict, grad: bool, shared: li
         return observe_member(member, args, kwargs, grad, shared)
     except Exception as error:
         raise CaptureFailed(f"its forward raises {one_line(error)}") from error
+
+
+def _check_lanes_of_registered(model: Any, why: str) -> None:
+    """A loop runs the members' own forward, on lanes taken from the registered wide modules."""
+    try:
+        model.stacked_tensors()
+    except InputError as error:
+        raise InputError(f"the model runs as a loop over its members ({why}), but {error}") from error
 
 
 def _check_outputs_alike(model: Any, call: Call) -> None:

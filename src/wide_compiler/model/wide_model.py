@@ -50,6 +50,7 @@ class WideModel(ProgrammedLanes):
         self.seeds = LaneSeeds()
         self.held = HeldLanes()
         self._program(self.sample_call())
+        self.registered.forget_instances()
         if views:
             self.views = Views(models, self.places, self.wide_states)
 
@@ -214,6 +215,7 @@ class WideModel(ProgrammedLanes):
     def _apply(self, fn: Any, recurse: bool = True) -> "WideModel":
         before = [(p.tensor.dtype, p.tensor.device) for p in self.places]
         super()._apply(fn, recurse)
+        self.registered.apply(fn)
         if before != [(p.tensor.dtype, p.tensor.device) for p in self.places]:
             self._forget()
             self.seeds.to(self._device())

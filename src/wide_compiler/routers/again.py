@@ -65,7 +65,7 @@ class Found:
     """A router's towers, as long as nobody writes to a table on the way to one."""
 
     def __init__(self, router: TowerHolder):
-        self.towers = router.towers
+        self.towers = router._towers()
         self.tables = TableGuard(router.tables_of_towers())
 
 

@@ -77,7 +77,7 @@ def balance(router: WideRouter, opinions: Mapping[str, Any]) -> Balance:
         router: whose towers they are.
         opinions: the towers' outputs by name.
     """
-    towers = router.towers
+    towers = router._towers()
     unknown = [name for name in opinions if name not in towers]
     if unknown:
         raise ArgumentError(f"no tower is called {unknown[0]!r}; the towers are {', '.join(towers)}")

@@ -13,10 +13,7 @@ from .label import Label
 
 Parts = tuple[str, ...]
 # What routers keep for themselves, of which no forward's result depends.
-ROUTER_STATE = frozenset(
-    {"_cache", "_inside_another", "_formations", "_prepared", "_recipes", "_memory", "_repeats"}
-    | {"_traced_plans", "_settings"}
-)
+ROUTER_STATE = "_router_"
 _DATA = (bool, int, float, complex, str, list, tuple, dict, set)
 # Whoever reads a larger global does not read it as a setting.
 _LARGEST = 64
@@ -103,7 +100,7 @@ def parts_of(path: str) -> Parts:
 
 def _readable(table: dict[str, Any]) -> list[str]:
     """The attributes in a module's `__dict__` that a forward may read, without nn.Module's machinery."""
-    return [name for name in table if name not in MODULE_TABLES and name not in ROUTER_STATE]
+    return [name for name in table if name not in MODULE_TABLES and not name.startswith(ROUTER_STATE)]
 
 
 def _is_atomic(value: Any) -> bool:

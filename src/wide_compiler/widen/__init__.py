@@ -3,12 +3,13 @@
 from .attempt import WidenFailed
 from .builder import Builder, LaneScalar, Val
 from .lane_graph import LaneGraph, NodeRow
-from .opaque_nodes import MEMBERS
+from .opaque_nodes import LAYOUTS, MEMBERS, run_in_layout
 from .per_lane import lent
 from .rules import RULES, rule
 from .walk import Probe, widen
 
 __all__ = [
+    "LAYOUTS",
     "MEMBERS",
     "RULES",
     "Builder",
@@ -19,6 +20,8 @@ __all__ = [
     "Val",
     "WidenFailed",
     "lent",
+    "one_line",
     "rule",
+    "run_in_layout",
     "widen",
 ]

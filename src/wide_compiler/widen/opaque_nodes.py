@@ -8,7 +8,9 @@ from torch import Tensor, nn
 
 from ..capture import OpaqueCall, canonical_names, slots
 from ..errors import UsageError
+from ..lanes import join_lanes, split_lanes
 from .builder import Val
+from .lane_graph import NodeRow
 from .per_lane import give_back, lane_generator, lent
 
 
@@ -16,13 +18,21 @@ def is_registered(walk: Any, call: OpaqueCall) -> bool:
     return bool(call.path) and isinstance(walk.states.get(call.path), nn.Module)
 
 
-def widen_call(walk: Any, call: OpaqueCall, tensors: list[Val], sizes: list[Any]) -> Val:
-    """Emit one call kept whole. The result is a tuple of wide tensors."""
+# How a registered class takes and gives tensors: the name -> what a user reads of it.
+LAYOUTS = {"stacked": "as [N, B, ...]", "packed": "packed, as [B, N*C, ...]"}
+
+
+def widen_call(walk: Any, call: OpaqueCall, tensors: list[Val], sizes: list[Any], row: NodeRow) -> Val:
+    """Emit one call kept whole, and tell `row` how. The result is a tuple of wide tensors."""
     builder = walk.builder
     if is_registered(walk, call):
         module = Val(walk.feed("state", call.path), walk.states[call.path], wide=True)
         wide_tensors = [builder.wide(t) for t in tensors]
-        return builder.call(_registered(call), module, wide_tensors, sizes)
+        numbers = [size.value if isinstance(size, Val) else size for size in sizes]
+        layout, row.why = walk.probe.layout(call, [t.value for t in wide_tensors], numbers)
+        row.how, row.strategy = "rule", "registered" if layout == "stacked" else f"registered, {layout}"
+        return builder.call(_registered(call, layout), module, builder.n, wide_tensors, sizes)
+    row.how = "loop"
     flags = tuple(t.wide for t in tensors)
     if not call.path:
         return builder.call(_function_per_lane(call, flags), builder.n, tensors, sizes, builder.rng)
@@ -46,11 +56,23 @@ def _state_names(member: nn.Module, path: str) -> dict[str, str]:
     }
 
 
-def _registered(call: OpaqueCall) -> Callable[..., Any]:
-    def run_registered(module: nn.Module, tensors: list[Tensor], sizes: list[int]) -> tuple[Tensor, ...]:
-        return tuple(call.run(module, tensors, sizes))
+def _registered(call: OpaqueCall, layout: str) -> Callable[..., Any]:
+    def run_registered(
+        module: nn.Module, n: int, tensors: list[Tensor], sizes: list[int]
+    ) -> tuple[Tensor, ...]:
+        return run_in_layout(call, module, layout, n, tensors, sizes)
 
     return _named(run_registered, call)
+
+
+def run_in_layout(
+    call: OpaqueCall, module: nn.Module, layout: str, n: int, tensors: list[Tensor], sizes: list[int]
+) -> tuple[Tensor, ...]:
+    """`module` on tensors `[N, B, ...]`, which it takes and gives in its own layout."""
+    if layout == "stacked":
+        return tuple(call.run(module, tensors, sizes))
+    packed = call.run(module, [join_lanes(t) for t in tensors], sizes)
+    return tuple([split_lanes(t, n) for t in packed])
 
 
 def _function_per_lane(call: OpaqueCall, wide: tuple[bool, ...]) -> Callable[..., Any]:

@@ -2,7 +2,7 @@
 
 import contextlib
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from ..capture import OPAQUE, Captured, module_path
 from ..capture.aliases import root_of, roots_written_through_reshape, written_args, written_roots
 from ..capture.cleanup import enter_autocast, exit_autocast
-from ..errors import one_line
+from ..errors import ValidationError, one_line
 from ..lane_values import LaneValues
 from ..measure.compare import exact_products
 from . import opaque_nodes
@@ -37,11 +37,13 @@ class Probe:
     """A few lanes with real numbers: what widening evaluates on.
 
     `states` as a `LaneGraph` takes them, for `n` lanes; `inputs` with a lane axis where `wide_inputs`.
+    `layout(call, tensors, sizes)`: in which of `LAYOUTS` a registered class takes this call, and a remark.
     """
 
     n: int
     states: Mapping[str, Any]
     inputs: Sequence[Tensor]
+    layout: Callable[..., tuple[str, str]] | None = None
 
 
 def widen(
@@ -259,12 +261,11 @@ class _Walk:
         row = NodeRow(call.path or module_path(node), call.name, "", why=call.why)
         self.rows.append(row)
         try:
-            result = opaque_nodes.widen_call(self, call, args[0], args[1])
+            return opaque_nodes.widen_call(self, call, args[0], args[1], row)
+        except ValidationError:  # a registered class is wrong: that is for the user, not for a loop
+            raise
         except Exception as error:
             raise WidenFailed(f"{call.path or call.name} kept whole: {one_line(error)}") from error
-        row.how = "rule" if opaque_nodes.is_registered(self, call) else "loop"
-        row.strategy = "registered" if row.how == "rule" else ""
-        return result
 
 
 def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
