@@ -29,8 +29,9 @@ def first_difference(got: Result, expected: Result, values: bool = True) -> str 
     for position, (a, b) in enumerate(zip(mine, theirs, strict=True)):
         if problem := leaves_differ(a, b, values):
             return f"output {position} {problem}"
+    coarse = coarsest(expected.output)
     for name, value in expected.gradients.items():
-        if values and (problem := gradients_differ(got.gradients.get(name), value)):
+        if values and (problem := gradients_differ(got.gradients.get(name), value, coarse)):
             return f"gradient of {name} {problem}"
     for name, value in expected.buffers.items():
         if problem := leaves_differ(got.buffers.get(name), value, values):
@@ -38,28 +39,41 @@ def first_difference(got: Result, expected: Result, values: bool = True) -> str 
     return None
 
 
-def gradients_differ(got: Tensor | None, expected: Tensor | None) -> str | None:
+def coarsest(output: Any) -> float:
+    """The tolerance of the coarsest dtype in an output: a gradient that has passed it is no better."""
+    leaves = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+    return max(
+        (tolerance_of(x.dtype) for x in leaves if x.is_floating_point() or x.is_complex()), default=0.0
+    )
+
+
+def tolerance_of(dtype: torch.dtype) -> float:
+    return _TOLERANCE.get(dtype, _COARSE)
+
+
+def gradients_differ(got: Tensor | None, expected: Tensor | None, coarse: float = 0.0) -> str | None:
     """A gradient of zeros is as good as none: lanes of one stacked parameter have one `.grad`."""
     if got is None and expected is None:
         return None
     if got is None or expected is None:
         present = got if expected is None else expected
         return None if not present.any() else f"is {got}, expected {expected}"
-    return leaves_differ(got, expected)
+    return leaves_differ(got, expected, coarse=coarse)
 
 
-def leaves_differ(got: Any, expected: Any, values: bool = True) -> str | None:
+def leaves_differ(got: Any, expected: Any, values: bool = True, coarse: float = 0.0) -> str | None:
     if not isinstance(expected, Tensor):
-        same = type(got) is type(expected) and (got == expected or got != got and expected != expected)
+        same = type(got) is type(expected) and (got == expected or (got != got and expected != expected))
         return None if same or not values else f"is {got!r}, expected {expected!r}"
     if not isinstance(got, Tensor):
         return f"is {got!r}, expected a tensor"
     if (got.shape, got.dtype, got.layout) != (expected.shape, expected.dtype, expected.layout):
         return f"is {_kind(got)}, expected {_kind(expected)}"
-    return numbers_differ(got.detach(), expected.detach()) if values else None
+    return numbers_differ(got.detach(), expected.detach(), coarse) if values else None
 
 
-def numbers_differ(got: Tensor, expected: Tensor) -> str | None:
+def numbers_differ(got: Tensor, expected: Tensor, coarse: float = 0.0) -> str | None:
+    """In what two tensors of one shape and dtype differ; `coarse` loosens the tolerance of their dtype."""
     if expected.numel() == 0:
         return None
     if expected.layout != torch.strided:
@@ -68,7 +82,7 @@ def numbers_differ(got: Tensor, expected: Tensor) -> str | None:
         got, expected = torch.view_as_real(got.resolve_conj()), torch.view_as_real(expected.resolve_conj())
     if not expected.is_floating_point():
         return None if torch.equal(got, expected) else "has other numbers"
-    tolerance = _TOLERANCE.get(expected.dtype, _COARSE)
+    tolerance = max(tolerance_of(expected.dtype), coarse)
     got, expected = got.double(), expected.double()
     finite = expected.isfinite()
     if not torch.equal(got.isfinite(), finite):

@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import wide_compiler
 from wide_compiler import WideConfig, WideError, WideModel
 
-from .compare import Result, first_difference, gradients_differ, loss_of
+from .compare import Result, coarsest, first_difference, gradients_differ, loss_of
 from .samples import Arguments, Sample, seed
 
 LANES = 3
@@ -179,7 +178,7 @@ def run_wide(
         kwargs = {key: [k[key] for _, k in inputs] for key in inputs[0][1]}
         outputs = wide.each(*args, **kwargs)
     else:
-        outputs = wide_compiler.unstack(wide.shared(*inputs[0][0], **inputs[0][1]), len(lanes))
+        outputs = _unstacked(wide.shared(*inputs[0][0], **inputs[0][1]), len(lanes))
     buffers = [_lane_tensors(wide, lane, gradients=False) for lane in range(len(lanes))]
     results = [Result(pytree.tree_map(detached, o), {}, b) for o, b in zip(outputs, buffers, strict=True)]
     loss = loss_of([case.for_gradient(o) for o in outputs]) if differentiable else None
@@ -204,12 +203,19 @@ def way_of(wide: WideModel) -> tuple[str, str]:
     return "rule", ""
 
 
+def _unstacked(stacked: Any, n: int) -> list[Any]:
+    for leaf in pytree.tree_leaves(stacked):
+        if isinstance(leaf, Tensor) and (not leaf.dim() or len(leaf) != n):
+            raise AssertionError(f"an output of shared is {tuple(leaf.shape)}, without {n} lanes on axis 0")
+    return wide_compiler.unstack(stacked, n)
+
+
 def _difference(got: list[Result], expected: list[Result], door: str, values: bool) -> str | None:
     shared = [name for name in expected[0].gradients if door == "shared" and name.startswith("input")]
     for name in shared:
-        total = [e.gradients.pop(name) for e in expected]
-        summed = [t for t in total if t is not None]
-        problem = gradients_differ(got[0].gradients.get(name), sum(summed) if summed else None)
+        summed = [g for g in [e.gradients.pop(name) for e in expected] if g is not None]
+        total = sum(summed) if summed else None
+        problem = gradients_differ(got[0].gradients.get(name), total, coarsest(expected[0].output))
         if values and problem:
             return f"gradient of shared {name} {problem}"
     for lane, (mine, theirs) in enumerate(zip(got, expected, strict=True)):

@@ -53,8 +53,13 @@ def main() -> int:
             rows.flush()
             bad += outcome.bad
             if outcome.bad or options.verbose:
-                print(f"{outcome.kind:10} {outcome.sample}: {outcome.detail or outcome.reason}"[:400], flush=True)
-    print(f"{sum(counts.values())} samples in {time.perf_counter() - start:.0f} s:", dict(counts.most_common()))
+                print(
+                    f"{outcome.kind:10} {outcome.sample}: {outcome.detail or outcome.reason}"[:400],
+                    flush=True,
+                )
+    print(
+        f"{sum(counts.values())} samples in {time.perf_counter() - start:.0f} s:", dict(counts.most_common())
+    )
     return int(bad > 0)
 
 

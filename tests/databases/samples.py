@@ -20,12 +20,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-if importlib.util.find_spec("expecttest") is None:  # imported by PyTorch's test tools, not used by what is here
+if (
+    importlib.util.find_spec("expecttest") is None
+):  # imported by PyTorch's test tools, not used by what is here
     sys.modules["expecttest"] = types.ModuleType("expecttest")
     sys.modules["expecttest"].TestCase = unittest.TestCase
 
+from torch.testing._internal import common_methods_invocations
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_modules import module_db
+
+# The database seeds the generator inside each random op; here a call draws, as it does in a model.
+common_methods_invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
 
 # float64 where the op has it: differences are then mistakes, not rounding.
 _DTYPES = (torch.float64, torch.float32, torch.complex128, torch.int64, torch.bool)
@@ -109,7 +115,9 @@ def _op_samples(
             if index < len(generated)
         ]
         process = by_lane[0][index].output_process_fn_grad
-        if own[0][0] and isinstance(own[0][0][0], (Tensor, list, tuple)) or not isinstance(function, _InPlace):
+        if (own[0][0] and isinstance(own[0][0][0], (Tensor, list, tuple))) or not isinstance(
+            function, _InPlace
+        ):
             samples.append(Sample(name, index, _alike(own, lanes), function, for_gradient=process))
     return samples
 

@@ -2,6 +2,8 @@
 
 import contextlib
 import random
+import sys
+import threading
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -72,17 +74,49 @@ def _picture_by_pickling(value: Any, depth: int) -> Any:
 
 @contextlib.contextmanager
 def watch_frozen_effects() -> Iterator[None]:
-    """Raise `CaptureFailed` if the forward draws from Python's generators or hooks into a gradient."""
+    """Raise `CaptureFailed` if the forward draws from Python's generators, sets PyTorch's, or hooks into a
+    gradient."""
     before = (random.getstate(), repr(np.random.get_state()))
     register_hook = torch.Tensor.register_hook
 
     def refuse(self: Tensor, hook: Any) -> Any:
         raise CaptureFailed("its forward registers a gradient hook on a tensor, which a graph would lose")
 
+    generator = torch.random.default_generator
     torch.Tensor.register_hook = refuse  # type: ignore[method-assign]
+    torch.random.default_generator = _Unset(generator)  # type: ignore[assignment]
     try:
         yield
     finally:
         torch.Tensor.register_hook = register_hook  # type: ignore[method-assign]
+        torch.random.default_generator = generator
     if before != (random.getstate(), repr(np.random.get_state())):
         raise CaptureFailed("its forward draws from Python's own random numbers, which a graph would freeze")
+
+
+class _Unset:
+    """PyTorch's generator, as long as the forward does not set it: a graph would draw on from where it is."""
+
+    def __init__(self, generator: torch.Generator):
+        self._generator, self._thread = generator, threading.get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._generator, name)
+
+    def manual_seed(self, seed: int) -> torch.Generator:
+        self._refuse("seeds")
+        return self._generator.manual_seed(seed)
+
+    def seed(self) -> int:
+        self._refuse("seeds")
+        return self._generator.seed()
+
+    def set_state(self, state: Tensor) -> None:
+        caller = sys._getframe(2).f_globals.get("__name__", "")
+        if caller.split(".")[0] != "torch":  # fork_rng puts back what it has found
+            self._refuse("sets the state of")
+        self._generator.set_state(state)
+
+    def _refuse(self, does: str) -> None:
+        if threading.get_ident() == self._thread:
+            raise CaptureFailed(f"its forward {does} PyTorch's random generator, which a graph would not")

@@ -7,22 +7,35 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import AlignmentError
+from .memory import laid_out
 from .state import canonical_names, slots
 
 
 def make_skeleton(model: nn.Module) -> nn.Module:
     """A deep copy of `model` whose tensors are stubs on the meta device: structure and code, no memory."""
-    return _copy_with(model, lambda path, tensor: _like(tensor, torch.empty_like(tensor, device="meta")))
+    return _copy_with(model, lambda path, tensor: _like(tensor, _stub(tensor)))
 
 
 def clone_member(model: nn.Module) -> nn.Module:
     """A copy with tensors of its own; also where deepcopy refuses, for weights computed by hooks."""
-    return _copy_with(model, lambda path, tensor: _like(tensor, tensor.detach().clone()))
+    return _copy_with(model, lambda path, tensor: _like(tensor, laid_out(tensor.detach(), tensor)))
 
 
 def materialize(skeleton: nn.Module, tensor_of: Callable[[str], Tensor]) -> nn.Module:
-    """The opposite: a real model whose tensor at each canonical path is `tensor_of(path)`."""
-    return _copy_with(skeleton, lambda path, stub: _like(stub, tensor_of(path)))
+    """The opposite: a real model whose tensor at each canonical path holds the numbers of `tensor_of(path)`."""
+
+    def filled(path: str, stub: Tensor) -> Tensor:
+        data = tensor_of(path).detach()
+        same = data.layout != torch.strided or data.stride() == stub.stride()
+        return _like(stub, data if same else laid_out(data, stub))
+
+    return _copy_with(skeleton, filled)
+
+
+def _stub(tensor: Tensor) -> Tensor:
+    if tensor.layout != torch.strided:
+        return torch.empty_like(tensor, device="meta")
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def _copy_with(model: nn.Module, replace: Callable[[str, Tensor], Tensor]) -> nn.Module:

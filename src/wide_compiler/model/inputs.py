@@ -138,6 +138,8 @@ def sample_leaves(sample: tuple[tuple, dict], wide: tuple[bool, ...], lanes: int
 def _spread(sample: Tensor, n: int) -> Tensor:
     if sample.dim() == 0:
         return sample.expand(n)
+    if sample.is_floating_point() and sample.dtype.itemsize == 1:  # float8 can be neither turned nor repeated
+        return _spread(sample.view(torch.uint8), n).view(sample.dtype)
     return torch.stack([sample, sample.flip(0)]).repeat((n + 1) // 2, *([1] * sample.dim()))[:n]
 
 

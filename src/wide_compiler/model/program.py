@@ -118,6 +118,7 @@ class LoopProgram:
     why: str
     wide_states: frozenset[str]
     one_object: bool  # is a buffer one tensor in all lanes?
+    reads_layout: bool = False  # does a member read strides and offsets of its tensors?
     rows: list[Row] = field(default_factory=list)
     runs_members = True
     draws = True  # nobody knows what the members' Python does
@@ -158,7 +159,7 @@ class LoopProgram:
             canonical = names[path]
             return states[canonical][lane] if canonical in self.wide_states else states[canonical]
 
-        return lent(member, tensor_of, returns)
+        return lent(member, tensor_of, returns, self.reads_layout)
 
 
 def stack_members(results: list[Any]) -> Any:

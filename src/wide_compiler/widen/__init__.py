@@ -1,6 +1,6 @@
 """Captured graph -> lane graph, a pure function of (states, inputs)."""
 
-from .attempt import WidenFailed
+from .attempt import ReadsLayout, WidenFailed
 from .builder import Builder, LaneScalar, Val
 from .lane_graph import LaneGraph, Row
 from .opaque_nodes import MEMBERS
@@ -15,6 +15,7 @@ __all__ = [
     "LaneGraph",
     "LaneScalar",
     "Probe",
+    "ReadsLayout",
     "Row",
     "Val",
     "WidenFailed",

@@ -14,7 +14,7 @@ from ..capture.aliases import root_of, roots_written_through_reshape, written_ar
 from ..capture.cleanup import enter_autocast, exit_autocast
 from ..lane_values import LaneValues
 from . import opaque_nodes
-from .attempt import Attempt, WidenFailed, one_line
+from .attempt import Attempt, ReadsLayout, WidenFailed, one_line
 from .builder import Builder, LaneScalar, Val, is_tensor_val, vals_in
 from .check import WholeGraphDiffers, check_whole_graph
 from .classify import is_random, is_size, is_wide
@@ -214,7 +214,7 @@ class _Walk:
         if is_size(node.target):
             rule = find_rule(node.target)
             if rule is None:
-                raise WidenFailed(f"{node.target} reads the layout of memory, which lanes change")
+                raise ReadsLayout(f"{node.target} reads the layout of memory, which lanes change")
             return rule.function(self.builder, *args)
         self.rows.append(Row(module_path(node), str(node.target).removeprefix("aten."), ""))
         self.builder.strategy = ""
