@@ -1,4 +1,4 @@
-"""A sample of a database as N members of a wide model: compiled, run by both doors, compared with the loop."""
+"""A sample of a database as N members of a wide model: compiled, run by two doors, compared with the loop."""
 
 import contextlib
 import copy
@@ -137,13 +137,7 @@ def _run_door(case: Case, door: str, lanes: list[Arguments]) -> Outcome:
     except Exception as error:
         return Outcome(case.name, "skip", f"the member fails: {type(error).__name__}: {error}")
     random = any(first_difference(a, b) for a, b in zip(expected, again, strict=True))
-    args, kwargs = copied(lanes[0])
-    wide = wide_compiler.compile(
-        [copy.deepcopy(m) for m in case.members],
-        args,
-        sample_kwargs=kwargs,
-        config=WideConfig(tune_seconds=0),
-    )
+    wide = compiled(case.members, lanes[0])
     differentiable = any(e.gradients for e in expected)
     seed(0)
     got = run_wide(wide, door, lanes, case, differentiable)
@@ -152,6 +146,12 @@ def _run_door(case: Case, door: str, lanes: list[Arguments]) -> Outcome:
         problem = _same_draws(got, expected)
     way, reason = way_of(wide)
     return Outcome(case.name, "WRONG" if problem else way, problem or "", reason)
+
+
+def compiled(members: list[nn.Module], sample: Arguments) -> WideModel:
+    args, kwargs = copied(sample)
+    members = [copy.deepcopy(m) for m in members]
+    return wide_compiler.compile(members, args, sample_kwargs=kwargs, config=WideConfig(tune_seconds=0))
 
 
 def alone(member: nn.Module, arguments: Arguments, case: Case, seeded: int = 0) -> Result:

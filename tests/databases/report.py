@@ -1,4 +1,4 @@
-"""Every sample of the databases: `PYTHONPATH=src:tests python -m databases.report [--only NAME] [--shard 0/8]`.
+"""All samples of the databases: `PYTHONPATH=src:tests python -m databases.report --help`.
 
 Prints the counts by way and every WRONG or ERROR row; the exit code says whether there was one.
 """

@@ -20,9 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-if (
-    importlib.util.find_spec("expecttest") is None
-):  # imported by PyTorch's test tools, not used by what is here
+# PyTorch's test tools import it; nothing here uses it.
+if "expecttest" not in sys.modules and importlib.util.find_spec("expecttest") is None:
     sys.modules["expecttest"] = types.ModuleType("expecttest")
     sys.modules["expecttest"].TestCase = unittest.TestCase
 
@@ -115,9 +114,7 @@ def _op_samples(
             if index < len(generated)
         ]
         process = by_lane[0][index].output_process_fn_grad
-        if (own[0][0] and isinstance(own[0][0][0], (Tensor, list, tuple))) or not isinstance(
-            function, _InPlace
-        ):
+        if isinstance(own[0][0][0], Tensor) or not isinstance(function, _InPlace):
             samples.append(Sample(name, index, _alike(own, lanes), function, for_gradient=process))
     return samples
 

@@ -22,7 +22,7 @@ def clone_member(model: nn.Module) -> nn.Module:
 
 
 def materialize(skeleton: nn.Module, tensor_of: Callable[[str], Tensor]) -> nn.Module:
-    """The opposite: a real model whose tensor at each canonical path holds the numbers of `tensor_of(path)`."""
+    """The opposite: a real model whose tensor at each canonical path has the numbers of `tensor_of(path)`."""
 
     def filled(path: str, stub: Tensor) -> Tensor:
         data = tensor_of(path).detach()

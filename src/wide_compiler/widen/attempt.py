@@ -7,7 +7,15 @@ from torch import Tensor, fx
 from ..capture.aliases import written_tensor
 from .builder import Builder, LaneScalar, Val, vals_in
 from .check import differs, expected_per_lane, gradients_differ
-from .classify import depends_on_values, draws, is_unset, reads_layout, used_results, wide_flags
+from .classify import (
+    depends_on_values,
+    draws,
+    is_unset,
+    reads_layout,
+    used_results,
+    wide_flags,
+    with_dense_gradient,
+)
 from .fallbacks import loop_in_place, loop_over_lanes, vmap_must_be_whole, vmap_over_lanes
 from .helpers import refuse_seeds
 from .lane_graph import Row
@@ -28,6 +36,7 @@ class Attempt:
     def __init__(
         self, builder: Builder, node: fx.Node, args: Any, kwargs: Any, written: list[Tensor], row: Row
     ):
+        args, kwargs = with_dense_gradient(node.target, args, kwargs)
         self.builder, self.node, self.args, self.kwargs, self.row = builder, node, args, kwargs, row
         self.op: Any = node.target
         self.written = written

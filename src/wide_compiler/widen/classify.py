@@ -11,7 +11,9 @@ from .builder import LaneScalar, Val
 # Ops whose result is unset memory: nothing to compare.
 _UNSET = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
 
-# Ops that share or resize storage, or take strides; as_strided and its relatives are known by their arguments.
+_SPARSE = {"sparse", "sparse_grad"}
+
+# Ops that share or resize storage; as_strided and its relatives are known by their arguments.
 _LAYOUT = {"set_", "set", "resize", "resize_", "resize_as_", "resize_as"}
 
 
@@ -54,8 +56,15 @@ def depends_on_values(op: Any, args: Any) -> bool:
     return True
 
 
+def with_dense_gradient(op: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments without a wish for a sparse gradient, which no slice of a stacked tensor has."""
+    names = [argument.name for argument in op._schema.arguments]
+    dense = [False if name in _SPARSE else arg for name, arg in zip(names, args, strict=False)]
+    return tuple(dense), {name: False if name in _SPARSE else arg for name, arg in kwargs.items()}
+
+
 def reads_layout(op: Any) -> bool:
-    """Does the op address memory by strides and offsets? A lane's slice has others than the member's tensor."""
+    """Does the op address memory by strides and offsets? A lane's slice has others than the member's."""
     if op_name(op) in _LAYOUT:
         return True
     return any(argument.name == "storage_offset" for argument in op._schema.arguments)

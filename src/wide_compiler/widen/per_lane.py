@@ -32,6 +32,8 @@ def lent(
         source = tensor_of(slot.path)
         copied = own_memory or slot.kind == "buffer"
         lent_one = laid_out(source, home[slot.name]) if copied else source
+        if source.grad_fn is not None and source.requires_grad:
+            source.register_hook(_dense)  # a slice of a stacked tensor takes no sparse gradient
         homes.append((home, slot.name, home[slot.name], source, lent_one))
     for home, name, _, _, lent_one in homes:
         home[name] = lent_one
@@ -46,6 +48,10 @@ def lent(
     finally:
         for home, name, own, _, _ in homes:
             home[name] = own
+
+
+def _dense(gradient: Tensor) -> Tensor:
+    return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def give_back(returns: list[tuple[Tensor, Tensor]]) -> None:
