@@ -47,8 +47,8 @@ class OpModule(nn.Module):
         super().__init__()
         self.call = call
         for name, tensor in own.items():
-            if has_gradient(tensor):
-                self.register_parameter(name, nn.Parameter(tensor.clone()))
+            if tensor.requires_grad:
+                self.register_parameter(name, nn.Parameter(tensor.detach().clone()))
             else:
                 self.register_buffer(name, tensor.clone())
 
@@ -59,15 +59,15 @@ class OpModule(nn.Module):
 def op_members(sample: Sample, placement: int) -> tuple[list[nn.Module], list[Arguments]]:
     """One member for each lane, and its inputs.
 
-    `placement` 0 makes float tensors 0, 2, ... parameters and leaves all others inputs; 1 makes float tensors
-    1, 3, ... parameters and tensors without gradients buffers.
+    `placement` 0 makes tensors 0, 2, ... of those with a gradient parameters and leaves all others inputs;
+    1 makes tensors 1, 3, ... parameters and tensors without a gradient buffers.
     """
     first, spec = pytree.tree_flatten(sample.lanes[0])
     tensors = [i for i, leaf in enumerate(first) if isinstance(leaf, Tensor)]
-    floats = [i for i in tensors if has_gradient(first[i])]
-    own = {i: f"p{i}" for i in floats[placement::2]}
+    learned = [i for i in tensors if first[i].requires_grad]
+    own = {i: f"p{i}" for i in learned[placement::2]}
     if placement:
-        own |= {i: f"b{i}" for i in tensors if i not in floats}
+        own |= {i: f"b{i}" for i in tensors if i not in learned}
     inputs = [i for i in tensors if i not in own]
 
     def call(state: dict[str, Tensor], given: tuple[Tensor, ...]) -> Any:
@@ -256,10 +256,6 @@ def _backward(loss: Tensor) -> bool:
     return True
 
 
-def has_gradient(x: Tensor) -> bool:
-    return x.is_floating_point() or x.is_complex()
-
-
 def detached(x: Any) -> Any:
     return x.detach().clone() if isinstance(x, Tensor) else x
 
@@ -268,7 +264,7 @@ def copied(arguments: Arguments, with_gradient: bool = False) -> Arguments:
     def copy_of(x: Any) -> Any:
         if not isinstance(x, Tensor):
             return copy.deepcopy(x)
-        return x.detach().clone().requires_grad_(with_gradient and has_gradient(x))
+        return x.detach().clone().requires_grad_(with_gradient and x.requires_grad)
 
     return pytree.tree_map(copy_of, arguments)
 

@@ -103,9 +103,11 @@ def _op_samples(
 ) -> list[Sample]:
     supported = [d for d in _DTYPES if op.supports_dtype(d, "cpu")] + sorted(op.dtypes, key=str)
     by_lane = []
+    dtype = dtype or supported[0]
+    gradient = op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
     for lane in range(lanes):
         seed(lane)
-        by_lane.append(list(op.sample_inputs_func(op, "cpu", dtype or supported[0], False)))
+        by_lane.append(list(op.sample_inputs_func(op, "cpu", dtype, gradient)))
     samples = []
     for index in _spread(len(by_lane[0]), most):
         own = [
@@ -126,11 +128,11 @@ def _module_samples(info: Any, name: str, training: bool, lanes: int, most: int)
     for lane in range(lanes):
         seed(lane)
         generated = info.module_inputs_func(
-            info, device="cpu", dtype=dtype, requires_grad=False, training=training
+            info, device="cpu", dtype=dtype, requires_grad=True, training=training
         )
         generated = [g for g in generated if g.forward_input is not None]
         chosen = [generated[i] for i in _spread(len(generated), most)]
-        members.append([_module(info, g.constructor_input, dtype, training) for g in chosen])
+        members.append([_module(info, g, dtype, training) for g in chosen])
         arguments.append([_arguments(g.forward_input.args, g.forward_input.kwargs) for g in chosen])
     columns = zip(zip(*members, strict=True), zip(*arguments, strict=True), strict=True)
     return [
@@ -140,10 +142,13 @@ def _module_samples(info: Any, name: str, training: bool, lanes: int, most: int)
 
 
 def _module(info: Any, given: Any, dtype: torch.dtype, training: bool) -> nn.Module:
-    module = info.module_cls(*given.args, **given.kwargs).to(dtype).train(training)
+    made, called = given.constructor_input, given.forward_input
+    module = info.module_cls(*made.args, **made.kwargs).to(dtype).train(training)
+    if any(map(nn.parameter.is_lazy, module.parameters())):
+        module(*called.args, **called.kwargs)
     with torch.no_grad():  # a norm starts with ones and zeros in every lane, which would hide mixed-up lanes
         for parameter in module.parameters():
-            if parameter.is_floating_point() and not nn.parameter.is_lazy(parameter):
+            if parameter.is_floating_point():
                 parameter.add_(torch.rand_like(parameter) * 0.1)
     return module
 
@@ -155,7 +160,12 @@ def _spread(count: int, most: int) -> list[int]:
 
 
 def _arguments(args: Any, kwargs: dict[str, Any]) -> Arguments:
-    return pytree.tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, (tuple(args), dict(kwargs)))
+    """The call with leaves of its own; `requires_grad` says which tensors the op has a gradient for."""
+
+    def leaf(x: Any) -> Any:
+        return x.detach().requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x
+
+    return pytree.tree_map(leaf, (tuple(args), dict(kwargs)))
 
 
 def _alike(own: list[Arguments], lanes: int) -> list[Arguments]:
@@ -176,8 +186,11 @@ def _alike(own: list[Arguments], lanes: int) -> list[Arguments]:
 def _same_kind(a: Any, b: Any) -> bool:
     if not isinstance(a, Tensor) or not isinstance(b, Tensor):
         return isinstance(a, Tensor) == isinstance(b, Tensor)
-    return (a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride())
+    strides = a.layout != torch.strided or a.stride() == b.stride()
+    return strides and (a.shape, a.dtype, a.layout) == (b.shape, b.dtype, b.layout)
 
 
 def _rolled(x: Tensor, by: int) -> Tensor:
-    return x.roll(by, 0) if x.dim() and x.is_contiguous() and x.is_floating_point() else x
+    if x.layout != torch.strided or not x.dim() or not x.is_contiguous() or not x.is_floating_point():
+        return x
+    return x.detach().roll(by, 0).requires_grad_(x.requires_grad)

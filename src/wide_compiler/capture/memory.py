@@ -31,3 +31,13 @@ def laid_out(source: Tensor, like: Tensor) -> Tensor:
     places = torch.arange(extent, device=source.device).as_strided(like.shape, like.stride())
     memory = source.new_zeros(extent).index_put((places,), source)
     return memory.as_strided(like.shape, like.stride())
+
+
+def is_ragged_or_sparse(x: Tensor) -> bool:
+    """Has the tensor no strides, so that it cannot be stacked?"""
+    return x.layout != torch.strided or x.is_nested
+
+
+def kind_of(x: Tensor) -> str:
+    """`sparse_csr` or `nested`, for messages."""
+    return "nested" if x.is_nested else str(x.layout).removeprefix("torch.")
