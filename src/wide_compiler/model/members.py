@@ -1,6 +1,5 @@
 """N members taken apart: one tree of stacked tensors, and skeletons to put a lane together again."""
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from ..capture import Slot, canonical_names, group_by_variant, make_skeleton, slots
+from ..capture import Slot, canonical_names, clone_member, group_by_variant, make_skeleton, slots
 from ..capture.state import home_of
 from ..errors import AlignmentError
 
@@ -157,13 +156,17 @@ class Skeletons:
         leaders = [variant_of_lane.index(v) for v in range(max(variant_of_lane) + 1)]
         return cls(variant_of_lane, [make_skeleton(models[lane]) for lane in leaders])
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Skeletons":
+        # A plain deepcopy of a stub would lose the strides of elements that share memory.
+        return Skeletons(list(self.variant_of_lane), [clone_member(v) for v in self.variants], self.separated)
+
     def separate(self, constant_of: Callable[[int, str], Tensor]) -> None:
         """Give every lane a skeleton of its own, with its own plain tensors: where members run as a loop,
         their Python state may move."""
         if self.separated:
             return
         self.separated = True
-        lanes = [copy.deepcopy(self.variants[v]) for v in self.variant_of_lane]
+        lanes = [clone_member(self.variants[v]) for v in self.variant_of_lane]
         for lane, skeleton in enumerate(lanes):
             names = canonical_names(skeleton)
             for slot in [slot for slot in slots(skeleton) if slot.kind == "constant"]:
@@ -187,7 +190,7 @@ class Skeletons:
         """Lane i becomes what lane `lanes[i]` was."""
         if self.separated:  # each lane has Python state of its own, a repeated one too
             self.variants = [
-                copy.deepcopy(self.variants[lane]) if lane in lanes[:i] else self.variants[lane]
+                clone_member(self.variants[lane]) if lane in lanes[:i] else self.variants[lane]
                 for i, lane in enumerate(lanes)
             ]
             self.variant_of_lane = list(range(len(lanes)))

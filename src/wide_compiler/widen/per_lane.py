@@ -32,8 +32,8 @@ def lent(
         source = tensor_of(slot.path)
         copied = own_memory or slot.kind == "buffer"
         lent_one = laid_out(source, home[slot.name]) if copied else source
-        if source.grad_fn is not None and source.requires_grad:
-            source.register_hook(_dense)  # a slice of a stacked tensor takes no sparse gradient
+        if getattr(module.get_submodule(slot.owner), "sparse", False):
+            lent_one = _DenseGradient.apply(lent_one)
         homes.append((home, slot.name, home[slot.name], source, lent_one))
     for home, name, _, _, lent_one in homes:
         home[name] = lent_one
@@ -50,8 +50,16 @@ def lent(
             home[name] = own
 
 
-def _dense(gradient: Tensor) -> Tensor:
-    return gradient.to_dense() if gradient.is_sparse else gradient
+class _DenseGradient(torch.autograd.Function):
+    """The tensor itself; a sparse gradient goes on as a dense one, the only kind a lane's slice takes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def give_back(returns: list[tuple[Tensor, Tensor]]) -> None:
