@@ -12,10 +12,17 @@ from torch import fx
 
 aten = torch.ops.aten
 
-# Written without a mark in the schema: (running mean, running var) and the flag that says so.
+# Written without a mark in the schema: (running mean, running var) and the flag that says so (None: always).
 _RUNNING_STATS = {
     aten.batch_norm.default: (3, 4, 5),
     aten.instance_norm.default: (3, 4, 5),
+    aten.native_batch_norm.default: (3, 4, 5),
+    aten._batch_norm_impl_index.default: (3, 4, 5),
+    aten.cudnn_batch_norm.default: (3, 4, 5),
+    aten.miopen_batch_norm.default: (3, 4, 5),
+    aten.batch_norm_gather_stats.default: (3, 4, None),
+    aten.batch_norm_gather_stats_with_counts.default: (3, 4, None),
+    aten.batch_norm_update_stats.default: (1, 2, None),
 }
 
 
@@ -24,8 +31,9 @@ def written_args(node: fx.Node) -> list[fx.Node]:
     if node.op != "call_function":
         return []
     if node.target in _RUNNING_STATS:
-        *stats, flag = _RUNNING_STATS[node.target]  # type: ignore[index]
-        return [node.args[i] for i in stats if isinstance(node.args[i], fx.Node)] if node.args[flag] else []  # type: ignore[misc]
+        mean, var, flag = _RUNNING_STATS[node.target]  # type: ignore[index]
+        stats = [node.args[mean], node.args[var]]
+        return [s for s in stats if isinstance(s, fx.Node)] if flag is None or node.args[flag] else []
     if not isinstance(node.target, torch._ops.OpOverload):
         return []
     written = []

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from ..errors import AlignmentError
+from .memory import is_ragged_or_sparse, kind_of
 from .state import Slot, canonical_names, has_gradient_hooks, is_uninitialized, slots
 
 REMEDY = "group lanes by signature with WideRouter"
@@ -41,6 +42,11 @@ def _check_tensors(model: nn.Module, lane: int) -> None:
             raise AlignmentError(
                 f"lane {lane}: {slot.path} of {_owner_name(model, slot)} is not initialised "
                 f"yet (a lazy module); run each model once first"
+            )
+        if is_ragged_or_sparse(tensor):
+            raise AlignmentError(
+                f"lane {lane}: {slot.path} is a {kind_of(tensor)} tensor, expected a dense one, because "
+                f"lanes are stacked on a new axis; keep its to_dense(), or its indices and values"
             )
         if has_gradient_hooks(tensor):
             raise AlignmentError(

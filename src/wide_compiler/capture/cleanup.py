@@ -1,4 +1,4 @@
-"""The exported graph made flat and lean: regions inlined, assertions and dead nodes dropped."""
+"""The exported graph made flat and lean: regions inlined, assertions about shapes and dead nodes dropped."""
 
 import operator
 from typing import Any
@@ -11,14 +11,10 @@ from .opaque import OPAQUE
 
 aten = torch.ops.aten
 
-# Input shapes are checked by ShapeGuards; these would only repeat it, or pin metadata that lanes change.
-_DROPPED = {
-    "_assert_tensor_metadata",
-    "_assert_scalar",
-    "_assert_async",
-    "sym_constrain_range",
-    "sym_constrain_range_for_size",
-}
+# Pins strides and the like, which lanes change.
+_DROPPED = {"_assert_tensor_metadata"}
+# Input shapes are checked by ShapeGuards, which these repeat; only those about a value (`item`) are kept.
+_ABOUT_SIZES = {"_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size"}
 # A lane's slice of a wide value is a view, with other strides than the member's value had.
 _REPLACED: dict[Any, Any] = {
     aten.view.default: aten.reshape.default,
@@ -32,7 +28,7 @@ exit_autocast = torch.amp.autocast_mode._exit_autocast
 
 
 def clean(module: fx.GraphModule, inputs: set[str]) -> fx.Graph:
-    """A flat copy of the exported graph without regions, assertions and dead nodes."""
+    """A flat copy of the exported graph without regions, assertions about shapes and dead nodes."""
     graph = fx.Graph()
     env: dict[fx.Node, Any] = {}
     results = _inline(module, graph, env)
@@ -50,7 +46,7 @@ def _inline(module: fx.GraphModule, graph: fx.Graph, env: dict[fx.Node, Any]) ->
     for node in module.graph.nodes:
         if node.op == "output":
             return fx.node.map_arg(node.args[0], lambda n: env[n])
-        if node in env or _name(node) in _DROPPED:
+        if node in env or _name(node) in _DROPPED or (_name(node) in _ABOUT_SIZES and not _reads_item(node)):
             continue
         if node.op == "get_attr":
             env[node] = getattr(module, node.target)
@@ -104,8 +100,23 @@ def _drop_dead(graph: fx.Graph, inputs: set[str]) -> None:
 
 
 def is_impure(node: fx.Node) -> bool:
-    """Must the node stay although nothing reads its result?"""
+    """Must the node stay although nothing reads its result? An op that gives none is there for its effect."""
+    if isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns:
+        return True
     return node.target in (OPAQUE, enter_autocast, exit_autocast) or bool(written_args(node))
+
+
+def _reads_item(node: fx.Node) -> bool:
+    """Does a Python number that was read from a tensor flow into this node?"""
+    sources, seen = list(node.all_input_nodes), set()
+    while sources:
+        source = sources.pop()
+        if _name(source) in ("item", "_local_scalar_dense"):
+            return True
+        if source not in seen and not isinstance(source.meta.get("val"), torch.Tensor):
+            seen.add(source)
+            sources += source.all_input_nodes
+    return False
 
 
 def _name(node: fx.Node) -> str:

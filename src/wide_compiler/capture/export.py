@@ -160,7 +160,7 @@ def _export(flat: _Flat, dynamic: Sequence[set[int]] | None, grad: bool) -> torc
     # Copies, because export leaves marks about dynamic dims on the tensors it is given.
     tensors = tuple(copy_of(leaf) for leaf in flat.leaves if isinstance(leaf, Tensor))
     shapes = None
-    if dynamic is not None:
+    if dynamic is not None and tensors:
         shapes = {
             "tensors": tuple(
                 {d: _dim(d in dims) for d in range(t.dim())} for t, dims in zip(tensors, dynamic, strict=True)

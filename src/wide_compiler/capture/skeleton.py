@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import AlignmentError
+from .memory import laid_out
 from .state import canonical_names, slots
 
 
@@ -16,22 +17,18 @@ def make_skeleton(model: nn.Module, shared: Collection[Any] = ()) -> nn.Module:
 
     Objects in `shared` are not copied, here and in all of these functions.
     """
-
-    def stub(path: str, tensor: Tensor) -> Tensor:
-        return _like(tensor, torch.empty_like(tensor, device="meta"))
-
-    return _copy_with(model, stub, keeping(shared))
+    return _copy_with(model, lambda path, tensor: _like(tensor, _stub(tensor)), keeping(shared))
 
 
-def clone_member(model: nn.Module) -> nn.Module:
+def clone_member(model: nn.Module, shared: Collection[Any] = ()) -> nn.Module:
     """A copy with tensors of its own; also where deepcopy refuses, for weights computed by hooks."""
-    return _copy_with(model, lambda path, tensor: _like(tensor, tensor.detach().clone()))
+    return _copy_with(model, _own_memory, keeping(shared))
 
 
 def copy_member(model: nn.Module, shared: Collection[Any] = ()) -> tuple[nn.Module, dict[int, Any]]:
     """The same, and for the id of every copied object (and of its `__dict__`) what it is a copy of."""
     memo: dict[int, Any] = keeping(shared)
-    copied = _copy_with(model, lambda path, tensor: _like(tensor, tensor.detach().clone()), memo)
+    copied = _copy_with(model, _own_memory, memo)
     kept = {id(value): value for value in memo.pop(id(memo), [])}  # deepcopy keeps the originals here
     originals: dict[int, Any] = {}
     for key, value in memo.items():
@@ -48,8 +45,24 @@ def copy_member(model: nn.Module, shared: Collection[Any] = ()) -> tuple[nn.Modu
 def materialize(
     skeleton: nn.Module, tensor_of: Callable[[str], Tensor], shared: Collection[Any] = ()
 ) -> nn.Module:
-    """The opposite: a real model whose tensor at each canonical path is `tensor_of(path)`."""
-    return _copy_with(skeleton, lambda path, stub: _like(stub, tensor_of(path)), keeping(shared))
+    """The opposite: a real model whose tensor at each canonical path has the numbers of `tensor_of(path)`."""
+
+    def filled(path: str, stub: Tensor) -> Tensor:
+        data = tensor_of(path).detach()
+        same = data.layout != torch.strided or data.stride() == stub.stride()
+        return _like(stub, data if same else laid_out(data, stub))
+
+    return _copy_with(skeleton, filled, keeping(shared))
+
+
+def _own_memory(path: str, tensor: Tensor) -> Tensor:
+    return _like(tensor, laid_out(tensor.detach(), tensor))
+
+
+def _stub(tensor: Tensor) -> Tensor:
+    if tensor.layout != torch.strided:
+        return torch.empty_like(tensor, device="meta")
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def keeping(shared: Collection[Any]) -> dict[int, Any]:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from .. import _tree
 from ..capture import observe_member
+from ..capture.memory import is_ragged_or_sparse, kind_of
 from ..errors import InputError, SampleError
 from .members import Place
 from .program import Call
@@ -35,6 +36,7 @@ def normalize_sample(sample: Any, sample_kwargs: Mapping[str, Any] | None) -> tu
 def accepted_sample(member: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """The sample to capture with: a batch of one is doubled (export would fix the batch at one) if the
     member takes it so. Raises `SampleError` with the member's own error if it takes neither."""
+    check_dense(args, kwargs, SampleError)
     doubled = _doubled(args, kwargs)
     if doubled is not None and member_error(member, *doubled) is None:
         return doubled
@@ -47,6 +49,17 @@ def accepted_sample(member: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple
         )
         raise SampleError(f"the model rejects the sample: {type(error).__name__}: {error}{hint}") from error
     return args, kwargs
+
+
+def check_dense(args: tuple, kwargs: dict, kind: type[Exception]) -> None:
+    """Lanes are stacked on a new axis, which neither sparse nor nested tensors can be."""
+    leaves = _tree.flatten((args, kwargs))[0]
+    for path, leaf in zip(_tree.argument_paths(args, kwargs), leaves, strict=True):
+        if isinstance(leaf, Tensor) and is_ragged_or_sparse(leaf):
+            raise kind(
+                f"{path} is a {kind_of(leaf)} tensor, expected a dense one, because lanes are stacked on a "
+                f"new axis; give its to_dense(), or its indices and values"
+            )
 
 
 def member_error(member: nn.Module, args: tuple, kwargs: dict) -> Exception | None:
@@ -74,6 +87,8 @@ def _doubled(args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
 
 def check_lanes(call: Call, n: int) -> None:
     """Every wide tensor has N lanes on axis 0: a single lane would be spread over all of them unnoticed."""
+    if any(is_ragged_or_sparse(tensor) for tensor in call.tensors):
+        check_dense(*_tree.unflatten(call.leaves, call.spec), InputError)
     for position, tensor in enumerate(call.tensors):
         if call.wide[position] and (tensor.dim() == 0 or tensor.shape[0] != n):
             path = call_paths(call)[position]
@@ -133,6 +148,8 @@ def sample_leaves(sample: tuple[tuple, dict], wide: tuple[bool, ...], lanes: int
 def _spread(sample: Tensor, n: int) -> Tensor:
     if sample.dim() == 0:
         return sample.expand(n)
+    if sample.is_floating_point() and sample.dtype.itemsize == 1:  # float8 can be neither turned nor repeated
+        return _spread(sample.view(torch.uint8), n).view(sample.dtype)
     return torch.stack([sample, sample.flip(0)]).repeat((n + 1) // 2, *([1] * sample.dim()))[:n]
 
 

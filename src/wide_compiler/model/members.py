@@ -1,6 +1,5 @@
 """N members taken apart: one tree of stacked tensors, and skeletons to put a lane together again."""
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from ..capture import Slot, canonical_names, group_by_variant, make_skeleton, slots
-from ..capture.skeleton import keeping
+from ..capture import Slot, canonical_names, clone_member, group_by_variant, make_skeleton, slots
 from ..capture.state import home_of
 from ..errors import AlignmentError, WrongTypeError
 from ..guards import ATOMS, MODULE_TABLES
@@ -177,6 +175,11 @@ class Skeletons:
         skeletons = [make_skeleton(models[lane], shared) for lane in leaders]
         return cls(variant_of_lane, skeletons, shared=shared)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Skeletons":
+        # A plain deepcopy of a stub would lose the strides of elements that share memory.
+        variants = [clone_member(v) for v in self.variants]
+        return Skeletons(list(self.variant_of_lane), variants, self.separated)
+
     def separate(self, constant_of: Callable[[int, str], Tensor]) -> None:
         """Give every lane a skeleton of its own, with its own plain tensors: where members run as a loop,
         their Python state may move."""
@@ -217,9 +220,9 @@ class Skeletons:
         self.variants = [self.variants[v] for v in used]
         self.variant_of_lane = [used.index(v) for v in old]
 
-    def copied(self, skeletons: Any) -> Any:
-        """A copy of one or several skeletons that holds what all lanes hold."""
-        return copy.deepcopy(skeletons, keeping(self.shared))
+    def copied(self, skeleton: nn.Module) -> nn.Module:
+        """A copy of a skeleton that holds what all lanes hold."""
+        return clone_member(skeleton, self.shared)
 
     def each(self) -> tuple[nn.Module, ...]:
         return tuple(self.variants[v] for v in self.variant_of_lane)

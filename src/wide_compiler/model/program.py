@@ -123,6 +123,7 @@ class LoopProgram:
     why: str
     wide_states: frozenset[str]
     one_object: bool  # is a buffer one tensor in all lanes?
+    reads_layout: bool = False  # does a member read strides and offsets of its tensors?
     rows: list[NodeRow] = field(default_factory=list)
     runs_members = True
     draws = True  # nobody knows what the members' Python does
@@ -171,7 +172,7 @@ class LoopProgram:
                 return registered_tensor(states, canonical, n)[lane]
             return states[canonical][lane] if canonical in self.wide_states else states[canonical]
 
-        return lent(member, tensor_of, returns)
+        return lent(member, tensor_of, returns, self.reads_layout)
 
 
 def stack_members(results: list[Any]) -> Any:
@@ -180,14 +181,16 @@ def stack_members(results: list[Any]) -> Any:
     for lane, (leaves, spec) in enumerate(flat):
         if spec != flat[0][1]:
             raise InputError(
-                f"lane {lane} returns {spec}, lane 0 returns {flat[0][1]}; lanes cannot be stacked"
+                f"lane {lane} returns {spec}, lane 0 returns {flat[0][1]}; lanes cannot be stacked: "
+                f"return one structure in all lanes, or run them one by one with wide.lane(i)"
             )
         for path, mine, first in zip(_tree.output_paths(results[0]), leaves, flat[0][0], strict=True):
             if isinstance(first, Tensor) and (not isinstance(mine, Tensor) or mine.shape != first.shape):
                 got = tuple(mine.shape) if isinstance(mine, Tensor) else mine
                 raise InputError(
                     f"lane {lane}: output{path} is {got}, lane 0 gives {tuple(first.shape)}; "
-                    f"lanes cannot be stacked"
+                    f"lanes cannot be stacked: return one shape in all lanes (padded, say), or run them one "
+                    f"by one with wide.lane(i)"
                 )
     columns = zip(*(leaves for leaves, _ in flat), strict=True)
     return _tree.unflatten([_stack(column) for column in columns], flat[0][1])

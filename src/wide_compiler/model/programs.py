@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import _tree
 from ..capture import (
@@ -15,12 +16,15 @@ from ..capture import (
     export_member,
     materialize,
     observe_member,
+    slots,
     zip_variants,
 )
+from ..capture.memory import overlaps_itself
 from ..config import WideConfig
 from ..errors import AlignmentError, InputError, UnsupportedError, one_line
 from ..guards import Snapshot
-from ..widen import MEMBERS, Probe, WidenFailed, widen
+from ..widen import MEMBERS, Probe, ReadsLayout, WidenFailed, widen
+from ..widen.classify import reads_layout
 from .members import Skeletons
 from .program import Call, LoopProgram, Program, WideProgram
 
@@ -44,6 +48,7 @@ class Programs:
         self.latest: Program | None = None
         self.grad_matters = False
         self.traced: list[Program] = []  # built while torch.compile was tracing
+        self.reads_layout = False  # has a member been seen to read strides and offsets?
 
     def clear(self) -> None:
         self.by_key.clear()
@@ -83,6 +88,7 @@ class Programs:
         self.by_key = {key: list(programs) for key, programs in other.by_key.items()}
         self.captures = {mode: list(known) for mode, known in other.captures.items()}
         self.grad_matters, self.latest = other.grad_matters, other.latest
+        self.reads_layout = other.reads_layout
 
     def measure_anew(self) -> None:
         """The same graphs for another number of lanes; copies of the model may share the old programs."""
@@ -106,6 +112,7 @@ class Programs:
             captured = self._captured(key[0], call, model)
             program: Program = self._widened(captured, call, model)
         except (CaptureFailed, WidenFailed) as failure:
+            self.reads_layout |= isinstance(failure, ReadsLayout)
             program = self._loop(str(failure), call, model)
         except AlignmentError as difference:
             if call.is_sample:
@@ -116,12 +123,14 @@ class Programs:
 
     def _loop(self, why: str, call: Call, model: Any) -> LoopProgram:
         if call.is_sample:
-            _check_outputs_alike(model, call)
+            with _LayoutWatch() as watch:
+                _check_outputs_alike(model, call)
+            self.reads_layout |= watch.reads_layout
         if self.kept:
             _check_lanes_of_registered(model, why)
         model.separate_members()
         one_object = any(p.kind == "buffer" and p.path in model.one_object for p in model.places)
-        return LoopProgram(why, frozenset(model.wide_states), one_object)
+        return LoopProgram(why, frozenset(model.wide_states), one_object, self.reads_layout)
 
     def _captured(self, mode: Any, call: Call, model: Any) -> Captured:
         known = self.captures.setdefault(mode, [])
@@ -142,6 +151,13 @@ class Programs:
             self.grad_matters = True
             if not torch.is_grad_enabled():
                 return self._captured(mode, call, model)
+        stubs = {slot.path: slot.tensor for slot in slots(model.skeletons.lane(0))}
+        for path in sorted(captured.writes):
+            if path in stubs and overlaps_itself(stubs[path]):
+                raise CaptureFailed(
+                    f"its forward writes {path}, whose elements share memory (made by expand), which lanes "
+                    f"would not; clone() it in the constructor"
+                )
         for path in sorted(captured.writes - model.wide_states):
             if any(path.startswith(f"{outer}.") for outer in self.kept):
                 continue  # a registered class keeps it
@@ -163,7 +179,7 @@ class Programs:
             for path, tensor in model.tensors().items()
         }
         # Copies: trying must not move their state.
-        states[MEMBERS] = model.skeletons.copied(model.skeletons.each()[:probe_lanes])
+        states[MEMBERS] = tuple(map(model.skeletons.copied, model.skeletons.each()[:probe_lanes]))
         for path in self.kept:
             module = model.get_submodule(path)
             states[path] = model.registered.probe(path, probe_lanes, module.training)
@@ -234,6 +250,16 @@ def _check_lanes_of_registered(model: Any, why: str) -> None:
         model.stacked_tensors()
     except InputError as error:
         raise InputError(f"the model runs as a loop over its members ({why}), but {error}") from error
+
+
+class _LayoutWatch(TorchDispatchMode):
+    """Notes whether what runs under it reads strides and offsets."""
+
+    reads_layout = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.reads_layout |= reads_layout(func)
+        return func(*args, **(kwargs or {}))
 
 
 def _check_outputs_alike(model: Any, call: Call) -> None:

@@ -6,6 +6,7 @@ weights of N members: `WideLinear.from_modules(members)`.
 """
 
 from . import (  # noqa: F401  (their rules)
+    assertions,
     conv_rules,
     dims,
     folds,

@@ -211,7 +211,7 @@ def embedding_bag_rule(
     b: Builder, weight: Val, indices: Val, offsets: Val, scale_grad_by_freq: bool = False, mode: int = 0,
     sparse: bool = False, per_sample_weights=None, include_last_offset: bool = False, padding_idx=None,
 ) -> Val | None:  # fmt: skip
-    if scale_grad_by_freq or sparse:
+    if scale_grad_by_freq:
         return None
     strategy = b.choose(WideEmbeddingBag, "indexed")
     padding = None if padding_idx is None or padding_idx < 0 else padding_idx

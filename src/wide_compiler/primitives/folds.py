@@ -26,6 +26,7 @@ _RESIZE: dict[int, tuple[str, ...]] = {
 
 def folded(op: Any, batched_rank: int) -> Any:
     def run(b: Builder, x: Val, *args: Any, **kwargs: Any) -> Val:
+        x = b.wide(x)  # random ops come here with a shared input too
         if x.rank == batched_rank - 1:
             return b.call(op, x, *args, **kwargs)
         return b.call(fold, op, x, *args, **kwargs)

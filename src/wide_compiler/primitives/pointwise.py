@@ -186,6 +186,15 @@ def masked_fill(b: Builder, x: Val, mask: Val, value: Val) -> Val:
     return b.call(torch.where, *lanes)
 
 
+@rule(*ops("clamp.Tensor", "clip.Tensor"))
+def clamp(b: Builder, x: Val, low: Val | None = None, high: Val | None = None, **named: Val) -> Val:
+    low, high = named.get("min", low), named.get("max", high)
+    rank = max(v.rank for v in (x, low, high) if v is not None)
+    # All with lanes: the gradient of a bound fails where the other bound has more dims.
+    lanes = [v if v is None else b.aligned(b.wide(v), rank) for v in (x, low, high)]
+    return b.call(torch.clamp, *lanes)
+
+
 @rule(*ops("fill_.Tensor"))
 def fill(b: Builder, x: Val, value: Val) -> Val:
     return b.call(torch.Tensor.copy_, x, b.aligned(value, x.rank))

@@ -1,6 +1,6 @@
 """Captured graph -> lane graph, a pure function of (states, inputs)."""
 
-from .attempt import WidenFailed
+from .attempt import ReadsLayout, WidenFailed
 from .builder import Builder, LaneScalar, Val
 from .lane_graph import LaneGraph, NodeRow
 from .opaque_nodes import LAYOUTS, MEMBERS, run_in_layout
@@ -17,6 +17,7 @@ __all__ = [
     "LaneScalar",
     "NodeRow",
     "Probe",
+    "ReadsLayout",
     "Val",
     "WidenFailed",
     "lent",

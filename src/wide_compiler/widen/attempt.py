@@ -8,17 +8,27 @@ from ..capture.aliases import written_tensor
 from ..errors import one_line
 from .builder import Builder, LaneScalar, Val, vals_in
 from .check import differs, expected_per_lane, gradients_differ
-from .classify import depends_on_values, draws, is_unset, used_results, wide_flags
+from .classify import (
+    depends_on_values,
+    draws,
+    is_unset,
+    reads_layout,
+    used_results,
+    wide_flags,
+    with_dense_gradient,
+)
 from .fallbacks import loop_in_place, loop_over_lanes, vmap_must_be_whole, vmap_over_lanes
 from .helpers import refuse_seeds
 from .lane_graph import NodeRow
-from .rules import SEEDED, find_rule, ops
-
-_LAYOUT = set(ops("as_strided", "as_strided_", "as_strided_scatter"))
+from .rules import SEEDED, find_rule
 
 
 class WidenFailed(Exception):
     """No lane graph can be made; the message says why in one line."""
+
+
+class ReadsLayout(WidenFailed):
+    """An op addresses memory by strides and offsets, which only a member in memory of its own has."""
 
 
 class Attempt:
@@ -27,6 +37,7 @@ class Attempt:
     def __init__(
         self, builder: Builder, node: fx.Node, args: Any, kwargs: Any, written: list[Tensor], row: NodeRow
     ):
+        args, kwargs = with_dense_gradient(node.target, args, kwargs)
         self.builder, self.node, self.args, self.kwargs, self.row = builder, node, args, kwargs, row
         self.op: Any = node.target
         self.written = written
@@ -34,17 +45,17 @@ class Attempt:
         self.flags = wide_flags((args, kwargs))
         self.lanes: int = builder.n.value
         self.scalars = any(isinstance(v, LaneScalar) for v in vals_in((args, kwargs)))
-        if self.op in _LAYOUT:
-            raise WidenFailed(f"{self.op} reads the layout of memory, which lanes change")
+        if reads_layout(self.op):
+            raise ReadsLayout(f"{self.op} reads the layout of memory, which lanes change")
         if depends_on_values(self.op, args):
-            raise WidenFailed(f"{self.op} gives a shape that depends on values, and so on the lane")
-        self.expected = None
-        if not (draws(node) or is_unset(self.op)):
-            try:
-                self.expected = expected_per_lane(self.op, args, kwargs, self.lanes, written)
-            except Exception as error:
-                raise WidenFailed(f"{self.op} cannot run lane by lane: {one_line(error)}") from error
-        elif draws(node) and self.op not in SEEDED:
+            raise WidenFailed(f"{self.op} gives a shape or number that depends on values, and so on the lane")
+        self.draws = draws(node)
+        self.comparable = not (self.draws or is_unset(self.op))  # else only in shape and dtype
+        try:
+            self.expected = expected_per_lane(self.op, args, kwargs, self.lanes, written)
+        except Exception as error:
+            raise WidenFailed(f"{self.op} cannot run lane by lane: {one_line(error)}") from error
+        if self.draws and self.op not in SEEDED:
             builder.call(refuse_seeds, builder.rng, str(self.op), wide=False)
 
     def run(self) -> Val:
@@ -85,7 +96,7 @@ class Attempt:
         with vmap_must_be_whole():
             result = self.builder.call(vmap_over_lanes, self.op, self.flags, *self.args, **self.kwargs)
         problem = self._difference(result)
-        if problem is None and self.expected is not None:
+        if problem is None and self.comparable:
             # vmap is right about values more often than about gradients (padding_idx is one trap).
             problem = gradients_differ(self.op, self.flags, self.args, self.kwargs, self.lanes)
         return result, problem
@@ -101,9 +112,9 @@ class Attempt:
             raise WidenFailed(f"{self.op} cannot run lane by lane: {one_line(error)}") from error
 
     def _difference(self, result: Val) -> str | None:
-        if self.expected is None:
-            return None
-        return differs(result, self.expected, self.lanes, used_results(self.node))
+        if self.draws and not result.wide:
+            return "draws once for all lanes"
+        return differs(result, self.expected, self.lanes, used_results(self.node), self.comparable)
 
     def _take_back(self, mark: int) -> None:
         self.builder.undo(mark)

@@ -39,8 +39,13 @@ def expected_per_lane(op: Any, args: Any, kwargs: Any, n: int, written: Sequence
     return stack_results([lane_call(op, flags, lane, args_values, kwargs_values) for lane in range(n)])
 
 
-def differs(result: Any, expected: Any, n: int, used: set[int] | None = None) -> str | None:
-    """None if `result` (a `Val`) is what was expected, else in what it differs. `used` limits a tuple."""
+def differs(
+    result: Any, expected: Any, n: int, used: set[int] | None = None, values: bool = True
+) -> str | None:
+    """None if `result` (a `Val`) is what was expected, else in what it differs.
+
+    `used` limits a tuple; without `values` only shapes and dtypes count.
+    """
     got = result.value
     if used is not None and isinstance(expected, (list, tuple)):
         got, expected = [got[i] for i in sorted(used)], [expected[i] for i in sorted(used)]
@@ -51,13 +56,21 @@ def differs(result: Any, expected: Any, n: int, used: set[int] | None = None) ->
         return f"gives {len(got_leaves)} results, expected {len(expected_leaves)}"
     for a, b in zip(got_leaves, expected_leaves, strict=True):
         problem = (
-            tensors_differ(a, b)
+            (tensors_differ(a, b) if values else kinds_differ(a, b))
             if isinstance(b, Tensor)
             else (None if a == b else f"gives {a}, expected {b}")
         )
         if problem:
             return problem
     return None
+
+
+def kinds_differ(got: Any, expected: Tensor) -> str | None:
+    if not isinstance(got, Tensor):
+        return f"gives {type(got).__name__}, expected a tensor"
+    if got.shape != expected.shape:
+        return f"gives {tuple(got.shape)}, expected {tuple(expected.shape)}"
+    return None if got.dtype == expected.dtype else f"gives {got.dtype}, expected {expected.dtype}"
 
 
 def tensors_differ(got: Any, expected: Tensor, factor: float = 1.0) -> str | None:

@@ -11,6 +11,11 @@ from .builder import LaneScalar, Val
 # Ops whose result is unset memory: nothing to compare.
 _UNSET = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
 
+_SPARSE = {"sparse", "sparse_grad"}
+
+# Ops that share or resize storage; as_strided and its relatives are known by their arguments.
+_LAYOUT = {"set_", "set", "resize", "resize_", "resize_as_", "resize_as"}
+
 
 def op_name(op: Any) -> str:
     """`softmax` for `aten.softmax.int`; '' for anything that is no registered op."""
@@ -39,7 +44,9 @@ def draws(node: fx.Node) -> bool:
 
 
 def depends_on_values(op: Any, args: Any) -> bool:
-    """Is the shape of the result a matter of the lane's own values?"""
+    """Is the result a Python number, or its shape a matter, of the lane's own values?"""
+    if torch.Tag.data_dependent_output in getattr(op, "tags", ()):
+        return True
     if torch.Tag.dynamic_output_shape not in getattr(op, "tags", ()):
         return False
     if op_name(op) in ("index", "_unsafe_index"):
@@ -47,6 +54,20 @@ def depends_on_values(op: Any, args: Any) -> bool:
     if op_name(op) == "one_hot":
         return len(args) < 2 or args[1] == -1
     return True
+
+
+def with_dense_gradient(op: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments without a wish for a sparse gradient, which no slice of a stacked tensor has."""
+    names = [argument.name for argument in op._schema.arguments]
+    dense = [False if name in _SPARSE else arg for name, arg in zip(names, args, strict=False)]
+    return tuple(dense), {name: False if name in _SPARSE else arg for name, arg in kwargs.items()}
+
+
+def reads_layout(op: Any) -> bool:
+    """Does the op address memory by strides and offsets? A lane's slice has others than the member's."""
+    if op_name(op) in _LAYOUT:
+        return True
+    return any(argument.name == "storage_offset" for argument in op._schema.arguments)
 
 
 def is_unset(op: Any) -> bool:

@@ -17,6 +17,8 @@ def expand_lanes(x: Tensor, n: int) -> Tensor:
 
 def own_lanes(x: Tensor, n: int) -> Tensor:
     """`[...]` -> `[N, ...]`, memory of its own for every lane, so that lanes may write."""
+    if x.dtype == torch.complex32:  # it has no sum on a CPU, which the gradient of `expand` needs
+        return torch.stack([x] * n)
     return expand_lanes(x, n).contiguous() if n > 1 else x.unsqueeze(0).clone()
 
 

@@ -7,34 +7,59 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..capture.memory import laid_out
 from ..capture.state import home_of, slots
 from ..errors import UnsupportedError
 
 
 @contextlib.contextmanager
 def lent(
-    module: nn.Module, tensor_of: Callable[[str], Tensor], returns: list[tuple[Tensor, Tensor]]
+    module: nn.Module,
+    tensor_of: Callable[[str], Tensor],
+    returns: list[tuple[Tensor, Tensor]],
+    own_memory: bool = False,
 ) -> Iterator[None]:
     """While active, every parameter and buffer of `module` is `tensor_of(path)`.
 
     Buffers are lent as copies; what they have become goes into `returns`, to be given back when all lanes
     have run: autograd would take a write into one lane's slice for a change of what it saved for the others.
     Plain tensor attributes are the module's own and stay with it, as its other Python state does.
+    With `own_memory` parameters are lent as copies too, for a module that reads strides and offsets.
     """
     homes: list[tuple[dict[str, Any], str, Any, Tensor, Tensor]] = []
     for slot in [slot for slot in slots(module) if slot.kind != "constant"]:
         home = home_of(module.get_submodule(slot.owner), slot.kind)
         source = tensor_of(slot.path)
-        lent_one = source.clone() if slot.kind == "buffer" else source
+        copied = own_memory or slot.kind == "buffer"
+        lent_one = laid_out(source, home[slot.name]) if copied else source
+        if getattr(module.get_submodule(slot.owner), "sparse", False):
+            lent_one = _DenseGradient.apply(lent_one)
         homes.append((home, slot.name, home[slot.name], source, lent_one))
     for home, name, _, _, lent_one in homes:
         home[name] = lent_one
+    versions = [lent_one._version for *_, lent_one in homes]
     try:
         yield
-        returns += [(source, home[name]) for home, name, _, source, one in homes if one is not source]
+        for (home, name, own, source, lent_one), version in zip(homes, versions, strict=True):
+            if not isinstance(own, nn.Parameter):
+                returns.append((source, home[name]))
+            elif lent_one is not source and lent_one._version != version:
+                returns.append((source, lent_one.detach()))
     finally:
         for home, name, own, _, _ in homes:
             home[name] = own
+
+
+class _DenseGradient(torch.autograd.Function):
+    """The tensor itself; a sparse gradient goes on as a dense one, the only kind a lane's slice takes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def give_back(returns: list[tuple[Tensor, Tensor]]) -> None:

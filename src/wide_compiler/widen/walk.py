@@ -16,7 +16,7 @@ from ..errors import ValidationError, one_line
 from ..lane_values import LaneValues
 from ..measure.compare import exact_products
 from . import opaque_nodes
-from .attempt import Attempt, WidenFailed
+from .attempt import Attempt, ReadsLayout, WidenFailed
 from .builder import Builder, LaneScalar, Val, is_tensor_val, vals_in
 from .check import WholeGraphDiffers, check_whole_graph
 from .classify import is_random, is_size, is_wide
@@ -220,7 +220,7 @@ class _Walk:
         if is_size(node.target):
             rule = find_rule(node.target)
             if rule is None:
-                raise WidenFailed(f"{node.target} reads the layout of memory, which lanes change")
+                raise ReadsLayout(f"{node.target} reads the layout of memory, which lanes change")
             return rule.function(self.builder, *args)
         self.rows.append(NodeRow(module_path(node), str(node.target).removeprefix("aten."), ""))
         self.builder.strategy = ""
