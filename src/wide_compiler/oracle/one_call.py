@@ -1,91 +1,18 @@
-"""The oracle: wide equals the loop. What tests, `validate=True` and `wide_compiler test` run."""
+"""One call compared: the wide model against its members, each alone. What `validate=True` runs."""
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from . import _tree, lanes
-from .capture import clone_member
-from .errors import ValidationError
+from .. import _tree, lanes
+from ..capture import clone_member
+from ..errors import ValidationError
+from .report import Report, raise_tiny_scales
 
 Arguments = tuple[tuple, dict]
-
-
-@dataclass
-class Difference:
-    """One tensor compared: `error` is absolute, `scale` the largest number the loop gives.
-
-    Where that number is tiny beside the lane's other tensors of its kind (the gradient of a bias in front of
-    a norm is rounding noise around zero), `scale` is a ten-thousandth of the largest of those instead.
-    """
-
-    what: str  # 'output', 'gradient', 'buffer', 'parameter after a step'
-    path: str
-    lane: int
-    error: float
-    scale: float
-
-    @property
-    def relative(self) -> float:
-        return self.error / self.scale if self.scale > 0 else self.error
-
-    def __str__(self) -> str:
-        size = f"{self.error:.3g} (of {self.scale:.3g})"
-        return f"lane {self.lane}: {self.what} {self.path} differs from the loop by {size}"
-
-
-@dataclass
-class Report:
-    """Every comparison made. `worst` is the largest relative difference."""
-
-    differences: list[Difference] = field(default_factory=list)
-    note: str = ""
-
-    @property
-    def worst(self) -> float:
-        return max((d.relative for d in self.differences), default=0.0)
-
-    def worst_of(self, what: str) -> float:
-        return max((d.relative for d in self.differences if d.what == what), default=0.0)
-
-    def check(self, rtol: float, atol: float = 0.0) -> "Report":
-        """Raise `ValidationError` naming the worst tensor unless all agree within the tolerance."""
-        bad = [d for d in self.differences if not d.error <= atol + rtol * d.scale]
-        if bad:
-            worst = max(bad, key=lambda d: d.relative)
-            raise ValidationError(
-                f"{worst}; {len(bad)} of {len(self.differences)} comparisons exceed rtol={rtol}, atol={atol}"
-            )
-        return self
-
-    def compare(self, what: str, path: str, lane: int, wide: Any, loop: Any) -> None:
-        if not isinstance(loop, Tensor):
-            if wide != loop:
-                raise ValidationError(f"lane {lane}: {what} {path} is {wide!r}, the loop gives {loop!r}")
-            return
-        if wide is None or wide.shape != loop.shape or wide.dtype != loop.dtype:
-            got = None if wide is None else (tuple(wide.shape), wide.dtype)
-            raise ValidationError(
-                f"lane {lane}: {what} {path} is {got}, the loop gives {(tuple(loop.shape), loop.dtype)}"
-            )
-        error, scale = _distance(wide.detach(), loop.detach())
-        self.differences.append(Difference(what, path, lane, error, scale))
-
-
-def _distance(a: Tensor, b: Tensor) -> tuple[float, float]:
-    if b.numel() == 0:
-        return 0.0, 0.0
-    if not (b.is_floating_point() or b.is_complex()):
-        return float((a != b).any()), 1.0
-    finite = b.isfinite()
-    if not torch.equal(a.isfinite(), finite) or not torch.equal(a.isnan(), b.isnan()):
-        return float("inf"), 1.0
-    a, b = a.masked_fill(~finite, 0), b.masked_fill(~finite, 0)
-    return (a - b).abs().max().item(), b.abs().max().item()
 
 
 def compare(
@@ -114,9 +41,9 @@ def compare(
         if shared_input is not None:
             wide_outputs = lanes.unstack(wide.shared(*shared_input[0], **shared_input[1]), n)
         else:
-            wide_outputs = _each(wide, per_lane)
+            wide_outputs = each_lane(wide, per_lane)
         if gradients:
-            _backward(wide_outputs)
+            backward(wide_outputs)
     if learning_rate:
         torch.optim.SGD(wide.parameters(), lr=learning_rate).step()
     for lane, model in enumerate(models):
@@ -126,22 +53,14 @@ def compare(
             args, kwargs = copy.deepcopy(per_lane[lane])  # type: ignore[misc]
             output = member(*args, **kwargs)
             if gradients:
-                _backward([output])
-        _compare_outputs(report, lane, wide_outputs[lane], output)
+                backward([output])
+        compare_outputs(report, lane, wide_outputs[lane], output)
         if gradients:
             if learning_rate:
                 torch.optim.SGD(member.parameters(), lr=learning_rate).step()
             _compare_members(report, lane, wide, member, learning_rate)
-    _raise_tiny_scales(report.differences)
+    raise_tiny_scales(report.differences)
     return report
-
-
-def _raise_tiny_scales(differences: list[Difference]) -> None:
-    largest: dict[tuple[str, int], float] = {}
-    for d in differences:
-        largest[d.what, d.lane] = max(d.scale, largest.get((d.what, d.lane), 0.0))
-    for d in differences:
-        d.scale = max(d.scale, 1e-4 * largest[d.what, d.lane])
 
 
 def validate(models: Sequence[nn.Module], wide: Any) -> Report:
@@ -156,13 +75,13 @@ def validate(models: Sequence[nn.Module], wide: Any) -> Report:
     return report
 
 
-def _each(wide: Any, per_lane: Sequence[Any]) -> list[Any]:
+def each_lane(wide: Any, per_lane: Sequence[Any]) -> list[Any]:
     args = tuple(zip(*(a for a, _ in per_lane), strict=True))
     kwargs = {key: [k[key] for _, k in per_lane] for key in per_lane[0][1]}
     return wide.each(*map(list, args), **kwargs)
 
 
-def _backward(outputs: list[Any]) -> None:
+def backward(outputs: list[Any]) -> None:
     """Gradients of a sum in which no element weighs like its neighbour, so that mixed-up ones show."""
     floats = [
         o for tree in outputs for o in _tree.flatten(tree)[0] if isinstance(o, Tensor) and o.requires_grad
@@ -175,7 +94,7 @@ def _backward(outputs: list[Any]) -> None:
         loss.backward()
 
 
-def _compare_outputs(report: Report, lane: int, wide: Any, loop: Any) -> None:
+def compare_outputs(report: Report, lane: int, wide: Any, loop: Any) -> None:
     (got, spec), (want, expected) = _tree.flatten(wide), _tree.flatten(loop)
     if spec != expected:
         raise ValidationError(f"lane {lane}: the output has structure {spec}, the loop gives {expected}")
