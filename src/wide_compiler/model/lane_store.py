@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..capture import canonical_names, check_models, materialize, slots
+from ..capture import CaptureFailed, canonical_names, check_models, materialize, slots
 from ..errors import AlignmentError, InputError
 from . import saving
 from .marks import has_lanes, mark_parameters
@@ -49,8 +49,12 @@ class LaneStore(nn.Module):
         mark_parameters(self)
 
     def train(self, mode: bool = True) -> "LaneStore":
-        """Set the train flags as the members' own `train` does (one may keep a norm frozen)."""
-        skeleton = self.skeletons.lane(0).train(mode)
+        """Set the train flags as the members' own `train` does (one may keep a norm frozen).
+
+        It is called for every lane that has Python of its own: it may drop what was computed from weights.
+        """
+        self.skeletons.train(mode)
+        skeleton = self.skeletons.lane(0)
         for path, module in self.named_modules():
             outer = self.registered.outer(path)
             if outer is None:
@@ -101,8 +105,13 @@ class LaneStore(nn.Module):
 
     def capture_state(self, lane: int, path: str) -> Tensor:
         """A tensor to capture with."""
-        registered = self.registered.outer(path) is not None
-        return self.registered.example_tensor(path) if registered else self.lane_state(lane, path)
+        if self.registered.outer(path) is not None:
+            return self.registered.example_tensor(path)
+        if path not in self.tensors():
+            raise CaptureFailed(
+                f"{path} is a tensor that a member's forward has made, and a graph would freeze"
+            )
+        return self.lane_state(lane, path)
 
     def example_member(self, lane: int = 0) -> nn.Module:
         """An ordinary model to try inputs on."""

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from ..capture import Slot, canonical_names, group_by_variant, make_skeleton, slots
+from ..capture.frozen import python_state
 from ..capture.state import home_of
 from ..errors import AlignmentError
 
@@ -150,6 +151,51 @@ class Skeletons:
     variant_of_lane: list[int]
     variants: list[nn.Module]
     separated: bool = False
+    captured: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # each variant's Python that captures rest on
+    may_have_moved: bool = False  # members have run, or their `train` was called, since `moved` looked
+    first_move: str = ""
+
+    def __post_init__(self) -> None:
+        self.rest_on_this()
+
+    def rest_on_this(self) -> None:
+        """There are no captures any more: those to come rest on what Python holds now."""
+        self.captured = [_attributes(variant) for variant in self.variants]
+        self.may_have_moved, self.first_move = False, ""
+
+    def moved(self) -> str:
+        """The first attribute that is not what it was when captures were made, '' if all are.
+
+        What a forward or `train` has changed is no part of any graph: members must run as Python until it is
+        what it was.
+        """
+        if self.may_have_moved:
+            self.may_have_moved, self.first_move = False, ""
+            for variant, before in zip(self.variants, self.captured, strict=True):
+                now = _attributes(variant)
+                names = (name for name in {**before, **now} if before.get(name) != now.get(name))
+                self.first_move = self.first_move or next(names, "")
+        return self.first_move
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Skeletons":
+        clone = Skeletons(list(self.variant_of_lane), copy.deepcopy(self.variants, memo), self.separated)
+        clone._rest_on_the_same(self.captured, self._attributes_now())
+        return clone
+
+    def _attributes_now(self) -> list[dict[str, Any]]:
+        return [_attributes(variant) for variant in self.variants] if self.moved() else self.captured
+
+    def _rest_on_the_same(self, captured: list[dict[str, Any]], copied: list[dict[str, Any]]) -> None:
+        """These variants are copies, and captures rest on what the originals were; a picture names objects by
+        identity, so what had not moved is pictured anew."""
+        self.captured = []
+        for variant, before, then in zip(self.variants, captured, copied, strict=True):
+            now = _attributes(variant)
+            same = {name: now.get(name) for name in {**before, **now} if before.get(name) == then.get(name)}
+            self.captured.append({**before, **same})
+        self.may_have_moved = True
 
     @classmethod
     def of(cls, models: Sequence[nn.Module]) -> "Skeletons":
@@ -163,6 +209,7 @@ class Skeletons:
         if self.separated:
             return
         self.separated = True
+        captured, now = self.captured, self._attributes_now()
         lanes = [copy.deepcopy(self.variants[v]) for v in self.variant_of_lane]
         for lane, skeleton in enumerate(lanes):
             names = canonical_names(skeleton)
@@ -170,7 +217,9 @@ class Skeletons:
                 home_of(skeleton.get_submodule(slot.owner), slot.kind)[slot.name] = constant_of(
                     lane, names[slot.path]
                 )
-        self.variants, self.variant_of_lane = lanes, list(range(len(lanes)))
+        sources, self.variant_of_lane = self.variant_of_lane, list(range(len(lanes)))
+        self.variants = lanes
+        self._rest_on_the_same([captured[v] for v in sources], [now[v] for v in sources])
 
     def to(self, tensor: Tensor) -> None:
         """Plain tensors of separated lanes follow the model to another device or precision."""
@@ -185,17 +234,28 @@ class Skeletons:
 
     def select(self, lanes: Sequence[int]) -> None:
         """Lane i becomes what lane `lanes[i]` was."""
+        captured, now = self.captured, self._attributes_now()
         if self.separated:  # each lane has Python state of its own, a repeated one too
             self.variants = [
                 copy.deepcopy(self.variants[lane]) if lane in lanes[:i] else self.variants[lane]
                 for i, lane in enumerate(lanes)
             ]
             self.variant_of_lane = list(range(len(lanes)))
+            self._rest_on_the_same([captured[lane] for lane in lanes], [now[lane] for lane in lanes])
             return
         old = [self.variant_of_lane[lane] for lane in lanes]
         used = list(dict.fromkeys(old))  # variant 0 is always the one of lane 0
         self.variants = [self.variants[v] for v in used]
         self.variant_of_lane = [used.index(v) for v in old]
+        self.captured = [captured[v] for v in used]
+
+    def train(self, mode: bool) -> None:
+        """Call the members' own `train`, which may do more than set flags."""
+        idle = not self.separated and all(variant.training == mode for variant in self.variants)
+        for variant in self.variants:
+            variant.train(mode)
+        own = any(_has_own_train(module) for module in self.variants[0].modules())
+        self.may_have_moved = self.may_have_moved or (own and not idle)
 
     def each(self) -> tuple[nn.Module, ...]:
         return tuple(self.variants[v] for v in self.variant_of_lane)
@@ -207,3 +267,19 @@ class Skeletons:
         for path, training in flags:
             for skeleton in self.variants:
                 skeleton.get_submodule(path).training = training
+
+
+def _has_own_train(module: nn.Module) -> bool:
+    return type(module).train is not nn.Module.train or "train" in vars(module)
+
+
+def _attributes(member: nn.Module) -> dict[str, Any]:
+    """A picture of what plain Python holds, without train flags, and without the plain tensors of modules:
+    those are state, which graphs are given anew in every call."""
+    tensors = {slot.path for slot in slots(member) if slot.kind == "constant"}
+    state = python_state(member)
+    return {
+        path: "tensor" if path in tensors else picture
+        for path, picture in state.items()
+        if path.rpartition(".")[2] != "training"
+    }

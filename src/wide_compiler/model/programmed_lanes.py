@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from .. import _tree
 from ..config import WideConfig
-from ..errors import InputError
+from ..errors import InputError, UnsupportedError
 from ..tuning.when import autocast_state, function_modes
 from ..widen import MEMBERS
 from .inputs import accepted_sample, check_accepted, grown_sample, normalize_sample, sample_leaves
 from .lane_store import LaneStore
-from .program import Call, Program
+from .program import Call, LoopProgram, Program
 from .programs import Programs, training_flags
 
 
@@ -39,6 +39,7 @@ class ProgrammedLanes(LaneStore):
             raise ValueError(f"chunk_lanes cannot split the registered wide module {path!r}")
         kept = dict.fromkeys(self.registered.builders, "registered")
         self.programs = Programs(self.config, kept, tuple(graph_passes))
+        self.moved_program: LoopProgram | None = None
         self._sample = accepted_sample(models[0], *normalize_sample(sample, sample_kwargs))
 
     def _program(self, call: Call) -> Program:
@@ -46,7 +47,10 @@ class ProgrammedLanes(LaneStore):
             return self._traced_program(call)
         key = (self._mode(call), tuple(call.member_shapes), call.wide)
         program = self.programs.find(key)
-        if program is None:
+        moved = "" if isinstance(program, LoopProgram) else self.skeletons.moved()
+        if moved:
+            program = self._loop_while_moved(moved)
+        elif program is None:
             program = self._build(key, call)
         self.programs.latest = program
         return program
@@ -62,6 +66,19 @@ class ProgrammedLanes(LaneStore):
             function_modes(),  # among them the default device
             self.programs.grad_mode(),
         )
+
+    def _loop_while_moved(self, moved: str) -> LoopProgram:
+        """Captures do not know of what the members' Python has changed; the members do."""
+        why = f"the Python attribute {moved} is not what it was when the graph was captured"
+        if not self.config.fallback_passthrough:
+            raise UnsupportedError(
+                f"{why}, so that members would run per lane, which fallback_passthrough=False forbids"
+            )
+        self.separate_members()
+        if self.moved_program is None or self.moved_program.wide_states != self.wide_states:
+            shared = any(p.kind == "buffer" and p.path in self.one_object for p in self.places)
+            self.moved_program = LoopProgram(why, frozenset(self.wide_states), shared)
+        return self.moved_program
 
     def _build(self, key: tuple[Any, ...], call: Call) -> Program:
         if not call.is_sample:

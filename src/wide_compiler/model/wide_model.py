@@ -139,9 +139,24 @@ class WideModel(ProgrammedLanes):
     def _run_plainly(self, call: Call, program: Program) -> Any:
         if program.runs_members:
             self.skeletons.set_training(self.own_training())
-        return program.run(
+        result = program.run(
             self.states(program.runs_members), call, self.n, self.config.chunk_lanes, self.seeds.next()
         )
+        if isinstance(program, LoopProgram):
+            self.skeletons.may_have_moved = True
+            self._forget_routes()
+            if self.views.models:  # a forward may have put other memory in place of a parameter's
+                self.views.relink(self.places, self.wide_states)
+        return result
+
+    def train(self, mode: bool = True) -> "WideModel":
+        super().train(mode)
+        if self.skeletons.moved():
+            if not self.skeletons.separated:  # nothing but `train` has moved it: captured anew, once
+                self._forget()
+                self.skeletons.rest_on_this()
+            self._forget_routes()
+        return self
 
     def _forget(self) -> None:
         super()._forget()

@@ -5,4 +5,15 @@ from .one_call import compare, validate
 from .pair import backward_mean, clone_members, in_dtype
 from .report import Difference, Report
 
-__all__ = ["Difference", "Life", "Phase", "Report", "backward_mean", "clone_members", "compare", "in_dtype", "life", "validate"]
+__all__ = [
+    "Difference",
+    "Life",
+    "Phase",
+    "Report",
+    "backward_mean",
+    "clone_members",
+    "compare",
+    "in_dtype",
+    "life",
+    "validate",
+]

@@ -66,8 +66,9 @@ def life(
     wide: Any,
     batches: Sequence[Batch],
     *,
-    learning_rate: float = 0.01,
+    learning_rate: float = 0.1,
     rtol: float = 1e-9,
+    check: bool = True,
     on_phase: Callable[[Phase], None] | None = None,
 ) -> Life:
     """Live the same life with copies of the members, each alone, and with the wide model; compare each phase.
@@ -80,6 +81,7 @@ def life(
         models: the N members that `wide` was made of, as they were then.
         batches: two or more, each with one (args, kwargs) per lane; shapes may differ between batches.
         rtol: relative tolerance in double precision.
+        check: raise `ValidationError` at the first phase in which something differs.
         on_phase: called with each phase when it is done.
     """
     lived = Life()
@@ -95,6 +97,8 @@ def life(
         lived.phases.append(Phase(name, report, tolerance, ran.coverage, ran.why))
         if on_phase is not None:
             on_phase(lived.phases[-1])
+        if check:
+            lived.check()
     return lived
 
 
@@ -126,7 +130,9 @@ def _phases(alive: "_Alive", rtol: float) -> Iterator[tuple[str, float, Callable
 class _Alive:
     """What the phases share: the pair, the members as they were at first, and the next batch."""
 
-    def __init__(self, models: Sequence[nn.Module], wide: Any, batches: Sequence[Batch], learning_rate: float):
+    def __init__(
+        self, models: Sequence[nn.Module], wide: Any, batches: Sequence[Batch], learning_rate: float
+    ):
         self.first = clone_members(models)
         self.pair = Pair(clone_members(models), wide, learning_rate)
         self.wide = wide  # of the last phase that had one of its own
@@ -190,7 +196,9 @@ class _Alive:
     def load_lane(self, report: Report) -> None:
         """The last lane becomes what it was at first."""
         pair, last = self.pair, len(self.first) - 1
-        shared = [p for p in pair.wide.places if p.kind == "parameter" and p.path not in pair.wide.wide_states]
+        shared = [
+            p for p in pair.wide.places if p.kind == "parameter" and p.path not in pair.wide.wide_states
+        ]
         if not shared:  # a trunk cannot go back in one lane only
             pair.wide.load_lane(last, self.first[last])
             pair.members[last].load_state_dict(self.first[last].state_dict())
@@ -199,7 +207,7 @@ class _Alive:
     def set_in_place(self, report: Report) -> None:
         """A user edits weights without autograd, in each lane another number."""
         with torch.no_grad():
-            for name, stacked, alone in self._edited():
+            for stacked, alone in self._edited():
                 for lane, parameter in enumerate(alone):
                     stacked[lane].mul_(1 + 0.1 * (lane + 1))
                     parameter.mul_(1 + 0.1 * (lane + 1))
@@ -207,7 +215,7 @@ class _Alive:
 
     def replace_data(self, report: Report) -> None:
         """`parameter.data = ...` puts other memory under the same parameter."""
-        for name, stacked, alone in self._edited():
+        for stacked, alone in self._edited():
             stacked.data = stacked.data * 0.9
             for parameter in alone:
                 parameter.data = parameter.data * 0.9
@@ -222,21 +230,22 @@ class _Alive:
         self.train(report)
 
     def _require(self, gradient: bool) -> None:
-        for _, stacked, alone in self._edited():
+        for stacked, alone in self._edited():
             for parameter in (stacked, *alone):
                 parameter.requires_grad_(gradient)
 
-    def _edited(self) -> list[tuple[str, nn.Parameter, list[nn.Parameter]]]:
-        """(name, stacked, each member's own) of the first and the last parameter of the members."""
+    def _edited(self) -> list[tuple[Any, list[nn.Parameter]]]:
+        """(stacked, each member's own) of the first and the last parameter of the members."""
         pair = self.pair
         held = {n: t for n, t in pair.wide.tensors().items() if n in pair.wide.wide_states}
         names = [n for n, p in self.first[0].named_parameters() if n in held and p.requires_grad]
         chosen = dict.fromkeys([*names[:1], *names[-1:]])
-        return [(n, held[n], [m.get_parameter(n) for m in pair.members]) for n in chosen]
+        return [(held[n], [m.get_parameter(n) for m in pair.members]) for n in chosen]
 
     def to_single(self, report: Report) -> None:
         copied = self.pair.copied()
         self.wide = copied.wide
+        copied.train(True)  # where members drop what they keep in double precision
         copied.move(lambda model: model.float())
         copied.train(False)
         copied.call(report, in_dtype(self.next_batch(), torch.float32))

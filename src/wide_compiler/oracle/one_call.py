@@ -69,8 +69,10 @@ def validate(models: Sequence[nn.Module], wide: Any) -> Report:
     inputs = [call.for_lane(i) for i in range(wide.n)]
     if not wide.programs.latest.draws:
         return compare(models, wide, inputs)
-    wide = copy.deepcopy(wide).eval()
-    report = compare([clone_member(m).eval() for m in models], wide, inputs)
+    members, wide = [clone_member(m) for m in models], copy.deepcopy(wide)
+    for each in (*members, wide):
+        each.eval()  # not chained: a model's own `train` may return nothing
+    report = compare(members, wide, inputs)
     report.note = "compared in eval mode, because the members draw random numbers in training"
     return report
 
