@@ -98,7 +98,7 @@ def lived(name: str) -> dict[str, Any]:
 
     try:
         wide = wide_compiler.compile(models, (), sample_kwargs=batches[0][0][1])
-        oracle.life(models, wide, batches, rtol=RTOL, check=False, on_phase=note)
+        oracle.life(models, wide, batches, learning_rate=0.01, rtol=RTOL, check=False, on_phase=note)
     except Exception as error:
         notes = getattr(error, "__notes__", ["phase 'compile'"])
         if row["verdict"] == "equal":
@@ -151,7 +151,7 @@ def page(rows: list[dict[str, Any]], head: dict[str, Any]) -> str:
     lines = [
         "# A life of many architectures",
         "",
-        f"{len(rows)} architectures of timm and Hugging Face transformers with random weights, {LANES} lanes: "
+        f"{len(rows)} architectures of timm and Hugging Face with random weights, {LANES} lanes: "
         + ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
         + ". Compared in every phase: outputs, gradients, parameters, buffers, `lane(i)`; "
         f"float64 within {RTOL:g}.",
