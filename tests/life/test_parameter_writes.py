@@ -164,3 +164,44 @@ def test_the_original_models_follow_as_views():
     for lane, model in enumerate(models):
         assert torch.equal(model.weight, wide.tensors()["weight"][lane])
         assert model.weight.data_ptr() == wide.tensors()["weight"][lane].data_ptr()
+
+
+class Decays(nn.Linear):
+    """Branches on its numbers, so that export keeps it whole."""
+
+    def forward(self, x):
+        if self.weight.norm().item() > 0.3:
+            self.decay()
+        return super().forward(x)
+
+
+class DecaysInPlace(Decays):
+    def decay(self):
+        with torch.no_grad():
+            self.weight.mul_(0.9)
+
+
+class DecaysThroughData(Decays):
+    def decay(self):
+        self.weight.data.mul_(0.9)
+
+
+class DecaysWithOtherMemory(Decays):
+    def decay(self):
+        self.weight.data = self.weight.data * 0.9
+
+
+@pytest.mark.parametrize("make", [DecaysInPlace, DecaysThroughData, DecaysWithOtherMemory])
+def test_a_layer_kept_whole_that_writes_its_weight(make):
+    layers = nn.Linear, make, nn.Linear
+    life = live(lambda: nn.Sequential(*(layer(FEATURES, FEATURES) for layer in layers)))
+    assert "writes its parameter weight" in life["eval"].why
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_embeddings_that_renormalise_their_rows(kind):
+    life = live(
+        lambda: nn.Sequential(kind(6, FEATURES, max_norm=0.7), nn.Linear(FEATURES, 2)),
+        make_inputs=lambda batch: torch.randint(0, 6, (batch, 5)),
+    )
+    assert not any(phase.why for phase in life.phases)
