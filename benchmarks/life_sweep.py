@@ -29,7 +29,7 @@ from wide_compiler import oracle
 from wide_compiler.benchmark.document import provenance
 
 LANES = 3
-BATCHES = (3, 3, 2)
+BATCHES = (4, 4, 3)  # two pictures make a norm over them ill-conditioned
 SINGLE_INSIDE = {"timm:test_efficientnet_evos": 1e-4}  # models that take variances in single precision
 RTOL = 1e-7  # deep nets with norms over three pictures magnify the last digits
 
@@ -174,6 +174,15 @@ def page(rows: list[dict[str, Any]], head: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def write(rows: list[dict[str, Any]], head: dict[str, Any], options: argparse.Namespace) -> None:
+    """After each model: a sweep that is stopped leaves what it has found."""
+    rows = sorted(rows, key=lambda row: row["model"])
+    if options.out:
+        options.out.write_text(json.dumps({**head, "rows": rows}, indent=1) + "\n")
+    if options.page:
+        options.page.write_text(page(rows, head))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[], help="models with one of these in their name")
@@ -192,12 +201,13 @@ def main() -> None:
     for name in chosen:
         row = in_process(name, options.limit)
         rows.append(row)
-        print(f"{name}: {row['verdict']} {row.get('phase', '')} {row['what']} [{how(row)}] "
-              f"{row.get('seconds', '')} s", flush=True)  # fmt: skip
-        if options.out:
-            options.out.write_text(json.dumps({**head, "rows": rows}, indent=1) + "\n")
-        if options.page:
-            options.page.write_text(page(rows, head))
+        print(
+            f"{name}: {row['verdict']} {row.get('phase', '')} {row['what']} [{how(row)}] "
+            f"{row.get('seconds', '')} s",
+            flush=True,
+        )
+        write(rows, head, options)
+    write(rows, head, options)
     print(Counter(row["verdict"] for row in rows))
 
 

@@ -2,6 +2,7 @@
 
 import copy
 
+import pytest
 import torch
 from torch import nn
 
@@ -135,3 +136,26 @@ def test_a_copy_made_while_a_cache_is_full_trains_as_the_lane_graph():
     clone.train()
     clone.shared(x)
     assert clone.explain(measure=False).coverage == 1.0
+
+
+@pytest.mark.parametrize("make", [CacheInDict, inside(CacheInDict)])
+def test_caches_that_were_filled_while_gradients_were_recorded(make):
+    models = [make().double() for _ in range(2)]
+    x = torch.randn(2, FEATURES, dtype=torch.float64)
+    for model in models:
+        model.eval()
+        model(x)
+    wide = wide_compiler.compile(models, x)
+    for lane, model in enumerate(models):
+        torch.testing.assert_close(wide.shared(x)[lane], model(x))
+        torch.testing.assert_close(wide.lane(lane)(x), model(x))
+
+
+def test_a_cache_made_while_gradients_were_recorded_is_copied():
+    wide = wide_compiler.compile(
+        [inside(CacheInDict)().double().eval() for _ in range(2)], torch.ones(2, 4).double()
+    )
+    x = torch.randn(2, FEATURES, dtype=torch.float64)
+    out = wide.shared(x)
+    assert wide.explain(measure=False).why
+    assert torch.equal(wide.lane(1)(x), out[1]) and torch.equal(copy.deepcopy(wide).shared(x), out)

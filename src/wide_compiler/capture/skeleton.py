@@ -1,7 +1,8 @@
 """A member without its weights: the Python of a model, from which a lane can be put together again."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,10 +34,29 @@ def _copy_with(model: nn.Module, replace: Callable[[str, Tensor], Tensor]) -> nn
     for slot in slots(model):
         if id(slot.tensor) not in memo:
             memo[id(slot.tensor)] = replace(names[slot.path], slot.tensor)
+    for tensor in _computed_tensors(model):
+        memo.setdefault(id(tensor), tensor.detach().clone())
     try:
         return copy.deepcopy(model, memo)
     except TypeError as error:
         raise AlignmentError(f"{type(model).__name__} cannot be copied: {error}") from error
+
+
+def _computed_tensors(model: nn.Module) -> Iterator[Tensor]:
+    """Tensors with a gradient history in what modules keep, such as caches: deepcopy refuses them."""
+    waiting: list[tuple[Any, int]] = [
+        (value, 0)
+        for module in model.modules()
+        for name, value in vars(module).items()
+        if name not in ("_parameters", "_buffers", "_modules")
+    ]
+    while waiting:
+        value, depth = waiting.pop()
+        if isinstance(value, Tensor) and not value.is_leaf:
+            yield value
+        elif isinstance(value, (dict, list, tuple)) and depth < 4:
+            inside = value.values() if isinstance(value, dict) else value
+            waiting += [(item, depth + 1) for item in inside]
 
 
 def _like(original: Tensor, data: Tensor) -> Tensor:

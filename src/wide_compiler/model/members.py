@@ -1,6 +1,5 @@
 """N members taken apart: one tree of stacked tensors, and skeletons to put a lane together again."""
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from ..capture import Slot, canonical_names, group_by_variant, make_skeleton, slots
+from ..capture import Slot, canonical_names, clone_member, group_by_variant, make_skeleton, slots
 from ..capture.frozen import python_state
 from ..capture.state import home_of
 from ..errors import AlignmentError
@@ -180,7 +179,9 @@ class Skeletons:
         return self.first_move
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Skeletons":
-        clone = Skeletons(list(self.variant_of_lane), copy.deepcopy(self.variants, memo), self.separated)
+        clone = Skeletons(
+            list(self.variant_of_lane), [clone_member(v) for v in self.variants], self.separated
+        )
         clone._rest_on_the_same(self.captured, self._attributes_now())
         return clone
 
@@ -210,7 +211,7 @@ class Skeletons:
             return
         self.separated = True
         captured, now = self.captured, self._attributes_now()
-        lanes = [copy.deepcopy(self.variants[v]) for v in self.variant_of_lane]
+        lanes = [clone_member(self.variants[v]) for v in self.variant_of_lane]
         for lane, skeleton in enumerate(lanes):
             names = canonical_names(skeleton)
             for slot in [slot for slot in slots(skeleton) if slot.kind == "constant"]:
@@ -237,7 +238,7 @@ class Skeletons:
         captured, now = self.captured, self._attributes_now()
         if self.separated:  # each lane has Python state of its own, a repeated one too
             self.variants = [
-                copy.deepcopy(self.variants[lane]) if lane in lanes[:i] else self.variants[lane]
+                clone_member(self.variants[lane]) if lane in lanes[:i] else self.variants[lane]
                 for i, lane in enumerate(lanes)
             ]
             self.variant_of_lane = list(range(len(lanes)))

@@ -106,9 +106,9 @@ def lent(
                 returns.append((source, home[slot.name]))
             elif note is not None:
                 note(slot.path, home[slot.name])
-        for home, slot, version in constants if note is not None else ():
+        for home, slot, version in constants:
             now = home.get(slot.name)
-            if now is not slot.tensor or now._version != version:
+            if note is not None and (now is not slot.tensor or now._version != version):
                 note(slot.path, now)
     finally:
         for home, slot, _, _ in homes:
