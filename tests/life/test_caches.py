@@ -159,3 +159,22 @@ def test_a_cache_made_while_gradients_were_recorded_is_copied():
     out = wide.shared(x)
     assert wide.explain(measure=False).why
     assert torch.equal(wide.lane(1)(x), out[1]) and torch.equal(copy.deepcopy(wide).shared(x), out)
+
+
+class GrownAttribute(nn.Module):
+    """As timm's ConViT: a small tensor at first, the right one after the first forward."""
+
+    def __init__(self, sizes=(1,)):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(FEATURES))
+        self.positions = torch.zeros(*sizes)
+
+    def forward(self, x):
+        if self.positions.shape != x.shape:
+            self.positions = torch.arange(x.numel()).view_as(x).to(x)
+        return x * self.weight + self.positions.to(x)
+
+
+@pytest.mark.parametrize("sizes", [(1,), (1, FEATURES), (0,)])
+def test_a_tensor_attribute_that_grows_in_the_forward(sizes):
+    live(lambda: GrownAttribute(sizes))
