@@ -178,3 +178,22 @@ class GrownAttribute(nn.Module):
 @pytest.mark.parametrize("sizes", [(1,), (1, FEATURES), (0,)])
 def test_a_tensor_attribute_that_grows_in_the_forward(sizes):
     live(lambda: GrownAttribute(sizes))
+
+
+def test_a_cache_dropped_by_train_of_a_submodule():
+    models = [inside(CacheInDict)().double().eval() for _ in range(3)]
+    x = torch.randn(2, FEATURES, dtype=torch.float64)
+    wide = wide_compiler.compile(models, x)
+    alone = [copy.deepcopy(model) for model in models]
+    with torch.no_grad():
+        wide.shared(x)
+        for model in alone:
+            model(x)
+        wide.tensors()["1.biases"].mul_(2)
+        for model in alone:
+            model[1].biases.mul_(2)
+        for part in (wide.get_submodule("1"), *(model[1] for model in alone)):
+            part.train()
+            part.eval()
+        torch.testing.assert_close(wide.shared(x), torch.stack([model(x) for model in alone]))
+    assert wide.explain(measure=False).why

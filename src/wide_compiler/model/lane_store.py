@@ -11,7 +11,7 @@ from ..capture import CaptureFailed, canonical_names, check_models, materialize,
 from ..errors import AlignmentError, InputError
 from . import saving
 from .marks import has_lanes, mark_parameters
-from .members import Skeletons, build_tree
+from .members import Scope, Skeletons, build_tree
 from .plans import channels_last
 from .registered import Registered, lane_tensor
 from .rows import select_rows
@@ -44,6 +44,9 @@ class LaneStore(nn.Module):
             self.get_submodule(parent)._modules[name] = module
         self.scopes = list(self.modules())  # listed once: every call looks at their train flags
         self.skeletons = Skeletons.of(models)
+        for path, module in self.named_modules():
+            if isinstance(module, Scope):
+                module.belongs_to(self.skeletons, path)
         self.views = Views((), self.places, self.wide_states)
         self.gradient_hooks = _gradient_hooks(models[0])
         mark_parameters(self)

@@ -22,6 +22,17 @@ class Scope(nn.Module):
         self.kind = type(module)
         self.training = module.training
 
+    def belongs_to(self, skeletons: "Skeletons", path: str) -> None:
+        self._skeletons, self._path = skeletons, path
+
+    def train(self, mode: bool = True) -> "Scope":
+        """As the members' own `train` at this place does, in every lane that has Python of its own."""
+        self._skeletons.train(mode, self._path)
+        member = self._skeletons.lane(0).get_submodule(self._path)
+        for path, module in self.named_modules():
+            module.training = member.get_submodule(path).training
+        return self
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(
             f"this {self.kind.__name__} holds the tensors of all lanes and is run by its wide model; "
@@ -250,12 +261,13 @@ class Skeletons:
         self.variant_of_lane = [used.index(v) for v in old]
         self.captured = [captured[v] for v in used]
 
-    def train(self, mode: bool) -> None:
-        """Call the members' own `train`, which may do more than set flags."""
-        idle = not self.separated and all(variant.training == mode for variant in self.variants)
-        for variant in self.variants:
-            variant.train(mode)
-        own = any(_has_own_train(module) for module in self.variants[0].modules())
+    def train(self, mode: bool, path: str = "") -> None:
+        """Call the members' own `train` (or that of their submodule), which may do more than set flags."""
+        modules = [variant.get_submodule(path) for variant in self.variants]
+        idle = not self.separated and all(module.training == mode for module in modules)
+        for module in modules:
+            module.train(mode)
+        own = any(_has_own_train(module) for module in modules[0].modules())
         self.may_have_moved = self.may_have_moved or (own and not idle)
 
     def each(self) -> tuple[nn.Module, ...]:

@@ -89,7 +89,12 @@ class WideModel(ProgrammedLanes):
 
     def _run(self, args: tuple, kwargs: dict, wide: bool, packed: bool = False) -> Any:
         # In this order: a trace must not look further than at the first question.
-        if not torch.compiler.is_compiling() and self.again is not None and not kwargs:
+        if (
+            not torch.compiler.is_compiling()
+            and self.again is not None
+            and not kwargs
+            and not self.skeletons.may_have_moved
+        ):
             result = self.again.replay(args, (wide, packed))
             if result is not CHANGED:
                 return result
@@ -106,7 +111,7 @@ class WideModel(ProgrammedLanes):
         if torch.compiler.is_compiling() or not plain_world():
             return self._run_plainly(*self._found(args, kwargs, wide, packed))
         key = self.route_key(args, wide, packed) if not kwargs else None
-        route = None if key is None else self.routes.get(key)
+        route = None if key is None or self.skeletons.may_have_moved else self.routes.get(key)
         if route is not None:
             result = route(args, self.seeds.next())
             self.again = Again.of(self, route, args, (wide, packed))
@@ -151,11 +156,9 @@ class WideModel(ProgrammedLanes):
 
     def train(self, mode: bool = True) -> "WideModel":
         super().train(mode)
-        if self.skeletons.moved():
-            if not self.skeletons.separated:  # nothing but `train` has moved it: captured anew, once
-                self._forget()
-                self.skeletons.rest_on_this()
-            self._forget_routes()
+        if not self.skeletons.separated and self.skeletons.moved():
+            self._forget()  # nothing but `train` has moved it: captured anew, once
+            self.skeletons.rest_on_this()
         return self
 
     def _forget(self) -> None:
