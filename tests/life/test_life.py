@@ -93,3 +93,18 @@ def test_an_exception_says_in_which_phase():
     with pytest.raises(RuntimeError, match="no training today") as caught:
         live(lambda: Fails(FEATURES, 2))
     assert caught.value.__notes__ == ["phase 'train' of the model's life"]
+
+
+def test_members_that_do_not_survive_another_precision_are_let_off():
+    class Doubled(nn.Linear):
+        def __init__(self):
+            super().__init__(FEATURES, 2)
+            self.mix = torch.eye(FEATURES, dtype=torch.float64)
+
+        def forward(self, x):
+            return super().forward(x @ self.mix)
+
+    life = live(Doubled)
+    assert life["to single precision"].report.note.startswith(
+        "not compared: a member alone fails: RuntimeError"
+    )

@@ -59,6 +59,16 @@ class Pair:
         how(self.wide)
         self._new_optimisers()
 
+    def fails_alone(self, batch: Batch) -> str:
+        """Why a member by itself cannot take this input, '' if it can."""
+        args, kwargs = own(batch)[0]
+        try:
+            with torch.no_grad():
+                clone_members(self.members[:1])[0](*args, **kwargs)
+        except Exception as error:  # a member may fail in any way
+            return f"{type(error).__name__}: {error}"
+        return ""
+
     def call(self, report: Report, batch: Batch, shared: bool = False) -> None:
         """One call without gradients; compares outputs and the state it leaves behind."""
         with torch.no_grad():
