@@ -33,6 +33,7 @@ class Captured:
     writes: set[str] = field(default_factory=set)  # canonical paths of the states the graph writes
     reads_grad_mode: bool = False
     rests_on: Snapshot = field(default_factory=Snapshot)  # what the members' Python read outside of them
+    own: Snapshot = field(default_factory=Snapshot)  # what it read in the skeletons
     shapes: list[tuple[int, ...]] = field(default_factory=list)  # of the inputs it was captured at
 
     def __post_init__(self) -> None:

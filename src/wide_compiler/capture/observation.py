@@ -1,6 +1,6 @@
 """One real run of a copy of a member, observed: what its Python reads, and what a graph of it would lose."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,11 +32,13 @@ class Observation:
     asks_grad_mode: bool
     written: set[str] = field(default_factory=set)
 
-    def rests_on(self, living: bool) -> Snapshot:
-        """The reads that somebody can change: outside of the member, and with `living` in the member too."""
-        if living:
-            return self.reads.moved(self.originals)
+    def outside(self) -> Snapshot:
+        """What was read outside of the member."""
         return self.reads.without(self.originals.keys())
+
+    def inside(self) -> Snapshot:
+        """What was read in the member (in its own objects, not the copy's)."""
+        return self.reads.moved(self.originals)
 
     def check(self) -> "Observation":
         """Raise `CaptureFailed` if a graph would not be the member's forward."""
@@ -46,15 +48,21 @@ class Observation:
 
 
 def observe_member(
-    member: nn.Module, args: tuple, kwargs: dict, grad: bool = True, shared: Collection[Any] = ()
+    member: nn.Module,
+    args: tuple,
+    kwargs: dict,
+    grad: bool = True,
+    shared: Collection[Any] = (),
+    tensor_of: Callable[[str], Tensor] | None = None,
 ) -> Observation:
     """Run a copy of `member` on copies of the arguments. What the member raises is raised.
 
-    Objects in `shared` are the member's and others': they are not copied.
+    Objects in `shared` are the member's and others': they are not copied. With `tensor_of` the member is a
+    skeleton, and these are its tensors.
 
     Nothing is left behind: whatever the forward changed in Python is put back, and so are random numbers.
     """
-    copy, originals = copy_member(member, shared)
+    copy, originals = copy_member(member, shared, tensor_of and (lambda path: tensor_of(path).clone()))
     # A forward that swaps the memory of a parameter (`.data = ...`) is told by its address.
     before = {slot.path: (slot.tensor, _address(slot.tensor)) for slot in slots(copy)}
     mine = _tree.tree_map(copy_of, (args, kwargs))
@@ -72,7 +80,7 @@ def observe_member(
         effects,
         observer.functions,
         observer.asks_grad_mode,
-        _written(member, copy),
+        _written(member, copy, tensor_of),
     )
 
 
@@ -83,14 +91,11 @@ def copy_of(leaf: Any) -> Any:
     return leaf.detach().clone().requires_grad_(leaf.requires_grad)
 
 
-def _written(member: nn.Module, copy: nn.Module) -> set[str]:
+def _written(member: nn.Module, copy: nn.Module, tensor_of: Callable[[str], Tensor] | None) -> set[str]:
     names = canonical_names(member)
     now = {slot.path: slot.tensor for slot in slots(copy)}
-    return {
-        names[slot.path]
-        for slot in slots(member)
-        if slot.path not in now or not _equal(slot.tensor, now[slot.path])
-    }
+    before = {s.path: s.tensor if tensor_of is None else tensor_of(names[s.path]) for s in slots(member)}
+    return {names[p] for p, tensor in before.items() if p not in now or not _equal(tensor, now[p])}
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

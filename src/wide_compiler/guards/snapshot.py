@@ -35,24 +35,23 @@ class Snapshot:
     def without(self, owned: Collection[int]) -> "Snapshot":
         """The same without what is read in objects of these ids, and without generators: a call that uses
         one has changed it."""
+        return self.only(lambda read: id(read.holder) not in owned and not isinstance(read, State))
+
+    def only(self, wanted: Callable[[Read], bool]) -> "Snapshot":
+        """Some of the reads."""
         other = Snapshot()
-        other.reads = {
-            key: read
-            for key, read in self.reads.items()
-            if id(read.holder) not in owned and not isinstance(read, State)
-        }
+        other.reads = {key: read for key, read in self.reads.items() if wanted(read)}
         return other
 
     def moved(self, originals: Mapping[int, Any]) -> "Snapshot":
-        """The same reads in other objects: `originals` says, by id, which object stands for which.
+        """The reads in some objects, as reads in others: `originals` says by id which stands for which.
 
         A module's own tensors are left out: whoever runs the module follows them.
         """
         other = Snapshot()
         for read in self.reads.values():
-            own = id(read.holder) in originals
-            target = originals[id(read.holder)] if own else read.holder
-            if target is not None and not isinstance(read, State) and not (own and isinstance(read, Numbers)):
+            target = originals.get(id(read.holder))
+            if target is not None and not isinstance(read, (State, Numbers)):
                 other.note(type(read), target, read.name, path=read.path)
         return other
 

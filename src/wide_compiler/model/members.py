@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from ..capture import Slot, canonical_names, clone_member, group_by_variant, make_skeleton, slots
+from ..capture.skeleton import copy_member
 from ..capture.state import home_of
 from ..errors import AlignmentError, WrongTypeError
 from ..guards import ATOMS, MODULE_TABLES
@@ -21,6 +22,17 @@ class Scope(nn.Module):
         super().__init__()
         self.kind = type(module)
         self.training = module.training
+
+    def belongs_to(self, skeletons: "Skeletons", path: str) -> None:
+        self._skeletons, self._path = skeletons, path
+
+    def train(self, mode: bool = True) -> "Scope":
+        """As the members' own `train` at this place does, in every lane that has Python of its own."""
+        self._skeletons.train(mode, self._path)
+        member = self._skeletons.lane(0).get_submodule(self._path)
+        for path, module in self.named_modules():
+            module.training = member.get_submodule(path).training
+        return self
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise WrongTypeError(
@@ -166,6 +178,8 @@ class Skeletons:
     variants: list[nn.Module]
     separated: bool = False
     shared: list[Any] = field(default_factory=list)  # objects that all lanes hold, and that are not copied
+    # Have members run as Python, or was a `train` of their own called, since somebody last looked?
+    may_have_moved: bool = False
 
     @classmethod
     def of(cls, models: Sequence[nn.Module]) -> "Skeletons":
@@ -180,13 +194,15 @@ class Skeletons:
         variants = [clone_member(v) for v in self.variants]
         return Skeletons(list(self.variant_of_lane), variants, self.separated)
 
-    def separate(self, constant_of: Callable[[int, str], Tensor]) -> None:
+    def separate(self, constant_of: Callable[[int, str], Tensor]) -> list[dict[int, Any]]:
         """Give every lane a skeleton of its own, with its own plain tensors: where members run as a loop,
-        their Python state may move."""
+        their Python state may move. Returns for each lane which object stands for which of before, by id."""
         if self.separated:
-            return
+            return []
         self.separated = True
-        lanes = [self.copied(self.variants[v]) for v in self.variant_of_lane]
+        copies = [copy_member(self.variants[v], self.shared) for v in self.variant_of_lane]
+        lanes = [lane for lane, _ in copies]
+        stands_for = [_reversed(lane, originals) for lane, originals in copies]
         for lane, skeleton in enumerate(lanes):
             names = canonical_names(skeleton)
             for slot in [slot for slot in slots(skeleton) if slot.kind == "constant"]:
@@ -194,6 +210,7 @@ class Skeletons:
                     lane, names[slot.path]
                 )
         self.variants, self.variant_of_lane = lanes, list(range(len(lanes)))
+        return stands_for
 
     def to(self, tensor: Tensor) -> None:
         """Plain tensors of separated lanes follow the model to another device or precision."""
@@ -224,6 +241,15 @@ class Skeletons:
         """A copy of a skeleton that holds what all lanes hold."""
         return clone_member(skeleton, self.shared)
 
+    def train(self, mode: bool, path: str = "") -> None:
+        """Call the members' own `train` (or that of their submodule), which may do more than set flags."""
+        modules = [variant.get_submodule(path) for variant in self.variants]
+        idle = not self.separated and all(module.training == mode for module in modules)
+        for module in modules:
+            module.train(mode)
+        own = any(_has_own_train(module) for module in modules[0].modules())
+        self.may_have_moved = self.may_have_moved or (own and not idle)
+
     def each(self) -> tuple[nn.Module, ...]:
         return tuple(self.variants[v] for v in self.variant_of_lane)
 
@@ -234,3 +260,18 @@ class Skeletons:
         for path, training in flags:
             for skeleton in self.variants:
                 skeleton.get_submodule(path).training = training
+
+
+def _has_own_train(module: nn.Module) -> bool:
+    return type(module).train is not nn.Module.train or "train" in vars(module)
+
+
+def _reversed(copy: nn.Module, originals: dict[int, Any]) -> dict[int, Any]:
+    """For the id of each original object the object that is its copy."""
+    found: dict[int, Any] = {}
+    for module in copy.modules():
+        for value in (module, vars(module), *vars(module).values()):
+            original = originals.get(id(value))
+            if original is not None:
+                found[id(original)] = value
+    return found

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from .. import _tree
 from ..capture import OUTPUT_TENSOR, Captured, canonical_names
 from ..errors import InputError
+from ..guards.modes import plain_world
 from ..lane_values import LaneValues
 from ..widen import MEMBERS, LaneGraph, NodeRow, lent
 from ..widen.classify import draws
 from ..widen.helpers import autocast_restored
-from ..widen.per_lane import give_back, lane_generator
+from ..widen.per_lane import LaneParameter, give_back, lane_generator
 from .choice import Tuned
 from .registered import registered_tensor
 from .ways import Chunks, Way, Whole
@@ -149,30 +150,63 @@ class LoopProgram:
     ) -> Any:
         results = []
         returns: list[tuple[Tensor, Tensor]] = []
-        for lane, member in enumerate(states[MEMBERS]):
+        members = states[MEMBERS]
+        if self.names is None:
+            self.names = canonical_names(members[0])
+        parameters = self._parameters(states)
+        for lane, member in enumerate(members):
             args, kwargs = call.for_lane(lane, own=True)
-            with self._lane_state(member, states, lane, n, returns), lane_generator(rng, lane):
+            with self._lane_state(member, states, parameters, lane, n, returns), lane_generator(rng, lane):
                 results.append(member(*args, **kwargs))
             if self.one_object:
                 give_back(returns)  # the next lane goes on where this one has left a shared buffer
                 returns.clear()
         give_back(returns)
+        for parameter in parameters.values():
+            parameter.settle()
         return stack_members(results)
 
+    def _parameters(self, states: Mapping[str, Any]) -> dict[str, LaneParameter]:
+        """The stacked parameters, to be lent; none inside a transform or a trace, which get slices."""
+        if torch.compiler.is_dynamo_compiling() or not plain_world() or self.reads_layout:
+            return {}
+        stacked = {path: t for path, t in states.items() if path in self.wide_states}
+        return {path: LaneParameter(path, t) for path, t in stacked.items() if isinstance(t, nn.Parameter)}
+
     def _lane_state(
-        self, member: nn.Module, states: Mapping[str, Any], lane: int, n: int, returns: list
+        self,
+        member: nn.Module,
+        states: Mapping[str, Any],
+        parameters: dict[str, LaneParameter],
+        lane: int,
+        n: int,
+        returns: list[tuple[Tensor, Tensor]],
     ) -> Any:
-        if self.names is None:
-            self.names = canonical_names(member)
+        assert self.names is not None
         names = self.names
 
         def tensor_of(path: str) -> Tensor:
             canonical = names[path]
             if canonical not in states:
                 return registered_tensor(states, canonical, n)[lane]
+            if canonical in parameters:
+                return parameters[canonical].lanes[lane]
             return states[canonical][lane] if canonical in self.wide_states else states[canonical]
 
-        return lent(member, tensor_of, returns, self.reads_layout)
+        def note(path: str, value: Any) -> None:
+            canonical = names.get(path, path)
+            if canonical in parameters:
+                parameters[canonical].last[lane] = value
+            elif canonical in self.wide_states and not isinstance(states[canonical], nn.Parameter):
+                _write_constant(states[canonical][lane], value)
+
+        return lent(member, tensor_of, returns, note, self.reads_layout)
+
+
+def _write_constant(place: Tensor, value: Any) -> None:
+    """A plain tensor attribute is the member's own; the stacked copy of it is what lane graphs read."""
+    if isinstance(value, Tensor) and (value.shape, value.dtype) == (place.shape, place.dtype):
+        place.data.copy_(value.detach())
 
 
 def stack_members(results: list[Any]) -> Any:

@@ -79,6 +79,19 @@ class Programs:
                     return program
         return None
 
+    def follow(self, stands_for: list[dict[int, Any]]) -> None:
+        """Lanes have got Python of their own: captures rest on that of every lane, or are dropped if they
+        have rested on something that was changed already."""
+        for mode, known in self.captures.items():
+            self.captures[mode] = [captured for captured in known if captured.own.holds()]
+            for captured in self.captures[mode] if stands_for else ():
+                captured.own = Snapshot().joined([captured.own.moved(lane) for lane in stands_for])
+        alive = {id(captured) for known in self.captures.values() for captured in known}
+        for key, programs in self.by_key.items():
+            self.by_key[key] = [
+                p for p in programs if not isinstance(p, WideProgram) or id(p.captured) in alive
+            ]
+
     def grad_mode(self) -> bool:
         """Captures are made with gradients on, unless the members' own code asks whether they are."""
         return torch.is_grad_enabled() if self.grad_matters else True
@@ -225,21 +238,35 @@ def capture_members(
             lambda path, i=lane: lane_state(i, path).clone(),  # type: ignore[misc]
             skeletons.shared,
         )
-        # Living modules are observed one by one: each has attributes of its own.
-        alike = [i for i, v in enumerate(skeletons.variant_of_lane) if v == variant]
-        sources = [member] if living is None else [living[i] for i in alike]
-        seen = [observe(source, *call.for_lane(0), grad, skeletons.shared) for source in sources]
         leaves, spec = _tree.flatten(call.for_lane(0))
+        lanes = [i for i, v in enumerate(skeletons.variant_of_lane) if v == variant] if living else [lane]
+        # Living modules are observed one by one: each has attributes of its own.
+        seen = [
+            observe(living[i] if living else skeletons.variants[variant], call, grad, skeletons.shared, state)
+            for i, state in ((i, None if living else functools.partial(lane_state, i)) for i in lanes)
+        ]
         captured = export_member(member, leaves, spec, kept, dynamic, seen[0], grad)
-        captured.rests_on = Snapshot().joined([one.check().rests_on(living is not None) for one in seen])
+        captured.rests_on = Snapshot().joined([one.check().outside() for one in seen])
+        inside = Snapshot().joined([one.inside() for one in seen])
+        if living:
+            captured.rests_on = captured.rests_on.joined([inside])
+        else:
+            # Train flags are part of a program's key.
+            captured.own = inside.only(lambda read: read.name != "training")
         variants.append(captured)
     return zip_variants(variants, skeletons.variant_of_lane)
 
 
-def observe(member: nn.Module, args: tuple, kwargs: dict, grad: bool, shared: list[Any]) -> Observation:
+def observe(
+    member: nn.Module,
+    call: Call,
+    grad: bool,
+    shared: list[Any],
+    tensor_of: Callable[[str], Tensor] | None,
+) -> Observation:
     """`observe_member`; a member that fails is left to its own Python, which says so itself."""
     try:
-        return observe_member(member, args, kwargs, grad, shared)
+        return observe_member(member, *call.for_lane(0), grad, shared, tensor_of)
     except Exception as error:
         raise CaptureFailed(f"its forward raises {one_line(error)}") from error
 

@@ -90,7 +90,12 @@ class WideModel(ProgrammedLanes):
 
     def _run(self, args: tuple, kwargs: dict, wide: bool, packed: bool = False) -> Any:
         # In this order: a trace must not look further than at the first question.
-        if not torch.compiler.is_compiling() and self.again is not None and not kwargs:
+        if (
+            not torch.compiler.is_compiling()
+            and self.again is not None
+            and not kwargs
+            and not self.skeletons.may_have_moved
+        ):
             result = self.again.replay(args, (wide, packed))
             if result is not CHANGED:
                 return result
@@ -107,7 +112,7 @@ class WideModel(ProgrammedLanes):
         if torch.compiler.is_compiling() or not plain_world():
             return self._run_plainly(*self._found(args, kwargs, wide, packed))
         key = self.route_key(args, wide, packed) if not kwargs else None
-        route = None if key is None else self.routes.get(key)
+        route = None if key is None or self.skeletons.may_have_moved else self.routes.get(key)
         if route is not None and route.program.holds():
             result = route(args, self.seeds.next())
             self.again = Again.of(self, route, args, (wide, packed))
@@ -140,9 +145,23 @@ class WideModel(ProgrammedLanes):
     def _run_plainly(self, call: Call, program: Program) -> Any:
         if program.runs_members:
             self.skeletons.set_training(self.own_training())
-        return program.run(
+        result = program.run(
             self.states(program.runs_members), call, self.n, self.config.chunk_lanes, self.seeds.next()
         )
+        if isinstance(program, LoopProgram):
+            self.skeletons.may_have_moved = True
+            self._forget_routes()
+            if self.views.models:  # a forward may have put other memory in place of a parameter's
+                self.views.relink(self.places, self.wide_states)
+        return result
+
+    def train(self, mode: bool = True) -> "WideModel":
+        super().train(mode)
+        if self.skeletons.may_have_moved and not self.skeletons.separated:
+            self.programs.follow([])  # nothing but `train` has moved it: captured anew, once
+            self._forget_routes()
+            self.skeletons.may_have_moved = False
+        return self
 
     def _forget(self) -> None:
         super()._forget()

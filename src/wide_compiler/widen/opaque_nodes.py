@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..capture import OpaqueCall, canonical_names, slots
-from ..errors import UsageError
+from ..errors import UnsupportedError, UsageError
 from ..lanes import join_lanes, split_lanes
 from .builder import Val
 from .lane_graph import NodeRow
@@ -40,7 +40,14 @@ def widen_call(walk: Any, call: OpaqueCall, tensors: list[Val], sizes: list[Any]
     names = _state_names(walk.states[MEMBERS][0], call.path)
     states = {inner: walk.state(canonical) for inner, canonical in names.items()}
     wide = {inner: state.wide for inner, state in states.items()}
-    return builder.call(_module_per_lane(call, flags, wide), members, states, tensors, sizes, builder.rng)
+    before = {inner: state.value for inner, state in states.items()}
+    for state in states.values():
+        state.value = state.value.clone()  # it may write its parameters, and the lanes must stay as they are
+    result = builder.call(_module_per_lane(call, flags, wide), members, states, tensors, sizes, builder.rng)
+    for slot in slots(walk.states[MEMBERS][0].get_submodule(call.path)):
+        if slot.kind == "parameter" and not torch.equal(states[slot.path].value, before[slot.path]):
+            raise WritesItsParameter(call.path, slot.path)
+    return result
 
 
 MEMBERS = "<members>"  # the states' key for the N members' skeletons
@@ -97,10 +104,21 @@ def _module_per_lane(
     ) -> tuple[Tensor, ...]:
         lanes: list[list[Tensor]] = []
         returns: list[tuple[Tensor, Tensor]] = []
+        versions = {path: state._version for path, state in states.items()}
         for i, member in enumerate(members):
             module = member.get_submodule(call.path)
-            with lent(module, lambda p, i=i: states[p][i] if wide_states[p] else states[p], returns):  # type: ignore[misc]
+            own = {path: state[i] if wide_states[path] else state for path, state in states.items()}
+            addresses = {path: tensor.data_ptr() for path, tensor in own.items()}
+
+            def unchanged(path: str, value: Any, addresses: dict[str, int] = addresses) -> None:
+                if path in addresses and getattr(value, "data_ptr", int)() != addresses[path]:
+                    raise WritesItsParameter(call.path, path)
+
+            with lent(module, own.__getitem__, returns, unchanged):
                 lanes.append(_run_lane(call, module.forward, tensors, wide, sizes, rng, i))
+        for path, state in states.items():
+            if state._version != versions[path]:
+                raise WritesItsParameter(call.path, path)
         give_back(returns)
         return tuple(torch.stack(column) for column in zip(*lanes, strict=True))
 
@@ -126,6 +144,16 @@ def _run_lane(
             f"{call.path or call.name} writes into its input, which the graph around it would not see"
         )
     return results
+
+
+class WritesItsParameter(UnsupportedError):
+    """Members that do so run as Python, which follows such writes; seen too late, it is an error."""
+
+    def __init__(self, module: str, parameter: str):
+        super().__init__(
+            f"{module} writes its parameter {parameter} in its forward, which the graph around it does not "
+            f"expect; write it outside of the forward"
+        )
 
 
 def _named(function: Callable[..., Any], call: OpaqueCall) -> Callable[..., Any]:
