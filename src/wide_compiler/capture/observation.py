@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .. import _tree
 from ..guards import Observer, Snapshot
-from .failure import CaptureFailed
+from .failure import HasEffects
 from .skeleton import copy_member
 from .state import canonical_names, slots
 
@@ -41,9 +41,9 @@ class Observation:
         return self.reads.moved(self.originals)
 
     def check(self) -> "Observation":
-        """Raise `CaptureFailed` if a graph would not be the member's forward."""
+        """Raise `HasEffects` if a graph would not be the member's forward."""
         if self.effects:
-            raise CaptureFailed(self.effects[0])
+            raise HasEffects(self.effects[0])
         return self
 
 

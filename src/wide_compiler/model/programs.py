@@ -12,6 +12,7 @@ from .. import _tree
 from ..capture import (
     Captured,
     CaptureFailed,
+    HasEffects,
     Observation,
     export_member,
     materialize,
@@ -43,6 +44,9 @@ class Programs:
         self.kept = kept  # registered submodules, kept whole in the graph: path -> why
         # Several for one key where what the members' Python reads has changed between calls.
         self.by_key: dict[Any, list[Program]] = {}
+        # By train flags: what the forward does that no graph would do. A second look may not see it again: a
+        # cache that the first one has filled is then read as if it were a constant.
+        self.effects: dict[Any, str] = {}
         self.recaptures = 0  # how often such a change made a new one
         self.captures: dict[Any, list[Captured]] = {}
         self.latest: Program | None = None
@@ -96,10 +100,14 @@ class Programs:
         """Captures are made with gradients on, unless the members' own code asks whether they are."""
         return torch.is_grad_enabled() if self.grad_matters else True
 
-    def adopt(self, other: "Programs") -> None:
-        """Take over what another cache has built."""
-        self.by_key = {key: list(programs) for key, programs in other.by_key.items()}
-        self.captures = {mode: list(known) for mode, known in other.captures.items()}
+    def adopt(self, other: "Programs", graphs: bool = True) -> None:
+        """Take over what another cache has built; without `graphs`, that members run as Python."""
+        for key, programs in other.by_key.items():
+            kept = [p for p in programs if graphs or isinstance(p, LoopProgram)]
+            if kept:
+                self.by_key[key] = kept
+        self.captures = {mode: list(known) for mode, known in other.captures.items()} if graphs else {}
+        self.effects = dict(other.effects)
         self.grad_matters, self.latest = other.grad_matters, other.latest
         self.reads_layout = other.reads_layout
 
@@ -154,11 +162,11 @@ class Programs:
             raise CaptureFailed(
                 f"{len(known)} input shapes already needed a capture each; this one runs as a loop"
             )
+        flags = None if model.living else training_flags(model.scopes)
+        if flags in self.effects:
+            raise CaptureFailed(self.effects[flags])
         shapes = call.member_shapes
-        captured = capture_members(
-            *(model.skeletons, model.capture_state, call, self.kept),
-            *(free_dims(shapes, known), self.grad_mode(), model.living),
-        )
+        captured = self._exported(flags, shapes, known, call, model)
         captured.shapes = shapes
         if captured.reads_grad_mode and not self.grad_matters:
             self.grad_matters = True
@@ -184,6 +192,17 @@ class Programs:
             captured.graph.lint()
         known.append(captured)
         return captured
+
+    def _exported(self, flags: Any, shapes: Any, known: list[Captured], call: Call, model: Any) -> Captured:
+        try:
+            return capture_members(
+                *(model.skeletons, model.capture_state, call, self.kept),
+                *(free_dims(shapes, known), self.grad_mode(), model.living),
+            )
+        except HasEffects as effect:
+            if flags is not None:
+                self.effects[flags] = str(effect)
+            raise
 
     def _widened(self, captured: Captured, call: Call, model: Any) -> WideProgram:
         probe_lanes = min(2, model.n)
