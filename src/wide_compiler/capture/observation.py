@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from .. import _tree
 from ..guards import Observer, Snapshot
 from .failure import HasEffects
+from .lock import CAPTURE
 from .skeleton import copy_member
 from .state import canonical_names, slots
 
@@ -67,7 +68,8 @@ def observe_member(
     before = {slot.path: (slot.tensor, _address(slot.tensor)) for slot in slots(copy)}
     mine = _tree.tree_map(copy_of, (args, kwargs))
     observer = Observer([copy], owned=originals.keys())
-    with torch.set_grad_enabled(grad), torch.random.fork_rng(_cuda_devices(copy, mine)):
+    # One at a time, like captures: a class whose `apply` a capture has exchanged is no user's change.
+    with CAPTURE, torch.set_grad_enabled(grad), torch.random.fork_rng(_cuda_devices(copy, mine)):
         observer.run(lambda: copy(*mine[0], **mine[1]))
     effects = list(observer.effects)
     for slot in slots(copy):
