@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from .. import _tree
 from ..config import WideConfig
 from ..errors import InputError
-from ..tuning.when import autocast_state, function_modes
+from ..tuning.when import autocast_state
 from ..widen import MEMBERS
 from .inputs import accepted_sample, check_accepted, grown_sample, normalize_sample, sample_leaves
 from .lane_store import LaneStore
+from .neutral import kept_function_modes, neutral_world, plain_call, plain_states
 from .program import Call, Program
 from .programs import Programs, training_flags
 
@@ -39,10 +40,11 @@ class ProgrammedLanes(LaneStore):
             raise ValueError(f"chunk_lanes cannot split the registered wide module {path!r}")
         kept = dict.fromkeys(self.registered.builders, "registered")
         self.programs = Programs(self.config, kept, tuple(graph_passes))
+        self.stand_ins: set[str] = set()  # paths of tensors that have no numbers while a program is built
         self._sample = accepted_sample(models[0], *normalize_sample(sample, sample_kwargs))
 
     def _program(self, call: Call) -> Program:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling() or _has_symbolic_sizes(call):
             return self._traced_program(call)
         key = (self._mode(call), tuple(call.member_shapes), call.wide)
         program = self.programs.find(key)
@@ -59,18 +61,21 @@ class ProgrammedLanes(LaneStore):
             tensors,
             training_flags(self.scopes),
             autocast_state(),
-            function_modes(),  # among them the default device
+            kept_function_modes(),  # among them the default device
             self.programs.grad_mode(),
         )
 
     def _build(self, key: tuple[Any, ...], call: Call) -> Program:
-        if not call.is_sample:
-            check_accepted(call, self.example_member(), self._sample)
-        self.skeletons.set_training(self.own_training())
-        return self.programs.build(key, call, self)
+        with neutral_world(), plain_states(self.places, self.stand_ins):
+            call = plain_call(call)
+            if not call.is_sample:
+                check_accepted(call, self.example_member(), self._sample)
+            self.skeletons.set_training(self.own_training())
+            return self.programs.build(key, call, self)
 
     def _traced_program(self, call: Call) -> Program:
-        """The same inside torch.compile: for any batch if possible, so that a new one compiles nothing."""
+        """The same inside torch.compile or torch.export, for any batch if possible: a new one then compiles
+        nothing."""
         found = -1
         shapes = [t.shape[int(w) :] for t, w in zip(call.tensors, call.wide, strict=True)]
         if all(len(shape) > 0 and shape[0] >= 2 for shape in shapes):
@@ -88,7 +93,7 @@ class ProgrammedLanes(LaneStore):
         """
         program = self.programs.find_traced(mode, shapes, wide, any_batch)
         if program is None:
-            with torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
+            with neutral_world():
                 self._build_from_sample(mode, shapes, wide, any_batch)
             program = self.programs.find_traced(mode, shapes, wide, any_batch)
         if program is None:
@@ -124,8 +129,22 @@ class ProgrammedLanes(LaneStore):
         return Call(leaves, spec, wide, _tree.signature(self._sample), is_sample=True)
 
     def promote(self, path: str) -> None:
+        self._check_plain({path} & self.stand_ins)
         super().promote(path)
         self._forget()
+
+    def separate_members(self) -> None:
+        if not self.skeletons.separated:
+            self._check_plain(self.stand_ins)
+        super().separate_members()
+
+    @staticmethod
+    def _check_plain(stand_ins: set[str]) -> None:
+        if stand_ins:
+            raise InputError(
+                f"{min(stand_ins)} is a fake or wrapped tensor here, and its numbers are needed to run this "
+                f"call; call the wide model once as usual before it is traced or transformed like this"
+            )
 
     def _forget(self) -> None:
         """What was built is no longer true."""
@@ -134,3 +153,7 @@ class ProgrammedLanes(LaneStore):
     def _device(self) -> torch.device:
         tensors = [*self.tensors().values(), *_tree.flatten(self._sample)[0]]
         return next((t.device for t in tensors if isinstance(t, Tensor)), torch.device("cpu"))
+
+
+def _has_symbolic_sizes(call: Call) -> bool:
+    return any(isinstance(size, torch.SymInt) for tensor in call.tensors for size in tensor.shape)

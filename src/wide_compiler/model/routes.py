@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .binding import Binding
 from .choice import Chooser
+from .neutral import neutral_world
 from .program import Call, WideProgram
 
 # More shapes than this, and the first ones are unlikely to come back.
@@ -32,8 +33,9 @@ class Route:
             if program.runs_members:
                 model.skeletons.set_training(model.own_training())
             arguments = self.binding(call.tensors, model.seeds.peek())
-            chooser = Chooser(program, model.n, model.config, arguments, gradients)
-            program.tuned[circumstances] = chooser.choose()
+            with neutral_world():
+                chooser = Chooser(program, model.n, model.config, arguments, gradients)
+                program.tuned[circumstances] = chooser.choose()
         self.tuned = program.tuned[circumstances]
         for position in self.tuned.channels_last:
             model.put_channels_last(program.graph.feeds[position][1])

@@ -89,7 +89,7 @@ class WideModel(ProgrammedLanes):
 
     def _run(self, args: tuple, kwargs: dict, wide: bool, packed: bool = False) -> Any:
         # In this order: a trace must not look further than at the first question.
-        if not torch.compiler.is_compiling() and self.again is not None and not kwargs:
+        if not torch.compiler.is_dynamo_compiling() and self.again is not None and not kwargs:
             result = self.again.replay(args, (wide, packed))
             if result is not CHANGED:
                 return result
@@ -103,7 +103,7 @@ class WideModel(ProgrammedLanes):
         return (wide, packed, self.circumstances(), *looks(args))
 
     def _run_all(self, args: tuple, kwargs: dict, wide: bool, packed: bool) -> Any:
-        if torch.compiler.is_compiling() or not plain_world():
+        if torch.compiler.is_dynamo_compiling() or not plain_world():
             return self._run_plainly(*self._found(args, kwargs, wide, packed))
         key = self.route_key(args, wide, packed) if not kwargs else None
         route = None if key is None else self.routes.get(key)

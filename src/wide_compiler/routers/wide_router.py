@@ -117,7 +117,7 @@ class WideRouter(TowerHolder):
             check_takes_mask([(name, towers[name]) for name in names])
         if tracing and self._prepared:
             return self._traced_forward(towers, names, (x,), kwargs)
-        if torch.compiler.is_compiling() or not plain_world():
+        if tracing or not plain_world():
             return {name: towers[name](x, **kwargs) for name in names}
         return self._batched_tower_forward((self.training, tower_names), towers, names, (x,), kwargs)
 
