@@ -109,10 +109,10 @@ def _kept_export_state() -> Iterator[None]:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Has it numbers of its own, and no transform or trace around them?"""
+    """Has it numbers of its own, no transform or trace around them, and no tangent?"""
     if _functorch.is_functorch_wrapped_tensor(tensor) or isinstance(tensor, (FakeTensor, FunctionalTensor)):
         return False
-    return forward_ad._current_level < 0 and not tensor.is_inference()
+    return forward_ad._current_level < 0 or forward_ad.unpack_dual(tensor).tangent is None
 
 
 def stand_in(tensor: Tensor, learns: bool) -> Tensor:
@@ -153,7 +153,9 @@ def plain_call(call: Any) -> Any:
     """The call with stand-ins for tensors that are not plain."""
     learns = [isinstance(leaf, Tensor) and leaf.requires_grad for leaf in call.leaves]
     leaves = [
-        stand_in(leaf, learn) if isinstance(leaf, Tensor) and not is_plain(leaf) else leaf
+        stand_in(leaf, learn)
+        if isinstance(leaf, Tensor) and (leaf.is_inference() or not is_plain(leaf))
+        else leaf
         for leaf, learn in zip(call.leaves, learns, strict=True)
     ]
     return replace(call, leaves=leaves)

@@ -29,6 +29,7 @@ class Call:
     wide: tuple[bool, ...]  # for each tensor leaf
     signature: Any  # structure and plain leaves, hashable
     is_sample: bool = False  # the members have taken it already
+    by_lane: list[tuple[tuple, dict]] | None = None  # each lane's own arguments, if they were given so
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -137,6 +138,7 @@ class LoopProgram:
         chunk: int | None = None,
         rng: Tensor | None = None,
     ) -> Any:
+        """The lanes' results, stacked; a list of them if each lane has given its own arguments."""
         results = []
         returns: list[tuple[Tensor, Tensor]] = []
         for lane, member in enumerate(states[MEMBERS]):
@@ -146,8 +148,9 @@ class LoopProgram:
             if self.one_object:
                 give_back(returns)  # the next lane goes on where this one has left a shared buffer
                 returns.clear()
-        give_back(returns)
-        return stack_members(results)
+        together = stack_members(results) if call.by_lane is None else PerLane(results)
+        give_back(returns)  # not before: results that cannot be stacked leave the buffers as they were
+        return together
 
     def _lane_state(self, member: nn.Module, states: Mapping[str, Any], lane: int, returns: list) -> Any:
         if self.names is None:
@@ -159,6 +162,10 @@ class LoopProgram:
             return states[canonical][lane] if canonical in self.wide_states else states[canonical]
 
         return lent(member, tensor_of, returns)
+
+
+class PerLane(list):
+    """One result per lane, which need not be alike."""
 
 
 def stack_members(results: list[Any]) -> Any:

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 from .. import _tree, lanes, oracle
 from ..config import WideConfig
-from ..errors import InputError
 from ..tuning.when import autocast_state, function_modes, plain_world
 from .again import CHANGED, Again
+from .doors import LaneArguments, enter, entered_door, lane_arguments
 from .explain import Explanation, summarize
 from .held import HeldLanes
 from .inputs import check_lanes, moved_sample
 from .marks import mark_parameters
-from .program import Call, LoopProgram, Program
+from .program import Call, LoopProgram, PerLane, Program
 from .programmed_lanes import ProgrammedLanes
 from .programs import Programs, training_flags
 from .routes import Route, Routes, looks
@@ -49,6 +49,7 @@ class WideModel(ProgrammedLanes):
         self.again: Again | None = None
         self.seeds = LaneSeeds()
         self.held = HeldLanes()
+        self.traced_door = "packed"  # by which a call inside torch.compile has come
         self._program(self.sample_call())
         if views:
             self.views = Views(models, self.places, self.wide_states)
@@ -62,57 +63,64 @@ class WideModel(ProgrammedLanes):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Packed: every tensor `[B, N*C, ...]`, lane i in channel block i."""
-        args, kwargs = lanes.packed_to_stacked((args, kwargs), self.n)
-        return lanes.stacked_to_packed(self._run(args, kwargs, wide=True, packed=True))
+        return self._through(entered_door(self), args, kwargs)
 
     def each(self, *args: Sequence[Any], **kwargs: Sequence[Any]) -> list[Any]:
-        """Like `map`: every argument is a list of N, one per lane; gives a list of N outputs."""
-        for name, value in [*enumerate(args), *kwargs.items()]:
-            if not isinstance(value, (list, tuple)) or len(value) != self.n:
-                got = f"{len(value)} entries" if isinstance(value, (list, tuple)) else type(value).__name__
-                raise InputError(
-                    f"each: argument {name!r} must be a list of {self.n}, one per lane, got {got}"
-                )
-        stacked_args = tuple(lanes.stack(a, f"each: argument {i}") for i, a in enumerate(args))
-        stacked_kwargs = {k: lanes.stack(v, f"each: argument {k!r}") for k, v in kwargs.items()}
-        return lanes.unstack(self._run(stacked_args, stacked_kwargs, wide=True), self.n)
+        """Like `map`: every argument is a list of N, one per lane; gives a list of N outputs.
+
+        Lane i's output is as member i would give it: contiguous, free to be written, of its own size.
+        """
+        return enter(self, "each", args, kwargs)
 
     def stacked(self, *args: Any, **kwargs: Any) -> Any:
         """Every tensor `[N, B, ...]`, lanes first."""
-        return self._run(args, kwargs, wide=True)
+        return enter(self, "stacked", args, kwargs)
 
     def shared(self, *args: Any, **kwargs: Any) -> Any:
         """One input for all lanes; every output tensor `[N, ...]`."""
-        return self._run(args, kwargs, wide=False)
+        return enter(self, "shared", args, kwargs)
+
+    def _through(self, door: str, args: tuple, kwargs: dict) -> Any:
+        """A call through one of the doors, without the hooks around it."""
+        if door == "packed":
+            args, kwargs = lanes.packed_to_stacked((args, kwargs), self.n)
+            return lanes.stacked_to_packed(self._run(door, args, kwargs))
+        if door == "each":
+            by_lane = lane_arguments(args, kwargs, self.n)
+            args = tuple(lanes.stack(a, f"each: argument {i}") for i, a in enumerate(args))
+            kwargs = {k: lanes.stack(v, f"each: argument {k!r}") for k, v in kwargs.items()}
+            result = self._run(door, args, kwargs, by_lane)
+            return result if isinstance(result, PerLane) else lanes.hand_out(result, self.n)
+        return self._run(door, args, kwargs)
 
     # What runs.
 
-    def _run(self, args: tuple, kwargs: dict, wide: bool, packed: bool = False) -> Any:
+    def _run(self, door: str, args: tuple, kwargs: dict, by_lane: LaneArguments | None = None) -> Any:
         # In this order: a trace must not look further than at the first question.
         if not torch.compiler.is_dynamo_compiling() and self.again is not None and not kwargs:
-            result = self.again.replay(args, (wide, packed))
+            result = self.again.replay(args, door)
             if result is not CHANGED:
                 return result
         kept = self.held.rows(self)
-        out = self._run_all(args, kwargs, wide, packed)
+        out = self._run_all(door, args, kwargs, by_lane)
         self.held.put_back(kept)
         return out
 
-    def route_key(self, args: tuple, wide: bool, packed: bool = False) -> tuple[Any, ...]:
+    def route_key(self, args: tuple, door: str) -> tuple[Any, ...]:
         """Under which `routes` has the way of a call like this one."""
-        return (wide, packed, self.circumstances(), *looks(args))
+        return (door, self.circumstances(), *looks(args))
 
-    def _run_all(self, args: tuple, kwargs: dict, wide: bool, packed: bool) -> Any:
+    def _run_all(self, door: str, args: tuple, kwargs: dict, by_lane: LaneArguments | None) -> Any:
         if torch.compiler.is_dynamo_compiling() or not plain_world():
-            return self._run_plainly(*self._found(args, kwargs, wide, packed))
-        key = self.route_key(args, wide, packed) if not kwargs else None
+            return self._run_plainly(*self._found(door, args, kwargs, by_lane))
+        key = self.route_key(args, door) if not kwargs else None
         route = None if key is None else self.routes.get(key)
         if route is not None:
             result = route(args, self.seeds.next())
-            self.again = Again.of(self, route, args, (wide, packed))
+            self.again = Again.of(self, route, args, door)
             return result
         self.again = None
-        call, program = self._found(args, kwargs, wide, packed)
+        call, program = self._found(door, args, kwargs, by_lane)
         if isinstance(program, LoopProgram):
             return self._run_plainly(call, program)
         route = Route(self, program, call)
@@ -126,22 +134,25 @@ class WideModel(ProgrammedLanes):
         modes = torch.is_grad_enabled(), autocast_state(), function_modes()
         return training_flags(self.scopes), *modes, seeded
 
-    def _found(self, args: tuple, kwargs: dict, wide: bool, packed: bool) -> tuple[Call, Program]:
+    def _found(
+        self, door: str, args: tuple, kwargs: dict, by_lane: LaneArguments | None
+    ) -> tuple[Call, Program]:
         leaves, spec = _tree.flatten((args, kwargs))
-        flags = (wide,) * sum(isinstance(leaf, Tensor) for leaf in leaves)
-        call = Call(leaves, spec, flags, _tree.signature((args, kwargs)))
+        flags = (door != "shared",) * sum(isinstance(leaf, Tensor) for leaf in leaves)
+        call = Call(leaves, spec, flags, _tree.signature((args, kwargs)), by_lane=by_lane)
         check_lanes(call, self.n)
         program = self._program(call)
-        if packed:
+        if door == "packed":
             program.check_packable()
         return call, program
 
     def _run_plainly(self, call: Call, program: Program) -> Any:
         if program.runs_members:
             self.skeletons.set_training(self.own_training())
-        return program.run(
-            self.states(program.runs_members), call, self.n, self.config.chunk_lanes, self.seeds.next()
-        )
+        states, seeds = self.states(program.runs_members), self.seeds.next()
+        if isinstance(program, LoopProgram):
+            return program.run(states, call, self.n, rng=seeds)
+        return program.run(states, call, self.n, self.config.chunk_lanes, seeds)
 
     def _forget(self) -> None:
         super()._forget()

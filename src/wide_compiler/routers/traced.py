@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
-from ..lanes import unstack
+from ..lanes import hand_out
 from ..model.neutral import made_up
 from ..model.program import Call, WideProgram
 from .label import Label
@@ -162,9 +162,7 @@ class Step:
             for stacked, each in written:
                 for lane, buffer in enumerate(each):
                     buffer.copy_(stacked[lane])
-        if isinstance(result, Tensor):
-            return list(result.unbind(0))
-        return unstack(result, len(own))
+        return hand_out(result, len(own))
 
 
 def programs_for(group: VMapTowerGroup, mode: Any, shapes: Any, wide: Any, any_batch: bool) -> Any:
