@@ -186,7 +186,8 @@ def split_lanes(x: Tensor, n: int, path: str = "") -> Tensor:
     if x.shape[1] % n:
         raise InputError(
             f"packed input{path} is {tuple(x.shape)}: its {x.shape[1]} channels (dim 1) are not divisible "
-            f"by {n} lanes; pack one [B, C, ...] per lane with wide_compiler.pack"
+            f"by {n} lanes; pack one [B, C, ...] per lane with wide_compiler.pack, or use wide.shared(x) for "
+            f"one input for all lanes"
         )
     return x.unflatten(1, (n, x.shape[1] // n)).movedim(1, 0)
 

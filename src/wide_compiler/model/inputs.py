@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from .. import _tree
 from ..capture import clone_member
 from ..errors import InputError, SampleError
-from .members import Place
 from .program import Call
+from .scope import Place
 
 
 def normalize_sample(sample: Any, sample_kwargs: Mapping[str, Any] | None) -> tuple[tuple, dict]:

@@ -12,46 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from ..capture import Slot, canonical_names, group_by_variant, make_skeleton, slots
 from ..capture.state import home_of
 from ..errors import AlignmentError
-
-
-class Scope(nn.Module):
-    """One module of the member in the wide model's tree: its stacked tensors, its train flag, its kind."""
-
-    def __init__(self, module: nn.Module):
-        super().__init__()
-        self.kind = type(module)
-        self.training = module.training
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError(
-            f"this {self.kind.__name__} holds the tensors of all lanes and is run by its wide model; "
-            f"wide.lane(i) gives an ordinary model"
-        )
-
-    def _get_name(self) -> str:
-        return f"Wide[{self.kind.__name__}]"
-
-    def extra_repr(self) -> str:
-        own = {**self._parameters, **self._buffers}
-        return ", ".join(f"{name}: {tuple(t.shape)}" for name, t in own.items() if t is not None)
-
-
-@dataclass
-class Place:
-    """Where one canonical tensor lives in the wide model's tree."""
-
-    path: str
-    scope: nn.Module
-    name: str
-    kind: str  # 'parameter', 'buffer' or 'constant'
-
-    @property
-    def home(self) -> dict[str, Any]:
-        return self.scope._parameters if self.kind == "parameter" else self.scope._buffers
-
-    @property
-    def tensor(self) -> Tensor:
-        return self.home[self.name]
+from .scope import Place, Scope
 
 
 def lane_tensors(models: Sequence[nn.Module], slot: Slot) -> list[Tensor]:

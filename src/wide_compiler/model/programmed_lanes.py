@@ -83,11 +83,11 @@ class ProgrammedLanes(LaneStore):
             found = self._find_while_tracing(self._mode(call), rest, call.wide, True)
         if found < 0:
             found = self._find_while_tracing(self._mode(call), tuple(call.member_shapes), call.wide, False)
-        return self.programs.traced[found]
+        return self.programs.traced.get(found)
 
     @torch._dynamo.assume_constant_result
     def _find_while_tracing(self, mode: Any, shapes: Any, wide: Any, any_batch: bool) -> int:
-        """The position in `programs.traced` (a tracer can only take a plain number from here), or -1.
+        """The number in `programs.traced` (a tracer can only take a plain number from here), or -1.
 
         torch.compile may be the first to show a wide model this input; then it is built from the sample.
         """
@@ -98,8 +98,7 @@ class ProgrammedLanes(LaneStore):
             program = self.programs.find_traced(mode, shapes, wide, any_batch)
         if program is None:
             return -1
-        self.programs.traced.append(program)
-        return len(self.programs.traced) - 1
+        return self.programs.traced.keep(program)
 
     def _build_from_sample(self, mode: Any, shapes: Any, wide: Any, any_batch: bool) -> None:
         sample = [leaf for leaf in _tree.flatten(self._sample)[0] if isinstance(leaf, Tensor)]

@@ -13,6 +13,7 @@ from ..config import WideConfig
 from ..errors import AlignmentError, UnsupportedError
 from ..widen import MEMBERS, Probe, WidenFailed, widen
 from .members import Skeletons
+from .numbered import Numbered
 from .program import Call, LoopProgram, Program, WideProgram
 
 # Shapes that each need a capture of their own; beyond that the loop is the better answer.
@@ -30,7 +31,7 @@ class Programs:
         self.captures: dict[Any, list[Captured]] = {}
         self.latest: Program | None = None
         self.grad_matters = False
-        self.traced: list[Program] = []  # built while torch.compile was tracing
+        self.traced = Numbered()  # programs found while torch.compile was tracing
 
     def clear(self) -> None:
         self.by_key.clear()
@@ -71,7 +72,7 @@ class Programs:
             for key, program in self.by_key.items()
         }
         self.latest = None
-        self.traced = []
+        self.traced = Numbered()
 
     def build(self, key: Any, call: Call, model: Any) -> Program:
         """Build the program for `call` on the wide model `model`, and keep it under `key`."""

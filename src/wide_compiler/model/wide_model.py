@@ -53,6 +53,7 @@ class WideModel(ProgrammedLanes):
         self._program(self.sample_call())
         if views:
             self.views = Views(models, self.places, self.wide_states)
+        self.ready = True  # from now on a name that is no attribute yet is a member's, or a user's own
 
     @classmethod
     def from_models(cls, models: Sequence[nn.Module], sample: Any, **options: Any) -> "WideModel":

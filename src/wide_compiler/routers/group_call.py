@@ -10,12 +10,13 @@ from .. import _tree
 from ..capture import Captured
 from ..capture.aliases import root_of
 from ..config import WideConfig
+from ..model.numbered import Numbered
 from ..model.program import Call, WideProgram
 from ..tuning.when import autocast_state
 from .branches import Branch
 from .calls import Calls, SameLook, plain_look
 from .tower_group import Route, VMapTowerGroup
-from .traced import Plans, Recipe, Step, look_of, programs_for, walk
+from .traced import Recipe, Step, look_of, programs_for, walk
 
 
 class GroupCall:
@@ -36,7 +37,7 @@ class GroupCall:
         self.group = VMapTowerGroup(paths, [model.get_submodule(path) for path in paths], config)
         self.lanes = tuple(range(len(paths)))
         self.watchable = all(Recipe.of(tower).watchable for tower in self.group.towers)
-        self.plans = Plans()
+        self.plans = Numbered()
         self.latest: tuple[SameLook, list[int], Route] | None = None  # a call that ran together
 
     @classmethod

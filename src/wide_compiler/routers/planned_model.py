@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from .. import _tree
 from ..config import WideConfig
+from ..model.numbered import Numbered
 from ..model.program import Call
 from ..model.routes import MAX_ROUTES
 from ..tuning.when import autocast_state, plain_world
@@ -15,7 +16,7 @@ from .calls import SameLook, plain_look
 from .plan import Plan
 from .programs import InSequence
 from .rewritten import Rewritten
-from .traced import Plans, Recipe, look_of, made_up_call
+from .traced import Recipe, look_of, made_up_call
 
 # Train and eval, with a part frozen or not: more than these are not kept.
 MAX_STATES = 8
@@ -62,11 +63,11 @@ class PlannedModel(nn.Module):
         self._programs: list[BranchPrograms] = []  # the one that ran last first
         self._calls = _Calls()
         self._recipe = Recipe.of(original)
-        self._traced = Plans()
+        self._traced = Numbered()
 
     def __getstate__(self) -> dict[str, Any]:
         # Graphs are built again where they are needed.
-        return {**self.__dict__, "_programs": [], "_calls": _Calls(), "_traced": Plans()}
+        return {**self.__dict__, "_programs": [], "_calls": _Calls(), "_traced": Numbered()}
 
     def train(self, mode: bool = True) -> "PlannedModel":
         """Set the original's train flag, and this one's."""

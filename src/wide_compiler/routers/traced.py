@@ -103,18 +103,6 @@ def _constant_by_nature(value: Any) -> bool:
     return callable(value) or isinstance(value, (Label, Tensor))
 
 
-class Plans:
-    """Plans by number, each an attribute of its own: a guard on one is no guard on how many there are."""
-
-    def keep(self, plan: list[Any]) -> int:
-        number = len(vars(self))
-        setattr(self, f"plan_{number}", plan)
-        return number
-
-    def get(self, number: int) -> list[Any]:
-        return getattr(self, f"plan_{number}")
-
-
 @dataclass
 class Step:
     """Some towers in one trace: through a lane graph, or (without one) by themselves."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from .. import _tree
 from ..config import WideConfig
+from ..model.numbered import Numbered
 from ..model.program import WideProgram
 from ..tuning.when import autocast_state, plain_world
 from .again import Again, Repeats
@@ -17,7 +18,7 @@ from .formation import Formation
 from .memory import Memory
 from .tower_group import VMapTowerGroup
 from .tower_holder import TowerHolder, check_takes_mask
-from .traced import Plans, Recipe, Step, look_of, programs_for
+from .traced import Recipe, Step, look_of, programs_for
 
 # Train and eval, with a part frozen or not: more formations than these are not kept.
 MAX_FORMATIONS = 8
@@ -58,7 +59,7 @@ class WideRouter(TowerHolder):
         self._formations: list[Formation] = []  # the one that ran last first
         self._prepared = False
         self._recipes: dict[str, Recipe] = {}
-        self._traced_plans = Plans()
+        self._traced_plans = Numbered()
         self._memory = Memory()
         self._repeats = Repeats()
         self.objects = _Objects()
@@ -247,7 +248,7 @@ class WideRouter(TowerHolder):
 
     def __getstate__(self) -> dict[str, Any]:
         # Groups are built again where they are needed: a copy's are made of the copy's towers.
-        own = {"_formations": [], "_traced_plans": Plans(), "_memory": Memory(), "_recipes": {}}
+        own = {"_formations": [], "_traced_plans": Numbered(), "_memory": Memory(), "_recipes": {}}
         state = {**self.__dict__, **own, "_prepared": False}
         state["objects"] = _Objects(self.objects)
         return state
