@@ -31,6 +31,7 @@ class Captured:
     scalars: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     writes: set[str] = field(default_factory=set)  # canonical paths of the states the graph writes
     reads_grad_mode: bool = False
+    reads_layout: bool = False  # does the forward ask how its inputs lie in memory?
     shapes: list[tuple[int, ...]] = field(default_factory=list)  # of the inputs it was captured at
 
     def __post_init__(self) -> None:

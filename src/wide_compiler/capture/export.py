@@ -24,6 +24,7 @@ from .cleanup import clean, written_placeholders
 from .failure import CaptureFailed
 from .frozen import python_state, watch_frozen_effects
 from .guards import ShapeGuards
+from .layout import LayoutReads, strided_copy
 from .opaque import NeedsRealShapes, Recorder, watch_real_shapes
 from .state import canonical_names
 
@@ -35,6 +36,7 @@ class _Seen:
 
     out_spec: _tree.TreeSpec
     out_statics: list[Any]
+    layout: LayoutReads
 
 
 class _Flat(nn.Module):
@@ -51,7 +53,9 @@ class _Flat(nn.Module):
         leaves = [next(tensor_iter) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
         args, kwargs = _tree.unflatten(leaves, self.spec)
         before, buffers = python_state(self.member), _buffers(self.member)
-        out, self.seen.out_spec = _tree.flatten(self.member(*args, **kwargs))
+        with LayoutReads(tensors) as self.seen.layout:
+            out, self.seen.out_spec = _tree.flatten(self.member(*args, **kwargs))
+        self.seen.layout.check()
         after = python_state(self.member)
         for name in {**before, **after}:
             if before.get(name) != after.get(name):
@@ -121,6 +125,7 @@ def export_member(
                 exported = _export(flat, dynamic if real_shapes is None else None, grad)
             captured = _read(flat, exported, recorder)
             captured.reads_grad_mode = bool(grad_reads)
+            captured.reads_layout = flat.seen.layout.of_inputs
             return captured
         except NeedsRealShapes as error:
             if real_shapes is not None:
@@ -157,8 +162,11 @@ def _export(flat: _Flat, dynamic: Sequence[set[int]] | None, grad: bool) -> torc
 
 
 def copy_of(leaf: Tensor) -> Tensor:
-    """A leaf like `leaf`: a forward may ask whether its input requires gradients."""
-    return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+    """A copy that requires gradients where `leaf` does, for which a forward may ask; like `leaf` it may be
+    written only if it is the result of something."""
+    copy = strided_copy(leaf.detach()).requires_grad_(leaf.requires_grad)
+    with torch.enable_grad():
+        return copy if leaf.is_leaf else strided_copy(copy)
 
 
 def _dim(free: bool) -> Any:

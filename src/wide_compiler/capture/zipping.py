@@ -35,6 +35,7 @@ def zip_variants(variants: Sequence[Captured], variant_of_lane: Sequence[int]) -
     merged.guards = [guards for variant in variants for guards in variant.guards]
     merged.writes = set().union(*(variant.writes for variant in variants))
     merged.reads_grad_mode = any(variant.reads_grad_mode for variant in variants)
+    merged.reads_layout = any(variant.reads_layout for variant in variants)
     return merged
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from .. import _tree
 from ..capture import clone_member
+from ..capture.export import copy_of
 from ..errors import InputError, SampleError
 from .program import Call
 from .scope import Place
@@ -52,7 +53,7 @@ def accepted_sample(member: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple
 def member_error(member: nn.Module, args: tuple, kwargs: dict) -> Exception | None:
     """Run a copy of the member on a copy of the input, so that neither changes; its error, or None."""
     args, kwargs = _tree.tree_map(
-        lambda x: x.detach().clone().requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x,
+        lambda x: copy_of(x) if isinstance(x, Tensor) else x,
         (args, kwargs),
     )
     try:

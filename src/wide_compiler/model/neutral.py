@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 _functorch: Any = torch._C._functorch
 _autograd: Any = torch._C._autograd
+_set_tracing_state: Any = torch._C._set_tracing_state  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
@@ -90,11 +91,11 @@ def _no_saved_tensors_hooks() -> Iterator[None]:
 @contextlib.contextmanager
 def _no_jit_trace() -> Iterator[None]:
     state = torch._C._get_tracing_state()
-    torch._C._set_tracing_state(None)
+    _set_tracing_state(None)
     try:
         yield
     finally:
-        torch._C._set_tracing_state(state)
+        _set_tracing_state(state)
 
 
 @contextlib.contextmanager
@@ -130,7 +131,8 @@ def stand_in(tensor: Tensor, learns: bool) -> Tensor:
         return made_up(tuple(map(int, tensor.shape)), tensor.dtype, tensor.device, learns)
     if forward_ad._current_level >= 0:
         tensor = forward_ad.unpack_dual(tensor).primal
-    return tensor.detach().clone().requires_grad_(learns)
+    with torch.enable_grad():  # the result of something: a wrapped tensor may be written, a leaf may not
+        return tensor.detach().requires_grad_(learns).clone()
 
 
 def made_up(shape: Any, dtype: torch.dtype, device: torch.device, learns: bool) -> Tensor:

@@ -4,8 +4,8 @@ from typing import Any
 
 
 class Numbered:
-    """Each thing is an attribute of its own: a tracer does not see what is appended to a list it has read, and
-    a guard on one thing is no guard on how many there are."""
+    """Each thing is an attribute of its own: a tracer does not see what is appended to a list it has read,
+    and a guard on one thing is no guard on how many there are."""
 
     def keep(self, thing: Any) -> int:
         number = len(vars(self))

@@ -1,6 +1,7 @@
 """ProgrammedLanes: the state of N members, and a program for every kind of call."""
 
 import operator
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ from .lane_store import LaneStore
 from .neutral import kept_function_modes, neutral_world, plain_call, plain_states
 from .program import Call, Program
 from .programs import Programs, training_flags
+
+# Capture patches functions of the process for as long as it runs.
+BUILDING = threading.RLock()
 
 
 class ProgrammedLanes(LaneStore):
@@ -49,7 +53,8 @@ class ProgrammedLanes(LaneStore):
         key = (self._mode(call), tuple(call.member_shapes), call.wide)
         program = self.programs.find(key)
         if program is None:
-            program = self._build(key, call)
+            with BUILDING:
+                program = self.programs.find(key) or self._build(key, call)
         self.programs.latest = program
         return program
 
@@ -63,6 +68,7 @@ class ProgrammedLanes(LaneStore):
             autocast_state(),
             kept_function_modes(),  # among them the default device
             self.programs.grad_mode(),
+            call.layouts if self.programs.layout_matters else None,
         )
 
     def _build(self, key: tuple[Any, ...], call: Call) -> Program:
@@ -93,7 +99,7 @@ class ProgrammedLanes(LaneStore):
         """
         program = self.programs.find_traced(mode, shapes, wide, any_batch)
         if program is None:
-            with neutral_world():
+            with BUILDING, neutral_world():
                 self._build_from_sample(mode, shapes, wide, any_batch)
             program = self.programs.find_traced(mode, shapes, wide, any_batch)
         if program is None:

@@ -31,6 +31,7 @@ class Programs:
         self.captures: dict[Any, list[Captured]] = {}
         self.latest: Program | None = None
         self.grad_matters = False
+        self.layout_matters = False  # does a forward ask how its inputs lie in memory?
         self.traced = Numbered()  # programs found while torch.compile was tracing
 
     def clear(self) -> None:
@@ -64,6 +65,7 @@ class Programs:
         self.by_key = dict(other.by_key)
         self.captures = {mode: list(known) for mode, known in other.captures.items()}
         self.grad_matters, self.latest = other.grad_matters, other.latest
+        self.layout_matters = other.layout_matters
 
     def measure_anew(self) -> None:
         """The same graphs for another number of lanes; copies of the model may share the old programs."""
@@ -92,7 +94,7 @@ class Programs:
             if call.is_sample:
                 raise
             program = self._loop(str(difference), call, model)  # lanes that part at this input only
-        self._refuse_loops(program)
+        self.refuse_loops(program)
         self.by_key[key] = program
         return program
 
@@ -122,6 +124,12 @@ class Programs:
             self.grad_matters = True
             if not torch.is_grad_enabled():
                 return self._captured(mode, call, model)
+        if captured.reads_layout:
+            self.layout_matters = True
+            if len(call.layouts) > 1:
+                raise CaptureFailed(
+                    "its forward asks how inputs lie in memory, and those of lanes lie differently"
+                )
         for path in sorted(captured.writes - model.wide_states):
             if path in model.one_object:
                 raise CaptureFailed(f"{path} is one tensor in all lanes and every lane writes it, in turn")
@@ -154,7 +162,7 @@ class Programs:
         graph = widen(captured, frozenset(model.wide_states), call.wide, probe, self.config.strategies)
         return WideProgram(captured, graph)
 
-    def _refuse_loops(self, program: Program) -> None:
+    def refuse_loops(self, program: Program) -> None:
         if self.config.fallback_passthrough:
             return
         for row in program.rows:
@@ -191,7 +199,7 @@ def _check_outputs_alike(model: Any, call: Call) -> None:
     shapes = []
     with torch.enable_grad(), torch.random.fork_rng():
         for lane in leaders:
-            args, kwargs = call.for_lane(0, own=True)
+            args, kwargs = call.own_for_lane(0)
             leaves = _tree.flatten(model.example_member(lane)(*args, **kwargs))[0]
             shapes.append([tuple(leaf.shape) for leaf in leaves if isinstance(leaf, Tensor)])
     for lane, found in zip(leaders, shapes, strict=True):

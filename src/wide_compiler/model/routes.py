@@ -13,6 +13,7 @@ from torch import Tensor
 from .binding import Binding
 from .choice import Chooser
 from .neutral import neutral_world
+from .overlap import Writes
 from .program import Call, WideProgram
 
 # More shapes than this, and the first ones are unlikely to come back.
@@ -25,6 +26,7 @@ class Route:
     def __init__(self, model: Any, program: WideProgram, call: Call):
         self.model, self.program = model, program
         self.binding = Binding(program.graph, model)
+        self.writes = Writes(program, model.places)
         gradients = torch.is_grad_enabled() and any(
             t.requires_grad for t in (*call.tensors, *model.tensors().values())
         )

@@ -182,7 +182,7 @@ def _alike(member: nn.Module, module: nn.Module) -> bool:
 
 def _tensors(module: nn.Module) -> dict[str, tuple[dict[str, Any], Tensor]]:
     """Every parameter and buffer: path -> (the dictionary in which it lies, the tensor)."""
-    found = {}
+    found: dict[str, tuple[dict[str, Any], Tensor]] = {}
     for path, inner in module.named_modules(remove_duplicate=False):
         for home in (inner._parameters, inner._buffers):
             found |= {f"{path}.{k}".lstrip("."): (home, t) for k, t in home.items() if t is not None}

@@ -9,14 +9,17 @@ from torch import Tensor, nn
 
 from .. import _tree, lanes, oracle
 from ..config import WideConfig
+from ..errors import InputError
 from ..tuning.when import autocast_state, function_modes, plain_world
+from ..widen import MEMBERS
 from .again import CHANGED, Again
 from .doors import LaneArguments, enter, entered_door, lane_arguments
 from .explain import Explanation, summarize
 from .held import HeldLanes
 from .inputs import check_lanes, moved_sample
 from .marks import mark_parameters
-from .program import Call, LoopProgram, PerLane, Program
+from .overlap import one_base_written
+from .program import Call, LoopProgram, PerLane, Program, WideProgram
 from .programmed_lanes import ProgrammedLanes
 from .programs import Programs, training_flags
 from .routes import Route, Routes, looks
@@ -109,14 +112,21 @@ class WideModel(ProgrammedLanes):
 
     def route_key(self, args: tuple, door: str) -> tuple[Any, ...]:
         """Under which `routes` has the way of a call like this one."""
-        return (door, self.circumstances(), *looks(args))
+        strides = tuple(x.stride() for x in args) if self.programs.layout_matters else ()
+        return (door, self.circumstances(), strides, *looks(args))
 
     def _run_all(self, door: str, args: tuple, kwargs: dict, by_lane: LaneArguments | None) -> Any:
         if torch.compiler.is_dynamo_compiling() or not plain_world():
-            return self._run_plainly(*self._found(door, args, kwargs, by_lane))
-        key = self.route_key(args, door) if not kwargs else None
+            call, program = self._found(door, args, kwargs, by_lane)
+            self._check_bases(call, program)
+            return self._run_plainly(call, program)
+        plain = not kwargs and all(type(x) is Tensor for x in args)
+        by_look = plain and not (by_lane and self.programs.layout_matters)  # lanes may lie differently
+        key = self.route_key(args, door) if by_look else None
         route = None if key is None else self.routes.get(key)
         if route is not None:
+            if route.writes and (why := self._shared_write(route, self._call(door, args, kwargs, by_lane))):
+                return self._run_members(self._call(door, args, kwargs, by_lane), why)
             result = route(args, self.seeds.next())
             self.again = Again.of(self, route, args, door)
             return result
@@ -125,8 +135,10 @@ class WideModel(ProgrammedLanes):
         if isinstance(program, LoopProgram):
             return self._run_plainly(call, program)
         route = Route(self, program, call)
-        if key is not None and all(type(x) is Tensor for x in args):
+        if key is not None:
             self.routes.keep(key, route)
+        if route.writes and (why := self._shared_write(route, call)):
+            return self._run_members(call, why)
         return route(call.tensors, self.seeds.next())
 
     def circumstances(self) -> tuple[Any, ...]:
@@ -138,14 +150,41 @@ class WideModel(ProgrammedLanes):
     def _found(
         self, door: str, args: tuple, kwargs: dict, by_lane: LaneArguments | None
     ) -> tuple[Call, Program]:
-        leaves, spec = _tree.flatten((args, kwargs))
-        flags = (door != "shared",) * sum(isinstance(leaf, Tensor) for leaf in leaves)
-        call = Call(leaves, spec, flags, _tree.signature((args, kwargs)), by_lane=by_lane)
+        call = self._call(door, args, kwargs, by_lane)
         check_lanes(call, self.n)
         program = self._program(call)
         if door == "packed":
             program.check_packable()
         return call, program
+
+    def _call(self, door: str, args: tuple, kwargs: dict, by_lane: LaneArguments | None) -> Call:
+        leaves, spec = _tree.flatten((args, kwargs))
+        flags = (door != "shared",) * sum(isinstance(leaf, Tensor) for leaf in leaves)
+        signature = _tree.signature((args, kwargs))
+        return Call(leaves, spec, flags, signature, packed=door == "packed", by_lane=by_lane)
+
+    @torch.compiler.disable
+    def _shared_write(self, route: Route, call: Call) -> str:
+        """Why a call may not run as a graph: inputs share memory, and a write to one must show in another."""
+        lanes = range(self.n) if call.by_lane or any(call.wide) else [0]
+        return next(filter(None, (route.writes.shown_in_others(call.member_tensors(i)) for i in lanes)), "")
+
+    def _check_bases(self, call: Call, program: Program) -> None:
+        """In a trace or transform nobody can say where tensors lie, and members' Python shall not run."""
+        if isinstance(program, WideProgram):
+            why = one_base_written(program.written_inputs, call.tensors)
+            if why:
+                raise InputError(f"{why}; give a copy (x.clone()) inside torch.compile or torch.func")
+
+    @torch.compiler.disable
+    def _run_members(self, call: Call, why: str) -> Any:
+        """One lane after another through the members' own Python."""
+        one_object = any(p.kind == "buffer" and p.path in self.one_object for p in self.places)
+        program = LoopProgram(why, frozenset(self.wide_states), one_object)
+        self.programs.refuse_loops(program)
+        members = {MEMBERS: [self.example_member(lane) for lane in range(self.n)]}
+        self.programs.latest, self.again = program, None
+        return program.run({**self.tensors(), **members}, call, self.n, rng=self.seeds.next())
 
     def _run_plainly(self, call: Call, program: Program) -> Any:
         if program.runs_members:

@@ -14,8 +14,8 @@ from ..errors import UnsupportedError
 @contextlib.contextmanager
 def lent(
     module: nn.Module, tensor_of: Callable[[str], Tensor], returns: list[tuple[Tensor, Tensor]]
-) -> Iterator[None]:
-    """While active, every parameter and buffer of `module` is `tensor_of(path)`.
+) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """While active, every parameter and buffer of `module` is `tensor_of(path)`; gives (that, what is lent).
 
     Buffers are lent as copies; what they have become goes into `returns`, to be given back when all lanes
     have run: autograd would take a write into one lane's slice for a change of what it saved for the others.
@@ -30,7 +30,7 @@ def lent(
     for home, name, _, _, lent_one in homes:
         home[name] = lent_one
     try:
-        yield
+        yield [(source, lent_one) for *_, source, lent_one in homes]
         returns += [(source, home[name]) for home, name, _, source, one in homes if one is not source]
     finally:
         for home, name, own, _, _ in homes:
