@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from .. import _tree
 from ..guards import Observer, Snapshot
 from .failure import HasEffects
+from .layout import strided_copy
 from .lock import CAPTURE
 from .skeleton import copy_member
 from .state import canonical_names, slots
@@ -87,10 +88,13 @@ def observe_member(
 
 
 def copy_of(leaf: Any) -> Any:
-    """A leaf like `leaf`: a forward may ask whether its input requires gradients."""
+    """A copy that requires gradients where `leaf` does, for which a forward may ask; like `leaf` it may be
+    written only if it is the result of something."""
     if not isinstance(leaf, Tensor):
         return leaf
-    return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+    copy = strided_copy(leaf.detach()).requires_grad_(leaf.requires_grad)
+    with torch.enable_grad():
+        return copy if leaf.is_leaf else strided_copy(copy)
 
 
 def _written(member: nn.Module, copy: nn.Module, tensor_of: Callable[[str], Tensor] | None) -> set[str]:

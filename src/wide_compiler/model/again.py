@@ -24,7 +24,7 @@ class Again:
         self.model, self.door = model, door
         self.scopes = model.scopes
         self.flags = [scope.training for scope in self.scopes]
-        self.homes = [(home, name) for _, home, name in route.binding.states]
+        self.homes = [(home, name) for _, home, name, _ in route.binding.states]
         self.count = len(args)
         self.holds = TensorGuard([*args, *(home[name] for home, name in self.homes)]).holds
         self.state = launch_state()
@@ -40,6 +40,8 @@ class Again:
             return None
         if route.binding.modules or route.program.graph.enters_autocast or model.held.lanes is not None:
             return None
+        if any(home.get(name) is None for _, home, name, _ in route.binding.states):
+            return None  # computed anew in each call
         if torch._C._is_any_autocast_enabled():  # to which dtype shows nowhere else
             return None
         return Again(model, route, replay, args, door)

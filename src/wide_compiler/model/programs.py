@@ -27,6 +27,7 @@ from ..guards import Snapshot
 from ..widen import MEMBERS, Probe, ReadsLayout, WidenFailed, widen
 from ..widen.classify import reads_layout
 from .members import Skeletons
+from .numbered import Numbered
 from .program import Call, LoopProgram, Program, WideProgram
 
 # Shapes that each need a capture of their own; beyond that the loop is the better answer.
@@ -51,8 +52,9 @@ class Programs:
         self.captures: dict[Any, list[Captured]] = {}
         self.latest: Program | None = None
         self.grad_matters = False
-        self.traced: list[Program] = []  # built while torch.compile was tracing
         self.reads_layout = False  # has a member been seen to read strides and offsets?
+        self.layout_matters = False  # does a forward ask how its inputs lie in memory?
+        self.traced = Numbered()  # programs found while torch.compile was tracing
 
     def clear(self) -> None:
         self.by_key.clear()
@@ -110,6 +112,7 @@ class Programs:
         self.effects = dict(other.effects)
         self.grad_matters, self.latest = other.grad_matters, other.latest
         self.reads_layout = other.reads_layout
+        self.layout_matters = other.layout_matters
 
     def measure_anew(self) -> None:
         """The same graphs for another number of lanes; copies of the model may share the old programs."""
@@ -118,7 +121,7 @@ class Programs:
             for key, programs in self.by_key.items()
         }
         self.latest = None
-        self.traced = []
+        self.traced = Numbered()
 
     def build(self, key: Any, call: Call, model: Any) -> Program:
         """Build the program for `call` on the wide model `model`, and keep it under `key`."""
@@ -139,7 +142,7 @@ class Programs:
             if call.is_sample:
                 raise
             program = self._loop(str(difference), call, model)  # lanes that part at this input only
-        self._refuse_loops(program)
+        self.refuse_loops(program)
         return self.keep(key, program)
 
     def _loop(self, why: str, call: Call, model: Any) -> LoopProgram:
@@ -178,6 +181,12 @@ class Programs:
                 raise CaptureFailed(
                     f"its forward writes {path}, whose elements share memory (made by expand), which lanes "
                     f"would not; clone() it in the constructor"
+                )
+        if captured.reads_layout:
+            self.layout_matters = True
+            if len(call.layouts) > 1:
+                raise CaptureFailed(
+                    "its forward asks how inputs lie in memory, and those of lanes lie differently"
                 )
         for path in sorted(captured.writes - model.wide_states):
             if any(path.startswith(f"{outer}.") for outer in self.kept):
@@ -224,7 +233,7 @@ class Programs:
         graph = widen(captured, frozenset(model.wide_states), call.wide, probe, self.config.strategies)
         return WideProgram(captured, graph)
 
-    def _refuse_loops(self, program: Program) -> None:
+    def refuse_loops(self, program: Program) -> None:
         if self.config.fallback_passthrough:
             return
         for row in program.rows:
@@ -315,7 +324,7 @@ def _check_outputs_alike(model: Any, call: Call) -> None:
     shapes = []
     with torch.enable_grad(), torch.random.fork_rng():
         for lane in leaders:
-            args, kwargs = call.for_lane(0, own=True)
+            args, kwargs = call.own_for_lane(0)
             leaves = _tree.flatten(model.example_member(lane)(*args, **kwargs))[0]
             shapes.append([tuple(leaf.shape) for leaf in leaves if isinstance(leaf, Tensor)])
     for lane, found in zip(leaders, shapes, strict=True):
