@@ -33,7 +33,7 @@ _PREFIX = "member."
 class _Seen:
     """The structure of the member's output, noted while tracing."""
 
-    out_spec: _tree.TreeSpec
+    out_spec: Any
     out_statics: list[Any]
     layout: LayoutReads
 

@@ -226,7 +226,7 @@ class Observer:
         names = names_of(code)
         self._visit_class(type(value), names, code)
         own = getattr(value, "__dict__", None)
-        slots = _slots(type(value))
+        slots = _slots(type(value))  # type: ignore[arg-type]
         present = {*(own or ()), *slots} if isinstance(own, dict) else set(slots)
         wanted = present if names.dynamic or _looks_up_by_itself(type(value)) else present & names.attributes
         local = isinstance(value, threading.local)

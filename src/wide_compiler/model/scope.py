@@ -96,8 +96,9 @@ class Scope(Children, nn.Module):
 
     def train(self, mode: bool = True) -> "Scope":
         """As the members' own `train` at this place does, in every lane that has Python of its own."""
-        self._skeletons.train(mode, self._path)
-        member = self._skeletons.lane(0).get_submodule(self._path)
+        skeletons, place = self.__dict__["_skeletons"], self.__dict__["_path"]
+        skeletons.train(mode, place)
+        member = skeletons.lane(0).get_submodule(place)
         for path, module in self.named_modules():
             module.training = member.get_submodule(path).training
         return self
