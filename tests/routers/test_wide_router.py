@@ -283,7 +283,7 @@ def test_what_cannot_be_fused_runs_in_sequence_and_says_why():
         router.wide_forward(double(4, 6))
     assert [router[str(i)].calls for i in range(3)] == [3, 3, 3]
     (row,) = router.explain().rows
-    assert row.how == "loop" and "changes the Python attribute calls" in row.why
+    assert row.how == "loop" and "its forward changes Counting.calls" in row.why
 
     router = collective(*[InPlace(str(i)) for i in range(3)])
     x = double(4, 6)

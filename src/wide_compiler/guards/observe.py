@@ -50,7 +50,7 @@ _FUNCTION_FIELDS = ("__code__", "__defaults__", "__kwdefaults__")
 # nn.Module's own tables, and the weight lists that recurrent layers keep up to date by themselves.
 MODULE_TABLES = frozenset({*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"} - {"training"})
 # What routers keep for themselves, of which no forward's result depends.
-_OUR_STATE = "_router_"
+_OUR_STATE, _CACHE = "_router_", "_router_cache"
 # PyTorch's functions that set or read the random generator, by their code.
 _SEEDING = {
     inspect.unwrap(function).__code__: function.__name__
@@ -104,6 +104,10 @@ class Observer:
             for path, module in root.named_modules():
                 self._keep(module)
                 self._paths[id(module)] = path or type(module).__name__
+                if _CACHE in vars(module):  # what a tower leaves there, others read after it
+                    self.reads.note(
+                        Table, vars(module)[_CACHE], path=f"the cache of {self._paths[id(module)]}"
+                    )
                 for table in (module._forward_hooks, module._forward_pre_hooks):
                     for hook in table.values():
                         self._visit_function(hook, f"a hook of {path or type(module).__name__}")
@@ -465,11 +469,12 @@ def _is_fake(tensor: Tensor) -> bool:
 
 
 def _called_by_torch(frame: types.FrameType) -> bool:
-    """Is it PyTorch's own code (activation checkpointing, say) that asked for this, not the user's?"""
+    """Is it PyTorch's own code (activation checkpointing, say) or ours that asked for this, not the user's?"""
     caller = frame.f_back
     while caller is not None and (caller.f_globals.get("__name__") or "") in _BETWEEN:
         caller = caller.f_back
-    return caller is not None and owner_of(caller.f_globals.get("__name__") or "") in ("torch", "layers")
+    module = "" if caller is None else caller.f_globals.get("__name__") or ""
+    return owner_of(module) in ("torch", "layers") or module.startswith("wide_compiler.")
 
 
 # Decorators and helpers that stand between a caller and PyTorch's function.
