@@ -93,7 +93,8 @@ def _doubled(args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
 def check_lanes(call: Call, n: int) -> None:
     """Every wide tensor has N lanes on axis 0: a single lane would be spread over all of them unnoticed."""
     if any(is_ragged_or_sparse(tensor) for tensor in call.tensors):
-        check_dense(*_tree.unflatten(call.leaves, call.spec), InputError)
+        args, kwargs = _tree.unflatten(call.leaves, call.spec)
+        check_dense(args, kwargs, InputError)
     for position, tensor in enumerate(call.tensors):
         if call.wide[position] and (tensor.dim() == 0 or tensor.shape[0] != n):
             path = call_paths(call)[position]
