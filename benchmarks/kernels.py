@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 sys.path.insert(0, "src")
 
-from wide_compiler.tuning import interleaved
+from wide_compiler.measure import interleaved
 from wide_compiler.tuning.replay import recorded
 
 CUDA = torch.device("cuda")

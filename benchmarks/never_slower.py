@@ -25,9 +25,9 @@ from wide_compiler import WideConfig
 from wide_compiler.benchmark.document import provenance
 from wide_compiler.benchmark.nets import Block, ConvNet, DeepMlp, Gpt, Mlp, Recurrent, ResBlock
 from wide_compiler.benchmark.resnet import ResNet18
-from wide_compiler.tuning import interleaved
-from wide_compiler.tuning.clock import best_medians
-from wide_compiler.tuning.store import nothing_remembered
+from wide_compiler.measure import interleaved
+from wide_compiler.measure.clock import best_medians
+from wide_compiler.measure.store import nothing_remembered
 
 SLACK = 15e-6
 BAR = 0.95

@@ -25,10 +25,10 @@ from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from wide_compiler.benchmark.document import provenance
+from wide_compiler.measure import interleaved
+from wide_compiler.measure.clock import best_medians
+from wide_compiler.measure.store import nothing_remembered
 from wide_compiler.routers import AttentionTower, BaseTower, PreNormTower, SequentialTower, WideRouter
-from wide_compiler.tuning import interleaved
-from wide_compiler.tuning.clock import best_medians
-from wide_compiler.tuning.store import nothing_remembered
 
 # What a clock on a machine with other work can tell apart.
 BAR = 0.97

@@ -34,8 +34,8 @@ from wide_compiler.benchmark.functional import Functional
 from wide_compiler.benchmark.problem import Problem
 from wide_compiler.benchmark.training import lane_losses, member_loss
 from wide_compiler.benchmark.workloads import MODELS
+from wide_compiler.measure import interleaved
 from wide_compiler.training import AdamW, TrainStep
-from wide_compiler.tuning import interleaved
 
 ROWS = [("mlp", 10), ("mlp", 100), ("deep_mlp", 20), ("resblock", 8), ("lstm", 32)]
 CUDA_ROWS = [("mlp", 100), ("deep_mlp", 20), ("lstm", 32), ("resblock", 20)]

@@ -17,7 +17,7 @@ from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from wide_compiler.benchmark.document import provenance
-from wide_compiler.tuning import interleaved
+from wide_compiler.measure import interleaved
 from wide_compiler.xcs import jit, oracle
 
 WARM_SECONDS = 2.0

@@ -116,22 +116,27 @@ def test_the_builder_builds_with_compile(monkeypatch):
     assert built == "built" and args == ("models", "x") and kwargs["config"].validate
 
 
-def test_the_registry_decides_who_runs_a_module(monkeypatch):
-    class Zero(nn.Module):
-        @classmethod
-        def from_modules(cls, modules):
-            return cls()
+def test_the_registry_decides_who_runs_a_module():
+    calls = []
 
+    class Counted(wide_compiler.WideLinear):
         def forward(self, x):
-            return torch.zeros(*x.shape[:-1], 5)
+            calls.append(x.shape)
+            return super().forward(x)
 
     models = [nn.Sequential(nn.Linear(6, 5)) for _ in range(N)]
-    assert wide_compiler.compile(models, SERIES).shared(SERIES).abs().sum() > 0
-    wide_compiler.register("Linear", Zero)
+    wide_compiler.compile(models, SERIES).shared(SERIES)
+    assert not calls
+    wide_compiler.register("Linear", Counted)
     try:
-        assert wide_compiler.compile(models, SERIES).shared(SERIES).abs().sum() == 0
+        wide = wide_compiler.compile(models, SERIES)
     finally:
         wide_compiler.REGISTRY.unregister("Linear")
+    expected = torch.stack([model(SERIES) for model in models])
+    torch.testing.assert_close(wide.shared(SERIES), expected)
+    calls.clear()
+    torch.testing.assert_close(wide.shared(SERIES), expected)
+    assert calls == [(N, *SERIES.shape)]
 
 
 def test_pack_and_unpack_are_the_packed_doors_own():

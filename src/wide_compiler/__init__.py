@@ -1,60 +1,79 @@
 """Write it for one; run it for N: fuse N PyTorch models of one architecture into one wide model."""
 
-from . import primitives
-from .api import WideBuilder, compile
-from .config import WideConfig
-from .errors import (
-    AlignmentError,
-    CheckpointError,
-    InputError,
-    SampleError,
-    SaveError,
-    UnsupportedError,
-    ValidationError,
-    WideError,
-)
-from .lanes import pack, pack_inputs, stack, unpack, unpack_outputs, unstack
-from .model import Explanation, WideModel
-from .primitives import (
-    WideAttention,
-    WideBatchNorm1d,
-    WideBatchNorm2d,
-    WideBatchNorm3d,
-    WideConv1d,
-    WideConv2d,
-    WideConv3d,
-    WideConvTranspose1d,
-    WideConvTranspose2d,
-    WideConvTranspose3d,
-    WideDropout,
-    WideEmbedding,
-    WideEmbeddingBag,
-    WideGroupNorm,
-    WideGRU,
-    WideInstanceNorm,
-    WideLayerNorm,
-    WideLinear,
-    WideLSTM,
-    WidePReLU,
-    WideRMSNorm,
-    WideRNN,
-)
-from .registry import REGISTRY, WideRegistry, register
+import importlib
+import pkgutil
+from typing import TYPE_CHECKING, Any
+
 from .version import __version__
 
-# The name of the first WideCompiler for the same class.
-TracedWideModel = WideModel
+if TYPE_CHECKING:
+    from . import primitives, routers, signals, training, xcs  # noqa: F401
+    from .api import WideBuilder, compile
+    from .config import WideConfig
+    from .errors import (
+        AlignmentError,
+        ArgumentError,
+        CheckpointError,
+        InputError,
+        LaneIndexError,
+        MissingExtraError,
+        MissingFileError,
+        SampleError,
+        SaveError,
+        UnknownNameError,
+        UnsupportedError,
+        UsageError,
+        ValidationError,
+        WideError,
+        WrongTypeError,
+    )
+    from .explain import Explanation
+    from .lanes import pack, pack_inputs, stack, unpack, unpack_outputs, unstack
+    from .model import WideModel
+    from .primitives import (
+        WideAttention,
+        WideBatchNorm1d,
+        WideBatchNorm2d,
+        WideBatchNorm3d,
+        WideConv1d,
+        WideConv2d,
+        WideConv3d,
+        WideConvTranspose1d,
+        WideConvTranspose2d,
+        WideConvTranspose3d,
+        WideDropout,
+        WideEmbedding,
+        WideEmbeddingBag,
+        WideGroupNorm,
+        WideGRU,
+        WideInstanceNorm,
+        WideLayerNorm,
+        WideLinear,
+        WideLSTM,
+        WidePReLU,
+        WideRMSNorm,
+        WideRNN,
+    )
+    from .registry import REGISTRY, WideRegistry, register
+
+    TracedWideModel = WideModel
 
 __all__ = [
     "REGISTRY",
     "AlignmentError",
+    "ArgumentError",
     "CheckpointError",
     "Explanation",
     "InputError",
+    "LaneIndexError",
+    "MissingExtraError",
+    "MissingFileError",
     "SampleError",
     "SaveError",
     "TracedWideModel",
+    "UnknownNameError",
     "UnsupportedError",
+    "UsageError",
     "ValidationError",
     "WideAttention",
     "WideBatchNorm1d",
@@ -83,6 +102,7 @@ __all__ = [
     "WideRMSNorm",
     "WideRNN",
     "WideRegistry",
+    "WrongTypeError",
     "__version__",
     "compile",
     "pack",
@@ -94,3 +114,51 @@ __all__ = [
     "unpack_outputs",
     "unstack",
 ]
+
+# Where the names of `__all__` are defined; the others are primitives.
+_HOMES = {
+    "api": ("WideBuilder", "compile"),
+    "config": ("WideConfig",),
+    "errors": (
+        "AlignmentError",
+        "ArgumentError",
+        "CheckpointError",
+        "InputError",
+        "LaneIndexError",
+        "MissingExtraError",
+        "MissingFileError",
+        "SampleError",
+        "SaveError",
+        "UnknownNameError",
+        "UnsupportedError",
+        "UsageError",
+        "ValidationError",
+        "WideError",
+        "WrongTypeError",
+    ),
+    "explain": ("Explanation",),
+    "lanes": ("pack", "pack_inputs", "stack", "unpack", "unpack_outputs", "unstack"),
+    "model": ("TracedWideModel", "WideModel"),
+    "registry": ("REGISTRY", "WideRegistry", "register"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name or a room when it is first asked for: importing all of them takes a second."""
+    if name in _rooms():
+        value = importlib.import_module(f"{__name__}.{name}")
+    elif name in __all__:
+        home = next((home for home, names in _HOMES.items() if name in names), "primitives")
+        value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_rooms()})
+
+
+def _rooms() -> set[str]:
+    return {module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")}

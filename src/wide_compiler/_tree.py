@@ -1,12 +1,16 @@
 """Pytrees of arguments."""
 
 import enum
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree
+
+from .errors import WrongTypeError
 
 TreeSpec = _pytree.TreeSpec
 
@@ -16,8 +20,109 @@ def flatten(tree: Any) -> tuple[list[Any], TreeSpec]:
     return _pytree.tree_flatten(tree)
 
 
-def unflatten(leaves: Sequence[Any], spec: TreeSpec) -> Any:
+def unflatten(leaves: Sequence[Any], spec: "TreeSpec | ObjectSpec") -> Any:
+    if isinstance(spec, ObjectSpec):
+        return spec.unflatten(iter(leaves))
     return _pytree.tree_unflatten(list(leaves), spec)
+
+
+class ObjectSpec:
+    """The structure of a tree in which some leaves are objects that hold tensors in their attributes.
+
+    >>> import types
+    >>> leaves, spec = flatten_output([types.SimpleNamespace(x=torch.ones(2), name="a"), 3])
+    >>> leaves[1:], unflatten(leaves, spec)[0].name
+    (['a', 3], 'a')
+    """
+
+    def __init__(self, outer: TreeSpec, inner: list[tuple[type, tuple[str, ...], Any] | None]):
+        self.outer, self.inner = outer, inner  # class, attributes and their structure, for each leaf
+
+    def is_leaf(self) -> bool:
+        return False
+
+    def unflatten(self, leaves: Iterator[Any]) -> Any:
+        return _pytree.tree_unflatten([self._leaf(part, leaves) for part in self.inner], self.outer)
+
+    def _leaf(self, part: tuple[type, tuple[str, ...], Any] | None, leaves: Iterator[Any]) -> Any:
+        if part is None:
+            return next(leaves)
+        cls, names, spec = part
+        new = cls.__new__(cls)
+        count = spec.num_leaves
+        for name, value in zip(names, unflatten([next(leaves) for _ in range(count)], spec), strict=True):
+            object.__setattr__(new, name, value)
+        return new
+
+    @property
+    def num_leaves(self) -> int:
+        return sum(1 if part is None else part[2].num_leaves for part in self.inner)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ObjectSpec) and (self.outer, self.inner) == (other.outer, other.inner)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        parts = [p if p is None else (p[0].__name__, p[1]) for p in self.inner]
+        return f"ObjectSpec({self.outer}, {parts})"
+
+
+def flatten_output(tree: Any) -> tuple[list[Any], "TreeSpec | ObjectSpec"]:
+    """`flatten`, but objects that hold tensors in attributes (a dataclass, a namespace) are opened too."""
+    leaves, spec = _pytree.tree_flatten(tree)
+    if all(isinstance(leaf, _CLOSED) or not holds_tensor(leaf) for leaf in leaves):
+        return leaves, spec
+    flat: list[Any] = []
+    inner: list[tuple[type, tuple[str, ...], Any] | None] = []
+    for leaf in leaves:
+        if isinstance(leaf, _CLOSED) or not holds_tensor(leaf):
+            flat.append(leaf)
+            inner.append(None)
+            continue
+        attributes = _attributes(leaf)
+        opened, own = flatten_output(list(attributes.values()))
+        flat += opened
+        inner.append((type(leaf), tuple(attributes), own))
+    return flat, ObjectSpec(spec, inner)
+
+
+_CLOSED = (
+    *(torch.Tensor, torch.nn.Module, torch.SymInt, torch.SymFloat, torch.SymBool),
+    *(bool, int, float, complex, str, bytes, type(None), type),
+)
+
+
+def holds_tensor(value: Any, depth: int = 6) -> bool:
+    """Is there a tensor in an object's attributes, or in what they hold?"""
+    if isinstance(value, torch.Tensor):
+        return True
+    if isinstance(value, _CLOSED) or not depth:
+        return False
+    leaves = _pytree.tree_flatten(value)[0]
+    if len(leaves) == 1 and leaves[0] is value:
+        leaves = list(_attributes(value).values())
+    return any(holds_tensor(leaf, depth - 1) for leaf in leaves)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """What an object of a plain class holds, by name: its `__dict__` and its slots."""
+    if isinstance(value, (types.FunctionType, types.ModuleType, types.BuiltinFunctionType)):
+        return {}
+    slots = [
+        name
+        for cls in type(value).__mro__
+        for name, member in vars(cls).items()
+        if isinstance(member, types.MemberDescriptorType) and name != "__dict__"
+    ]
+    own = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    table = getattr(value, "__dict__", None)
+    return {**own, **table} if isinstance(table, dict) else own
+
+
+def is_fake(value: Any) -> bool:
+    """A tensor without numbers, as a trace has them."""
+    return isinstance(value, FakeTensor)
 
 
 def tree_map(fn: Callable[[Any], Any], tree: Any) -> Any:
@@ -38,13 +143,26 @@ def rebuild(picture: Any, tensors: Iterator[torch.Tensor]) -> Any:
         return float(parts[0])
     if kind in ("NoneType", "bool", "int", "str"):
         return parts[0]
-    raise TypeError(f"cannot rebuild {kind}")
+    raise WrongTypeError(f"cannot rebuild {kind}")
 
 
 def leaf_paths(tree: Any) -> list[str]:
     """A printable path for each leaf, in `flatten` order: `["[0]", "['mask']"]`."""
     pairs, _ = _pytree.tree_flatten_with_path(tree)
     return [_pytree.keystr(path) for path, _ in pairs]
+
+
+def output_paths(tree: Any) -> list[str]:
+    """The same in `flatten_output` order: `["[0]", ".logits"]`."""
+    paths: list[str] = []
+    for path, leaf in _pytree.tree_flatten_with_path(tree)[0]:
+        name = _pytree.keystr(path)
+        if isinstance(leaf, _CLOSED) or not holds_tensor(leaf):
+            paths.append(name)
+            continue
+        for attribute, value in _attributes(leaf).items():
+            paths += [f"{name}.{attribute}{inner}" for inner in output_paths(value)]
+    return paths
 
 
 def argument_paths(args: tuple, kwargs: dict) -> list[str]:

@@ -16,7 +16,7 @@ import torch
 from torch import fx, nn
 
 from .config import WideConfig
-from .errors import AlignmentError
+from .errors import AlignmentError, ArgumentError, WrongTypeError
 from .initialize import make_lanes
 from .model import WideModel
 
@@ -70,7 +70,7 @@ def compile(
         "chunk_lanes": chunk_lanes,
     }
     if config is not None and not isinstance(config, WideConfig):
-        raise TypeError(
+        raise WrongTypeError(
             f"config must be a WideConfig, got {config!r}; WideConfig.preset(name) gives one by name"
         )
     config = (config or WideConfig()).replace(**{k: v for k, v in changes.items() if v is not None})
@@ -160,7 +160,7 @@ class WideBuilder:
 
     def build(self) -> WideModel:
         if self._sample is None:
-            raise ValueError("WideBuilder needs a sample: call .with_sample(x) before .build()")
+            raise ArgumentError("WideBuilder needs a sample: call .with_sample(x) before .build()")
         sample, sample_kwargs = self._sample
         return compile(
             self._models, sample, sample_kwargs=sample_kwargs, config=self._config, **self._options

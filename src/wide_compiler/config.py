@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .errors import ArgumentError
+
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -55,15 +57,15 @@ class WideConfig:
 
     def __post_init__(self) -> None:
         if self.compile_mode not in COMPILE_MODES:
-            raise ValueError(
+            raise ArgumentError(
                 f"unknown compile_mode {self.compile_mode!r}; choose one of {', '.join(COMPILE_MODES)}"
             )
         whole = isinstance(self.chunk_lanes, int) and not isinstance(self.chunk_lanes, bool)
         if self.chunk_lanes is not None and (not whole or self.chunk_lanes < 1):
-            raise ValueError(f"chunk_lanes must be a positive integer or None, got {self.chunk_lanes!r}")
+            raise ArgumentError(f"chunk_lanes must be a positive integer or None, got {self.chunk_lanes!r}")
         for name in ("validate_rtol", "validate_atol", "tune_seconds"):
             if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)!r}")
+                raise ArgumentError(f"{name} must not be negative, got {getattr(self, name)!r}")
         check_strategies(self.strategies)
 
     @classmethod
@@ -91,7 +93,7 @@ class WideConfig:
         """A preset by name, for command lines and configuration files."""
         presets = {"default": cls.default, "fast": cls.fast, "debug": cls._debug_preset, "safe": cls.safe}
         if name not in presets:
-            raise ValueError(f"unknown preset {name!r}; choose one of {', '.join(presets)}")
+            raise ArgumentError(f"unknown preset {name!r}; choose one of {', '.join(presets)}")
         return presets[name]()
 
     def replace(self, **changes: Any) -> "WideConfig":
@@ -114,9 +116,9 @@ def check_strategies(strategies: Mapping[str, str]) -> None:
     known = {p.__name__: p.STRATEGIES for p in PRIMITIVES}
     for primitive, strategy in strategies.items():
         if primitive != "*" and primitive not in known:
-            raise ValueError(f"unknown primitive {primitive!r}; choose one of {', '.join(known)}")
+            raise ArgumentError(f"unknown primitive {primitive!r}; choose one of {', '.join(known)}")
         all_of_them = sorted({s for choices in known.values() for s in choices} | {"loop"})
         choices = all_of_them if primitive == "*" else known[primitive]
         if strategy not in choices:
             whose = "" if primitive == "*" else f" of {primitive}"
-            raise ValueError(f"unknown strategy {strategy!r}{whose}; choose one of {', '.join(choices)}")
+            raise ArgumentError(f"unknown strategy {strategy!r}{whose}; choose one of {', '.join(choices)}")

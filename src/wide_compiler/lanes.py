@@ -67,8 +67,8 @@ def unstack(tree: Any, n: int) -> list[Any]:
     [1.0, 2.0]
     """
     _check_count(n)
-    leaves, spec = _tree.flatten(tree)
-    for path, leaf in zip(_tree.leaf_paths(tree), leaves, strict=True):
+    leaves, spec = _tree.flatten_output(tree)
+    for path, leaf in zip(_tree.output_paths(tree), leaves, strict=True):
         if isinstance(leaf, Tensor) and (leaf.dim() == 0 or leaf.shape[0] != n):
             raise InputError(f"unstack: leaf{path} is {tuple(leaf.shape)}, expected {n} lanes on axis 0")
     rows = [_rows(leaf, n) for leaf in leaves]
@@ -125,8 +125,8 @@ def packed_to_stacked(tree: Any, n: int) -> Any:
 
 def stacked_to_packed(tree: Any) -> Any:
     """Every tensor leaf `[N, B, C, ...]` -> `[B, N*C, ...]`."""
-    leaves, spec = _tree.flatten(tree)
-    paths = _tree.leaf_paths(tree)
+    leaves, spec = _tree.flatten_output(tree)
+    paths = _tree.output_paths(tree)
     for leaf, path in zip(leaves, paths, strict=True):
         if isinstance(leaf, Tensor):
             _needs_channels(leaf, 3, path, "the packed door")

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 
+from .errors import ArgumentError, UnknownNameError, WrongTypeError
 from .primitives import PRIMITIVES, WideModule
 
 
@@ -27,11 +28,13 @@ class WideRegistry:
     def register(self, name: str, wide: Any = None) -> Any:
         """Register `wide` for modules of type `name`; as a decorator when called with the name alone."""
         if not isinstance(name, str):
-            raise TypeError(f"register takes the type's name first, got {name!r}; write @register('MyOp')")
+            raise WrongTypeError(
+                f"register takes the type's name first, got {name!r}; write @register('MyOp')"
+            )
         if wide is None:
             return lambda cls: self.register(name, cls)
         if not callable(getattr(wide, "from_modules", None)):
-            raise TypeError(
+            raise WrongTypeError(
                 f"{wide!r} needs a classmethod from_modules(modules) to be registered for {name!r}"
             )
         self._custom[name] = wide
@@ -40,7 +43,9 @@ class WideRegistry:
     def unregister(self, name: str) -> None:
         """Take back a registration; the built-in one, if there is one, stands again."""
         if name not in self._custom:
-            raise KeyError(f"{name!r} is not registered; registered: {', '.join(self._custom) or 'nothing'}")
+            raise UnknownNameError(
+                f"{name!r} is not registered; registered: {', '.join(self._custom) or 'nothing'}"
+            )
         del self._custom[name]
 
     def get(self, name: str) -> Any:
@@ -64,7 +69,7 @@ class WideRegistry:
         found: dict[str, Any] = {}
         if type(model).__name__ in self._custom:
             wide = self._custom[type(model).__name__]
-            raise ValueError(
+            raise ArgumentError(
                 f"{type(model).__name__} is registered itself: {wide.__name__}.from_modules(models) is its "
                 f"wide module; compile is for models that contain it"
             )
@@ -82,7 +87,8 @@ REGISTRY = WideRegistry()
 def register(name: str, wide: Any = None) -> Callable[..., Any] | Any:
     """Keep modules of type `name` whole and run N of them by your own class.
 
-    The class has a classmethod `from_modules(modules)`; what it returns takes and gives `[N, B, ...]`.
+    The class has a classmethod `from_modules(modules)`; what it returns takes and gives `[N, B, ...]`, or
+    `[B, N*C, ...]` as `pack` makes it. `compile` finds out which, by comparing it with the modules.
     """
     return REGISTRY.register(name, wide)
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import wide_compiler
 from wide_compiler import _tree, oracle
-from wide_compiler.capture import OPAQUE, CaptureFailed, export_member
+from wide_compiler.capture import OPAQUE, CaptureFailed, export_member, observe_member
 
 N = 3
 x = torch.randn(2, 4)
@@ -18,7 +18,7 @@ x = torch.randn(2, 4)
 def capture(model, *args, kept=None, **kwargs):
     leaves, spec = _tree.flatten((args, kwargs))
     free = [{0} for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    return export_member(model, leaves, spec, kept or {}, free)
+    return export_member(model, leaves, spec, kept or {}, free, observe_member(model, args, kwargs))
 
 
 def targets(captured):

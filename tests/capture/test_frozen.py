@@ -5,12 +5,12 @@ import threading
 import pytest
 import torch
 from torch import nn
+from wide_compiler.capture.frozen import watch_frozen_effects
 
 import wide_compiler
 from fn import Fn
 from wide_compiler import WideConfig
 from wide_compiler.capture.failure import CaptureFailed
-from wide_compiler.capture.frozen import watch_frozen_effects
 
 
 def seeded(m, x):

@@ -8,7 +8,7 @@ from torch import nn
 import wide_compiler
 from fn import Fn
 from wide_compiler import _tree, oracle
-from wide_compiler.capture import export_member
+from wide_compiler.capture import export_member, observe_member
 from wide_compiler.capture.guards import ShapeGuards
 
 
@@ -16,7 +16,8 @@ def guards(model, *tensors, free=None):
     """The guards of a capture at `tensors`, with the named dims of each left free."""
     leaves, spec = _tree.flatten((tensors, {}))
     dynamic = free or [{0} for _ in tensors]
-    return export_member(model, leaves, spec, {}, dynamic).guards[0]
+    observation = observe_member(model, *_tree.unflatten(leaves, spec))
+    return export_member(model, leaves, spec, {}, dynamic, observation).guards[0]
 
 
 def test_a_batch_is_free():

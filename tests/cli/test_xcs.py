@@ -55,7 +55,7 @@ def test_sites_and_reasons_by_line(explain):
 def test_methods_and_functions_without_loops(explain):
     assert "[x + 1 for x in xs]" in explain("FILE:Model.many").output
     assert "no loops" in explain("FILE:nothing").output
-    assert "runs as it is" in explain("FILE:produces").output
+    assert "loop, because" in explain("FILE:produces").output
 
 
 @pytest.mark.parametrize(

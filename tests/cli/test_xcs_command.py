@@ -225,7 +225,7 @@ def test_a_file_without_functions(explain):
 def test_what_runs_as_it_is_says_so_once(explain, name):
     code, output = demo(explain, name)
     assert code == 0
-    assert output.count(": ") == 1 and "runs as it is: " in output
+    assert output.count(": ") == 1 and ": loop, because " in output
 
 
 @pytest.mark.parametrize(

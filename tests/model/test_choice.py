@@ -1,6 +1,7 @@
 """The way a call runs is measured; and whichever is taken, the numbers are the loop's."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -8,9 +9,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import wide_compiler
+from measure.clocks import HeldClock, NoClock, prefers
 from wide_compiler import WideConfig, oracle
-from wide_compiler.model import choice
-from wide_compiler.tuning import store
+from wide_compiler.measure import store, use_clock
 
 N = 5
 
@@ -53,51 +54,31 @@ def members(kind, n=N):
     return [MODELS[kind][0]().double() for _ in range(n)]
 
 
-def fastest(monkeypatch, wanted):
-    """Let the clock say that the plan `wanted` is the fastest of all, and remember what was tried."""
-    tried = []
-
-    def fake(calls, *args, **kwargs):
-        for call in calls.values():
-            call()
-        tried.extend(calls)
-        return {label: 1.0 if label == wanted else 2.0 for label in calls}
-
-    monkeypatch.setattr(choice, "interleaved", fake)
-    monkeypatch.setattr(choice, "CALLS", 10**9)  # time enough for every plan
-    return tried
-
-
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("WIDE_COMPILER_CACHE", str(tmp_path))
 
 
-PATIENT = WideConfig(tune_seconds=600.0)  # on a busy machine too, all plans are tried
-
-
-def plans_of(kind, monkeypatch):
-    with monkeypatch.context() as patch:
-        tried = fastest(patch, "wide")
-        wide = wide_compiler.compile(members(kind), MODELS[kind][1](), config=PATIENT)
+def plans_of(kind):
+    with use_clock(prefers("wide")) as clock:
+        wide = wide_compiler.compile(members(kind), MODELS[kind][1]())
         wide.stacked(MODELS[kind][1](N))
-    return list(dict.fromkeys(tried))
+    return list(dict.fromkeys(clock.tried))
 
 
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("shared", [False, True])
-def test_every_plan_gives_the_numbers_of_the_loop(kind, shared, monkeypatch):
-    labels = plans_of(kind, monkeypatch)
+def test_every_plan_gives_the_numbers_of_the_loop(kind, shared):
+    labels = plans_of(kind)
     assert "loop" in labels and "chunks of 3" in labels and len(labels) >= 5
     ran = set()
     for label in labels:
         for folder in store.default_folder().iterdir():
             folder.unlink()
-        with monkeypatch.context() as patch:
-            fastest(patch, label)
+        with use_clock(prefers(label)):
             models = members(kind)
             sample = MODELS[kind][1]()
-            wide = wide_compiler.compile(models, sample, config=PATIENT)
+            wide = wide_compiler.compile(models, sample)
             if shared:
                 report = oracle.compare(
                     models, wide, shared_input=((sample,), {}), gradients=True, learning_rate=0.1
@@ -114,30 +95,21 @@ def test_every_plan_gives_the_numbers_of_the_loop(kind, shared, monkeypatch):
     assert len(ran) >= 4  # strategies of single sites were among what ran
 
 
-def test_the_loop_unless_wide_is_clearly_faster(monkeypatch):
-    def fake(calls, *args, **kwargs):
-        times = {"wide": 0.97, "loop": 1.0}
-        return {label: times.get(label, 3.0) for label in calls}
-
-    monkeypatch.setattr(choice, "interleaved", fake)
+def test_the_loop_unless_wide_is_clearly_faster():
+    times = {"wide": 0.97, "loop": 1.0}
     wide = wide_compiler.compile(members("mlp"), torch.randn(3, 4, dtype=torch.float64))
-    wide.stacked(torch.randn(N, 3, 4, dtype=torch.float64))
+    with use_clock(HeldClock(lambda label: times.get(label, 3.0))):
+        wide.stacked(torch.randn(N, 3, 4, dtype=torch.float64))
     assert wide.explain().way == "loop"
     assert wide.explain().ms["wide"] == 970.0
     assert "runs as: loop (measured)" in str(wide.explain())
 
 
-def test_strategies_that_are_better_alone_are_taken_together(monkeypatch):
-    def fake(calls, *args, **kwargs):
-        slow = dict.fromkeys(calls, 1.0)
-        return slow | {
-            label: 0.9 - 0.1 * label.count("transposed") for label in calls if "transposed" in label
-        }
-
-    monkeypatch.setattr(choice, "interleaved", fake)
-    monkeypatch.setattr(choice, "CALLS", 10**9)
+def test_strategies_that_are_better_alone_are_taken_together():
+    clock = HeldClock(lambda label: 0.9 - 0.1 * label.count("transposed") if "transposed" in label else 1.0)
     wide = wide_compiler.compile(members("mlp"), torch.randn(3, 4, dtype=torch.float64))
-    wide.stacked(torch.randn(N, 3, 4, dtype=torch.float64))
+    with use_clock(clock):
+        wide.stacked(torch.randn(N, 3, 4, dtype=torch.float64))
     rows = [row for row in wide.explain().rows if row.op == "linear.default"]
     assert [row.strategy for row in rows] == ["transposed", "transposed"]
 
@@ -146,44 +118,79 @@ def test_a_plan_that_computes_something_else_is_refused(monkeypatch):
     from wide_compiler.primitives import linear
 
     monkeypatch.setitem(linear._PRODUCTS, "transposed", lambda x, w, b: linear._einsum(x, w, b) + 1)
-    labels = plans_of("mlp", monkeypatch)
+    labels = plans_of("mlp")
     assert not any("transposed" in label for label in labels)
     wide = wide_compiler.compile(members("mlp", 2), torch.randn(3, 4, dtype=torch.float64))
     wide.stacked(torch.randn(2, 3, 4, dtype=torch.float64))
     refused = wide.explain().tuned.refused
-    assert any("transposed" in label and "differs" in why for label, why in refused.items())
+    assert any("transposed" in label and "is off by" in why for label, why in refused.items())
 
 
 def answers():
     return [json.loads(file.read_text())["answer"] for file in store.default_folder().glob("*.json")]
 
 
-def test_choices_are_remembered_and_checked(monkeypatch):
+def test_choices_are_remembered_and_checked():
     x = torch.randn(N, 3, 4, dtype=torch.float64)
     models = members("mlp")
-    with monkeypatch.context() as patch:
-        fastest(patch, "loop")
+    with use_clock(prefers("loop")):
         wide_compiler.compile(models, x[0]).stacked(x)
-    assert [answer["way"] for answer in answers()] == ["loop"]
+    assert [(answer["name"], answer["provisional"]) for answer in answers()] == [("loop", False)]
     # Another process would find it there: nothing is timed again.
-    monkeypatch.setattr(choice, "interleaved", lambda *a, **k: pytest.fail("timed again"))
     wide = wide_compiler.compile(models, x[0])
     expected = torch.stack([m(a) for m, a in zip(models, x, strict=True)])
-    torch.testing.assert_close(wide.stacked(x), expected)
+    with use_clock(NoClock()):
+        torch.testing.assert_close(wide.stacked(x), expected)
     assert wide.explain().tuned.why == "remembered"
     assert wide.explain().way == "loop"
+
+
+@pytest.mark.parametrize("later", ["wide", "loop"])
+def test_a_choice_made_under_load_is_confirmed_once(later, monkeypatch):
+    x = torch.randn(N, 3, 4, dtype=torch.float64)
+    models = members("mlp")
+    expected = torch.stack([m(a) for m, a in zip(models, x, strict=True)])
+    close = HeldClock(lambda label: {"loop": 1.0, "wide": 1.2}.get(label, 4.0), busy="somebody compiles")
+    with use_clock(close):
+        torch.testing.assert_close(wide_compiler.compile(models, x[0]).stacked(x), expected)
+    (answer,) = answers()
+    assert answer["name"] == "loop" and answer["provisional"] and answer["under"] == "somebody compiles"
+    assert set(answer["recipes"]) == {"loop", "wide"}
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # a later process
+    for why in ("confirmed", "remembered"):
+        wide = wide_compiler.compile(models, x[0])
+        clock = prefers(later, busy="still compiling") if why == "confirmed" else NoClock()
+        with use_clock(clock):
+            torch.testing.assert_close(wide.stacked(x), expected)
+        assert (wide.explain().way, wide.explain().tuned.why) == (later, why)
+        assert [(answer["name"], answer["provisional"]) for answer in answers()] == [(later, False)]
+        if why == "confirmed":
+            assert sorted(clock.tried) == ["loop", "wide"]  # the close ones, and nothing else
+
+
+def test_under_load_a_clear_choice_is_not_provisional():
+    x = torch.randn(N, 3, 4, dtype=torch.float64)
+    with use_clock(HeldClock(lambda label: 1.0 if label == "wide" else 4.0, busy="somebody compiles")):
+        wide_compiler.compile(members("mlp"), x[0]).stacked(x)
+    assert [(answer["name"], answer["provisional"]) for answer in answers()] == [("wide", False)]
+
+
+def remembered(name, recipe):
+    settled = {"plain": ["loop"], "ms": {}, "provisional": False, "process": 0}
+    return {"name": name, "recipes": {name: recipe}} | settled
 
 
 @pytest.mark.parametrize(
     "answer",
     [
         {},
-        {"way": "chunks of many", "taken": {}, "compiled": False, "ms": {}},
-        {"way": "loop", "taken": {"no such site": "einsum"}, "compiled": False, "ms": {}},
-        {"way": "wide", "taken": [], "compiled": False, "ms": None},
+        remembered("chunks of many", {"way": "chunks of many", "taken": {}, "compiled": False}),
+        remembered("loop", {"way": "loop", "taken": {"no such site": "einsum"}, "compiled": False}),
+        remembered("wide", {"way": "wide", "taken": [], "compiled": False}) | {"ms": None},
+        remembered("wide", {"way": "wide", "taken": {}, "compiled": False}) | {"recipes": {}},
     ],
 )
-def test_answers_that_make_no_sense_are_measured_anew(answer, monkeypatch):
+def test_answers_that_make_no_sense_are_measured_anew(answer):
     x = torch.randn(N, 3, 4, dtype=torch.float64)
     models = members("mlp")
     wide_compiler.compile(models, x[0]).stacked(x)
@@ -232,14 +239,14 @@ def test_strategies_can_be_forced(strategy, way):
         assert {row.strategy for row in wide.explain().rows if row.op == "linear.default"} == {"sequential"}
 
 
-def test_lanes_that_draw_random_numbers_stay_together(monkeypatch):
-    tried = fastest(monkeypatch, "wide")
+def test_lanes_that_draw_random_numbers_stay_together():
     wide = wide_compiler.compile(
         [nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)) for _ in range(N)], torch.randn(3, 4)
     )
     torch.manual_seed(3)
-    one = wide.stacked(torch.ones(N, 3, 4))
-    assert "loop" not in tried and not any(label.startswith("chunks") for label in tried)
+    with use_clock(prefers("wide")) as clock:
+        one = wide.stacked(torch.ones(N, 3, 4))
+    assert "loop" not in clock.tried and not any(label.startswith("chunks") for label in clock.tried)
     torch.manual_seed(3)
     assert torch.equal(one, wide.stacked(torch.ones(N, 3, 4)))
 
@@ -259,13 +266,12 @@ def test_measuring_moves_nothing():
         assert wide.lane(lane).norm.num_batches_tracked == 1
 
 
-def test_under_transforms_nothing_is_measured(monkeypatch):
-    monkeypatch.setattr(choice, "interleaved", lambda *a, **k: pytest.fail("measured"))
+def test_under_transforms_nothing_is_measured():
     wide = wide_compiler.compile(members("mlp"), torch.randn(3, 4, dtype=torch.float64))
     x = torch.randn(2, N, 3, 4, dtype=torch.float64)
-    got = torch.func.vmap(wide.stacked)(x)
-    with monkeypatch.context() as patch:
-        fastest(patch, "wide")
+    with use_clock(NoClock()):
+        got = torch.func.vmap(wide.stacked)(x)
+    with use_clock(prefers("wide")):
         torch.testing.assert_close(got, torch.stack([wide.stacked(a) for a in x]))
 
 

@@ -12,7 +12,7 @@ from routers.towers import AT_ONCE, Attention, Mlp, assert_equal_to_sequence, co
 from wide_compiler import WideConfig
 from wide_compiler.routers import RouterError, WideRouter
 
-WAYS = {"together": AT_ONCE, "in sequence": WideConfig(strategy="loop")}
+WAYS = {"together": AT_ONCE, "loop": WideConfig(strategy="loop")}
 
 
 def double(*shape):
@@ -243,5 +243,5 @@ def test_replaced_towers_are_let_go():
     for _ in range(12):
         setattr(router, "1", mlp())
         check(router, x)
-    kept = {id(again.formation) for again in router._repeats.known.values()}
+    kept = {id(again.formation) for again in router._router_repeats.known.values()}
     assert len(kept) == 1

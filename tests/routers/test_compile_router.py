@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
+from measure.clocks import HeldClock, NoClock
 from routers.models import (
     Branched,
     Chain,
@@ -21,7 +22,8 @@ from routers.models import (
     Unwritten,
 )
 from routers.towers import AT_ONCE
-from wide_compiler import WideConfig, _tree
+from wide_compiler import _tree
+from wide_compiler.measure import use_clock
 from wide_compiler.routers import CompileRouter, RouterError, planned_model
 from wide_compiler.routers.verdict import Verdict
 
@@ -137,7 +139,7 @@ def test_what_is_printed(capsys):
     assert "q: Linear  [group 1]" in tree and "mlp: Sequential\n" in tree
     compiler.print_stages()
     stages = capsys.readouterr().out
-    assert "3 x Linear: blocks.0.attention.q" in stages and "apart: blocks.0, blocks.1: each waits" in stages
+    assert "3 x Linear: blocks.0.attention.q" in stages and "loop: blocks.0, blocks.1: each waits" in stages
     assert "blocks.0.attention.q" in str(compiler.plan)
 
 
@@ -231,11 +233,49 @@ def test_changes_are_seen_by_a_call_that_takes_the_short_way(change, as_it_is, m
         torch.testing.assert_close(planned(x.float()), model(x.float()), rtol=0.05, atol=0.02)
 
 
-def test_measured_it_is_no_slower_than_the_model():
-    model = Mixture(8).double()
-    compiler = CompileRouter.from_module(model, double(4, 6), config=WideConfig(tune_seconds=0.2))
-    assert set(compiler.plan.ms) == {"together", "sequence"}
-    assert bool(compiler.plan.why) == (compiler.plan.ms["together"] >= 0.95 * compiler.plan.ms["sequence"])
+class Dropped(Mixture):
+    """Drops inside its experts and after them."""
+
+    def __init__(self):
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5)) for _ in range(4))
+
+    def forward(self, x):
+        return nn.functional.dropout(super().forward(x), 0.5, self.training)
+
+
+def held(groups, whole):
+    """A clock by which groups take `groups` seconds together, then the rewritten model `whole`; in sequence
+    both take 1."""
+    times, together = {"loop": 1.0, "wide": 0.9}, iter([groups, whole])
+    return HeldClock(lambda label: next(together) if label == "together" else times.get(label, 2.0))
+
+
+@pytest.mark.parametrize("kind", [Mixture, Dropped])
+@pytest.mark.parametrize(("whole", "together"), [(0.9, 4), (0.97, 0), (1.5, 0)])
+def test_the_rewritten_model_runs_where_it_is_faster(kind, whole, together, tmp_path, monkeypatch):
+    monkeypatch.setenv("WIDE_COMPILER_CACHE", str(tmp_path))
+    for clock, why in ((held(0.5, whole), "measured"), (NoClock(), "remembered")):
+        model = kind().double()
+        with use_clock(clock):
+            compiler = CompileRouter.from_module(model, double(4, 6))
+        assert set(compiler.plan.ms) == {"together", "loop"}
+        assert compiler.plan.together == together
+        assert compiler.plan.why == ("" if together else f"{why}: the loop takes less time")
+        if kind is Mixture:
+            assert_same(model, compiler.compile(), (double(4, 6),))
+        model.eval()
+        assert_same(model, compiler.compile(), (double(4, 6),))
+
+
+def test_what_the_user_gave_runs_where_no_group_is_joined(tmp_path, monkeypatch):
+    monkeypatch.setenv("WIDE_COMPILER_CACHE", str(tmp_path))
+    model, x = Mixture().double(), double(4, 6)
+    with use_clock(held(2.0, 0.1)) as clock:
+        compiler = CompileRouter.from_module(model, x)
+    assert compiler.plan.why == "no group of modules is faster together" and not compiler.plan.together
+    assert clock.tried.count("together") == 1  # the whole model was not timed
+    assert_same(model, compiler.compile(), (x,))
 
 
 def test_batch_sizes_and_keywords():

@@ -14,7 +14,7 @@ def test_the_page_runs(capsys):
         exec(block, names)
     printed = capsys.readouterr().out
     assert "WideRouter(name='my_collective', towers=8, analyzed=True, prepared=True)" in printed
-    assert "8 of 8 towers" in printed or "0 of 8 towers" in printed
+    assert "towers: 8 of 8 wide" in printed or "towers: 0 of 8 wide" in printed
     assert [group.paths for group in names["compiler"].plan.groups] == [
         tuple(f"experts.{i}" for i in range(8))
     ]

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from measure.clocks import HeldClock, NoClock
 from routers.towers import (
     AT_ONCE,
     Attention,
@@ -18,8 +19,9 @@ from routers.towers import (
     in_sequence,
 )
 from wide_compiler import WideConfig
+from wide_compiler.measure import use_clock
 from wide_compiler.routers import BaseTower, WideRouter
-from wide_compiler.routers.verdict import is_worth_it
+from wide_compiler.routers.route import Fused
 
 KINDS = {
     "mlp": (Mlp, (4, 6)),
@@ -149,12 +151,56 @@ def test_a_mask_reaches_every_tower():
     assert not torch.allclose(masked, router.wide_forward(x)["0"])
 
 
-def test_measured_groups_say_what_was_measured():
-    router = collective(*[Mlp(str(i)) for i in range(16)], config=WideConfig(tune_seconds=0.2))
-    assert_equal_to_sequence(router, double(4, 6))
+@pytest.mark.parametrize(("seconds", "how"), [(0.9, "together"), (0.97, "loop")])
+def test_measured_groups_say_what_was_measured(seconds, how, tmp_path, monkeypatch):
+    monkeypatch.setenv("WIDE_COMPILER_CACHE", str(tmp_path))
+    times = {"together": seconds, "loop": 1.0, "wide": 0.5}
+    held = HeldClock(lambda label: times.get(label, 2.0))
+    for clock, why in ((held, "measured"), (NoClock(), "remembered")):
+        router = collective(*[Mlp(str(i)) for i in range(16)], config=WideConfig())
+        with use_clock(clock):
+            assert_equal_to_sequence(router, double(4, 6))
+        (row,) = router.explain().rows
+        assert (row.how, row.why) == (how, why) and set(row.ms) == {"together", "loop"}
+
+
+class Dropping(BaseTower):
+    """Draws in every way a tower usually does: masks, noise, recurrent dropout, attention dropout."""
+
+    def __init__(self, name, noise=0.1):
+        super().__init__(name)
+        self.fc, self.drop = nn.Linear(6, 6), nn.Dropout(0.5)
+        self.rnn = nn.GRU(6, 6, 2, dropout=0.5, batch_first=True)
+        self.attention = nn.MultiheadAttention(6, 2, dropout=0.5, batch_first=True)
+        self.noise = noise
+
+    def forward(self, x):
+        h = self.drop(self.fc(x + self.noise * torch.randn_like(x)))
+        h = self.rnn(h)[0]
+        return self.attention(h, h, h, need_weights=False)[0] * torch.rand(6, dtype=x.dtype)
+
+
+@pytest.mark.parametrize(("seconds", "how"), [(0.5, "together"), (1.5, "loop")])
+def test_towers_that_draw_are_compared_and_timed(seconds, how, tmp_path, monkeypatch):
+    monkeypatch.setenv("WIDE_COMPILER_CACHE", str(tmp_path))
+    times = {"together": seconds, "loop": 1.0, "wide": 0.5}
+    router = collective(*[Dropping(str(i)) for i in range(4)], config=WideConfig())
+    with use_clock(HeldClock(lambda label: times.get(label, 2.0))):
+        router.wide_forward(double(3, 5, 6))
     (row,) = router.explain().rows
-    assert row.why in ("measured", "remembered") and set(row.ms) >= {"together", "sequence"}
-    assert row.how == ("together" if is_worth_it(row.ms) else "in sequence")
+    assert (row.how, row.why) == (how, "measured")
+    assert all(p.grad is None for p in router.parameters())
+
+
+def test_towers_that_draw_are_refused_where_they_are_wrong(tmp_path, monkeypatch):
+    monkeypatch.setenv("WIDE_COMPILER_CACHE", str(tmp_path))
+    run = Fused.__call__
+    monkeypatch.setattr(Fused, "__call__", lambda self, tensors: [1.1 * out for out in run(self, tensors)])
+    router = collective(*[Dropping(str(i)) for i in range(4)], config=WideConfig())
+    with use_clock(HeldClock(lambda label: 0.5 if label == "together" else 1.0)):
+        router.wide_forward(double(3, 5, 6))
+    (row,) = router.explain().rows
+    assert row.how == "loop" and "together it is off by" in row.why
 
 
 def test_measuring_leaves_nothing_behind():
@@ -170,7 +216,7 @@ def test_forced_into_sequence():
     router = collective(*[Mlp(str(i)) for i in range(4)], config=WideConfig(strategy="loop"))
     assert_equal_to_sequence(router, double(4, 6))
     (row,) = router.explain().rows
-    assert (row.how, row.why) == ("in sequence", "as asked for")
+    assert (row.how, row.why) == ("loop", "as asked for")
 
 
 class Named(BaseTower):
@@ -204,7 +250,7 @@ def test_towers_that_branch_on_their_python_run_as_a_group_for_each_branch():
     assert_equal_to_sequence(router, double(4, 6))
     rows = router.explain().rows
     assert sorted((row.how, len(row.towers)) for row in rows) == [
-        ("in sequence", 1),
+        ("loop", 1),
         ("together", 3),
         ("together", 3),
     ]
@@ -237,7 +283,7 @@ def test_what_cannot_be_fused_runs_in_sequence_and_says_why():
         router.wide_forward(double(4, 6))
     assert [router[str(i)].calls for i in range(3)] == [3, 3, 3]
     (row,) = router.explain().rows
-    assert row.how == "in sequence" and "changes the Python attribute calls" in row.why
+    assert row.how == "loop" and "changes the Python attribute calls" in row.why
 
     router = collective(*[InPlace(str(i)) for i in range(3)])
     x = double(4, 6)
@@ -346,7 +392,7 @@ def test_towers_that_run_in_sequence_are_not_watched(monkeypatch):
     router = collective(*[Mlp(str(i)) for i in range(3)], config=WideConfig(strategy="loop"))
     x = double(4, 6)
     router.wide_forward(x)
-    monkeypatch.setattr(router, "_formation", None)
+    monkeypatch.setattr(router, "_formation", lambda towers: pytest.fail("looked at anew"))
     for name, out in router.wide_forward(x).items():
         torch.testing.assert_close(out, router[name](x))
     monkeypatch.undo()
@@ -388,4 +434,4 @@ def test_towers_that_cannot_be_copied_run_in_sequence():
     for name, out in router.wide_forward(x).items():
         torch.testing.assert_close(out, router[name](x))
     (row,) = router.explain().rows
-    assert row.how == "in sequence" and "cannot be copied" in row.why
+    assert row.how == "loop" and "cannot be copied" in row.why

@@ -44,7 +44,7 @@ def test_forward_and_backward_are_compiled_where_they_repeat():
         assert tally["compiled_runs"] >= 2 * 17, tally  # of 20 steps, twice: two replays come first
     assert [d["aten.addmm.default"] for d in done] == [0, 40, 0, 40]
     assert [d["aten.tanh_backward.default"] for d in done] == [0, 20, 0, 20]
-    assert "compiled" in gt.debug.explain()["hot_path"]
+    assert "compiled" in gt.debug.explain()["hot_path"].why
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_what_no_region_can_hold_is_said(body, reason):
     x = gt.signal.tensor(gt.ones(4, 4), name="hot")
     with gt.signal.context("hot"):
         body(x * 1).sum()
-    assert reason in gt.debug.explain()["hot"]
+    assert reason in gt.debug.explain()["hot"].why
 
 
 def test_writes_and_views_inside_a_region():
@@ -83,7 +83,7 @@ def test_writes_and_views_inside_a_region():
         expected = program(start)
         torch.testing.assert_close(total.cpu(), expected[0])
         torch.testing.assert_close(y.cpu(), expected[1])
-    assert "not compiled" in gt.debug.explain()["hot"]
+    assert "not compiled" in gt.debug.explain()["hot"].why
 
 
 def test_what_writes_is_not_compiled():
@@ -93,7 +93,7 @@ def test_what_writes_is_not_compiled():
         with gt.signal.context("write"):
             y = (x * 2).add_(1) * 3
     assert y.sum().item() == 9 * 16
-    assert "not compiled: it writes to a tensor (aten.add_.Tensor)" in gt.debug.explain()["write"]
+    assert "not compiled: it writes to a tensor (aten.add_.Tensor)" in gt.debug.explain()["write"].why
 
 
 def test_an_error_inside_a_region_is_the_programs_own():
@@ -114,7 +114,7 @@ def test_ops_that_talk_to_other_workers_are_not_compiled():
         with gt.signal.context("talk"):
             y = (x * 2).sum().exp().log() * x
     torch.testing.assert_close(y.cpu(), 56 * torch.arange(8.0).reshape(4, 2))
-    assert "not compiled: its ops talk to other workers" in gt.debug.explain()["talk"]
+    assert "not compiled: its ops talk to other workers" in gt.debug.explain()["talk"].why
 
 
 def test_a_backward_pass_that_fails_ends_its_region():

@@ -299,7 +299,7 @@ def test_dropout_draws_anew_at_every_replay():
 
 
 def test_what_cannot_be_recorded_runs_plainly_and_says_so():
-    from wide_compiler.tuning import Replay
+    from wide_compiler.tuning.replay import Replay
 
     def waits(arguments):
         return [arguments[0] * float(arguments[0].sum().item())]

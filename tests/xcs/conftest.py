@@ -1,16 +1,9 @@
-"""While signals' workers run (other tests keep theirs), a hook watches all modules, and a site with hooks
-declines: these tests run without it."""
+"""What several tests of xcs share."""
 
 import pytest
-from torch.nn.modules import module
 
 from wide_compiler.xcs.parallel import processes
 from wide_compiler.xcs.rungs import NumpyLanes
-
-
-@pytest.fixture(autouse=True)
-def no_global_hooks(monkeypatch):
-    monkeypatch.setattr(module, "_global_forward_pre_hooks", type(module._global_forward_pre_hooks)())
 
 
 @pytest.fixture

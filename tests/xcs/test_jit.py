@@ -139,7 +139,7 @@ def test_a_recursion_error_is_the_same():
 def test_c_functions_run_as_they_are(make):
     with pytest.warns(XcsWarning, match="no text"):
         function = jit(make())
-    assert "runs as it is" in str(function.explain()) and function.stats() == {}
+    assert "loop, because" in str(function.explain()) and function.stats() == {}
     assert make() is not len or function([1, 2]) == 2
 
 
@@ -240,13 +240,13 @@ def test_explain_line_by_line():
                 break
         return a, b
 
-    assert "not called yet" in str(several.explain())
+    assert "not run" in str(several.explain())
     several([1.0, 2.0])
     rows = several.explain().rows
     assert [r.line - rows[0].line for r in rows] == [0, 1, 2]
-    assert rows[0].fast and rows[0].effect == "PURE" and rows[0].strategy in ("vectorized", "adaptive")
-    assert "print has effects" in rows[1].why and not rows[1].fast
-    assert rows[2].done == "as written"
+    assert rows[0].wide and rows[0].effect == "PURE" and rows[0].strategy in ("vectorized", "adaptive")
+    assert "print has effects" in rows[1].why and not rows[1].wide
+    assert rows[2].how == "loop" and not rows[2].site
     assert next(iter(several.stats().values())) == {"numpy lanes": 1}
 
 

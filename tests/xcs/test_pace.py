@@ -53,7 +53,7 @@ def test_every_call_is_counted():
         for _ in range(300):
             fast(xs)
         assert list(fast.stats().values()) == [{"plain": 300}]
-        assert "not called yet" not in str(fast.explain())
+        assert "not run" not in str(fast.explain())
 
 
 def test_places_with_one_text_are_counted_apart():

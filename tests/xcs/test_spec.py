@@ -80,7 +80,7 @@ def test_with_a_model_that_waits(monkeypatch):
     assert np.allclose(got, wanted) and type(got[0]) is float
     rows = {row.text: row for row in fast.explain().rows}
     encoding = rows["[encoder(text) for text in texts]"]
-    assert "threads" in encoding.done and encoding.effect == "IO"
+    assert "threads" in encoding.how and encoding.effect == "IO"
     assert rows["[scorer(emb) for emb in embeddings]"].effect == "PURE"
 
 
@@ -91,4 +91,4 @@ def test_with_a_small_real_model(monkeypatch):
     for _ in range(3):
         assert np.allclose(fast(texts), classify_texts(texts))
     encoding = next(row for row in fast.explain().rows if "encoder(text)" in row.text)
-    assert not encoding.fast and "tensor is not known" in encoding.why  # said, not guessed
+    assert not encoding.wide and "tensor is not known" in encoding.why  # said, not guessed

@@ -67,7 +67,7 @@ def test_it_explains_all_calls_under_the_name_of_the_function():
         return x * y
 
     many = vmap(scaled)
-    assert str(many.explain()).startswith(scaled.__qualname__) and "not called yet" in str(many.explain())
+    assert str(many.explain()).startswith(scaled.__qualname__) and "not run" in str(many.explain())
     many([1, 2]), many([1, 2], [3, 4])
     texts = [row.text for row in many.explain().rows]
     assert texts == ["[scaled(x) for x in xs]", "[scaled(x0, x1) for x0, x1 in zip(x0s, x1s)]"]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..errors import MissingExtraError
 from .rows import LOOP, Row, lines
 
 PICTURES = (".png", ".pdf", ".svg")
@@ -14,7 +15,7 @@ def require_matplotlib() -> Any:
     try:
         import matplotlib.figure
     except ImportError:
-        raise ImportError("a plot needs matplotlib: pip install 'wide_compiler[plots]'") from None
+        raise MissingExtraError("a plot needs matplotlib: pip install 'wide_compiler[plots]'") from None
     return matplotlib.figure
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..tuning.clock import SAMPLE_SECONDS, interleaved
+from ..measure.clock import SAMPLE_SECONDS, interleaved
 from . import peers, training_peers
 from .compare import first_lanes, largest_error
 from .ours import our_candidates

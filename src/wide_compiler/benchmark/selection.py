@@ -2,6 +2,7 @@
 
 import re
 
+from ..errors import UnknownNameError
 from .primitive_cases import PRIMITIVE_CASES
 from .workload import Workload
 from .workloads import MODELS
@@ -36,5 +37,5 @@ def find(name: str) -> list[Workload]:
     found += [table[bare] for table in (PRIMITIVE_CASES, MODELS) if bare in table]
     found = [workload for workload in found if kind in ("", workload.kind)]
     if not found:
-        raise KeyError(name)
+        raise UnknownNameError(name)
     return found

@@ -1,30 +1,41 @@
 """N models -> one graph and N states; same architecture, or the first difference by path."""
 
+import warnings
+
 from .align import check_models, structure
 from .captured import OUTPUT_TENSOR, Captured
 from .export import export_member
 from .failure import CaptureFailed
+from .lock import CAPTURE
+from .observation import Observation, copy_of, observe_member
 from .opaque import OPAQUE, OpaqueCall
 from .skeleton import clone_member, make_skeleton, materialize
 from .state import Slot, canonical_names, slots
 from .variants import group_by_variant
 from .zipping import module_path, zip_variants
 
+# What torch.export says of recurrent layers, whose lists of weights follow their parameters by themselves.
+warnings.filterwarnings("ignore", r"The tensor attributes? self\.member\.", UserWarning)
+
 __all__ = [
+    "CAPTURE",
     "OPAQUE",
     "OUTPUT_TENSOR",
     "CaptureFailed",
     "Captured",
+    "Observation",
     "OpaqueCall",
     "Slot",
     "canonical_names",
     "check_models",
     "clone_member",
+    "copy_of",
     "export_member",
     "group_by_variant",
     "make_skeleton",
     "materialize",
     "module_path",
+    "observe_member",
     "slots",
     "structure",
     "zip_variants",

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from .. import _tree
+from ..guards import Snapshot
 from .guards import ShapeGuards
 from .opaque import OpaqueCall
 
@@ -31,6 +32,8 @@ class Captured:
     scalars: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     writes: set[str] = field(default_factory=set)  # canonical paths of the states the graph writes
     reads_grad_mode: bool = False
+    rests_on: Snapshot = field(default_factory=Snapshot)  # what the members' Python read outside of them
+    own: Snapshot = field(default_factory=Snapshot)  # what it read in the skeletons
     shapes: list[tuple[int, ...]] = field(default_factory=list)  # of the inputs it was captured at
 
     def __post_init__(self) -> None:

@@ -6,10 +6,8 @@ attention, norms, embeddings and RNNs stay whole ops in this IR.
 
 import contextlib
 import functools
-import io
 import logging
-import sys
-import warnings
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,8 +20,9 @@ from .. import _tree
 from .captured import OUTPUT_TENSOR, Captured
 from .cleanup import clean, written_placeholders
 from .failure import CaptureFailed
-from .frozen import python_state, watch_frozen_effects
 from .guards import ShapeGuards
+from .lock import CAPTURE
+from .observation import Observation, copy_of
 from .opaque import NeedsRealShapes, Recorder, watch_real_shapes
 from .state import canonical_names
 
@@ -50,19 +49,18 @@ class _Flat(nn.Module):
         tensor_iter = iter(tensors)
         leaves = [next(tensor_iter) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
         args, kwargs = _tree.unflatten(leaves, self.spec)
-        before, buffers = python_state(self.member), _buffers(self.member)
-        out, self.seen.out_spec = _tree.flatten(self.member(*args, **kwargs))
-        after = python_state(self.member)
-        for name in {**before, **after}:
-            if before.get(name) != after.get(name):
-                raise CaptureFailed(
-                    f"its forward changes the Python attribute {name}, which a graph would freeze"
-                )
+        buffers = _buffers(self.member)
+        out, self.seen.out_spec = _tree.flatten_output(self.member(*args, **kwargs))
         if any(home[name] is not old for home, name, old in buffers):
             # Copied before the write: what is returned may be the old buffer, or a view of it.
             out = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in out]
             _write_assigned(buffers)
         self.seen.out_statics = [OUTPUT_TENSOR if _is_output(leaf) else leaf for leaf in out]
+        for leaf in self.seen.out_statics:
+            if leaf is not OUTPUT_TENSOR and _tree.holds_tensor(leaf):
+                raise CaptureFailed(
+                    f"it returns a {type(leaf).__name__} that holds tensors where no graph can put others"
+                )
         return tuple(leaf for leaf in out if _is_output(leaf))
 
 
@@ -96,32 +94,49 @@ def export_member(
     spec: _tree.TreeSpec,
     kept: dict[str, str],
     dynamic: Sequence[set[int]],
+    observation: Observation,
     grad: bool = True,
 ) -> Captured:
     """Capture `member` at the given input leaves; modules in `kept` (path -> why) stay one node.
 
-    `dynamic[i]` are the dims of tensor i that are left free where the model lets them be.
+    `dynamic[i]` are the dims of tensor i that are left free where the model lets them be. `observation` is of
+    a run of the member at these inputs.
 
     A submodule that cannot be traced is added to `kept` and the capture starts again; only when the
     member's own forward is the culprit does this raise `CaptureFailed`.
     """
-    kept = dict(kept)
+    observation.check()
+    with CAPTURE:
+        try:
+            captured = _exported(member, leaves, spec, dict(kept), dynamic, observation, grad)
+        finally:
+            observation.reads.put_back()  # a forward that differs on fake tensors may have left some behind
+    missed = observation.written - captured.writes
+    if missed:
+        raise CaptureFailed(f"its forward writes {min(missed)} in a way that a graph does not show")
+    captured.reads_grad_mode = observation.asks_grad_mode
+    return captured
+
+
+def _exported(
+    member: nn.Module,
+    leaves: list[Any],
+    spec: _tree.TreeSpec,
+    kept: dict[str, str],
+    dynamic: Sequence[set[int]],
+    observation: Observation,
+    grad: bool,
+) -> Captured:
     real_shapes = None
+    functions = observation.functions
     while True:
-        recorder = Recorder(kept, real_shapes)
+        recorder = Recorder(kept, functions, real_shapes)
         failures: list[str] = []
         try:
-            with (
-                recorder.active(member),
-                _watch_failures(member, failures),
-                _watch_grad_mode() as grad_reads,
-                watch_frozen_effects(),
-            ):
+            with recorder.active(member), _watch_failures(member, failures):
                 flat = _Flat(member, leaves, spec)
                 exported = _export(flat, dynamic if real_shapes is None else None, grad)
-            captured = _read(flat, exported, recorder)
-            captured.reads_grad_mode = bool(grad_reads)
-            return captured
+            return _read(flat, exported, recorder)
         except NeedsRealShapes as error:
             if real_shapes is not None:
                 raise CaptureFailed(_first_line(error)) from error
@@ -137,9 +152,8 @@ def export_member(
                 kept[culprit] = f"torch.export cannot look into it: {_first_line(error)}"
                 if real_shapes is None:
                     continue
-        copies = [copy_of(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        args, kwargs = _tree.unflatten(copies, spec)
-        real_shapes = watch_real_shapes(member, kept, functools.partial(member, *args, **kwargs))
+        args, kwargs = _tree.unflatten([copy_of(leaf) for leaf in leaves], spec)
+        real_shapes = watch_real_shapes(member, kept, functions, functools.partial(member, *args, **kwargs))
 
 
 def _export(flat: _Flat, dynamic: Sequence[set[int]] | None, grad: bool) -> torch.export.ExportedProgram:
@@ -154,11 +168,6 @@ def _export(flat: _Flat, dynamic: Sequence[set[int]] | None, grad: bool) -> torc
         }
     with _quiet(), torch.set_grad_enabled(grad):
         return torch.export.export(flat, tensors, dynamic_shapes=shapes, strict=False)
-
-
-def copy_of(leaf: Tensor) -> Tensor:
-    """A leaf like `leaf`: a forward may ask whether its input requires gradients."""
-    return leaf.detach().clone().requires_grad_(leaf.requires_grad)
 
 
 def _dim(free: bool) -> Any:
@@ -177,6 +186,10 @@ def _read(flat: _Flat, exported: torch.export.ExportedProgram, recorder: Recorde
             states[name] = names[spec.target.removeprefix(_PREFIX)]
         else:
             constants[name] = exported.constants[spec.target]
+            if not isinstance(constants[name], Tensor):
+                raise CaptureFailed(f"its forward uses a {type(constants[name]).__name__} of its own")
+            if _tree.is_fake(constants[name]):
+                raise CaptureFailed("its forward computes with tensors that torch.export does not follow")
     graph = clean(exported.graph_module, set(inputs))
     captured = Captured(
         graph=graph,
@@ -236,36 +249,29 @@ def _reporting(forward: Any, path: str, failures: list[str]) -> Any:
 
 
 @contextlib.contextmanager
-def _watch_grad_mode() -> Iterator[list[str]]:
-    """Note whether the model's own code (not PyTorch's) asks if gradients are enabled."""
-    reads: list[str] = []
-    original = torch.is_grad_enabled
-
-    def watched() -> bool:
-        caller = sys._getframe(1).f_globals.get("__name__", "")
-        if caller.split(".")[0] != "torch":
-            reads.append(caller)
-        return original()
-
-    torch.is_grad_enabled = watched
-    try:
-        yield reads
-    finally:
-        torch.is_grad_enabled = original
-
-
-@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """A failing export prints whole graphs; what matters of it is in the exception."""
-    level = logging.root.manager.disable
-    logging.disable(logging.ERROR)
+    """A failing export logs whole graphs; what matters of it is in the exception. Other threads still log."""
+    silence = _Silence()
+    loggers = [logging.getLogger(name) for name in ("torch", "torch.export", "torch.fx", "torch._dynamo")]
+    handlers = [handler for logger in (logging.root, *loggers) for handler in logger.handlers]
+    for handler in handlers:
+        handler.addFilter(silence)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            with contextlib.redirect_stdout(io.StringIO()):
-                yield
+        yield
     finally:
-        logging.disable(level)
+        for handler in handlers:
+            handler.removeFilter(silence)
+
+
+class _Silence(logging.Filter):
+    """Drops what this thread logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.thread = threading.get_ident()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.thread != self.thread
 
 
 def _first_line(error: BaseException) -> str:

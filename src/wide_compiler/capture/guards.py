@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import sympy
+if TYPE_CHECKING:
+    import sympy
 
 _SIZES = (2, 3, 4, 5, 7, 16, 17, 64, 100, 513, 1000, 4097, 65536, 100003)
 
@@ -14,7 +15,7 @@ class ShapeGuards:
     """`dims[i][d]` is the captured size of input i in dim d: an int or a sympy expression over symbols."""
 
     dims: list[tuple[Any, ...]]
-    ranges: dict[sympy.Symbol, tuple[int, int | None]] = field(default_factory=dict)
+    ranges: dict["sympy.Symbol", tuple[int, int | None]] = field(default_factory=dict)
     conditions: list[Any] = field(default_factory=list)
 
     @classmethod
@@ -31,6 +32,8 @@ class ShapeGuards:
 
     def admit(self, shapes: Sequence[Sequence[int]]) -> bool:
         """Would a capture at these per-lane shapes give the same graph?"""
+        import sympy
+
         binding: dict[Any, int] = {}
         for expected, shape in zip(self.dims, shapes, strict=True):
             if len(expected) != len(shape):
@@ -47,6 +50,8 @@ class ShapeGuards:
 
     def any_batch(self) -> bool:
         """Is dim 0 of every input free? Told by trying sizes of every kind, small and large, odd and even."""
+        import sympy
+
         if not all(dims and isinstance(dims[0], sympy.Symbol) for dims in self.dims):
             return False
         symbols = {dims[0] for dims in self.dims}
@@ -67,6 +72,8 @@ class ShapeGuards:
         return True
 
     def _conditions_hold(self, binding: dict[Any, int]) -> bool:
+        import sympy
+
         integers = {symbol: sympy.Integer(size) for symbol, size in binding.items()}
         for condition in self.conditions:
             if condition.free_symbols - integers.keys():

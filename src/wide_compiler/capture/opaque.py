@@ -9,6 +9,7 @@ real run has shown.
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,26 +82,39 @@ class Recorder:
 
     current: "Recorder | None" = None
 
-    def __init__(self, kept: dict[str, str], real_shapes: list[Any] | None = None):
+    def __init__(
+        self, kept: dict[str, str], functions: Sequence[type] = (), real_shapes: list[Any] | None = None
+    ):
         self.kept = kept  # module path -> why it is kept whole
+        self.functions = functions  # the custom autograd functions that the model applies
+        self.thread = threading.get_ident()
         self.calls: list[OpaqueCall] = []
         self.real_shapes = real_shapes
         self.inside = 0
 
     @contextlib.contextmanager
     def active(self, model: nn.Module) -> Iterator["Recorder"]:
-        """While active, the kept modules and all custom autograd functions record instead of run."""
+        """While active, the kept modules and custom autograd functions record instead of run.
+
+        PyTorch has no mode that sees `Function.apply`, so the classes get another one meanwhile, which does
+        what the old one does in every other thread.
+        """
         modules = {path: model.get_submodule(path) for path in self.kept}
         originals = {path: vars(m).get("forward") for path, m in modules.items()}
-        apply = torch.autograd.Function.__dict__["apply"]
         previous, Recorder.current = Recorder.current, self
         for path, module in modules.items():
             module.forward = self._recording(path, type(module).__name__, module.forward, self.kept[path])
-        torch.autograd.Function.apply = classmethod(self._apply_or_record(apply))  # type: ignore[assignment,method-assign]
+        applies = [(cls, vars(cls).get("apply")) for cls in self.functions]
+        for cls in self.functions:
+            cls.apply = classmethod(self._apply_or_record(cls.apply.__func__))  # type: ignore[attr-defined]
         try:
             yield self
         finally:
-            torch.autograd.Function.apply = apply  # type: ignore[method-assign]
+            for cls, own in applies:
+                if own is None:
+                    del cls.apply  # type: ignore[attr-defined]
+                else:
+                    cls.apply = own  # type: ignore[attr-defined]
             for path, module in modules.items():
                 if originals[path] is None:
                     del module.forward
@@ -110,12 +124,12 @@ class Recorder:
 
     def _apply_or_record(self, apply: Any) -> Callable[..., Any]:
         def patched(cls: type, *args: Any, **kwargs: Any) -> Any:
-            original = apply.__get__(None, cls)
+            original = functools.partial(apply, cls)
+            if threading.get_ident() != self.thread or self.inside:
+                return original(*args, **kwargs)
             if cls is CheckpointFunction:
                 run, _preserve_rng, *operands = args
                 return run(*operands)  # it only trades memory for time; the graph keeps its operations
-            if self.inside or cls.__module__.split(".")[0] == "torch":
-                return original(*args, **kwargs)
             why = f"autograd function {cls.__name__} keeps its own backward"
             return self._record("", cls.__name__, original, why, args, kwargs)
 
@@ -162,7 +176,9 @@ class Recorder:
             self.inside -= 1
 
 
-def watch_real_shapes(model: nn.Module, kept: dict[str, str], run: Callable[[], Any]) -> list[Any]:
+def watch_real_shapes(
+    model: nn.Module, kept: dict[str, str], functions: Sequence[type], run: Callable[[], Any]
+) -> list[Any]:
     """Run for real; for each call kept whole, in order: its output tensors, structure and other leaves."""
     shown: list[Any] = []
 
@@ -178,7 +194,7 @@ def watch_real_shapes(model: nn.Module, kept: dict[str, str], run: Callable[[], 
             shown.append(([leaf for leaf in leaves if isinstance(leaf, Tensor)], spec, statics))
             return result
 
-    with Watcher(kept).active(model), torch.enable_grad():
+    with Watcher(kept, functions).active(model), torch.enable_grad():
         run()
     return shown
 

@@ -34,6 +34,8 @@ def zip_variants(variants: Sequence[Captured], variant_of_lane: Sequence[int]) -
     _check_calls(variants)
     merged.guards = [guards for variant in variants for guards in variant.guards]
     merged.writes = set().union(*(variant.writes for variant in variants))
+    merged.rests_on = merged.rests_on.joined([variant.rests_on for variant in variants[1:]])
+    merged.own = merged.own.joined([variant.own for variant in variants[1:]])
     merged.reads_grad_mode = any(variant.reads_grad_mode for variant in variants)
     return merged
 

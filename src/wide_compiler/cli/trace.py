@@ -11,7 +11,7 @@ from rich.text import Text
 from torch import fx
 
 import wide_compiler
-from wide_compiler.model import Explanation
+from wide_compiler.explain import Explanation
 from wide_compiler.model.program import WideProgram
 
 from .models import MODELS

@@ -75,8 +75,8 @@ def _print(console: Console, explanation: Any) -> None:
         table.add_column(column, overflow="fold")
     table.add_column("site?", overflow="fold")
     for row in explanation.rows:
-        verdict = Text("yes", "green") if row.done != "as written" else Text(f"no: {row.why}", "yellow")
-        table.add_row(str(row.line), Text(row.text), row.kind, verdict)
+        verdict = Text("yes", "green") if row.site else Text(f"no: {row.why}", "yellow")
+        table.add_row(str(row.line), Text(row.text), row.op, verdict)
     console.print(table)
-    if any(row.done != "as written" for row in explanation.rows):
+    if any(row.site for row in explanation.rows):
         console.print(Text(WHAT_YES_MEANS))

@@ -3,6 +3,8 @@
 import importlib
 from typing import Any
 
+from ..errors import MissingExtraError
+
 
 def needs(package: str, extra: str) -> Any:
     """The package, or an error that says how to get it."""
@@ -11,6 +13,6 @@ def needs(package: str, extra: str) -> Any:
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] != package:
             raise  # it is there, but something that it needs is not
-        raise ModuleNotFoundError(
+        raise MissingExtraError(
             f"{package} is not installed: pip install 'wide_compiler[{extra}]'", name=package
         ) from missing

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import ArgumentError
 from ..model import WideModel
 from ..training.clipping import clip_lane_norms_, clip_lane_values_
 from ..training.data import Stacked, as_source, make_batch, split_batch
@@ -47,7 +48,7 @@ class WideLightningModule(LightningModule):
     ):
         super().__init__()
         if schedule not in ("step", "epoch"):
-            raise ValueError(f"schedule must be 'step' or 'epoch', got {schedule!r}")
+            raise ArgumentError(f"schedule must be 'step' or 'epoch', got {schedule!r}")
         self.wide, self.loss, self.metric, self.split = wide, loss, metric or loss, split
         self.make_optimizer, self.make_scheduler, self.schedule = optimizer, scheduler, schedule
         self.source = as_source(Stacked([]) if stacked else [], wide.n)

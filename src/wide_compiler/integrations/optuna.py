@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..api import compile
 from ..capture import group_by_variant
 from ..config import WideConfig
-from ..errors import AlignmentError, InputError
+from ..errors import AlignmentError, ArgumentError, InputError
 from ..initialize import reinitialize
 from ..training.data import Shared, as_source, split_batch
 from ..training.evaluate import evaluate
@@ -96,10 +96,10 @@ def optimize(
     """
     needs("optuna", "optuna")
     if len(study.directions) != 1:
-        raise ValueError(f"optimize needs a study of one objective, this one has {len(study.directions)}")
+        raise ArgumentError(f"optimize needs a study of one objective, this one has {len(study.directions)}")
     for name, value in (("n_trials", n_trials), ("epochs", epochs), ("lanes", lanes)):
         if type(value) is not int or value < 1:
-            raise ValueError(f"{name} must be a positive integer, got {value!r}")
+            raise ArgumentError(f"{name} must be a positive integer, got {value!r}")
     return _Run(
         study,
         suggest,
@@ -215,7 +215,7 @@ class _Run:
                 f"lane it was to take, in more than its weights; only weights and optimiser settings may"
             )
         if new.hyper.keys() != old.hyper.keys():
-            raise ValueError(
+            raise ArgumentError(
                 f"trial {new.trial.number} suggests {sorted(new.hyper)}, trial {old.trial.number} suggested "
                 f"{sorted(old.hyper)}; let all trials suggest the same"
             )

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import ArgumentError
+
 HAVE_TRITON = importlib.util.find_spec("triton") is not None
 MULTIPROCESSORS = 132  # of an H100 or H200
 TRIED = 4  # blocks of each kernel and shape that are compiled and timed
@@ -62,7 +64,7 @@ def precision(kind: str) -> str:
         elif kind == "conv":
             fast = torch.backends.cudnn.allow_tf32
         else:
-            raise ValueError(f'precision: kind is "matmul" or "conv", not {kind!r}')
+            raise ArgumentError(f'precision: kind is "matmul" or "conv", not {kind!r}')
     except RuntimeError:  # the old flags cannot be read once the new ones disagree: take the exact one
         return "tf32x3"
     return "tf32" if fast else "tf32x3"

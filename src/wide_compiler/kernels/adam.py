@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..tuning.when import capturing
-from ..widen.attempt import one_line
+from ..errors import one_line
+from ..guards.modes import capturing
 from ._triton import on_device
 
 BLOCK = 1024

@@ -15,6 +15,7 @@ import torch
 import triton
 from torch import Tensor
 
+from ..errors import ArgumentError
 from ._triton import next_pow2, on_device, precision, supports
 from .activations import ACTIVATIONS
 from .chain_backward import backward_kernel
@@ -221,10 +222,10 @@ def lane_chain(
     biases = [None] * len(weights) if biases is None else list(biases)
     activations = ["relu"] * (len(weights) - 1) + ["none"] if activations is None else list(activations)
     if not len(weights) == len(biases) == len(activations):
-        raise ValueError("lane_chain: give one weight, one bias (or None) and one activation per layer")
+        raise ArgumentError("lane_chain: give one weight, one bias (or None) and one activation per layer")
     for act in activations:
         if act not in ACTIVATIONS:
-            raise ValueError(f"lane_chain: unknown activation {act!r}; choose one of {list(ACTIVATIONS)}")
+            raise ArgumentError(f"lane_chain: unknown activation {act!r}; choose one of {list(ACTIVATIONS)}")
     present = [b for b in biases if b is not None]
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *weights, *present))
     if grad and not _trains(x, weights):

@@ -17,6 +17,7 @@ import torch
 import triton
 from torch import Tensor
 
+from ..errors import ArgumentError
 from ._triton import next_pow2, on_device, products, span, supports
 from .conv_backward import backward, setup_context
 from .conv_forward import conv_kernel
@@ -157,9 +158,9 @@ def lane_conv2d(
         `[N, B, O, OH, OW]`, in memory `[B, OH, OW, N, O]`.
     """
     if activation not in ACTIVATIONS:
-        raise ValueError(f"lane_conv2d: unknown activation {activation!r}; choose one of {ACTIVATIONS}")
+        raise ArgumentError(f"lane_conv2d: unknown activation {activation!r}; choose one of {ACTIVATIONS}")
     if backward not in BACKWARDS:
-        raise ValueError(f"lane_conv2d: unknown backward {backward!r}; choose one of {BACKWARDS}")
+        raise ArgumentError(f"lane_conv2d: unknown backward {backward!r}; choose one of {BACKWARDS}")
     stride, dilation = per_axis(stride, 2), per_axis(dilation, 2)
     x, padding = plain_padding(x, weight.shape[3:], padding, dilation)
     extra = scale, shift, residual
@@ -167,5 +168,7 @@ def lane_conv2d(
         return _lane_conv2d(x, weight, bias, stride, padding, dilation, activation, backward)
     given = [t for t in (x, weight, bias, *extra) if t is not None]
     if torch.is_grad_enabled() and any(t.requires_grad for t in given):
-        raise ValueError("lane_conv2d: scale, shift and residual are for inference; they have no gradients")
+        raise ArgumentError(
+            "lane_conv2d: scale, shift and residual are for inference; they have no gradients"
+        )
     return _lane_conv2d_epilogue(x, weight, bias, *extra, stride, padding, dilation, activation)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..errors import ArgumentError, UnsupportedError
 from .activations import ACTIVATIONS
 from .matmul import lane_matmul, matmul
 
@@ -35,7 +36,7 @@ def _linear_backward(ctx, dz):
     if ctx.activation == "relu":
         dz = torch.ops.aten.threshold_backward(dz, y, 0)
     elif ctx.activation != "none":
-        raise NotImplementedError(f"lane_linear: no gradient through a fused {ctx.activation!r}")
+        raise UnsupportedError(f"lane_linear: no gradient through a fused {ctx.activation!r}")
     need_x, need_weight, need_bias, _ = ctx.needs_input_grad
     return (
         lane_matmul(dz, weight) if need_x else None,
@@ -64,7 +65,9 @@ def lane_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activatio
         `[N, *, O]`.
     """
     if activation not in ACTIVATIONS:
-        raise ValueError(f"lane_linear: unknown activation {activation!r}; choose one of {list(ACTIVATIONS)}")
+        raise ArgumentError(
+            f"lane_linear: unknown activation {activation!r}; choose one of {list(ACTIVATIONS)}"
+        )
     given = (x, weight) if bias is None else (x, weight, bias)
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in given)
     fused = activation if activation in ("none", "relu") or not grad else "none"

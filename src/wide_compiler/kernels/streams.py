@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..errors import ArgumentError
+
 STREAMS = 16
 Ints = int | Sequence[int]
 
@@ -154,7 +156,7 @@ def plain_padding(
     if padding == "valid":
         return x, [0] * len(kernel)
     if padding != "same":
-        raise ValueError(f'padding is a number, one per spatial axis, "same" or "valid"; got {padding!r}')
+        raise ArgumentError(f'padding is a number, one per spatial axis, "same" or "valid"; got {padding!r}')
     total = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
     if any(t % 2 for t in total):
         x = F.pad(x, [side for t in reversed(total) for side in (0, t % 2)])

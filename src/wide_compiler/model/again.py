@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..tuning.guard import TensorGuard
+from ..guards.modes import launch_state
+from ..guards.tensors import TensorGuard
 from ..tuning.replay import Replay
-from ..tuning.when import launch_state
 
 CHANGED = object()
 

@@ -1,6 +1,5 @@
 """How one call shall run: the plans there are, measured on the call itself, the best one taken."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,24 +9,21 @@ import torch
 from torch import Tensor
 
 from ..config import WideConfig
-from ..tuning import Replay, Store, Trial, interleaved
-from ..tuning.progress import Patience
-from ..tuning.replay import recorded
-from ..tuning.when import capturing
+from ..errors import one_line
+from ..guards.modes import capturing
+from ..measure.contest import Candidate, Contest, private_copies
+from ..measure.policy import FINAL_ROUNDS, beats, budget, winner
+from ..measure.progress import Patience
+from ..measure.store import circumstances
+from ..tuning.replay import Replay, recorded
 from ..widen import LaneGraph
-from ..widen.attempt import one_line
-from .identity import identity
 from .plans import CHUNKS, Built, Plan, Workshop, channels_last
 from .ways import MemberLoop
 
-# Tuning may cost as much as this many calls, and no more than `config.tune_seconds`.
-CALLS = 40
-# Rounds of the last comparison, between the best few.
-RUN_OFF = 9
-# Another plan must be so much faster than one wide call to be taken, and that so much faster than the loop:
-# a smaller difference may be the machine's noise.
-MARGIN = 0.95
-# Two plans closer than this are timed once more, for longer, before one of them is taken for good.
+WIDE, LOOP = Plan(), Plan("loop")
+# The plainest first: the loop is what the user had, one wide call what was asked for.
+PLAINEST = [str(LOOP), str(WIDE)]
+# Compiled plans closer than this are timed once more, for longer.
 CLOSE = 0.85
 # A strategy that takes so many times as long everywhere will hardly be the best one anywhere.
 HOPELESS = 3.0
@@ -69,31 +65,36 @@ class Chooser:
         feeds = list(enumerate(self.graph.feeds))
         self.inputs = [i for i, (kind, _) in feeds if kind in ("input", "rng") and arguments[i] is not None]
         self.written = [i for i, (kind, key) in feeds if kind == "state" and key in self.graph.writes]
+        self.plans: dict[str, Plan] = {}
         self.built: dict[str, Built] = {}
         self.runs_python = program.runs_members
-        self.ms: dict[str, float] = {}
         self.refused: dict[str, str] = {}
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """All that the answer depends on."""
+        tensors = [(tuple(a.shape), str(a.dtype), a.requires_grad) for a in self.arguments if _is_tensor(a)]
+        config = self.config
+        compiled = (config.compile_mode, config.backend) if config.compile else ()
+        forced = sorted(config.strategies.items())
+        return (*circumstances(self.cuda), self.graph.code, tensors, self.n, self.gradients, compiled, forced)
 
     def choose(self) -> Tuned:
         plan = self._forced()
         if plan is not None:
-            return self._tuned(self.workshop.build(plan), plan, "as asked for")
+            return self._tuned(plan, "as asked for")
         why = self._why_not()
         if why:
-            plan = Plan(compiled=self.config.compile)
-            return self._tuned(self.workshop.build(plan), plan, why)
-        store, key = Store(), identity(self)
-        devices: list[int] | None = None if self.cuda else []
-        with torch.random.fork_rng(devices), Patience("wide_compiler: tuning") as self.patience:
-            trial = Trial(self.arguments, self.written, self.gradients)
+            return self._tuned(Plan(compiled=self.config.compile), why)
+        self.own_arguments = private_copies(self.arguments, self.written)
+        reference = self._candidate(WIDE)
+        wrap = recorded if self.config.compile and self.cuda else None
+        with Patience("wide_compiler: measuring") as self.patience:
             try:
-                tuned = self._remembered(store.read(key), trial) or self._measured(trial)
+                with Contest(reference, self.gradients, self.cuda, wrap=wrap) as self.contest:
+                    return self._remembered() or self._measured()
             except Exception as error:  # the call itself must not suffer; if it is at fault, it will say so
-                tuned = self._tuned(self.workshop.build(Plan()), Plan(), f"not measured: {one_line(error)}")
-        if tuned.why == "measured":
-            answer = {"way": tuned.plan.way, "taken": tuned.plan.taken, "compiled": tuned.plan.compiled}
-            store.write(key, {**answer, "ms": tuned.ms})
-        return tuned
+                return self._tuned(WIDE, f"not measured: {one_line(error)}")
 
     def _why_not(self) -> str:
         """Why nothing is measured."""
@@ -110,135 +111,133 @@ class Chooser:
             return Plan("loop", compiled=self.config.compile)
         return Plan(compiled=self.config.compile) if self.config.strategies else None
 
-    def _tuned(self, built: Built, plan: Plan, why: str) -> Tuned:
+    def _tuned(self, plan: Plan, why: str, ms: dict[str, float] | None = None) -> Tuned:
+        built = self.built.get(str(plan)) or self.workshop.build(plan)
         run: Any = built.way
         if self.config.compile and self.cuda and not self.gradients and not self.runs_python:
             run = Replay(built.way, self.arguments, self.inputs)
-        return Tuned(run, built.graph, plan, why, built.channels_last, self.ms, self.refused)
+        return Tuned(run, built.graph, plan, why, built.channels_last, ms or {}, self.refused)
 
-    def _remembered(self, answer: dict[str, Any] | None, trial: Trial) -> Tuned | None:
-        """A kept answer, if it can still be built and gives the numbers of the plain lane graph."""
-        if answer is None:
-            return None
-        try:
-            plan = Plan.read(answer)
-            ms = {str(label): float(ms) for label, ms in answer["ms"].items()}
+    def _candidate(self, plan: Plan) -> Candidate:
+        """Raises KeyError or ValueError for a plan that this graph cannot run by."""
+        label = str(plan)
+        built = self.built.get(label) or self.workshop.build(plan)
+        self.built[label], self.plans[label] = built, plan
+        arguments = list(self.own_arguments)
+        for i in built.channels_last:
+            learns = arguments[i].requires_grad
+            arguments[i] = channels_last(arguments[i].detach()).detach().requires_grad_(learns)
+        leaves = [a for a in arguments if _is_tensor(a) and a.requires_grad]
+        written = [arguments[i] for i in self.written]
+        return Candidate(partial(built.way, arguments), leaves, written, private=True)
+
+    def _remembered(self) -> Tuned | None:
+        def build(label: str, recipe: Any) -> Candidate:
+            plan = Plan.read(recipe)
             if plan.way != "wide" and not self.can_split:
-                return None
-            built = self.workshop.build(plan)
-        except (KeyError, ValueError, TypeError, AttributeError):
-            return None
-        trial.expect(self.workshop.build(Plan()).way)
-        if self._laid_out(trial, built).difference(built.way):
-            return None
-        self.ms = ms
-        return self._tuned(built, plan, "remembered")
+                raise ValueError(f"{label} splits lanes that stay together")
+            return self._candidate(plan)
 
-    def _measured(self, trial: Trial) -> Tuned:
-        plain = self.workshop.build(Plan())
+        decision = self.contest.recall(self.key, build, self.config.tune_seconds)
+        if decision is None:
+            return None
+        return self._tuned(self.plans[decision.name], decision.why, decision.ms)
+
+    def _measured(self) -> Tuned:
+        contest = self.contest
         try:
-            trial.expect(plain.way)
+            contest.expect()
         except torch.cuda.OutOfMemoryError:
             torch.cuda.empty_cache()
-            plan = Plan("loop") if self.can_split else Plan()
-            return self._tuned(self.workshop.build(plan), plan, "all lanes at once do not fit in memory")
-        self.call_seconds = _seconds(lambda: trial.run(plain.way), self.cuda)
-        # Who waits for torch.compile waits for a few more measurements.
-        few_calls = (
-            max(0.25, 10 * CALLS * self.call_seconds) if self.config.compile else CALLS * self.call_seconds
-        )
-        self.seconds = min(self.config.tune_seconds, max(0.004, few_calls))
-        best = self._search(trial)
+            plan = LOOP if self.can_split else WIDE
+            return self._tuned(plan, "all lanes at once do not fit in memory")
+        self.call_seconds = contest.once(contest.reference)
+        self.seconds = budget(self.call_seconds, self.config.tune_seconds)
+        if self.config.compile:  # who waits for torch.compile waits for a few more measurements
+            self.seconds = min(self.config.tune_seconds, max(0.25, 10 * self.seconds))
+        plan = self._search()
+        plain = PLAINEST
         if self.config.compile:
-            best = self._search_compiled(trial, best)
-        return self._tuned(self.built[str(best)], best, "measured")
+            plain = [str(plan)]
+            plan = self._search_compiled(plan)
+        recipes = {label: plan.recipe for label, plan in self.plans.items()}
+        decision = contest.conclude(self.key, str(plan), plain, recipes)
+        return self._tuned(plan, decision.why, decision.ms)
 
-    def _search(self, trial: Trial) -> Plan:
+    def _search(self) -> Plan:
         """A strategy everywhere, or at one site; then what is better at each site, together."""
-        wide, loop = Plan(), Plan("loop")
         everywhere, alone = self.workshop.alternatives()
         chunkings = self.workshop.chunkings() if self.can_split else []
-        self._time(trial, [wide, *([loop] if self.can_split else []), *everywhere, *chunkings], 0.5)
+        self._time([WIDE, *([LOOP] if self.can_split else []), *everywhere, *chunkings], 0.5)
         hopeless = {s for plan in everywhere if self._is_hopeless(plan) for s in plan.taken.values()}
         alone = [plan for plan in alone if hopeless.isdisjoint(plan.taken.values())]
         if len(self.workshop.sites) > 1 and alone:
-            self._time(trial, [wide, *alone], 0.3)
+            self._time([WIDE, *alone], 0.3)
         taken: dict[str, str] = {}
         for plan in sorted(alone, key=self._took, reverse=True):
-            if self._took(plan) < MARGIN * self._took(wide):
+            if beats(self._took(plan), self._took(WIDE)):
                 taken |= plan.taken  # the fastest of a site comes last, and stays
-        fastest = min(everywhere, key=self._took, default=wide)
-        chunks = min(chunkings, key=self._took, default=wide)
+        fastest = min(everywhere, key=self._took, default=WIDE)
+        chunks = min(chunkings, key=self._took, default=WIDE)
         together = [Plan(taken=taken)]
-        if self._took(chunks) < MARGIN * self._took(wide):
+        if beats(self._took(chunks), self._took(WIDE)):
             together += [Plan(chunks.way, fastest.taken), Plan(chunks.way, taken)]
-        new = [plan for plan in together if str(plan) not in self.ms and str(plan) not in self.refused]
+        tried = {*self.contest.seconds, *self.refused}
+        new = [plan for plan in together if str(plan) not in tried]
         if new:
-            self._time(trial, [wide, fastest, *new], 0.2)
+            self._time([WIDE, fastest, *new], 0.2)
         # The fastest of many by a few samples is often the luckiest: the best run once more, for longer.
         contenders = sorted([*everywhere, *alone, *together, *chunkings], key=self._took)[:2]
-        contenders = [plan for plan in contenders if self._took(plan) < self._took(wide)]
-        finalists = [wide, *contenders, *([loop] if self._took(loop) < 2 * self._took(wide) else [])]
+        contenders = [plan for plan in contenders if self._took(plan) < self._took(WIDE)]
+        finalists = [WIDE, *contenders, *([LOOP] if self._took(LOOP) < 2 * self._took(WIDE) else [])]
         if len(finalists) > 1:
-            self._time(trial, finalists, 0.5, rounds=RUN_OFF)
-        best = min([wide, *contenders], key=self._took)
-        if self._took(best) > MARGIN * self._took(wide):
-            best = wide
-        return loop if self._took(best) > MARGIN * self._took(loop) else best
+            self._time(finalists, 0.5, rounds=FINAL_ROUNDS)
+        return self._best([WIDE, *contenders, LOOP], PLAINEST)
 
-    def _search_compiled(self, trial: Trial, best: Plan) -> Plan:
+    def _search_compiled(self, best: Plan) -> Plan:
         """Through torch.compile: the best plan so far, and the loop unless wide is far ahead already."""
-        wide = best if best.way != "loop" else Plan()
+        wide = best if best.way != "loop" else WIDE
         plans = [best, Plan(wide.way, wide.taken, compiled=True)]
         if wide.taken and not self.cuda:
             # What wins op by op need not win where ops are fused. On CUDA compiling twice takes too long.
             plans.append(Plan(wide.way, compiled=True))
-        if self._took(wide) > FAR_AHEAD * self._took(Plan("loop")):
+        if self._took(wide) > FAR_AHEAD * self._took(LOOP):
             plans.append(Plan("loop", compiled=True))
-        self._time(trial, plans, 0.3, rounds=RUN_OFF)
+        self._time(plans, 0.3, rounds=FINAL_ROUNDS)
         first, second, *_ = sorted(plans, key=self._took)
         if self._took(first) > CLOSE * self._took(second):
-            self._time(trial, [first, second], 0.3, rounds=3 * RUN_OFF)
-        return min(first, second, key=self._took)
+            self._time([first, second], 0.3, rounds=3 * FINAL_ROUNDS)
+        return self._best(plans, [str(best)])
+
+    def _best(self, plans: list[Plan], plain: list[str]) -> Plan:
+        timed = {label: s for label in map(str, plans) if (s := self.contest.seconds.get(label)) is not None}
+        return self.plans[winner(timed, plain)]
 
     def _is_hopeless(self, plan: Plan) -> bool:
         """Is a strategy so slow everywhere that no single site is worth trying it at?"""
-        return self.ms.get(str(plan), 0.0) > HOPELESS * self._took(Plan())
+        return self.contest.seconds.get(str(plan), 0.0) > HOPELESS * self._took(WIDE)
 
     def _took(self, plan: Plan) -> float:
-        return self.ms.get(str(plan), float("inf"))
+        return self.contest.seconds.get(str(plan), float("inf"))
 
-    def _time(self, trial: Trial, plans: list[Plan], share: float, rounds: int = 3) -> None:
-        """Note the milliseconds of those plans that run and are right, as far as the time goes."""
+    def _time(self, plans: list[Plan], share: float, rounds: int = 3) -> None:
+        """Note the time of those plans that run and are right, as far as the budget goes."""
         seconds = share * self.seconds
         affordable = max(4 if rounds > 3 else 2, int(seconds / (3 * self.call_seconds)))
-        calls: dict[str, Callable[[], Any]] = {}
+        candidates: dict[str, Candidate] = {}
         for label, plan in {str(plan): plan for plan in plans}.items():
-            if len(calls) >= affordable and not plan.compiled:
+            if len(candidates) >= affordable and not plan.compiled:
                 self.refused[label] = "no time left to try it"
                 continue
             self.patience.tick(label)
-            built = self.built.get(label) or self.workshop.build(plan)
-            laid_out = self._laid_out(trial, built)
-            problem = laid_out.difference(built.way)
+            candidate = self._candidate(plan)
+            problem = self.contest.problem(candidate)
             if problem:
                 self.refused[label] = problem
                 continue
-            self.built[label] = built
-            run = partial(laid_out.run, built.way)
-            calls[label] = recorded(run) if self.config.compile and self.cuda else run
-        times = interleaved(calls, seconds, self.cuda, 1.5, lambda _: self.patience.tick(), rounds)
-        self.ms |= {label: 1e3 * taken for label, taken in times.items()}
-
-    def _laid_out(self, trial: Trial, built: Built) -> Trial:
-        if not built.channels_last:
-            return trial
-        return trial.changed(dict.fromkeys(built.channels_last, channels_last))
+            candidates[label] = candidate
+        self.contest.time(candidates, seconds, rounds, lambda _: self.patience.tick())
 
 
-def _seconds(call: Callable[[], Any], cuda: bool) -> float:
-    start = time.perf_counter()
-    call()
-    if cuda:
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
+def _is_tensor(argument: Any) -> bool:
+    return isinstance(argument, Tensor)

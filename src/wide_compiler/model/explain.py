@@ -1,6 +1,6 @@
 """explain() and summary(): what became of the members' graph."""
 
-import io
+import copy
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,31 +8,31 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..widen import Row
+from ..explain import Explanation
+from ..widen import NodeRow
 from .choice import Tuned
 from .program import Program, WideProgram
 
 
 @dataclass
-class Explanation:
-    """What became of the members' graph.
+class ModelExplanation(Explanation):
+    """What became of the members' graph: one row for each node.
 
-    `rows`: one per node; `coverage`: the share that runs by an own rule; `way`: whether all lanes ran at once
-    ('wide'), some at a time ('chunks of 8') or one by one ('loop'); `ms`: what was measured to decide that.
+    `way`: whether all lanes ran at once ('wide'), some at a time ('chunks of 8') or one by one ('loop');
+    `ms`: what was measured to decide that.
     """
 
-    rows: list[Row]
-    n: int
-    why: str = ""  # the reason, if the whole model runs as a loop
+    n: int = 0
     tuned: Tuned | None = None  # how the last call ran, with the times of what was tried
 
     @classmethod
-    def of(cls, model: Any, program: Program, measure: bool) -> "Explanation":
+    def of(cls, model: Any, program: Program, measure: bool) -> "ModelExplanation":
         rows = [replace(row) for row in program.rows]
         if measure and isinstance(program, WideProgram):
             _measure(model, program, rows)
         tuned = program.latest if isinstance(program, WideProgram) else None
-        return cls(rows, model.n, program.why, tuned)
+        note = "" if tuned is None else f"runs as: {tuned}"
+        return cls(rows, program.why, f"{model.n} lanes", note, n=model.n, tuned=tuned)
 
     @property
     def way(self) -> str:
@@ -45,37 +45,9 @@ class Explanation:
         return self.tuned.ms if self.tuned else {}
 
     @property
-    def coverage(self) -> float:
-        own = sum(row.how in ("rule", "shared") for row in self.rows)
-        return own / len(self.rows) if self.rows else 1.0
-
-    @property
     def counts(self) -> dict[str, int]:
         """How many nodes run each way."""
-        counts = dict.fromkeys(("rule", "shared", "vmap", "loop"), 0)
-        for row in self.rows:
-            counts[row.how] += 1
-        return counts
-
-    def __str__(self) -> str:
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(
-            title=f"{self.n} lanes, {self.coverage:.0%} of {len(self.rows)} nodes by own rules",
-            title_justify="left",
-        )
-        for column in ("path", "op", "how", "strategy", "ms", "why"):
-            table.add_column(column, overflow="fold")
-        for row in self.rows:
-            ms = "" if row.ms is None else f"{row.ms:.3f}"
-            table.add_row(row.path, row.op, row.how, row.strategy, ms, row.why)
-        buffer = io.StringIO()
-        console = Console(file=buffer, width=130)
-        console.print(table)
-        if self.tuned is not None:
-            console.print(f"runs as: {self.tuned}", highlight=False, markup=False)
-        return buffer.getvalue()
+        return dict.fromkeys(("rule", "shared", "vmap", "loop"), 0) | super().counts
 
 
 class _Clock(fx.Interpreter):
@@ -95,10 +67,11 @@ class _Clock(fx.Interpreter):
         return result
 
 
-def _measure(model: Any, program: WideProgram, rows: list[Row], repeats: int = 3) -> None:
+def _measure(model: Any, program: WideProgram, rows: list[NodeRow], repeats: int = 3) -> None:
     graph = program.graph if program.latest is None else program.latest.graph
     call = model.sample_call(graph.wide_inputs)
     states = {k: v.clone() if k in graph.writes else v for k, v in model.states().items()}
+    states |= {path: copy.deepcopy(states[path]) for path in model.registered.builders}  # it may have buffers
     arguments = graph.arguments(states, call.tensors, model.n, None, model.seeds.seeds)
     on_gpu = any(t.is_cuda for t in call.tensors)
     best: dict[str, float] = {}
@@ -128,7 +101,7 @@ def summarize(model: Any) -> str:
         lines.append("  runs: not built yet in this mode")
     elif isinstance(program, WideProgram):
         rows = program.rows
-        own = sum(r.how in ("rule", "shared") for r in rows)
+        own = sum(row.wide for row in rows)
         how = f", {program.latest.plan.way} ({program.latest.why})" if program.latest else ""
         lines.append(f"  runs: one lane graph, {own} of {len(rows)} nodes by own rules{how}")
     else:

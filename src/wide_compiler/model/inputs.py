@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
-from ..capture import clone_member
+from ..capture import observe_member
 from ..capture.memory import is_ragged_or_sparse, kind_of
 from ..errors import InputError, SampleError
 from .members import Place
@@ -63,14 +63,9 @@ def check_dense(args: tuple, kwargs: dict, kind: type[Exception]) -> None:
 
 
 def member_error(member: nn.Module, args: tuple, kwargs: dict) -> Exception | None:
-    """Run a copy of the member on a copy of the input, so that neither changes; its error, or None."""
-    args, kwargs = _tree.tree_map(
-        lambda x: x.detach().clone().requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x,
-        (args, kwargs),
-    )
+    """Run a copy of the member on a copy of the input, so that nothing changes; its error, or None."""
     try:
-        with torch.enable_grad(), torch.random.fork_rng():
-            clone_member(member)(*args, **kwargs)
+        observe_member(member, args, kwargs)
     except Exception as error:
         return error
     return None

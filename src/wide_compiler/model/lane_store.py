@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..capture import canonical_names, check_models, materialize, slots
-from ..errors import AlignmentError, InputError
+from ..capture import CaptureFailed, canonical_names, check_models, materialize, slots
+from ..errors import AlignmentError, InputError, LaneIndexError
 from . import saving
 from .marks import has_lanes, mark_parameters
-from .members import Skeletons, build_tree
+from .members import Scope, Skeletons, build_tree
 from .plans import channels_last
 from .registered import Registered, lane_tensor
 from .rows import select_rows
@@ -24,6 +24,8 @@ class LaneStore(nn.Module):
     Tensors that are one object in all lanes (a shared trunk) and constant buffers that are equal in all
     lanes have no lane axis.
     """
+
+    living = None  # the members are copies: nobody else holds them
 
     def __init__(self, models: Sequence[nn.Module]):
         super().__init__()
@@ -44,13 +46,20 @@ class LaneStore(nn.Module):
             self.get_submodule(parent)._modules[name] = module
         self.scopes = list(self.modules())  # listed once: every call looks at their train flags
         self.skeletons = Skeletons.of(models)
+        for path, module in self.named_modules():
+            if isinstance(module, Scope):
+                module.belongs_to(self.skeletons, path)
         self.views = Views((), self.places, self.wide_states)
         self.gradient_hooks = _gradient_hooks(models[0])
         mark_parameters(self)
 
     def train(self, mode: bool = True) -> "LaneStore":
-        """Set the train flags as the members' own `train` does (one may keep a norm frozen)."""
-        skeleton = self.skeletons.lane(0).train(mode)
+        """Set the train flags as the members' own `train` does (one may keep a norm frozen).
+
+        It is called for every lane that has Python of its own: it may drop what was computed from weights.
+        """
+        self.skeletons.train(mode)
+        skeleton = self.skeletons.lane(0)
         for path, module in self.named_modules():
             outer = self.registered.outer(path)
             if outer is None:
@@ -61,10 +70,13 @@ class LaneStore(nn.Module):
 
     def separate_members(self) -> None:
         """Members will run as Python: each lane gets Python state, plain tensors and buffers of its own."""
-        self.skeletons.separate(lambda lane, path: self.lane_state(lane, path).clone())
+        self._separate_python()
         for place in self.places:
             if place.kind == "buffer" and place.path not in self.wide_states | self.one_object:
                 self.promote(place.path)
+
+    def _separate_python(self) -> list[dict[int, Any]]:
+        return self.skeletons.separate(lambda lane, path: self.lane_state(lane, path).clone())
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Past nn.Module: a member may have a parameter or child called like an attribute of this class.
@@ -101,8 +113,13 @@ class LaneStore(nn.Module):
 
     def capture_state(self, lane: int, path: str) -> Tensor:
         """A tensor to capture with."""
-        registered = self.registered.outer(path) is not None
-        return self.registered.example_tensor(path) if registered else self.lane_state(lane, path)
+        if self.registered.outer(path) is not None:
+            return self.registered.example_tensor(path)
+        if path not in self.tensors():
+            raise CaptureFailed(
+                f"{path} is a tensor that a member's forward has made, and a graph would freeze"
+            )
+        return self.lane_state(lane, path)
 
     def example_member(self, lane: int = 0) -> nn.Module:
         """An ordinary model to try inputs on."""
@@ -111,7 +128,11 @@ class LaneStore(nn.Module):
     def _materialize(self, lane: int, state: Callable[[int, str], Tensor]) -> nn.Module:
         skeleton = self.skeletons.lane(lane)
         own = {path: tensor for path, tensor in _constants(skeleton).items() if tensor.device.type != "meta"}
-        return materialize(skeleton, lambda path: (own[path] if path in own else state(lane, path)).clone())
+        return materialize(
+            skeleton,
+            lambda path: (own[path] if path in own else state(lane, path)).clone(),
+            self.skeletons.shared,
+        )
 
     def _with_flags(self, member: nn.Module) -> nn.Module:
         for path, training in self.own_training():
@@ -199,7 +220,7 @@ class LaneStore(nn.Module):
 
     def _check_lane(self, lane: int) -> None:
         if not isinstance(lane, int) or not -self.n <= lane < self.n:
-            raise IndexError(f"lane {lane} is out of range for {self.n} lanes")
+            raise LaneIndexError(f"lane {lane} is out of range for {self.n} lanes")
 
 
 def _constants(skeleton: nn.Module) -> dict[str, Tensor]:

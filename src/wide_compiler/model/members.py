@@ -1,7 +1,7 @@
 """N members taken apart: one tree of stacked tensors, and skeletons to put a lane together again."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -9,8 +9,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from ..capture import Slot, canonical_names, clone_member, group_by_variant, make_skeleton, slots
+from ..capture.skeleton import copy_member
 from ..capture.state import home_of
-from ..errors import AlignmentError
+from ..errors import AlignmentError, WrongTypeError
+from ..guards import ATOMS, MODULE_TABLES
 
 
 class Scope(nn.Module):
@@ -21,8 +23,19 @@ class Scope(nn.Module):
         self.kind = type(module)
         self.training = module.training
 
+    def belongs_to(self, skeletons: "Skeletons", path: str) -> None:
+        self._skeletons, self._path = skeletons, path
+
+    def train(self, mode: bool = True) -> "Scope":
+        """As the members' own `train` at this place does, in every lane that has Python of its own."""
+        self._skeletons.train(mode, self._path)
+        member = self._skeletons.lane(0).get_submodule(self._path)
+        for path, module in self.named_modules():
+            module.training = member.get_submodule(path).training
+        return self
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError(
+        raise WrongTypeError(
             f"this {self.kind.__name__} holds the tensors of all lanes and is run by its wide model; "
             f"wide.lane(i) gives an ordinary model"
         )
@@ -142,6 +155,21 @@ def _hang(scope: nn.Module, slot: Slot, tensor: Any) -> None:
             scope._non_persistent_buffers_set.add(slot.name)
 
 
+def _held_by_all(models: Sequence[nn.Module]) -> list[Any]:
+    """Objects (a configuration, a table) that every model holds under the same name: one for all lanes.
+
+    They are not copied, so that a change of them is seen, as it would be by the models.
+    """
+    shared: list[Any] = []
+    for modules in zip(*(model.modules() for model in models), strict=True) if len(models) > 1 else ():
+        for name, value in vars(modules[0]).items():
+            if name in MODULE_TABLES or isinstance(value, (*ATOMS, Tensor, nn.Module)):
+                continue
+            if all(vars(module).get(name) is value for module in modules[1:]):
+                shared.append(value)
+    return shared
+
+
 @dataclass
 class Skeletons:
     """The members' Python without their weights. Lanes of one variant share a skeleton."""
@@ -149,24 +177,32 @@ class Skeletons:
     variant_of_lane: list[int]
     variants: list[nn.Module]
     separated: bool = False
+    shared: list[Any] = field(default_factory=list)  # objects that all lanes hold, and that are not copied
+    # Have members run as Python, or was a `train` of their own called, since somebody last looked?
+    may_have_moved: bool = False
 
     @classmethod
     def of(cls, models: Sequence[nn.Module]) -> "Skeletons":
         variant_of_lane = group_by_variant(models)
         leaders = [variant_of_lane.index(v) for v in range(max(variant_of_lane) + 1)]
-        return cls(variant_of_lane, [make_skeleton(models[lane]) for lane in leaders])
+        shared = _held_by_all(models)
+        skeletons = [make_skeleton(models[lane], shared) for lane in leaders]
+        return cls(variant_of_lane, skeletons, shared=shared)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Skeletons":
         # A plain deepcopy of a stub would lose the strides of elements that share memory.
-        return Skeletons(list(self.variant_of_lane), [clone_member(v) for v in self.variants], self.separated)
+        variants = [clone_member(v) for v in self.variants]
+        return Skeletons(list(self.variant_of_lane), variants, self.separated)
 
-    def separate(self, constant_of: Callable[[int, str], Tensor]) -> None:
+    def separate(self, constant_of: Callable[[int, str], Tensor]) -> list[dict[int, Any]]:
         """Give every lane a skeleton of its own, with its own plain tensors: where members run as a loop,
-        their Python state may move."""
+        their Python state may move. Returns for each lane which object stands for which of before, by id."""
         if self.separated:
-            return
+            return []
         self.separated = True
-        lanes = [clone_member(self.variants[v]) for v in self.variant_of_lane]
+        copies = [copy_member(self.variants[v], self.shared) for v in self.variant_of_lane]
+        lanes = [lane for lane, _ in copies]
+        stands_for = [_reversed(lane, originals) for lane, originals in copies]
         for lane, skeleton in enumerate(lanes):
             names = canonical_names(skeleton)
             for slot in [slot for slot in slots(skeleton) if slot.kind == "constant"]:
@@ -174,6 +210,7 @@ class Skeletons:
                     lane, names[slot.path]
                 )
         self.variants, self.variant_of_lane = lanes, list(range(len(lanes)))
+        return stands_for
 
     def to(self, tensor: Tensor) -> None:
         """Plain tensors of separated lanes follow the model to another device or precision."""
@@ -190,7 +227,7 @@ class Skeletons:
         """Lane i becomes what lane `lanes[i]` was."""
         if self.separated:  # each lane has Python state of its own, a repeated one too
             self.variants = [
-                clone_member(self.variants[lane]) if lane in lanes[:i] else self.variants[lane]
+                self.copied(self.variants[lane]) if lane in lanes[:i] else self.variants[lane]
                 for i, lane in enumerate(lanes)
             ]
             self.variant_of_lane = list(range(len(lanes)))
@@ -199,6 +236,19 @@ class Skeletons:
         used = list(dict.fromkeys(old))  # variant 0 is always the one of lane 0
         self.variants = [self.variants[v] for v in used]
         self.variant_of_lane = [used.index(v) for v in old]
+
+    def copied(self, skeleton: nn.Module) -> nn.Module:
+        """A copy of a skeleton that holds what all lanes hold."""
+        return clone_member(skeleton, self.shared)
+
+    def train(self, mode: bool, path: str = "") -> None:
+        """Call the members' own `train` (or that of their submodule), which may do more than set flags."""
+        modules = [variant.get_submodule(path) for variant in self.variants]
+        idle = not self.separated and all(module.training == mode for module in modules)
+        for module in modules:
+            module.train(mode)
+        own = any(_has_own_train(module) for module in modules[0].modules())
+        self.may_have_moved = self.may_have_moved or (own and not idle)
 
     def each(self) -> tuple[nn.Module, ...]:
         return tuple(self.variants[v] for v in self.variant_of_lane)
@@ -210,3 +260,18 @@ class Skeletons:
         for path, training in flags:
             for skeleton in self.variants:
                 skeleton.get_submodule(path).training = training
+
+
+def _has_own_train(module: nn.Module) -> bool:
+    return type(module).train is not nn.Module.train or "train" in vars(module)
+
+
+def _reversed(copy: nn.Module, originals: dict[int, Any]) -> dict[int, Any]:
+    """For the id of each original object the object that is its copy."""
+    found: dict[int, Any] = {}
+    for module in copy.modules():
+        for value in (module, vars(module), *vars(module).values()):
+            original = originals.get(id(value))
+            if original is not None:
+                found[id(original)] = value
+    return found

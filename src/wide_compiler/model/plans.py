@@ -34,6 +34,11 @@ class Plan:
             int(plan.way.removeprefix(CHUNKS))
         return plan
 
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """What `read` takes."""
+        return {"way": self.way, "taken": self.taken, "compiled": self.compiled}
+
     def __str__(self) -> str:
         parts = [self.way, *(f"{site} as {strategy}" for site, strategy in sorted(self.taken.items()))]
         return ", ".join([*parts, "compiled"] if self.compiled else parts)

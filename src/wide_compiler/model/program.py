@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from .. import _tree
 from ..capture import OUTPUT_TENSOR, Captured, canonical_names
 from ..errors import InputError
+from ..guards.modes import plain_world
 from ..lane_values import LaneValues
-from ..widen import MEMBERS, LaneGraph, Row, lent
+from ..widen import MEMBERS, LaneGraph, NodeRow, lent
 from ..widen.classify import draws
 from ..widen.helpers import autocast_restored
-from ..widen.per_lane import give_back, lane_generator
+from ..widen.per_lane import LaneParameter, give_back, lane_generator
 from .choice import Tuned
+from .registered import registered_tensor
 from .ways import Chunks, Way, Whole
 
 
@@ -64,6 +66,10 @@ class WideProgram:
 
     why = ""
 
+    def __post_init__(self) -> None:
+        # Does what the members' Python read still hold? Asked at every call.
+        self.holds = self.captured.rests_on.holds
+
     def check_packable(self) -> None:
         """Refuse the packed door before anything runs and buffers move, if an output has no channels."""
         for rank in self.graph.output_ranks:
@@ -85,7 +91,7 @@ class WideProgram:
         return any(draws(node) for node in self.captured.graph.nodes)
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[NodeRow]:
         return self.graph.rows if self.latest is None else self.latest.graph.rows
 
     def run(
@@ -119,16 +125,20 @@ class LoopProgram:
     wide_states: frozenset[str]
     one_object: bool  # is a buffer one tensor in all lanes?
     reads_layout: bool = False  # does a member read strides and offsets of its tensors?
-    rows: list[Row] = field(default_factory=list)
+    rows: list[NodeRow] = field(default_factory=list)
     runs_members = True
     draws = True  # nobody knows what the members' Python does
     names: dict[str, str] | None = None  # the members' tensor paths, the same in every lane
+
+    def holds(self) -> bool:
+        """The members' own Python reads everything anew."""
+        return True
 
     def check_packable(self) -> None:
         """Nobody knows the outputs before the members have run."""
 
     def __post_init__(self) -> None:
-        self.rows = [Row("", "the whole model", "loop", why=self.why)]
+        self.rows = [NodeRow("", "the whole model", "loop", why=self.why)]
 
     def run(
         self,
@@ -140,38 +150,75 @@ class LoopProgram:
     ) -> Any:
         results = []
         returns: list[tuple[Tensor, Tensor]] = []
-        for lane, member in enumerate(states[MEMBERS]):
+        members = states[MEMBERS]
+        if self.names is None:
+            self.names = canonical_names(members[0])
+        parameters = self._parameters(states)
+        for lane, member in enumerate(members):
             args, kwargs = call.for_lane(lane, own=True)
-            with self._lane_state(member, states, lane, returns), lane_generator(rng, lane):
+            with self._lane_state(member, states, parameters, lane, n, returns), lane_generator(rng, lane):
                 results.append(member(*args, **kwargs))
             if self.one_object:
                 give_back(returns)  # the next lane goes on where this one has left a shared buffer
                 returns.clear()
         give_back(returns)
+        for parameter in parameters.values():
+            parameter.settle()
         return stack_members(results)
 
-    def _lane_state(self, member: nn.Module, states: Mapping[str, Any], lane: int, returns: list) -> Any:
-        if self.names is None:
-            self.names = canonical_names(member)
+    def _parameters(self, states: Mapping[str, Any]) -> dict[str, LaneParameter]:
+        """The stacked parameters, to be lent; none inside a transform or a trace, which get slices."""
+        if torch.compiler.is_dynamo_compiling() or not plain_world() or self.reads_layout:
+            return {}
+        stacked = {path: t for path, t in states.items() if path in self.wide_states}
+        return {path: LaneParameter(path, t) for path, t in stacked.items() if isinstance(t, nn.Parameter)}
+
+    def _lane_state(
+        self,
+        member: nn.Module,
+        states: Mapping[str, Any],
+        parameters: dict[str, LaneParameter],
+        lane: int,
+        n: int,
+        returns: list[tuple[Tensor, Tensor]],
+    ) -> Any:
+        assert self.names is not None
         names = self.names
 
         def tensor_of(path: str) -> Tensor:
             canonical = names[path]
+            if canonical not in states:
+                return registered_tensor(states, canonical, n)[lane]
+            if canonical in parameters:
+                return parameters[canonical].lanes[lane]
             return states[canonical][lane] if canonical in self.wide_states else states[canonical]
 
-        return lent(member, tensor_of, returns, self.reads_layout)
+        def note(path: str, value: Any) -> None:
+            canonical = names.get(path, path)
+            if canonical in parameters:
+                parameters[canonical].last[lane] = value
+            elif canonical in self.wide_states and not isinstance(states[canonical], nn.Parameter):
+                _write_constant(states[canonical][lane], value)
+
+        return lent(member, tensor_of, returns, note, self.reads_layout)
+
+
+def _write_constant(place: Tensor, value: Any) -> None:
+    """A plain tensor attribute is the member's own; the stacked copy of it is what lane graphs read."""
+    if isinstance(value, Tensor) and (value.shape, value.dtype) == (place.shape, place.dtype):
+        place.data.copy_(value.detach())
 
 
 def stack_members(results: list[Any]) -> Any:
     """N outputs of one structure -> one; Python values that differ become one per lane."""
-    flat = [_tree.flatten(result) for result in results]
+    flat = [_tree.flatten_output(result) for result in results]
     for lane, (leaves, spec) in enumerate(flat):
         if spec != flat[0][1]:
             raise InputError(
                 f"lane {lane} returns {spec}, lane 0 returns {flat[0][1]}; lanes cannot be stacked: "
                 f"return one structure in all lanes, or run them one by one with wide.lane(i)"
             )
-        for path, mine, first in zip(_tree.leaf_paths(results[0]), leaves, flat[0][0], strict=True):
+        for path, mine, first in zip(_tree.output_paths(results[0]), leaves, flat[0][0], strict=True):
             if isinstance(first, Tensor) and (not isinstance(mine, Tensor) or mine.shape != first.shape):
                 got = tuple(mine.shape) if isinstance(mine, Tensor) else mine
                 raise InputError(

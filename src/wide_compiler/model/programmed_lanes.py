@@ -8,13 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
+from .._constant_result import constant_result
+from ..capture import CAPTURE
 from ..config import WideConfig
-from ..errors import InputError
-from ..tuning.when import autocast_state, function_modes
+from ..errors import ArgumentError, InputError, UnsupportedError
+from ..guards.modes import ambient_modes
 from ..widen import MEMBERS
 from .inputs import accepted_sample, check_accepted, grown_sample, normalize_sample, sample_leaves
 from .lane_store import LaneStore
-from .program import Call, Program
+from .program import Call, LoopProgram, Program, WideProgram
 from .programs import Programs, training_flags
 
 
@@ -36,9 +38,10 @@ class ProgrammedLanes(LaneStore):
         self.config = config or WideConfig()
         if self.registered.builders and self.config.chunk_lanes:
             path = next(iter(self.registered.builders))
-            raise ValueError(f"chunk_lanes cannot split the registered wide module {path!r}")
+            raise ArgumentError(f"chunk_lanes cannot split the registered wide module {path!r}")
         kept = dict.fromkeys(self.registered.builders, "registered")
         self.programs = Programs(self.config, kept, tuple(graph_passes))
+        self.moved_program: LoopProgram | None = None
         self._sample = accepted_sample(models[0], *normalize_sample(sample, sample_kwargs))
 
     def _program(self, call: Call) -> Program:
@@ -47,7 +50,12 @@ class ProgrammedLanes(LaneStore):
         key = (self._mode(call), tuple(call.member_shapes), call.wide)
         program = self.programs.find(key)
         if program is None:
-            program = self._build(key, call)
+            with CAPTURE:  # another thread may be building the same one
+                program = self.programs.find(key) or self._build(key, call)
+        if self.skeletons.may_have_moved and isinstance(program, WideProgram):
+            moved = program.captured.own.first_change()
+            if moved is not None:
+                program = self._loop_while_moved(moved.path)
         self.programs.latest = program
         return program
 
@@ -58,10 +66,22 @@ class ProgrammedLanes(LaneStore):
             call.signature,
             tensors,
             training_flags(self.scopes),
-            autocast_state(),
-            function_modes(),  # among them the default device
+            ambient_modes(),
             self.programs.grad_mode(),
         )
+
+    def _loop_while_moved(self, moved: str) -> LoopProgram:
+        """Captures do not know of what the members' Python has changed; the members do."""
+        why = f"the Python attribute {moved} is not what it was when the graph was captured"
+        if not self.config.fallback_passthrough:
+            raise UnsupportedError(
+                f"{why}, so that members would run per lane, which fallback_passthrough=False forbids"
+            )
+        self.separate_members()
+        if self.moved_program is None or self.moved_program.wide_states != self.wide_states:
+            shared = any(p.kind == "buffer" and p.path in self.one_object for p in self.places)
+            self.moved_program = LoopProgram(why, frozenset(self.wide_states), shared)
+        return self.moved_program
 
     def _build(self, key: tuple[Any, ...], call: Call) -> Program:
         if not call.is_sample:
@@ -80,7 +100,7 @@ class ProgrammedLanes(LaneStore):
             found = self._find_while_tracing(self._mode(call), tuple(call.member_shapes), call.wide, False)
         return self.programs.traced[found]
 
-    @torch._dynamo.assume_constant_result
+    @constant_result
     def _find_while_tracing(self, mode: Any, shapes: Any, wide: Any, any_batch: bool) -> int:
         """The position in `programs.traced` (a tracer can only take a plain number from here), or -1.
 
@@ -126,6 +146,12 @@ class ProgrammedLanes(LaneStore):
     def promote(self, path: str) -> None:
         super().promote(path)
         self._forget()
+
+    def _separate_python(self) -> list[dict[int, Any]]:
+        stands_for = super()._separate_python()
+        if stands_for:
+            self.programs.follow(stands_for)
+        return stands_for
 
     def _forget(self) -> None:
         """What was built is no longer true."""

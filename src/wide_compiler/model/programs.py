@@ -1,7 +1,7 @@
 """One program per thing that gets baked into a capture: modes, structures, dtypes, devices, shapes."""
 
-import copy
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -9,10 +9,20 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import _tree
-from ..capture import Captured, CaptureFailed, export_member, materialize, slots, zip_variants
+from ..capture import (
+    Captured,
+    CaptureFailed,
+    Observation,
+    export_member,
+    materialize,
+    observe_member,
+    slots,
+    zip_variants,
+)
 from ..capture.memory import overlaps_itself
 from ..config import WideConfig
-from ..errors import AlignmentError, UnsupportedError
+from ..errors import AlignmentError, InputError, UnsupportedError, one_line
+from ..guards import Snapshot
 from ..widen import MEMBERS, Probe, ReadsLayout, WidenFailed, widen
 from ..widen.classify import reads_layout
 from .members import Skeletons
@@ -20,6 +30,8 @@ from .program import Call, LoopProgram, Program, WideProgram
 
 # Shapes that each need a capture of their own; beyond that the loop is the better answer.
 MAX_CAPTURES = 24
+# Of programs that differ only in what the members' Python has read, the latest so many are kept.
+MAX_CHANGES = 8
 
 
 class Programs:
@@ -29,7 +41,9 @@ class Programs:
         self.config = config
         self.passes = passes  # the user's transformations of the captured graph
         self.kept = kept  # registered submodules, kept whole in the graph: path -> why
-        self.by_key: dict[Any, Program] = {}
+        # Several for one key where what the members' Python reads has changed between calls.
+        self.by_key: dict[Any, list[Program]] = {}
+        self.recaptures = 0  # how often such a change made a new one
         self.captures: dict[Any, list[Captured]] = {}
         self.latest: Program | None = None
         self.grad_matters = False
@@ -41,22 +55,42 @@ class Programs:
         self.captures.clear()
 
     def find(self, key: Any) -> Program | None:
-        return self.by_key.get(key)
+        """The program for a key, if what it rests on still holds."""
+        return next((program for program in self.by_key.get(key, ()) if program.holds()), None)
+
+    def keep(self, key: Any, program: Program) -> Program:
+        """Keep a program, the latest first; of those for one key only the latest few."""
+        known = self.by_key.setdefault(key, [])
+        self.recaptures += bool(known)
+        known.insert(0, program)
+        del known[MAX_CHANGES:]
+        return program
 
     def find_traced(self, mode: Any, shapes: Any, wide: Any, any_batch: bool) -> Program | None:
         return self.any_batch(mode, shapes, wide) if any_batch else self.find((mode, shapes, wide))
 
     def any_batch(self, mode: Any, rest: Any, wide: Any) -> Program | None:
         """A program that is true for every batch size, its other dims being `rest`."""
-        for (known, shapes, lanes), program in self.by_key.items():
-            same = (known, tuple(shape[1:] for shape in shapes), lanes) == (mode, rest, wide)
-            if (
-                same
-                and isinstance(program, WideProgram)
-                and all(g.any_batch() for g in program.captured.guards)
-            ):
-                return program
+        for key in self.by_key:
+            known, shapes, lanes = key
+            if (known, tuple(shape[1:] for shape in shapes), lanes) == (mode, rest, wide):
+                program = self.find(key)
+                if isinstance(program, WideProgram) and all(g.any_batch() for g in program.captured.guards):
+                    return program
         return None
+
+    def follow(self, stands_for: list[dict[int, Any]]) -> None:
+        """Lanes have got Python of their own: captures rest on that of every lane, or are dropped if they
+        have rested on something that was changed already."""
+        for mode, known in self.captures.items():
+            self.captures[mode] = [captured for captured in known if captured.own.holds()]
+            for captured in self.captures[mode] if stands_for else ():
+                captured.own = Snapshot().joined([captured.own.moved(lane) for lane in stands_for])
+        alive = {id(captured) for known in self.captures.values() for captured in known}
+        for key, programs in self.by_key.items():
+            self.by_key[key] = [
+                p for p in programs if not isinstance(p, WideProgram) or id(p.captured) in alive
+            ]
 
     def grad_mode(self) -> bool:
         """Captures are made with gradients on, unless the members' own code asks whether they are."""
@@ -64,7 +98,7 @@ class Programs:
 
     def adopt(self, other: "Programs") -> None:
         """Take over what another cache has built."""
-        self.by_key = dict(other.by_key)
+        self.by_key = {key: list(programs) for key, programs in other.by_key.items()}
         self.captures = {mode: list(known) for mode, known in other.captures.items()}
         self.grad_matters, self.latest = other.grad_matters, other.latest
         self.reads_layout = other.reads_layout
@@ -72,8 +106,8 @@ class Programs:
     def measure_anew(self) -> None:
         """The same graphs for another number of lanes; copies of the model may share the old programs."""
         self.by_key = {
-            key: WideProgram(program.captured, program.graph) if isinstance(program, WideProgram) else program
-            for key, program in self.by_key.items()
+            key: [WideProgram(p.captured, p.graph) if isinstance(p, WideProgram) else p for p in programs]
+            for key, programs in self.by_key.items()
         }
         self.latest = None
         self.traced = []
@@ -98,14 +132,15 @@ class Programs:
                 raise
             program = self._loop(str(difference), call, model)  # lanes that part at this input only
         self._refuse_loops(program)
-        self.by_key[key] = program
-        return program
+        return self.keep(key, program)
 
     def _loop(self, why: str, call: Call, model: Any) -> LoopProgram:
         if call.is_sample:
             with _LayoutWatch() as watch:
                 _check_outputs_alike(model, call)
             self.reads_layout |= watch.reads_layout
+        if self.kept:
+            _check_lanes_of_registered(model, why)
         model.separate_members()
         one_object = any(p.kind == "buffer" and p.path in model.one_object for p in model.places)
         return LoopProgram(why, frozenset(model.wide_states), one_object, self.reads_layout)
@@ -113,7 +148,7 @@ class Programs:
     def _captured(self, mode: Any, call: Call, model: Any) -> Captured:
         known = self.captures.setdefault(mode, [])
         for captured in known:
-            if captured.admits(call.member_shapes):
+            if captured.admits(call.member_shapes) and captured.rests_on.holds():
                 return captured
         if len(known) >= MAX_CAPTURES:
             raise CaptureFailed(
@@ -122,7 +157,7 @@ class Programs:
         shapes = call.member_shapes
         captured = capture_members(
             *(model.skeletons, model.capture_state, call, self.kept),
-            *(free_dims(shapes, known), self.grad_mode()),
+            *(free_dims(shapes, known), self.grad_mode(), model.living),
         )
         captured.shapes = shapes
         if captured.reads_grad_mode and not self.grad_matters:
@@ -137,6 +172,8 @@ class Programs:
                     f"would not; clone() it in the constructor"
                 )
         for path in sorted(captured.writes - model.wide_states):
+            if any(path.startswith(f"{outer}.") for outer in self.kept):
+                continue  # a registered class keeps it
             if path in model.one_object:
                 raise CaptureFailed(f"{path} is one tensor in all lanes and every lane writes it, in turn")
             model.promote(path)
@@ -154,17 +191,17 @@ class Programs:
             path: tensor.detach()[:probe_lanes] if path in model.wide_states else tensor.detach()
             for path, tensor in model.tensors().items()
         }
-        states[MEMBERS] = copy.deepcopy(
-            model.skeletons.each()[:probe_lanes]
-        )  # trying must not move their state
+        # Copies: trying must not move their state.
+        states[MEMBERS] = tuple(map(model.skeletons.copied, model.skeletons.each()[:probe_lanes]))
         for path in self.kept:
             module = model.get_submodule(path)
-            states[path] = model.registered.probe(path, probe_lanes, model._device(), module.training)
+            states[path] = model.registered.probe(path, probe_lanes, module.training)
         inputs = [
             t.detach()[:probe_lanes] if w else t.detach()
             for t, w in zip(call.tensors, call.wide, strict=True)
         ]
-        probe = Probe(probe_lanes, states, inputs)
+        layout = functools.partial(model.registered.layout, model) if self.kept else None
+        probe = Probe(probe_lanes, states, inputs, layout)
         graph = widen(captured, frozenset(model.wide_states), call.wide, probe, self.config.strategies)
         return WideProgram(captured, graph)
 
@@ -187,15 +224,59 @@ def capture_members(
     kept: dict[str, str],
     dynamic: list[set[int]],
     grad: bool,
+    living: Sequence[nn.Module] | None = None,
 ) -> Captured:
-    """Capture each variant of the members on its own inputs; zip the graphs into one."""
+    """Capture each variant of the members on its own inputs; zip the graphs into one.
+
+    `living` are the modules themselves where they stay in use: then the capture rests on them too.
+    """
     variants = []
     for variant in range(len(skeletons.variants)):
         lane = skeletons.variant_of_lane.index(variant)
-        member = materialize(skeletons.variants[variant], lambda path, i=lane: lane_state(i, path).clone())  # type: ignore[misc]
+        member = materialize(
+            skeletons.variants[variant],
+            lambda path, i=lane: lane_state(i, path).clone(),  # type: ignore[misc]
+            skeletons.shared,
+        )
         leaves, spec = _tree.flatten(call.for_lane(0))
-        variants.append(export_member(member, leaves, spec, kept, dynamic, grad))
+        lanes = [i for i, v in enumerate(skeletons.variant_of_lane) if v == variant] if living else [lane]
+        # Living modules are observed one by one: each has attributes of its own.
+        seen = [
+            observe(living[i] if living else skeletons.variants[variant], call, grad, skeletons.shared, state)
+            for i, state in ((i, None if living else functools.partial(lane_state, i)) for i in lanes)
+        ]
+        captured = export_member(member, leaves, spec, kept, dynamic, seen[0], grad)
+        captured.rests_on = Snapshot().joined([one.check().outside() for one in seen])
+        inside = Snapshot().joined([one.inside() for one in seen])
+        if living:
+            captured.rests_on = captured.rests_on.joined([inside])
+        else:
+            # Train flags are part of a program's key.
+            captured.own = inside.only(lambda read: read.name != "training")
+        variants.append(captured)
     return zip_variants(variants, skeletons.variant_of_lane)
+
+
+def observe(
+    member: nn.Module,
+    call: Call,
+    grad: bool,
+    shared: list[Any],
+    tensor_of: Callable[[str], Tensor] | None,
+) -> Observation:
+    """`observe_member`; a member that fails is left to its own Python, which says so itself."""
+    try:
+        return observe_member(member, *call.for_lane(0), grad, shared, tensor_of)
+    except Exception as error:
+        raise CaptureFailed(f"its forward raises {one_line(error)}") from error
+
+
+def _check_lanes_of_registered(model: Any, why: str) -> None:
+    """A loop runs the members' own forward, on lanes taken from the registered wide modules."""
+    try:
+        model.stacked_tensors()
+    except InputError as error:
+        raise InputError(f"the model runs as a loop over its members ({why}), but {error}") from error
 
 
 class _LayoutWatch(TorchDispatchMode):

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
+from ..errors import UsageError
+
 
 def select_rows(tensors: Sequence[Tensor], rows: Sequence[int]) -> None:
     """`tensor = tensor[rows]`, gradients too; in the memory they have if that fits, always the same objects.
@@ -48,7 +50,7 @@ def _leave_graph(parameter: Tensor) -> None:
             raise RuntimeError("it has gradient hooks")
         torch.utils.swap_tensors(parameter, nn.Parameter(parameter.data))
     except RuntimeError as error:
-        raise RuntimeError(
+        raise UsageError(
             f"the number of lanes cannot change while losses or outputs of an earlier step are held: delete "
             f"them (`del losses`) or detach them ({error})"
         ) from error

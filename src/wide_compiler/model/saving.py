@@ -82,7 +82,7 @@ def _copy_in(model: Any, lane: int, member: nn.Module) -> None:
                 f"{place.path} is one parameter for all lanes (a shared trunk); this state has another"
             )
     with torch.no_grad():
-        for slot in slots(member):
+        for slot in [slot for slot in slots(member) if slot.kind != "constant"]:  # those are in no state_dict
             if model.registered.outer(slot.path) is not None:
                 model.lane_state(lane, slot.path).copy_(slot.tensor)
                 continue

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..errors import ArgumentError
+
 _STRIDE = 1_000_003  # between two calls; any number that keeps nearby seeds and calls apart
 
 
@@ -20,7 +22,7 @@ class LaneSeeds:
             return
         values = [seeds + i for i in range(n)] if isinstance(seeds, int) else list(seeds)
         if len(values) != n:
-            raise ValueError(f"seed takes one number or {n}, one per lane, got {len(values)}")
+            raise ArgumentError(f"seed takes one number or {n}, one per lane, got {len(values)}")
         self.seeds = torch.tensor(values, dtype=torch.int64, device=device)
 
     def peek(self) -> Tensor | None:

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from .. import _tree, lanes, oracle
 from ..config import WideConfig
-from ..errors import InputError
-from ..tuning.when import autocast_state, function_modes, plain_world
+from ..errors import ArgumentError, InputError
+from ..guards.modes import ambient_modes, plain_world
 from .again import CHANGED, Again
-from .explain import Explanation, summarize
+from .explain import ModelExplanation, summarize
 from .held import HeldLanes
 from .inputs import check_lanes, moved_sample
 from .marks import mark_parameters
@@ -50,6 +50,7 @@ class WideModel(ProgrammedLanes):
         self.seeds = LaneSeeds()
         self.held = HeldLanes()
         self._program(self.sample_call())
+        self.registered.forget_instances()
         if views:
             self.views = Views(models, self.places, self.wide_states)
 
@@ -89,7 +90,12 @@ class WideModel(ProgrammedLanes):
 
     def _run(self, args: tuple, kwargs: dict, wide: bool, packed: bool = False) -> Any:
         # In this order: a trace must not look further than at the first question.
-        if not torch.compiler.is_compiling() and self.again is not None and not kwargs:
+        if (
+            not torch.compiler.is_compiling()
+            and self.again is not None
+            and not kwargs
+            and not self.skeletons.may_have_moved
+        ):
             result = self.again.replay(args, (wide, packed))
             if result is not CHANGED:
                 return result
@@ -106,8 +112,8 @@ class WideModel(ProgrammedLanes):
         if torch.compiler.is_compiling() or not plain_world():
             return self._run_plainly(*self._found(args, kwargs, wide, packed))
         key = self.route_key(args, wide, packed) if not kwargs else None
-        route = None if key is None else self.routes.get(key)
-        if route is not None:
+        route = None if key is None or self.skeletons.may_have_moved else self.routes.get(key)
+        if route is not None and route.program.holds():
             result = route(args, self.seeds.next())
             self.again = Again.of(self, route, args, (wide, packed))
             return result
@@ -123,7 +129,7 @@ class WideModel(ProgrammedLanes):
     def circumstances(self) -> tuple[Any, ...]:
         """What decides, besides the arguments, which program runs."""
         seeded = self.seeds.seeds is not None
-        modes = torch.is_grad_enabled(), autocast_state(), function_modes()
+        modes = torch.is_grad_enabled(), ambient_modes()
         return training_flags(self.scopes), *modes, seeded
 
     def _found(self, args: tuple, kwargs: dict, wide: bool, packed: bool) -> tuple[Call, Program]:
@@ -139,9 +145,23 @@ class WideModel(ProgrammedLanes):
     def _run_plainly(self, call: Call, program: Program) -> Any:
         if program.runs_members:
             self.skeletons.set_training(self.own_training())
-        return program.run(
+        result = program.run(
             self.states(program.runs_members), call, self.n, self.config.chunk_lanes, self.seeds.next()
         )
+        if isinstance(program, LoopProgram):
+            self.skeletons.may_have_moved = True
+            self._forget_routes()
+            if self.views.models:  # a forward may have put other memory in place of a parameter's
+                self.views.relink(self.places, self.wide_states)
+        return result
+
+    def train(self, mode: bool = True) -> "WideModel":
+        super().train(mode)
+        if self.skeletons.may_have_moved and not self.skeletons.separated:
+            self.programs.follow([])  # nothing but `train` has moved it: captured anew, once
+            self._forget_routes()
+            self.skeletons.may_have_moved = False
+        return self
 
     def _forget(self) -> None:
         super()._forget()
@@ -181,7 +201,7 @@ class WideModel(ProgrammedLanes):
         """
         chosen = [self._lane_number(lane) for lane in indices]
         if not chosen:
-            raise ValueError("select_lanes: a wide model has at least one lane, got no indices")
+            raise ArgumentError("select_lanes: a wide model has at least one lane, got no indices")
         before, kinds = self.n, len(self.skeletons.variants)
         self.select_tensors(chosen)
         self.seeds.select(chosen)
@@ -199,10 +219,10 @@ class WideModel(ProgrammedLanes):
         """Lanes, parameters and how the last program runs, in a few lines."""
         return summarize(self)
 
-    def explain(self, measure: bool = True) -> Explanation:
+    def explain(self, measure: bool = True) -> ModelExplanation:
         """What became of every node of the members' graph, and how long it takes on the sample."""
         program = self.programs.latest or self._program(self.sample_call())
-        return Explanation.of(self, program, measure)
+        return ModelExplanation.of(self, program, measure)
 
     def validate(self, models: Sequence[nn.Module] | None = None) -> "oracle.Report":
         """Compare with the loop over `models` (by default: over this model's own lanes) on the sample."""
@@ -214,6 +234,7 @@ class WideModel(ProgrammedLanes):
     def _apply(self, fn: Any, recurse: bool = True) -> "WideModel":
         before = [(p.tensor.dtype, p.tensor.device) for p in self.places]
         super()._apply(fn, recurse)
+        self.registered.apply(fn)
         if before != [(p.tensor.dtype, p.tensor.device) for p in self.places]:
             self._forget()
             self.seeds.to(self._device())

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from ..errors import ArgumentError
+
 
 def resolve(strategy: str, choices: Sequence[str], auto: str, op: str = "") -> str:
     """The strategy to run: `auto` if `strategy` is "auto", else `strategy` itself if it is a choice.
@@ -22,7 +24,7 @@ def resolve(strategy: str, choices: Sequence[str], auto: str, op: str = "") -> s
         return auto
     if strategy not in choices:
         listed = ", ".join(repr(c) for c in ("auto", *choices))
-        raise ValueError(f"{op + ': ' if op else ''}unknown strategy {strategy!r}; choose one of {listed}")
+        raise ArgumentError(f"{op + ': ' if op else ''}unknown strategy {strategy!r}; choose one of {listed}")
     return strategy
 
 
@@ -44,7 +46,7 @@ def check_lanes(op: str, **tensors: Tensor | None) -> int:
     except IndexError:  # no dimensions at all
         pass
     got = ", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items() if t is not None)
-    raise ValueError(
+    raise ArgumentError(
         f"{op}: dimension 0 of every tensor is the lane axis and must have one size; got {got}. "
         "Stack the lanes' tensors with torch.stack, or expand one that all lanes share."
     )

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..capture import make_skeleton
+from ..errors import ArgumentError, WrongTypeError
 from ._lanes import resolve
 
 
@@ -58,7 +59,7 @@ class WideModule(nn.Module):
     def __init__(self, modules: Iterable[nn.Module], strategy: str = "auto") -> None:
         super().__init__()
         if isinstance(modules, nn.Module) and not isinstance(modules, nn.ModuleList):
-            raise TypeError(
+            raise WrongTypeError(
                 f"{type(self).__name__}: expected a sequence of modules, one for each lane, "
                 f"got a single {type(modules).__name__}; pass [module]"
             )
@@ -118,7 +119,7 @@ class WideModule(nn.Module):
         """Raise ValueError unless x has n lanes in front and as many axes as the member allows."""
         if x.dim() == 0 or x.shape[0] != self.n or (self.DIMS and x.dim() not in self.DIMS):
             axes = f" and {' or '.join(map(str, self.DIMS))} axes in all" if self.DIMS else ""
-            raise ValueError(
+            raise ArgumentError(
                 f"{type(self).__name__}: expected an input with {self.n} lanes as dimension 0{axes}, "
                 f"got {tuple(x.shape)}"
             )
@@ -139,21 +140,21 @@ class WideModule(nn.Module):
         """Refuse lanes that one wide module cannot stand for, naming the lane and what differs."""
         wide = type(self).__name__
         if not members:
-            raise ValueError(f"{wide}: got no modules; expected one for each lane")
+            raise ArgumentError(f"{wide}: got no modules; expected one for each lane")
         kinds = self.MEMBER if isinstance(self.MEMBER, tuple) else (self.MEMBER,)
         expected = " or ".join(f"nn.{kind.__name__}" for kind in kinds)
         for lane, member in enumerate(members):
             kind = next((k for k in kinds if isinstance(member, k)), None)
             # A subclass that computes something else must not be taken for its base.
             if kind is None or type(member).forward is not kind.forward:
-                raise TypeError(f"{wide}: lane {lane}: expected {expected}, got {type(member).__name__}")
+                raise WrongTypeError(f"{wide}: lane {lane}: expected {expected}, got {type(member).__name__}")
             if not isinstance(members[0], kind):
-                raise TypeError(
+                raise WrongTypeError(
                     f"{wide}: lane {lane} is {type(member).__name__}, lane 0 is {type(members[0]).__name__}; "
                     "all lanes must be of one class"
                 )
             if any(t is not None and nn.parameter.is_lazy(t) for _, t, _ in _slots(member)):
-                raise ValueError(
+                raise ArgumentError(
                     f"{wide}: lane {lane}: the parameters of {type(member).__name__} are not initialised; "
                     "run it once on an input first"
                 )
@@ -166,7 +167,7 @@ class WideModule(nn.Module):
                     "_backward_pre_hooks",
                 )
             ):
-                raise ValueError(
+                raise ArgumentError(
                     f"{wide}: lane {lane}: this {type(member).__name__} has hooks or parametrizations, which "
                     "a wide module would lose; remove them first"
                 )
@@ -176,7 +177,7 @@ class WideModule(nn.Module):
             for key in {**first, **facts}:
                 got, want = facts.get(key), first.get(key)
                 if got != want:
-                    raise ValueError(
+                    raise ArgumentError(
                         f"{wide}: lane {lane}: {key} is {got!r}, lane 0 has {want!r}; "
                         "all lanes must have the same configuration"
                     )

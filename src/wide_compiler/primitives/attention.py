@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import kernels
+from ..errors import ArgumentError, WrongTypeError
 from ..widen.builder import Builder, Val
 from ..widen.rules import ops, rule
 from ._lanes import check_lanes, resolve
@@ -107,7 +108,7 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     if mask.dtype == torch.bool:
         return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask, -math.inf)
     if not mask.is_floating_point():
-        raise TypeError(f"WideAttention: expected a bool or floating-point mask, got {mask.dtype}")
+        raise WrongTypeError(f"WideAttention: expected a bool or floating-point mask, got {mask.dtype}")
     return mask
 
 
@@ -168,7 +169,7 @@ class WideAttention(WideModule):
             return mask[:, None, None]
         if mask.dim() == 4 and tuple(mask.shape[:2]) == (self.n, batch * self.num_heads):
             return mask.unflatten(1, (batch, self.num_heads))
-        raise ValueError(
+        raise ArgumentError(
             f"WideAttention: expected an attn_mask [L, S], [N, L, S] or [N, B*H, L, S] with N = {self.n}, "
             f"B = {batch}, H = {self.num_heads}, got {tuple(mask.shape)}"
         )
@@ -178,7 +179,7 @@ class WideAttention(WideModule):
         wide = (self.n, batch) if batched else (self.n,)
         if tuple(mask.shape[:-1]) not in (wide, wide[1:]):
             axes = "[N, B, S] or [B, S]" if batched else "[N, S] or [S]"
-            raise ValueError(
+            raise ArgumentError(
                 f"WideAttention: expected a key_padding_mask {axes} with N = {self.n}, B = {batch}, "
                 f"got {tuple(mask.shape)}"
             )
@@ -217,7 +218,9 @@ class WideAttention(WideModule):
         q, k, v = (self._split_heads(t, batched) for t in self._project(query, key, value))
         batch = q.shape[1]
         if is_causal and attn_mask is None:
-            raise ValueError("WideAttention: is_causal says that attn_mask is causal; pass the attn_mask too")
+            raise ArgumentError(
+                "WideAttention: is_causal says that attn_mask is causal; pass the attn_mask too"
+            )
 
         is_causal = is_causal and key_padding_mask is None and not need_weights
         masks = []

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..errors import ArgumentError
 from ._lanes import check_lanes, flat, fold_channels, per_lane, resolve, unfold_channels
 from .conv_strategies import CHANNELS_LAST, CONV_STRATEGIES, auto_strategy, possible
 
@@ -29,7 +30,7 @@ def _spatial_rank(op: str, x: Tensor, weight: Tensor, strategy: str) -> tuple[in
     """The number of spatial axes of a stacked kernel `[N, O, C, *k]` and the strategy it runs with."""
     rank = weight.dim() - 3
     if rank not in _CONV:
-        raise ValueError(
+        raise ArgumentError(
             f"{op}: expected a weight [N, O, C, *kernel] with 1, 2 or 3 kernel axes, "
             f"got {tuple(weight.shape)}"
         )
@@ -54,7 +55,7 @@ def _wide(
         y = _wide(op, fn, x.unsqueeze(1), weight, bias, rank, kind, groups, options)
         return y.squeeze(1)
     if x.dim() != rank + 3:
-        raise ValueError(
+        raise ArgumentError(
             f"{op}: expected x [N, B, C, *spatial] with {rank} spatial axes (from the weight "
             f"{tuple(weight.shape)}), got {tuple(x.shape)}"
         )

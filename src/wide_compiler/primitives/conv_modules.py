@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..errors import ArgumentError
 from ._lanes import fold_channels, unfold_channels
 from ._module import WideModule
 from .conv import wide_conv, wide_conv_transpose
@@ -111,7 +112,7 @@ class _WideConvTranspose(WideModule):
         if any(not 0 <= e < max(s, d) for e, s, d in zip(extra, self.stride, self.dilation, strict=True)):
             least = [w - e for w, e in zip(want, extra, strict=True)]
             most = [m + max(s, d) - 1 for m, s, d in zip(least, self.stride, self.dilation, strict=True)]
-            raise ValueError(
+            raise ArgumentError(
                 f"{type(self).__name__}: output_size {tuple(output_size)} cannot be reached from an input of "
                 f"size {tuple(have)}; each axis must lie between {least} and {most}"
             )

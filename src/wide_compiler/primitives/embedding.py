@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..errors import ArgumentError, LaneIndexError, WrongTypeError
 from ..widen.builder import Builder, Val
 from ..widen.rules import ops, rule
 from ._lanes import check_lanes, resolve
@@ -31,7 +32,7 @@ EMBEDDING_STRATEGIES = ("indexed", "gather", "sequential")
 def check_indices(op: str, indices: Tensor) -> None:
     """Raise TypeError unless the indices are of a dtype torch looks up with."""
     if indices.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"{op}: expected indices of dtype int32 or int64, got {indices.dtype}")
+        raise WrongTypeError(f"{op}: expected indices of dtype int32 or int64, got {indices.dtype}")
 
 
 def guarded_indices(indices: Tensor, rows: int) -> Tensor:
@@ -85,7 +86,7 @@ def naming_the_index(op: str, indices: Tensor, rows: int) -> Iterator[None]:
         if not len(bad):
             raise
         at = tuple(bad[0].tolist())
-        raise IndexError(
+        raise LaneIndexError(
             f"{op}: lane {at[0]}: index {int(indices[at])} is outside the table of {rows} rows; "
             f"expected 0 to {rows - 1}"
         ) from error
@@ -96,7 +97,7 @@ def positive_padding(op: str, padding_idx: int | None, rows: int) -> int | None:
     if padding_idx is None:
         return None
     if not -rows <= padding_idx < rows:
-        raise ValueError(f"{op}: padding_idx {padding_idx} is outside the table of {rows} rows")
+        raise ArgumentError(f"{op}: padding_idx {padding_idx} is outside the table of {rows} rows")
     return padding_idx % rows
 
 
@@ -160,7 +161,7 @@ def _lookup(
             [F.embedding(i, w, padding_idx, scale_grad_by_freq=scale_grad_by_freq) for i, w in lanes]
         )
     if scale_grad_by_freq:
-        raise ValueError("wide_embedding: strategy 'gather' cannot scale_grad_by_freq; use 'indexed'")
+        raise ArgumentError("wide_embedding: strategy 'gather' cannot scale_grad_by_freq; use 'indexed'")
     index_NMD = indices.long().reshape(indices.shape[0], -1, 1).expand(-1, -1, weight.shape[2])
     return weight.gather(1, index_NMD).view(*indices.shape, weight.shape[2])
 
@@ -216,7 +217,7 @@ class WideEmbedding(WideModule):
 
     def setup(self, members: list[Any]) -> None:
         if self.sparse:
-            raise ValueError(
+            raise ArgumentError(
                 "WideEmbedding: sparse=True is not supported: a stacked table has no sparse gradient; "
                 "build the members with sparse=False"
             )

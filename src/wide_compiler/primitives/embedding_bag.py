@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..errors import ArgumentError
 from ..widen.builder import Builder, Val
 from ..widen.rules import ops, rule
 from ._lanes import check_lanes, per_lane, resolve
@@ -45,11 +46,11 @@ def _flat_offsets(offsets: Tensor, length: int, include_last_offset: bool) -> Te
     if not torch.compiler.is_compiling() and offsets.device.type == "cpu" and offsets.numel():
         # torch checks the first and the last offset of a lane; laid end to end it would not see them.
         if bool((offsets[:, 0] != 0).any()):
-            raise ValueError(
+            raise ArgumentError(
                 f"wide_embedding_bag: the first offset of every lane must be 0, got {offsets[:, 0]}"
             )
         if bool((offsets[:, -1] > length).any()):
-            raise ValueError(
+            raise ArgumentError(
                 f"wide_embedding_bag: the last offset of a lane must not exceed its {length} indices, "
                 f"got {offsets[:, -1]}"
             )
@@ -101,14 +102,14 @@ def wide_embedding_bag(
     check_lanes(op, indices=indices, weight=weight, offsets=offsets, per_sample_weights=per_sample_weights)
     check_indices(op, indices)
     if (indices.dim(), offsets is None) not in ((3, True), (2, False)):
-        raise ValueError(
+        raise ArgumentError(
             f"{op}: expected indices [N, B, L] without offsets or [N, T] with offsets, got indices "
             f"{tuple(indices.shape)} {'without' if offsets is None else 'with'} offsets"
         )
     auto = "sequential" if scale_grad_by_freq else "indexed"
     kind = resolve(strategy, EMBEDDING_BAG_STRATEGIES, auto, op)
     if scale_grad_by_freq and kind == "indexed":
-        raise ValueError(f"{op}: strategy 'indexed' cannot scale_grad_by_freq; use 'sequential'")
+        raise ArgumentError(f"{op}: strategy 'indexed' cannot scale_grad_by_freq; use 'sequential'")
     rows = weight.shape[1]
     padding_idx = positive_padding(op, padding_idx, rows)
     options: dict[str, Any] = {
@@ -178,7 +179,7 @@ class WideEmbeddingBag(WideModule):
 
     def setup(self, members: list[Any]) -> None:
         if self.sparse:
-            raise ValueError(
+            raise ArgumentError(
                 "WideEmbeddingBag: sparse=True is not supported: a stacked table has no sparse gradient; "
                 "build the members with sparse=False"
             )

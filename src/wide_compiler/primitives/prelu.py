@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..errors import ArgumentError
 from ..widen.builder import Builder, Val
 from ..widen.rules import ops, rule
 from ._lanes import check_lanes, fold_channels, unfold_channels
@@ -29,7 +30,7 @@ def wide_prelu(x: Tensor, weight: Tensor) -> Tensor:
     if slopes == 1:  # F.prelu's channel axis is dimension 1: let it be the lanes
         return F.prelu(x.unsqueeze(0), weight.flatten()).squeeze(0)
     if x.dim() < 3 or x.shape[2] != slopes:
-        raise ValueError(
+        raise ArgumentError(
             f"wide_prelu: expected x [N, B, C, *] with C = {slopes} channels (from the weight "
             f"{tuple(weight.shape)}), got {tuple(x.shape)}"
         )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..errors import ArgumentError, WrongTypeError
 from ._lanes import check_lanes, resolve
 from .rnn_cells import GRU, LSTM, RNN, Kind, State
 from .rnn_layers import layer_weights, run_layers
@@ -33,13 +34,13 @@ def _wide_rnn(
     """The part common to all three networks; returns the output and the last states `[N, K, B, H]`."""
     op = kind.name
     if not isinstance(x, Tensor):
-        raise TypeError(
+        raise WrongTypeError(
             f"{op}: expected a tensor, got {type(x).__name__}; a PackedSequence is not supported, "
             "pad the sequences and mask the loss instead"
         )
     if x.dim() not in (3, 4):
         axes = "[N, B, T, I]" if batch_first else "[N, T, B, I]"
-        raise ValueError(f"{op}: expected x {axes}, or [N, T, I] unbatched, got {tuple(x.shape)}")
+        raise ArgumentError(f"{op}: expected x {axes}, or [N, T, I] unbatched, got {tuple(x.shape)}")
     n = check_lanes(op, x=x, w_ih=weights[0], w_hh=weights[1])
     chosen = resolve(strategy, RNN_STRATEGIES, auto="batched", op=op)
     directions = 2 if bidirectional else 1
@@ -50,7 +51,7 @@ def _wide_rnn(
     if not batched:
         x = x.unsqueeze(3 - time)
     if x.shape[time] == 0:
-        raise ValueError(f"{op}: expected at least one time step, got {tuple(x.shape)}")
+        raise ArgumentError(f"{op}: expected at least one time step, got {tuple(x.shape)}")
     hidden = layers[0].w_hh.shape[1] // kind.gates
     sizes = (layers[0].w_hh.shape[2], hidden)[: kind.states]
     shapes = [(n, num_layers * directions, x.shape[3 - time], size) for size in sizes]
@@ -60,7 +61,7 @@ def _wide_rnn(
         state = tuple(s if batched else s.unsqueeze(2) for s in hx)
         got = [tuple(s.shape) for s in state]
         if got != shapes:
-            raise ValueError(f"{op}: expected states of shape {shapes} ([N, K, B, H]), got {got}")
+            raise ArgumentError(f"{op}: expected states of shape {shapes} ([N, K, B, H]), got {got}")
 
     if chosen == "sequential":
         results = []
@@ -167,7 +168,7 @@ def wide_rnn(
         `(output, h_n)` as `nn.RNN` gives, with a lane axis in front.
     """
     if nonlinearity not in RNN:
-        raise ValueError(f"wide_rnn: expected nonlinearity 'tanh' or 'relu', got {nonlinearity!r}")
+        raise ArgumentError(f"wide_rnn: expected nonlinearity 'tanh' or 'relu', got {nonlinearity!r}")
     kind, state = RNN[nonlinearity], None if hx is None else (hx,)
     y, (h,) = _wide_rnn(
         kind, x, state, weights, num_layers, bidirectional, batch_first, has_biases, dropout, train, strategy

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import kernels
+from ..errors import ArgumentError
 from .linear import wide_linear
 from .rnn_cells import LSTM, Kind, LayerWeights, State
 
@@ -28,7 +29,7 @@ def layer_weights(
     projected = kind is LSTM and weights[1].shape[2] != hidden
     per = 2 + 2 * has_biases + projected
     if len(weights) != num_layers * directions * per:
-        raise ValueError(
+        raise ArgumentError(
             f"{kind.name}: expected {per} tensors for each of {num_layers} layers and {directions} "
             f"directions, in the order of nn.LSTM's _flat_weights; got {len(weights)} tensors"
         )

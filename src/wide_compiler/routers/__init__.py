@@ -4,9 +4,8 @@ from .balance import Balance, TowerBalance, balance
 from .base_router import BaseRouter, RouterError
 from .base_tower import BaseTower
 from .compile_router import CompileRouter
-from .explain import GroupRow, RouterExplanation
+from .explain import GroupRow, Plan, RouterExplanation
 from .fusion import AttentionFusion, GatedFusion, MeanFusion, WeightedFusion
-from .plan import Plan
 from .tower_group import VMapTowerGroup
 from .towers import AttentionTower, GatedTower, PreNormTower, ResidualTower, SequentialTower
 from .wide_router import WideRouter

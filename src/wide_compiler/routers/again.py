@@ -4,8 +4,8 @@ from typing import Any
 
 from torch import nn
 
+from ..guards.tensors import TableGuard
 from ..model.routes import MAX_ROUTES
-from ..tuning.guard import TableGuard
 from .calls import SameLook
 from .formation import Formation
 from .tower_holder import TowerHolder
@@ -47,7 +47,7 @@ class Again:
             if not kwargs:
                 return {name: tower(*args) for name, tower in self.running}
             return {name: tower(*args, **kwargs) for name, tower in self.running}
-        if not self.formation.watch.same():
+        if not self.formation.guard.holds():
             return None
         self.formation.latest = self.names
         outputs: dict[str, Any] = dict.fromkeys(self.names)
@@ -65,7 +65,7 @@ class Found:
     """A router's towers, as long as nobody writes to a table on the way to one."""
 
     def __init__(self, router: TowerHolder):
-        self.towers = router.towers
+        self.towers = router._towers()
         self.tables = TableGuard(router.tables_of_towers())
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import _tree
+from ..errors import ArgumentError
 from .wide_router import WideRouter
 
 # A tower counts as dead if its opinion, or its gradient, is so small a share of the towers' mean.
@@ -76,10 +77,10 @@ def balance(router: WideRouter, opinions: Mapping[str, Any]) -> Balance:
         router: whose towers they are.
         opinions: the towers' outputs by name.
     """
-    towers = router.towers
+    towers = router._towers()
     unknown = [name for name in opinions if name not in towers]
     if unknown:
-        raise ValueError(f"no tower is called {unknown[0]!r}; the towers are {', '.join(towers)}")
+        raise ArgumentError(f"no tower is called {unknown[0]!r}; the towers are {', '.join(towers)}")
     found = []
     sizes = {name: _size(_tensors(out)) for name, out in opinions.items()}
     total = sum(size for size in sizes.values() if math.isfinite(size)) or 1.0

@@ -1,5 +1,7 @@
 """BaseRouter: named components, plain objects, and a cache that lives as long as one forward."""
 
+import threading
+import types
 from typing import Any
 
 from torch import Tensor, nn
@@ -7,8 +9,18 @@ from torch import Tensor, nn
 from ..errors import WideError
 from .label import Label
 
-# Has any router been left a tensor? Asked after every forward, where looking at all routers is too much.
-_CACHES_FILLED = [False]
+
+class _Running(threading.local):
+    """What runs in this thread."""
+
+    def __init__(self) -> None:
+        self.forward = False  # is it inside a router's forward?
+        self.filled: list[BaseRouter] = []  # the routers that were left a tensor in it
+
+
+RUNNING = _Running()
+# Was a router left a tensor outside any forward? Its next one empties the cache all the same.
+_LEFT = [False]
 
 
 class RouterError(WideError, ValueError):
@@ -34,13 +46,34 @@ class BaseRouter(nn.Module):
         if not isinstance(name, str):
             raise RouterError(f"a router's name is a string, got {name!r}")
         self._label = Label(name)
-        self.objects: dict[str, Any] = {}
-        self._cache: dict[str, Tensor] = {}
-        self._inside_another = False
+        self._kept_objects: dict[str, Any] = {}
+        self._router_cache: dict[str, Tensor] = {}
+
+    # Public names that a subclass may well use for something of its own: what it sets hides ours, and
+    # nothing here reads them.
 
     @property
-    def name(self) -> str:
-        return self._label.read()
+    def name(self) -> Any:
+        """The router's name; another string gives it another."""
+        own = given(self, "name", None)
+        return self._label.read() if own is None else own
+
+    @name.setter
+    def name(self, value: Any) -> None:
+        if isinstance(value, str):
+            self.__dict__.pop("name", None)
+            self._label = Label(value)
+        else:
+            self.__dict__["name"] = value
+
+    @property
+    def objects(self) -> Any:
+        """Whatever is no module, by name."""
+        return given(self, "objects", self._kept_objects)
+
+    @objects.setter
+    def objects(self, value: Any) -> None:
+        self.__dict__["objects"] = value
 
     # Components.
 
@@ -67,7 +100,6 @@ class BaseRouter(nn.Module):
         """Remove a component and give it back."""
         module = self[name]
         delattr(self, name)
-        set_inside(module, False)
         return module
 
     def has(self, name: str) -> bool:
@@ -95,37 +127,50 @@ class BaseRouter(nn.Module):
             )
 
     def __setattr__(self, name: str, value: Any) -> None:
+        what = _taken_for(getattr(type(self), name, None), value)
+        if what:
+            raise RouterError(
+                f"self.{name} = {type(value).__name__}: {name} is a {what} of {type(self).__name__}; "
+                f"choose another name, as in self.my_{name.lstrip('_')}"
+            )
         super().__setattr__(name, value)
-        if isinstance(value, nn.Module):
-            set_inside(value, True)
 
     # The cache.
 
     def cache_set(self, key: str, value: Tensor) -> None:
         """Leave a tensor for the rest of this forward."""
-        self._cache[key] = value
-        _CACHES_FILLED[0] = True
+        self._router_cache[key] = value
+        if RUNNING.forward:
+            RUNNING.filled.append(self)
+        else:
+            _LEFT[0] = True
 
     def cache_get(self, key: str, default: Any = None) -> Any:
         """What was left under `key` in this forward."""
-        return self._cache.get(key, default)
+        return self._router_cache.get(key, default)
 
     def cache_clear(self, recursive: bool = True) -> None:
         """Empty the cache, and those of all routers inside."""
-        for part in _routers_in(self) if recursive else (self,):
-            if part._cache:
-                part._cache.clear()
+        for part in self.modules() if recursive else (self,):
+            if isinstance(part, BaseRouter) and part._router_cache:
+                part._router_cache.clear()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Only the outermost router empties the caches: a collective reads what its towers have left.
-        if self._inside_another:
+        if RUNNING.forward:
             return super().__call__(*args, **kwargs)
+        RUNNING.forward = True
         try:
             return super().__call__(*args, **kwargs)
         finally:
-            if _CACHES_FILLED[0]:
+            RUNNING.forward = False
+            if RUNNING.filled:
+                for router in RUNNING.filled:
+                    router._router_cache.clear()
+                RUNNING.filled = []
+            if _LEFT[0]:
                 self.cache_clear()
-                _CACHES_FILLED[0] = False
+                _LEFT[0] = False
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} does not say what its forward does")
@@ -137,11 +182,28 @@ class UnknownComponent(RouterError, KeyError):
     __str__ = Exception.__str__  # KeyError would show the message in quotes
 
 
-def set_inside(module: nn.Module, inside: bool) -> None:
-    """Tell the routers in `module` whether another router calls them."""
-    for part in _routers_in(module):
-        part.__dict__["_inside_another"] = inside
+def given(module: nn.Module, name: str, ours: Any) -> Any:
+    """What a subclass has set under a public name of ours, else `ours`."""
+    for table in (module.__dict__, module._modules, module._parameters, module._buffers):
+        if name in table:
+            return table[name]
+    return ours
 
 
-def _routers_in(module: nn.Module) -> list[BaseRouter]:
-    return [part for part in module.modules() if isinstance(part, BaseRouter)]
+def forget_filled() -> None:
+    """What was left stays to be read, until the next forward ends."""
+    if RUNNING.filled:
+        RUNNING.filled = []
+        _LEFT[0] = True
+
+
+def _taken_for(found: Any, value: Any) -> str:
+    """For what of ours a name is taken, so that `value` cannot have it; '' if it can."""
+    function = found.fget if isinstance(found, property) else found
+    if not isinstance(function, types.FunctionType):
+        return ""
+    if not str(function.__module__).startswith("wide_compiler.routers."):
+        return ""
+    if found is not function:  # PyTorch refuses parameters under the name of a property
+        return "property" if isinstance(value, nn.Parameter) else ""
+    return "method" if isinstance(value, nn.Module) or not callable(value) else ""

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .base_router import BaseRouter, RouterError, set_inside
+from .base_router import BaseRouter, RouterError
 
 
 class BaseTower(BaseRouter):
@@ -59,5 +59,4 @@ class BaseTower(BaseRouter):
 def _checked(stage: nn.Module) -> nn.Module:
     if not isinstance(stage, nn.Module):
         raise RouterError(f"a stage is a torch.nn.Module, got {type(stage).__name__}")
-    set_inside(stage, True)
     return stage

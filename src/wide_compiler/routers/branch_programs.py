@@ -8,17 +8,20 @@ from torch import Tensor, nn
 from .. import _tree
 from ..capture import Captured, CaptureFailed
 from ..capture.cleanup import enter_autocast
+from ..capture.state import has_gradient_hooks
 from ..config import WideConfig
 from ..errors import AlignmentError
+from ..guards import ModuleGuard
+from ..measure.contest import Candidate, Contest
+from ..measure.store import circumstances
 from ..model.program import Call
 from ..model.programs import Programs
 from .branches import Branches, Rehearsal
+from .explain import Declined, Plan
 from .living import LivingLanes
-from .plan import Declined, Plan
 from .programs import InSequence, unfusable
 from .rewritten import Rewritten
-from .verdict import MARGIN, Bench, Verdict
-from .watch import Watch
+from .verdict import HOOKED, LOOP, TOGETHER, Verdict
 
 # A model whose parts are nested deeper than this has its groups further out.
 MAX_ROUNDS = 12
@@ -29,14 +32,14 @@ class BranchPrograms(Programs):
 
     def __init__(self, model: nn.Module, config: WideConfig):
         super().__init__(config, {})
-        self.model, self.watch = model, Watch([model])
+        self.model, self.guard = model, ModuleGuard([model])
         self.living: LivingLanes | None = None
         self.rehearsal: Rehearsal | None = None
         self.declined: list[Declined] = []
         self.banned: set[str] = set()
 
     def program(self, mode: Any, call: Call) -> Any:
-        """A `Rewritten` with its verdict, or why the model runs as it is."""
+        """A `Rewritten` with its verdict, or why the model runs as a loop."""
         key = (mode, tuple(call.member_shapes), call.wide)
         return self.find(key) or self.build(key, call, None)
 
@@ -44,18 +47,18 @@ class BranchPrograms(Programs):
     def build(self, key: Any, call: Call, model: Any) -> Any:
         why = unfusable([self.model])
         if why:
-            program: Any = InSequence(why)
-            self.by_key[key] = program
-            return program
+            return self.keep(key, InSequence(why))  # type: ignore[arg-type]
         try:
-            self.living = self.living or LivingLanes([self.model])
+            self.living = LivingLanes([self.model])
             if self.rehearsal is None:
                 self.rehearsal = Rehearsal(self.model, *call.for_lane(0))
                 self.kept = self.rehearsal.candidates(self.banned)
         except (AlignmentError, CaptureFailed) as error:
-            program = self.by_key[key] = InSequence(str(error))  # type: ignore[assignment]
-            return program
-        return super().build(key, call, self.living)
+            return self.keep(key, InSequence(str(error)))  # type: ignore[arg-type]
+        program: Any = super().build(key, call, self.living)
+        if isinstance(program, Rewritten):
+            self.guard.rest_on(program.captured.rests_on)
+        return program
 
     def _captured(self, mode: Any, call: Call, model: Any) -> Captured:
         """A capture in which every branch that was kept whole has found another."""
@@ -77,7 +80,7 @@ class BranchPrograms(Programs):
             }
             if apart - loose:
                 why = "it is called where no gradients are recorded"
-                self.declined.append(Declined(tuple(sorted(apart - loose)), "", why))
+                self.declined.append(Declined.of(tuple(sorted(apart - loose)), "loop", why))
             loose |= apart
             if not loose:
                 return captured
@@ -95,47 +98,47 @@ class BranchPrograms(Programs):
 
     def plan(self, program: Any) -> Plan:
         """What is known about the groups of a program by now."""
+        name = type(self.model).__name__
         if isinstance(program, InSequence):
-            return Plan(declined=self.declined, why=program.why)
+            return Plan(self.declined, program.why, name)
         verdict = program.verdict
-        plan = Plan(program.plan, self.declined, "" if verdict is None or verdict.together else verdict.why)
-        plan.ms = verdict.ms if verdict is not None else {}
+        why, ms = ("", {}) if verdict is None else ("" if verdict.together else verdict.why, verdict.ms)
+        plan = Plan([*program.plan, *self.declined], why, name, ms=ms)
         for planned in plan.groups:
             call = next(c for c in program.calls if c.group.names == planned.paths)
             rows = call.group.explain()
-            planned.how = rows[0].how if len(rows) == 1 else "in sequence"
+            planned.how = rows[0].how if len(rows) == 1 and not plan.why else "loop"
             planned.why, planned.ms = "; ".join(row.why for row in rows), rows[0].ms
         return plan
 
 
-def judge_model(program: Rewritten, watch: Watch, call: Call, config: WideConfig) -> Verdict:
-    """Does the rewritten graph give what the model gives, and is it no slower, the watching included?"""
+def judge_model(program: Rewritten, guard: ModuleGuard, call: Call, config: WideConfig) -> Verdict:
+    """Does the rewritten graph give what the model gives, and is it faster, its guard included?"""
     model = program.model
     args, kwargs = _tree.unflatten(call.leaves, call.spec)
     leaves = [t for t in (*model.parameters(), *call.tensors) if t.requires_grad]
     gradients = torch.is_grad_enabled() and bool(leaves)
-    if gradients and any(leaf._backward_hooks for leaf in leaves):
-        return Verdict(True, "not measured: a parameter has a gradient hook, which measuring would call")
-    bench = Bench(
-        lambda: [watch.same() and program.run_at_home(call.tensors)],
-        lambda: [model(*args, **kwargs)],
-        leaves if gradients else [],
-        list(model.buffers()),
-    )
+    if gradients and any(has_gradient_hooks(leaf) for leaf in leaves):
+        return Verdict(False, HOOKED)
     cuda = any(isinstance(t, Tensor) and t.is_cuda for t in (*call.tensors, *model.parameters()))
-    with torch.random.fork_rng(None if cuda else []):
-        if program.draws or any(_draws(group) for group in program.calls):
-            return Verdict(True, "not compared: it draws random numbers")
-        problem = bench.difference()
+    written = list(model.buffers())
+    original = Candidate(lambda: model(*args, **kwargs), leaves, written)
+    rewritten = Candidate(lambda: guard.holds() and program.run_at_home(call.tensors), leaves, written)
+    with Contest(original, gradients, cuda) as contest:
+        problem = contest.fails(rewritten)  # the first run decides for each group whether it is joined
         if problem:
-            return Verdict(False, f"rewritten it {problem}")
-        if not config.tune_seconds:
-            return Verdict(True, "tuning is off")
-        ms = bench.measure(config.tune_seconds, cuda)
-    if ms["together"] < MARGIN * ms["sequence"]:
-        return Verdict(True, "measured", ms)
-    return Verdict(False, "measured: the model as it is takes less time", ms)
+            return Verdict(False, f"together it {problem}")
+        if not any(row.how == "together" for group in program.calls for row in group.group.explain()):
+            return Verdict(False, "no group of modules is faster together")
+        contest.reordered = program.draws or any(_draws(group) for group in program.calls)
+        key = ("rewritten", *circumstances(cuda), program.module.code, repr(model), gradients)
+        key += tuple((tuple(t.shape), str(t.dtype)) for t in (*call.tensors, *model.parameters()))
+        verdict = Verdict.of(contest.settle(key, TOGETHER, rewritten, LOOP, config.tune_seconds))
+        if verdict.ms and not verdict.together:
+            verdict.why += ": the loop takes less time"
+        return verdict
 
 
 def _draws(call: Any) -> bool:
-    return any(getattr(program, "draws", False) for program in call.group.programs.by_key.values())
+    programs = [program for known in call.group.programs.by_key.values() for program in known]
+    return any(getattr(program, "draws", False) for program in programs)

@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 from .. import _tree
 from ..capture import OPAQUE, Captured, clone_member, structure
 from .dependencies import Dependencies
-from .plan import Declined, PlannedGroup
+from .explain import Declined, GroupRow
 from .programs import unfusable
 from .wide_router import WideRouter
 
@@ -103,13 +103,14 @@ class Branches:
         kind = structure(self.model.get_submodule(call.path))
         return (kind, repr(call.spec), repr(call.statics), tuple(looks), tuple(map(str, node.args[1])))  # type: ignore[arg-type]
 
-    def planned(self) -> list[PlannedGroup]:
+    def planned(self) -> list[GroupRow]:
         plans = []
         for group in sorted(self.groups, key=lambda g: g[0].level):
             modules = {branch.path: self.model.get_submodule(branch.path) for branch in group}
             count = sum(p.numel() for module in modules.values() for p in module.parameters())
             paths = tuple(branch.path for branch in group)
-            plans.append(PlannedGroup(paths, type(modules[paths[0]]).__name__, group[0].level, count))
+            kind = type(modules[paths[0]]).__name__
+            plans.append(GroupRow.of(paths, op=kind, stage=group[0].level, parameters=count))
         return plans
 
     def declined(self) -> list[Declined]:
@@ -125,7 +126,8 @@ class Branches:
                 if len(paths) > 1
                 else "the others wait for it, or it for them"
             )
-            found.append(Declined(paths, type(self.model.get_submodule(paths[0])).__name__, why))
+            kind = type(self.model.get_submodule(paths[0])).__name__
+            found.append(Declined.of(paths, "loop", why, op=kind))
         return found
 
 

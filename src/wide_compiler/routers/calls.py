@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from .. import _tree
+from ..guards.modes import ambient_modes
+from ..guards.tensors import LookGuard
 from ..model.program import Call
-from ..tuning.guard import LookGuard
-from ..tuning.when import autocast_state, function_modes
 
-_grad_enabled, _any_autocast = torch.is_grad_enabled, torch._C._is_any_autocast_enabled
+_grad_enabled = torch.is_grad_enabled
 
 
 def plain_look(args: tuple, kwargs: dict) -> tuple[Any, ...] | None:
@@ -21,7 +21,7 @@ def plain_look(args: tuple, kwargs: dict) -> tuple[Any, ...] | None:
     if not all(type(x) is Tensor and not x.is_nested for x in tensors):
         return None
     looks = [(x.shape, x.dtype, x.device, x.requires_grad) for x in tensors]
-    return (len(args), *kwargs, *looks, torch.is_grad_enabled(), autocast_state(), function_modes())
+    return (len(args), *kwargs, *looks, torch.is_grad_enabled(), ambient_modes())
 
 
 class SameLook:
@@ -30,8 +30,7 @@ class SameLook:
     def __init__(self, args: tuple, kwargs: dict):
         self.count, self.keywords = len(args), tuple(kwargs)
         self.guard = LookGuard((*args, *kwargs.values()))
-        self.grad, self.autocast = torch.is_grad_enabled(), autocast_state()
-        self.modes = function_modes()
+        self.grad, self.modes = torch.is_grad_enabled(), ambient_modes()
 
     def holds(self, args: tuple, kwargs: dict) -> bool:
         """Does this call look the same?"""
@@ -40,8 +39,7 @@ class SameLook:
             and tuple(kwargs) == self.keywords
             and self.guard.holds((*args, *kwargs.values()) if kwargs else args)
             and _grad_enabled() is self.grad
-            and (autocast_state() if _any_autocast() else ()) == self.autocast
-            and function_modes() == self.modes
+            and ambient_modes() == self.modes
         )
 
 

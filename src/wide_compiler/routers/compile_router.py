@@ -10,7 +10,7 @@ from ..capture import structure
 from ..config import WideConfig
 from ..model.inputs import normalize_sample
 from .base_router import RouterError
-from .plan import Plan, PlannedGroup
+from .explain import GroupRow, Plan
 from .planned_model import PlannedModel, call_of
 
 
@@ -54,7 +54,7 @@ class CompileRouter:
     @property
     def plan(self) -> Plan:
         """What is known by now."""
-        return self.planned.plan or Plan(_alike(self.model), settled=False)
+        return self.planned.plan or Plan(_alike(self.model), name=type(self.model).__name__, settled=False)
 
     def compile(self, mode: str | None = None, **options: Any) -> nn.Module:
         """A module that runs the plan; with a mode or other options of torch.compile, through that as well.
@@ -78,12 +78,12 @@ class CompileRouter:
         for number, groups in enumerate(self.plan.stages, start=1):
             console.print(f"stage {number}", highlight=False)
             for group in groups:
-                what = f"  {len(group.paths)} x {group.kind}: {', '.join(group.paths)} ({group.how})"
+                what = f"  {len(group.paths)} x {group.op}: {', '.join(group.paths)} ({group.how})"
                 console.print(what, highlight=False, markup=False)
         for other in self.plan.declined:
-            console.print(f"apart: {', '.join(other.paths)}: {other.why}", highlight=False, markup=False)
+            console.print(f"loop: {', '.join(other.paths)}: {other.why}", highlight=False, markup=False)
         if self.plan.why:
-            console.print(f"runs as it is: {self.plan.why}", highlight=False, markup=False)
+            console.print(f"all of it: loop, because {self.plan.why}", highlight=False, markup=False)
 
     def print_tree(self) -> None:
         """Print the model's modules, each with its group."""
@@ -102,14 +102,14 @@ class CompileRouter:
         Console().print(tree, highlight=False)
 
 
-def _alike(model: nn.Module) -> list[PlannedGroup]:
+def _alike(model: nn.Module) -> list[GroupRow]:
     """Modules with parameters that are of one structure, the outermost ones."""
     sorts: dict[Any, list[str]] = {}
     for path, module in model.named_modules():
         kind = structure(module) if path and next(module.parameters(), None) is not None else None
         if kind is not None:
             sorts.setdefault(kind, []).append(path)
-    groups: list[PlannedGroup] = []
+    groups: list[GroupRow] = []
     taken: set[str] = set()
     for paths in sorts.values():
         own = [path for path in paths if not any(path.startswith(f"{outer}.") for outer in taken)]
@@ -117,5 +117,5 @@ def _alike(model: nn.Module) -> list[PlannedGroup]:
             taken |= set(own)
             modules = [model.get_submodule(path) for path in own]
             count = sum(p.numel() for module in modules for p in module.parameters())
-            groups.append(PlannedGroup(tuple(own), type(modules[0]).__name__, parameters=count))
+            groups.append(GroupRow.of(tuple(own), op=type(modules[0]).__name__, parameters=count))
     return groups

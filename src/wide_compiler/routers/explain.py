@@ -1,64 +1,109 @@
-"""explain(): which towers ran together, which did not, and why."""
+"""explain(): which towers or alike modules ran together, which did not, and why."""
 
-import io
 from dataclasses import dataclass, field
+from typing import Any, Self
 
-from ..widen import Row
+from ..explain import Explanation, Row
+from ..widen import NodeRow
 
 
 @dataclass
-class GroupRow:
-    """Towers that ran in one way.
+class GroupRow(Row):
+    """Towers, or alike modules of a model, that run in one way.
 
     Attributes:
-        towers: their names.
-        how: 'together' as lanes of one graph, 'in sequence', 'alone' (no other is like it), or 'not run'.
-        why: what that was decided by: 'measured', or what stands against running together.
-        ms: the times measured to decide, in milliseconds.
+        how: 'together' as lanes of one graph, 'loop', 'alone' (no other is like it), or 'not run'.
+        towers: their names or paths, one for each call.
         rows: what became of each node of a tower's graph; empty if there is none.
         plan: how the lane graph runs.
+        stage: calls of an earlier stage come first; 0 while that is not known.
+        parameters: how many numbers they hold, all together.
     """
 
-    towers: tuple[str, ...]
-    how: str
-    why: str = ""
-    ms: dict[str, float] = field(default_factory=dict)
-    rows: list[Row] = field(default_factory=list)
+    towers: tuple[str, ...] = ()
+    rows: list[NodeRow] = field(default_factory=list)
     plan: str = ""
+    stage: int = 0
+    parameters: int = 0
+
+    @classmethod
+    def of(
+        cls, towers: tuple[str, ...], how: str = "not run", why: str = "", ms: Any = None, **more: Any
+    ) -> Self:
+        return cls(_shortened(towers), more.pop("op", ""), how, why, ms or {}, towers, **more)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return self.towers
+
+    @property
+    def size(self) -> int:
+        return len(self.towers)
 
     @property
     def coverage(self) -> float:
         """The share of the graph's nodes that run by a rule of their own, or once for all towers."""
-        own = sum(row.how in ("rule", "shared") for row in self.rows)
-        return own / len(self.rows) if self.rows else 0.0
+        return Explanation(self.rows).coverage if self.rows else 0.0
+
+    def more(self) -> dict[str, str]:
+        return {
+            "stage": str(self.stage or ""),
+            "parameters": f"{self.parameters:,}" if self.parameters else "",
+            "nodes wide": f"{self.coverage:.0%} of {len(self.rows)}" if self.rows else "",
+        }
 
 
 @dataclass
-class RouterExplanation:
+class RouterExplanation(Explanation):
     """What a router's last forward did. `rows`: one for each group of towers."""
-
-    rows: list[GroupRow]
 
     @property
     def together(self) -> int:
-        """How many towers ran as lanes."""
-        return sum(len(row.towers) for row in self.rows if row.how == "together")
+        """How many towers or calls ran as lanes."""
+        return self.counts.get("together", 0)
 
-    def __str__(self) -> str:
-        from rich.console import Console
-        from rich.table import Table
 
-        total = sum(len(row.towers) for row in self.rows)
-        table = Table(title=f"{self.together} of {total} towers ran together", title_justify="left")
-        for column in ("towers", "how", "by own rules", "ms", "why"):
-            table.add_column(column, overflow="fold")
-        for row in self.rows:
-            share = f"{row.coverage:.0%} of {len(row.rows)} nodes" if row.rows else ""
-            ms = ", ".join(f"{name} {taken:.3f}" for name, taken in row.ms.items())
-            table.add_row(_shortened(row.towers), row.how, share, ms, row.why)
-        buffer = io.StringIO()
-        Console(file=buffer, width=130).print(table)
-        return buffer.getvalue()
+@dataclass
+class Plan(RouterExplanation):
+    """What `CompileRouter` found in a model: which modules go together, which do not, and why.
+
+    Attributes:
+        rows: the groups in the order in which they run, then alike modules that do not go together.
+        settled: False while no input has been seen: the groups are then guesses from structure alone.
+        ms: what was measured of the whole model.
+    """
+
+    settled: bool = True
+    ms: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.settled:
+            self.note = "from structure alone; an input settles it"
+
+    @property
+    def groups(self) -> list[GroupRow]:
+        """What goes together."""
+        return [row for row in self.rows if not isinstance(row, Declined)]
+
+    @property
+    def declined(self) -> list["Declined"]:
+        """Alike modules that do not."""
+        return [row for row in self.rows if isinstance(row, Declined)]
+
+    @property
+    def stages(self) -> list[list[GroupRow]]:
+        """The groups by stage."""
+        numbers = sorted({group.stage for group in self.groups})
+        return [[group for group in self.groups if group.stage == number] for number in numbers]
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers are in groups."""
+        return sum(group.parameters for group in self.groups)
+
+
+class Declined(GroupRow):
+    """Modules of one structure that do not go together."""
 
 
 def _shortened(names: tuple[str, ...], most: int = 4) -> str:

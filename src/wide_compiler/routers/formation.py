@@ -8,11 +8,11 @@ from torch import nn
 
 from ..capture import CaptureFailed, structure
 from ..config import WideConfig
+from ..guards import ModuleGuard
 from ..model.routes import MAX_ROUTES
 from .explain import GroupRow
 from .memory import Memory
 from .tower_group import VMapTowerGroup
-from .watch import Watch
 
 
 class Formation:
@@ -21,7 +21,7 @@ class Formation:
     def __init__(self, towers: Mapping[str, nn.Module], config: WideConfig, memory: Memory):
         self.memory = memory
         self.towers = dict(towers)
-        self.watch = Watch(list(self.towers.values()))
+        self.guard = ModuleGuard(list(self.towers.values()))
         by_structure: dict[Any, list[str]] = {}
         for name, tower in self.towers.items():
             # A lazy tower is like no other until its first forward.
@@ -29,7 +29,7 @@ class Formation:
         self.names = list(by_structure.values())
         self.groups = {
             tuple(names): VMapTowerGroup(
-                names, [self.towers[name] for name in names], config, self.watch, memory
+                names, [self.towers[name] for name in names], config, self.guard, memory
             )
             for names in self.names
             if len(names) > 1
@@ -48,7 +48,7 @@ class Formation:
 
     def holds_for(self, towers: Mapping[str, nn.Module]) -> bool:
         """Is this still how these towers are?"""
-        return self.towers == towers and self.watch.same()
+        return self.towers == towers and self.guard.holds()
 
     def run(self, names: tuple[str, ...], args: tuple, kwargs: dict) -> dict[str, Any]:
         """The outputs of some towers, by name."""
@@ -106,5 +106,5 @@ class Formation:
             else:
                 name = lanes[0]
                 why = "no other tower that ran is of its structure"
-                rows.append(GroupRow((name,), "alone", why))
+                rows.append(GroupRow.of((name,), "alone", why))
         return rows

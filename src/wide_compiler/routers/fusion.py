@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..errors import ArgumentError, InputError
 
 Opinions = Mapping[str, Tensor] | Iterable[Tensor]
 
@@ -73,7 +73,7 @@ class AttentionFusion(nn.Module):
     def __init__(self, dim: int, heads: int = 1):
         super().__init__()
         if heads < 1 or dim % heads:
-            raise ValueError(f"AttentionFusion: {heads} heads do not divide dim={dim}")
+            raise ArgumentError(f"AttentionFusion: {heads} heads do not divide dim={dim}")
         self.heads = heads
         self.query = nn.Parameter(torch.randn(heads, dim // heads) * dim**-0.5)
         self.key, self.value, self.out = (nn.Linear(dim, dim) for _ in range(3))

@@ -7,15 +7,17 @@ import torch
 from torch import Tensor, fx, nn
 
 from .. import _tree
+from .._constant_result import constant_result
 from ..capture import Captured
 from ..capture.aliases import root_of
 from ..config import WideConfig
+from ..guards.modes import ambient_modes
 from ..model.program import Call, WideProgram
-from ..tuning.when import autocast_state
 from .branches import Branch
 from .calls import Calls, SameLook, plain_look
+from .recipe import Recipe, walk
 from .tower_group import Route, VMapTowerGroup
-from .traced import Plans, Recipe, Step, look_of, programs_for, walk
+from .traced import Plans, Step, look_of, programs_for
 
 
 class GroupCall:
@@ -108,7 +110,7 @@ class GroupCall:
         joined = self._joined(tensors)
         kinds, shapes, any_batch = look_of(tensors[0])
         signature = _tree.signature(self._arguments(tensors[0], sizes))
-        look = (signature, kinds, shapes, any_batch, autocast_state(), torch.is_grad_enabled())
+        look = (signature, kinds, shapes, any_batch, ambient_modes(), torch.is_grad_enabled())
         (step,) = self.plans.get(self._step_while_tracing(look))
         if step.program is not None:
             return step.run(own, joined)
@@ -118,13 +120,13 @@ class GroupCall:
             results.append(tower(*args, **kwargs))
         return results
 
-    @torch._dynamo.assume_constant_result
+    @constant_result
     def _step_while_tracing(self, look: Any) -> int:
-        signature, kinds, shapes, any_batch, autocast, grad = look
+        signature, kinds, shapes, any_batch, modes, grad = look
         step = Step(list(self.group.names))
         with torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
             with torch.set_grad_enabled(grad):
-                mode = (signature, kinds, autocast, self.group.programs.grad_mode())
+                mode = (signature, kinds, modes, self.group.programs.grad_mode())
             if self.watchable:
                 wide = tuple(not shared for shared in self.shared)
                 program = programs_for(self.group, mode, shapes, wide, any_batch)

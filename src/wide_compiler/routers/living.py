@@ -33,7 +33,7 @@ class LivingLanes:
     """
 
     def __init__(self, modules: Sequence[nn.Module]):
-        self.modules, self.n = list(modules), len(modules)
+        self.living, self.n = list(modules), len(modules)
         try:
             self.skeletons = Skeletons.of(modules)
         except (AlignmentError, RuntimeError) as error:  # deepcopy refuses, for one reason or another

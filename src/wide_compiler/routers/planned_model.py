@@ -6,16 +6,18 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
+from .._constant_result import constant_result
 from ..config import WideConfig
+from ..guards.modes import ambient_modes, plain_world
 from ..model.program import Call
 from ..model.routes import MAX_ROUTES
-from ..tuning.when import autocast_state, plain_world
 from .branch_programs import BranchPrograms, judge_model
 from .calls import SameLook, plain_look
-from .plan import Plan
+from .explain import Plan
 from .programs import InSequence
+from .recipe import Recipe
 from .rewritten import Rewritten
-from .traced import Plans, Recipe, look_of, made_up_call
+from .traced import Plans, look_of, made_up_call
 
 # Train and eval, with a part frozen or not: more than these are not kept.
 MAX_STATES = 8
@@ -26,7 +28,7 @@ class _Known:
 
     def __init__(self, training: bool, args: tuple, kwargs: dict, ran: tuple[BranchPrograms, Any]):
         self.training, self.look, self.ran = training, SameLook(args, kwargs), ran
-        self.watch, program = ran[0].watch, ran[1]
+        self.guard, program = ran[0].guard, ran[1]
         together = isinstance(program, Rewritten) and program.verdict.together  # type: ignore[union-attr]
         self.program: Rewritten | None = program if together else None
 
@@ -88,7 +90,7 @@ class PlannedModel(nn.Module):
         if latest is not None and latest.training is self.training and latest.look.holds(args, kwargs):
             if latest.program is None:
                 return self.original(*args, **kwargs)
-            if latest.watch.same():
+            if latest.guard.holds():
                 return latest.program.run_at_home((*args, *kwargs.values()))
         if torch.compiler.is_compiling() or not plain_world():
             return self.original(*args, **kwargs)
@@ -114,7 +116,7 @@ class PlannedModel(nn.Module):
         programs = self._current()
         program = programs.program(self._mode(programs, call), call)
         if isinstance(program, Rewritten) and torch.is_grad_enabled() not in program.verdicts:
-            verdict = judge_model(program, programs.watch, call, self.config)
+            verdict = judge_model(program, programs.guard, call, self.config)
             program.verdicts[torch.is_grad_enabled()] = verdict
         self._calls.ran = (programs, program)
         return program
@@ -133,7 +135,7 @@ class PlannedModel(nn.Module):
 
     def _current(self) -> BranchPrograms:
         for position, known in enumerate(self._programs):
-            if known.watch.same():
+            if known.guard.holds():
                 if position:
                     self._programs.insert(0, self._programs.pop(position))
                 return known
@@ -143,7 +145,7 @@ class PlannedModel(nn.Module):
 
     def _mode(self, programs: BranchPrograms, call: Call) -> tuple[Any, ...]:
         kinds = tuple((t.dtype, t.device, t.requires_grad) for t in call.tensors)
-        return (call.signature, kinds, autocast_state(), programs.grad_mode())
+        return (call.signature, kinds, ambient_modes(), programs.grad_mode())
 
     # While torch.compile is tracing.
 
@@ -156,19 +158,19 @@ class PlannedModel(nn.Module):
             return original(*args, **kwargs)
         kinds, shapes, any_batch = look_of(tensors)
         signature = _tree.signature((args, kwargs))
-        look = (signature, kinds, shapes, any_batch, autocast_state(), torch.is_grad_enabled())
+        look = (signature, kinds, shapes, any_batch, ambient_modes(), torch.is_grad_enabled())
         (program,) = self._traced.get(self._program_while_tracing(reads, look))
         if program is None:
             return original(*args, **kwargs)
         return program.run(original, tensors)
 
-    @torch._dynamo.assume_constant_result
+    @constant_result
     def _program_while_tracing(self, reads: Any, look: Any) -> int:
-        signature, kinds, shapes, any_batch, autocast, grad = look
+        signature, kinds, shapes, any_batch, modes, grad = look
         with torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
             programs = self._current()
             with torch.set_grad_enabled(grad):
-                mode = (signature, kinds, autocast, programs.grad_mode())
+                mode = (signature, kinds, modes, programs.grad_mode())
                 program = self._recipe.watchable and self._built(programs, mode, shapes, any_batch)
             why = "it holds objects that no guard of a trace covers"
             self._calls.ran, self._calls.latest = (programs, program or InSequence(why)), None
@@ -182,7 +184,7 @@ class PlannedModel(nn.Module):
             if any_batch and not all(guards.any_batch() for guards in program.captured.guards):
                 return InSequence("its graph is not for every batch size")
             program.verdicts.setdefault(
-                True, judge_model(program, programs.watch, call, self.config.replace(tune_seconds=0))
+                True, judge_model(program, programs.guard, call, self.config.replace(tune_seconds=0))
             )
             if not program.verdicts[True].together:
                 return InSequence(program.verdicts[True].why)

@@ -10,7 +10,7 @@ from ..errors import AlignmentError
 from ..lane_values import LaneValues
 from ..model.program import Call, WideProgram
 from ..model.programs import Programs
-from ..widen import Row
+from ..widen import NodeRow
 
 
 @dataclass
@@ -21,10 +21,14 @@ class InSequence:
     by_variant: bool = (
         False  # do only modules of different Python part, so that smaller groups may go together?
     )
-    rows: list[Row] = field(default_factory=list)
+    rows: list[NodeRow] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.rows = [Row("", "the whole module", "sequence", why=self.why)]
+        self.rows = [NodeRow("", "the whole module", "loop", why=self.why)]
+
+    def holds(self) -> bool:
+        """The modules' own Python reads everything anew."""
+        return True
 
 
 class LivingPrograms(Programs):
@@ -33,16 +37,14 @@ class LivingPrograms(Programs):
     parted = False  # has the last capture failed because lanes compute different things?
 
     def build(self, key: Any, call: Call, model: Any) -> Any:
-        why = unfusable(model.modules)
+        why = unfusable(model.living)
         if why:
-            program: Any = InSequence(why)
-            self.by_key[key] = program
-            return program
-        program = super().build(key, call, model)
+            return self.keep(key, InSequence(why))  # type: ignore[arg-type]
+        program: Any = super().build(key, call, model)
         if isinstance(program, WideProgram):
             problem = _cannot_be_shared(program, model)
             if problem:
-                program = self.by_key[key] = InSequence(problem)  # type: ignore[assignment]
+                program = self.by_key[key][0] = InSequence(problem)  # type: ignore[assignment]
         return program
 
     def _captured(self, mode: Any, call: Call, model: Any) -> Any:

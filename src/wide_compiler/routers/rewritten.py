@@ -15,7 +15,7 @@ from ..widen.classify import draws
 from ..widen.helpers import autocast_restored
 from .branches import Branch, Branches
 from .group_call import GroupCall, as_function
-from .traced import walk
+from .recipe import walk
 from .verdict import Verdict
 
 
@@ -23,7 +23,7 @@ class Rewritten:
     """Runs a captured model on its own living tensors, groups of branches as one call each."""
 
     def __init__(self, captured: Captured, model: nn.Module, config: WideConfig):
-        self.captured = captured
+        self.captured, self.holds = captured, captured.rests_on.holds
         branches = Branches(captured, model)
         self.plan = branches.planned()
         self.calls: list[GroupCall] = []

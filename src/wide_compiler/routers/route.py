@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from .. import _tree
+from ..guards import ModuleGuard
 from ..lanes import unstack
 from ..model.choice import Tuned
 from ..model.plans import Plan
@@ -14,7 +15,6 @@ from ..model.program import WideProgram
 from ..model.ways import Whole
 from .living import LivingLanes
 from .memory import Lent, Memory, is_large
-from .watch import Watch
 
 
 class Source:
@@ -50,7 +50,7 @@ class Fused:
 
     Args:
         lanes: which of the living lanes run.
-        watch: tells when tensors have been put elsewhere.
+        guard: tells when tensors have been put elsewhere.
         memory: where they may lie stacked already.
     """
 
@@ -59,11 +59,11 @@ class Fused:
         program: WideProgram,
         living: LivingLanes,
         lanes: Sequence[int],
-        watch: Watch | None = None,
+        guard: ModuleGuard | None = None,
         memory: Memory | None = None,
     ):
         self.program, self.n = program, len(lanes)
-        self.watch, self.memory, self.generation = watch, memory, 0
+        self.guard, self.memory, self.generation = guard, memory, 0
         graph = program.graph
         self.run: Any = Whole(graph.module.forward)
         self.rows, self.plan = graph.rows, Plan()
@@ -92,8 +92,8 @@ class Fused:
 
     def arguments(self, tensors: Sequence[Tensor], lent: Lent | None = None) -> list[Any]:
         """The lane graph's arguments."""
-        if self.memory is not None and self.watch is not None and self.watch.generation != self.generation:
-            self.generation = self.watch.generation
+        if self.memory is not None and self.guard is not None and self.guard.generation != self.generation:
+            self.generation = self.guard.generation
             for source in self.sources:
                 source.look_in(self.memory)
         arguments = self.template.copy()
@@ -128,8 +128,8 @@ class Fused:
 
     def watched(self, tensors: Sequence[Tensor]) -> list[Any]:
         """The same with the price of watching the towers, which running in sequence need not pay."""
-        if self.watch is not None:
-            self.watch.same()
+        if self.guard is not None:
+            self.guard.holds()
         return self(tensors)
 
     def _give_back(self, arguments: list[Any]) -> None:

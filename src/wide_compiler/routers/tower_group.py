@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from ..capture import CaptureFailed
 from ..config import WideConfig
+from ..guards import ModuleGuard
+from ..guards.modes import ambient_modes, plain_world
 from ..model.program import Call, WideProgram
 from ..model.routes import MAX_ROUTES
-from ..tuning.when import autocast_state, plain_world
 from .calls import Calls, plain_look
 from .explain import GroupRow
 from .label import labels_told_apart, watch_labels
@@ -19,7 +20,6 @@ from .memory import Memory
 from .programs import InSequence, LivingPrograms, some_lanes
 from .route import Fused
 from .verdict import Verdict, judge
-from .watch import Watch
 
 Lanes = tuple[int, ...]
 
@@ -27,7 +27,7 @@ Lanes = tuple[int, ...]
 class VMapTowerGroup:
     """Towers of one structure. Their parameters stay their own: they are read anew at every call.
 
-    A group is true for the towers as they are now; whoever holds it watches them (see `Watch`) and makes a
+    A group is true for the towers as they are now; whoever holds it guards them (`ModuleGuard`) and makes a
     new one when train flags, attributes or kinds of tensors have changed.
     """
 
@@ -36,12 +36,12 @@ class VMapTowerGroup:
         names: Sequence[str],
         towers: Sequence[nn.Module],
         config: WideConfig | None = None,
-        watch: Watch | None = None,
+        guard: ModuleGuard | None = None,
         memory: Memory | None = None,
     ):
         self.names, self.towers = tuple(names), tuple(towers)
         self.config = config or WideConfig()
-        self.watch, self.memory = watch, memory
+        self.guard, self.memory = guard, memory
         self.programs = LivingPrograms(self.config, {})
         self.routes: dict[Any, Route] = {}
         # Smaller groups and their lanes here, where the towers' Python leads to different computations.
@@ -55,7 +55,7 @@ class VMapTowerGroup:
 
     def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
         """All towers on the same arguments; a list of their outputs."""
-        if self.watch is not None and not self.watch.same():
+        if self.guard is not None and not self.guard.holds():
             return [tower(*args, **kwargs) for tower in self.towers]  # no longer what the group was built for
         return self.run(tuple(range(len(self))), args, kwargs)
 
@@ -100,7 +100,7 @@ class VMapTowerGroup:
     def _mode(self, call: Call) -> tuple[Any, ...]:
         """What a capture bakes in besides shapes. Train flags are not among them: see the class."""
         tensors = tuple((t.dtype, t.device, t.requires_grad) for t in call.tensors)
-        return (call.signature, tensors, autocast_state(), self.programs.grad_mode())
+        return (call.signature, tensors, ambient_modes(), self.programs.grad_mode())
 
     def program(self, call: Call) -> Any:
         key = (self._mode(call), tuple(call.member_shapes), call.wide)
@@ -111,10 +111,10 @@ class VMapTowerGroup:
     def build(self, key: Any, call: Call) -> Any:
         program: Any
         try:
+            self._living = None  # the towers as they are now
             living = self.living
         except CaptureFailed as failure:
-            program = self.programs.by_key[key] = InSequence(str(failure))  # type: ignore[assignment]
-            return program
+            return self.programs.keep(key, InSequence(str(failure)))  # type: ignore[arg-type]
         with watch_labels() as reads:
             program = self.programs.build(key, call, living)
         if reads and not self._told_apart:
@@ -127,6 +127,8 @@ class VMapTowerGroup:
             program = self.programs.build(key, call, self.living)
         if isinstance(program, InSequence) and program.by_variant and not self.parts:
             self._part()
+        if isinstance(program, WideProgram) and self.guard is not None:
+            self.guard.rest_on(program.captured.rests_on)
         return program
 
     def _part(self) -> None:
@@ -136,14 +138,14 @@ class VMapTowerGroup:
             if 1 < len(members) < len(self):
                 names, towers = [self.names[i] for i in members], [self.towers[i] for i in members]
                 self.parts.append(
-                    (VMapTowerGroup(names, towers, self.config, self.watch, self.memory), members)
+                    (VMapTowerGroup(names, towers, self.config, self.guard, self.memory), members)
                 )
 
     def _route(self, lanes: Lanes, calls: Calls) -> "Route":
         route = Route(self, lanes)
         program = self.program(calls.call)
         if isinstance(program, WideProgram):
-            fused = Fused(some_lanes(program, lanes, len(self)), self.living, lanes, self.watch, self.memory)
+            fused = Fused(some_lanes(program, lanes, len(self)), self.living, lanes, self.guard, self.memory)
             route.program = program
             each = [(tower, *calls.for_lane(i)) for i, tower in enumerate(route.towers)]
             sequence = lambda: [tower(*args, **kwargs) for tower, args, kwargs in each]  # noqa: E731
@@ -163,7 +165,7 @@ class VMapTowerGroup:
     def explain(self) -> list[GroupRow]:
         """How its towers ran last."""
         if self.latest is None:
-            return [GroupRow(self.names, "not run", "")]
+            return [GroupRow.of(self.names)]
         return self.latest.explain()
 
 
@@ -209,10 +211,17 @@ class Route:
         verdict, program = self.verdict, self.program
         if self.fused is not None:
             return [
-                GroupRow(names, "together", verdict.why, verdict.ms, self.fused.rows, str(self.fused.plan))
+                GroupRow.of(
+                    names,
+                    "together",
+                    verdict.why,
+                    verdict.ms,
+                    rows=self.fused.rows,
+                    plan=str(self.fused.plan),
+                )
             ]
         inner = [row for part, *_ in self._parts() for row in part.explain()]
         gone = {name for row in inner for name in row.towers}
         rest = tuple(name for name in names if name not in gone)
         rows = list(program.rows) if program else []
-        return inner + ([GroupRow(rest, "in sequence", verdict.why, verdict.ms, rows)] if rest else [])
+        return inner + ([GroupRow.of(rest, "loop", verdict.why, verdict.ms, rows=rows)] if rest else [])

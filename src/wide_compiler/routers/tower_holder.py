@@ -2,10 +2,11 @@
 
 import inspect
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from torch import nn
 
-from .base_router import BaseRouter, RouterError
+from .base_router import BaseRouter, RouterError, given
 from .base_tower import BaseTower
 
 
@@ -18,14 +19,22 @@ class TowerHolder(BaseRouter):
         self._tower_names: list[str] = []
 
     @property
-    def tower_names(self) -> list[str]:
+    def tower_names(self) -> Any:
         """The registered towers, in the order of their registration."""
-        return list(self._towers())
+        return given(self, "tower_names", list(self._towers()))
+
+    @tower_names.setter
+    def tower_names(self, value: Any) -> None:
+        self.__dict__["tower_names"] = value
 
     @property
-    def towers(self) -> dict[str, nn.Module]:
+    def towers(self) -> Any:
         """The registered towers by name."""
-        return self._towers()
+        return given(self, "towers", self._towers())
+
+    @towers.setter
+    def towers(self, value: Any) -> None:
+        self.__dict__["towers"] = value
 
     def attach(self, name: str, module: nn.Module) -> "TowerHolder":
         """Add a component; a tower is registered as well if `auto_discover`."""
@@ -75,7 +84,7 @@ class TowerHolder(BaseRouter):
         for name in _towers_in(self):
             if name not in self._tower_names:
                 self.register_tower(name)
-        return self.tower_names
+        return list(self._towers())
 
     def _towers(self) -> dict[str, nn.Module]:
         own = self._modules

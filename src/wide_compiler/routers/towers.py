@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..errors import InputError
+from ..errors import ArgumentError, InputError
 from .base_tower import BaseTower
 
 
@@ -27,7 +27,7 @@ class SequentialTower(BaseTower):
     def __init__(self, name: str, dim: int = 0, *stages: nn.Module, hidden: int = 0, dropout: float = 0.0):
         super().__init__(name)
         if not stages and dim < 1:
-            raise ValueError(f"SequentialTower {name!r} needs stages, or a dim of at least 1 for an MLP")
+            raise ArgumentError(f"SequentialTower {name!r} needs stages, or a dim of at least 1 for an MLP")
         self.extend(stages or _mlp(dim, hidden or 2 * dim, dropout))
 
 
@@ -84,7 +84,7 @@ class AttentionTower(BaseTower):
     def __init__(self, name: str, dim: int, heads: int = 4, causal: bool = False, hidden: int = 0):
         super().__init__(name)
         if heads < 1 or dim % heads:
-            raise ValueError(f"AttentionTower {name!r}: {heads} heads do not divide dim={dim}")
+            raise ArgumentError(f"AttentionTower {name!r}: {heads} heads do not divide dim={dim}")
         self.heads, self.causal = heads, causal
         self.norm = nn.LayerNorm(dim)
         self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)

@@ -15,92 +15,9 @@ from torch import Tensor, nn
 from .. import _tree
 from ..lanes import unstack
 from ..model.program import Call, WideProgram
-from .label import Label
 from .programs import some_lanes, unfusable
-from .surroundings import class_data, global_data
+from .recipe import parts_of, walk
 from .tower_group import VMapTowerGroup
-from .watch import is_atomic, readable
-
-Parts = tuple[str, ...]
-
-
-@dataclass
-class Recipe:
-    """What a lane graph for one tower depends on: by module, the attributes to read.
-
-    Floats are held against what they were: once one has changed a tracer leaves it open, and a lane graph is
-    made for the number itself. Such a tower runs by itself in a trace, until it is prepared again.
-    """
-
-    modules: list[tuple[Parts, tuple[str, ...], dict[str, float]]] = field(default_factory=list)
-    watchable: bool = True  # False if an attribute is of a kind on which the tracer puts no guard
-
-    @classmethod
-    def of(cls, tower: nn.Module) -> "Recipe":
-        recipe = cls()
-        for path, module in tower.named_modules(remove_duplicate=False):
-            values = {name: table[name] for name, table in class_data(type(module)).items()}
-            values |= {name: vars(module)[name] for name in readable(vars(module))}
-            floats = {name: value for name, value in values.items() if isinstance(value, float)}
-            exact = tuple(n for n, v in values.items() if n not in floats and _guarded(v))
-            recipe.modules.append((_parts(path), exact, floats))
-            rest = [v for n, v in values.items() if n not in floats and n not in exact]
-            recipe.watchable &= all(map(_constant_by_nature, rest)) and not global_data(type(module))
-        return recipe
-
-    def read(self, tower: nn.Module) -> tuple[Any, ...] | None:
-        """All of it, as constants of the trace; None if the tower is no longer what the recipe is of."""
-        values: list[Any] = []
-        for parts, exact, floats in self.modules:
-            module = walk(tower, parts)
-            if module is None:
-                return None
-            values.append(len(module._modules) + 1000 * len(module._parameters))
-            values.append(len(module._buffers))
-            values.append(len(module._forward_hooks) + len(module._forward_pre_hooks))
-            values.append(len(module._backward_hooks) + len(module._backward_pre_hooks))
-            for name in exact:
-                value = getattr(module, name, None)
-                if isinstance(value, float):
-                    return None
-                values.append(_pinned(value))
-            for name, known in floats.items():
-                if getattr(module, name, None) != known:
-                    return None
-        return tuple(values)
-
-
-def walk(tower: nn.Module, parts: Parts) -> Any:
-    module: Any = tower
-    for part in parts:
-        module = getattr(module, part, None)
-    return module
-
-
-def _parts(path: str) -> Parts:
-    return tuple(path.split(".")) if path else ()
-
-
-def _pinned(value: Any) -> Any:
-    """The value as a constant of the trace: the tracer may leave a whole number open once it has changed."""
-    if isinstance(value, dict):
-        return tuple([(key, _pinned(item)) for key, item in value.items()])
-    if isinstance(value, (list, tuple)):
-        return tuple([_pinned(item) for item in value])
-    return operator.index(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def _guarded(value: Any) -> bool:
-    """Can the tracer guard its worth?"""
-    leaves = (
-        value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
-    )
-    return all(is_atomic(leaf) and not isinstance(leaf, float) for leaf in leaves)
-
-
-def _constant_by_nature(value: Any) -> bool:
-    """Labels, functions, tensors (which come in as they are): not what somebody turns a knob on."""
-    return callable(value) or isinstance(value, (Label, Tensor))
 
 
 class Plans:
@@ -131,7 +48,9 @@ class Step:
             if kind == "state":
                 owner, _, name = key.rpartition(".")
                 how = "stack" if key in program.graph.wide_states else "one"
-                feeds.append((f"{how} written" if key in program.graph.writes else how, _parts(owner), name))
+                feeds.append(
+                    (f"{how} written" if key in program.graph.writes else how, parts_of(owner), name)
+                )
             elif kind in ("input", "n", "rng"):
                 feeds.append((kind, int(key) if kind == "input" else len(lanes), None))
             else:

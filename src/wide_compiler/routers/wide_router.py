@@ -7,17 +7,20 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
+from .._constant_result import constant_result
 from ..config import WideConfig
+from ..guards.modes import ambient_modes, plain_world
 from ..model.program import WideProgram
-from ..tuning.when import autocast_state, plain_world
 from .again import Again, Repeats
+from .base_router import RUNNING, forget_filled, given
 from .calls import plain_look
 from .explain import RouterExplanation
 from .formation import Formation
 from .memory import Memory
+from .recipe import Recipe
 from .tower_group import VMapTowerGroup
 from .tower_holder import TowerHolder, check_takes_mask
-from .traced import Plans, Recipe, Step, look_of, programs_for
+from .traced import Plans, Step, look_of, programs_for
 
 # Train and eval, with a part frozen or not: more formations than these are not kept.
 MAX_FORMATIONS = 8
@@ -50,34 +53,41 @@ class WideRouter(TowerHolder):
             without measuring.
     """
 
-    objects: _Objects
+    _kept_objects: _Objects
 
     def __init__(self, name: str, auto_discover: bool = True, config: WideConfig | None = None):
         super().__init__(name, auto_discover)
-        self._settings = config or WideConfig()
-        self._formations: list[Formation] = []  # the one that ran last first
-        self._prepared = False
-        self._recipes: dict[str, Recipe] = {}
-        self._traced_plans = Plans()
-        self._memory = Memory()
-        self._repeats = Repeats()
-        self.objects = _Objects()
+        self._router_settings = config or WideConfig()
+        self._router_formations: list[Formation] = []  # the one that ran last first
+        self._router_prepared = False
+        self._router_recipes: dict[str, Recipe] = {}
+        self._router_traced_plans = Plans()
+        self._router_memory = Memory()
+        self._router_repeats = Repeats()
+        self._kept_objects = _Objects()
 
     @property
-    def config(self) -> WideConfig:
-        """How groups are built and measured. Another one makes new groups."""
-        return self._settings
+    def config(self) -> Any:
+        """How groups are built and measured; another `WideConfig` makes new groups.
+
+        A subclass may keep anything else under this name, which then is its own affair.
+        """
+        return given(self, "config", self._router_settings)
 
     @config.setter
-    def config(self, config: WideConfig) -> None:
-        self._settings = config
-        self._changed()
+    def config(self, value: Any) -> None:
+        if isinstance(value, WideConfig):
+            self.__dict__.pop("config", None)
+            self._router_settings = value
+            self._changed()
+        else:
+            self.__dict__["config"] = value
 
     def _changed(self) -> None:
-        self._formations.clear()  # they would keep towers alive that have gone
-        self._prepared = False
-        self._repeats = Repeats()
-        self.objects.groups = {}
+        self._router_formations.clear()  # they would keep towers alive that have gone
+        self._router_prepared = False
+        self._router_repeats = Repeats()
+        self._kept_objects.groups = {}
 
     # Running.
 
@@ -100,6 +110,18 @@ class WideRouter(TowerHolder):
             tower_names: which towers run; all by default.
             kwargs: given to every tower.
         """
+        if RUNNING.forward:
+            return self._run_towers(x, mask, tower_names, kwargs)
+        RUNNING.forward = True  # what the towers leave in their caches can be read afterwards
+        try:
+            return self._run_towers(x, mask, tower_names, kwargs)
+        finally:
+            RUNNING.forward = False
+            forget_filled()
+
+    def _run_towers(
+        self, x: Any, mask: Tensor | None, tower_names: Sequence[str] | None, kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
         if mask is not None:
             kwargs["mask"] = mask
         if tower_names is not None and not isinstance(tower_names, str):
@@ -108,14 +130,14 @@ class WideRouter(TowerHolder):
         if tracing:
             towers = self._towers()
         else:
-            towers = self._repeats.towers(self)
-            outputs = self._repeats.run((self.training, tower_names), towers, (x,), kwargs)
+            towers = self._router_repeats.towers(self)
+            outputs = self._router_repeats.run((self.training, tower_names), towers, (x,), kwargs)
             if outputs is not None:
                 return outputs
         names = self._selected(towers, tower_names)
         if mask is not None:
             check_takes_mask([(name, towers[name]) for name in names])
-        if tracing and self._prepared:
+        if tracing and self._router_prepared:
             return self._traced_forward(towers, names, (x,), kwargs)
         if torch.compiler.is_compiling() or not plain_world():
             return {name: towers[name](x, **kwargs) for name in names}
@@ -130,7 +152,7 @@ class WideRouter(TowerHolder):
         kwargs: dict[str, Any],
     ) -> dict[str, Any]:
         """A call that is not like the latest."""
-        look, repeats = plain_look(args, kwargs), self._repeats
+        look, repeats = plain_look(args, kwargs), self._router_repeats
         key = (circumstances, look)
         if look is not None and repeats.find(key, towers):
             outputs = repeats.run(circumstances, towers, args, kwargs)
@@ -149,13 +171,13 @@ class WideRouter(TowerHolder):
         """Laid into a trace of torch.compile, see `traced`."""
         leaves, _ = _tree.flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        reads = tuple([self._recipes[name].read(tower) for name, tower in towers.items()])
+        reads = tuple([self._router_recipes[name].read(tower) for name, tower in towers.items()])
         if any(read is None for read in reads):
             return {name: towers[name](*args, **kwargs) for name in names}
         signature = _tree.signature((args, kwargs))
         kinds, shapes, any_batch = look_of(tensors)
-        look = (signature, kinds, shapes, any_batch, autocast_state(), torch.is_grad_enabled())
-        plan = self._traced_plans.get(self._plan_while_tracing(names, reads, look))
+        look = (signature, kinds, shapes, any_batch, ambient_modes(), torch.is_grad_enabled())
+        plan = self._router_traced_plans.get(self._plan_while_tracing(names, reads, look))
         outputs: dict[str, Any] = dict.fromkeys(names)
         for step in plan:
             own = [towers[name] for name in step.names]
@@ -167,46 +189,46 @@ class WideRouter(TowerHolder):
                 outputs[name] = result
         return outputs
 
-    @torch._dynamo.assume_constant_result
+    @constant_result
     def _plan_while_tracing(self, names: tuple[str, ...], reads: Any, look: Any) -> int:
-        """The position in `_traced_plans` (a tracer can only take a plain number from here).
+        """The position in `_router_traced_plans` (a tracer can only take a plain number from here).
 
         `reads` is not looked at: reading it has put guards on all that the formation is made from.
         """
-        signature, kinds, shapes, any_batch, autocast, grad = look
+        signature, kinds, shapes, any_batch, modes, grad = look
         plan = []
         with torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
             formation = self.formation()
-            formation.latest, self._repeats.latest = names, None
+            formation.latest, self._router_repeats.latest = names, None
             for group, lanes in formation.split(names):
                 if group is None:
                     plan.append(Step(lanes))
                     continue
                 with torch.set_grad_enabled(grad):
-                    mode = (signature, kinds, autocast, group.programs.grad_mode())
+                    mode = (signature, kinds, modes, group.programs.grad_mode())
                 step = Step([group.names[lane] for lane in lanes])
-                if all(self._recipes[name].watchable for name in step.names):
+                if all(self._router_recipes[name].watchable for name in step.names):
                     program = programs_for(group, mode, shapes, (False,) * len(kinds), any_batch)
                     if isinstance(program, WideProgram):
                         step = Step.together(group, lanes, program)
                 group.note(lanes, step.program, "torch.compile is tracing")
                 plan.append(step)
-        return self._traced_plans.keep(plan)
+        return self._router_traced_plans.keep(plan)
 
     def formation(self) -> Formation:
         """The towers in groups, as they are now."""
         return self._formation(self._towers())
 
     def _formation(self, towers: dict[str, nn.Module]) -> Formation:
-        for position, known in enumerate(self._formations):
+        for position, known in enumerate(self._router_formations):
             if known.holds_for(towers):
                 if position:
-                    self._formations.insert(0, self._formations.pop(position))
+                    self._router_formations.insert(0, self._router_formations.pop(position))
                 return known
-        self._repeats.drop_together()
-        self._formations.insert(0, Formation(towers, self.config, self._memory))
-        del self._formations[MAX_FORMATIONS:]
-        return self._formations[0]
+        self._router_repeats.drop_together()
+        self._router_formations.insert(0, Formation(towers, self._router_settings, self._router_memory))
+        del self._router_formations[MAX_FORMATIONS:]
+        return self._router_formations[0]
 
     # What is known beforehand.
 
@@ -227,10 +249,10 @@ class WideRouter(TowerHolder):
             self.to(device)
         formation = self.formation()
         formation.move_together()
-        self.objects.groups = formation.groups
-        self._recipes = {name: Recipe.of(tower) for name, tower in self._towers().items()}
-        self._prepared = True
-        self._repeats = Repeats()
+        self._kept_objects.groups = formation.groups
+        self._router_recipes = {name: Recipe.of(tower) for name, tower in self._towers().items()}
+        self._router_prepared = True
+        self._router_repeats = Repeats()
         return self
 
     def compile(self, **options: Any) -> Any:
@@ -241,27 +263,33 @@ class WideRouter(TowerHolder):
         before = _kinds(self)
         super()._apply(fn, recurse)
         if _kinds(self) != before:
-            self._memory.slices.clear()
+            self._router_memory.slices.clear()
             self._changed()
         return self
 
     def __getstate__(self) -> dict[str, Any]:
         # Groups are built again where they are needed: a copy's are made of the copy's towers.
-        own = {"_formations": [], "_traced_plans": Plans(), "_memory": Memory(), "_recipes": {}}
-        state = {**self.__dict__, **own, "_prepared": False}
-        state["objects"] = _Objects(self.objects)
+        own = {
+            "_router_formations": [],
+            "_router_traced_plans": Plans(),
+            "_router_memory": Memory(),
+            "_router_recipes": {},
+        }
+        state = {**self.__dict__, **own, "_router_prepared": False}
+        state["_kept_objects"] = _Objects(self._kept_objects)
         return state
 
     def explain(self) -> RouterExplanation:
         """What the last forward did with the towers."""
-        if self._repeats.latest is not None:
-            return RouterExplanation(self._repeats.latest.rows)
-        return RouterExplanation(self._formations[0].explain() if self._formations else [])
+        if self._router_repeats.latest is not None:
+            return RouterExplanation(self._router_repeats.latest.rows, name="towers")
+        rows = self._router_formations[0].explain() if self._router_formations else []
+        return RouterExplanation(rows, name="towers")
 
     def __repr__(self) -> str:
         return (
             f"WideRouter(name={self._label.text!r}, towers={len(self._towers())}, "
-            f"analyzed={bool(self._formations)}, prepared={self._prepared})"
+            f"analyzed={bool(self._router_formations)}, prepared={self._router_prepared})"
         )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from ..errors import ArgumentError, MissingFileError
 from ..workers import templates
 from ..workers.engine import Engine
 from . import runtime, scope, sending
@@ -76,7 +77,7 @@ def restart(folder: str | Path | None = None, **objects: Any) -> None:
     path = Path(folder) if folder is not None else None
     if path is not None:
         if not (path / _LIST).is_file():
-            raise FileNotFoundError(f"{path.absolute()} holds no checkpoint ({_LIST} is missing)")
+            raise MissingFileError(f"{path.absolute()} holds no checkpoint ({_LIST} is missing)")
         saved = json.loads((path / _LIST).read_text())
     old = runtime.running()
     live = [h for h in _live() if old is not None and h._ref.engine is old and not h._ref.view]
@@ -132,7 +133,7 @@ def _load_objects(path: Path, objects: dict[str, Any], refs: dict[int, Ref], ten
     states = torch.load(path / _OBJECTS, weights_only=False)
     missing = sorted(set(objects) - set(states))
     if missing:
-        raise ValueError(f"{path}: no state of {missing[0]!r} was saved; saved are {sorted(states)}")
+        raise ArgumentError(f"{path}: no state of {missing[0]!r} was saved; saved are {sorted(states)}")
 
     def handle(saved: Saved) -> SignalTensor:
         entry = tensors[saved.number]

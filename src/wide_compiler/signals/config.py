@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..errors import ArgumentError, MissingFileError
+
 
 @dataclass(frozen=True)
 class ShardConfig:
@@ -22,18 +24,18 @@ class ShardConfig:
 
     def __post_init__(self) -> None:
         if not _is_int(self.axis) or self.axis < 0:
-            raise ValueError(f"shard.axis must be an int, 0 or more, got {self.axis!r}")
+            raise ArgumentError(f"shard.axis must be an int, 0 or more, got {self.axis!r}")
         if isinstance(self.workers, str) or not hasattr(self.workers, "__iter__"):
-            raise ValueError(f"shard.workers must be a list of worker ids, got {self.workers!r}")
+            raise ArgumentError(f"shard.workers must be a list of worker ids, got {self.workers!r}")
         workers = tuple(self.workers)
         object.__setattr__(self, "workers", workers)
         if not workers:
-            raise ValueError("shard.workers is empty; name at least one worker")
+            raise ArgumentError("shard.workers is empty; name at least one worker")
         for i, worker in enumerate(workers):
             if not _is_int(worker) or worker < 0:
-                raise ValueError(f"shard.workers[{i}] must be an int, 0 or more, got {worker!r}")
+                raise ArgumentError(f"shard.workers[{i}] must be an int, 0 or more, got {worker!r}")
         if len(set(workers)) < len(workers):
-            raise ValueError(f"shard.workers names a worker twice: {list(workers)}")
+            raise ArgumentError(f"shard.workers names a worker twice: {list(workers)}")
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,11 @@ class SignalConfig:
 
     def __post_init__(self) -> None:
         if self.shard is not None and not isinstance(self.shard, ShardConfig):
-            raise ValueError(f"shard must be a ShardConfig, got {self.shard!r}")
+            raise ArgumentError(f"shard must be a ShardConfig, got {self.shard!r}")
         if self.backward_signal is not None and not isinstance(self.backward_signal, str):
-            raise ValueError(f"backward_signal must be the name of a signal, got {self.backward_signal!r}")
+            raise ArgumentError(f"backward_signal must be the name of a signal, got {self.backward_signal!r}")
         if not isinstance(self.compile, bool):
-            raise ValueError(f"compile must be True or False, got {self.compile!r}")
+            raise ArgumentError(f"compile must be True or False, got {self.compile!r}")
 
 
 _signals: dict[str, SignalConfig] = {}
@@ -65,9 +67,9 @@ _environment_read: str | None = None
 def register_config(name: str, config: SignalConfig) -> None:
     """Give a signal a meaning; an earlier one of that name is replaced."""
     if not isinstance(name, str) or not name:
-        raise ValueError(f"a signal's name must be a non-empty string, got {name!r}")
+        raise ArgumentError(f"a signal's name must be a non-empty string, got {name!r}")
     if not isinstance(config, SignalConfig):
-        raise ValueError(f"{name}: expected a SignalConfig, got {type(config).__name__}")
+        raise ArgumentError(f"{name}: expected a SignalConfig, got {type(config).__name__}")
     _read_environment()
     _signals[name] = config
 
@@ -78,7 +80,7 @@ def load_config(path: str | os.PathLike) -> dict[str, SignalConfig]:
 
     file = Path(path)
     if not file.is_file():
-        raise FileNotFoundError(f"no signal config at {file.absolute()}")
+        raise MissingFileError(f"no signal config at {file.absolute()}")
     signals = parse_signals(file.read_text(), str(file))
     _signals.update(signals)
     return signals

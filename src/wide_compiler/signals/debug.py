@@ -4,6 +4,8 @@ from typing import Any
 
 import torch
 
+from ..errors import ArgumentError
+from ..explain import Explanation, Row
 from . import plans, runtime, scope
 from .tensor import SignalTensor
 
@@ -19,18 +21,18 @@ def worker_stats() -> list[dict[str, Any]]:
 def placement(x: torch.Tensor) -> tuple[tuple[int, ...], str]:
     """The workers that hold a tensor, and how: `whole`, `R`, `S(axis)` or `P(sum)`."""
     if not isinstance(x, SignalTensor):
-        raise ValueError(f"debug.placement: a tensor on workers is needed, got a {type(x).__name__}")
+        raise ArgumentError(f"debug.placement: a tensor on workers is needed, got a {type(x).__name__}")
     mesh = x._ref.home.mesh
     held = x._ref.engine.ask("placement", (x._ref.number,), mesh, "placement", (x._ref.number,))
     return mesh.workers, held
 
 
-def explain() -> dict[str, str]:
-    """What became of each signal with `compile: true`."""
+def explain() -> Explanation:
+    """What became of each signal with `compile: true`: 'compiled', or a 'loop' of one op after another."""
     regions = runtime.engine().regions
     tallies = [stats["regions"] for stats in worker_stats()]
-    said = {}
-    for name in {*regions.shipped, *regions.reasons}:
+    rows = []
+    for name in sorted({*regions.shipped, *regions.reasons}):
         told = [tally[name] for tally in tallies if name in tally]
         parts = [f"{regions.shipped[name]} region(s) shipped, replayed {regions.replays[name]} times"]
         if name in regions.reasons:
@@ -40,8 +42,9 @@ def explain() -> dict[str, str]:
             parts += [
                 f"not compiled: {reason}" for reason in sorted({t["reason"] for t in told if t["reason"]})
             ]
-        said[name] = "; ".join(parts)
-    return said
+        how = "compiled" if told and told[0]["compiled"] else "loop"
+        rows.append(Row(name, "signal", how, "; ".join(parts)))
+    return Explanation(rows, name="signals")
 
 
 def _first(tallies: list[dict[str, Any]], name: str) -> int:

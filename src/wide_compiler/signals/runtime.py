@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..errors import ArgumentError
 from ..observe import instruction_log
 from ..workers.engine import Engine
 from ..workers.inprocess import InProcessPool
@@ -78,7 +79,7 @@ def gpu_workers(n: int) -> None:
 
 def _check_count(n: int) -> None:
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-        raise ValueError(f"the number of workers must be an int of at least 1, got {n!r}")
+        raise ArgumentError(f"the number of workers must be an int of at least 1, got {n!r}")
 
 
 def start_workers(start: Start) -> None:
@@ -87,7 +88,7 @@ def start_workers(start: Start) -> None:
         if _start == start or in_process():
             return
         assert _start is not None
-        raise ValueError(
+        raise ArgumentError(
             f"{len(_start.devices)} workers on {sorted(set(_start.devices))} run already; call shutdown() "
             f"before you ask for {len(start.devices)} on {sorted(set(start.devices))}"
         )
@@ -102,7 +103,7 @@ def start_workers(start: Start) -> None:
 
 def last_start() -> Start:
     if _start is None:
-        raise ValueError("no workers were ever started in this process")
+        raise ArgumentError("no workers were ever started in this process")
     return _start
 
 
@@ -159,7 +160,7 @@ def mesh_of(workers: tuple[int, ...], why: str) -> Mesh:
         return running.mesh((0,))
     beyond = [w for w in workers if w >= running.pool.size]
     if beyond:
-        raise ValueError(
+        raise ArgumentError(
             f"{why}.shard.workers: worker {beyond[0]} is out of range, {running.pool.size} workers run (0 to "
             f"{running.pool.size - 1}); register every signal before the first use of one, or start enough "
             f"with cpu_workers({max(workers) + 1}) first"

@@ -4,6 +4,7 @@ from typing import Any
 
 import yaml
 
+from ..errors import ArgumentError
 from .config import ShardConfig, SignalConfig
 
 
@@ -26,22 +27,26 @@ def parse_signals(text: str, source: str) -> dict[str, SignalConfig]:
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ValueError(f"{source} is not YAML: {error}") from None
+        raise ArgumentError(f"{source} is not YAML: {error}") from None
     if not document:
-        raise ValueError(f"{source} is empty; it should map names of signals to shard, backward and compile")
+        raise ArgumentError(
+            f"{source} is empty; it should map names of signals to shard, backward and compile"
+        )
     if not isinstance(document, dict):
-        raise ValueError(f"{source} should map names of signals to settings, got a {type(document).__name__}")
+        raise ArgumentError(
+            f"{source} should map names of signals to settings, got a {type(document).__name__}"
+        )
     signals = {}
     for name, content in document.items():
         if not isinstance(name, str):
-            raise ValueError(f"{source}: the name of a signal must be a string, got {name!r}")
+            raise ArgumentError(f"{source}: the name of a signal must be a string, got {name!r}")
         try:
             read = Signal.model_validate({} if content is None else content)
             shard = None if read.shard is None else ShardConfig(read.shard.axis, tuple(read.shard.workers))
         except ValidationError as error:
-            raise ValueError(_explain(source, name, error.errors(), Signal, Shard)) from None
+            raise ArgumentError(_explain(source, name, error.errors(), Signal, Shard)) from None
         except ValueError as error:
-            raise ValueError(f"{source}: {name}.{error}") from None
+            raise ArgumentError(f"{source}: {name}.{error}") from None
         signals[name] = SignalConfig(shard, read.backward, read.compile)
     return signals
 

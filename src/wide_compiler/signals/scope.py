@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from ..errors import ArgumentError
 from ..workers.regions import Regions
 from ..workers.stream import Mesh
 from . import config, runtime
@@ -91,7 +92,7 @@ def enter(name: str, backward: str | None = None) -> None:
     from .creation import CreationMode
 
     if not isinstance(name, str):
-        raise ValueError(f"a signal's name must be a string, got {name!r}")
+        raise ArgumentError(f"a signal's name must be a string, got {name!r}")
     placement = placement_of(name)
     found = config.find(name)
     back_name = backward or (found.backward_signal if found is not None else None)
@@ -112,10 +113,10 @@ def exit(name: str) -> None:
     """Stop following the signal entered last; `name` must be its name."""
     scopes = _scopes.get()
     if not scopes:
-        raise ValueError(f"signal.exit({name!r}): no signal has been entered")
+        raise ArgumentError(f"signal.exit({name!r}): no signal has been entered")
     scope = scopes[-1]
     if scope.name != name:
-        raise ValueError(
+        raise ArgumentError(
             f"signal.exit({name!r}): the signal entered last is {scope.name!r}; exit that one first"
         )
     _scopes.set(scopes[:-1])
@@ -171,7 +172,7 @@ def tensor(x: torch.Tensor, name: str) -> torch.Tensor:
 
     placement = placement_of(name)
     if placement is not None and placement.axis >= x.ndim:
-        raise ValueError(
+        raise ArgumentError(
             f"signal.tensor: {name}.shard.axis is {placement.axis}, out of range for a tensor of shape "
             f"{tuple(x.shape)}"
         )

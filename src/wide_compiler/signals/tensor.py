@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..errors import UnsupportedError
+from ..errors import UnsupportedError, UsageError
 from ..workers.engine import Engine
 from ..workers.stream import Mesh
 from . import scope
@@ -125,7 +125,7 @@ class SignalTensor(Tensor):
     def numpy(self, *, force: bool = False) -> np.ndarray:  # type: ignore[override]
         """The values as an array."""
         if self.requires_grad and not force:
-            raise RuntimeError("Can't call numpy() on a tensor that requires grad; use x.detach().numpy()")
+            raise UsageError("Can't call numpy() on a tensor that requires grad; use x.detach().numpy()")
         return self.fetch().numpy()
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:  # type: ignore[override]
@@ -153,7 +153,7 @@ class SignalTensor(Tensor):
         if id(self) in memo:
             return memo[id(self)]
         if not self.is_leaf:
-            raise RuntimeError("Only tensors created explicitly by the user support deepcopy; use x.detach()")
+            raise UsageError("Only tensors created explicitly by the user support deepcopy; use x.detach()")
         with torch.no_grad():
             copy: Tensor = self.detach().clone()
         if isinstance(self, torch.nn.Parameter):

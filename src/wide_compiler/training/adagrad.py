@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from ..errors import ArgumentError
 from .bucket import Bucket, Tensors, add_divided_, add_scaled, spread
 from .lane_numbers import Limits
 from .optimizer import LaneOptimizer, used
@@ -32,7 +33,7 @@ class Adagrad(LaneOptimizer):
         capturable: bool = True,
     ):
         if not initial_accumulator_value >= 0.0:
-            raise ValueError(
+            raise ArgumentError(
                 f"initial_accumulator_value is {initial_accumulator_value:g}, expected at least 0"
             )
         super().__init__(

@@ -13,7 +13,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from ..errors import CheckpointError, SaveError
+from ..errors import ArgumentError, CheckpointError, SaveError
 from .packing import pack_state, unpack_state
 
 # Raised whenever the meaning of what is stored changes.
@@ -36,7 +36,7 @@ class Checkpoints:
 
     def __init__(self, folder: str | os.PathLike[str], keep: int = 2):
         if not isinstance(keep, int) or keep < 1:
-            raise ValueError(f"keep must be a positive integer, got {keep!r}")
+            raise ArgumentError(f"keep must be a positive integer, got {keep!r}")
         self.folder, self.keep = Path(folder), keep
 
     def steps(self) -> list[int]:

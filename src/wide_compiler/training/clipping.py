@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import ArgumentError, UsageError
 from ..model.marks import lane_mark
 from .bucket import spread
 from .lane_numbers import Limits, lane_number
@@ -31,7 +32,7 @@ def clip_lane_norms_(
     norms = torch.linalg.vector_norm(torch.stack([norm.to(common) for norm in each]), norm_type, dim=0)
     if error_if_nonfinite and not bool(norms.isfinite().all()):
         lanes = (~norms.isfinite()).nonzero().flatten().tolist()
-        raise RuntimeError(f"the gradients of lanes {lanes} are not finite")
+        raise UsageError(f"the gradients of lanes {lanes} are not finite")
     limit = lane_number("max_norm", max_norm, n, Limits(), norms.device)
     factors = (limit / (norms.double() + 1e-6)).clamp(max=1.0)
     for dtype in {g.dtype for g in grads}:
@@ -64,13 +65,13 @@ def _gradients(parameters: Tensor | Iterable[Tensor], who: str) -> tuple[list[Te
     marks = [lane_mark(p) for p in given]
     n = next((mark.n for mark in marks if mark is not None), 0)
     if not n:
-        raise ValueError(f"{who} takes the parameters of a wide model, and none of these is one")
+        raise ArgumentError(f"{who} takes the parameters of a wide model, and none of these is one")
     grads = []
     for p, mark in zip(given, marks, strict=True):
         if p.grad is None:
             continue
         if mark is None or not mark.stacked:
-            raise ValueError(
+            raise ArgumentError(
                 f"{who}: {mark.path if mark else 'a parameter'} is one tensor for all lanes, so its gradient "
                 f"is no lane's; leave it out, and clip it by torch.nn.utils.clip_grad_norm_"
             )

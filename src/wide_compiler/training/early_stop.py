@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import ArgumentError
+
 
 @dataclass(frozen=True)
 class EarlyStop:
@@ -24,9 +26,9 @@ class EarlyStop:
 
     def __post_init__(self) -> None:
         if type(self.patience) is not int or self.patience < 1:
-            raise ValueError(f"patience must be a positive integer, got {self.patience!r}")
+            raise ArgumentError(f"patience must be a positive integer, got {self.patience!r}")
         if not self.min_delta >= 0:
-            raise ValueError(f"min_delta must not be negative, got {self.min_delta!r}")
+            raise ArgumentError(f"min_delta must not be negative, got {self.min_delta!r}")
 
 
 class Best:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ..errors import ArgumentError
 from ..model import WideModel
 from .losses import check_lane_losses
 from .search import ranked
@@ -36,11 +37,11 @@ class EvolutionStrategy:
 
     def __init__(self, wide: WideModel, sigma: float = 0.05, lr: float = 0.05, seed: int = 0):
         if wide.n % 2:
-            raise ValueError(
+            raise ArgumentError(
                 f"noise comes in pairs of opposite signs: give an even number of lanes, not {wide.n}"
             )
         if sigma <= 0:
-            raise ValueError(f"sigma must be above 0, got {sigma:g}")
+            raise ArgumentError(f"sigma must be above 0, got {sigma:g}")
         self.wide, self.sigma, self.lr = wide, sigma, lr
         self.parameters = [p for p in wide.stacked_parameters() if p.requires_grad]
         self.generator = torch.Generator().manual_seed(seed)
@@ -62,7 +63,7 @@ class EvolutionStrategy:
         """Move the model by what its lanes have scored, `[N]`, lower is better."""
         check_lane_losses(scores, self.wide.n)
         if not self.noise:
-            raise ValueError("tell: ask() draws the lanes first")
+            raise ArgumentError("tell: ask() draws the lanes first")
         weights = torch.empty(self.wide.n)
         weights[ranked(scores)] = torch.linspace(0.5, -0.5, self.wide.n)
         for center, noise in zip(self.center, self.noise, strict=True):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..errors import ArgumentError
 from ..model.marks import has_lanes, lane_mark
 from .lane_numbers import LaneNumber, Limits, lane_indices, lane_number
 
@@ -43,15 +44,15 @@ class LaneGroups(Optimizer):
         marks = [mark for mark in map(lane_mark, group["params"]) if mark is not None]
         for mark in marks:
             if self.n and mark.n != self.n:
-                raise ValueError(f"{mark.path} has {mark.n} lanes, the parameters before it {self.n}")
+                raise ArgumentError(f"{mark.path} has {mark.n} lanes, the parameters before it {self.n}")
             self.n = mark.n
         if not self.n:
-            raise ValueError(
+            raise ArgumentError(
                 f"{type(self).__name__} takes the parameters of a wide model, wide.parameters(), and none of "
                 f"these is one; torch.optim has optimisers for ordinary models"
             )
         if "betas" in group and (not isinstance(group["betas"], (list, tuple)) or len(group["betas"]) != 2):
-            raise ValueError(f"betas: expected a pair, each a number or {self.n}, got {group['betas']!r}")
+            raise ArgumentError(f"betas: expected a pair, each a number or {self.n}, got {group['betas']!r}")
         device = group["params"][0].device
         group[MASKED] = self.param_groups[0].get(MASKED)
         group[RATIO] = None
@@ -83,7 +84,7 @@ class LaneGroups(Optimizer):
         for name in self.limits:
             if isinstance(group[RATIO] if name == "lr" else read(group, name), Tensor):
                 what = "a parameter that is not the wide model's" if mark is None else mark.path
-                raise ValueError(
+                raise ArgumentError(
                     f"{what} is one tensor for all lanes and cannot have one {name} per lane; give it "
                     f"a group of its own with a number: {{'params': [...], {name!r}: ...}}, or freeze it"
                 )
@@ -121,7 +122,7 @@ class LaneGroups(Optimizer):
             base = float(home["lr"])
             if base == 0:
                 if bool((now != 0).any()):
-                    raise ValueError("group['lr'] is 0 now, by a schedule; multiples of it are 0 too")
+                    raise ArgumentError("group['lr'] is 0 now, by a schedule; multiples of it are 0 too")
                 continue
             self._put(home, RATIO, now / base)
 
@@ -141,7 +142,7 @@ class LaneGroups(Optimizer):
 
     def _known(self, name: str) -> str:
         if name not in self.limits:
-            raise ValueError(
+            raise ArgumentError(
                 f"{type(self).__name__} has no {name!r} by lane; choose one of {', '.join(self.limits)}"
             )
         return name
@@ -161,10 +162,14 @@ class LaneGroups(Optimizer):
         value = read(group, name)
         is_tensor = isinstance(value, Tensor)
         if isinstance(value, (list, tuple)) or (is_tensor and value.shape not in ((), (self.n,))):
-            raise ValueError(f"group[{name!r}] is {value!r}; set_lane_values({name!r}, ...) sets it by lane")
+            raise ArgumentError(
+                f"group[{name!r}] is {value!r}; set_lane_values({name!r}, ...) sets it by lane"
+            )
         if name == "lr":
             if is_tensor and value.dim():
-                raise ValueError("group['lr'] must stay a number; set_lane_values('lr', ...) sets it by lane")
+                raise ArgumentError(
+                    "group['lr'] must stay a number; set_lane_values('lr', ...) sets it by lane"
+                )
             if group[RATIO] is not None:
                 return value * group[RATIO]
         return value.double() if is_tensor else value
@@ -195,5 +200,5 @@ def write(group: dict[str, Any], name: str, value: Any) -> None:
 def _for_lanes(name: str, values: Any, count: int) -> Tensor:
     given = torch.as_tensor(values, dtype=torch.float64)
     if given.shape not in ((), (count,)):
-        raise ValueError(f"{name}: expected a number or {count}, one per lane, got {tuple(given.shape)}")
+        raise ArgumentError(f"{name}: expected a number or {count}, one per lane, got {tuple(given.shape)}")
     return given

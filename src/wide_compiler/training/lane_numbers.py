@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import ArgumentError, LaneIndexError
+
 LaneNumber = float | Tensor  # a number, or float64 `[N]`
 
 
@@ -37,19 +39,19 @@ def lane_number(name: str, value: Any, n: int, limits: Limits, device: torch.dev
     try:
         values = torch.as_tensor(value, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{name}: expected a number or {n}, one per lane, got {value!r}") from error
+        raise ArgumentError(f"{name}: expected a number or {n}, one per lane, got {value!r}") from error
     if values.dim() == 0:
         number = float(values)
         if number not in limits:
-            raise ValueError(f"{name} is {number:g}, expected {limits}")
+            raise ArgumentError(f"{name} is {number:g}, expected {limits}")
         return number
     if values.shape != (n,):
-        raise ValueError(
+        raise ArgumentError(
             f"{name}: expected a number or {n}, one per lane, got a shape of {tuple(values.shape)}"
         )
     for lane, number in enumerate(values.tolist()):
         if number not in limits:
-            raise ValueError(f"{name} of lane {lane} is {number:g}, expected {limits}")
+            raise ArgumentError(f"{name} of lane {lane} is {number:g}, expected {limits}")
     return values.to(device, copy=True)
 
 
@@ -65,14 +67,14 @@ def lane_indices(lanes: Any, n: int, device: torch.device | None = None) -> Tens
         found = torch.as_tensor(lanes)
         if found.dtype == torch.bool:
             if found.shape != (n,):
-                raise ValueError(f"lanes: expected {n} flags, one per lane, got {tuple(found.shape)}")
+                raise ArgumentError(f"lanes: expected {n} flags, one per lane, got {tuple(found.shape)}")
             found = found.nonzero().squeeze(1)
         found = found.reshape(-1) if found.dim() < 2 else found
     if found.numel() == 0:
         found = found.long()
     if found.dim() != 1 or found.is_floating_point() or found.is_complex():
-        raise ValueError(f"lanes: expected whole numbers or {n} flags, got {lanes!r}")
+        raise ArgumentError(f"lanes: expected whole numbers or {n} flags, got {lanes!r}")
     for lane in found.tolist():
         if not -n <= lane < n:
-            raise IndexError(f"lane {lane} is out of range for {n} lanes")
+            raise LaneIndexError(f"lane {lane} is out of range for {n} lanes")
     return (found.long() % n).to(device or found.device)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .. import _tree
-from ..errors import InputError
+from ..errors import ArgumentError, InputError
 from .data import Batch
 from .lane_scaler import LaneScaler
 from .losses import check_lane_losses
@@ -35,9 +35,9 @@ class LaneStep:
     ):
         if precision not in PRECISIONS:
             choices = ", ".join(map(repr, PRECISIONS))
-            raise ValueError(f"unknown precision {precision!r}; choose one of {choices}")
+            raise ArgumentError(f"unknown precision {precision!r}; choose one of {choices}")
         if clip is not None and not clip > 0:
-            raise ValueError(f"clip must be a positive norm, got {clip!r}")
+            raise ArgumentError(f"clip must be a positive norm, got {clip!r}")
         self.lanes, self.wide, self.optimizer = lanes, lanes.wide, lanes.optimizer
         self.recorded = TrainStep(self.wide, self.optimizer, loss, door, clip, PRECISIONS[precision])
         self.scaler = LaneScaler(self.wide.n, self.wide.parameters()) if precision == "fp16" else None

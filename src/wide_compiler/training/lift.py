@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..errors import ArgumentError
 from ..model.marks import has_lanes
 from .groups import MASKED, RATIO
 from .lane_numbers import Limits
@@ -37,7 +38,7 @@ def lift(kind: type[Optimizer]) -> type[LaneOptimizer]:
     """
     why = _why_not(kind)
     if why:
-        raise ValueError(f"{kind.__name__} cannot be lifted: {why}")
+        raise ArgumentError(f"{kind.__name__} cannot be lifted: {why}")
     return _lifted(kind)  # type: ignore[arg-type]
 
 
@@ -110,13 +111,13 @@ class LiftedOptimizer(LaneOptimizer):
         return names
 
     def reset_lanes(self, lanes: Any) -> None:
-        raise ValueError(
+        raise ArgumentError(
             f"{type(self).__name__} is a lifted optimiser and cannot begin anew in some lanes only; copy a "
             f"lane instead, or take an optimiser of wide_compiler.training"
         )
 
     def load_lane_state(self, lane: int, state_dict: Mapping[str, Any]) -> None:
-        raise ValueError(
+        raise ArgumentError(
             f"{type(self).__name__} is a lifted optimiser, which counts steps for all lanes together: one "
             f"lane's state cannot be loaded; load_state_dict loads all"
         )

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..errors import ArgumentError
 from .lane_numbers import Limits, lane_number
 
 
@@ -123,7 +124,7 @@ def check_lane_losses(losses: Any, n: int) -> Tensor:
     if isinstance(losses, Tensor) and losses.shape == (n,):
         return losses
     got = f"a tensor {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
-    raise ValueError(
+    raise ArgumentError(
         f"expected one loss per lane [{n}], got {got}; reduce over all dimensions but the first, as the "
         f"functions of wide_compiler.training.lane_losses do"
     )
@@ -138,7 +139,7 @@ def _elementwise(
 
 def _reduced(rows: Tensor, reduction: str) -> Tensor:
     if reduction not in ("mean", "sum"):
-        raise ValueError(f"unknown reduction {reduction!r}; a loss per lane is a 'mean' or a 'sum'")
+        raise ArgumentError(f"unknown reduction {reduction!r}; a loss per lane is a 'mean' or a 'sum'")
     return rows.mean(1) if reduction == "mean" else rows.sum(1)
 
 
@@ -175,7 +176,7 @@ def _with_lanes(target: Tensor, wanted: torch.Size, out: torch.Size) -> Tensor:
         return target
     if target.shape == wanted[1:]:
         return target.expand(wanted)
-    raise ValueError(
+    raise ArgumentError(
         f"a target {tuple(target.shape)} does not fit outputs {tuple(out)}; expected {tuple(wanted)}, lanes "
         f"first, or {tuple(wanted[1:])} for all lanes"
     )
@@ -183,4 +184,4 @@ def _with_lanes(target: Tensor, wanted: torch.Size, out: torch.Size) -> Tensor:
 
 def _check_rank(out: Tensor, least: int) -> None:
     if out.dim() < least:
-        raise ValueError(f"outputs are {tuple(out.shape)}, expected at least {least} dims, lanes first")
+        raise ArgumentError(f"outputs are {tuple(out.shape)}, expected at least {least} dims, lanes first")

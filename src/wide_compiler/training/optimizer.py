@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import ArgumentError
 from ..model.marks import has_lanes, lane_mark
 from .bucket import Bucket
 from .groups import MASKED
@@ -83,7 +84,9 @@ class LaneOptimizer(StockStates):
             if p.grad is None:
                 continue
             if p.grad.is_sparse:
-                raise ValueError(f"{type(self).__name__} does not take sparse gradients, as {name_of(p)} has")
+                raise ArgumentError(
+                    f"{type(self).__name__} does not take sparse gradients, as {name_of(p)} has"
+                )
             wide = has_lanes(p)
             if not wide:
                 self._refuse_lanes_on_trunk(group, p)

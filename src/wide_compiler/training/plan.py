@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from ..errors import ArgumentError
 from .data import Shared
 from .early_stop import EarlyStop
 
@@ -41,26 +42,26 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.epochs is None and self.steps is None:
-            raise ValueError("fit needs an end: epochs=, steps= or both")
+            raise ArgumentError("fit needs an end: epochs=, steps= or both")
         for name in ("epochs", "steps", "validate_every", "accumulate", "checkpoint_every"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise ValueError(f"{name} must be a positive integer, got {value!r}")
+                raise ArgumentError(f"{name} must be a positive integer, got {value!r}")
         if self.schedule not in SCHEDULES:
-            raise ValueError(f"schedule must be one of {SCHEDULES}, got {self.schedule!r}")
+            raise ArgumentError(f"schedule must be one of {SCHEDULES}, got {self.schedule!r}")
         if self.early_stop is not None and not isinstance(self.early_stop, EarlyStop):
-            raise ValueError(f"early_stop must be an EarlyStop or a number, got {self.early_stop!r}")
+            raise ArgumentError(f"early_stop must be an EarlyStop or a number, got {self.early_stop!r}")
         if isinstance(self.scheduler, ReduceLROnPlateau):
-            raise ValueError(
+            raise ArgumentError(
                 "ReduceLROnPlateau looks at one number and moves all lanes' rates; give each lane its own: "
                 "LaneSchedulers(optimizer, lambda o, lane: ReduceLROnPlateau(o)), schedule='validation'"
             )
         if self.resume not in (True, False, "auto"):
-            raise ValueError(f"resume must be True, False or 'auto', got {self.resume!r}")
+            raise ArgumentError(f"resume must be True, False or 'auto', got {self.resume!r}")
         if self.resume and self.checkpoint is None:
-            raise ValueError("resume needs the folder of the checkpoints: checkpoint='...'")
+            raise ArgumentError("resume needs the folder of the checkpoints: checkpoint='...'")
         if self.validate_every is not None and self.validation is None:
-            raise ValueError("validate_every needs data to validate with: validation=...")
+            raise ArgumentError("validate_every needs data to validate with: validation=...")
 
     def total_steps(self) -> int | None:
         """How many steps there will be if no lane stops early; None if the data has no length."""

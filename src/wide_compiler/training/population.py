@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..errors import ArgumentError, WrongTypeError
 from ..initialize import INITS, reinitialize
 from ..model import WideModel
 from .lane_numbers import lane_indices
@@ -36,12 +37,12 @@ class Population:
 
     def __init__(self, wide: WideModel, optimizer: LaneOptimizer | None = None):
         if optimizer is not None and not isinstance(optimizer, LaneOptimizer):
-            raise TypeError(
+            raise WrongTypeError(
                 f"a population needs an optimiser that knows lanes, got {type(optimizer).__name__}; "
                 f"wide_compiler.training has {', '.join(_names())}, and lift() for others"
             )
         if optimizer is not None and optimizer.n != wide.n:
-            raise ValueError(f"the optimiser is of {optimizer.n} lanes, the wide model has {wide.n}")
+            raise ArgumentError(f"the optimiser is of {optimizer.n} lanes, the wide model has {wide.n}")
         self.wide = wide
         self._optimizer = optimizer
         self._active = torch.ones(wide.n, dtype=torch.bool)
@@ -56,7 +57,7 @@ class Population:
     @property
     def optimizer(self) -> LaneOptimizer:
         if self._optimizer is None:
-            raise ValueError("this population has no optimiser; give one: Population(wide, optimizer)")
+            raise ArgumentError("this population has no optimiser; give one: Population(wide, optimizer)")
         return self._optimizer
 
     # Masks.
@@ -94,7 +95,7 @@ class Population:
     def _refuse_trunk(self) -> None:
         for path, p in self.wide.named_parameters():
             if p.requires_grad and not self.wide.has_lanes(path):
-                raise ValueError(
+                raise ArgumentError(
                     f"{path} is one parameter for all lanes and learns from each of them, so that no lane "
                     f"can be masked; freeze it, or leave the lane's loss out of the sum"
                 )
@@ -140,11 +141,11 @@ class Population:
         """
         source, target = lane_indices(source, self.n), lane_indices(target, self.n)
         if len(source) not in (1, len(target)):
-            raise ValueError(
+            raise ArgumentError(
                 f"copy: {len(source)} source lanes for {len(target)} targets; give as many, or one"
             )
         if len(set(target.tolist())) < len(target):
-            raise ValueError(f"copy: target lanes {target.tolist()} name a lane twice")
+            raise ArgumentError(f"copy: target lanes {target.tolist()} name a lane twice")
         source = source.expand(len(target))
         for tensor in self.wide.stacked_tensors():
             data = tensor.data
@@ -156,7 +157,7 @@ class Population:
         """Keep, reorder or repeat lanes: lane i becomes what lane `indices[i]` was, masked or not."""
         chosen = lane_indices(indices, self.n)
         if not len(chosen):
-            raise ValueError("select: a population has at least one lane, got none")
+            raise ArgumentError("select: a population has at least one lane, got none")
         active = self._active[chosen]
         self.wide.select_lanes(chosen.tolist())
         if self._optimizer is not None:
@@ -172,7 +173,7 @@ class Population:
                 hyper-parameters; otherwise as in `refill`.
         """
         if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-            raise ValueError(f"n must be a positive integer, got {n!r}")
+            raise ArgumentError(f"n must be a positive integer, got {n!r}")
         before = self.n
         new = list(range(before, n))
         # Made before anything changes: what cannot be made changes nothing.
@@ -207,7 +208,7 @@ class Population:
 
     def _new_member(self, lane: int, init: Any) -> nn.Module:
         if not callable(init) and init not in INITS:
-            raise ValueError(f"unknown init {init!r}; choose one of {', '.join(INITS)} or give a callable")
+            raise ArgumentError(f"unknown init {init!r}; choose one of {', '.join(INITS)} or give a callable")
         member = self.wide.lane(lane)
         if init == "fresh":
             reinitialize(member)
@@ -248,7 +249,7 @@ class Population:
             new = by(now)
         else:
             if by <= 0:
-                raise ValueError(f"perturb: a factor for {what} must be above 0, got {by:g}")
+                raise ArgumentError(f"perturb: a factor for {what} must be above 0, got {by:g}")
             flips = torch.rand(len(chosen), generator=generator) < 0.5
             factor = torch.where(flips, torch.tensor(by).double(), 1 / torch.tensor(by).double())
             if what == "lr":

@@ -1,11 +1,13 @@
 """A line on the terminal while lanes learn."""
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 # Reading losses makes a GPU wait, so it is done a few times a second at most.
 SECONDS_BETWEEN = 0.2
@@ -19,7 +21,9 @@ class LossLine:
         show: True, False, or None for "if there is a terminal".
     """
 
-    def __init__(self, total: int | None, show: bool | None, console: Console | None = None):
+    def __init__(self, total: int | None, show: bool | None, console: "Console | None" = None):
+        from rich.console import Console
+
         self.console = console or Console(stderr=True)
         self.shown = self.console.is_terminal if show is None else show
         self.total, self.last = total, 0.0
@@ -28,6 +32,8 @@ class LossLine:
 
     def __enter__(self) -> "LossLine":
         if self.shown:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
             self.progress = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=18),

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..guards.modes import current_stream
 from ..tuning.replay import CaptureRefused, capture, uncached_autocast
-from ..tuning.when import current_stream
-from .watch import Watch, can_record_optimizer
+from .step_guard import StepGuard, can_record_optimizer
 
 
 class StepRecording:
@@ -20,7 +20,7 @@ class StepRecording:
     def __init__(self, step: Any, args: tuple, targets: tuple, in_place: bool):
         self.step = step
         self.whole = can_record_optimizer(step.optimizer)
-        self.watch = Watch(step, args, targets, in_place)
+        self.guard = StepGuard(step, args, targets, in_place)
         self.stream = current_stream()
         self.arguments = [
             x.clone() if isinstance(x, Tensor) and not in_place else x for x in (*args, *targets)
@@ -47,7 +47,7 @@ class StepRecording:
         if stream != self.stream:  # two streams must not use a recording's memory at the same time
             torch.cuda.synchronize()
             self.stream = stream
-        if not self.watch.in_place:
+        if not self.guard.in_place:
             for buffer, given in zip(self.arguments, (*args, *targets), strict=True):
                 if isinstance(buffer, Tensor):
                     buffer.copy_(given)

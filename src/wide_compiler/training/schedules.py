@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from ..errors import ArgumentError
 from ..model.marks import has_lanes
 from .optimizer import LaneOptimizer
 
@@ -40,7 +41,7 @@ class LaneLambdaLR(LRScheduler):
         _check_lanes(self.lanes, len(self.first[0]))
         factors = torch.as_tensor(self.factors(self.last_epoch), dtype=torch.float64)
         if factors.shape not in ((), (self.lanes.n,)):
-            raise ValueError(
+            raise ArgumentError(
                 f"expected a factor or {self.lanes.n}, one per lane, at step {self.last_epoch}, "
                 f"got a shape of {tuple(factors.shape)}"
             )
@@ -88,7 +89,7 @@ class LaneSchedulers:
         _check_lanes(self.optimizer, len(self.schedulers))
         values = None if metrics is None else torch.as_tensor(metrics).tolist()
         if values is not None and len(values) != len(self.schedulers):
-            raise ValueError(f"expected {len(self.schedulers)} metrics, one per lane, got {len(values)}")
+            raise ArgumentError(f"expected {len(self.schedulers)} metrics, one per lane, got {len(values)}")
         for lane, scheduler in enumerate(self.schedulers):
             self.stand_ins[lane].step()
             scheduler.step() if values is None else scheduler.step(values[lane])
@@ -121,7 +122,7 @@ class LaneSchedulers:
 
 def _check_lanes(optimizer: LaneOptimizer, n: int) -> None:
     if optimizer.n != n:
-        raise ValueError(
+        raise ArgumentError(
             f"this schedule is of {n} lanes and the optimiser has {optimizer.n} now; make it anew"
         )
 

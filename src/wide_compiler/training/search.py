@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import ArgumentError
 from .losses import check_lane_losses
 from .population import Population
 
@@ -33,7 +34,7 @@ class LogUniform:
 
     def __post_init__(self) -> None:
         if not 0 < self.low <= self.high:
-            raise ValueError(f"LogUniform needs 0 < low <= high, got {self.low:g} and {self.high:g}")
+            raise ArgumentError(f"LogUniform needs 0 < low <= high, got {self.low:g} and {self.high:g}")
 
     def draw(self, n: int, generator: torch.Generator) -> list[float]:
         low, high = math.log(self.low), math.log(self.high)
@@ -92,7 +93,7 @@ def exploit_and_explore(
     """
     check_lane_losses(scores, population.n)
     if not 0 < fraction <= 0.5:
-        raise ValueError(f"fraction must be above 0 and at most 0.5, got {fraction:g}")
+        raise ArgumentError(f"fraction must be above 0 and at most 0.5, got {fraction:g}")
     order = ranked(scores)
     k = int(fraction * population.n)
     if k == 0:
@@ -112,7 +113,7 @@ def halve(population: Population, scores: Tensor, keep: float = 0.5) -> list[int
     """
     check_lane_losses(scores, population.n)
     if not 0 < keep < 1:
-        raise ValueError(f"keep must be between 0 and 1, got {keep:g}")
+        raise ArgumentError(f"keep must be between 0 and 1, got {keep:g}")
     stay = ranked(scores)[: max(1, round(keep * population.n))]
     population.select(stay)
     return stay
@@ -135,7 +136,7 @@ def folds(count: int, k: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     (torch.Size([3, 5]), torch.Size([3, 2]))
     """
     if not 2 <= k <= count:
-        raise ValueError(f"expected between 2 and {count} folds of {count} samples, got {k}")
+        raise ArgumentError(f"expected between 2 and {count} folds of {count} samples, got {k}")
     shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     size = count // k
     tests = shuffled[: size * k].view(k, size)

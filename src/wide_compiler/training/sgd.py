@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import ArgumentError
 from .bucket import Bucket, Tensors, add_scaled, add_scaled_, scale_
 from .lane_numbers import LaneNumber, Limits
 from .optimizer import FUSED_ON, LaneOptimizer, single, used
@@ -60,7 +61,7 @@ class SGD(LaneOptimizer):
             return
         momentum, dampening = torch.as_tensor(group["momentum"]), torch.as_tensor(group["dampening"])
         if not bool((momentum > 0).all()) or bool((dampening != 0).any()):
-            raise ValueError("nesterov needs a momentum above 0 and no dampening, in every lane")
+            raise ArgumentError("nesterov needs a momentum above 0 and no dampening, in every lane")
 
     def fresh_state(self, group: dict[str, Any]) -> dict[str, float]:
         return {"momentum_buffer": 0.0} if used(group["momentum"]) else {}

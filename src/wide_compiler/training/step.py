@@ -5,15 +5,19 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from .. import _tree
 from ..capture.state import has_gradient_hooks
+from ..errors import ArgumentError
+from ..guards import Observer, Snapshot
+from ..guards.modes import capturing, plain_world
 from ..model import WideModel
+from ..model.program import WideProgram
 from ..tuning.replay import on_stream, uncached_autocast
-from ..tuning.when import capturing, plain_world
 from .clipping import clip_lane_norms_
 from .recording import StepRecording
-from .watch import Watch
+from .step_guard import StepGuard
 
 # Steps that run plainly before a recording: the first makes the optimiser's state and compiles, the second
 # finds everything warm.
@@ -66,18 +70,19 @@ class TrainStep:
         autocast: torch.dtype | None = None,
     ):
         if door not in ("stacked", "shared"):
-            raise ValueError(f"unknown door {door!r}; choose 'stacked' or 'shared'")
+            raise ArgumentError(f"unknown door {door!r}; choose 'stacked' or 'shared'")
         self.wide, self.optimizer, self.loss = wide, optimizer, loss
         self.door: Callable[..., Any] = getattr(wide, door)
         self.clip, self.autocast = clip, autocast
         fast = wide.config.compile
         self.compiled_loss = torch.compile(loss, backend=wide.config.backend, dynamic=False) if fast else loss
         self.recordings: list[StepRecording] = []  # the latest first
-        self.warm: Watch | None = None  # how things were after the last plain step
+        self.warm: StepGuard | None = None  # how things were after the last plain step
         self.given: tuple = ()  # the arguments of that step
         self.ones: Tensor | None = None
         self.plain_steps = 0  # in a row, with things as they are in `warm`
         self.stream: torch.cuda.Stream | None = None  # where steps warm up and are recorded
+        self.reads = Snapshot()  # what the loss and the members' forward have read
         self.why = "" if fast else "the configuration does not compile"
 
     def __call__(self, inputs: Any, *targets: Any) -> Tensor:
@@ -86,7 +91,7 @@ class TrainStep:
         if self.why or capturing() or not plain_world():
             return self.run(args, targets)
         for position, recording in enumerate(self.recordings):
-            if recording.watch.unchanged(args, targets):
+            if recording.guard.holds(args, targets):
                 if position:
                     self.recordings.insert(0, self.recordings.pop(position))
                 return recording.replay(args, targets)
@@ -94,15 +99,16 @@ class TrainStep:
         if self.why:
             return self.run(args, targets)
         # What a step makes for itself, above all an optimiser's state, must be there before a recording.
-        if self.warm is None or not self.warm.unchanged(args, targets):
+        if self.warm is None or not self.warm.holds(args, targets):
             self.plain_steps = 0
         if self.plain_steps < WARM_UP:
             if self.stream is None:
                 self.stream = torch.cuda.Stream()
             with uncached_autocast(self.autocast is not None):
                 losses = on_stream(self.stream, lambda: self.run(args, targets))
+            self.observe(args, targets)
             self.plain_steps += 1
-            self.warm, self.given = Watch(self, args, targets), (*args, *targets)
+            self.warm, self.given = StepGuard(self, args, targets), (*args, *targets)
             return losses
         # The very tensors of the step before, filled anew perhaps: they can be read where they lie.
         again = [*map(id, (*args, *targets))] == [*map(id, self.given)]
@@ -113,6 +119,21 @@ class TrainStep:
             return self.run(args, targets)
         self.recordings = [new, *self.recordings][:MAX_RECORDINGS]
         return new.replay(args, targets)
+
+    def observe(self, args: tuple, targets: tuple) -> None:
+        """Note what the members' forward and the loss read in Python: a recording holds it.
+
+        The loss runs once more for that; what it changes in Python is put back, and forbids a recording.
+        """
+        observer = Observer([part for part in (self.loss,) if isinstance(part, nn.Module)], calls=[self.loss])
+        with torch.enable_grad(), autocast_to(self.autocast, self.wide):
+            output = _tree.tree_map(_detached, self.door(*args))
+            observer.run(lambda: self.loss(output, *targets))
+        program = self.wide.programs.latest
+        members = program.captured.rests_on if isinstance(program, WideProgram) else Snapshot()
+        self.reads = observer.reads.without(()).joined([members])
+        if observer.effects:
+            self.why = f"of the loss a recording would lose something: {observer.effects[0]}"
 
     def run(self, args: tuple, targets: tuple) -> Tensor:
         """The step as it is written, without a recording."""
@@ -133,7 +154,7 @@ class TrainStep:
             _, losses = self.forward(args, targets)
             if not isinstance(losses, Tensor) or losses.shape not in ((self.wide.n,), ()):
                 got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-                raise ValueError(
+                raise ArgumentError(
                     f"the loss must give one number per lane [{self.wide.n}] or their sum, got {got}; "
                     f"reduce over all dimensions but the first"
                 )
@@ -166,3 +187,7 @@ class TrainStep:
             if has_gradient_hooks(p):
                 return f"{name} has gradient hooks, whose Python a recording would skip"
         return ""
+
+
+def _detached(leaf: Any) -> Any:
+    return leaf.detach().requires_grad_(leaf.requires_grad) if isinstance(leaf, Tensor) else leaf

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import ArgumentError
 from ..model.marks import has_lanes, lane_mark
 from .groups import MASKED, RATIO
 from .lane_numbers import lane_indices
@@ -62,7 +63,9 @@ class StockStates(LaneStates):
         groups = state_dict["param_groups"]
         sizes, expected = [len(g["params"]) for g in groups], [len(g["params"]) for g in self.param_groups]
         if sizes != expected:
-            raise ValueError(f"lane {lane}: this state has groups of {sizes} parameters, expected {expected}")
+            raise ArgumentError(
+                f"lane {lane}: this state has groups of {sizes} parameters, expected {expected}"
+            )
         homes = list(self._incoming(lane, state_dict))
         self._load_numbers(lane, groups)
         self.reset_lanes([lane])
@@ -87,7 +90,7 @@ class StockStates(LaneStates):
                 for name in self.fresh_state(group):
                     given = state.get(name)
                     if given is not None and given.shape != p.shape[1:]:
-                        raise ValueError(
+                        raise ArgumentError(
                             f"lane {lane}: {name} of {mark.path} is {tuple(given.shape)}, "
                             f"the members have {tuple(p.shape[1:])}"
                         )
@@ -97,7 +100,7 @@ class StockStates(LaneStates):
         for index, (saved, group) in enumerate(zip(groups, self.param_groups, strict=True)):
             for name, value in group.items():
                 if isinstance(value, bool) and name not in _HOW and saved.get(name, value) != value:
-                    raise ValueError(
+                    raise ArgumentError(
                         f"lane {lane}: this state is of {name}={saved[name]}, the lanes here are of {value}"
                     )
             for name, now in self._flat(self.lane_numbers(index, lane)).items():
@@ -142,13 +145,13 @@ class StockStates(LaneStates):
             numbers = [saved.get(RATIO), *(saved.get(name) for name in self.limits), *saved.get("betas", ())]
             for number in numbers:
                 if isinstance(number, Tensor) and number.dim() and len(number) != self.n:
-                    raise ValueError(f"this state is of {len(number)} lanes, the parameters have {self.n}")
+                    raise ArgumentError(f"this state is of {len(number)} lanes, the parameters have {self.n}")
             for index, p in zip(saved["params"], group["params"], strict=False):
                 for name, tensor in state_dict["state"].get(index, {}).items():
                     right = (self.n,) if name == "step" else p.shape
                     if isinstance(tensor, Tensor) and tensor.dim() and tensor.shape != right:
                         mark = lane_mark(p)
-                        raise ValueError(
+                        raise ArgumentError(
                             f"{name} of {mark.path if mark else index} is {tuple(tensor.shape)}, "
                             f"the parameter is {tuple(p.shape)}"
                         )

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import ArgumentError
 from ..model import WideModel
 from .optimizer import LaneOptimizer
 from .population import Population
@@ -78,11 +79,13 @@ def lanes_of(wide: WideModel, optimizer: torch.optim.Optimizer | Population) -> 
     """The population itself, or the lanes of this optimiser."""
     if isinstance(optimizer, Population):
         if optimizer.wide is not wide:
-            raise ValueError("the population is of another wide model; pass population.wide")
+            raise ArgumentError("the population is of another wide model; pass population.wide")
         return optimizer
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise ValueError(f"expected an optimiser or a Population, got {type(optimizer).__name__}")
+        raise ArgumentError(f"expected an optimiser or a Population, got {type(optimizer).__name__}")
     own = {id(p) for p in wide.parameters()}
     if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
-        raise ValueError("the optimiser has none of this model's parameters; make it over wide.parameters()")
+        raise ArgumentError(
+            "the optimiser has none of this model's parameters; make it over wide.parameters()"
+        )
     return StoppedLanes(wide, optimizer)

@@ -1,8 +1,1 @@
-"""Tuning: measure the ways to run a call, choose one, remember the choice on disk."""
-
-from .clock import interleaved
-from .replay import Replay
-from .store import Store
-from .trial import Trial
-
-__all__ = ["Replay", "Store", "Trial", "interleaved"]
+"""Recording a call, and what surrounds it."""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .when import capturing, current_stream, launch_settings
+from ..guards.modes import capturing, current_stream, launch_settings
 
 Run = Callable[[list[Any]], Sequence[Any]]
 

@@ -5,6 +5,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from ..capture.aliases import written_tensor
+from ..errors import one_line
 from .builder import Builder, LaneScalar, Val, vals_in
 from .check import differs, expected_per_lane, gradients_differ
 from .classify import (
@@ -18,7 +19,7 @@ from .classify import (
 )
 from .fallbacks import loop_in_place, loop_over_lanes, vmap_must_be_whole, vmap_over_lanes
 from .helpers import refuse_seeds
-from .lane_graph import Row
+from .lane_graph import NodeRow
 from .rules import SEEDED, find_rule
 
 
@@ -34,7 +35,7 @@ class Attempt:
     """Widening one node. `row` is told which way was taken, and why not a better one."""
 
     def __init__(
-        self, builder: Builder, node: fx.Node, args: Any, kwargs: Any, written: list[Tensor], row: Row
+        self, builder: Builder, node: fx.Node, args: Any, kwargs: Any, written: list[Tensor], row: NodeRow
     ):
         args, kwargs = with_dense_gradient(node.target, args, kwargs)
         self.builder, self.node, self.args, self.kwargs, self.row = builder, node, args, kwargs, row
@@ -128,8 +129,3 @@ class Attempt:
         if isinstance(tree, dict):
             return {key: self._with_lane_values(item) for key, item in tree.items()}
         return tree
-
-
-def one_line(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__

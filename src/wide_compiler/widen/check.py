@@ -8,15 +8,10 @@ import torch
 from torch import Tensor
 
 from .. import _tree
+from ..measure.compare import Limits, difference, one_op
 from .builder import LaneScalar, Val
 from .classify import is_random, wide_flags
 from .fallbacks import lane_call, stack_results, vmap_over_lanes
-
-aten = torch.ops.aten
-
-# Relative to the largest expected number: far above rounding, far below any real mistake.
-_TOLERANCE = {torch.float64: 1e-6, torch.complex128: 1e-6, torch.float32: 1e-4, torch.complex64: 1e-4}
-_COARSE = 3e-2
 
 
 class WholeGraphDiffers(Exception):
@@ -79,24 +74,10 @@ def kinds_differ(got: Any, expected: Tensor) -> str | None:
 
 
 def tensors_differ(got: Any, expected: Tensor, factor: float = 1.0) -> str | None:
-    if problem := kinds_differ(got, expected):
-        return problem
-    if expected.numel() == 0:
-        return None
-    if not (expected.is_floating_point() or expected.is_complex()):
-        return None if torch.equal(got, expected) else "gives other numbers than the loop"
-    finite = expected.isfinite()
-    if not torch.equal(finite, got.isfinite()):
-        return "is finite elsewhere than the loop"
-    same_limits = torch.equal(
-        got.masked_fill(finite, 0).nan_to_num(7.0), expected.masked_fill(finite, 0).nan_to_num(7.0)
-    )
-    if not same_limits:
-        return "has infinities elsewhere than the loop"
-    difference = (got - expected).masked_fill(~finite, 0).abs().max()
-    scale = expected.masked_fill(~finite, 0).abs().max()
-    tolerance = _TOLERANCE.get(expected.dtype, _COARSE) * factor
-    return None if difference <= tolerance * scale + 1e-30 else f"is off by {difference.item():.2g}"
+    if not isinstance(got, Tensor):
+        return f"gives {type(got).__name__}, expected a tensor"
+    mean, single = one_op(expected.dtype)
+    return difference(got, expected, Limits(mean, factor * single))
 
 
 def gradients_differ(op: Any, flags: tuple[bool, ...], args: Any, kwargs: Any, n: int) -> str | None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import _tree
+from ..errors import ArgumentError
 from ..lane_values import LaneValues
 
 
@@ -87,5 +88,5 @@ def _stack_column(column: tuple[Any, ...]) -> Any:
     if isinstance(column[0], Tensor):
         return torch.stack(column)
     if any(leaf != column[0] for leaf in column):
-        raise ValueError(f"a Python number differs by lane: {column[:4]}")
+        raise ArgumentError(f"a Python number differs by lane: {column[:4]}")
     return column[0]

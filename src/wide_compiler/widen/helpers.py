@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import UnsupportedError
+
 
 def expand_lanes(x: Tensor, n: int) -> Tensor:
     """`[...]` -> `[N, ...]`, the same memory for every lane."""
@@ -35,23 +37,10 @@ def autocast_restored() -> Iterator[None]:
         raise
 
 
-@contextlib.contextmanager
-def exact_products() -> Iterator[None]:
-    """No rounding of float32 products to ten bits on a GPU: what is compared differs by mistakes only."""
-    convolutions, products = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
-    torch.backends.cudnn.allow_tf32 = False
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32 = convolutions
-        torch.set_float32_matmul_precision(products)
-
-
 def refuse_seeds(rng: Tensor | None, op: str) -> None:
     """Some draws only PyTorch's own generator can make."""
     if rng is not None:
-        raise NotImplementedError(
+        raise UnsupportedError(
             f"{op} cannot draw from a seed per lane; give the seeds back with wide.seed(None)"
         )
 

@@ -7,20 +7,19 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..explain import Row
 from ..lane_values import LaneValues
 
 
 @dataclass
-class Row:
-    """One node of the member's graph and what became of it."""
+class NodeRow(Row):
+    """One node of the member's graph: by 'rule', 'shared' by all lanes, under 'vmap', or in a 'loop'."""
 
-    path: str
-    op: str
-    how: str  # 'rule', 'shared', 'vmap' or 'loop'
     strategy: str = ""
-    why: str = ""
-    ms: float | None = None
     nodes: list[str] = field(default_factory=list)  # the lane graph's nodes that do it
+
+    def more(self) -> dict[str, str]:
+        return {"strategy": self.strategy}
 
 
 @dataclass
@@ -39,7 +38,7 @@ class LaneGraph:
     wide_inputs: tuple[bool, ...]
     writes: frozenset[str]
     lane_data: dict[str, Any]  # per-lane numbers and constants made while tracing, for all N lanes
-    rows: list[Row]
+    rows: list[NodeRow]
     output_ranks: list[int | None]  # the members' own; None for a number
     enters_autocast: bool = False
 

@@ -7,7 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from ..capture import OpaqueCall, canonical_names, slots
+from ..errors import UnsupportedError, UsageError
+from ..lanes import join_lanes, split_lanes
 from .builder import Val
+from .lane_graph import NodeRow
 from .per_lane import give_back, lane_generator, lent
 
 
@@ -15,13 +18,21 @@ def is_registered(walk: Any, call: OpaqueCall) -> bool:
     return bool(call.path) and isinstance(walk.states.get(call.path), nn.Module)
 
 
-def widen_call(walk: Any, call: OpaqueCall, tensors: list[Val], sizes: list[Any]) -> Val:
-    """Emit one call kept whole. The result is a tuple of wide tensors."""
+# How a registered class takes and gives tensors: the name -> what a user reads of it.
+LAYOUTS = {"stacked": "as [N, B, ...]", "packed": "packed, as [B, N*C, ...]"}
+
+
+def widen_call(walk: Any, call: OpaqueCall, tensors: list[Val], sizes: list[Any], row: NodeRow) -> Val:
+    """Emit one call kept whole, and tell `row` how. The result is a tuple of wide tensors."""
     builder = walk.builder
     if is_registered(walk, call):
         module = Val(walk.feed("state", call.path), walk.states[call.path], wide=True)
         wide_tensors = [builder.wide(t) for t in tensors]
-        return builder.call(_registered(call), module, wide_tensors, sizes)
+        numbers = [size.value if isinstance(size, Val) else size for size in sizes]
+        layout, row.why = walk.probe.layout(call, [t.value for t in wide_tensors], numbers)
+        row.how, row.strategy = "rule", "registered" if layout == "stacked" else f"registered, {layout}"
+        return builder.call(_registered(call, layout), module, builder.n, wide_tensors, sizes)
+    row.how = "loop"
     flags = tuple(t.wide for t in tensors)
     if not call.path:
         return builder.call(_function_per_lane(call, flags), builder.n, tensors, sizes, builder.rng)
@@ -29,7 +40,14 @@ def widen_call(walk: Any, call: OpaqueCall, tensors: list[Val], sizes: list[Any]
     names = _state_names(walk.states[MEMBERS][0], call.path)
     states = {inner: walk.state(canonical) for inner, canonical in names.items()}
     wide = {inner: state.wide for inner, state in states.items()}
-    return builder.call(_module_per_lane(call, flags, wide), members, states, tensors, sizes, builder.rng)
+    before = {inner: state.value for inner, state in states.items()}
+    for state in states.values():
+        state.value = state.value.clone()  # it may write its parameters, and the lanes must stay as they are
+    result = builder.call(_module_per_lane(call, flags, wide), members, states, tensors, sizes, builder.rng)
+    for slot in slots(walk.states[MEMBERS][0].get_submodule(call.path)):
+        if slot.kind == "parameter" and not torch.equal(states[slot.path].value, before[slot.path]):
+            raise WritesItsParameter(call.path, slot.path)
+    return result
 
 
 MEMBERS = "<members>"  # the states' key for the N members' skeletons
@@ -45,11 +63,23 @@ def _state_names(member: nn.Module, path: str) -> dict[str, str]:
     }
 
 
-def _registered(call: OpaqueCall) -> Callable[..., Any]:
-    def run_registered(module: nn.Module, tensors: list[Tensor], sizes: list[int]) -> tuple[Tensor, ...]:
-        return tuple(call.run(module, tensors, sizes))
+def _registered(call: OpaqueCall, layout: str) -> Callable[..., Any]:
+    def run_registered(
+        module: nn.Module, n: int, tensors: list[Tensor], sizes: list[int]
+    ) -> tuple[Tensor, ...]:
+        return run_in_layout(call, module, layout, n, tensors, sizes)
 
     return _named(run_registered, call)
+
+
+def run_in_layout(
+    call: OpaqueCall, module: nn.Module, layout: str, n: int, tensors: list[Tensor], sizes: list[int]
+) -> tuple[Tensor, ...]:
+    """`module` on tensors `[N, B, ...]`, which it takes and gives in its own layout."""
+    if layout == "stacked":
+        return tuple(call.run(module, tensors, sizes))
+    packed = call.run(module, [join_lanes(t) for t in tensors], sizes)
+    return tuple([split_lanes(t, n) for t in packed])
 
 
 def _function_per_lane(call: OpaqueCall, wide: tuple[bool, ...]) -> Callable[..., Any]:
@@ -74,10 +104,21 @@ def _module_per_lane(
     ) -> tuple[Tensor, ...]:
         lanes: list[list[Tensor]] = []
         returns: list[tuple[Tensor, Tensor]] = []
+        versions = {path: state._version for path, state in states.items()}
         for i, member in enumerate(members):
             module = member.get_submodule(call.path)
-            with lent(module, lambda p, i=i: states[p][i] if wide_states[p] else states[p], returns):  # type: ignore[misc]
+            own = {path: state[i] if wide_states[path] else state for path, state in states.items()}
+            addresses = {path: tensor.data_ptr() for path, tensor in own.items()}
+
+            def unchanged(path: str, value: Any, addresses: dict[str, int] = addresses) -> None:
+                if path in addresses and getattr(value, "data_ptr", int)() != addresses[path]:
+                    raise WritesItsParameter(call.path, path)
+
+            with lent(module, own.__getitem__, returns, unchanged):
                 lanes.append(_run_lane(call, module.forward, tensors, wide, sizes, rng, i))
+        for path, state in states.items():
+            if state._version != versions[path]:
+                raise WritesItsParameter(call.path, path)
         give_back(returns)
         return tuple(torch.stack(column) for column in zip(*lanes, strict=True))
 
@@ -99,14 +140,20 @@ def _run_lane(
     with lane_generator(rng, lane):
         results = call.run(function, own, sizes)
     if [t._version for t in own] != versions:
-        raise WritesItsInput(
+        raise UsageError(
             f"{call.path or call.name} writes into its input, which the graph around it would not see"
         )
     return results
 
 
-class WritesItsInput(RuntimeError):
-    pass
+class WritesItsParameter(UnsupportedError):
+    """Members that do so run as Python, which follows such writes; seen too late, it is an error."""
+
+    def __init__(self, module: str, parameter: str):
+        super().__init__(
+            f"{module} writes its parameter {parameter} in its forward, which the graph around it does not "
+            f"expect; write it outside of the forward"
+        )
 
 
 def _named(function: Callable[..., Any], call: OpaqueCall) -> Callable[..., Any]:

@@ -8,8 +8,67 @@ import torch
 from torch import Tensor, nn
 
 from ..capture.memory import laid_out
-from ..capture.state import home_of, slots
+from ..capture.state import Slot, home_of, slots
 from ..errors import UnsupportedError
+
+
+class LaneParameter:
+    """One stacked parameter `[N, ...]`, lent to N members that treat their part as a parameter of their own.
+
+    A member's part has the memory of its lane, so that writes in place arrive, and its own version counter,
+    so that autograd does not take one lane's write for a change of what it saved for another. It counts as an
+    `nn.Parameter` and requires a gradient where the stacked one does, also while gradients are off.
+    """
+
+    def __init__(self, path: str, stacked: Tensor):
+        self.path, self.stacked = path, stacked
+        with torch.inference_mode(False), torch.enable_grad():
+            self.lanes: tuple[Tensor, ...] = _Lanes.apply(stacked)
+        for lane in self.lanes:
+            lane._is_param = True  # type: ignore[attr-defined]  # what isinstance(_, nn.Parameter) asks
+        self.memory = [_memory(lane) for lane in self.lanes]
+        self.last: list[Tensor] = list(self.lanes)  # what each member holds in the end
+
+    def settle(self) -> None:
+        """After all lanes have run: make what the members hold what the stacked parameter holds."""
+        replaced = self.memory != [_memory(one) for one in self.last]
+        if replaced:
+            self._replace()
+        if replaced or any(lane._version for lane in self.lanes):
+            torch.autograd.graph.increment_version(self.stacked)
+
+    def _replace(self) -> None:
+        """Members have put other memory into place (`weight.data = ...`), and so does the stacked parameter:
+        the old one may be needed for the backward pass."""
+        expected = (self.stacked.shape[1:], self.stacked.dtype)
+        for lane, one in enumerate(self.last):
+            if not isinstance(one, Tensor) or (one.shape, one.dtype) != expected:
+                got = (tuple(one.shape), one.dtype) if isinstance(one, Tensor) else one
+                raise UnsupportedError(
+                    f"lane {lane}: the forward turns the parameter {self.path} into {got}, it was "
+                    f"{(tuple(expected[0]), expected[1])}; a stacked parameter keeps its shape and dtype"
+                )
+        self.stacked.data = torch.stack([one.data for one in self.last])
+
+
+class _Lanes(torch.autograd.Function):
+    """`unbind(0)`, but each part is a tensor of its own instead of a view."""
+
+    @staticmethod
+    def forward(ctx: Any, stacked: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        return tuple(stacked.data[lane].data for lane in range(len(stacked)))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Tensor | None:
+        first = next((g for g in gradients if g is not None), None)
+        if first is None:
+            return None
+        return torch.stack([torch.zeros_like(first) if g is None else g for g in gradients])
+
+
+def _memory(tensor: Any) -> Any:
+    return (tensor.data_ptr(), tensor.shape, tensor.stride()) if isinstance(tensor, Tensor) else None
 
 
 @contextlib.contextmanager
@@ -17,6 +76,7 @@ def lent(
     module: nn.Module,
     tensor_of: Callable[[str], Tensor],
     returns: list[tuple[Tensor, Tensor]],
+    note: Callable[[str, Any], None] | None = None,
     own_memory: bool = False,
 ) -> Iterator[None]:
     """While active, every parameter and buffer of `module` is `tensor_of(path)`.
@@ -24,30 +84,44 @@ def lent(
     Buffers are lent as copies; what they have become goes into `returns`, to be given back when all lanes
     have run: autograd would take a write into one lane's slice for a change of what it saved for the others.
     Plain tensor attributes are the module's own and stay with it, as its other Python state does.
+    `note`, if given, is told what the module holds in the end for each parameter, and for each plain tensor
+    attribute that has become another tensor or has other numbers.
     With `own_memory` parameters are lent as copies too, for a module that reads strides and offsets.
     """
-    homes: list[tuple[dict[str, Any], str, Any, Tensor, Tensor]] = []
-    for slot in [slot for slot in slots(module) if slot.kind != "constant"]:
+    homes: list[tuple[dict[str, Any], Slot, Tensor, Tensor]] = []
+    copies: dict[int, Tensor] = {}  # a tensor under two names stays one
+    constants: list[tuple[dict[str, Any], Slot, int]] = []
+    for slot in list(slots(module)):
         home = home_of(module.get_submodule(slot.owner), slot.kind)
+        if slot.kind == "constant":
+            constants.append((home, slot, slot.tensor._version))
+            continue
         source = tensor_of(slot.path)
-        copied = own_memory or slot.kind == "buffer"
-        lent_one = laid_out(source, home[slot.name]) if copied else source
+        if (own_memory or slot.kind == "buffer") and id(slot.tensor) not in copies:
+            copies[id(slot.tensor)] = laid_out(source, home[slot.name])
+        lent_one = copies.get(id(slot.tensor), source)
         if getattr(module.get_submodule(slot.owner), "sparse", False):
             lent_one = _DenseGradient.apply(lent_one)
-        homes.append((home, slot.name, home[slot.name], source, lent_one))
-    for home, name, _, _, lent_one in homes:
-        home[name] = lent_one
+        homes.append((home, slot, source, lent_one))
+    for home, slot, _, lent_one in homes:
+        home[slot.name] = lent_one
     versions = [lent_one._version for *_, lent_one in homes]
     try:
         yield
-        for (home, name, own, source, lent_one), version in zip(homes, versions, strict=True):
-            if not isinstance(own, nn.Parameter):
-                returns.append((source, home[name]))
-            elif lent_one is not source and lent_one._version != version:
+        for (home, slot, source, lent_one), version in zip(homes, versions, strict=True):
+            if slot.kind == "buffer":
+                returns.append((source, home[slot.name]))
+            elif own_memory and lent_one._version != version:
                 returns.append((source, lent_one.detach()))
+            elif note is not None and not own_memory:
+                note(slot.path, home[slot.name])
+        for home, slot, version in constants:
+            now = home.get(slot.name)
+            if note is not None and (now is not slot.tensor or now._version != version):
+                note(slot.path, now)
     finally:
-        for home, name, own, _, _ in homes:
-            home[name] = own
+        for home, slot, _, _ in homes:
+            home[slot.name] = slot.tensor
 
 
 class _DenseGradient(torch.autograd.Function):

@@ -2,7 +2,7 @@
 
 import contextlib
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +12,16 @@ from torch import Tensor, fx
 from ..capture import OPAQUE, Captured, module_path
 from ..capture.aliases import root_of, roots_written_through_reshape, written_args, written_roots
 from ..capture.cleanup import enter_autocast, exit_autocast
+from ..errors import ValidationError, one_line
 from ..lane_values import LaneValues
+from ..measure.compare import exact_products
 from . import opaque_nodes
-from .attempt import Attempt, ReadsLayout, WidenFailed, one_line
+from .attempt import Attempt, ReadsLayout, WidenFailed
 from .builder import Builder, LaneScalar, Val, is_tensor_val, vals_in
 from .check import WholeGraphDiffers, check_whole_graph
 from .classify import is_random, is_size, is_wide
-from .helpers import autocast_restored, exact_products, own_lanes
-from .lane_graph import LaneGraph, Row, scalar_data
+from .helpers import autocast_restored, own_lanes
+from .lane_graph import LaneGraph, NodeRow, scalar_data
 from .rules import find_rule
 
 
@@ -35,11 +37,13 @@ class Probe:
     """A few lanes with real numbers: what widening evaluates on.
 
     `states` as a `LaneGraph` takes them, for `n` lanes; `inputs` with a lane axis where `wide_inputs`.
+    `layout(call, tensors, sizes)`: in which of `LAYOUTS` a registered class takes this call, and a remark.
     """
 
     n: int
     states: Mapping[str, Any]
     inputs: Sequence[Tensor]
+    layout: Callable[..., tuple[str, str]] | None = None
 
 
 def widen(
@@ -50,6 +54,8 @@ def widen(
     strategies: Mapping[str, str] | None = None,
 ) -> LaneGraph:
     """The lane graph of `captured`, for states and inputs that are wide where the arguments say so."""
+    from .. import primitives  # noqa: F401  whose rules import this room, and must be known by now
+
     walk = _Walk(captured, wide_states, wide_inputs, probe, strategies or {})
     devices = {t.device for t in probe.inputs if t.device.type == "cuda"}
     exact = exact_products() if devices else contextlib.nullcontext()
@@ -82,7 +88,7 @@ class _Walk:
         self.graph = fx.Graph()
         self.module = fx.GraphModule(torch.nn.Module(), self.graph)
         self.feeds: dict[tuple[str, str], fx.Node] = {}
-        self.rows: list[Row] = []
+        self.rows: list[NodeRow] = []
         self.env: dict[fx.Node, Any] = {}
         # What the graph writes is copied first: the probe must leave the lanes as they are.
         self.states = {
@@ -216,7 +222,7 @@ class _Walk:
             if rule is None:
                 raise ReadsLayout(f"{node.target} reads the layout of memory, which lanes change")
             return rule.function(self.builder, *args)
-        self.rows.append(Row(module_path(node), str(node.target).removeprefix("aten."), ""))
+        self.rows.append(NodeRow(module_path(node), str(node.target).removeprefix("aten."), ""))
         self.builder.strategy = ""
         result = self._widened(node, args, kwargs, vals)
         self.rows[-1].strategy = self.builder.strategy
@@ -252,15 +258,14 @@ class _Walk:
 
     def _opaque(self, node: fx.Node, args: Any) -> Any:
         call = self.captured.calls[args[2]]
-        row = Row(call.path or module_path(node), call.name, "", why=call.why)
+        row = NodeRow(call.path or module_path(node), call.name, "", why=call.why)
         self.rows.append(row)
         try:
-            result = opaque_nodes.widen_call(self, call, args[0], args[1])
+            return opaque_nodes.widen_call(self, call, args[0], args[1], row)
+        except ValidationError:  # a registered class is wrong: that is for the user, not for a loop
+            raise
         except Exception as error:
             raise WidenFailed(f"{call.path or call.name} kept whole: {one_line(error)}") from error
-        row.how = "rule" if opaque_nodes.is_registered(self, call) else "loop"
-        row.strategy = "registered" if row.how == "rule" else ""
-        return result
 
 
 def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:

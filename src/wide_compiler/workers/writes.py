@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from ..errors import UnsupportedError
 from .corrections import Op
 from .sharded import run_op
 from .table import Ways
@@ -91,7 +92,7 @@ def functional_twin(func: Op) -> Op:
     packet = getattr(getattr(torch.ops, func.namespace), func._opname.removesuffix("_"), None)
     twin = getattr(packet, func._overloadname, None) if func._opname.endswith("_") else None
     if twin is None:
-        raise NotImplementedError(f"{func} has no functional twin; write it as x.copy_(...) of the result")
+        raise UnsupportedError(f"{func} has no functional twin; write it as x.copy_(...) of the result")
     return twin
 
 

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+from ..errors import ArgumentError, ValidationError
 from .oracle import same
 from .work import Miss, Work
 
 
-class Mismatch(AssertionError):
+class Mismatch(ValidationError):
     """With `check`: a site gave something other than plain Python."""
 
 
@@ -28,6 +29,6 @@ def took_own(work: Work, values: Any) -> None:
     name, n = work.plan.strategy.name, work.items.n
     for_each = work.cond is None and not work.events
     if not isinstance(values, list) or (for_each and len(values) != n):
-        raise ValueError(f"the strategy {name!r} must give a list of {n} values, got {values!r:.80}")
+        raise ArgumentError(f"the strategy {name!r} must give a list of {n} values, got {values!r:.80}")
     work.plan.last = name
     work.site.took(name)

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from ..measure.clock import now
+from ..measure.policy import margin
 from .interrupts import raise_interrupt
 from .items import Items
-from .ledger import CLEARLY, clock
 from .look import MOST_LOOKS, look_of
 from .noticing import noticing
 from .oracle import same
@@ -92,13 +93,13 @@ def _sample(work: Work, samples: dict[int, list[Any]]) -> bool:
     """Time the first items; what they give is kept. An item that raises is the plain loop's to raise."""
     seconds = []
     for i in range(min(SAMPLES, work.items.n - 1)):
-        began = clock()
+        began = now()
         try:
             samples[i] = work.one(i)
         except Exception as error:
             raise_interrupt(error)
             return True
-        seconds.append(clock() - began)
+        seconds.append(now() - began)
     work.plan.ledger.sample(seconds, own_seconds())
     return False
 
@@ -125,10 +126,10 @@ def own_seconds() -> float:
     """What timing an item costs by itself, at this moment: the row, the call."""
     seconds = []
     for _ in range(3):
-        began = clock()
+        began = now()
         for _ in range(12):
             _NOTHING.one(0)
-        seconds.append((clock() - began) / 12)
+        seconds.append((now() - began) / 12)
     return min(seconds)
 
 
@@ -143,7 +144,7 @@ def _look_again(work: Work) -> bool:
     for k in range(3):  # best of three: a busy moment must not make the plain loop look slow
         # Other items each time, as the loop would come to them: an item just used is faster than that.
         first = (ledger.looks * 7 + k * (n // 3)) % (n - count + 1)
-        began = clock()
+        began = now()
         try:
             with noticing([]):  # NumPy must not warn of them twice
                 for i in range(first, first + count):
@@ -151,7 +152,7 @@ def _look_again(work: Work) -> bool:
         except Exception as error:
             raise_interrupt(error)
             return False
-        seconds.append((clock() - began) / count)
+        seconds.append((now() - began) / count)
     ledger.sample(seconds, own_seconds())
     return True
 
@@ -159,8 +160,8 @@ def _look_again(work: Work) -> bool:
 def _cheapest(work: Work, rungs: Sequence[Rung], n: int) -> Rung | None:
     ledger = work.plan.ledger
     plain = ledger.plain(n)
-    clearly = CLEARLY if (ledger.plain_item or 0.0) > 5e-7 else 0.6  # very short items are hard to time
-    best, least = None, clearly * plain
+    best, limit = None, margin(ledger.plain_item or 0.0) * plain
+    least = limit
     for rung in rungs:
         record = ledger.of(rung.name)
         if record.resting or not rung.worth_a_try(work, plain):
@@ -173,7 +174,7 @@ def _cheapest(work: Work, rungs: Sequence[Rung], n: int) -> Rung | None:
             continue
         if expected < least:
             best, least = rung, expected
-        elif expected >= clearly * plain and record.may_try_again(clearly * plain):
+        elif expected >= limit and record.may_try_again(limit):
             return rung
     return best
 
@@ -183,7 +184,7 @@ def _attempt(work: Work, rung: Rung, samples: dict[int, list[Any]], again: bool 
     loop gives. again: is it known that this call is an earlier one with other numbers?"""
     record, look, why = work.plan.ledger.of(rung.name), None, ""
     work.new = False
-    began = clock()
+    began = now()
     try:
         if not (record.looks and (again or rung.again(work))):
             look = look_of(work)
@@ -211,7 +212,7 @@ def _attempt(work: Work, rung: Rung, samples: dict[int, list[Any]], again: bool 
             raise
         why = f"{type(error).__name__}: {error}"  # of a kind of item that nobody has thought of
     if why:
-        seconds = clock() - began
+        seconds = now() - began
         if work.new:
             rung.forget(work)
         record.failed(seconds, why)

@@ -4,6 +4,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import ArgumentError, WrongTypeError
+
 ON, OFF = ("1", "yes", "true", "on"), ("0", "no", "false", "off")
 
 
@@ -37,12 +39,12 @@ class Config:
         for name in ("enabled", "exact", "check", "measure"):
             given = getattr(self, name)
             if not isinstance(given, bool):  # "no" and "0" would count as true
-                raise TypeError(f"{name} must be True or False, got {given!r}")
+                raise WrongTypeError(f"{name} must be True or False, got {given!r}")
         whole = isinstance(self.max_workers, int) and not isinstance(self.max_workers, bool)
         if not whole or self.max_workers < 1:
-            raise ValueError(f"max_workers must be a positive integer, got {self.max_workers!r}")
+            raise ArgumentError(f"max_workers must be a positive integer, got {self.max_workers!r}")
         if self.selector is not None and not callable(getattr(self.selector, "select_strategy", None)):
-            raise TypeError(f"selector must have a method select_strategy, got {self.selector!r}")
+            raise WrongTypeError(f"selector must have a method select_strategy, got {self.selector!r}")
 
     @property
     def checking(self) -> bool:
@@ -54,7 +56,7 @@ def _switched_on(variable: str) -> bool:
     given = os.environ.get(variable, "")
     word = given.strip().lower()
     if word and word not in (*ON, *OFF):
-        raise ValueError(
+        raise ArgumentError(
             f"the environment variable {variable} must be one of {', '.join(ON)} to switch it on, or one of "
             f"{', '.join(OFF)} or empty to leave it off, got {given!r}"
         )

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..explain import Explanation, Row
 from .proof.effects import Effect
 
 if TYPE_CHECKING:
@@ -14,47 +15,25 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Row:
-    """One site, or one place that could not be one."""
+class SiteRow(Row):
+    """One site, or one place that could not be one. `how`: 'loop', or the rungs that ran it, how often."""
 
-    line: int
-    kind: str
-    text: str
-    done: str  # 'not called yet', 'plain', or the rungs that ran it with how often
-    effect: str
-    strategy: str
-    why: str
+    line: int = 0
+    text: str = ""
+    effect: str = ""
+    strategy: str = ""
+    site: bool = True  # False: the text says that it cannot be one
 
-    @property
-    def fast(self) -> bool:
-        return self.done not in ("plain", "not called yet", "as written")
+    def more(self) -> dict[str, str]:
+        return {"text": self.text, "effect": self.effect.lower(), "strategy": self.strategy}
 
 
-@dataclass
-class Explanation:
-    """Rows by line; `why` where the whole function runs as it is."""
-
-    name: str
-    rows: list[Row]
-    why: str = ""
-
-    @classmethod
-    def of(cls, runtime: "Runtime") -> "Explanation":
-        sites = {site.text.index: site for site in runtime.sites}
-        rows = [_row(text, sites.get(text.index)) for text in runtime.texts]
-        return cls(runtime.original.__qualname__, rows, runtime.why)
-
-    def __str__(self) -> str:
-        if self.why:
-            return f"{self.name} runs as it is: {self.why}"
-        if not self.rows:
-            return f"{self.name} has no loops, comprehensions or independent statements"
-        lines = [self.name]
-        for row in self.rows:
-            lines.append(f"  line {row.line}: {row.text}")
-            facts = [row.done, row.effect.lower(), row.strategy]
-            lines.append("    " + ", ".join(f for f in facts if f) + (f": {row.why}" if row.why else ""))
-        return "\n".join(lines)
+def explained(runtime: "Runtime") -> Explanation:
+    """What became of each site of a function."""
+    sites = {site.text.index: site for site in runtime.sites}
+    rows = [_row(text, sites.get(text.index)) for text in runtime.texts]
+    note = "" if rows or runtime.why else "has no loops, comprehensions or independent statements"
+    return Explanation(rows, runtime.why, runtime.original.__qualname__, note)
 
 
 def by_site(sites: Iterable["Site"]) -> dict[str, dict[str, int]]:
@@ -72,19 +51,22 @@ def by_site(sites: Iterable["Site"]) -> dict[str, dict[str, int]]:
     return found
 
 
-def _row(text: Any, site: "Site | None") -> Row:
+def _row(text: Any, site: "Site | None") -> SiteRow:
+    row = SiteRow(f"line {text.line}", text.kind, "loop", text.reason, line=text.line, text=text.text)
     if site is None or text.reason:
-        return Row(text.line, text.kind, text.text, "as written", "", "", text.reason)
+        row.site = False
+        return row
     plan = site.plans[0] if site.plans else None
     calls = site.calls
     ran = {name: count for name, count in calls.items() if name != "plain"}
     if ran:
-        done = ", ".join(f"{name} ({count} call{'s' * (count > 1)})" for name, count in ran.items())
-    else:
-        done = "plain" if calls or plan else "not called yet"
-    effect = plan.effect.name if plan else ""
-    strategy = plan.strategy.name if plan and not plan.declined else ""
-    return Row(text.line, text.kind, text.text, done, effect, strategy, _why(site, plan))
+        row.how = ", ".join(f"{name} ({count} call{'s' * (count > 1)})" for name, count in ran.items())
+    elif not calls and not plan:
+        row.how = "not run"
+    row.effect = plan.effect.name if plan else ""
+    row.strategy = plan.strategy.name if plan and not plan.declined else ""
+    row.why = _why(site, plan)
+    return row
 
 
 def _why(site: "Site", plan: "Plan | None") -> str:
@@ -100,9 +82,9 @@ def _why(site: "Site", plan: "Plan | None") -> str:
     if plan.effect is Effect.IO and config.max_workers == 1:
         return "max_workers=1 lets one call wait at a time"
     if config.exact and plan.info.can_vmap:
-        return "exact=True keeps floating point numbers in the plain loop"
+        return "exact=True keeps floating point numbers in the loop"
     if not config.measure:
         return "no rung takes it"
     if plan.ledger.plain_item is None and plan.effect is Effect.PURE:
         return ""
-    return "the plain loop is as fast" if tried else "there is too little to gain so far"
+    return "the loop is as fast" if tried else "there is too little to gain so far"

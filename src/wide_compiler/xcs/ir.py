@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..errors import ArgumentError
 from .proof.effects import Effect
 from .text.names import reads, stored
 
@@ -34,10 +35,10 @@ class IRGraph:
     def add(self, node: IRNode) -> IRNode:
         """A node, after those that it reads."""
         if node.id in self.nodes:
-            raise ValueError(f"there is a node {node.id!r} already")
+            raise ArgumentError(f"there is a node {node.id!r} already")
         missing = [source for source in node.inputs if source not in self.nodes]
         if missing:
-            raise ValueError(f"{node.id!r} reads {missing[0]!r}, which must be added before it")
+            raise ArgumentError(f"{node.id!r} reads {missing[0]!r}, which must be added before it")
         self.nodes[node.id] = node
         self.edges.setdefault(node.id, set())
         for source in node.inputs:

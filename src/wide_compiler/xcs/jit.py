@@ -18,8 +18,9 @@ from typing import Any, TypeVar, overload
 
 import torch
 
+from ..errors import WrongTypeError
 from .config import Config
-from .explain import Explanation, by_site
+from .explain import Explanation, by_site, explained
 from .items import Source
 from .site import Site
 from .text.names import names_of
@@ -86,7 +87,7 @@ class Runtime:
     def explain(self) -> Explanation:
         """What was done at each site, line by line, and why not more."""
         self.prepare()
-        return Explanation.of(self)
+        return explained(self)
 
     def stats(self) -> dict[str, dict[str, int]]:
         """For each site, how many calls each rung has run."""
@@ -169,7 +170,7 @@ def jit(fn: Any = None, *, config: Config | None = None) -> Any:
     [2, 4, 6]
     """
     if config is not None and not isinstance(config, Config):
-        raise TypeError(f"config must be a Config, such as Config(exact=True), got {config!r}")
+        raise WrongTypeError(f"config must be a Config, such as Config(exact=True), got {config!r}")
     if fn is None:
         return functools.partial(jit, config=config)
     if isinstance(fn, (staticmethod, classmethod)):
@@ -177,7 +178,7 @@ def jit(fn: Any = None, *, config: Config | None = None) -> Any:
     if isinstance(fn, types.MethodType):
         return types.MethodType(jit(fn.__func__, config=config), fn.__self__)
     if not callable(fn):
-        raise TypeError(f"jit takes a function, got {type(fn).__name__}")
+        raise WrongTypeError(f"jit takes a function, got {type(fn).__name__}")
     runtime = getattr(fn, "__xcs__", None)
     if isinstance(runtime, Runtime) and runtime.function is fn:  # it is jitted already
         return fn if config in (None, runtime.config) else jit(written(fn), config=config)
@@ -229,6 +230,6 @@ def _as_it_is(fn: Any, why: str, warn: bool) -> Any:
             return fn(*args, **kwargs)
 
         functools.update_wrapper(target, fn)
-    target.explain = lambda: Explanation(name, [], why)
+    target.explain = lambda: Explanation([], why, name)
     target.stats = dict
     return target

@@ -8,14 +8,14 @@ times what the trial would cost, so that looking costs two percent at most.
 import itertools
 import operator
 import sys
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..measure.clock import cpu_time, now
+
 LOOK_AGAIN = 50.0
 LOOK_EVERY, LOOK_LEAST = 8, 64  # so many calls of a rung that has won: at first, and once it is far ahead
-CLEARLY = 0.95  # a rung must be so much cheaper than the plain loop
 FAILURES = 3
 TRIALS = 3
 
@@ -181,11 +181,11 @@ class Ledger:
 
     def watch(self) -> tuple[float, float]:
         """A plain loop begins."""
-        return clock(), cpu_time() if self.waits else 0.0
+        return now(), cpu_time() if self.waits else 0.0
 
     def measured(self, watch: tuple[float, float], items: int) -> float:
         """A whole plain loop has run since then: that is what an item costs. Gives its seconds."""
-        seconds, idle = clock() - watch[0], 0.0
+        seconds, idle = now() - watch[0], 0.0
         if self.waits:
             idle = seconds - (cpu_time() - watch[1])
         self.idle_item = idle / max(items, 1)
@@ -195,7 +195,3 @@ class Ledger:
             self.inlined = min(item / self.sampled, 1.0)
         self.plain_item = item if self.plain_item is None else min(item, 0.5 * (self.plain_item + item))
         return seconds
-
-
-# Taken once: a test may put clocks of its own in their place.
-clock, cpu_time = time.perf_counter, time.thread_time

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..tuning.when import autocast_state, precision
+from ..guards.modes import autocast_state, precision
 from .items import Blocks
 from .proof.guards import SMALL
 from .proof.kinds import CONSTANTS, CONTAINERS

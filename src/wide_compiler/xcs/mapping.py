@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..errors import ArgumentError, WrongTypeError
 from .config import Config
 from .explain import Explanation
 from .jit import jit
@@ -27,7 +28,7 @@ def vmap(fn: Callable[..., Any], *, config: Config | None = None) -> Callable[..
     [2, 4, 6]
     """
     if not callable(fn):
-        raise TypeError(f"vmap takes a function, got {type(fn).__name__}")
+        raise WrongTypeError(f"vmap takes a function, got {type(fn).__name__}")
     loops: dict[int, Any] = {}  # by the number of arguments
 
     @functools.wraps(fn)
@@ -42,7 +43,7 @@ def vmap(fn: Callable[..., Any], *, config: Config | None = None) -> Callable[..
 
     def explain() -> Explanation:
         rows = [row for loop in called() for row in loop.explain().rows]
-        return Explanation(getattr(fn, "__qualname__", repr(fn)), rows)
+        return Explanation(rows, name=getattr(fn, "__qualname__", repr(fn)))
 
     def stats() -> dict[str, dict[str, int]]:
         return {site: counts for loop in called() for site, counts in loop.stats().items()}
@@ -54,18 +55,18 @@ def vmap(fn: Callable[..., Any], *, config: Config | None = None) -> Callable[..
 def _check(columns: tuple[Any, ...], keywords: dict[str, Any]) -> None:
     if keywords:
         name = next(iter(keywords))
-        raise TypeError(
+        raise WrongTypeError(
             f"vmap maps over positional arguments; bind {name!r} first: vmap(lambda x: fn(x, {name}=...))"
         )
     if not columns:
-        raise ValueError("vmap: the mapped function needs at least one list, array or tensor")
+        raise ArgumentError("vmap: the mapped function needs at least one list, array or tensor")
     for column in columns:
         if not hasattr(column, "__len__") or getattr(column, "ndim", 1) == 0:
             kind = type(column).__name__
-            raise TypeError(f"vmap maps over lists, arrays and tensors, got a {kind} that has no items")
+            raise WrongTypeError(f"vmap maps over lists, arrays and tensors, got a {kind} that has no items")
     lengths = [len(column) for column in columns]
     if len(set(lengths)) != 1:
-        raise ValueError(f"vmap: all arguments must be of one length, got {lengths}")
+        raise ArgumentError(f"vmap: all arguments must be of one length, got {lengths}")
 
 
 def _loop(fn: Callable[..., Any], count: int, config: Config | None) -> Any:

@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform
 
+from ..errors import WrongTypeError
 from .module_trees import ModuleTree
 
 C = TypeVar("C", bound=type)
@@ -33,11 +34,11 @@ def module(cls: C) -> C:
     [2.0]
     """
     if not isinstance(cls, type):
-        raise TypeError(f"module takes a class, got {_described(cls)}")
+        raise WrongTypeError(f"module takes a class, got {_described(cls)}")
     if cls in _trees:
         return cls
     if "__dataclass_fields__" in vars(cls):
-        raise TypeError(
+        raise WrongTypeError(
             f"{cls.__qualname__} is a dataclass already: leave @dataclass away, module makes it one"
         )
     made: Any = dataclasses.dataclass(frozen=True, eq=False)(cls)
@@ -53,7 +54,7 @@ def module(cls: C) -> C:
 def get_tree_functions(cls: type) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]] | None:
     """`(flatten, unflatten)` of a class made by `module`, or None for any other."""
     if not isinstance(cls, type):
-        raise TypeError(f"get_tree_functions takes a class, got {_described(cls)}: give its type(...)")
+        raise WrongTypeError(f"get_tree_functions takes a class, got {_described(cls)}: give its type(...)")
     tree = _trees.get(cls)
     return None if tree is None else (tree.flatten, tree.unflatten)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.utils import _pytree
 
+from ..errors import ArgumentError, WrongTypeError
 from .statics import Statics, dumpable, loaded
 
 _newest: dict[str, type] = {}  # the class that a name stands for in a file
@@ -34,7 +35,7 @@ class ModuleTree:
     def _check(self, what: str, names: tuple[str, ...], given: Any) -> None:
         if len(given) != len(names):
             listed = f" ({', '.join(names)})" if names else ""
-            raise ValueError(f"{self.kind.__qualname__} has {len(names)} {what}{listed}, got {len(given)}")
+            raise ArgumentError(f"{self.kind.__qualname__} has {len(names)} {what}{listed}, got {len(given)}")
 
     def with_keys(self, key: Callable[[str], Any]) -> Callable[[Any], tuple[list[tuple[Any, Any]], Statics]]:
         """Like `flatten`, with the path to each leaf: by the name of its field."""
@@ -49,7 +50,7 @@ class ModuleTree:
     def dump(self, structure: Statics) -> list[Any]:
         """The static fields for a file that `torch.export.save` writes."""
         if _newest[self.name] is not self.kind:
-            raise TypeError(
+            raise WrongTypeError(
                 f"{self.name} has been defined again, and a file would mean the newer class: make the object "
                 f"from that one, or give the classes different names"
             )
@@ -58,7 +59,7 @@ class ModuleTree:
             try:
                 written.append(dumpable(held))
             except TypeError as reason:
-                raise TypeError(
+                raise WrongTypeError(
                     f"static field {name!r} of {self.name}: {reason}. Hold numbers, texts, None, or lists, "
                     f"tuples and dicts of them in it, or make it a field that is not static"
                 ) from None

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-RTOL = {np.dtype(np.float16): 1e-2, np.dtype(np.float32): 1e-4}
-BFLOAT16_RTOL = 3e-2
+from ..measure.compare import one_op
+
 FLAGS: tuple[Any, ...] = ("WRITEABLE", "C_CONTIGUOUS", "F_CONTIGUOUS")
 _ATOMS = (type(None), bool, int, str, bytes, complex, range, slice, type, type(Ellipsis))
 
@@ -147,7 +147,7 @@ def _same_mutable(a: Any, b: Any, path: str, pairing: _Pairing, rtol: float | No
         pairing.extents.append((path, _tensor_extent(a), _tensor_extent(b)))
         if a.dtype is torch.bfloat16:  # of which NumPy knows only the bits
             one, two = a.detach().float().cpu().numpy(), b.detach().float().cpu().numpy()
-            rtol = rtol and max(rtol, BFLOAT16_RTOL)
+            rtol = rtol and max(rtol, one_op(a.dtype).single)
         _close(one, two, path, rtol)
     elif isinstance(a, dict):
         if list(map(repr, a)) != list(map(repr, b)):
@@ -190,7 +190,8 @@ def _close(a: np.ndarray, b: np.ndarray, path: str, rtol: float | None, scalar: 
         if a.tobytes() != b.tobytes() and not np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"):
             raise Difference(f"{path}: {a!r:.80}, then {b!r:.80}")
         return
-    limit = max(rtol, RTOL.get(a.dtype, 0.0))
+    # Python's own floats are float64, which the caller's limit is meant for; fewer bits need more room.
+    limit = max(rtol, one_op(getattr(torch, a.dtype.name)).single) if a.dtype.itemsize < 8 else rtol
     if a.size and not np.allclose(a, b, rtol=limit, atol=limit * _scale(a), equal_nan=True):
         raise Difference(f"{path}: {a!r:.80}, then {b!r:.80}, beyond rtol {limit:g}")
 

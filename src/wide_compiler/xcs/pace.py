@@ -2,8 +2,9 @@
 
 import itertools
 import operator
-import time
 from collections.abc import Callable, Iterator
+
+from ..measure.clock import now
 
 LONGEST = 0.25  # seconds without a look: later calls may be larger than those that were not worth it
 # Asked before each call, these cost next to nothing.
@@ -53,7 +54,7 @@ class Pace:
         self._pause, self._calls = itertools.repeat(False, calls), calls
         skipped: Iterator[bool] = self._pause
         if seconds is not None:  # no time is False: as long as there is some, calls are counted
-            before = itertools.takewhile((_clock() + seconds).__gt__, iter(_clock, None))
+            before = itertools.takewhile((now() + seconds).__gt__, iter(now, None))
             skipped = map(operator.is_, before, self._pause)
         self.ready = itertools.chain(skipped, itertools.repeat(True)).__next__
 
@@ -74,6 +75,3 @@ class Pace:
         self._pauses += 1
         if self.measure:
             self.pause(min(100 * 2**self._pauses, 1_000_000))
-
-
-_clock = time.perf_counter

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ..errors import WrongTypeError
 from .ir import IRGraph, IRNode
 from .ledger import Ledger
 from .parallelism import ARRAYS, GraphParallelismAnalyzer, Operator, ParallelismInfo
@@ -108,7 +109,7 @@ def make_plan(site: "Decisions", functions: dict[str, Any], nodes: dict[str, Any
     selector = site.config.selector or StrategySelector()
     plan.strategy = selector.select_strategy(infos, graph)
     if not isinstance(plan.strategy, ExecutionStrategy):
-        raise TypeError(f"select_strategy must give an ExecutionStrategy, got {plan.strategy!r}")
+        raise WrongTypeError(f"select_strategy must give an ExecutionStrategy, got {plan.strategy!r}")
     plan.own_strategy = type(plan.strategy) not in STRATEGIES
     return plan
 

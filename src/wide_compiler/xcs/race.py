@@ -6,14 +6,14 @@ import types
 import torch
 from torch import Tensor
 
-from ..tuning.clock import interleaved
+from ..measure.clock import current_clock
+from ..measure.policy import beats
 from .items import Items
 from .rungs import Rung
 from .work import Bail, Work
 
 RUNNERS = 128  # items that run, where a rung can run some of them alone
 WARM = 4  # calls before the clock is read: a wide call is recorded on the way
-CLEARLY = 0.9
 LOOPS = 4  # plain loops over the runners that a race takes
 SHARE = 0.05  # of the plain loop's time so far may go into a race
 
@@ -46,8 +46,8 @@ def race(work: Work, rung: Rung) -> None:
             "plain": lambda: [runners.compared(i) for i in range(count)],
             "rung": lambda: rung.run(runners),
         }
-        seconds = interleaved(ways, seconds=0.0, cuda=True)
-    if seconds["rung"] > CLEARLY * seconds["plain"]:
+        seconds = current_clock().turns(ways, seconds=0.0, cuda=True).seconds
+    if not beats(seconds["rung"], seconds["plain"]):
         raise Bail("the GPU takes no less time for all items at once")
     won.add(entry)
 

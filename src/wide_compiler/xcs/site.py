@@ -5,10 +5,10 @@ import itertools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from ..measure.clock import now
 from .decisions import Decisions
 from .filling import built, fill, fillable, inert, rehearsed
 from .items import Blocks, Items, items_of, made
-from .ledger import clock
 from .pace import no
 from .parallel.together import Started, Statements
 from .proof.effects import Effect
@@ -58,7 +58,7 @@ class Site(Decisions):
         try:
             items = self.items_in(source, expand, before)
             if items is None:
-                self.pace.rest(clock() - began, 0.0)
+                self.pace.rest(now() - began, 0.0)
                 return as_written(self.text, self.runtime.original, plain, made(source))
             error = None
             try:
@@ -71,9 +71,9 @@ class Site(Decisions):
                 built(self.text, values)  # keys that cannot be hashed come first
                 raise_here(error)
             if type(values) is Miss:
-                return self._plainly(values, work, items, source, plain, clock() - began)
+                return self._plainly(values, work, items, source, plain, now() - began)
             whole = built(self.text, values)
-            work.took(clock() - began)
+            work.took(now() - began)
             return work.plan.ledger.eaten(whole, len(whole)) if self.short_circuits else whole
         finally:
             self.on = self.pace.ready
@@ -95,7 +95,7 @@ class Site(Decisions):
                 items = items_of(source, self.text.shape)
             if items is None:
                 self.went_plain("it fills, or runs over, something that may run code of its own")
-                self.pace.rest(clock() - began, 0.0)
+                self.pace.rest(now() - began, 0.0)
                 return [made(source), *reversed(totals)]
             rest: Iterable[Any] = ()
             work = None
@@ -106,7 +106,7 @@ class Site(Decisions):
             # Where a `try` of the body would see an error of filling, what is pure can run again as written.
             again = self.text.attempted and work is not None and work.plan.effect is Effect.PURE
             if type(values) is Miss:
-                looked = clock() - began - (work.wasted if work else 0.0)
+                looked = now() - began - (work.wasted if work else 0.0)
                 self.pace.rest(looked, work.plan.ledger.plain(items.n) if work else 0.0)
                 rest = items.rest(values.done) if values.done else made(source)
                 if work is not None:
@@ -121,7 +121,7 @@ class Site(Decisions):
             except Exception as error:
                 rest = raises(error)
             if work is not None:
-                work.took(clock() - began)
+                work.took(now() - began)
             return [rest, *reversed(running)]
         finally:
             self.on = self.pace.ready
@@ -130,7 +130,7 @@ class Site(Decisions):
         """Recursion into a site runs as written."""
         self.on = no
         self.pace.enter()
-        return clock()
+        return now()
 
     def start(self, *thunks: Any) -> Started | None:
         """Independent statements: begin them together, or give None to run them as written."""
@@ -157,7 +157,7 @@ class Site(Decisions):
         """The text as written, from where the run time stopped; its time is what rungs are held against."""
         written = self.text, self.runtime.original, plain
         ledger = None if work is None else work.plan.ledger
-        watch = (clock(), 0.0) if ledger is None else ledger.watch()
+        watch = (now(), 0.0) if ledger is None else ledger.watch()
         try:
             rest = items.rest(miss.done) if miss.done else made(source)
             if ledger is not None and self.text.kind == "generator" and "items" not in self.text.bodies:
@@ -172,7 +172,7 @@ class Site(Decisions):
             self.pace.back_off()  # looking at loops that raise gains nothing
             raise
         if ledger is None:
-            seconds = clock() - watch[0]
+            seconds = now() - watch[0]
         elif self.text.kind == "generator" or items.n == miss.done:
             seconds = ledger.plain(items.n)  # nothing has run yet
         else:

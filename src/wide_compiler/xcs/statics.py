@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..errors import WrongTypeError
+
 
 class Statics(tuple[Any, ...]):
     """The values of static fields, in order. A tuple, but equal and hashable also where it holds arrays,
@@ -123,7 +125,7 @@ def dumpable(value: Any) -> Any:
         return {"tuple": [dumpable(part) for part in value]}
     if kind is dict:
         return {"dict": [[dumpable(name), dumpable(part)] for name, part in value.items()]}
-    raise TypeError(f"a {kind.__qualname__} cannot be written as JSON")
+    raise WrongTypeError(f"a {kind.__qualname__} cannot be written as JSON")
 
 
 def loaded(value: Any) -> Any:

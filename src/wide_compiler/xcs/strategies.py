@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..errors import ArgumentError
 from .choice import choose
 from .ir import IRGraph
 from .parallel.together import Started, Statements, begun
@@ -83,7 +84,7 @@ class StrategySelector:
         """One strategy for the graph of one site: what is possible decides, measured cost does the rest."""
         missing = [name for name in parallelism_map if name not in ir_graph.nodes]
         if missing:
-            raise ValueError(f"the graph has no node {missing[0]!r}, of which parallelism_map speaks")
+            raise ArgumentError(f"the graph has no node {missing[0]!r}, of which parallelism_map speaks")
         mapped = [info for name, info in parallelism_map.items() if ir_graph.nodes[name].operator is not None]
         vectorized = any(info.can_vmap for info in mapped)
         parallel = any(info.can_pmap or (info.can_parallelize and not info.can_vmap) for info in mapped)

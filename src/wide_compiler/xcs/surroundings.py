@@ -1,6 +1,6 @@
 """What surrounds a call: may other things than the text as written happen in it?"""
 
-from ..tuning.when import capturing, plain_world
+from ..guards.modes import capturing, plain_world
 
 
 def in_the_way() -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...tuning.guard import TensorGuard, versions
+from ...guards.tensors import TensorGuard, versions
 from ..proof.behaviour import NAMESPACES, PYTORCH, Behaviour
 from ..work import Bail
 from .attributes import INTERNAL, plain_attributes, same_value

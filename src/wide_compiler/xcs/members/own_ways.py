@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules import module as pytorch
 
-from ...tuning.guard import TableGuard
+from ...guards.tensors import TableGuard
 from ..proof.behaviour import bases, table_of
 from ..proof.kinds import IMMUTABLE
 from ..work import Bail

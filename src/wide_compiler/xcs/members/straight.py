@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...model.routes import Route, looks
-from ...tuning import Replay
+from ...tuning.replay import Replay
 from .copies import Copies
 
 _autocast: Any = torch._C._is_any_autocast_enabled

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from ...api import compile as compile_wide
 from ...config import WideConfig
+from ...measure.clock import now
 from ...registry import REGISTRY
 from ..interrupts import raise_interrupt
-from ..ledger import clock
 from ..proof.behaviour import TENSORS
 from ..work import Bail, Work
 from .arrange import arrange
@@ -169,7 +169,7 @@ def _wide_model(work: Work, models: Sequence[nn.Module], inputs: list[Any], shar
     work.plan.ledger.of(NAME).looks.clear()  # what was seen of others says nothing of this one
     work.new = True
     examine(work)
-    began = clock()
+    began = now()
     sample = tuple(x if shared else x[0] for x in inputs)
     try:
         if REGISTRY.custom_builders(models[0]):
@@ -184,6 +184,6 @@ def _wide_model(work: Work, models: Sequence[nn.Module], inputs: list[Any], shar
         raise Bail(f"no wide model: {type(error).__name__}: {error}") from None
     kept = memory["wide"] = Kept(memory["modules column"], members, call, copies, facts)
     kept.look(work.items.columns)
-    memory["built"] = clock() - began
+    memory["built"] = now() - began
     memory["renewals"] = 0
     return call

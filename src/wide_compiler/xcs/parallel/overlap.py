@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..ledger import clock, cpu_time
+from ...measure.clock import cpu_time, now
 from ..work import Failed, Miss, Work
 from .level import Level
 from .threads import CHEAP, Overlap, crowded, waited
@@ -13,7 +13,7 @@ PROBED = 8  # items that are run one by one, to see whether one of them waits
 
 def overlapped(work: Work) -> list[Any] | Miss:
     """Run waiting items in threads. The first items of a site not seen yet show whether they wait at all."""
-    memory, config, began = work.plan.memory, work.site.config, clock()
+    memory, config, began = work.plan.memory, work.site.config, now()
     n = work.items.n
     run = Overlap(work.one, n, config.max_workers)
     level = memory.setdefault("level", Level(config.max_workers))
@@ -65,7 +65,7 @@ def _rest_as_written(work: Work, run: Overlap, began: float) -> list[Any] | Miss
     done, site, ledger = run.next, work.site, work.plan.ledger
     if site.text.may_go_on:
         return Miss(done, [v for i in range(done) for v in run.results[i]])
-    looked = clock() - began - sum(run.seconds)
+    looked = now() - began - sum(run.seconds)
     watch = ledger.watch()
     values = _one_by_one(work, run)
     seconds = sum(run.seconds) + ledger.measured(watch, work.items.n - done)
@@ -85,10 +85,10 @@ def _known_to_wait(work: Work) -> bool:
 
 def _waits(run: Overlap, i: int) -> bool:
     """Run item i in this thread: did it wait?"""
-    began, spent = clock(), cpu_time()
+    began, spent = now(), cpu_time()
     run.limit = i + 1
     run.finish()
-    return waited(clock() - began, cpu_time() - spent)
+    return waited(now() - began, cpu_time() - spent)
 
 
 def _one_by_one(work: Work, run: Overlap) -> list[Any]:

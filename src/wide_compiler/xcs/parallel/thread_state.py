@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...tuning.when import autocast_state, function_modes
+from ...guards.modes import autocast_state, function_modes
 
 
 @contextlib.contextmanager

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from ...measure.clock import cpu_time, now
 from ..interrupts import raise_interrupt
-from ..ledger import clock, cpu_time
 from ..raising import chain
 from .thread_state import current_modes, flushing, modes, saved_as_ever
 
@@ -123,13 +123,13 @@ class Overlap:
             return self.next - 1
 
     def _run(self, i: int) -> None:
-        began = clock()
+        began = now()
         try:
             result, error = self.context.copy().run(self.call, i), None
         except BaseException as raised:
             result, error = None, raised
         with self.changed:
-            self.seconds.append(clock() - began)
+            self.seconds.append(now() - began)
             self.running -= 1
             if error is None:
                 self.results[i] = result
@@ -186,9 +186,9 @@ class Overlap:
         over = self._pause()
         if self.next:
             return not over and self._idle(self.first_thread)
-        began, spent = clock(), cpu_time()  # no thread is free
+        began, spent = now(), cpu_time()  # no thread is free
         self.wait_for(0)
-        return waited(clock() - began, cpu_time() - spent)
+        return waited(now() - began, cpu_time() - spent)
 
     def _idle(self, thread: int) -> bool:
         """Does this thread wait, which runs the first item?"""
@@ -196,9 +196,9 @@ class Overlap:
             return True
         try:
             cpu = _cpu_clock_of(thread)
-            before, began = _read(cpu), clock()
+            before, began = _read(cpu), now()
             self._pause()
-            return _read(cpu) - before < 0.5 * (clock() - began)
+            return _read(cpu) - before < 0.5 * (now() - began)
         except OSError:
             return True
 

@@ -21,8 +21,8 @@ def light_package(name: str, folder: Path) -> None:
         if attribute.startswith("__"):
             raise AttributeError(attribute)
         for package in ("wide_compiler", "wide_compiler.xcs"):
-            if isinstance(getattr(sys.modules.get(package), "__getattr__", None), types.FunctionType):
-                del sys.modules[package]
+            if getattr(sys.modules.get(package), "__spec__", None) is None:  # not imported, but one of these
+                sys.modules.pop(package, None)
         return getattr(importlib.import_module(name), attribute)
 
     light.__getattr__ = whole  # type: ignore[method-assign]

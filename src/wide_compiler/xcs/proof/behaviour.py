@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...tuning.guard import TableGuard
+from ...guards.tensors import TableGuard
 from .kinds import IMMUTABLE
 from .pure_torch import EVAL_LAYERS, LAYERS
 

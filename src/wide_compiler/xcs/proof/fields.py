@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ...tuning.guard import versions
+from ...guards.tensors import versions
 from .behaviour import bases, table_of
 from .guards import static_lookup
 

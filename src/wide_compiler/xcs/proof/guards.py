@@ -222,7 +222,7 @@ FETCH: dict[str, Any] = {
     "called": called_plainly,
     "behaves": lambda held, key: held.holds(),
     "still": lambda held, key: held.holds(),
-    "hooked": lambda held, key: bool(held._has_any_global_hook()),
+    "hooked": lambda held, key: held(),
     "getattr": getattr,
     "class": lambda held, key: static_lookup(type(held), key),
     "own": static_lookup,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ...global_hooks import foreign_hooks
 from ..text.source import NoSource, tree_of, written
 from . import pure_torch
 from .analysis import DEEPEST
@@ -68,10 +69,12 @@ def call_layer(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywor
         raise a.decline(f"{kind.__name__} is called in its own way", node)
     if not PYTORCH.holds():
         raise a.decline("a class or function of PyTorch was replaced", node)
-    if not bare(layer, None) or nn.modules.module._has_any_global_hook():
+    if not bare(layer, None):
         raise a.decline(f"{kind.__name__} has hooks or a forward of its own", node)
+    if foreign_hooks():
+        raise a.decline("a hook sees every call of a module", node)
     a.guards.expect(a.guards.note("bare", slot, None), "is", True)
-    anywhere = a.guards.note("const", nn.modules.module, None)
+    anywhere = a.guards.note("const", foreign_hooks, None)
     a.guards.expect(a.guards.note("hooked", anywhere, None), "is", False)
     library = a.guards.note("const", PYTORCH, None)
     a.guards.expect(a.guards.note("behaves", library, None), "is", True)

@@ -1,0 +1,118 @@
+"""One real run of a copy of a member, observed: what its Python reads, and what a graph of it would lose."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import _tree
+from ..guards import Observer, Snapshot
+from .failure import CaptureFailed
+from .skeleton import copy_member
+from .state import canonical_names, slots
+
+
+@dataclass
+class Observation:
+    """What one run of a member showed.
+
+    Attributes:
+        effects: why a graph would not be the member's forward, in words.
+        functions: classes of custom autograd functions that it applied.
+        asks_grad_mode: did its code ask whether gradients are recorded?
+        written: the tensors whose numbers it changed, by canonical path.
+    """
+
+    reads: Snapshot
+    originals: dict[int, Any]  # id of an object of the copy -> the member's own
+    effects: list[str]
+    functions: list[type]
+    asks_grad_mode: bool
+    written: set[str] = field(default_factory=set)
+
+    def outside(self) -> Snapshot:
+        """What was read outside of the member."""
+        return self.reads.without(self.originals.keys())
+
+    def inside(self) -> Snapshot:
+        """What was read in the member (in its own objects, not the copy's)."""
+        return self.reads.moved(self.originals)
+
+    def check(self) -> "Observation":
+        """Raise `CaptureFailed` if a graph would not be the member's forward."""
+        if self.effects:
+            raise CaptureFailed(self.effects[0])
+        return self
+
+
+def observe_member(
+    member: nn.Module,
+    args: tuple,
+    kwargs: dict,
+    grad: bool = True,
+    shared: Collection[Any] = (),
+    tensor_of: Callable[[str], Tensor] | None = None,
+) -> Observation:
+    """Run a copy of `member` on copies of the arguments. What the member raises is raised.
+
+    Objects in `shared` are the member's and others': they are not copied. With `tensor_of` the member is a
+    skeleton, and these are its tensors.
+
+    Nothing is left behind: whatever the forward changed in Python is put back, and so are random numbers.
+    """
+    copy, originals = copy_member(member, shared, tensor_of and (lambda path: tensor_of(path).clone()))
+    # A forward that swaps the memory of a parameter (`.data = ...`) is told by its address.
+    before = {slot.path: (slot.tensor, _address(slot.tensor)) for slot in slots(copy)}
+    mine = _tree.tree_map(copy_of, (args, kwargs))
+    observer = Observer([copy], owned=originals.keys())
+    with torch.set_grad_enabled(grad), torch.random.fork_rng(_cuda_devices(copy, mine)):
+        observer.run(lambda: copy(*mine[0], **mine[1]))
+    effects = list(observer.effects)
+    for slot in slots(copy):
+        tensor, address = before.get(slot.path, (None, 0))
+        if slot.kind == "parameter" and (slot.tensor is not tensor or _address(slot.tensor) != address):
+            effects.append(f"its forward puts other memory into the parameter {slot.path}")
+    return Observation(
+        observer.reads,
+        originals,
+        effects,
+        observer.functions,
+        observer.asks_grad_mode,
+        _written(member, copy, tensor_of),
+    )
+
+
+def copy_of(leaf: Any) -> Any:
+    """A leaf like `leaf`: a forward may ask whether its input requires gradients."""
+    if not isinstance(leaf, Tensor):
+        return leaf
+    return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+
+
+def _written(member: nn.Module, copy: nn.Module, tensor_of: Callable[[str], Tensor] | None) -> set[str]:
+    names = canonical_names(member)
+    now = {slot.path: slot.tensor for slot in slots(copy)}
+    before = {s.path: s.tensor if tensor_of is None else tensor_of(names[s.path]) for s in slots(member)}
+    return {names[p] for p, tensor in before.items() if p not in now or not _equal(tensor, now[p])}
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    if one.device.type == "meta" or one.shape != other.shape or one.dtype != other.dtype:
+        return one.shape == other.shape
+    if one.is_floating_point():
+        return torch.equal(one.nan_to_num(), other.nan_to_num())
+    return torch.equal(one, other)
+
+
+def _address(tensor: Tensor) -> int:
+    if tensor.layout != torch.strided or tensor.device.type == "meta" or torch.nn.parameter.is_lazy(tensor):
+        return 0
+    return tensor.data_ptr()
+
+
+def _cuda_devices(member: nn.Module, arguments: Any) -> list[Any]:
+    """The CUDA devices whose generators a run may move."""
+    tensors = [*member.parameters(), *member.buffers(), *_tree.flatten(arguments)[0]]
+    return list({t.device for t in tensors if isinstance(t, Tensor) and t.is_cuda})

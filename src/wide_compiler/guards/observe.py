@@ -1,0 +1,467 @@
+"""Run a call once, as usual, and note all that its Python reads, before it can change it.
+
+A profile function (of this thread alone) is told of every Python function that the call enters. On entry the
+function's bytecode says which globals and attributes it may read; those are looked up on the objects that the
+function is given, or that outlive the call, and their values are noted. Objects that the call itself makes
+are not: they are gone when it ends.
+"""
+
+import collections
+import contextvars
+import functools
+import gc
+import inspect
+import random
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointFunction
+
+from .code_names import Names, names_of, owner_of
+from .reads import (
+    ATOMS,
+    Array,
+    Attribute,
+    ClassEntry,
+    Entry,
+    Items,
+    Numbers,
+    Set,
+    State,
+    Table,
+    Variable,
+)
+from .snapshot import Snapshot
+
+_RANDOM = (random.Random, np.random.Generator, np.random.RandomState)
+_MOVING = (*_RANDOM, torch.Generator, types.GeneratorType)
+_SKIPPED = (*ATOMS, types.CodeType, types.FrameType)
+# Objects of the standard library that no result depends on: loggers, locks, pools.
+_INERT = ("logging", "threading", "multiprocessing", "concurrent", "asyncio", "io", "_io", "re", "pathlib")
+_FUNCTION_FIELDS = ("__code__", "__defaults__", "__kwdefaults__")
+# nn.Module's own tables, and the weight lists that recurrent layers keep up to date by themselves.
+MODULE_TABLES = frozenset({*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"} - {"training"})
+# What routers keep for themselves, of which no forward's result depends.
+_OUR_STATE = "_router_"
+# PyTorch's functions that set or read the random generator, by their code.
+_SEEDING = {
+    inspect.unwrap(function).__code__: function.__name__
+    for function in (
+        *(torch.manual_seed, torch.seed, torch.initial_seed, torch.get_rng_state, torch.set_rng_state),
+        *(torch.random.fork_rng, torch.cuda.manual_seed, torch.cuda.manual_seed_all),
+    )
+}
+_REGISTER_HOOK = Tensor.register_hook.__code__
+_APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
+
+
+class Observer:
+    """What one call read, and what it did that a graph cannot repeat.
+
+    Args:
+        roots: the modules that the call runs.
+        owned: ids of objects that nobody else holds (a private copy of a model): they are noted, so that a
+            forward that changes them is seen, but no capture rests on them.
+        calls: functions and other callables that the call runs.
+
+    Attributes:
+        effects: why a graph of the call would not be the call, in words.
+        functions: classes of custom autograd functions that were applied.
+        asks_grad_mode: did code outside PyTorch ask whether gradients are recorded?
+    """
+
+    def __init__(
+        self,
+        roots: Iterable[nn.Module],
+        owned: Collection[int] = (),
+        calls: Iterable[Callable[..., Any]] = (),
+    ):
+        self.reads = Snapshot()
+        self.owned = owned
+        self.effects: list[str] = []
+        self.functions: list[type] = []
+        self.asks_grad_mode = False
+        self._alive: list[Any] = []  # what was visited: an id must not be given to another object
+        self._persistent: set[int] = set()
+        self._visited: set[tuple[int, int]] = set()
+        self._classes: set[tuple[type, types.CodeType]] = set()
+        self._entered: set[types.CodeType] = set()
+        self._users: set[types.CodeType] = set()  # of those, the ones that are no library's
+        self._functions_of: dict[types.CodeType, list[types.FunctionType]] = collections.defaultdict(list)
+        self._paths: dict[int, str] = {}
+        for call in calls:
+            self._keep(call)
+            self._visit_function(call, getattr(call, "__qualname__", type(call).__name__))
+        for root in roots:
+            for path, module in root.named_modules():
+                self._keep(module)
+                self._paths[id(module)] = path or type(module).__name__
+                for table in (module._forward_hooks, module._forward_pre_hooks):
+                    for hook in table.values():
+                        self._visit_function(hook, f"a hook of {path or type(module).__name__}")
+
+    def run(self, call: Callable[[], Any]) -> Any:
+        """The result of `call`. What it changed of what it read is put back, and is an effect."""
+        before = sys.getprofile()
+        sys.setprofile(self._event)
+        try:
+            return call()
+        finally:
+            sys.setprofile(before)
+            self._find_closures()
+            changed = self.reads.first_change()
+            if changed is not None:
+                self.effects.append(f"its forward changes {changed.path}")
+                self.reads.put_back()
+
+    # What the interpreter tells.
+
+    def _event(self, frame: types.FrameType, event: str, argument: Any) -> None:
+        try:
+            self._note_event(frame, event, argument)
+        except Exception as error:  # an object may raise anything when it is looked at
+            sys.setprofile(None)
+            where = f"{frame.f_code.co_qualname}: {type(error).__name__}: {error}"
+            self.effects.append(f"what its Python reads cannot be recorded ({where})")
+
+    def _note_event(self, frame: types.FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            self._enter(frame)
+        elif event == "c_call":
+            self._enter_builtin(frame, argument)
+        elif event == "return" and id(argument) in self._persistent and frame.f_back is not None:
+            self._visit(argument, frame.f_back.f_code, self._paths.get(id(argument), "a result"))
+
+    def _enter(self, frame: types.FrameType) -> None:
+        code = frame.f_code
+        owner = owner_of(frame.f_globals.get("__name__") or "")
+        if owner == "torch":
+            self._enter_torch(frame, code)
+            return
+        if owner == "library" and frame.f_globals.get("__name__", "").startswith("wide_compiler"):
+            return
+        if code not in self._entered:
+            self._entered.add(code)
+            if owner == "user":
+                self._users.add(code)
+                self._visit_globals(frame.f_globals, code)
+            for function in list(self._functions_of[code]):
+                self._note_function(function)
+        for name, value in frame.f_locals.items():
+            if id(value) in self._persistent:
+                self._visit(value, code, self._paths.get(id(value), name))
+
+    def _enter_torch(self, frame: types.FrameType, code: types.CodeType) -> None:
+        if code is _APPLY:
+            cls = frame.f_locals["cls"]
+            if (
+                owner_of(cls.__module__) != "torch" or cls is CheckpointFunction
+            ) and cls not in self.functions:
+                self.functions.append(cls)
+        elif code in _SEEDING and not _called_by_torch(frame):
+            self.effects.append(f"its forward calls torch's {_SEEDING[code]}, which a graph would freeze")
+        elif code is _REGISTER_HOOK and not _called_by_torch(frame):
+            self.effects.append("its forward registers a gradient hook on a tensor, which a graph would lose")
+
+    def _enter_builtin(self, frame: types.FrameType, function: Any) -> None:
+        if function is torch.is_grad_enabled:
+            caller = frame.f_globals.get("__name__") or ""
+            self.asks_grad_mode |= owner_of(caller) == "user"
+
+    # What is read.
+
+    def _visit_globals(self, table: dict[str, Any], code: types.CodeType) -> None:
+        module = table.get("__name__", "?")
+        for name in names_of(code).globals:
+            path = f"the global {name} of {module}"
+            self.reads.note(Entry, table, name, path=path)
+            if name in table:
+                self._keep_visit(table[name], code, path)
+
+    def _keep_visit(self, value: Any, code: types.CodeType, path: str) -> None:
+        self._keep(value)
+        self._visit(value, code, path)
+
+    def _keep(self, value: Any) -> None:
+        if not isinstance(value, ATOMS) and id(value) not in self._persistent:
+            self._persistent.add(id(value))
+            self._alive.append(value)
+
+    def _visit(self, value: Any, code: types.CodeType, path: str) -> None:
+        """Note what `code` reads of a value that outlives the call."""
+        if isinstance(value, _SKIPPED):
+            return
+        key = (id(value), id(code))
+        if key in self._visited:
+            return
+        self._visited.add(key)
+        self._paths.setdefault(id(value), path)
+        visitor = _VISITORS.get(type(value)) or next(
+            (visit for kind, visit in _VISITORS.items() if isinstance(value, kind)), Observer._visit_object
+        )
+        visitor(self, value, code, path)
+
+    def _visit_object(self, value: Any, code: types.CodeType, path: str) -> None:
+        if type(value).__module__.partition(".")[0] in _INERT and not isinstance(value, threading.local):
+            return
+        if isinstance(value, Iterator) and owner_of(type(value).__module__) == "library":
+            self.reads.note(State, value, path=path)
+            return
+        names = names_of(code)
+        self._visit_class(type(value), names, code)
+        own = getattr(value, "__dict__", None)
+        slots = _slots(type(value))
+        present = {*(own or ()), *slots} if isinstance(own, dict) else set(slots)
+        wanted = present if names.dynamic or _looks_up_by_itself(type(value)) else present & names.attributes
+        local = isinstance(value, threading.local)
+        if isinstance(own, dict) and not local:
+            self._note_unshadowed(type(value), own, names, path)
+        for name in wanted:
+            field = f"{path}.{name}"
+            self.reads.note(Variable if local else Attribute, value, name, path=field)
+            content = getattr(value, name, None) if local else _stored(value, name)
+            self._keep_visit(content, code, field)
+
+    def _note_unshadowed(self, cls: type, own: dict[str, Any], names: Names, path: str) -> None:
+        """A name that the class answers for: the object itself must not get one of that name."""
+        for base in cls.__mro__:
+            if owner_of(base.__module__) == "user":
+                for name in vars(base).keys() & names.attributes - own.keys():
+                    self.reads.note(Entry, own, name, path=f"{path}.{name}")
+
+    def _visit_module(self, module: nn.Module, code: types.CodeType, path: str) -> None:
+        names, table = names_of(code), vars(module)
+        self._visit_class(type(module), names, code)
+        self._note_unshadowed(type(module), table, names, path)
+        self.reads.note(Entry, table, "forward", path=f"{path}.forward")
+        for name in table.keys() - MODULE_TABLES:
+            if name.startswith(_OUR_STATE):
+                continue
+            if names.dynamic or name in names.attributes or name == "training":
+                self.reads.note(Entry, table, name, path=f"{path}.{name}")
+                if not isinstance(table[name], Tensor):
+                    self._keep_visit(table[name], code, f"{path}.{name}")
+
+    def _visit_class(self, cls: type, names: Names, code: types.CodeType) -> None:
+        if (cls, code) in self._classes or cls.__module__ == "builtins":
+            return
+        self._classes.add((cls, code))
+        self._keep(cls)
+        found: set[str] = set()
+        for base in cls.__mro__:
+            if owner_of(base.__module__) != "user":
+                continue
+            for name in vars(base).keys() & (names.attributes | _ENTERED_BY_NAME) - found:
+                found.add(name)
+                self._note_class_entry(cls, base, name, code)
+
+    def _note_class_entry(self, cls: type, base: type, name: str, code: types.CodeType) -> None:
+        value = vars(base)[name]
+        if name in _ENTERED_BY_NAME and not isinstance(value, types.FunctionType):
+            return
+        for nearer in cls.__mro__[: cls.__mro__.index(base) + 1]:
+            if owner_of(nearer.__module__) == "user":
+                self.reads.note(ClassEntry, nearer, name, path=f"{nearer.__qualname__}.{name}")
+        for inner in _opened(value):
+            self._keep_visit(inner, code, f"{base.__qualname__}.{name}")
+
+    def _visit_type(self, cls: type, code: types.CodeType, path: str) -> None:
+        self._visit_class(cls, names_of(code), code)
+
+    def _visit_python_module(self, module: types.ModuleType, code: types.CodeType, path: str) -> None:
+        if owner_of(module.__name__) != "user":
+            self._visit_library(module, names_of(code), path)
+            return
+        names, table = names_of(code), vars(module)
+        for name in table.keys() & names.attributes if not names.dynamic else list(table):
+            self.reads.note(Entry, table, name, path=f"{path}.{name}")
+            self._keep_visit(table[name], code, f"{path}.{name}")
+
+    def _visit_library(self, module: types.ModuleType, names: Names, path: str) -> None:
+        """What moves in the libraries that everybody uses: the environment, and their random generators."""
+        if module.__name__ == "os" and names.attributes & {"environ", "getenv"}:
+            self.reads.note(Table, _environment(), path="os.environ")
+        elif module.__name__ == "random":
+            self.reads.note(State, random._inst, path="Python's own random numbers")  # type: ignore[attr-defined]
+        elif module.__name__ in ("numpy", "numpy.random") and names.attributes & {"random", *_DRAWS}:
+            self.reads.note(State, np.random.mtrand._rand, path="NumPy's random numbers")  # type: ignore[attr-defined]
+
+    def _visit_builtin(self, function: Any, code: types.CodeType, path: str) -> None:
+        if isinstance(function.__self__, _RANDOM):  # `from random import random`
+            self.reads.note(State, function.__self__, path=path)
+
+    def _visit_moving(self, value: Any, code: types.CodeType, path: str) -> None:
+        self.reads.note(State, value, path=path)
+
+    def _visit_function(self, function: Any, path: str) -> None:
+        self._visit(function, _NO_CODE, path)
+
+    def _visit_plain_function(self, function: types.FunctionType, code: types.CodeType, path: str) -> None:
+        known = self._functions_of[function.__code__]
+        if not any(function is other for other in known):
+            known.append(function)
+            self._keep(function)
+            if function.__code__ in self._entered:
+                self._note_function(function)
+        for value in vars(function).values():  # the attributes of a function, `__wrapped__` among them
+            self._keep_visit(value, code, path)
+
+    def _note_function(self, function: types.FunctionType) -> None:
+        """A function that was entered: its closure, its defaults, its code."""
+        code, path = function.__code__, function.__qualname__
+        if owner_of(function.__module__ or "") != "user":
+            return
+        for field in _FUNCTION_FIELDS:
+            self.reads.note(Attribute, function, field, path=f"{path}.{field}")
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            field = f"the variable {name} around {path}"
+            self.reads.note(Attribute, cell, "cell_contents", path=field)
+            self._keep_visit(_stored(cell, "cell_contents"), code, field)
+        for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self._keep_visit(value, code, f"a default of {path}")
+        if function.__kwdefaults__:
+            self.reads.note(Table, function.__kwdefaults__, path=f"the defaults of {path}")
+
+    def _visit_parts(self, value: Any, code: types.CodeType, path: str) -> None:
+        """What a bound method, a partial, a weak reference or a wrapper stands for."""
+        for part in _opened(value):
+            self._keep_visit(part, code, path)
+
+    def _visit_tensor(self, tensor: Tensor, code: types.CodeType, path: str) -> None:
+        if id(tensor) not in self.owned and not _is_fake(tensor):
+            self.reads.note(Numbers, tensor, path=path)
+
+    def _visit_array(self, array: Any, code: types.CodeType, path: str) -> None:
+        self.reads.note(Array, array, path=path)
+
+    def _visit_items(self, items: Any, code: types.CodeType, path: str) -> None:
+        if not isinstance(items, tuple):
+            self.reads.note(Items, items, path=path)
+        for place, item in enumerate(items):
+            if not isinstance(item, ATOMS):
+                self._keep_visit(item, code, f"{path}[{place}]")
+
+    def _visit_table(self, table: dict, code: types.CodeType, path: str) -> None:
+        self.reads.note(Table, table, path=path)
+        for key, item in table.items():
+            if not isinstance(item, ATOMS):
+                self._keep_visit(item, code, f"{path}[{key!r}]")
+
+    def _visit_set(self, members: Any, code: types.CodeType, path: str) -> None:
+        if isinstance(members, set):
+            self.reads.note(Set, members, path=path)
+
+    def _visit_variable(self, variable: Any, code: types.CodeType, path: str) -> None:
+        self.reads.note(Variable, variable, "", path=path)
+        value = variable.get(None)
+        self._keep_visit(value, code, path)
+
+    def _find_closures(self) -> None:
+        """Functions with a closure that were entered but not met on the way (a C function called them)."""
+        inner = {c for code in self._entered for c in code.co_consts if isinstance(c, types.CodeType)}
+        for code in self._users - inner:
+            if code.co_freevars and not self._functions_of[code]:
+                for function in gc.get_referrers(code):
+                    if isinstance(function, types.FunctionType):
+                        self._functions_of[code].append(function)
+                        self._note_function(function)
+
+
+# Methods that Python calls by itself, whatever names a caller's code has.
+_ENTERED_BY_NAME = frozenset(
+    {"forward", "__call__", "__getattr__", "__getattribute__", "__getitem__", "__iter__", "__len__"}
+    | {"__contains__", "__bool__", "__enter__", "__exit__", "__eq__", "__add__", "__mul__", "__float__"}
+)
+_NO_CODE = (lambda: None).__code__
+_DRAWS = {name for name in dir(np.random) if name[0].islower()}
+_VISITORS: dict[type, Any] = {
+    **dict.fromkeys(_MOVING, Observer._visit_moving),
+    types.BuiltinFunctionType: Observer._visit_builtin,
+    nn.Module: Observer._visit_module,
+    Tensor: Observer._visit_tensor,
+    np.ndarray: Observer._visit_array,
+    bytearray: Observer._visit_array,
+    list: Observer._visit_items,
+    tuple: Observer._visit_items,
+    collections.deque: Observer._visit_items,
+    dict: Observer._visit_table,
+    set: Observer._visit_set,
+    frozenset: Observer._visit_set,
+    types.FunctionType: Observer._visit_plain_function,
+    types.MethodType: Observer._visit_parts,
+    functools.partial: Observer._visit_parts,
+    weakref.ref: Observer._visit_parts,
+    property: Observer._visit_parts,
+    staticmethod: Observer._visit_parts,
+    classmethod: Observer._visit_parts,
+    functools.cached_property: Observer._visit_parts,
+    types.ModuleType: Observer._visit_python_module,
+    contextvars.ContextVar: Observer._visit_variable,
+    type: Observer._visit_type,
+}
+
+
+def _opened(value: Any) -> list[Any]:
+    """What stands behind a wrapper; any other value itself."""
+    if isinstance(value, types.MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, functools.partial):
+        return [value.func, *value.args, *value.keywords.values()]
+    if isinstance(value, property):
+        return [f for f in (value.fget, value.fset) if f is not None]
+    if isinstance(value, (staticmethod, classmethod)):
+        return [value.__func__]
+    if isinstance(value, functools.cached_property):
+        return [value.func]
+    if isinstance(value, weakref.ref):
+        return [value()]
+    return [value]
+
+
+def _stored(value: Any, name: str) -> Any:
+    try:
+        return object.__getattribute__(value, name)
+    except (AttributeError, ValueError):
+        return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _slots(cls: type) -> tuple[str, ...]:
+    found: list[str] = []
+    for base in cls.__mro__:
+        found += [n for n, v in vars(base).items() if isinstance(v, types.MemberDescriptorType)]
+    return tuple(found) if owner_of(cls.__module__) == "user" else ()
+
+
+def _looks_up_by_itself(cls: type) -> bool:
+    """Does a class find attributes by other names than those it is asked for?"""
+    return "__getattr__" in dir(cls) or cls.__getattribute__ is not object.__getattribute__
+
+
+def _environment() -> dict:
+    import os
+
+    return os.environ._data  # type: ignore[attr-defined]
+
+
+def _is_fake(tensor: Tensor) -> bool:
+    return type(tensor).__name__ == "FakeTensor"
+
+
+def _called_by_torch(frame: types.FrameType) -> bool:
+    """Is it PyTorch's own code (activation checkpointing, say) that asked for this, not the user's?"""
+    caller = frame.f_back
+    while caller is not None and (caller.f_globals.get("__name__") or "") in _BETWEEN:
+        caller = caller.f_back
+    return caller is not None and owner_of(caller.f_globals.get("__name__") or "") in ("torch", "layers")
+
+
+# Decorators and helpers that stand between a caller and PyTorch's function.
+_BETWEEN = {"contextlib", "torch._compile", "torch._dynamo.eval_frame", "torch.random", "torch.cuda.random"}

@@ -1,0 +1,303 @@
+"""The kinds of things that Python reads: how each is compared with what it was, and how it is put back."""
+
+import contextvars
+import operator
+import random
+import threading
+import types
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ATOMS = (
+    *(bool, int, float, complex, str, bytes, type(None), type(...), range, slice),
+    *(torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format),
+)
+ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "absent"})()
+# A tensor that is read is copied, so that a write to it can be undone, up to this many numbers.
+_COPIED = 2**22
+
+# A number for a dictionary as it is: no other ever has it, nor the same one once it is written to.
+dict_version = torch._C._dynamo.guards.dict_version
+
+
+class Read:
+    """One thing that was read: `name` in `holder`, or the content of `holder` itself.
+
+    Attributes:
+        path: how a person would call it.
+        value: what was found.
+    """
+
+    __slots__ = ("holder", "name", "path", "value")
+
+    def __init__(self, holder: Any, name: str, path: str):
+        self.holder, self.name, self.path = holder, name, path
+        self.value = self.now()
+
+    def now(self) -> Any:
+        """What is there now; ABSENT if nothing is."""
+        raise NotImplementedError
+
+    def same(self, now: Any) -> bool:
+        """Is what is there now what was found? Equal plain values are."""
+        return now is self.value or equal_atoms(now, self.value)
+
+    def put_back(self) -> None:
+        """Make it what it was."""
+        raise NotImplementedError
+
+    def term(self) -> tuple[str, Any]:
+        """A quick comparison of `holder` and `value`, as text, and its holder; '' if there is none."""
+        return "", None
+
+
+class Entry(Read):
+    """`holder[name]` of a dictionary: a global, an attribute of a module."""
+
+    __slots__ = ()
+
+    def now(self) -> Any:
+        return self.holder.get(self.name, ABSENT)
+
+    def put_back(self) -> None:
+        if self.value is ABSENT:
+            self.holder.pop(self.name, None)
+        else:
+            self.holder[self.name] = self.value
+
+    def term(self) -> tuple[str, Any]:
+        name = repr(self.name)
+        return f"{name} not in holder" if self.value is ABSENT else f"holder[{name}] is value", self.holder
+
+
+class ClassEntry(Entry):
+    """What a class itself has under a name, its parents aside."""
+
+    __slots__ = ()
+
+    def now(self) -> Any:
+        return vars(self.holder).get(self.name, ABSENT)
+
+    def put_back(self) -> None:
+        if self.value is ABSENT:
+            delattr(self.holder, self.name)
+        else:
+            setattr(self.holder, self.name, self.value)
+
+    def term(self) -> tuple[str, Any]:
+        return super().term()[0], vars(self.holder)
+
+
+class Attribute(Read):
+    """An attribute in an object's own memory: `__dict__`, a slot, a closure's cell, a function's code."""
+
+    __slots__ = ()
+
+    def now(self) -> Any:
+        try:
+            return object.__getattribute__(self.holder, self.name)
+        except (AttributeError, ValueError):  # ValueError: a cell without content
+            return ABSENT
+
+    def put_back(self) -> None:
+        if self.value is ABSENT:
+            object.__delattr__(self.holder, self.name)
+        elif isinstance(self.holder, types.CellType):
+            self.holder.cell_contents = self.value
+        else:
+            object.__setattr__(self.holder, self.name, self.value)
+
+    def term(self) -> tuple[str, Any]:
+        if self.value is ABSENT:
+            return "", None
+        return f"get_attribute(holder, {self.name!r}) is value", self.holder
+
+
+class Variable(Read):
+    """What a context variable, or an attribute of a `threading.local`, is in this thread."""
+
+    __slots__ = ()
+
+    def now(self) -> Any:
+        if isinstance(self.holder, contextvars.ContextVar):
+            return self.holder.get(ABSENT)
+        return getattr(self.holder, self.name, ABSENT)
+
+    def put_back(self) -> None:
+        if not isinstance(self.holder, threading.local):
+            self.holder.set(self.value)
+        elif self.value is ABSENT:
+            delattr(self.holder, self.name)
+        else:
+            setattr(self.holder, self.name, self.value)
+
+
+class Items(Read):
+    """The items of a list or deque, each by identity."""
+
+    __slots__ = ()
+
+    def now(self) -> Any:
+        return tuple(self.holder)
+
+    def same(self, now: Any) -> bool:
+        return len(now) == len(self.value) and all(map(_same_item, now, self.value))
+
+    def put_back(self) -> None:
+        self.holder.clear()
+        self.holder.extend(self.value)
+
+    def term(self) -> tuple[str, Any]:
+        return "same_items(holder, value)", self.holder
+
+
+class Table(Read):
+    """The entries of a dictionary, in order, values by identity."""
+
+    __slots__ = ("version",)
+
+    def __init__(self, holder: dict, name: str, path: str):
+        self.version = -1
+        super().__init__(holder, name, path)
+        self.version = dict_version(holder)
+
+    def now(self) -> Any:
+        return self.value if dict_version(self.holder) == self.version else dict(self.holder)
+
+    def same(self, now: Any) -> bool:
+        if now is self.value:
+            return True
+        same = list(now) == list(self.value) and all(map(_same_item, now.values(), self.value.values()))
+        if same:
+            self.version = dict_version(self.holder)
+        return same
+
+    def put_back(self) -> None:
+        self.holder.clear()
+        self.holder.update(self.value)
+        self.version = dict_version(self.holder)
+
+    def term(self) -> tuple[str, Any]:
+        return f"version(holder) == {self.version}", self.holder
+
+
+class Set(Read):
+    """The members of a set."""
+
+    __slots__ = ()
+
+    def now(self) -> Any:
+        return frozenset(self.holder)
+
+    def same(self, now: Any) -> bool:
+        return now == self.value
+
+    def put_back(self) -> None:
+        self.holder.clear()
+        self.holder.update(self.value)
+
+    def term(self) -> tuple[str, Any]:
+        return "holder == value", self.holder
+
+
+class Array(Read):
+    """The numbers of a NumPy array or a bytearray."""
+
+    __slots__ = ("copy",)
+
+    def __init__(self, holder: Any, name: str, path: str):
+        self.copy = holder.copy()
+        super().__init__(holder, name, path)
+
+    def now(self) -> Any:
+        return self.holder
+
+    def same(self, now: Any) -> bool:
+        array, before = self.holder, self.copy
+        if isinstance(array, bytearray):
+            return array == before
+        if array.dtype != before.dtype or array.shape != before.shape:
+            return False
+        if array.dtype == object:
+            return all(map(operator.is_, array.flat, before.flat))
+        return bool(np.array_equal(array, before, equal_nan=array.dtype.kind in "fc"))
+
+    def put_back(self) -> None:
+        self.holder[...] = self.copy
+
+
+class Numbers(Read):
+    """A tensor that Python holds outside of modules: its place, its kind and its version."""
+
+    __slots__ = ("copy",)
+
+    def __init__(self, holder: Tensor, name: str, path: str):
+        small = holder.numel() <= _COPIED and holder.layout == torch.strided and holder.device.type != "meta"
+        self.copy = holder.detach().clone() if small else None
+        super().__init__(holder, name, path)
+
+    def now(self) -> Any:
+        t = self.holder
+        place = t.data_ptr() if t.layout == torch.strided and t.device.type != "meta" else 0
+        version = 0 if t.is_inference() else t._version
+        return place, version, t.shape, t.dtype, t.device, t.requires_grad
+
+    def same(self, now: Any) -> bool:
+        return now == self.value
+
+    def put_back(self) -> None:
+        if self.copy is not None and self.copy.shape == self.holder.shape:
+            with torch.no_grad():
+                self.holder.detach().copy_(self.copy)
+        self.value = self.now()
+
+
+class State(Read):
+    """The state of a random generator or an iterator, which a call that uses it moves."""
+
+    __slots__ = ()
+
+    def now(self) -> Any:
+        holder = self.holder
+        if isinstance(holder, random.Random):
+            return holder.getstate()
+        if isinstance(holder, np.random.RandomState):
+            return repr(holder.get_state())
+        if isinstance(holder, np.random.Generator):
+            return repr(holder.bit_generator.state)
+        if isinstance(holder, torch.Generator):
+            return holder.get_state().numpy().tobytes()
+        try:
+            return repr(holder.__reduce__())
+        except Exception:  # generators cannot be looked into: using one always counts as a change
+            return object()
+
+    def same(self, now: Any) -> bool:
+        return now == self.value
+
+    def put_back(self) -> None:
+        """Left as it is: a draw too many changes no result that the caller can expect."""
+
+
+def equal_atoms(one: Any, other: Any) -> bool:
+    """Two plain values of one type that print alike (0.0 is not -0.0, nan is nan)."""
+    kind = type(one)
+    if kind is not type(other):
+        return False
+    if kind is tuple:
+        return len(one) == len(other) and all(map(_same_item, one, other))
+    if kind in (float, complex):
+        return repr(one) == repr(other)
+    return isinstance(one, ATOMS) and bool(one == other)
+
+
+def same_items(now: Any, before: tuple[Any, ...]) -> bool:
+    """The very same objects, one by one."""
+    return len(now) == len(before) and all(map(operator.is_, now, before))
+
+
+def _same_item(one: Any, other: Any) -> bool:
+    return one is other or equal_atoms(one, other)

@@ -1,0 +1,301 @@
+"""A contest: candidates, a reference, a key; who is right, who is fastest, and remembering it."""
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import _tree
+from ..errors import one_line
+from .clock import current_clock
+from .compare import Incomparable, distances, exact_products, model_difference, products_are_rounded
+from .draws import FixedDraws
+from .policy import FINAL_ROUNDS, HOPELESS, budget, close_losers, winner
+from .store import Store
+
+
+@dataclass
+class Candidate:
+    """One way to run a call.
+
+    Attributes:
+        run: gives the outputs, in any structure.
+        leaves: the tensors that gradients go to; of all candidates in the same order.
+        written: the tensors that a run writes, likewise.
+        private: are the leaves copies? Then backward accumulates into `.grad` as a user's backward does, and
+            what that costs is timed too; else gradients are taken without a trace.
+    """
+
+    run: Callable[[], Any]
+    leaves: Sequence[Tensor] = ()
+    written: Sequence[Tensor] = ()
+    private: bool = False
+
+
+class Results(NamedTuple):
+    outputs: list[Tensor]
+    gradients: list[Tensor | None]
+    written: list[Tensor]
+
+
+@dataclass
+class Decision:
+    """The candidate to take, and why; `ms` is what was measured. `provisional`: measured under load, so a
+    later process times the close losers once more."""
+
+    name: str
+    why: str
+    ms: dict[str, float] = field(default_factory=dict)
+    provisional: bool = False
+
+
+class Contest:
+    """Runs candidates on a real call, within a context; after it gradients, written tensors and random state
+    are what they were.
+
+    Args:
+        reference: what is right.
+        gradients: does the call record gradients?
+        reordered: do candidates draw random numbers in another order than the reference? Then results are
+            compared with draws that do not depend on it, see `FixedDraws`.
+        wrap: makes of a run what is timed.
+    """
+
+    def __init__(
+        self,
+        reference: Candidate,
+        gradients: bool,
+        cuda: bool,
+        reordered: bool = False,
+        wrap: Callable[[Any], Any] | None = None,
+    ):
+        self.reference, self.gradients, self.cuda, self.reordered = reference, gradients, cuda, reordered
+        self.wrap, self.store, self.clock = wrap, Store(), current_clock()
+        self.seconds: dict[str, float] = {}
+        self.busy = ""
+        self.directions: list[Tensor] = []  # what backward starts from
+        self.before = [tensor.detach().clone() for tensor in reference.written]
+        self._expected: Results | None = None
+        self._noise: list[list[float]] = []
+
+    def __enter__(self) -> "Contest":
+        self._random = torch.random.fork_rng(None if self.cuda else [])
+        self._random.__enter__()
+        self._state = torch.get_rng_state(), torch.cuda.get_rng_state() if self.cuda else None
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._restore(self.reference)
+        self._random.__exit__(*error)
+
+    @property
+    def ms(self) -> dict[str, float]:
+        return {name: 1e3 * seconds for name, seconds in self.seconds.items()}
+
+    # Right?
+
+    def problem(self, candidate: Candidate) -> str | None:
+        """How the results of a candidate differ from those of the reference, or what it raises; or None."""
+        expected = self.expect()
+        if self.reordered and (raised := self.fails(candidate)):
+            return raised
+        try:
+            got = self._compared(candidate)
+        except Exception as error:  # the call itself must not suffer from a candidate
+            return f"raises {one_line(error)}"
+        return _difference(got, expected, self._noise)
+
+    def fails(self, candidate: Candidate) -> str | None:
+        """What a candidate raises in the modes of a real call, in which it builds what it needs; or None."""
+        try:
+            self.results(candidate)
+        except Exception as error:
+            return f"raises {one_line(error)}"
+        return None
+
+    def expect(self) -> Results:
+        """The results of the reference. It runs twice, to see how far rounding and other noise moves them."""
+        if self._expected is None:
+            expected = self._compared(self.reference)
+            rounded = self.cuda and products_are_rounded(self.cuda)
+            with exact_products() if rounded else contextlib.nullcontext():
+                again = self._compared(self.reference)
+            self._noise = [distances(*pair) for pair in zip(expected, again, strict=True)]  # type: ignore[arg-type]
+            problem = None if rounded else _difference(again, expected, [None] * len(expected))
+            if problem:
+                raise Incomparable(f"run twice it {problem}")
+            self._expected = expected
+        return self._expected
+
+    def results(self, candidate: Candidate) -> Results:
+        """Outputs, gradients and written tensors, from the random state and the written tensors of the first
+        run."""
+        torch.set_rng_state(self._state[0])
+        if self._state[1] is not None:
+            torch.cuda.set_rng_state(self._state[1])
+        self._restore(candidate)
+        try:
+            outputs, gradients = self.execute(candidate)
+            return Results(outputs, gradients, [w.detach().clone() for w in candidate.written])
+        finally:
+            self._restore(candidate)
+
+    def execute(self, candidate: Candidate) -> tuple[list[Tensor], list[Tensor | None]]:
+        """One run, backward included: what is timed."""
+        leaves = candidate.leaves
+        with torch.set_grad_enabled(self.gradients):
+            outputs = [o for o in _tree.flatten(candidate.run())[0] if isinstance(o, Tensor)]
+            ends = [o for o in outputs if o.requires_grad] if self.gradients and leaves else []
+            if not ends:
+                return [o.detach() for o in outputs], []
+            if [d.shape for d in self.directions] != [o.shape for o in ends]:
+                self.directions = [_direction(o) for o in ends]
+            gradients: Sequence[Tensor | None]
+            if candidate.private:
+                torch.autograd.backward(ends, self.directions)
+                gradients = [leaf.grad for leaf in leaves]
+                for leaf in leaves:
+                    leaf.grad = None
+            else:
+                gradients = torch.autograd.grad(ends, leaves, self.directions, allow_unused=True)
+        return [o.detach() for o in outputs], list(gradients)
+
+    def _compared(self, candidate: Candidate) -> Results:
+        with FixedDraws() if self.reordered else contextlib.nullcontext():
+            return self.results(candidate)
+
+    def _restore(self, candidate: Candidate) -> None:
+        with torch.no_grad():
+            for tensor, before in zip(candidate.written, self.before, strict=True):
+                tensor.copy_(before)
+
+    # Fastest?
+
+    def once(self, candidate: Candidate) -> float:
+        """Seconds of one run."""
+        return self.clock.once(partial(self.execute, candidate), self.cuda)
+
+    def time(
+        self,
+        candidates: Mapping[str, Candidate],
+        seconds: float,
+        rounds: int = 3,
+        on_round: Callable[[int], None] | None = None,
+    ) -> None:
+        """Time candidates in turns, and note it."""
+        calls: dict[str, Any] = {name: partial(self.execute, c) for name, c in candidates.items()}
+        if self.wrap is not None:
+            calls = {name: self.wrap(call) for name, call in calls.items()}
+        hopeless = HOPELESS if rounds < FINAL_ROUNDS else None  # finals are timed to the end
+        options = {"hopeless": hopeless, "on_round": on_round, "rounds_at_least": rounds}
+        times = self.clock.turns(calls, seconds, self.cuda, **options)
+        self.seconds |= times.seconds
+        self.busy = self.busy or times.busy
+
+    # Decided and remembered.
+
+    def settle(
+        self,
+        key: tuple[Any, ...],
+        name: str,
+        candidate: Candidate,
+        plain: str,
+        seconds: float,
+        toll: float = 0.0,
+    ) -> Decision:
+        """Is `candidate` right, and faster than the reference, called `plain`?
+
+        Args:
+            seconds: how long timing may take; with 0 a candidate that is right is taken.
+            toll: seconds that the candidate costs beside what is timed.
+        """
+        both = {name: candidate, plain: self.reference}
+        found = self.recall(key, lambda label, _: both[label], seconds, {name: toll}) if seconds else None
+        if found is not None:
+            return found
+        try:
+            problem = self.problem(candidate)
+        except Incomparable as error:
+            return Decision(plain, f"not compared: {error}")
+        if problem:
+            return Decision(plain, f"{name} it {problem}")
+        if not seconds:
+            return Decision(name, "tuning is off")
+        slowest = max(map(self.once, both.values()))
+        self.time(both, budget(slowest, seconds), FINAL_ROUNDS)
+        self.seconds[name] += toll
+        return self.conclude(key, winner(self.seconds, [plain]), [plain], dict.fromkeys(both))
+
+    def conclude(
+        self, key: tuple[Any, ...], name: str, plain: Sequence[str], recipes: Mapping[str, Any]
+    ) -> Decision:
+        """Keep the answer; if it was taken under load, with the losers that were close.
+
+        Args:
+            plain: as in `winner`.
+            recipes: how to build each candidate again, as plain data.
+        """
+        close = close_losers(self.seconds, name) if self.busy else []
+        kept = [label for label in (name, *close) if label in recipes]
+        answer = {"name": name, "plain": list(plain), "ms": self.ms, "provisional": len(kept) > 1}
+        answer |= {"under": self.busy, "process": os.getpid()}
+        answer["recipes"] = {label: recipes[label] for label in kept}
+        self.store.write(key, answer)
+        return Decision(name, "measured", self.ms, len(kept) > 1)
+
+    def recall(
+        self,
+        key: tuple[Any, ...],
+        build: Callable[[str, Any], Candidate],
+        seconds: float,
+        tolls: Mapping[str, float] | None = None,
+    ) -> Decision | None:
+        """A kept answer that can still be built and is right. A provisional one is timed once more in a later
+        process, against the losers that were close, and then kept for good."""
+        answer = self.store.read(key)
+        try:
+            name, plain = str(answer["name"]), [str(p) for p in answer["plain"]]  # type: ignore[index]
+            ms = {str(label): float(taken) for label, taken in answer["ms"].items()}  # type: ignore[index]
+            candidates = {label: build(label, r) for label, r in answer["recipes"].items()}  # type: ignore[index]
+            provisional, process = bool(answer["provisional"]), answer["process"]  # type: ignore[index]
+            if candidates[name] is not self.reference and self.problem(candidates[name]):
+                return None
+        except (KeyError, ValueError, TypeError, AttributeError, Incomparable):
+            return None
+        self.seconds = {label: 1e-3 * taken for label, taken in ms.items()}
+        if not provisional or process == os.getpid():  # under the same load as before
+            return Decision(name, "remembered", ms, provisional)
+        right = {label: c for label, c in candidates.items() if c is self.reference or not self.problem(c)}
+        self.time(right, budget(max(map(self.once, right.values())), seconds), FINAL_ROUNDS)
+        for label, toll in (tolls or {}).items():
+            self.seconds[label] += toll
+        name = winner({label: self.seconds[label] for label in right}, plain)
+        self.busy = ""  # one confirmation; a machine that is always busy has its answer now
+        recipes = {name: answer["recipes"][name]}  # type: ignore[index]
+        return Decision(name, "confirmed", self.conclude(key, name, plain, recipes).ms)
+
+
+def _difference(got: Results, want: Results, noise: Sequence[Any]) -> str | None:
+    problems = (model_difference(*kind) for kind in zip(got, want, noise, strict=True))  # type: ignore[arg-type]
+    return next(filter(None, problems), None)
+
+
+def private_copies(arguments: Sequence[Any], written: Sequence[int]) -> list[Any]:
+    """Arguments without their history; those at the positions `written` in memory of their own."""
+    return [
+        (a.detach().clone() if i in written else a.detach()).requires_grad_(a.requires_grad)
+        if isinstance(a, Tensor)
+        else a
+        for i, a in enumerate(arguments)
+    ]
+
+
+def _direction(output: Tensor) -> Tensor:
+    """A gradient to begin with. Not ones: the gradient of a batch norm's sum is nothing but rounding."""
+    places = torch.arange(output.numel(), device=output.device, dtype=torch.float32)
+    return torch.sin(places * 1.618).to(output.dtype).view(output.shape)

@@ -1,0 +1,51 @@
+"""Random draws that do not depend on their order: ways that draw in another order can be compared."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .compare import Incomparable
+
+
+class FixedDraws(TorchDispatchMode):
+    """Every draw gives the same value in each element: dropout keeps all, uniform and normal numbers are 0.5.
+
+    A mode belongs to its thread, so nobody else's draws change.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        names = [argument.name for argument in func._schema.arguments]
+        for rate in ("dropout_p", "dropout"):  # attention and recurrent kernels, forward and backward
+            if rate in names:
+                return _without(func, names, rate, args, kwargs)
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **kwargs)
+        return _fixed(func._schema.name.removeprefix("aten::"), func, args, kwargs)
+
+
+def _without(func: Any, names: list[str], rate: str, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """The op with a dropout rate of 0."""
+    given = dict(zip(names, args, strict=False)) | kwargs
+    if rate in given:
+        given[rate] = 0.0
+    positional = [given.pop(a.name) for a in func._schema.arguments if not a.kwarg_only and a.name in given]
+    return func(*positional, **given)
+
+
+def _fixed(name: str, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    if name == "native_dropout":
+        x, p, train = args
+        return (x / (1 - p) if train and p < 1 else x * 0 if train else x.clone(), torch.ones_like(x) > 0)
+    if "rrelu" in name or "_fused_dropout" in name:
+        raise Incomparable(f"{name} draws in a way that cannot be fixed")
+    drawn = func(*args, **kwargs)
+    if not isinstance(drawn, Tensor):
+        raise Incomparable(f"{name} draws in a way that cannot be fixed")
+    if name == "randperm":
+        return torch.arange(drawn.numel(), dtype=drawn.dtype, device=drawn.device)
+    if "bernoulli" in name:
+        return drawn.fill_(1)
+    return drawn.fill_(0.5) if drawn.is_floating_point() else drawn.zero_()

@@ -1,0 +1,223 @@
+"""Does a registered class give what its members give one by one? Asked whenever a lane graph is built.
+
+The class is shown copies of the members with other trainable weights, and other arguments, in every lane:
+equal lanes (a sample spread over them, copies of one model) would hide that it mixes them up.
+"""
+
+import copy
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..capture import OpaqueCall
+from ..errors import ValidationError, one_line
+from ..widen import LAYOUTS, run_in_layout
+from .registered_compare import Mismatch, Outcome, Twins, compare
+
+Build = Callable[[Any, Sequence[nn.Module]], nn.Module]
+
+
+def agreeing_layout(
+    path: str,
+    builder: Any,
+    build: Build,
+    instances: Sequence[nn.Module],
+    training: bool,
+    call: OpaqueCall,
+    tensors: Sequence[Tensor],
+    sizes: list[int],
+) -> tuple[str, str]:
+    """The first of `LAYOUTS` in which the class equals its members on `call`, and what was left out.
+
+    `tensors`: the call's arguments with a lane axis, of one lane or more.
+    """
+    wide, member = getattr(builder, "__name__", str(builder)), type(instances[0]).__name__
+    trial = _Trial(builder, build, instances, training, call, sizes)
+    try:
+        trial.expect(tensors)
+    except Mismatch as refusal:
+        raise ValidationError(
+            f"{path}: {member} cannot be run by {wide}, registered for it: {refusal}"
+        ) from refusal
+    problems: dict[str, str] = {}
+    for layout in LAYOUTS:
+        problem = trial.problem(layout)
+        if problem is None:
+            return layout, trial.note
+        problems[layout] = problem
+    found = "; ".join(f"{LAYOUTS[layout]}: {problem}" for layout, problem in problems.items())
+    raise ValidationError(
+        f"{path}: {wide}, registered for {member}, does not give what {len(instances)} of them give one by "
+        f"one. {found}. Correct {wide} in one of these two layouts, or take it back with "
+        f"wide_compiler.REGISTRY.unregister({member!r})"
+    )
+
+
+class _Trial:
+    def __init__(
+        self,
+        builder: Any,
+        build: Build,
+        instances: Sequence[nn.Module],
+        training: bool,
+        call: OpaqueCall,
+        sizes: list[int],
+    ):
+        self.builder, self.build, self.instances = builder, build, instances
+        self.training, self.call, self.sizes = training, call, sizes
+        self.n = len(instances)
+        self.note = ""
+
+    def expect(self, tensors: Sequence[Tensor]) -> None:
+        """Run the members, on numbers that differ in every lane unless they reject such."""
+        self.devices = list({t.device for t in tensors if t.device.type == "cuda"})
+        self.vary, self.tensors = True, [_spread(t, self.n, vary=True) for t in tensors]
+        try:
+            self.expected = self._run_members()
+        except Mismatch:
+            raise
+        except Exception:
+            self.vary, self.tensors = False, [_spread(t, self.n, vary=False) for t in tensors]
+            self.expected = self._run_members()
+        if self.expected.drew and self.training:
+            self.note = "compared in eval, because it draws random numbers in training"
+            self.training = False
+            self.expected = self._run_members()
+        if self.expected.drew:
+            self.note = "its numbers are random in eval too: only shapes were compared"
+
+    def problem(self, layout: str) -> str | None:
+        """Why the class is not right in `layout`, or None."""
+        members = self._members()
+        before = _stacked(members)
+        try:
+            with torch.random.fork_rng(self.devices), torch.enable_grad():
+                wide = self.build(self.builder, members)
+                held = {name: t.detach().clone() for name, t in _tensors(wide).items()}
+                got = self._run_wide(wide, layout)
+            if not self.expected.drew:
+                compare(self.expected, got, Twins(before, held), wide, members[0])
+        except (Mismatch, ValidationError) as difference:
+            return str(difference)
+        except Exception as error:
+            return f"it raises {one_line(error)}"
+        return None
+
+    def _members(self) -> list[nn.Module]:
+        """Copies of the instances; what they share stays shared."""
+        members = copy.deepcopy(list(self.instances))
+        for member in members:
+            if member.training != self.training:
+                member.train(self.training)
+        if self.vary:
+            generator = torch.Generator().manual_seed(0)
+            # Frozen weights may well be the same in all lanes, and kept once by the class.
+            for p in {id(p): p for m in members for p in m.parameters() if p.requires_grad}.values():
+                p.data.copy_(_varied(p.data, generator))
+        return members
+
+    def _run_members(self) -> Outcome:
+        members = self._members()
+        rows = []
+        with torch.random.fork_rng(self.devices), torch.enable_grad():
+            before = self._random_state()
+            for lane, member in enumerate(members):
+                run = functools.partial(self.call.run, member)
+                rows.append(_run(run, [t[lane] for t in self.tensors], self.sizes, member, lanes=False))
+            drew = self._random_state() != before
+        outputs, inputs, parameters = zip(*rows, strict=True)
+        names = [name for name, _ in members[0].named_parameters()]
+        stacked = _stacked(members)
+        return Outcome(
+            [_stack(column) for column in zip(*outputs, strict=True)],  # type: ignore[misc]
+            [_stack(column) for column in zip(*inputs, strict=True)],
+            {name: _stack(column) for name, column in zip(names, zip(*parameters, strict=True), strict=True)},
+            {name: stacked[name] for name, _ in members[0].named_buffers()},
+            drew,
+        )
+
+    def _run_wide(self, wide: nn.Module, layout: str) -> Outcome:
+        run = functools.partial(run_in_layout, self.call, wide, layout, self.n)
+        outputs, inputs, gradients = _run(run, self.tensors, self.sizes, wide, lanes=True)
+        got, expected = ([tuple(o.shape) for o in some] for some in (outputs, self.expected.outputs))
+        if got != expected:
+            raise Mismatch(f"its outputs are {got} as [N, B, ...], the members' are {expected}")
+        names = [name for name, _ in wide.named_parameters()]
+        buffers = {name: b.detach() for name, b in wide.named_buffers()}
+        return Outcome(outputs, inputs, dict(zip(names, gradients, strict=True)), buffers)
+
+    def _random_state(self) -> list[bytes]:
+        states = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self.devices)]
+        return [state.numpy().tobytes() for state in states]
+
+
+# One call.
+
+
+def _run(
+    run: Callable[[list[Tensor], list[int]], Iterable[Tensor]],
+    tensors: Sequence[Tensor],
+    sizes: list[int],
+    module: nn.Module,
+    lanes: bool,
+) -> tuple[list[Tensor], list[Tensor | None], list[Tensor | None]]:
+    """Outputs, gradients to the tensors, gradients to the module's parameters. `lanes`: is axis 0 theirs?"""
+    leaves = [t.detach().clone().requires_grad_(t.is_floating_point() or t.is_complex()) for t in tensors]
+    given = [leaf.clone() for leaf in leaves]  # no leaves, so that what writes into them can be told
+    versions = [t._version for t in given]
+    parameters = list(module.parameters())
+    outputs = list(run(given, sizes))
+    if [t._version for t in given] != versions:
+        raise Mismatch("it writes into its input, which the graph around it would not see")
+    ends = [o for o in outputs if o.requires_grad]
+    roots = [t for t in (*leaves, *parameters) if t.requires_grad]
+    found: Mapping[int, Tensor | None] = {}
+    if ends and roots:
+        seeds = [_direction(o, lanes) for o in ends]
+        gradients = torch.autograd.grad(ends, roots, seeds, allow_unused=True)
+        found = {id(root): gradient for root, gradient in zip(roots, gradients, strict=True)}
+    detached = [o.detach() for o in outputs]
+    return detached, [found.get(id(t)) for t in leaves], [found.get(id(p)) for p in parameters]
+
+
+def _direction(output: Tensor, lanes: bool) -> Tensor:
+    """What backward starts from: the same in every lane, and no element weighs like its neighbour."""
+    shape = output.shape[1:] if lanes else output.shape
+    weights = torch.linspace(0.5, 1.5, shape.numel(), device=output.device).to(output.dtype).view(shape)
+    return weights.expand(output.shape)
+
+
+def _spread(x: Tensor, n: int, vary: bool) -> Tensor:
+    """`[P, ...]` -> `[n, ...]`, its lanes over and over; with `vary`, no two lanes alike."""
+    lanes = x.detach()[torch.arange(n, device=x.device) % x.shape[0]]
+    if not vary:
+        return lanes
+    if x.is_floating_point() or x.is_complex():
+        return _varied(lanes, torch.Generator().manual_seed(1))
+    # Whole numbers may be indices, lengths or masks: each lane keeps its own, in another order.
+    return torch.stack([lane.flatten().roll(i).view(lane.shape) for i, lane in enumerate(lanes)])
+
+
+def _varied(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Nearer to zero by up to a half, element by element: signs and most ranges stay. Zeros become small."""
+    noise = torch.rand(x.shape, generator=generator).to(x.device, x.real.dtype if x.is_complex() else x.dtype)
+    return torch.where(x == 0, 0.1 * noise, x * (1 - 0.5 * noise))
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _stacked(members: Sequence[nn.Module]) -> dict[str, Tensor]:
+    """The members' tensors by name, `[N, ...]`."""
+    each = [_tensors(member) for member in members]
+    return {name: torch.stack([tensors[name].detach() for tensors in each]) for name in each[0]}
+
+
+def _stack(column: Sequence[Tensor | None]) -> Tensor | None:
+    """None, where none of the lanes has it, is no tensor; where some have it, it is zeros."""
+    some = next((t for t in column if t is not None), None)
+    return None if some is None else torch.stack([torch.zeros_like(some) if t is None else t for t in column])
