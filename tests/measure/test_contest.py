@@ -146,9 +146,9 @@ def test_not_a_number_equals_itself_and_nothing_else():
 KEY = ("a question",)
 
 
-def settled(clock, call, reference, way, seconds=1.0, toll=0.0):
+def settled(clock, call, reference, way):
     with use_clock(clock), call.contest(reference) as contest:
-        return contest.settle(KEY, "fast", call.candidate(way), "plain", seconds, toll)
+        return contest.settle(KEY, "fast", call.candidate(way), "plain", 1.0)
 
 
 def test_the_plain_way_unless_another_is_clearly_faster():
@@ -157,7 +157,8 @@ def test_the_plain_way_unless_another_is_clearly_faster():
         clock = HeldClock({"plain": 1.0, "fast": seconds}.get)
         with use_clock(clock), call.contest(product) as contest:
             fast = call.candidate(product)
-            decision = contest.settle((seconds, toll), "fast", fast, "plain", 1.0, toll)
+            contest.tolls = {"fast": toll}
+            decision = contest.settle((seconds, toll), "fast", fast, "plain", 1.0)
         assert (decision.name, decision.why) == (name, "measured")
         assert decision.ms == pytest.approx({"plain": 1000.0, "fast": 1e3 * (seconds + toll)})
 

@@ -177,7 +177,7 @@ class Dropping(BaseTower):
     def forward(self, x):
         h = self.drop(self.fc(x + self.noise * torch.randn_like(x)))
         h = self.rnn(h)[0]
-        return self.attention(h, h, h, need_weights=False)[0] * torch.rand(6, dtype=x.dtype)
+        return self.attention(h, h, h, need_weights=False)[0] * torch.rand(6, dtype=x.dtype, device=x.device)
 
 
 @pytest.mark.parametrize(("seconds", "how"), [(0.5, "together"), (1.5, "loop")])

@@ -64,6 +64,7 @@ class Contest:
         reordered: do candidates draw random numbers in another order than the reference? Then results are
             compared with draws that do not depend on it, see `FixedDraws`.
         wrap: makes of a run what is timed.
+        tolls: seconds that candidates cost beside what is timed, by name.
     """
 
     def __init__(
@@ -73,8 +74,10 @@ class Contest:
         cuda: bool,
         reordered: bool = False,
         wrap: Callable[[Any], Any] | None = None,
+        tolls: Mapping[str, float] | None = None,
     ):
         self.reference, self.gradients, self.cuda, self.reordered = reference, gradients, cuda, reordered
+        self.tolls = tolls or {}
         self.wrap, self.store, self.clock = wrap, Store(), current_clock()
         self.seconds: dict[str, float] = {}
         self.busy = ""
@@ -194,28 +197,18 @@ class Contest:
         hopeless = HOPELESS if rounds < FINAL_ROUNDS else None  # finals are timed to the end
         options = {"hopeless": hopeless, "on_round": on_round, "rounds_at_least": rounds}
         times = self.clock.turns(calls, seconds, self.cuda, **options)
-        self.seconds |= times.seconds
+        self.seconds |= {name: taken + self.tolls.get(name, 0.0) for name, taken in times.seconds.items()}
         self.busy = self.busy or times.busy
 
     # Decided and remembered.
 
     def settle(
-        self,
-        key: tuple[Any, ...],
-        name: str,
-        candidate: Candidate,
-        plain: str,
-        seconds: float,
-        toll: float = 0.0,
+        self, key: tuple[Any, ...], name: str, candidate: Candidate, plain: str, seconds: float
     ) -> Decision:
-        """Is `candidate` right, and faster than the reference, called `plain`?
-
-        Args:
-            seconds: how long timing may take; with 0 a candidate that is right is taken.
-            toll: seconds that the candidate costs beside what is timed.
-        """
+        """Is `candidate` right, and faster than the reference, called `plain`? Timing may take `seconds`;
+        with 0 a candidate that is right is taken."""
         both = {name: candidate, plain: self.reference}
-        found = self.recall(key, lambda label, _: both[label], seconds, {name: toll}) if seconds else None
+        found = self.recall(key, lambda label, _: both[label], seconds) if seconds else None
         if found is not None:
             return found
         try:
@@ -226,10 +219,13 @@ class Contest:
             return Decision(plain, f"{name} it {problem}")
         if not seconds:
             return Decision(name, "tuning is off")
-        slowest = max(map(self.once, both.values()))
-        self.time(both, budget(slowest, seconds), FINAL_ROUNDS)
-        self.seconds[name] += toll
-        return self.conclude(key, winner(self.seconds, [plain]), [plain], dict.fromkeys(both))
+        return self.conclude(key, self._final(both, [plain], seconds), [plain], dict.fromkeys(both))
+
+    def _final(self, candidates: Mapping[str, Candidate], plain: Sequence[str], seconds: float) -> str:
+        """The winner of those that are right."""
+        slowest = max(map(self.once, candidates.values()))
+        self.time(candidates, budget(slowest, seconds), FINAL_ROUNDS)
+        return winner({name: self.seconds[name] for name in candidates}, plain)
 
     def conclude(
         self, key: tuple[Any, ...], name: str, plain: Sequence[str], recipes: Mapping[str, Any]
@@ -249,20 +245,16 @@ class Contest:
         return Decision(name, "measured", self.ms, len(kept) > 1)
 
     def recall(
-        self,
-        key: tuple[Any, ...],
-        build: Callable[[str, Any], Candidate],
-        seconds: float,
-        tolls: Mapping[str, float] | None = None,
+        self, key: tuple[Any, ...], build: Callable[[str, Any], Candidate], seconds: float
     ) -> Decision | None:
         """A kept answer that can still be built and is right. A provisional one is timed once more in a later
         process, against the losers that were close, and then kept for good."""
-        answer = self.store.read(key)
+        answer = self.store.read(key) or {}
         try:
-            name, plain = str(answer["name"]), [str(p) for p in answer["plain"]]  # type: ignore[index]
-            ms = {str(label): float(taken) for label, taken in answer["ms"].items()}  # type: ignore[index]
-            candidates = {label: build(label, r) for label, r in answer["recipes"].items()}  # type: ignore[index]
-            provisional, process = bool(answer["provisional"]), answer["process"]  # type: ignore[index]
+            name, plain = str(answer["name"]), [str(p) for p in answer["plain"]]
+            ms = {str(label): float(taken) for label, taken in answer["ms"].items()}
+            candidates = {label: build(label, recipe) for label, recipe in answer["recipes"].items()}
+            provisional, process = bool(answer["provisional"]), answer["process"]
             if candidates[name] is not self.reference and self.problem(candidates[name]):
                 return None
         except (KeyError, ValueError, TypeError, AttributeError, Incomparable):
@@ -271,13 +263,10 @@ class Contest:
         if not provisional or process == os.getpid():  # under the same load as before
             return Decision(name, "remembered", ms, provisional)
         right = {label: c for label, c in candidates.items() if c is self.reference or not self.problem(c)}
-        self.time(right, budget(max(map(self.once, right.values())), seconds), FINAL_ROUNDS)
-        for label, toll in (tolls or {}).items():
-            self.seconds[label] += toll
-        name = winner({label: self.seconds[label] for label in right}, plain)
-        self.busy = ""  # one confirmation; a machine that is always busy has its answer now
-        recipes = {name: answer["recipes"][name]}  # type: ignore[index]
-        return Decision(name, "confirmed", self.conclude(key, name, plain, recipes).ms)
+        name = self._final(right, plain, seconds)
+        # Without the losers the answer is settled: a machine that is always busy has one confirmation.
+        decision = self.conclude(key, name, plain, {name: answer["recipes"][name]})
+        return Decision(name, "confirmed", decision.ms)
 
 
 def _difference(got: Results, want: Results, noise: Sequence[Any]) -> str | None:

@@ -23,8 +23,6 @@ from .ways import MemberLoop
 WIDE, LOOP = Plan(), Plan("loop")
 # The plainest first: the loop is what the user had, one wide call what was asked for.
 PLAINEST = [str(LOOP), str(WIDE)]
-# Compiled plans closer than this are timed once more, for longer.
-CLOSE = 0.85
 # A strategy that takes so many times as long everywhere will hardly be the best one anywhere.
 HOPELESS = 3.0
 # What torch.compile is not expected to gain for the loop: with wide so far ahead the loop is not compiled.
@@ -203,10 +201,7 @@ class Chooser:
             plans.append(Plan(wide.way, compiled=True))
         if self._took(wide) > FAR_AHEAD * self._took(LOOP):
             plans.append(Plan("loop", compiled=True))
-        self._time(plans, 0.3, rounds=FINAL_ROUNDS)
-        first, second, *_ = sorted(plans, key=self._took)
-        if self._took(first) > CLOSE * self._took(second):
-            self._time([first, second], 0.3, rounds=3 * FINAL_ROUNDS)
+        self._time(plans, 0.5, rounds=2 * FINAL_ROUNDS)
         return self._best(plans, [str(best)])
 
     def _best(self, plans: list[Plan], plain: list[str]) -> Plan:

@@ -241,6 +241,11 @@ class Skeletons:
         """A copy of a skeleton that holds what all lanes hold."""
         return clone_member(skeleton, self.shared)
 
+    @property
+    def moves(self) -> bool:
+        """May members, or a `train` of their own, change what they hold in Python?"""
+        return self.separated or any(map(_has_own_train, self.variants[0].modules()))
+
     def train(self, mode: bool, path: str = "") -> None:
         """Call the members' own `train` (or that of their submodule), which may do more than set flags."""
         modules = [variant.get_submodule(path) for variant in self.variants]

@@ -261,7 +261,8 @@ class WideModel(ProgrammedLanes):
         memo[id(self)] = clone
         for name, value in self.__getstate__().items():
             clone.__dict__[name] = value if name in ("config", "programs") else copy.deepcopy(value, memo)
-        clone.programs.adopt(self.programs)  # pure functions: safe to share
+        if not self.skeletons.moves:  # else captures rest on these very skeletons
+            clone.programs.adopt(self.programs)  # pure functions: safe to share
         mark_parameters(clone)
         return clone
 

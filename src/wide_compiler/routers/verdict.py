@@ -58,6 +58,7 @@ def judge(
     written = fused.buffers()
     sequence = Candidate(in_sequence, leaves, written)
     together = Candidate(lambda: fused.watched(calls.gather()), leaves, written)
-    with Contest(sequence, gradients, chooser.cuda, reordered=fused.program.draws) as contest:
+    draws, tolls = fused.program.draws, {TOGETHER: TOLL}
+    with Contest(sequence, gradients, chooser.cuda, reordered=draws, tolls=tolls) as contest:
         key = ("towers", *chooser.key)
-        return Verdict.of(contest.settle(key, TOGETHER, together, LOOP, config.tune_seconds, TOLL))
+        return Verdict.of(contest.settle(key, TOGETHER, together, LOOP, config.tune_seconds))
