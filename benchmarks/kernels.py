@@ -13,7 +13,7 @@ import torch.nn.functional as F
 sys.path.insert(0, "src")
 
 from wide_compiler.measure import interleaved
-from wide_compiler.tuning.replay import recorded
+from wide_compiler.replay.cuda_graph import recorded
 
 CUDA = torch.device("cuda")
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from . import _tree
 from .errors import InputError
+from .guards.modes import plain_world
 from .lane_values import LaneValues
 
 
@@ -73,6 +74,52 @@ def unstack(tree: Any, n: int) -> list[Any]:
             raise InputError(f"unstack: leaf{path} is {tuple(leaf.shape)}, expected {n} lanes on axis 0")
     rows = [_rows(leaf, n) for leaf in leaves]
     return [_tree.unflatten([row[i] for row in rows], spec) for i in range(n)]
+
+
+def hand_out(tree: Any, n: int) -> list[Any]:
+    """`unstack` for a result that nobody else holds: lane i gets what member i would have given, contiguous
+    tensors that may be written in place.
+    """
+    plain = not torch.compiler.is_dynamo_compiling() and plain_world()
+    if isinstance(tree, Tensor):
+        return list(_handed_out(tree, n, plain))
+    leaves, spec = _tree.flatten_output(tree)
+    memory = [x.untyped_storage()._cdata for x in leaves if plain and isinstance(x, Tensor)]
+    rows: list[Sequence[Any]] = []
+    for leaf in leaves:
+        if not isinstance(leaf, Tensor):
+            rows.append(_rows(leaf, n))
+        elif plain and memory.count(leaf.untyped_storage()._cdata) > 1:
+            rows.append([leaf[i] for i in range(n)])  # true views: a write shows in the other output too
+        else:
+            rows.append(_handed_out(leaf, n, plain))
+    return [_tree.unflatten([row[i] for row in rows], spec) for i in range(n)]
+
+
+def _handed_out(stacked: Tensor, n: int, plain: bool) -> Sequence[Tensor]:
+    if plain and stacked.requires_grad and torch.is_grad_enabled():
+        return _OwnLanes.apply(stacked)
+    if not stacked[0].is_contiguous():
+        stacked = stacked.contiguous()
+    if plain:
+        return [row.data for row in stacked.unbind(0)]  # no views to autograd
+    return [stacked[i] for i in range(n)]  # traces and transforms follow what is written to a view
+
+
+class _OwnLanes(torch.autograd.Function):
+    """`[N, ...]` -> N tensors, each free to be written: to autograd they are neither views nor one tensor.
+
+    In memory of their own, because backward may have saved the stack. Backward is one stack.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, stacked: Tensor) -> tuple[Tensor, ...]:
+        own = stacked.clone(memory_format=torch.contiguous_format)
+        return tuple([row.data for row in own.unbind(0)])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return torch.stack(gradients)
 
 
 def _check_count(n: Any) -> None:
@@ -139,7 +186,8 @@ def split_lanes(x: Tensor, n: int, path: str = "") -> Tensor:
     if x.shape[1] % n:
         raise InputError(
             f"packed input{path} is {tuple(x.shape)}: its {x.shape[1]} channels (dim 1) are not divisible "
-            f"by {n} lanes; pack one [B, C, ...] per lane with wide_compiler.pack"
+            f"by {n} lanes; pack one [B, C, ...] per lane with wide_compiler.pack, or use wide.shared(x) for "
+            f"one input for all lanes"
         )
     return x.unflatten(1, (n, x.shape[1] // n)).movedim(1, 0)
 

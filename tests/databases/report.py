@@ -44,9 +44,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="names of entries, separated by commas")
     parser.add_argument("--most", type=int, default=4, help="samples of an entry")
     parser.add_argument("--seconds", type=int, default=60, help="time limit of a sample")
-    parser.add_argument(
-        "--dtype", default="", help="e.g. complex128; by default float64, else another"
-    )
+    parser.add_argument("--dtype", default="", help="e.g. complex128; by default float64, else another")
     parser.add_argument("--rows", default="", help="write every outcome to this file, one JSON object a line")
     parser.add_argument("--verbose", action="store_true", help="print every outcome")
     options = parser.parse_args()

@@ -5,7 +5,7 @@ import warnings
 from .align import check_models, structure
 from .captured import OUTPUT_TENSOR, Captured
 from .export import export_member
-from .failure import CaptureFailed
+from .failure import CaptureFailed, HasEffects
 from .lock import CAPTURE
 from .observation import Observation, copy_of, observe_member
 from .opaque import OPAQUE, OpaqueCall
@@ -23,6 +23,7 @@ __all__ = [
     "OUTPUT_TENSOR",
     "CaptureFailed",
     "Captured",
+    "HasEffects",
     "Observation",
     "OpaqueCall",
     "Slot",

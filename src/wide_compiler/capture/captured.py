@@ -34,6 +34,7 @@ class Captured:
     reads_grad_mode: bool = False
     rests_on: Snapshot = field(default_factory=Snapshot)  # what the members' Python read outside of them
     own: Snapshot = field(default_factory=Snapshot)  # what it read in the skeletons
+    reads_layout: bool = False  # does the forward ask how its inputs lie in memory?
     shapes: list[tuple[int, ...]] = field(default_factory=list)  # of the inputs it was captured at
 
     def __post_init__(self) -> None:

@@ -21,6 +21,7 @@ from .captured import OUTPUT_TENSOR, Captured
 from .cleanup import clean, written_placeholders
 from .failure import CaptureFailed
 from .guards import ShapeGuards
+from .layout import LayoutReads
 from .lock import CAPTURE
 from .observation import Observation, copy_of
 from .opaque import NeedsRealShapes, Recorder, watch_real_shapes
@@ -32,8 +33,9 @@ _PREFIX = "member."
 class _Seen:
     """The structure of the member's output, noted while tracing."""
 
-    out_spec: _tree.TreeSpec
+    out_spec: Any
     out_statics: list[Any]
+    layout: LayoutReads
 
 
 class _Flat(nn.Module):
@@ -50,7 +52,9 @@ class _Flat(nn.Module):
         leaves = [next(tensor_iter) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
         args, kwargs = _tree.unflatten(leaves, self.spec)
         buffers = _buffers(self.member)
-        out, self.seen.out_spec = _tree.flatten_output(self.member(*args, **kwargs))
+        with LayoutReads(tensors) as self.seen.layout:
+            out, self.seen.out_spec = _tree.flatten_output(self.member(*args, **kwargs))
+        self.seen.layout.check()
         if any(home[name] is not old for home, name, old in buffers):
             # Copied before the write: what is returned may be the old buffer, or a view of it.
             out = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in out]
@@ -136,7 +140,9 @@ def _exported(
             with recorder.active(member), _watch_failures(member, failures):
                 flat = _Flat(member, leaves, spec)
                 exported = _export(flat, dynamic if real_shapes is None else None, grad)
-            return _read(flat, exported, recorder)
+            captured = _read(flat, exported, recorder)
+            captured.reads_layout = flat.seen.layout.of_inputs
+            return captured
         except NeedsRealShapes as error:
             if real_shapes is not None:
                 raise CaptureFailed(_first_line(error)) from error

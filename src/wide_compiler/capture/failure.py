@@ -3,3 +3,7 @@
 
 class CaptureFailed(Exception):
     """This member cannot be captured; the message says why in one line."""
+
+
+class HasEffects(CaptureFailed):
+    """Its forward does something in Python that a graph would not, at whatever input."""

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from .. import _tree
 from ..guards import Observer, Snapshot
-from .failure import CaptureFailed
+from .failure import HasEffects
+from .layout import strided_copy
+from .lock import CAPTURE
 from .skeleton import copy_member
 from .state import canonical_names, slots
 
@@ -41,9 +43,9 @@ class Observation:
         return self.reads.moved(self.originals)
 
     def check(self) -> "Observation":
-        """Raise `CaptureFailed` if a graph would not be the member's forward."""
+        """Raise `HasEffects` if a graph would not be the member's forward."""
         if self.effects:
-            raise CaptureFailed(self.effects[0])
+            raise HasEffects(self.effects[0])
         return self
 
 
@@ -67,7 +69,8 @@ def observe_member(
     before = {slot.path: (slot.tensor, _address(slot.tensor)) for slot in slots(copy)}
     mine = _tree.tree_map(copy_of, (args, kwargs))
     observer = Observer([copy], owned=originals.keys())
-    with torch.set_grad_enabled(grad), torch.random.fork_rng(_cuda_devices(copy, mine)):
+    # One at a time, like captures: a class whose `apply` a capture has exchanged is no user's change.
+    with CAPTURE, torch.set_grad_enabled(grad), torch.random.fork_rng(_cuda_devices(copy, mine)):
         observer.run(lambda: copy(*mine[0], **mine[1]))
     effects = list(observer.effects)
     for slot in slots(copy):
@@ -85,10 +88,13 @@ def observe_member(
 
 
 def copy_of(leaf: Any) -> Any:
-    """A leaf like `leaf`: a forward may ask whether its input requires gradients."""
+    """A copy that requires gradients where `leaf` does, for which a forward may ask; like `leaf` it may be
+    written only if it is the result of something."""
     if not isinstance(leaf, Tensor):
         return leaf
-    return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+    copy = strided_copy(leaf.detach()).requires_grad_(leaf.requires_grad)
+    with torch.enable_grad():
+        return copy if leaf.is_leaf else strided_copy(copy)
 
 
 def _written(member: nn.Module, copy: nn.Module, tensor_of: Callable[[str], Tensor] | None) -> set[str]:

@@ -37,6 +37,7 @@ def zip_variants(variants: Sequence[Captured], variant_of_lane: Sequence[int]) -
     merged.rests_on = merged.rests_on.joined([variant.rests_on for variant in variants[1:]])
     merged.own = merged.own.joined([variant.own for variant in variants[1:]])
     merged.reads_grad_mode = any(variant.reads_grad_mode for variant in variants)
+    merged.reads_layout = any(variant.reads_layout for variant in variants)
     return merged
 
 

@@ -8,16 +8,23 @@ from types import CodeType
 
 _GLOBAL_READS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 _ATTRIBUTE_READS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"}
+_STORES = {"STORE_GLOBAL", "STORE_NAME", "STORE_ATTR", "DELETE_GLOBAL", "DELETE_NAME", "DELETE_ATTR"}
+_STORES |= {"STORE_DEREF", "DELETE_DEREF"}
 _DYNAMIC = {"getattr", "hasattr", "vars", "__dict__", "__getattribute__", "attrgetter"}
+_DYNAMIC_STORES = {"setattr", "delattr", "vars", "__dict__", "__setattr__", "__delattr__", "globals", "exec"}
 
 
 @dataclass(frozen=True)
 class Names:
-    """`dynamic`: the code may read attributes whose names do not stand in it (`getattr`, `vars`, ...)."""
+    """What a code object reads, and what it sets (`stores`; None if that may be anything: `setattr`, ...).
+
+    `dynamic`: it may read attributes whose names do not stand in it (`getattr`, `vars`, ...).
+    """
 
     globals: frozenset[str]
     attributes: frozenset[str]
     dynamic: bool
+    stores: frozenset[str] | None
 
 
 @functools.cache
@@ -25,20 +32,27 @@ def names_of(code: CodeType) -> Names:
     """The names that `code` and the functions written inside it read.
 
     >>> names_of((lambda x: scale * x.size).__code__)
-    Names(globals=frozenset({'scale'}), attributes=frozenset({'size'}), dynamic=False)
+    Names(globals=frozenset({'scale'}), attributes=frozenset({'size'}), dynamic=False, stores=frozenset())
     """
-    found_globals, attributes = set(), set()
+    found_globals, attributes, stores = set(), set(), set()
     for instruction in dis.get_instructions(code):
         if instruction.opname in _GLOBAL_READS:
             found_globals.add(instruction.argval)
         elif instruction.opname in _ATTRIBUTE_READS:
             attributes.add(instruction.argval)
+        elif instruction.opname in _STORES:
+            stores.add(instruction.argval)
     inner = [names_of(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
     for names in inner:
         found_globals |= names.globals
         attributes |= names.attributes
-    dynamic = bool(_DYNAMIC & (found_globals | attributes)) or any(names.dynamic for names in inner)
-    return Names(frozenset(found_globals), frozenset(attributes), dynamic)
+        stores |= names.stores or set()
+    read = found_globals | attributes
+    dynamic = bool(_DYNAMIC & read) or any(names.dynamic for names in inner)
+    anything = bool(_DYNAMIC_STORES & read) or any(names.stores is None for names in inner)
+    return Names(
+        frozenset(found_globals), frozenset(attributes), dynamic, None if anything else frozenset(stores)
+    )
 
 
 @functools.cache

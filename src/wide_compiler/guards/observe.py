@@ -33,6 +33,7 @@ from .reads import (
     Entry,
     Items,
     Numbers,
+    Read,
     Set,
     State,
     Table,
@@ -116,10 +117,18 @@ class Observer:
         finally:
             sys.setprofile(before)
             self._find_closures()
-            changed = self.reads.first_change()
-            if changed is not None:
-                self.effects.append(f"its forward changes {changed.path}")
-                self.reads.put_back()
+            changed = self.reads.changes(self._may_have_set)
+            if changed:
+                self.effects.append(f"its forward changes {changed[0].path}")
+            for read in reversed(changed):
+                read.put_back()
+
+    def _may_have_set(self, read: Read) -> bool:
+        """Whether the call can have changed this, or only another thread can: does its code set the name?"""
+        if not isinstance(read, (Entry, Attribute)) or read.name == "cell_contents":
+            return True
+        stores = [names_of(code).stores for code in self._entered]
+        return any(names is None or read.name in names for names in stores)
 
     # What the interpreter tells.
 
@@ -217,7 +226,7 @@ class Observer:
         names = names_of(code)
         self._visit_class(type(value), names, code)
         own = getattr(value, "__dict__", None)
-        slots = _slots(type(value))
+        slots = _slots(type(value))  # type: ignore[arg-type]
         present = {*(own or ()), *slots} if isinstance(own, dict) else set(slots)
         wanted = present if names.dynamic or _looks_up_by_itself(type(value)) else present & names.attributes
         local = isinstance(value, threading.local)

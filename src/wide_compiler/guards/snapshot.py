@@ -88,6 +88,20 @@ class Snapshot:
                 return read
         return None
 
+    def changes(self, ours: Callable[[Read], bool]) -> list[Read]:
+        """The reads that give something else now. Of those that are not `ours` the new value is taken over:
+        another thread has set it."""
+        changed = []
+        for read in self.reads.values():
+            now = read.now()
+            if not read.same(now):
+                if ours(read):
+                    changed.append(read)
+                else:
+                    read.value = now
+                    self._quick = None
+        return changed
+
     def why_not(self) -> str:
         """What has changed, by its path; '' if nothing has."""
         changed = self.first_change()

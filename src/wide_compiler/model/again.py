@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..guards.modes import launch_state
 from ..guards.tensors import TensorGuard
-from ..tuning.replay import Replay
+from ..replay import Replay
 
 CHANGED = object()
 
@@ -24,11 +24,13 @@ class Again:
         self.model, self.door = model, door
         self.scopes = model.scopes
         self.flags = [scope.training for scope in self.scopes]
-        self.homes = [(home, name) for _, home, name in route.binding.states]
+        self.homes = [(home, name) for _, home, name, _ in route.binding.states]
         self.count = len(args)
         self.holds = TensorGuard([*args, *(home[name] for home, name in self.homes)]).holds
         self.state = launch_state()
         self.recording: Any = replay.latest
+        self.lock, self.rests_on = replay.lock, route.program.captured.rests_on
+        self.writes = bool(route.program.graph.writes)
         # Several results, or none, are put together as the model's own result is.
         self.rebuild = None if route.program.captured.gives_one_tensor else route.program.rebuild
 
@@ -40,6 +42,8 @@ class Again:
             return None
         if route.binding.modules or route.program.graph.enters_autocast or model.held.lanes is not None:
             return None
+        if any(home.get(name) is None for _, home, name, _ in route.binding.states):
+            return None  # computed anew in each call
         if torch._C._is_any_autocast_enabled():  # to which dtype shows nowhere else
             return None
         return Again(model, route, replay, args, door)
@@ -58,8 +62,11 @@ class Again:
             and [scope.training for scope in self.scopes] == self.flags
             and self.model.seeds.seeds is None
         ):
-            recording = self.recording.unheld()
-            if recording is not None:
-                recording.launch()
-                return recording.first() if self.rebuild is None else self.rebuild(recording.lend())
+            with self.lock:
+                recording = self.recording.unheld()
+                if recording is not None and (not self.writes or self.rests_on.holds()):
+                    recording.launch()
+                    # Asked while the GPU works: what it wrote is handed out only if all still holds.
+                    if self.rests_on.holds():
+                        return recording.first() if self.rebuild is None else self.rebuild(recording.lend())
         return CHANGED

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from ..widen import LaneGraph
+from .scope import Place
 
 
 class Binding:
@@ -19,13 +20,14 @@ class Binding:
         self.model = model
         homes = {place.path: place for place in model.places}
         self.template: list[Any] = [None] * len(graph.feeds)
-        self.states: list[tuple[int, dict[str, Any], str]] = []
+        self.states: list[tuple[int, dict[str, Any], str, Place]] = []
         self.modules: list[tuple[int, str]] = []  # members and registered wide modules
         self.inputs: list[tuple[int, int]] = []
         self.rng: list[int] = []
         for position, (kind, key) in enumerate(graph.feeds):
             if kind == "state" and key in homes:
-                self.states.append((position, homes[key].home, homes[key].name))
+                place = homes[key]
+                self.states.append((position, place.home, place.name, place))
             elif kind == "state":
                 self.modules.append((position, key))
             elif kind == "input":
@@ -39,8 +41,9 @@ class Binding:
 
     def __call__(self, tensors: Sequence[Tensor], rng: Tensor | None) -> list[Any]:
         arguments = self.template.copy()
-        for position, home, name in self.states:
-            arguments[position] = home[name]
+        for position, home, name, place in self.states:
+            tensor = home.get(name)
+            arguments[position] = tensor if tensor is not None else place.computed()
         for position, index in self.inputs:
             arguments[position] = tensors[index]
         for position in self.rng:

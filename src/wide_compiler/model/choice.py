@@ -15,7 +15,8 @@ from ..measure.contest import Candidate, Contest, private_copies
 from ..measure.policy import FINAL_ROUNDS, beats, budget, winner
 from ..measure.progress import Patience
 from ..measure.store import circumstances
-from ..tuning.replay import Replay, recorded
+from ..replay import Replay
+from ..replay.cuda_graph import recorded
 from ..widen import LaneGraph
 from .plans import CHUNKS, Built, Plan, Workshop, channels_last
 from .ways import MemberLoop

@@ -10,8 +10,8 @@ from .. import _tree
 from ..capture import observe_member
 from ..capture.memory import is_ragged_or_sparse, kind_of
 from ..errors import InputError, SampleError
-from .members import Place
 from .program import Call
+from .scope import Place
 
 
 def normalize_sample(sample: Any, sample_kwargs: Mapping[str, Any] | None) -> tuple[tuple, dict]:

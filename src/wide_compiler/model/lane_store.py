@@ -11,14 +11,15 @@ from ..capture import CaptureFailed, canonical_names, check_models, materialize,
 from ..errors import AlignmentError, InputError, LaneIndexError
 from . import saving
 from .marks import has_lanes, mark_parameters
-from .members import Scope, Skeletons, build_tree
+from .members import Skeletons, build_tree
 from .plans import channels_last
 from .registered import Registered, lane_tensor
 from .rows import select_rows
+from .scope import Children, Scope, find_ties
 from .views import Views
 
 
-class LaneStore(nn.Module):
+class LaneStore(Children, nn.Module):
     """Parameters and buffers under the members' own names, stacked `[N, ...]`.
 
     Tensors that are one object in all lanes (a shared trunk) and constant buffers that are equal in all
@@ -45,10 +46,12 @@ class LaneStore(nn.Module):
             parent, _, name = path.rpartition(".")
             self.get_submodule(parent)._modules[name] = module
         self.scopes = list(self.modules())  # listed once: every call looks at their train flags
+        self.own_paths = {p for p, _ in self.named_modules() if self.registered.outer(p) is None}
         self.skeletons = Skeletons.of(models)
-        for path, module in self.named_modules():
-            if isinstance(module, Scope):
-                module.belongs_to(self.skeletons, path)
+        find_ties(self.scopes)
+        for path, scope in self.named_modules():
+            if isinstance(scope, Scope):
+                scope.belongs_to(self.skeletons, path)
         self.views = Views((), self.places, self.wide_states)
         self.gradient_hooks = _gradient_hooks(models[0])
         mark_parameters(self)
@@ -62,10 +65,12 @@ class LaneStore(nn.Module):
         skeleton = self.skeletons.lane(0)
         for path, module in self.named_modules():
             outer = self.registered.outer(path)
-            if outer is None:
+            if path in self.own_paths:
                 module.training = skeleton.get_submodule(path).training
             elif outer == path:
                 module.train(skeleton.get_submodule(path).training)
+            elif outer is None:  # something that a user has added, such as a parametrization
+                module.training = mode
         return self
 
     def separate_members(self) -> None:
@@ -80,8 +85,10 @@ class LaneStore(nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Past nn.Module: a member may have a parameter or child called like an attribute of this class.
-        if isinstance(value, (Tensor, nn.Module)):
-            super().__setattr__(name, value)
+        own = name in vars(self) or "ready" not in vars(self)
+        if isinstance(value, (Tensor, nn.Module)) or (not own and name in self._modules):
+            if not self._replaces(name, value):
+                super().__setattr__(name, value)
         else:
             object.__setattr__(self, name, value)
 
@@ -142,7 +149,7 @@ class LaneStore(nn.Module):
     def own_training(self) -> Iterator[tuple[str, bool]]:
         """The train flag of every module that is the member's own (not inside a registered one)."""
         for path, module in self.named_modules():
-            if self.registered.outer(path) is None:
+            if path in self.own_paths:
                 yield path, module.training
 
     def promote(self, path: str) -> None:
@@ -190,6 +197,8 @@ class LaneStore(nn.Module):
         if self.registered.builders and len(lanes) != self.n:
             path = next(iter(self.registered.builders))
             raise InputError(f"{path} is a registered wide module, whose number of lanes cannot change")
+        for place in self.places:
+            place.check_stored("select_lanes")
         self.views.select(lanes)
         with torch.no_grad(), torch.inference_mode(False):
             select_rows(self.stacked_tensors(), lanes)

@@ -9,61 +9,12 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from ..capture import Slot, canonical_names, clone_member, group_by_variant, make_skeleton, slots
+from ..capture.lock import OwnLock
 from ..capture.skeleton import copy_member
 from ..capture.state import home_of
-from ..errors import AlignmentError, WrongTypeError
+from ..errors import AlignmentError
 from ..guards import ATOMS, MODULE_TABLES
-
-
-class Scope(nn.Module):
-    """One module of the member in the wide model's tree: its stacked tensors, its train flag, its kind."""
-
-    def __init__(self, module: nn.Module):
-        super().__init__()
-        self.kind = type(module)
-        self.training = module.training
-
-    def belongs_to(self, skeletons: "Skeletons", path: str) -> None:
-        self._skeletons, self._path = skeletons, path
-
-    def train(self, mode: bool = True) -> "Scope":
-        """As the members' own `train` at this place does, in every lane that has Python of its own."""
-        self._skeletons.train(mode, self._path)
-        member = self._skeletons.lane(0).get_submodule(self._path)
-        for path, module in self.named_modules():
-            module.training = member.get_submodule(path).training
-        return self
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        raise WrongTypeError(
-            f"this {self.kind.__name__} holds the tensors of all lanes and is run by its wide model; "
-            f"wide.lane(i) gives an ordinary model"
-        )
-
-    def _get_name(self) -> str:
-        return f"Wide[{self.kind.__name__}]"
-
-    def extra_repr(self) -> str:
-        own = {**self._parameters, **self._buffers}
-        return ", ".join(f"{name}: {tuple(t.shape)}" for name, t in own.items() if t is not None)
-
-
-@dataclass
-class Place:
-    """Where one canonical tensor lives in the wide model's tree."""
-
-    path: str
-    scope: nn.Module
-    name: str
-    kind: str  # 'parameter', 'buffer' or 'constant'
-
-    @property
-    def home(self) -> dict[str, Any]:
-        return self.scope._parameters if self.kind == "parameter" else self.scope._buffers
-
-    @property
-    def tensor(self) -> Tensor:
-        return self.home[self.name]
+from .scope import Place, Scope
 
 
 def lane_tensors(models: Sequence[nn.Module], slot: Slot) -> list[Tensor]:
@@ -180,6 +131,8 @@ class Skeletons:
     shared: list[Any] = field(default_factory=list)  # objects that all lanes hold, and that are not copied
     # Have members run as Python, or was a `train` of their own called, since somebody last looked?
     may_have_moved: bool = False
+    # Members that run as Python are lent the tensors of their lanes: one thread at a time.
+    lock: OwnLock = field(default_factory=OwnLock)
 
     @classmethod
     def of(cls, models: Sequence[nn.Module]) -> "Skeletons":

@@ -18,6 +18,7 @@ from ..widen.classify import draws
 from ..widen.helpers import autocast_restored
 from ..widen.per_lane import LaneParameter, give_back, lane_generator
 from .choice import Tuned
+from .overlap import own_copies, written_inputs
 from .registered import registered_tensor
 from .ways import Chunks, Way, Whole
 
@@ -31,6 +32,8 @@ class Call:
     wide: tuple[bool, ...]  # for each tensor leaf
     signature: Any  # structure and plain leaves, hashable
     is_sample: bool = False  # the members have taken it already
+    packed: bool = False  # through the packed door: lanes are blocks of channels
+    by_lane: list[tuple[tuple, dict]] | None = None  # each lane's own arguments, if they were given so
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -44,15 +47,41 @@ class Call:
             for t, w in zip(self.tensors, self.wide, strict=True)
         ]
 
-    def for_lane(self, lane: int, own: bool = False) -> tuple[tuple, dict]:
-        """The member's own (args, kwargs) for one lane; with `own`, tensors that it may write."""
-        flags = iter(self.wide)
-        leaves = [(x[lane] if next(flags) else x) if isinstance(x, Tensor) else x for x in self.leaves]
-        if own:
-            leaves = [
-                x.clone(memory_format=torch.contiguous_format) if isinstance(x, Tensor) else x for x in leaves
-            ]
+    @property
+    def layouts(self) -> tuple[Any, ...]:
+        """The strides of a member's tensors: of every lane where lanes have given their own, else of one."""
+        if self.packed:
+            return ("contiguous",)
+        lanes = range(len(self.by_lane)) if self.by_lane is not None else (0,)
+        return tuple(dict.fromkeys(tuple(t.stride() for t in self.member_tensors(lane)) for lane in lanes))
+
+    def for_lane(self, lane: int) -> tuple[tuple, dict]:
+        """The member's own (args, kwargs) for one lane."""
+        leaves = self._leaves(lane)
+        if self.packed:  # what was packed counts, not the block of channels that it has become
+            leaves = [x.contiguous() if isinstance(x, Tensor) else x for x in leaves]
         return _tree.unflatten(leaves, self.spec)
+
+    def own_for_lane(self, lane: int, lent: Sequence[tuple[Tensor, Tensor]] = ()) -> tuple[tuple, dict]:
+        """The same with tensors that the member may write; `lent` as for `own_copies`."""
+        leaves = self._leaves(lane)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        if plain_world():
+            copies = iter(own_copies(tensors, lent, self.packed))
+        else:  # nobody can say where tensors lie, but one tensor stays one
+            once = {id(tensor): tensor.clone() for tensor in tensors}
+            copies = iter([once[id(tensor)] for tensor in tensors])
+        return _tree.unflatten([next(copies) if isinstance(x, Tensor) else x for x in leaves], self.spec)
+
+    def member_tensors(self, lane: int) -> list[Tensor]:
+        """The tensors that one lane's member gets."""
+        return [leaf for leaf in self._leaves(lane) if isinstance(leaf, Tensor)]
+
+    def _leaves(self, lane: int) -> list[Any]:
+        if self.by_lane is not None:
+            return _tree.flatten(self.by_lane[lane])[0]
+        flags = iter(self.wide)
+        return [(x[lane] if next(flags) else x) if isinstance(x, Tensor) else x for x in self.leaves]
 
 
 @dataclass
@@ -69,6 +98,7 @@ class WideProgram:
     def __post_init__(self) -> None:
         # Does what the members' Python read still hold? Asked at every call.
         self.holds = self.captured.rests_on.holds
+        self.written_inputs = written_inputs(self.captured)  # their positions
 
     def check_packable(self) -> None:
         """Refuse the packed door before anything runs and buffers move, if an output has no channels."""
@@ -148,6 +178,7 @@ class LoopProgram:
         chunk: int | None = None,
         rng: Tensor | None = None,
     ) -> Any:
+        """The lanes' results, stacked; a list of them if each lane has given its own arguments."""
         results = []
         returns: list[tuple[Tensor, Tensor]] = []
         members = states[MEMBERS]
@@ -155,16 +186,20 @@ class LoopProgram:
             self.names = canonical_names(members[0])
         parameters = self._parameters(states)
         for lane, member in enumerate(members):
-            args, kwargs = call.for_lane(lane, own=True)
-            with self._lane_state(member, states, parameters, lane, n, returns), lane_generator(rng, lane):
+            with (
+                self._lane_state(member, states, parameters, lane, n, returns) as lent_state,
+                lane_generator(rng, lane),
+            ):
+                args, kwargs = call.own_for_lane(lane, lent_state)
                 results.append(member(*args, **kwargs))
             if self.one_object:
                 give_back(returns)  # the next lane goes on where this one has left a shared buffer
                 returns.clear()
-        give_back(returns)
+        together = stack_members(results) if call.by_lane is None else PerLane(results)
+        give_back(returns)  # not before: results that cannot be stacked leave the buffers as they were
         for parameter in parameters.values():
             parameter.settle()
-        return stack_members(results)
+        return together
 
     def _parameters(self, states: Mapping[str, Any]) -> dict[str, LaneParameter]:
         """The stacked parameters, to be lent; none inside a transform or a trace, which get slices."""
@@ -207,6 +242,10 @@ def _write_constant(place: Tensor, value: Any) -> None:
     """A plain tensor attribute is the member's own; the stacked copy of it is what lane graphs read."""
     if isinstance(value, Tensor) and (value.shape, value.dtype) == (place.shape, place.dtype):
         place.data.copy_(value.detach())
+
+
+class PerLane(list):
+    """One result per lane, which need not be alike."""
 
 
 def stack_members(results: list[Any]) -> Any:

@@ -12,10 +12,11 @@ from .._constant_result import constant_result
 from ..capture import CAPTURE
 from ..config import WideConfig
 from ..errors import ArgumentError, InputError, UnsupportedError
-from ..guards.modes import ambient_modes
+from ..guards.modes import autocast_state
 from ..widen import MEMBERS
 from .inputs import accepted_sample, check_accepted, grown_sample, normalize_sample, sample_leaves
 from .lane_store import LaneStore
+from .neutral import kept_function_modes, neutral_world, plain_call, plain_states
 from .program import Call, LoopProgram, Program, WideProgram
 from .programs import Programs, training_flags
 
@@ -42,10 +43,11 @@ class ProgrammedLanes(LaneStore):
         kept = dict.fromkeys(self.registered.builders, "registered")
         self.programs = Programs(self.config, kept, tuple(graph_passes))
         self.moved_program: LoopProgram | None = None
+        self.stand_ins: set[str] = set()  # paths of tensors that have no numbers while a program is built
         self._sample = accepted_sample(models[0], *normalize_sample(sample, sample_kwargs))
 
     def _program(self, call: Call) -> Program:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling() or _has_symbolic_sizes(call):
             return self._traced_program(call)
         key = (self._mode(call), tuple(call.member_shapes), call.wide)
         program = self.programs.find(key)
@@ -66,8 +68,11 @@ class ProgrammedLanes(LaneStore):
             call.signature,
             tensors,
             training_flags(self.scopes),
-            ambient_modes(),
+            autocast_state(),
+            kept_function_modes(),  # among them the default device
+            torch.get_default_dtype(),
             self.programs.grad_mode(),
+            call.layouts if self.programs.layout_matters else None,
         )
 
     def _loop_while_moved(self, moved: str) -> LoopProgram:
@@ -84,13 +89,16 @@ class ProgrammedLanes(LaneStore):
         return self.moved_program
 
     def _build(self, key: tuple[Any, ...], call: Call) -> Program:
-        if not call.is_sample:
-            check_accepted(call, self.example_member(), self._sample)
-        self.skeletons.set_training(self.own_training())
-        return self.programs.build(key, call, self)
+        with neutral_world(), plain_states(self.places, self.stand_ins):
+            call = plain_call(call)
+            if not call.is_sample:
+                check_accepted(call, self.example_member(), self._sample)
+            self.skeletons.set_training(self.own_training())
+            return self.programs.build(key, call, self)
 
     def _traced_program(self, call: Call) -> Program:
-        """The same inside torch.compile: for any batch if possible, so that a new one compiles nothing."""
+        """The same inside torch.compile or torch.export, for any batch if possible: a new one then compiles
+        nothing."""
         found = -1
         shapes = [t.shape[int(w) :] for t, w in zip(call.tensors, call.wide, strict=True)]
         if all(len(shape) > 0 and shape[0] >= 2 for shape in shapes):
@@ -98,23 +106,22 @@ class ProgrammedLanes(LaneStore):
             found = self._find_while_tracing(self._mode(call), rest, call.wide, True)
         if found < 0:
             found = self._find_while_tracing(self._mode(call), tuple(call.member_shapes), call.wide, False)
-        return self.programs.traced[found]
+        return self.programs.traced.get(found)
 
     @constant_result
     def _find_while_tracing(self, mode: Any, shapes: Any, wide: Any, any_batch: bool) -> int:
-        """The position in `programs.traced` (a tracer can only take a plain number from here), or -1.
+        """The number in `programs.traced` (a tracer can only take a plain number from here), or -1.
 
         torch.compile may be the first to show a wide model this input; then it is built from the sample.
         """
         program = self.programs.find_traced(mode, shapes, wide, any_batch)
         if program is None:
-            with torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
+            with CAPTURE, neutral_world():
                 self._build_from_sample(mode, shapes, wide, any_batch)
             program = self.programs.find_traced(mode, shapes, wide, any_batch)
         if program is None:
             return -1
-        self.programs.traced.append(program)
-        return len(self.programs.traced) - 1
+        return self.programs.traced.keep(program)
 
     def _build_from_sample(self, mode: Any, shapes: Any, wide: Any, any_batch: bool) -> None:
         sample = [leaf for leaf in _tree.flatten(self._sample)[0] if isinstance(leaf, Tensor)]
@@ -144,6 +151,7 @@ class ProgrammedLanes(LaneStore):
         return Call(leaves, spec, wide, _tree.signature(self._sample), is_sample=True)
 
     def promote(self, path: str) -> None:
+        self._check_plain({path} & self.stand_ins)
         super().promote(path)
         self._forget()
 
@@ -153,6 +161,19 @@ class ProgrammedLanes(LaneStore):
             self.programs.follow(stands_for)
         return stands_for
 
+    def separate_members(self) -> None:
+        if not self.skeletons.separated:
+            self._check_plain(self.stand_ins)
+        super().separate_members()
+
+    @staticmethod
+    def _check_plain(stand_ins: set[str]) -> None:
+        if stand_ins:
+            raise InputError(
+                f"{min(stand_ins)} is a fake or wrapped tensor here, and its numbers are needed to run this "
+                f"call; call the wide model once as usual before it is traced or transformed like this"
+            )
+
     def _forget(self) -> None:
         """What was built is no longer true."""
         self.programs.clear()
@@ -160,3 +181,7 @@ class ProgrammedLanes(LaneStore):
     def _device(self) -> torch.device:
         tensors = [*self.tensors().values(), *_tree.flatten(self._sample)[0]]
         return next((t.device for t in tensors if isinstance(t, Tensor)), torch.device("cpu"))
+
+
+def _has_symbolic_sizes(call: Call) -> bool:
+    return any(isinstance(size, torch.SymInt) for tensor in call.tensors for size in tensor.shape)

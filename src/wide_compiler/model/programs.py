@@ -12,6 +12,7 @@ from .. import _tree
 from ..capture import (
     Captured,
     CaptureFailed,
+    HasEffects,
     Observation,
     export_member,
     materialize,
@@ -26,6 +27,7 @@ from ..guards import Snapshot
 from ..widen import MEMBERS, Probe, ReadsLayout, WidenFailed, widen
 from ..widen.classify import reads_layout
 from .members import Skeletons
+from .numbered import Numbered
 from .program import Call, LoopProgram, Program, WideProgram
 
 # Shapes that each need a capture of their own; beyond that the loop is the better answer.
@@ -43,12 +45,16 @@ class Programs:
         self.kept = kept  # registered submodules, kept whole in the graph: path -> why
         # Several for one key where what the members' Python reads has changed between calls.
         self.by_key: dict[Any, list[Program]] = {}
+        # By train flags: what the forward does that no graph would do. A second look may not see it again: a
+        # cache that the first one has filled is then read as if it were a constant.
+        self.effects: dict[Any, str] = {}
         self.recaptures = 0  # how often such a change made a new one
         self.captures: dict[Any, list[Captured]] = {}
         self.latest: Program | None = None
         self.grad_matters = False
-        self.traced: list[Program] = []  # built while torch.compile was tracing
         self.reads_layout = False  # has a member been seen to read strides and offsets?
+        self.layout_matters = False  # does a forward ask how its inputs lie in memory?
+        self.traced = Numbered()  # programs found while torch.compile was tracing
 
     def clear(self) -> None:
         self.by_key.clear()
@@ -96,12 +102,17 @@ class Programs:
         """Captures are made with gradients on, unless the members' own code asks whether they are."""
         return torch.is_grad_enabled() if self.grad_matters else True
 
-    def adopt(self, other: "Programs") -> None:
-        """Take over what another cache has built."""
-        self.by_key = {key: list(programs) for key, programs in other.by_key.items()}
-        self.captures = {mode: list(known) for mode, known in other.captures.items()}
+    def adopt(self, other: "Programs", graphs: bool = True) -> None:
+        """Take over what another cache has built; without `graphs`, that members run as Python."""
+        for key, programs in other.by_key.items():
+            kept = [p for p in programs if graphs or isinstance(p, LoopProgram)]
+            if kept:
+                self.by_key[key] = kept
+        self.captures = {mode: list(known) for mode, known in other.captures.items()} if graphs else {}
+        self.effects = dict(other.effects)
         self.grad_matters, self.latest = other.grad_matters, other.latest
         self.reads_layout = other.reads_layout
+        self.layout_matters = other.layout_matters
 
     def measure_anew(self) -> None:
         """The same graphs for another number of lanes; copies of the model may share the old programs."""
@@ -110,7 +121,7 @@ class Programs:
             for key, programs in self.by_key.items()
         }
         self.latest = None
-        self.traced = []
+        self.traced = Numbered()
 
     def build(self, key: Any, call: Call, model: Any) -> Program:
         """Build the program for `call` on the wide model `model`, and keep it under `key`."""
@@ -131,7 +142,7 @@ class Programs:
             if call.is_sample:
                 raise
             program = self._loop(str(difference), call, model)  # lanes that part at this input only
-        self._refuse_loops(program)
+        self.refuse_loops(program)
         return self.keep(key, program)
 
     def _loop(self, why: str, call: Call, model: Any) -> LoopProgram:
@@ -154,11 +165,11 @@ class Programs:
             raise CaptureFailed(
                 f"{len(known)} input shapes already needed a capture each; this one runs as a loop"
             )
+        flags = None if model.living else training_flags(model.scopes)
+        if flags in self.effects:
+            raise CaptureFailed(self.effects[flags])
         shapes = call.member_shapes
-        captured = capture_members(
-            *(model.skeletons, model.capture_state, call, self.kept),
-            *(free_dims(shapes, known), self.grad_mode(), model.living),
-        )
+        captured = self._exported(flags, shapes, known, call, model)
         captured.shapes = shapes
         if captured.reads_grad_mode and not self.grad_matters:
             self.grad_matters = True
@@ -170,6 +181,12 @@ class Programs:
                 raise CaptureFailed(
                     f"its forward writes {path}, whose elements share memory (made by expand), which lanes "
                     f"would not; clone() it in the constructor"
+                )
+        if captured.reads_layout:
+            self.layout_matters = True
+            if len(call.layouts) > 1:
+                raise CaptureFailed(
+                    "its forward asks how inputs lie in memory, and those of lanes lie differently"
                 )
         for path in sorted(captured.writes - model.wide_states):
             if any(path.startswith(f"{outer}.") for outer in self.kept):
@@ -184,6 +201,17 @@ class Programs:
             captured.graph.lint()
         known.append(captured)
         return captured
+
+    def _exported(self, flags: Any, shapes: Any, known: list[Captured], call: Call, model: Any) -> Captured:
+        try:
+            return capture_members(
+                *(model.skeletons, model.capture_state, call, self.kept),
+                *(free_dims(shapes, known), self.grad_mode(), model.living),
+            )
+        except HasEffects as effect:
+            if flags is not None:
+                self.effects[flags] = str(effect)
+            raise
 
     def _widened(self, captured: Captured, call: Call, model: Any) -> WideProgram:
         probe_lanes = min(2, model.n)
@@ -205,7 +233,7 @@ class Programs:
         graph = widen(captured, frozenset(model.wide_states), call.wide, probe, self.config.strategies)
         return WideProgram(captured, graph)
 
-    def _refuse_loops(self, program: Program) -> None:
+    def refuse_loops(self, program: Program) -> None:
         if self.config.fallback_passthrough:
             return
         for row in program.rows:
@@ -296,7 +324,7 @@ def _check_outputs_alike(model: Any, call: Call) -> None:
     shapes = []
     with torch.enable_grad(), torch.random.fork_rng():
         for lane in leaders:
-            args, kwargs = call.for_lane(0, own=True)
+            args, kwargs = call.own_for_lane(0)
             leaves = _tree.flatten(model.example_member(lane)(*args, **kwargs))[0]
             shapes.append([tuple(leaf.shape) for leaf in leaves if isinstance(leaf, Tensor)])
     for lane, found in zip(leaders, shapes, strict=True):

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from .binding import Binding
 from .choice import Chooser
+from .neutral import neutral_world
+from .overlap import Writes
 from .program import Call, WideProgram
 
 # More shapes than this, and the first ones are unlikely to come back.
@@ -24,6 +26,7 @@ class Route:
     def __init__(self, model: Any, program: WideProgram, call: Call):
         self.model, self.program = model, program
         self.binding = Binding(program.graph, model)
+        self.writes = Writes(program, model.places)
         gradients = torch.is_grad_enabled() and any(
             t.requires_grad for t in (*call.tensors, *model.tensors().values())
         )
@@ -32,8 +35,9 @@ class Route:
             if program.runs_members:
                 model.skeletons.set_training(model.own_training())
             arguments = self.binding(call.tensors, model.seeds.peek())
-            chooser = Chooser(program, model.n, model.config, arguments, gradients)
-            program.tuned[circumstances] = chooser.choose()
+            with neutral_world():
+                chooser = Chooser(program, model.n, model.config, arguments, gradients)
+                program.tuned[circumstances] = chooser.choose()
         self.tuned = program.tuned[circumstances]
         for position in self.tuned.channels_last:
             model.put_channels_last(program.graph.feeds[position][1])
@@ -41,9 +45,11 @@ class Route:
 
     def __call__(self, tensors: Sequence[Tensor], rng: Tensor | None) -> Any:
         self.model.programs.latest, self.program.latest = self.program, self.tuned
-        if self.program.runs_members:
+        if not self.program.runs_members:
+            return self.program.run_way(self.way, self.binding(tensors, rng))
+        with self.model.skeletons.lock:
             self.model.skeletons.set_training(self.model.own_training())
-        return self.program.run_way(self.way, self.binding(tensors, rng))
+            return self.program.run_way(self.way, self.binding(tensors, rng))
 
 
 class Routes:

@@ -58,6 +58,8 @@ def load(model: Any, path: Any, lane: int | None) -> None:
 def load_lane(model: Any, lane: int, state: Mapping[str, Tensor]) -> None:
     """Copy a member's state into one lane; nothing is written unless all of it fits."""
     lane %= model.n
+    for place in model.places:
+        place.check_stored("load_lane")
     member = model.lane(lane)
     expected = member.state_dict()
     _compare_keys(state, expected, "this state")

@@ -8,7 +8,7 @@ from torch import nn
 
 from ..capture import slots
 from ..capture.state import canonical_names
-from .members import Place
+from .scope import Place
 
 
 class Views:

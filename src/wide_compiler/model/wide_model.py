@@ -11,12 +11,15 @@ from .. import _tree, lanes, oracle
 from ..config import WideConfig
 from ..errors import ArgumentError, InputError
 from ..guards.modes import ambient_modes, plain_world
+from ..widen import MEMBERS
 from .again import CHANGED, Again
+from .doors import LaneArguments, enter, entered_door, lane_arguments
 from .explain import ModelExplanation, summarize
 from .held import HeldLanes
 from .inputs import check_lanes, moved_sample
 from .marks import mark_parameters
-from .program import Call, LoopProgram, Program
+from .overlap import one_base_written
+from .program import Call, LoopProgram, PerLane, Program, WideProgram
 from .programmed_lanes import ProgrammedLanes
 from .programs import Programs, training_flags
 from .routes import Route, Routes, looks
@@ -49,10 +52,12 @@ class WideModel(ProgrammedLanes):
         self.again: Again | None = None
         self.seeds = LaneSeeds()
         self.held = HeldLanes()
+        self.traced_door = "packed"  # by which a call inside torch.compile has come
         self._program(self.sample_call())
         self.registered.forget_instances()
         if views:
             self.views = Views(models, self.places, self.wide_states)
+        self.ready = True  # from now on a name that is no attribute yet is a member's, or a user's own
 
     @classmethod
     def from_models(cls, models: Sequence[nn.Module], sample: Any, **options: Any) -> "WideModel":
@@ -63,67 +68,83 @@ class WideModel(ProgrammedLanes):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Packed: every tensor `[B, N*C, ...]`, lane i in channel block i."""
-        args, kwargs = lanes.packed_to_stacked((args, kwargs), self.n)
-        return lanes.stacked_to_packed(self._run(args, kwargs, wide=True, packed=True))
+        return self._through(entered_door(self), args, kwargs)
 
     def each(self, *args: Sequence[Any], **kwargs: Sequence[Any]) -> list[Any]:
-        """Like `map`: every argument is a list of N, one per lane; gives a list of N outputs."""
-        for name, value in [*enumerate(args), *kwargs.items()]:
-            if not isinstance(value, (list, tuple)) or len(value) != self.n:
-                got = f"{len(value)} entries" if isinstance(value, (list, tuple)) else type(value).__name__
-                raise InputError(
-                    f"each: argument {name!r} must be a list of {self.n}, one per lane, got {got}"
-                )
-        stacked_args = tuple(lanes.stack(a, f"each: argument {i}") for i, a in enumerate(args))
-        stacked_kwargs = {k: lanes.stack(v, f"each: argument {k!r}") for k, v in kwargs.items()}
-        return lanes.unstack(self._run(stacked_args, stacked_kwargs, wide=True), self.n)
+        """Like `map`: every argument is a list of N, one per lane; gives a list of N outputs.
+
+        Lane i's output is as member i would give it: contiguous, free to be written, of its own size.
+        """
+        return enter(self, "each", args, kwargs)
 
     def stacked(self, *args: Any, **kwargs: Any) -> Any:
         """Every tensor `[N, B, ...]`, lanes first."""
-        return self._run(args, kwargs, wide=True)
+        return enter(self, "stacked", args, kwargs)
 
     def shared(self, *args: Any, **kwargs: Any) -> Any:
         """One input for all lanes; every output tensor `[N, ...]`."""
-        return self._run(args, kwargs, wide=False)
+        return enter(self, "shared", args, kwargs)
+
+    def _through(self, door: str, args: tuple, kwargs: dict) -> Any:
+        """A call through one of the doors, without the hooks around it."""
+        if door == "packed":
+            args, kwargs = lanes.packed_to_stacked((args, kwargs), self.n)
+            return lanes.stacked_to_packed(self._run(door, args, kwargs))
+        if door == "each":
+            by_lane = lane_arguments(args, kwargs, self.n)
+            args = tuple(lanes.stack(a, f"each: argument {i}") for i, a in enumerate(args))
+            kwargs = {k: lanes.stack(v, f"each: argument {k!r}") for k, v in kwargs.items()}
+            result = self._run(door, args, kwargs, by_lane)
+            return result if isinstance(result, PerLane) else lanes.hand_out(result, self.n)
+        return self._run(door, args, kwargs)
 
     # What runs.
 
-    def _run(self, args: tuple, kwargs: dict, wide: bool, packed: bool = False) -> Any:
+    def _run(self, door: str, args: tuple, kwargs: dict, by_lane: LaneArguments | None = None) -> Any:
         # In this order: a trace must not look further than at the first question.
         if (
-            not torch.compiler.is_compiling()
+            not torch.compiler.is_dynamo_compiling()
             and self.again is not None
             and not kwargs
             and not self.skeletons.may_have_moved
         ):
-            result = self.again.replay(args, (wide, packed))
+            result = self.again.replay(args, door)
             if result is not CHANGED:
                 return result
         kept = self.held.rows(self)
-        out = self._run_all(args, kwargs, wide, packed)
+        out = self._run_all(door, args, kwargs, by_lane)
         self.held.put_back(kept)
         return out
 
-    def route_key(self, args: tuple, wide: bool, packed: bool = False) -> tuple[Any, ...]:
+    def route_key(self, args: tuple, door: str) -> tuple[Any, ...]:
         """Under which `routes` has the way of a call like this one."""
-        return (wide, packed, self.circumstances(), *looks(args))
+        strides = tuple(x.stride() for x in args) if self.programs.layout_matters else ()
+        return (door, self.circumstances(), strides, *looks(args))
 
-    def _run_all(self, args: tuple, kwargs: dict, wide: bool, packed: bool) -> Any:
-        if torch.compiler.is_compiling() or not plain_world():
-            return self._run_plainly(*self._found(args, kwargs, wide, packed))
-        key = self.route_key(args, wide, packed) if not kwargs else None
+    def _run_all(self, door: str, args: tuple, kwargs: dict, by_lane: LaneArguments | None) -> Any:
+        if torch.compiler.is_dynamo_compiling() or not plain_world():
+            call, program = self._found(door, args, kwargs, by_lane)
+            self._check_bases(call, program)
+            return self._run_plainly(call, program)
+        plain = not kwargs and all(type(x) is Tensor for x in args)
+        by_look = plain and not (by_lane and self.programs.layout_matters)  # lanes may lie differently
+        key = self.route_key(args, door) if by_look else None
         route = None if key is None or self.skeletons.may_have_moved else self.routes.get(key)
         if route is not None and route.program.holds():
+            if route.writes and (why := self._shared_write(route, self._call(door, args, kwargs, by_lane))):
+                return self._run_members(self._call(door, args, kwargs, by_lane), why)
             result = route(args, self.seeds.next())
-            self.again = Again.of(self, route, args, (wide, packed))
+            self.again = Again.of(self, route, args, door)
             return result
         self.again = None
-        call, program = self._found(args, kwargs, wide, packed)
+        call, program = self._found(door, args, kwargs, by_lane)
         if isinstance(program, LoopProgram):
             return self._run_plainly(call, program)
         route = Route(self, program, call)
-        if key is not None and all(type(x) is Tensor for x in args):
+        if key is not None:
             self.routes.keep(key, route)
+        if route.writes and (why := self._shared_write(route, call)):
+            return self._run_members(call, why)
         return route(call.tensors, self.seeds.next())
 
     def circumstances(self) -> tuple[Any, ...]:
@@ -132,27 +153,57 @@ class WideModel(ProgrammedLanes):
         modes = torch.is_grad_enabled(), ambient_modes()
         return training_flags(self.scopes), *modes, seeded
 
-    def _found(self, args: tuple, kwargs: dict, wide: bool, packed: bool) -> tuple[Call, Program]:
-        leaves, spec = _tree.flatten((args, kwargs))
-        flags = (wide,) * sum(isinstance(leaf, Tensor) for leaf in leaves)
-        call = Call(leaves, spec, flags, _tree.signature((args, kwargs)))
+    def _found(
+        self, door: str, args: tuple, kwargs: dict, by_lane: LaneArguments | None
+    ) -> tuple[Call, Program]:
+        call = self._call(door, args, kwargs, by_lane)
         check_lanes(call, self.n)
         program = self._program(call)
-        if packed:
+        if door == "packed":
             program.check_packable()
         return call, program
+
+    def _call(self, door: str, args: tuple, kwargs: dict, by_lane: LaneArguments | None) -> Call:
+        leaves, spec = _tree.flatten((args, kwargs))
+        flags = (door != "shared",) * sum(isinstance(leaf, Tensor) for leaf in leaves)
+        signature = _tree.signature((args, kwargs))
+        return Call(leaves, spec, flags, signature, packed=door == "packed", by_lane=by_lane)
+
+    @torch.compiler.disable
+    def _shared_write(self, route: Route, call: Call) -> str:
+        """Why a call may not run as a graph: inputs share memory, and a write to one must show in another."""
+        lanes = range(self.n) if call.by_lane or any(call.wide) else [0]
+        return next(filter(None, (route.writes.shown_in_others(call.member_tensors(i)) for i in lanes)), "")
+
+    def _check_bases(self, call: Call, program: Program) -> None:
+        """In a trace or transform nobody can say where tensors lie, and members' Python shall not run."""
+        if isinstance(program, WideProgram):
+            why = one_base_written(program.written_inputs, call.tensors)
+            if why:
+                raise InputError(f"{why}; give a copy (x.clone()) inside torch.compile or torch.func")
+
+    @torch.compiler.disable
+    def _run_members(self, call: Call, why: str) -> Any:
+        """One lane after another through the members' own Python."""
+        one_object = any(p.kind == "buffer" and p.path in self.one_object for p in self.places)
+        program = LoopProgram(why, frozenset(self.wide_states), one_object)
+        self.programs.refuse_loops(program)
+        members = {MEMBERS: [self.example_member(lane) for lane in range(self.n)]}
+        self.programs.latest, self.again = program, None
+        return program.run({**self.tensors(), **members}, call, self.n, rng=self.seeds.next())
 
     def _run_plainly(self, call: Call, program: Program) -> Any:
         if program.runs_members:
             self.skeletons.set_training(self.own_training())
-        result = program.run(
-            self.states(program.runs_members), call, self.n, self.config.chunk_lanes, self.seeds.next()
-        )
-        if isinstance(program, LoopProgram):
-            self.skeletons.may_have_moved = True
-            self._forget_routes()
-            if self.views.models:  # a forward may have put other memory in place of a parameter's
-                self.views.relink(self.places, self.wide_states)
+        states, seeds = self.states(program.runs_members), self.seeds.next()
+        if not isinstance(program, LoopProgram):
+            return program.run(states, call, self.n, self.config.chunk_lanes, seeds)
+        with self.skeletons.lock:
+            result = program.run(states, call, self.n, rng=seeds)
+        self.skeletons.may_have_moved = True
+        self._forget_routes()
+        if self.views.models:  # a forward may have put other memory in place of a parameter's
+            self.views.relink(self.places, self.wide_states)
         return result
 
     def train(self, mode: bool = True) -> "WideModel":
@@ -261,8 +312,8 @@ class WideModel(ProgrammedLanes):
         memo[id(self)] = clone
         for name, value in self.__getstate__().items():
             clone.__dict__[name] = value if name in ("config", "programs") else copy.deepcopy(value, memo)
-        if not self.skeletons.moves:  # else captures rest on these very skeletons
-            clone.programs.adopt(self.programs)  # pure functions: safe to share
+        # Graphs are pure functions, safe to share, unless they rest on these very skeletons.
+        clone.programs.adopt(self.programs, graphs=not self.skeletons.moves)
         mark_parameters(clone)
         return clone
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import ArgumentError
+from ..guards.modes import plain_world
 from ..widen.builder import Builder, Val
 from ..widen.rules import ops, rule
 from ._lanes import check_lanes, per_lane, resolve
@@ -43,7 +44,8 @@ def _flat_offsets(offsets: Tensor, length: int, include_last_offset: bool) -> Te
     """
     n = offsets.shape[0]
     offsets = offsets.long()
-    if not torch.compiler.is_compiling() and offsets.device.type == "cpu" and offsets.numel():
+    plain = not torch.compiler.is_dynamo_compiling() and plain_world()
+    if plain and offsets.device.type == "cpu" and offsets.numel():
         # torch checks the first and the last offset of a lane; laid end to end it would not see them.
         if bool((offsets[:, 0] != 0).any()):
             raise ArgumentError(

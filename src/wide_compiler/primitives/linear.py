@@ -54,7 +54,7 @@ def wide_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, strategy:
 def _product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
     if bias is None:
         return torch.bmm(a, b)
-    if torch.compiler.is_compiling():  # then the sum is fused with what follows it
+    if torch.compiler.is_dynamo_compiling():  # then the sum is fused with what follows it
         return torch.bmm(a, b) + bias
     return torch.baddbmm(bias, a, b)
 

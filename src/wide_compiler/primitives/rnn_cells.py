@@ -32,7 +32,7 @@ def _one_kernel(gates_x: Tensor, state: State) -> bool:
 
     Compiled, the plain formula is fused anyway; under autocast the dtypes differ.
     """
-    return gates_x.is_cuda and not torch.compiler.is_compiling() and state[-1].dtype == gates_x.dtype
+    return gates_x.is_cuda and not torch.compiler.is_dynamo_compiling() and state[-1].dtype == gates_x.dtype
 
 
 def _lstm_cell(gates_x: Tensor, state: State, w: LayerWeights) -> State:

@@ -12,12 +12,13 @@ from ..capture import Captured
 from ..capture.aliases import root_of
 from ..config import WideConfig
 from ..guards.modes import ambient_modes
+from ..model.numbered import Numbered
 from ..model.program import Call, WideProgram
 from .branches import Branch
 from .calls import Calls, SameLook, plain_look
 from .recipe import Recipe, walk
 from .tower_group import Route, VMapTowerGroup
-from .traced import Plans, Step, look_of, programs_for
+from .traced import Step, look_of, programs_for
 
 
 class GroupCall:
@@ -38,7 +39,7 @@ class GroupCall:
         self.group = VMapTowerGroup(paths, [model.get_submodule(path) for path in paths], config)
         self.lanes = tuple(range(len(paths)))
         self.watchable = all(Recipe.of(tower).watchable for tower in self.group.towers)
-        self.plans = Plans()
+        self.plans = Numbered()
         self.latest: tuple[SameLook, list[int], Route] | None = None  # a call that ran together
 
     @classmethod

@@ -9,6 +9,7 @@ from .. import _tree
 from .._constant_result import constant_result
 from ..config import WideConfig
 from ..guards.modes import ambient_modes, plain_world
+from ..model.numbered import Numbered
 from ..model.program import Call
 from ..model.routes import MAX_ROUTES
 from .branch_programs import BranchPrograms, judge_model
@@ -17,7 +18,7 @@ from .explain import Plan
 from .programs import InSequence
 from .recipe import Recipe
 from .rewritten import Rewritten
-from .traced import Plans, look_of, made_up_call
+from .traced import look_of, made_up_call
 
 # Train and eval, with a part frozen or not: more than these are not kept.
 MAX_STATES = 8
@@ -64,11 +65,11 @@ class PlannedModel(nn.Module):
         self._programs: list[BranchPrograms] = []  # the one that ran last first
         self._calls = _Calls()
         self._recipe = Recipe.of(original)
-        self._traced = Plans()
+        self._traced = Numbered()
 
     def __getstate__(self) -> dict[str, Any]:
         # Graphs are built again where they are needed.
-        return {**self.__dict__, "_programs": [], "_calls": _Calls(), "_traced": Plans()}
+        return {**self.__dict__, "_programs": [], "_calls": _Calls(), "_traced": Numbered()}
 
     def train(self, mode: bool = True) -> "PlannedModel":
         """Set the original's train flag, and this one's."""
@@ -92,7 +93,7 @@ class PlannedModel(nn.Module):
                 return self.original(*args, **kwargs)
             if latest.guard.holds():
                 return latest.program.run_at_home((*args, *kwargs.values()))
-        if torch.compiler.is_compiling() or not plain_world():
+        if not plain_world():
             return self.original(*args, **kwargs)
         look = plain_look(args, kwargs)
         key = (self.training, look)

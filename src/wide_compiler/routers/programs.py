@@ -44,7 +44,7 @@ class LivingPrograms(Programs):
         if isinstance(program, WideProgram):
             problem = _cannot_be_shared(program, model)
             if problem:
-                program = self.by_key[key][0] = InSequence(problem)  # type: ignore[assignment]
+                program = self.by_key[key][0] = InSequence(problem)  # type: ignore[call-overload]
         return program
 
     def _captured(self, mode: Any, call: Call, model: Any) -> Any:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .. import _tree
 from ..guards import ModuleGuard
-from ..lanes import unstack
+from ..lanes import hand_out
 from ..model.choice import Tuned
 from ..model.plans import Plan
 from ..model.program import WideProgram
@@ -122,9 +122,7 @@ class Fused:
             self._give_back(arguments)
         if lent is not None and lent.stacks:
             lent.watch([result] if isinstance(result, Tensor) else _tree.flatten(result)[0])
-        if self.program.captured.gives_one_tensor:
-            return list(result.unbind(0))
-        return unstack(result, self.n)
+        return hand_out(result, self.n)
 
     def watched(self, tensors: Sequence[Tensor]) -> list[Any]:
         """The same with the price of watching the towers, which running in sequence need not pay."""

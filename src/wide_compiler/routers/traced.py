@@ -4,7 +4,6 @@ The tracer follows all that is not marked as constant. So the code reads, tower 
 of a lane graph rests on: the tracer puts a guard on each, and a change is seen by the next call.
 """
 
-import math
 import operator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,23 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
-from ..lanes import unstack
+from ..lanes import hand_out
+from ..model.neutral import made_up
 from ..model.program import Call, WideProgram
 from .programs import some_lanes, unfusable
 from .recipe import parts_of, walk
 from .tower_group import VMapTowerGroup
-
-
-class Plans:
-    """Plans by number, each an attribute of its own: a guard on one is no guard on how many there are."""
-
-    def keep(self, plan: list[Any]) -> int:
-        number = len(vars(self))
-        setattr(self, f"plan_{number}", plan)
-        return number
-
-    def get(self, number: int) -> list[Any]:
-        return getattr(self, f"plan_{number}")
 
 
 @dataclass
@@ -81,9 +69,7 @@ class Step:
             for stacked, each in written:
                 for lane, buffer in enumerate(each):
                     buffer.copy_(stacked[lane])
-        if isinstance(result, Tensor):
-            return list(result.unbind(0))
-        return unstack(result, len(own))
+        return hand_out(result, len(own))
 
 
 def programs_for(group: VMapTowerGroup, mode: Any, shapes: Any, wide: Any, any_batch: bool) -> Any:
@@ -100,25 +86,9 @@ def made_up_call(mode: Any, shapes: Any, wide: tuple[bool, ...], any_batch: bool
     """A call that looks like the one being traced; `shapes` are without the batch if that may be any."""
     full = [(2, *shape) if any_batch else tuple(shape) for shape in shapes]
     full = [(lanes, *shape) if w else shape for shape, w in zip(full, wide, strict=True)]
-    tensors = iter([_made_up(shape, *kind) for shape, kind in zip(full, mode[1], strict=True)])
+    tensors = iter([made_up(shape, *kind) for shape, kind in zip(full, mode[1], strict=True)])
     leaves, spec = _tree.flatten(_tree.rebuild(mode[0], tensors))
     return Call(leaves, spec, wide, mode[0])
-
-
-def _made_up(shape: Any, dtype: torch.dtype, device: torch.device, learns: bool) -> Tensor:
-    """Numbers that any forward takes: no two alike, or zeros where they may be places in a table."""
-    count = math.prod(shape)
-    if dtype == torch.bool:  # every other one: whatever True means, something is left
-        return (torch.arange(count, device=device) % 2 == 0).view(shape)
-    if not dtype.is_floating_point:
-        return torch.zeros(shape, dtype=dtype, device=device)
-    return (
-        torch.linspace(-1, 1, max(count, 1))
-        .sin()[:count]
-        .view(shape)
-        .to(device, dtype)
-        .requires_grad_(learns)
-    )
 
 
 def look_of(tensors: list[Tensor]) -> tuple[Any, Any, bool]:

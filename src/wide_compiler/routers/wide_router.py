@@ -10,6 +10,7 @@ from .. import _tree
 from .._constant_result import constant_result
 from ..config import WideConfig
 from ..guards.modes import ambient_modes, plain_world
+from ..model.numbered import Numbered
 from ..model.program import WideProgram
 from .again import Again, Repeats
 from .base_router import RUNNING, forget_filled, given
@@ -20,7 +21,7 @@ from .memory import Memory
 from .recipe import Recipe
 from .tower_group import VMapTowerGroup
 from .tower_holder import TowerHolder, check_takes_mask
-from .traced import Plans, Step, look_of, programs_for
+from .traced import Step, look_of, programs_for
 
 # Train and eval, with a part frozen or not: more formations than these are not kept.
 MAX_FORMATIONS = 8
@@ -61,7 +62,7 @@ class WideRouter(TowerHolder):
         self._router_formations: list[Formation] = []  # the one that ran last first
         self._router_prepared = False
         self._router_recipes: dict[str, Recipe] = {}
-        self._router_traced_plans = Plans()
+        self._router_traced_plans = Numbered()
         self._router_memory = Memory()
         self._router_repeats = Repeats()
         self._kept_objects = _Objects()
@@ -139,7 +140,7 @@ class WideRouter(TowerHolder):
             check_takes_mask([(name, towers[name]) for name in names])
         if tracing and self._router_prepared:
             return self._traced_forward(towers, names, (x,), kwargs)
-        if torch.compiler.is_compiling() or not plain_world():
+        if tracing or not plain_world():
             return {name: towers[name](x, **kwargs) for name in names}
         return self._batched_tower_forward((self.training, tower_names), towers, names, (x,), kwargs)
 
@@ -271,7 +272,7 @@ class WideRouter(TowerHolder):
         # Groups are built again where they are needed: a copy's are made of the copy's towers.
         own = {
             "_router_formations": [],
-            "_router_traced_plans": Plans(),
+            "_router_traced_plans": Numbered(),
             "_router_memory": Memory(),
             "_router_recipes": {},
         }

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..guards.modes import current_stream
-from ..tuning.replay import CaptureRefused, capture, uncached_autocast
+from ..replay.cuda_graph import CaptureRefused, capture, uncached_autocast
 from .step_guard import StepGuard, can_record_optimizer
 
 

@@ -14,7 +14,7 @@ from ..guards import Observer, Snapshot
 from ..guards.modes import capturing, plain_world
 from ..model import WideModel
 from ..model.program import WideProgram
-from ..tuning.replay import on_stream, uncached_autocast
+from ..replay.cuda_graph import on_stream, uncached_autocast
 from .clipping import clip_lane_norms_
 from .recording import StepRecording
 from .step_guard import StepGuard

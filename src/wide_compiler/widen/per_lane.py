@@ -78,8 +78,8 @@ def lent(
     returns: list[tuple[Tensor, Tensor]],
     note: Callable[[str, Any], None] | None = None,
     own_memory: bool = False,
-) -> Iterator[None]:
-    """While active, every parameter and buffer of `module` is `tensor_of(path)`.
+) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """While active, every parameter and buffer of `module` is `tensor_of(path)`; gives (that, what is lent).
 
     Buffers are lent as copies; what they have become goes into `returns`, to be given back when all lanes
     have run: autograd would take a write into one lane's slice for a change of what it saved for the others.
@@ -107,7 +107,7 @@ def lent(
         home[slot.name] = lent_one
     versions = [lent_one._version for *_, lent_one in homes]
     try:
-        yield
+        yield [(source, lent_one) for *_, source, lent_one in homes]
         for (home, slot, source, lent_one), version in zip(homes, versions, strict=True):
             if slot.kind == "buffer":
                 returns.append((source, home[slot.name]))

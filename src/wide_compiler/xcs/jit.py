@@ -52,7 +52,7 @@ class Runtime:
         self.ready = False
         self.lock = threading.RLock()
 
-    compiling = staticmethod(torch.compiler.is_compiling)
+    compiling = staticmethod(torch.compiler.is_dynamo_compiling)
 
     @staticmethod
     def source(function: Any, *args: Any, **kwargs: Any) -> Source:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...model.routes import Route, looks
-from ...tuning.replay import Replay
+from ...replay import Replay
 from .copies import Copies
 
 _autocast: Any = torch._C._is_any_autocast_enabled
@@ -46,8 +46,9 @@ class Straight:
         return self.wide.shared(*args) if shared else self.wide.stacked(*args)
 
     def _route(self, key: Any, args: tuple[Tensor, ...], shared: bool) -> tuple[Any, Route] | None:
-        route = self.wide.routes.get(self.wide.route_key(args, wide=not shared))
+        route = self.wide.routes.get(self.wide.route_key(args, "shared" if shared else "stacked"))
         plain = route is not None and not route.program.runs_members and not route.binding.modules
+        plain = plain and not route.writes.inputs  # then inputs may share memory
         return (key, route) if plain and not _autocast() else None
 
     def _with_copies(self, args: tuple[Tensor, ...], shared: bool, key: Any) -> Any:

@@ -1,4 +1,4 @@
-"""CUDA graphs: a call's kernels recorded once and replayed with one launch.
+"""Replay: a call's kernels recorded once, and launched again while all that they read is where it was.
 
 A recording holds addresses. It is replayed only while every tensor it reads is where it was; and its results
 are handed out only while nobody holds those of the call before, else copied. So there are two kinds:
@@ -7,17 +7,15 @@ one has the input copied in and the results copied out, for everything else. Of 
 gets a twin: in `y = model(x)` the result of the call before is held until the call is over; two take turns.
 """
 
-import gc
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..guards.modes import capturing, current_stream, launch_settings
+from .cuda_graph import CaptureRefused, capture, uncached_autocast
 
 Run = Callable[[list[Any]], Sequence[Any]]
 
@@ -51,11 +49,19 @@ class Replay:
         self.stream: Any = None
         self.has_lent = False  # did the latest call read the caller's tensors, and hand out own memory?
         self.why = ""
+        # A recording has one set of buffers: it is launched, and its results handed out, by one thread at a
+        # time.
+        self.lock = threading.Lock()
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
-        self.has_lent = False
         if self.why or capturing() or (torch.is_grad_enabled() and self._wants_gradients(arguments)):
+            self.has_lent = False
             return self.run(arguments)
+        with self.lock:
+            self.has_lent = False
+            return self._replayed(arguments)
+
+    def _replayed(self, arguments: list[Any]) -> Sequence[Any]:
         # This is all that a call of a small model costs, so it is written for speed: where everything lies,
         # compared with where it lay at the last call.
         tensors = [arguments[i] for i in self.tensors]
@@ -208,80 +214,3 @@ _holders = torch._C._storage_Use_Count
 def _hashable(place: Any) -> Any:
     addresses, layouts, settings = place
     return tuple(addresses), tuple(layouts), settings
-
-
-class CaptureRefused(Exception):
-    """A call does what no recording can hold, such as waiting for a number from the GPU."""
-
-
-def capture(
-    call: Callable[[], Any], pool: Any = None, stream: torch.cuda.Stream | None = None
-) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """The graph of what `call` launches, and what it gave. The call must be warm.
-
-    A call with a backward pass must have warmed up on the same `stream`: autograd remembers where a leaf was
-    first seen, and would go on there.
-    """
-    graph = torch.cuda.CUDAGraph()
-    gc.collect()
-    collects = gc.isenabled()
-    gc.disable()  # a tensor or graph collected meanwhile would free its memory, which a capture forbids
-    try:
-        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-            return graph, call()
-    except Exception as error:
-        while error.__context__ is not None:  # the end of a broken capture fails too, and says less
-            error = error.__context__  # type: ignore[assignment]
-        # A capture that fails leaves PyTorch's random generator believing that it goes on; one that ends
-        # well sets it right.
-        torch.cuda.synchronize()
-        with torch.cuda.graph(torch.cuda.CUDAGraph()):
-            torch.zeros(1, device="cuda")
-        line = (str(error).splitlines() or [""])[0][:200]
-        frames = traceback.extract_tb(error.__traceback__)[:-5:-1]
-        path = " < ".join(f"{frame.name} in {Path(frame.filename).name}" for frame in frames)
-        raise CaptureRefused(f"{type(error).__name__}: {line} ({path})") from None
-    finally:
-        if collects:
-            gc.enable()
-
-
-@contextmanager
-def uncached_autocast(also: bool = False) -> Iterator[None]:
-    """What autocast casts once and keeps is freed when its context ends: no recording may read or make it.
-
-    Nothing changes without autocast (and unless `also` says that the call enters it): torch.compile would
-    compile anew, and what it tries out cannot be recorded. For the same reason calls warm up in here too.
-    """
-    before = torch.is_autocast_cache_enabled()
-    if also or torch.is_autocast_enabled("cuda"):
-        torch.set_autocast_cache_enabled(False)
-    try:
-        yield
-    finally:
-        torch.set_autocast_cache_enabled(before)
-
-
-def on_stream(stream: torch.cuda.Stream, call: Callable[[], Any]) -> Any:
-    """`call` on another stream, in its place between what was launched before and what comes after."""
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        result = call()
-    torch.cuda.current_stream().wait_stream(stream)
-    return result
-
-
-def recorded(call: Callable[[], Any]) -> Callable[[], Any]:
-    """`call` as a CUDA graph if it can be one: to time what a recording will take."""
-    stream = torch.cuda.Stream()
-    try:
-        with uncached_autocast():
-            on_stream(stream, call)
-            graph, kept = capture(call, stream=stream)
-    except CaptureRefused:  # it will run unrecorded, and is timed so
-        return call
-
-    def replay(kept: Any = (kept, call)) -> None:  # what it writes and reads stays alive with it
-        graph.replay()
-
-    return replay

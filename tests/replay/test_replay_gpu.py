@@ -10,8 +10,8 @@ from torch import nn
 import wide_compiler
 from wide_compiler import WideConfig
 from wide_compiler.model.again import CHANGED
-from wide_compiler.tuning import replay
-from wide_compiler.tuning.replay import CaptureRefused, recorded
+from wide_compiler.replay import recording as replay
+from wide_compiler.replay.cuda_graph import CaptureRefused, recorded
 
 pytestmark = [
     pytest.mark.gpu,
@@ -299,7 +299,7 @@ def test_dropout_draws_anew_at_every_replay():
 
 
 def test_what_cannot_be_recorded_runs_plainly_and_says_so():
-    from wide_compiler.tuning.replay import Replay
+    from wide_compiler.replay import Replay
 
     def waits(arguments):
         return [arguments[0] * float(arguments[0].sum().item())]

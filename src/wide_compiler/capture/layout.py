@@ -1,0 +1,61 @@
+"""The layout of tensors in memory: what a forward asks about it, and copies that keep it.
+
+A graph does not depend on strides, but Python may: `if x.is_contiguous(): ...`. For inputs the answer becomes
+part of what a capture rests on; for values inside the graph lanes have layouts of their own.
+"""
+
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from .failure import CaptureFailed
+
+_STRIDES = {Tensor.is_contiguous, Tensor.stride, Tensor.dim_order}
+_ADDRESSES = {Tensor.storage_offset, Tensor.data_ptr, Tensor.untyped_storage, Tensor._is_view}
+_PASSED_OVER = ("torch.overrides", "torch._tensor")  # between a method and the mode that sees its call
+
+
+class LayoutReads(TorchFunctionMode):
+    """While active, notes what the model's own code (not PyTorch's) asks about the layout of tensors."""
+
+    def __init__(self, inputs: Sequence[Any]):
+        super().__init__()
+        self.inputs = inputs
+        self.of_inputs = False  # strides of an input were asked for
+        self.refused = ""  # what was asked for and cannot be answered for lanes
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _STRIDES or func in _ADDRESSES:
+            self._note(func, args[0], sys._getframe(1))
+        return func(*args, **(kwargs or {}))
+
+    def _note(self, func: Any, tensor: Any, frame: FrameType | None) -> None:
+        while frame is not None and frame.f_globals.get("__name__") in _PASSED_OVER:
+            frame = frame.f_back
+        if frame is None or frame.f_globals.get("__name__", "").split(".")[0] in ("torch", "wide_compiler"):
+            return
+        if func in _STRIDES and any(tensor is x for x in self.inputs):
+            self.of_inputs = True
+        else:
+            self.refused = f"its forward asks for {func.__name__}() of a tensor, which lanes change"
+
+    def check(self) -> None:
+        if self.refused:
+            raise CaptureFailed(self.refused)
+
+
+def strided_copy(tensor: Tensor) -> Tensor:
+    """A copy with the same strides: a forward may ask for them."""
+    if tensor.is_contiguous():
+        return tensor.clone(memory_format=torch.contiguous_format)
+    repeated = [i for i, stride in enumerate(tensor.stride()) if stride == 0 and tensor.shape[i] > 1]
+    if repeated:
+        narrow = tensor[tuple(slice(1) if i in repeated else slice(None) for i in range(tensor.dim()))]
+        return strided_copy(narrow).expand_as(tensor)
+    empty = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return empty.copy_(tensor)

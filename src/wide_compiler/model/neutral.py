@@ -1,0 +1,179 @@
+"""Programs are built on plain tensors, outside the transforms, traces, modes and hooks around a call.
+
+A call may be the first of its kind inside `torch.func.grad`, `torch.vmap`, activation checkpointing or
+`torch.export`: its tensors are then wrappers or fakes, and whatever runs there is recorded by somebody.
+All of this belongs to the current thread.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.autograd import forward_ad
+from torch.export import _trace
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _disable_current_modes
+
+_functorch: Any = torch._C._functorch
+_autograd: Any = torch._C._autograd
+_set_tracing_state: Any = torch._C._set_tracing_state  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def neutral_world() -> Iterator[None]:
+    """While active, tensors and functions are what they seem. Gradient mode, autocast, the default device and
+    users' own function modes stay: a program may depend on them."""
+    gradients = torch.is_grad_enabled()
+    with (
+        torch.inference_mode(False),
+        torch.set_grad_enabled(gradients),  # leaving inference mode has switched it on
+        temporarily_clear_interpreter_stack(),
+        _disable_current_modes(),
+        torch._guards.tracing(None),
+        _no_function_modes_of_torch(),
+        _no_saved_tensors_hooks(),
+        _no_jit_trace(),
+        _kept_export_state(),
+    ):
+        yield
+
+
+def _stays(mode: Any) -> bool:
+    """`torch.export` has function modes of its own; a default device is also one, and stays."""
+    return type(mode) is DeviceContext or type(mode).__module__.split(".")[0] != "torch"
+
+
+def kept_function_modes() -> tuple[Any, ...]:
+    """The function modes that a neutral world keeps: a device where it is the default, else a class."""
+    count = torch._C._len_torch_function_stack()
+    if not count:
+        return ()
+    modes = map(torch._C._get_function_stack_at, range(count))
+    return tuple(m.device if type(m) is DeviceContext else type(m) for m in modes if _stays(m))
+
+
+@contextlib.contextmanager
+def _no_function_modes_of_torch() -> Iterator[None]:
+    modes = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+    try:
+        for mode in reversed(modes):
+            if _stays(mode):
+                torch._C._push_on_torch_function_stack(mode)
+        yield
+    finally:
+        for _ in range(torch._C._len_torch_function_stack()):
+            torch._C._pop_torch_function_stack()
+        for mode in reversed(modes):
+            torch._C._push_on_torch_function_stack(mode)
+
+
+@contextlib.contextmanager
+def _no_saved_tensors_hooks() -> Iterator[None]:
+    """Activation checkpointing counts what is saved for backward."""
+    hooks = []
+    while (top := _autograd._top_saved_tensors_default_hooks(False)) is not None:
+        hooks.append(top)
+        _autograd._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(hooks):
+            _autograd._push_saved_tensors_default_hooks(pack, unpack)
+
+
+@contextlib.contextmanager
+def _no_jit_trace() -> Iterator[None]:
+    state = torch._C._get_tracing_state()
+    _set_tracing_state(None)
+    try:
+        yield
+    finally:
+        _set_tracing_state(state)
+
+
+@contextlib.contextmanager
+def _kept_export_state() -> Iterator[None]:
+    """An export inside an export clears what the outer one has noted in variables of its module."""
+    names = ("_EXPORT_FLAGS", "_EXPORT_MODULE_HIERARCHY")
+    noted = {name: getattr(_trace, name) for name in names if getattr(_trace, name, None) is not None}
+    try:
+        yield
+    finally:
+        vars(_trace).update(noted)
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Has it numbers of its own, no transform or trace around them, and no tangent?"""
+    if _functorch.is_functorch_wrapped_tensor(tensor) or isinstance(tensor, (FakeTensor, FunctionalTensor)):
+        return False
+    return forward_ad._current_level < 0 or forward_ad.unpack_dual(tensor).tangent is None
+
+
+def stand_in(tensor: Tensor, learns: bool) -> Tensor:
+    """A plain tensor that looks like `tensor`, with one example of its numbers, or made-up ones for a fake.
+
+    Only in a neutral world.
+    """
+    batch_dims = []
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        batch_dims.append(_functorch.maybe_get_bdim(tensor))
+        tensor = _functorch.get_unwrapped(tensor)
+    for batch_dim in reversed(batch_dims):  # each is a dim of what the wrapper inside of it shows
+        tensor = tensor.select(batch_dim, 0) if batch_dim >= 0 else tensor
+    if isinstance(tensor, (FakeTensor, FunctionalTensor)):
+        return made_up(tuple(map(int, tensor.shape)), tensor.dtype, tensor.device, learns)
+    if forward_ad._current_level >= 0:
+        tensor = forward_ad.unpack_dual(tensor).primal
+    with torch.enable_grad():  # the result of something: a wrapped tensor may be written, a leaf may not
+        return tensor.detach().requires_grad_(learns).clone()
+
+
+def made_up(shape: Any, dtype: torch.dtype, device: torch.device, learns: bool) -> Tensor:
+    """Numbers that any forward takes: no two alike, or zeros where they may be places in a table."""
+    count = math.prod(shape)
+    if dtype == torch.bool:  # every other one: whatever True means, something is left
+        return (torch.arange(count, device=device) % 2 == 0).view(shape)
+    if not dtype.is_floating_point:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return (
+        torch.linspace(-1, 1, max(count, 1))
+        .sin()[:count]
+        .view(shape)
+        .to(device, dtype)
+        .requires_grad_(learns)
+    )
+
+
+def plain_call(call: Any) -> Any:
+    """The call with stand-ins for tensors that are not plain."""
+    learns = [isinstance(leaf, Tensor) and leaf.requires_grad for leaf in call.leaves]
+    leaves = [
+        stand_in(leaf, learn)
+        if isinstance(leaf, Tensor) and (leaf.is_inference() or not is_plain(leaf))
+        else leaf
+        for leaf, learn in zip(call.leaves, learns, strict=True)
+    ]
+    return replace(call, leaves=leaves)
+
+
+@contextlib.contextmanager
+def plain_states(places: Sequence[Any], stand_ins: set[str]) -> Iterator[None]:
+    """While active, stand-ins lie where a place's tensor is not plain; their paths are in `stand_ins`."""
+    swapped = [(place, place.home.get(place.name)) for place in places]
+    swapped = [(place, tensor) for place, tensor in swapped if tensor is not None and not is_plain(tensor)]
+    try:
+        for place, tensor in swapped:
+            place.home[place.name] = stand_in(tensor, tensor.requires_grad)
+            stand_ins.add(place.path)
+        yield
+    finally:
+        stand_ins.clear()
+        for place, tensor in swapped:
+            place.home[place.name] = tensor

@@ -1,0 +1,252 @@
+"""The submodules of a wide model: they hold tensors of all lanes, and what a user does to them takes effect
+or is refused."""
+
+import copy
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+from ..capture import group_by_variant
+from ..errors import AlignmentError, InputError, UnsupportedError, WrongTypeError
+
+# Pre-hooks that compute a tensor of their module from others, whatever it is called with.
+_COMPUTING = (WeightNorm, SpectralNorm, BasePruningMethod)
+
+
+class Children:
+    """Assignments to a module in a wide model's tree, root or `Scope`: each takes effect, or raises.
+
+    A child of a wide model is a `Scope` and stays one; a module set in its place gives it its tensors.
+    """
+
+    def _replaces(self, name: str, value: Any) -> bool:
+        """Is `value` a module set in the place of a scope? Then it has taken effect. A tensor in the place of
+        a stacked one is checked, and set under all names that the members have for it."""
+        scope = self.__dict__.get("_modules", {}).get(name)
+        if isinstance(scope, Scope) and value is not scope:
+            scope.take(name, value)
+            return True
+        homes = self.__dict__.get("_parameters", {}), self.__dict__.get("_buffers", {})
+        home = next((home for home in homes if isinstance(home.get(name), Tensor)), None)
+        if home is not None and isinstance(value, Tensor):
+            if value.shape != home[name].shape:
+                raise InputError(
+                    f"{name} of the wide model is {tuple(home[name].shape)}, got {tuple(value.shape)}; lanes "
+                    f"are stacked on axis 0, and wide.load_lane(i, state) sets one of them"
+                )
+            if isinstance(value, nn.Parameter) or home is homes[1]:
+                tie(home[name], value, self.__dict__.get("_ties", ()))
+        return False
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        if not self._replaces(name, module):
+            super().add_module(name, module)  # type: ignore[misc]
+
+    def register_module(self, name: str, module: nn.Module | None) -> None:
+        self.add_module(name, module)
+
+    def __delattr__(self, name: str) -> None:
+        if isinstance(self.__dict__.get("_modules", {}).get(name), Scope):
+            raise UnsupportedError(
+                f"{name} is part of the members and cannot be deleted; compile other members"
+            )
+        super().__delattr__(name)
+
+    def __getitem__(self, key: int | str) -> Any:
+        """A child of what is a list, dict or sequence in the members."""
+        return getattr(self, self._child(key))
+
+    def __setitem__(self, key: int | str, value: Any) -> None:
+        setattr(self, self._child(key), value)
+
+    def _child(self, key: int | str) -> str:
+        own: Any = self
+        names = [*own._modules, *own._parameters]
+        if isinstance(key, int) and -len(names) <= key < len(names):
+            return names[key]
+        if key in names:
+            return str(key)
+        raise (IndexError if isinstance(key, int) else KeyError)(key)
+
+
+class Scope(Children, nn.Module):
+    """One module of the member in the wide model's tree: its stacked tensors, its train flag, its kind."""
+
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        self.kind = type(module)
+        self.training = module.training
+        self._examples: Sequence[nn.Module] = ()  # this module in every variant of the members
+        self._ties: Sequence[dict[str, Any]] = ()  # where tensors of this module lie under other names
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not self._replaces(name, value):
+            super().__setattr__(name, value)
+
+    def belongs_to(self, skeletons: Any, path: str) -> None:
+        """`skeletons` are the members' Python, in which this module stands at `path`."""
+        self._examples = [variant.get_submodule(path) for variant in skeletons.variants]
+        self.__dict__["_skeletons"], self.__dict__["_path"] = skeletons, path
+
+    def train(self, mode: bool = True) -> "Scope":
+        """As the members' own `train` at this place does, in every lane that has Python of its own."""
+        skeletons, place = self.__dict__["_skeletons"], self.__dict__["_path"]
+        skeletons.train(mode, place)
+        member = skeletons.lane(0).get_submodule(place)
+        for path, module in self.named_modules():
+            module.training = member.get_submodule(path).training
+        return self
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        raise WrongTypeError(
+            f"this {self.kind.__name__} holds the tensors of all lanes and is run by its wide model; "
+            f"wide.lane(i) gives an ordinary model"
+        )
+
+    def take(self, name: str, module: Any) -> None:
+        """Take over the tensors of a module that is set in the place of this one, if it is like the members'
+        own in everything else."""
+        remedy = "; set it in the members and compile them, or load tensors with load_state_dict"
+        if not isinstance(module, nn.Module):
+            raise UnsupportedError(f"{name} is part of the members and cannot become {module!r}{remedy}")
+        for member in self._examples:
+            if type(module) is not type(member) or not _alike(member, module):
+                raise AlignmentError(
+                    f"{name} is {_describe(member)} in the members and cannot become {_describe(module)}: "
+                    f"the wide model runs the members' code{remedy}"
+                )
+        mine, others = _tensors(self), _tensors(module)
+        if mine.keys() != others.keys():
+            path = next(iter(mine.keys() ^ others.keys()))
+            raise AlignmentError(f"{name}: {path!r} is only in one of the old module and the new{remedy}")
+        for path, (_, tensor) in mine.items():
+            other = others[path][1]
+            if (other.shape, other.dtype, other.device) != (tensor.shape, tensor.dtype, tensor.device):
+                raise InputError(
+                    f"{name}.{path} of the wide model is {_look(tensor)}, the new one is {_look(other)}; "
+                    f"lanes are stacked on axis 0, and wide.load_lane(i, state) sets one of them"
+                )
+        for path, (home, tensor) in mine.items():
+            home[path.rpartition(".")[2]] = others[path][1]
+            tie(tensor, others[path][1], self._ties)
+
+    # Hooks: what a member's module would be called with exists only as part of a graph.
+
+    def register_forward_pre_hook(self, hook: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(hook, _COMPUTING):
+            self._refuse("forward pre-hook")
+        return super().register_forward_pre_hook(hook, *args, **kwargs)
+
+    def register_forward_hook(self, *args: Any, **kwargs: Any) -> Any:
+        self._refuse("forward hook")
+
+    def register_full_backward_hook(self, *args: Any, **kwargs: Any) -> Any:
+        self._refuse("backward hook")
+
+    def register_full_backward_pre_hook(self, *args: Any, **kwargs: Any) -> Any:
+        self._refuse("backward pre-hook")
+
+    def register_backward_hook(self, *args: Any, **kwargs: Any) -> Any:
+        self._refuse("backward hook")
+
+    def _refuse(self, kind: str) -> None:
+        raise UnsupportedError(
+            f"a {kind} on this {self.kind.__name__} would never run: its wide model runs all lanes as one "
+            f"graph; register hooks on the members before they are compiled, or on the wide model itself"
+        )
+
+    def _get_name(self) -> str:
+        return f"Wide[{self.kind.__name__}]"
+
+    def extra_repr(self) -> str:
+        own = {**self._parameters, **self._buffers}
+        return ", ".join(f"{name}: {tuple(t.shape)}" for name, t in own.items() if t is not None)
+
+
+def tie(old: Tensor, new: Tensor, homes: Sequence[dict[str, Any]]) -> None:
+    """`new` in the place of `old` under every name that it has in `homes`."""
+    for other in homes:
+        for name, tensor in other.items():
+            if tensor is old:
+                other[name] = new
+
+
+def find_ties(scopes: Sequence[nn.Module]) -> None:
+    """Tell each scope where tensors of its own lie under other names."""
+    homes = [home for scope in scopes for home in (scope._parameters, scope._buffers)]
+    names = Counter(id(t) for home in homes for t in home.values() if t is not None)
+    tied = [home for home in homes if any(names[id(t)] > 1 for t in home.values() if t is not None)]
+    for scope in scopes if tied else ():
+        scope.__dict__["_ties"] = tied
+
+
+def _alike(member: nn.Module, module: nn.Module) -> bool:
+    """Are the two alike in everything but their tensors and train flags?"""
+    example = copy.deepcopy(member)
+    for inner, other in zip(example.modules(), module.modules(), strict=False):
+        inner.training = other.training
+    return group_by_variant([example, module]) == [0, 0]
+
+
+def _tensors(module: nn.Module) -> dict[str, tuple[dict[str, Any], Tensor]]:
+    """Every parameter and buffer: path -> (the dictionary in which it lies, the tensor)."""
+    found: dict[str, tuple[dict[str, Any], Tensor]] = {}
+    for path, inner in module.named_modules(remove_duplicate=False):
+        for home in (inner._parameters, inner._buffers):
+            found |= {f"{path}.{k}".lstrip("."): (home, t) for k, t in home.items() if t is not None}
+    return found
+
+
+def _look(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
+
+
+def _describe(module: nn.Module) -> str:
+    return " ".join(repr(module).split())[:80]
+
+
+@dataclass
+class Place:
+    """Where one canonical tensor lives in the wide model's tree."""
+
+    path: str
+    scope: nn.Module
+    name: str
+    kind: str  # 'parameter', 'buffer' or 'constant'
+
+    @property
+    def home(self) -> dict[str, Any]:
+        return self.scope._parameters if self.kind == "parameter" else self.scope._buffers
+
+    @property
+    def tensor(self) -> Tensor:
+        tensor = self.home.get(self.name)
+        return tensor if tensor is not None else self.computed()
+
+    @property
+    def is_computed(self) -> bool:
+        """Is it computed from other tensors (`parametrize`, `weight_norm`, `prune`), for all lanes?"""
+        return self.home.get(self.name) is None
+
+    def computed(self) -> Tensor:
+        """The tensor where none lies: what a parametrization or a computing hook makes of others."""
+        for hook in self.scope._forward_pre_hooks.values():
+            if isinstance(hook, _COMPUTING):
+                hook(self.scope, ())
+        tensor = getattr(self.scope, self.name, None)
+        if not isinstance(tensor, Tensor):
+            raise AlignmentError(f"{self.path} is gone: the members' code reads it, and it is {tensor!r}")
+        return tensor
+
+    def check_stored(self, what: str) -> None:
+        if self.is_computed:
+            raise UnsupportedError(
+                f"{what}: {self.path} is computed from other tensors; make it a parameter again first, as "
+                f"with torch.nn.utils.parametrize.remove_parametrizations"
+            )

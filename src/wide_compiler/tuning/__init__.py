@@ -1,1 +1,0 @@
-"""Recording a call, and what surrounds it."""
