@@ -48,7 +48,7 @@ class ObjectSpec:
         if part is None:
             return next(leaves)
         cls, names, spec = part
-        new = object.__new__(cls)
+        new: Any = object.__new__(cls)
         count = spec.num_leaves
         for name, value in zip(names, unflatten([next(leaves) for _ in range(count)], spec), strict=True):
             object.__setattr__(new, name, value)

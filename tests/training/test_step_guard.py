@@ -1,12 +1,14 @@
 """What a recorded step depends on is looked at before each step: quickly, and never wrongly."""
 
 import copy
+import os
 
 import pytest
 import torch
 from torch import nn
 
 import wide_compiler
+from kinds_of_reads import KINDS, make
 from wide_compiler.training import Adam, TrainStep
 from wide_compiler.training.step_guard import StepGuard
 
@@ -166,6 +168,19 @@ def test_numbers_in_tensors_are_compared():
     assert not scene.quick() and scene.unchanged()
     lr.mul_(2)
     assert not scene.unchanged()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_whatever_a_loss_reads_is_followed(name):
+    kind = make(name)
+    scene = Scene(loss=lambda y: kind.read(y).mean((1, 2)))
+    assert scene.quick() and scene.unchanged()
+    try:
+        kind.change()
+        assert not scene.unchanged()
+    finally:
+        torch.set_default_dtype(torch.float32)
+        os.environ.pop("WIDE_TEST_K", None), os.environ.pop("WIDE_TEST_L", None)
 
 
 class Smoothed(nn.Module):

@@ -159,6 +159,7 @@ class _QuickLook:
         wide = self.step.wide
         return (
             launch_state() if torch.cuda.is_initialized() else torch.is_grad_enabled(),
+            torch.get_default_dtype(),
             [scope.training for scope in self.scopes],
             wide.seeds.seeds is None,
             wide.held.changes,
