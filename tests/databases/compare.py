@@ -14,11 +14,12 @@ _COARSE = 3e-2
 
 @dataclass
 class Result:
-    """What one lane gives: its output (any tree), gradients and buffers by name."""
+    """What one lane gives: its output (any tree), gradients and buffers by name; whether it drew numbers."""
 
     output: Any
     gradients: dict[str, Tensor | None] = field(default_factory=dict)
     buffers: dict[str, Tensor] = field(default_factory=dict)
+    drew: bool = False
 
 
 def first_difference(got: Result, expected: Result, values: bool = True) -> str | None:

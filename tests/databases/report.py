@@ -17,10 +17,15 @@ from .samples import entries
 
 
 def outcomes(
-    shard: int = 0, shards: int = 1, most: int = 4, only: str = "", seconds: int = 60
+    shard: int = 0,
+    shards: int = 1,
+    most: int = 4,
+    only: str = "",
+    seconds: int = 60,
+    dtype: torch.dtype | None = None,
 ) -> Iterator[Outcome]:
     """Run the entries of one shard, `most` samples of each."""
-    for entry in entries():
+    for entry in entries(dtype):
         if not entry.in_shard(shard, shards) or (only and entry.name not in only.split(",")):
             continue
         try:
@@ -39,6 +44,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="names of entries, separated by commas")
     parser.add_argument("--most", type=int, default=4, help="samples of an entry")
     parser.add_argument("--seconds", type=int, default=60, help="time limit of a sample")
+    parser.add_argument("--dtype", default="", help="e.g. complex128; by default float64, else another")
     parser.add_argument("--rows", default="", help="write every outcome to this file, one JSON object a line")
     parser.add_argument("--verbose", action="store_true", help="print every outcome")
     options = parser.parse_args()
@@ -47,7 +53,8 @@ def main() -> int:
     counts: collections.Counter[str] = collections.Counter()
     start, bad = time.perf_counter(), 0
     with open(options.rows or "/dev/null", "w") as rows:
-        for outcome in outcomes(shard, shards, options.most, options.only, options.seconds):
+        dtype = getattr(torch, options.dtype) if options.dtype else None
+        for outcome in outcomes(shard, shards, options.most, options.only, options.seconds, dtype):
             counts[outcome.kind] += 1
             rows.write(json.dumps(vars(outcome)) + "\n")
             rows.flush()

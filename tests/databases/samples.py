@@ -68,18 +68,25 @@ class Entry:
         return zlib.crc32(self.name.encode()) % shards == shard
 
 
-def entries(prefix: str = "") -> Iterator[Entry]:
-    """Every op, its in-place variant where it has one, and every module in both modes."""
+def entries(dtype: torch.dtype | None = None) -> Iterator[Entry]:
+    """Every op, its in-place variant where it has one, and every module in both modes.
+
+    In float64 where there is that, else in another dtype; with `dtype` only what has that one.
+    """
     for op in op_db:
+        if dtype is not None and not op.supports_dtype(dtype, "cpu"):
+            continue
         name = op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
-        yield Entry(name, functools.partial(_op_samples, op, name, op.op))
+        yield Entry(name, functools.partial(_op_samples, op, name, op.op, dtype))
         if op.inplace_variant is not None:
             in_place = _InPlace(op.inplace_variant)
-            yield Entry(f"{name}_", functools.partial(_op_samples, op, f"{name}_", in_place))
+            yield Entry(f"{name}_", functools.partial(_op_samples, op, f"{name}_", in_place, dtype))
     for info in module_db:
+        if dtype is not None and dtype not in info.dtypes:
+            continue
         for training in (True, False):
             name = f"{info.name} {'train' if training else 'eval'}"
-            yield Entry(name, functools.partial(_module_samples, info, name, training))
+            yield Entry(name, functools.partial(_module_samples, info, name, training, dtype))
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,7 @@ def seed(number: int) -> None:
 
 
 def _op_samples(
-    op: Any, name: str, function: Callable[..., Any], lanes: int, most: int, dtype: torch.dtype | None = None
+    op: Any, name: str, function: Callable[..., Any], dtype: torch.dtype | None, lanes: int, most: int
 ) -> list[Sample]:
     supported = [d for d in _DTYPES if op.supports_dtype(d, "cpu")] + sorted(op.dtypes, key=str)
     by_lane = []
@@ -121,8 +128,10 @@ def _op_samples(
     return samples
 
 
-def _module_samples(info: Any, name: str, training: bool, lanes: int, most: int) -> list[Sample]:
-    dtype = next((d for d in _DTYPES if d in info.dtypes), torch.float32)
+def _module_samples(
+    info: Any, name: str, training: bool, dtype: torch.dtype | None, lanes: int, most: int
+) -> list[Sample]:
+    dtype = dtype or next((d for d in _DTYPES if d in info.dtypes), torch.float32)
     members: list[list[nn.Module]] = []
     arguments: list[list[Arguments]] = []
     for lane in range(lanes):

@@ -104,11 +104,15 @@ def _written(member: nn.Module, copy: nn.Module, tensor_of: Callable[[str], Tens
     return {names[p] for p, tensor in before.items() if p not in now or not _equal(tensor, now[p])}
 
 
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
 def _equal(one: Tensor, other: Tensor) -> bool:
     if one.device.type == "meta" or one.shape != other.shape or one.dtype != other.dtype:
         return one.shape == other.shape
-    if one.is_floating_point():
-        return torch.equal(one.nan_to_num(), other.nan_to_num())
+    if one.is_floating_point():  # by their bits: nan equals nan, and small floats have no comparison
+        bits = _BITS[one.dtype.itemsize]
+        return torch.equal(one.view(bits), other.view(bits))
     return torch.equal(one, other)
 
 
