@@ -2,18 +2,18 @@
 
 from collections.abc import Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
+from .. import _tree
 from ..errors import InputError
 
 # Which door a call has come through, on its way through nn.Module's hooks to `forward`.
 _door: ContextVar[str] = ContextVar("door", default="packed")
-
-LaneArguments = list[tuple[tuple, dict]]
 
 
 def enter(model: Any, door: str, args: tuple, kwargs: dict) -> Any:
@@ -54,10 +54,26 @@ def _has_hooks(model: nn.Module) -> bool:
     )
 
 
-def lane_arguments(args: Sequence[Any], kwargs: dict[str, Any], n: int) -> LaneArguments:
-    """The arguments of `each`, each a list of one per lane, as (args, kwargs) of every lane."""
-    for name, value in [*enumerate(args), *kwargs.items()]:
-        if not isinstance(value, (list, tuple)) or len(value) != n:
-            got = f"{len(value)} entries" if isinstance(value, (list, tuple)) else type(value).__name__
-            raise InputError(f"each: argument {name!r} must be a list of {n}, one per lane, got {got}")
-    return [(tuple([a[i] for a in args]), {k: v[i] for k, v in kwargs.items()}) for i in range(n)]
+@dataclass(frozen=True)
+class LaneArguments:
+    """The arguments of `each`, every one a list of one per lane."""
+
+    args: tuple[Sequence[Any], ...]
+    kwargs: dict[str, Sequence[Any]]
+    n: int
+
+    def check(self) -> None:
+        for name, value in [*enumerate(self.args), *self.kwargs.items()]:
+            if not isinstance(value, (list, tuple)) or len(value) != self.n:
+                got = f"{len(value)} entries" if isinstance(value, (list, tuple)) else type(value).__name__
+                raise InputError(
+                    f"each: argument {name!r} must be a list of {self.n}, one per lane, got {got}"
+                )
+
+    def lane(self, lane: int) -> tuple[tuple, dict]:
+        """The (args, kwargs) of one lane."""
+        return tuple([a[lane] for a in self.args]), {k: v[lane] for k, v in self.kwargs.items()}
+
+    def tensors(self) -> list[Tensor]:
+        """Those of all lanes."""
+        return [leaf for leaf in _tree.flatten((self.args, self.kwargs))[0] if isinstance(leaf, Tensor)]

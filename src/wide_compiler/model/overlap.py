@@ -53,6 +53,17 @@ class Writes:
     def __bool__(self) -> bool:
         return bool(self.inputs or self.states)
 
+    def may_show_in(self, tensors: Sequence[Tensor]) -> bool:
+        """A quick look at the inputs of all members; False is certain."""
+        if self.inputs and len(tensors) > 1:
+            return True
+        memory = [_storage(tensor) for tensor in tensors]
+        for place in self.places if self.inputs else self.states:
+            start, end = _storage(place.tensor)
+            if any(start < other_end and other_start < end for other_start, other_end in memory):
+                return True
+        return False
+
     def shown_in_others(self, tensors: Sequence[Tensor]) -> str:
         """Which write to these inputs of one member must show elsewhere; '' if none must."""
         for i in self.inputs:
@@ -79,6 +90,12 @@ def overlap(a: Tensor, b: Tensor) -> bool:
     seen = torch.zeros((max(end, other_end) - first) // a.element_size(), dtype=torch.bool)
     seen.as_strided(a.size(), a.stride(), (start - first) // a.element_size()).fill_(True)
     return bool(seen.as_strided(b.size(), b.stride(), (other_start - first) // b.element_size()).any())
+
+
+def _storage(tensor: Tensor) -> tuple[int, int]:
+    storage = tensor.untyped_storage()
+    start = storage.data_ptr()
+    return start, start + storage.nbytes()
 
 
 def _bytes(tensor: Tensor) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from ..widen.classify import draws
 from ..widen.helpers import autocast_restored
 from ..widen.per_lane import LaneParameter, give_back, lane_generator
 from .choice import Tuned
+from .doors import LaneArguments
 from .overlap import own_copies, written_inputs
 from .registered import registered_tensor
 from .ways import Chunks, Way, Whole
@@ -33,11 +34,16 @@ class Call:
     signature: Any  # structure and plain leaves, hashable
     is_sample: bool = False  # the members have taken it already
     packed: bool = False  # through the packed door: lanes are blocks of channels
-    by_lane: list[tuple[tuple, dict]] | None = None  # each lane's own arguments, if they were given so
+    by_lane: LaneArguments | None = None  # each lane's own arguments, if they were given so
 
     @property
     def tensors(self) -> list[Tensor]:
         return [leaf for leaf in self.leaves if isinstance(leaf, Tensor)]
+
+    @property
+    def all_tensors(self) -> list[Tensor]:
+        """As they were given: those of every lane where lanes have given their own."""
+        return self.tensors if self.by_lane is None else self.by_lane.tensors()
 
     @property
     def member_shapes(self) -> list[tuple[int, ...]]:
@@ -52,7 +58,7 @@ class Call:
         """The strides of a member's tensors: of every lane where lanes have given their own, else of one."""
         if self.packed:
             return ("contiguous",)
-        lanes = range(len(self.by_lane)) if self.by_lane is not None else (0,)
+        lanes = range(self.by_lane.n) if self.by_lane is not None else (0,)
         return tuple(dict.fromkeys(tuple(t.stride() for t in self.member_tensors(lane)) for lane in lanes))
 
     def for_lane(self, lane: int) -> tuple[tuple, dict]:
@@ -79,7 +85,7 @@ class Call:
 
     def _leaves(self, lane: int) -> list[Any]:
         if self.by_lane is not None:
-            return _tree.flatten(self.by_lane[lane])[0]
+            return _tree.flatten(self.by_lane.lane(lane))[0]
         flags = iter(self.wide)
         return [(x[lane] if next(flags) else x) if isinstance(x, Tensor) else x for x in self.leaves]
 

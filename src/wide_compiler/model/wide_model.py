@@ -13,7 +13,7 @@ from ..errors import ArgumentError, InputError
 from ..guards.modes import ambient_modes, plain_world
 from ..widen import MEMBERS
 from .again import CHANGED, Again
-from .doors import LaneArguments, enter, entered_door, lane_arguments
+from .doors import LaneArguments, enter, entered_door
 from .explain import ModelExplanation, summarize
 from .held import HeldLanes
 from .inputs import check_lanes, moved_sample
@@ -91,7 +91,8 @@ class WideModel(ProgrammedLanes):
             args, kwargs = lanes.packed_to_stacked((args, kwargs), self.n)
             return lanes.stacked_to_packed(self._run(door, args, kwargs))
         if door == "each":
-            by_lane = lane_arguments(args, kwargs, self.n)
+            by_lane = LaneArguments(args, kwargs, self.n)
+            by_lane.check()
             args = tuple(lanes.stack(a, f"each: argument {i}") for i, a in enumerate(args))
             kwargs = {k: lanes.stack(v, f"each: argument {k!r}") for k, v in kwargs.items()}
             result = self._run(door, args, kwargs, by_lane)
@@ -172,6 +173,8 @@ class WideModel(ProgrammedLanes):
     @torch.compiler.disable
     def _shared_write(self, route: Route, call: Call) -> str:
         """Why a call may not run as a graph: inputs share memory, and a write to one must show in another."""
+        if not route.writes.may_show_in(call.all_tensors):
+            return ""
         lanes = range(self.n) if call.by_lane or any(call.wide) else [0]
         return next(filter(None, (route.writes.shown_in_others(call.member_tensors(i)) for i in lanes)), "")
 
