@@ -62,7 +62,7 @@ def test_the_clock_of_a_gpu():
 
 @pytest.mark.parametrize(("seconds", "how"), [(0.5, "together"), (1.5, "loop")])
 def test_towers_that_draw_are_compared_and_timed(seconds, how):
-    times = {"together": seconds, "sequence": 1.0, "wide": 0.5}
+    times = {"together": seconds, "loop": 1.0, "wide": 0.5}
     router = collective(*[Dropping(str(i)) for i in range(4)], config=WideConfig()).cuda()
     with use_clock(HeldClock(lambda label: times.get(label, 2.0))):
         router.wide_forward(torch.randn(3, 5, 6, dtype=torch.float64, device="cuda"))
