@@ -29,6 +29,9 @@ from torch.testing._internal import common_methods_invocations
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_modules import module_db
 
+# These tools forbid everybody to set PyTorch's flags; other tests do.
+torch.backends.disable_global_flags.__globals__["__allow_nonbracketed_mutation_flag"] = True
+
 # The database seeds the generator inside each random op; here a call draws, as it does in a model.
 common_methods_invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
 

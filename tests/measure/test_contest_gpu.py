@@ -60,7 +60,7 @@ def test_the_clock_of_a_gpu():
     assert contest.seconds["small"] < contest.seconds["large"]
 
 
-@pytest.mark.parametrize(("seconds", "how"), [(0.5, "together"), (1.5, "in sequence")])
+@pytest.mark.parametrize(("seconds", "how"), [(0.5, "together"), (1.5, "loop")])
 def test_towers_that_draw_are_compared_and_timed(seconds, how):
     times = {"together": seconds, "sequence": 1.0, "wide": 0.5}
     router = collective(*[Dropping(str(i)) for i in range(4)], config=WideConfig()).cuda()

@@ -41,7 +41,7 @@ class Scene:
         self.step = TrainStep(self.wide, self.optimizer, loss)
         self.x = torch.randn(3, 5, 4)
         self.step(self.x)
-        self.step.observe((self.x,), ())
+        self.step.observe(self.wide.stacked(self.x), ())
         self.guard = StepGuard(self.step, (self.x,), (), in_place)
 
     @property

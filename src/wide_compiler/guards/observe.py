@@ -469,7 +469,7 @@ def _is_fake(tensor: Tensor) -> bool:
 
 
 def _called_by_torch(frame: types.FrameType) -> bool:
-    """Is it PyTorch's own code (activation checkpointing, say) or ours that asked for this, not the user's?"""
+    """Is it PyTorch's own code (activation checkpointing, say) or ours that asked for this?"""
     caller = frame.f_back
     while caller is not None and (caller.f_globals.get("__name__") or "") in _BETWEEN:
         caller = caller.f_back

@@ -3,7 +3,8 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules import module as module_hooks
 
 from ..guards.modes import launch_state
 from ..guards.tensors import TensorGuard
@@ -29,6 +30,8 @@ class Again:
         self.holds = TensorGuard([*args, *(home[name] for home, name in self.homes)]).holds
         self.state = launch_state()
         self.recording: Any = replay.latest
+        # Of the packed door hooks have run already.
+        self.hooks: Any = () if door == "packed" else hook_tables(model)
         self.lock, self.rests_on = replay.lock, route.program.captured.rests_on
         self.writes = bool(route.program.graph.writes)
         # Several results, or none, are put together as the model's own result is.
@@ -61,6 +64,8 @@ class Again:
             and launch_state() == self.state
             and [scope.training for scope in self.scopes] == self.flags
             and self.model.seeds.seeds is None
+            and not any(self.hooks)
+            and not self.model.skeletons.may_have_moved
         ):
             with self.lock:
                 recording = self.recording.unheld()
@@ -70,3 +75,17 @@ class Again:
                     if self.rests_on.holds():
                         return recording.first() if self.rebuild is None else self.rebuild(recording.lend())
         return CHANGED
+
+
+def hook_tables(model: nn.Module) -> tuple[Any, ...]:
+    """The hooks of this module, and those of all modules."""
+    return (
+        model._forward_hooks,
+        model._forward_pre_hooks,
+        model._backward_hooks,
+        model._backward_pre_hooks,
+        module_hooks._global_forward_hooks,
+        module_hooks._global_forward_pre_hooks,
+        module_hooks._global_backward_hooks,
+        module_hooks._global_backward_pre_hooks,
+    )

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules import module as module_hooks
+from torch import Tensor
 
 from .. import _tree
 from ..errors import InputError
+from .again import CHANGED, hook_tables
 
 # Which door a call has come through, on its way through nn.Module's hooks to `forward`.
 _door: ContextVar[str] = ContextVar("door", default="packed")
@@ -18,7 +18,13 @@ _door: ContextVar[str] = ContextVar("door", default="packed")
 
 def enter(model: Any, door: str, args: tuple, kwargs: dict) -> Any:
     """A call through a door other than `wide(packed)`, with the model's hooks around it."""
-    if not _has_hooks(model):
+    # First of all, and in this order: the host is what a small model on a GPU waits for, and a trace must not
+    # look further than at the first question.
+    if not torch.compiler.is_dynamo_compiling() and model.again is not None and not kwargs:
+        result = model.again.replay(args, door)
+        if result is not CHANGED:
+            return result
+    if not any(hook_tables(model)):
         return model._through(door, args, kwargs)
     if torch.compiler.is_dynamo_compiling():  # a tracer follows attributes, but no context variable
         model.traced_door = door
@@ -39,19 +45,6 @@ def entered_door(model: Any) -> str:
     if door != "packed":
         _door.set("packed")
     return door
-
-
-def _has_hooks(model: nn.Module) -> bool:
-    return bool(
-        model._forward_hooks
-        or model._forward_pre_hooks
-        or model._backward_hooks
-        or model._backward_pre_hooks
-        or module_hooks._global_forward_hooks
-        or module_hooks._global_forward_pre_hooks
-        or module_hooks._global_backward_hooks
-        or module_hooks._global_backward_pre_hooks
-    )
 
 
 @dataclass(frozen=True)

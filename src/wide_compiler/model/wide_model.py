@@ -89,6 +89,10 @@ class WideModel(ProgrammedLanes):
         """A call through one of the doors, without the hooks around it."""
         if door == "packed":
             args, kwargs = lanes.packed_to_stacked((args, kwargs), self.n)
+            if not torch.compiler.is_dynamo_compiling() and self.again is not None and not kwargs:
+                result = self.again.replay(args, door)
+                if result is not CHANGED:
+                    return lanes.stacked_to_packed(result)
             return lanes.stacked_to_packed(self._run(door, args, kwargs))
         if door == "each":
             by_lane = LaneArguments(args, kwargs, self.n)
@@ -102,16 +106,6 @@ class WideModel(ProgrammedLanes):
     # What runs.
 
     def _run(self, door: str, args: tuple, kwargs: dict, by_lane: LaneArguments | None = None) -> Any:
-        # In this order: a trace must not look further than at the first question.
-        if (
-            not torch.compiler.is_dynamo_compiling()
-            and self.again is not None
-            and not kwargs
-            and not self.skeletons.may_have_moved
-        ):
-            result = self.again.replay(args, door)
-            if result is not CHANGED:
-                return result
         kept = self.held.rows(self)
         out = self._run_all(door, args, kwargs, by_lane)
         self.held.put_back(kept)

@@ -82,6 +82,7 @@ class TrainStep:
         self.ones: Tensor | None = None
         self.plain_steps = 0  # in a row, with things as they are in `warm`
         self.stream: torch.cuda.Stream | None = None  # where steps warm up and are recorded
+        self.observing = False  # shall the next plain step note what its Python reads?
         self.reads = Snapshot()  # what the loss and the members' forward have read
         self.why = "" if fast else "the configuration does not compile"
 
@@ -104,9 +105,10 @@ class TrainStep:
         if self.plain_steps < WARM_UP:
             if self.stream is None:
                 self.stream = torch.cuda.Stream()
+            self.observing = True
             with uncached_autocast(self.autocast is not None):
                 losses = on_stream(self.stream, lambda: self.run(args, targets))
-            self.observe(args, targets)
+            self.observing = False
             self.plain_steps += 1
             self.warm, self.given = StepGuard(self, args, targets), (*args, *targets)
             return losses
@@ -120,15 +122,16 @@ class TrainStep:
         self.recordings = [new, *self.recordings][:MAX_RECORDINGS]
         return new.replay(args, targets)
 
-    def observe(self, args: tuple, targets: tuple) -> None:
+    def observe(self, output: Any, targets: tuple) -> None:
         """Note what the members' forward and the loss read in Python: a recording holds it.
 
         The loss runs once more for that; what it changes in Python is put back, and forbids a recording.
         """
+        devices = [d for d in {t.device for t in self.wide.parameters()} if d.type == "cuda"]
         observer = Observer([part for part in (self.loss,) if isinstance(part, nn.Module)], calls=[self.loss])
-        with torch.enable_grad(), autocast_to(self.autocast, self.wide):
-            output = _tree.tree_map(_detached, self.door(*args))
-            observer.run(lambda: self.loss(output, *targets))
+        with torch.random.fork_rng(devices), torch.enable_grad(), autocast_to(self.autocast, self.wide):
+            own = _tree.tree_map(_detached, output)
+            observer.run(lambda: self.loss(own, *targets))
         program = self.wide.programs.latest
         members = program.captured.rests_on if isinstance(program, WideProgram) else Snapshot()
         self.reads = observer.reads.without(()).joined([members])
@@ -151,7 +154,9 @@ class TrainStep:
         """Forward, backward and clipping; the lanes' losses."""
         self.optimizer.zero_grad(set_to_none=True)
         with torch.enable_grad():
-            _, losses = self.forward(args, targets)
+            output, losses = self.forward(args, targets)
+            if self.observing:
+                self.observe(output, targets)
             if not isinstance(losses, Tensor) or losses.shape not in ((self.wide.n,), ()):
                 got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
                 raise ArgumentError(
