@@ -84,19 +84,25 @@ def hand_out(tree: Any, n: int) -> list[Any]:
     if isinstance(tree, Tensor):
         return list(_handed_out(tree, n, plain))
     leaves, spec = _tree.flatten_output(tree)
-    memory = [x.untyped_storage()._cdata for x in leaves if plain and isinstance(x, Tensor)]
+    memory = [x.untyped_storage()._cdata for x in leaves if plain and _is_dense(x)]
     rows: list[Sequence[Any]] = []
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
             rows.append(_rows(leaf, n))
-        elif plain and memory.count(leaf.untyped_storage()._cdata) > 1:
+        elif plain and _is_dense(leaf) and memory.count(leaf.untyped_storage()._cdata) > 1:
             rows.append([leaf[i] for i in range(n)])  # true views: a write shows in the other output too
         else:
             rows.append(_handed_out(leaf, n, plain))
     return [_tree.unflatten([row[i] for row in rows], spec) for i in range(n)]
 
 
+def _is_dense(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.layout == torch.strided
+
+
 def _handed_out(stacked: Tensor, n: int, plain: bool) -> Sequence[Tensor]:
+    if not _is_dense(stacked):
+        return stacked.unbind(0)
     if plain and stacked.requires_grad and torch.is_grad_enabled():
         return _OwnLanes.apply(stacked)
     if not stacked[0].is_contiguous():

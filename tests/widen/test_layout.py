@@ -182,3 +182,18 @@ def test_sparse_gradients_are_dense_in_every_way_of_running(by_value):
         for name, parameter in model.named_parameters():
             assert parameter.grad.is_sparse
             torch.testing.assert_close(wide.tensors()[name].grad[lane], parameter.grad.to_dense())
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_sparse_outputs_are_handed_out_by_lane(several):
+    def forward(m, x):
+        sparse = (m.w * x).to_sparse()
+        return (sparse, x * 2) if several else sparse
+
+    models = members(forward, w=(3,))
+    wide = compiled(models, torch.randn(2, 3))
+    xs = [torch.randn(2, 3, requires_grad=True) for _ in range(3)]
+    for out, model, x in zip(wide.each(xs), models, xs, strict=True):
+        mine, own = (out, model(x)) if not several else (out[0], model(x)[0])
+        assert mine.is_sparse
+        torch.testing.assert_close(mine.to_dense(), own.to_dense())
