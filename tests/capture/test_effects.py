@@ -1,5 +1,10 @@
 """A forward that sets PyTorch's random generator runs as Python: a graph would draw on."""
 
+import dataclasses
+import logging
+import re
+import types
+
 import pytest
 import torch
 from torch import nn
@@ -46,3 +51,61 @@ def test_a_forward_that_only_draws_keeps_its_rule():
     assert wide.explain(measure=False).coverage == 1.0
     lanes = wide.shared(torch.zeros(2, 3))
     assert not torch.equal(lanes[0], lanes[1])
+
+
+@dataclasses.dataclass
+class Entry:
+    size: int
+    names: list
+
+
+class Harmless(nn.Module):
+    """Attributes that nothing changes, of kinds that were once taken for state that moves."""
+
+    def __init__(self, held):
+        super().__init__()
+        self.fc, self.held = nn.Linear(3, 3), held
+
+    def forward(self, x):
+        return self.fc(x) * (1.0 if self.held is not None else 2.0)
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        {i: Entry(i, ["a"]) for i in range(4)},
+        torch.utils._pytree.tree_flatten({"a": [1, 2]})[1],
+        torch.ops.aten.add.Tensor,
+        {"default": types.SimpleNamespace(rank=4, inner=Entry(1, []))},
+        [torch.float32, torch.device("cpu"), re.compile("x"), logging.getLogger("x")],
+        iter([1, 2]),
+    ],
+    ids=["dataclasses", "TreeSpec", "OpOverload", "configurations", "plain", "iterator"],
+)
+def test_an_attribute_that_nothing_changes_is_no_effect(held):
+    models, x = [Harmless(held) for _ in range(2)], torch.randn(2, 3)
+    wide = wide_compiler.compile(models, x, config=WideConfig(tune_seconds=0))
+    assert wide.explain(measure=False).coverage == 1.0
+    torch.testing.assert_close(wide.shared(x), torch.stack([model(x) for model in models]))
+
+
+LOG = []
+
+
+class Logs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+        self.register_forward_hook(lambda module, args, out: LOG.append(out))
+
+    def forward(self, x):
+        return self.fc(x)
+
+
+def test_lists_that_a_hook_appends_to_get_real_tensors_once_a_lane():
+    models, x = [Logs() for _ in range(3)], torch.randn(2, 3)
+    wide = wide_compiler.compile(models, x, config=WideConfig(tune_seconds=0))
+    assert not LOG
+    out = wide.shared(x)
+    assert len(LOG) == 3 and all(torch.equal(a, b) for a, b in zip(LOG, out, strict=True))
+    LOG.clear()

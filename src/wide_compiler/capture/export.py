@@ -258,8 +258,12 @@ def _reporting(forward: Any, path: str, failures: list[str]) -> Any:
 def _quiet() -> Iterator[None]:
     """A failing export logs whole graphs; what matters of it is in the exception. Other threads still log."""
     silence = _Silence()
-    loggers = [logging.getLogger(name) for name in ("torch", "torch.export", "torch.fx", "torch._dynamo")]
-    handlers = [handler for logger in (logging.root, *loggers) for handler in logger.handlers]
+    known = [
+        logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger)
+    ]
+    theirs = [logger for logger in known if logger.name.partition(".")[0] == "torch"]
+    handlers = [handler for logger in (logging.root, *theirs) for handler in logger.handlers]
+    handlers += [logging.lastResort] if logging.lastResort else []
     for handler in handlers:
         handler.addFilter(silence)
     try:

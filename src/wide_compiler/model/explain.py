@@ -32,7 +32,8 @@ class ModelExplanation(Explanation):
             _measure(model, program, rows)
         tuned = program.latest if isinstance(program, WideProgram) else None
         note = "" if tuned is None else f"runs as: {tuned}"
-        return cls(rows, program.why, f"{model.n} lanes", note, n=model.n, tuned=tuned)
+        name, recaptures = f"{model.n} lanes", model.programs.recaptures
+        return cls(rows, program.why, name, note, recaptures, n=model.n, tuned=tuned)
 
     @property
     def way(self) -> str:

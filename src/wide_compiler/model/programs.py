@@ -23,7 +23,7 @@ from ..capture import (
 from ..capture.memory import overlaps_itself
 from ..config import WideConfig
 from ..errors import AlignmentError, InputError, UnsupportedError, one_line
-from ..guards import Snapshot
+from ..guards import Observer, Snapshot
 from ..widen import MEMBERS, Probe, ReadsLayout, WidenFailed, widen
 from ..widen.classify import reads_layout
 from .members import Skeletons
@@ -325,7 +325,11 @@ def _check_outputs_alike(model: Any, call: Call) -> None:
     with torch.enable_grad(), torch.random.fork_rng():
         for lane in leaders:
             args, kwargs = call.own_for_lane(0)
-            leaves = _tree.flatten(model.example_member(lane)(*args, **kwargs))[0]
+            member = model.example_member(lane)
+            output = Observer([member]).run(
+                functools.partial(member, *args, **kwargs)
+            )  # leaves nothing behind
+            leaves = _tree.flatten(output)[0]
             shapes.append([tuple(leaf.shape) for leaf in leaves if isinstance(leaf, Tensor)])
     for lane, found in zip(leaders, shapes, strict=True):
         if found != shapes[0]:
