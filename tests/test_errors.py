@@ -23,10 +23,13 @@ INTERNAL = {
     "Decline",
     "Difference",
     "Diverge",
+    "HasEffects",
+    "Incomparable",
     "NeedsRealShapes",
     "NoSource",
     "NotSendable",
     "Poisoned",
+    "ReadsLayout",
     "Uncompilable",
     "WholeGraphDiffers",
     "WidenFailed",
@@ -37,6 +40,7 @@ INTERNAL = {
 PROTOCOL = {"AssertionError", "AttributeError", "NotImplementedError", "typer.BadParameter", "typer.Exit"}
 # Built-in kinds that do not leave the function or the dictionary they are raised in.
 CAUGHT = {
+    ("model/choice.py", "ValueError"),
     ("model/rows.py", "RuntimeError"),
     ("model/sites.py", "KeyError"),
     ("routers/wide_router.py", "KeyError"),

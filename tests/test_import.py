@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import wide_compiler
-from wide_compiler._constant_result import constant_result
+from wide_compiler._dynamo_marks import constant_result
 
 SOURCE = Path(wide_compiler.__file__).parent
 

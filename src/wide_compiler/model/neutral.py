@@ -13,11 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
-from torch.export import _trace
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -30,6 +26,8 @@ _set_tracing_state: Any = torch._C._set_tracing_state  # type: ignore[attr-defin
 def neutral_world() -> Iterator[None]:
     """While active, tensors and functions are what they seem. Gradient mode, autocast, the default device and
     users' own function modes stay: a program may depend on them."""
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack  # loads much of PyTorch
+
     gradients = torch.is_grad_enabled()
     with (
         torch.inference_mode(False),
@@ -101,6 +99,8 @@ def _no_jit_trace() -> Iterator[None]:
 @contextlib.contextmanager
 def _kept_export_state() -> Iterator[None]:
     """An export inside an export clears what the outer one has noted in variables of its module."""
+    from torch.export import _trace
+
     names = ("_EXPORT_FLAGS", "_EXPORT_MODULE_HIERARCHY")
     noted = {name: getattr(_trace, name) for name in names if getattr(_trace, name, None) is not None}
     try:
@@ -111,9 +111,19 @@ def _kept_export_state() -> Iterator[None]:
 
 def is_plain(tensor: Tensor) -> bool:
     """Has it numbers of its own, no transform or trace around them, and no tangent?"""
-    if _functorch.is_functorch_wrapped_tensor(tensor) or isinstance(tensor, (FakeTensor, FunctionalTensor)):
+    if _functorch.is_functorch_wrapped_tensor(tensor) or _has_no_numbers(tensor):
         return False
     return forward_ad._current_level < 0 or forward_ad.unpack_dual(tensor).tangent is None
+
+
+def _has_no_numbers(tensor: Tensor) -> bool:
+    """Is it a tensor of a trace?"""
+    if type(tensor) in (Tensor, torch.nn.Parameter):
+        return False
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    return isinstance(tensor, (FakeTensor, FunctionalTensor))
 
 
 def stand_in(tensor: Tensor, learns: bool) -> Tensor:
@@ -127,7 +137,7 @@ def stand_in(tensor: Tensor, learns: bool) -> Tensor:
         tensor = _functorch.get_unwrapped(tensor)
     for batch_dim in reversed(batch_dims):  # each is a dim of what the wrapper inside of it shows
         tensor = tensor.select(batch_dim, 0) if batch_dim >= 0 else tensor
-    if isinstance(tensor, (FakeTensor, FunctionalTensor)):
+    if _has_no_numbers(tensor):
         return made_up(tuple(map(int, tensor.shape)), tensor.dtype, tensor.device, learns)
     if forward_ad._current_level >= 0:
         tensor = forward_ad.unpack_dual(tensor).primal

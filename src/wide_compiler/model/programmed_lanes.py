@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
-from .._constant_result import constant_result
+from .._dynamo_marks import constant_result
 from ..capture import CAPTURE
 from ..config import WideConfig
 from ..errors import ArgumentError, InputError, UnsupportedError

@@ -326,9 +326,7 @@ def _check_outputs_alike(model: Any, call: Call) -> None:
         for lane in leaders:
             args, kwargs = call.own_for_lane(0)
             member = model.example_member(lane)
-            output = Observer([member]).run(
-                functools.partial(member, *args, **kwargs)
-            )  # leaves nothing behind
+            output = Observer([member]).run(functools.partial(member, *args, **kwargs))
             leaves = _tree.flatten(output)[0]
             shapes.append([tuple(leaf.shape) for leaf in leaves if isinstance(leaf, Tensor)])
     for lane, found in zip(leaders, shapes, strict=True):

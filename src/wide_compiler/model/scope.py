@@ -13,7 +13,14 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from ..capture import group_by_variant
-from ..errors import AlignmentError, InputError, UnsupportedError, WrongTypeError
+from ..errors import (
+    AlignmentError,
+    InputError,
+    LaneIndexError,
+    UnknownNameError,
+    UnsupportedError,
+    WrongTypeError,
+)
 
 # Pre-hooks that compute a tensor of their module from others, whatever it is called with.
 _COMPUTING = (WeightNorm, SpectralNorm, BasePruningMethod)
@@ -72,7 +79,9 @@ class Children:
             return names[key]
         if key in names:
             return str(key)
-        raise (IndexError if isinstance(key, int) else KeyError)(key)
+        if isinstance(key, int):
+            raise LaneIndexError(f"module {key} is out of range for {len(names)}: {', '.join(names)}")
+        raise UnknownNameError(f"there is no {key!r}; there are {', '.join(names)}")
 
 
 class Scope(Children, nn.Module):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree, lanes, oracle
+from .._dynamo_marks import outside_traces
 from ..config import WideConfig
 from ..errors import ArgumentError, InputError
 from ..guards.modes import ambient_modes, plain_world
@@ -164,7 +165,7 @@ class WideModel(ProgrammedLanes):
         signature = _tree.signature((args, kwargs))
         return Call(leaves, spec, flags, signature, packed=door == "packed", by_lane=by_lane)
 
-    @torch.compiler.disable
+    @outside_traces
     def _shared_write(self, route: Route, call: Call) -> str:
         """Why a call may not run as a graph: inputs share memory, and a write to one must show in another."""
         if not route.writes.may_show_in(call.all_tensors):
@@ -179,7 +180,7 @@ class WideModel(ProgrammedLanes):
             if why:
                 raise InputError(f"{why}; give a copy (x.clone()) inside torch.compile or torch.func")
 
-    @torch.compiler.disable
+    @outside_traces
     def _run_members(self, call: Call, why: str) -> Any:
         """One lane after another through the members' own Python."""
         one_object = any(p.kind == "buffer" and p.path in self.one_object for p in self.places)

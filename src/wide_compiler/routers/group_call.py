@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from .. import _tree
-from .._constant_result import constant_result
+from .._dynamo_marks import constant_result
 from ..capture import Captured
 from ..capture.aliases import root_of
 from ..config import WideConfig

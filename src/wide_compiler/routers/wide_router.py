@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
-from .._constant_result import constant_result
+from .._dynamo_marks import constant_result
 from ..config import WideConfig
 from ..guards.modes import ambient_modes, plain_world
 from ..model.numbered import Numbered
