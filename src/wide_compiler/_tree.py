@@ -48,7 +48,7 @@ class ObjectSpec:
         if part is None:
             return next(leaves)
         cls, names, spec = part
-        new: Any = object.__new__(cls)
+        new: Any = cls.__new__(cls)  # type: ignore[call-overload]
         count = spec.num_leaves
         for name, value in zip(names, unflatten([next(leaves) for _ in range(count)], spec), strict=True):
             object.__setattr__(new, name, value)

@@ -63,7 +63,7 @@ def owner_of(module_name: str) -> str:
         return "layers"
     if root == "torch":
         return "torch"
-    if root in ("numpy", "wide_compiler", "builtins") or (
+    if root in ("numpy", "sympy", "mpmath", "wide_compiler", "builtins") or (
         root in sys.stdlib_module_names and root != "__main__"
     ):
         return "library"

@@ -49,6 +49,7 @@ _INERT = ("logging", "threading", "multiprocessing", "concurrent", "asyncio", "i
 _FUNCTION_FIELDS = ("__code__", "__defaults__", "__kwdefaults__")
 # nn.Module's own tables, and the weight lists that recurrent layers keep up to date by themselves.
 MODULE_TABLES = frozenset({*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"} - {"training"})
+_CAPTURING = ("wide_compiler.capture.", "wide_compiler.widen.", "wide_compiler.measure.")
 # What routers keep for themselves, of which no forward's result depends.
 _OUR_STATE, _CACHE = "_router_", "_router_cache"
 # PyTorch's functions that set or read the random generator, by their code.
@@ -97,6 +98,7 @@ class Observer:
         self._users: set[types.CodeType] = set()  # of those, the ones that are no library's
         self._functions_of: dict[types.CodeType, list[types.FunctionType]] = collections.defaultdict(list)
         self._paths: dict[int, str] = {}
+        self._paused: types.FrameType | None = None  # what runs below this frame is not noted
         for call in calls:
             self._keep(call)
             self._visit_function(call, getattr(call, "__qualname__", type(call).__name__))
@@ -145,12 +147,25 @@ class Observer:
             self.effects.append(f"what its Python reads cannot be recorded ({where})")
 
     def _note_event(self, frame: types.FrameType, event: str, argument: Any) -> None:
-        if event == "call":
-            self._enter(frame)
+        if self._paused is not None:
+            if event == "return" and frame is self._paused:
+                self._paused = None
+        elif event == "call":
+            if self._is_interlude(frame):
+                self._paused = frame
+            else:
+                self._enter(frame)
         elif event == "c_call":
             self._enter_builtin(frame, argument)
         elif event == "return" and id(argument) in self._persistent and frame.f_back is not None:
             self._visit(argument, frame.f_back.f_code, self._paths.get(id(argument), "a result"))
+
+    def _is_interlude(self, frame: types.FrameType) -> bool:
+        """Is it no part of the call: a callback of the garbage collector, or a capture of a router inside?"""
+        module = frame.f_globals.get("__name__") or ""
+        return module.startswith(_CAPTURING) or any(
+            frame.f_code is getattr(callback, "__code__", None) for callback in gc.callbacks
+        )
 
     def _enter(self, frame: types.FrameType) -> None:
         code = frame.f_code

@@ -34,7 +34,7 @@ def lane_number(name: str, value: Any, n: int, limits: Limits, device: torch.dev
     >>> lane_number("lr", [0.1, -0.2], 2, Limits(), torch.device("cpu"))
     Traceback (most recent call last):
         ...
-    ValueError: lr of lane 1 is -0.2, expected at least 0
+    wide_compiler.errors.ArgumentError: lr of lane 1 is -0.2, expected at least 0
     """
     try:
         values = torch.as_tensor(value, dtype=torch.float64)

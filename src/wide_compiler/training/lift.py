@@ -34,7 +34,7 @@ def lift(kind: type[Optimizer]) -> type[LaneOptimizer]:
     >>> lift(torch.optim.Rprop)
     Traceback (most recent call last):
         ...
-    ValueError: Rprop cannot be lifted: its steps are not proportional to the learning rate
+    wide_compiler.errors.ArgumentError: Rprop cannot be lifted: its steps are not proportional to the learning rate
     """
     why = _why_not(kind)
     if why:
