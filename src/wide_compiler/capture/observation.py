@@ -1,5 +1,6 @@
 """One real run of a copy of a member, observed: what its Python reads, and what a graph of it would lose."""
 
+import functools
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,7 +72,7 @@ def observe_member(
     observer = Observer([copy], owned=originals.keys())
     # One at a time, like captures: a class whose `apply` a capture has exchanged is no user's change.
     with CAPTURE, torch.set_grad_enabled(grad), torch.random.fork_rng(_cuda_devices(copy, mine)):
-        observer.run(lambda: copy(*mine[0], **mine[1]))
+        observer.run(functools.partial(copy, *mine[0], **mine[1]))
     effects = list(observer.effects)
     for slot in slots(copy):
         tensor, address = before.get(slot.path, (None, 0))
