@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -211,12 +212,15 @@ def test_kill_nine(tmp_path):
         "WIDE_COMPILER_CACHE": str(tmp_path / "tuning"),
         "OMP_NUM_THREADS": "1",
     }
-    straight = child(tmp_path / "straight", environment)
-    out, _ = straight.communicate()
-    assert straight.returncode == 0
+    # The first process on a busy machine finds answers that a second one may change: after it they stand.
+    for run in ("first", "straight"):
+        straight = child(tmp_path / run, environment)
+        out, _ = straight.communicate()
+        assert straight.returncode == 0
     total = sum(line.startswith("step") for line in out.splitlines())
     chance = random.Random(17)
-    kills = sorted(chance.sample(range(1, total), 3))  # the first may come before the first checkpoint
+    # The first comes before the first validation, perhaps before the first checkpoint.
+    kills = [chance.randrange(1, 6), *sorted(chance.sample(range(11, total), 2))]
     seen = []
     for at in kills:
         process = child(tmp_path / "killed", environment)
@@ -229,6 +233,8 @@ def test_kill_nine(tmp_path):
         assert process.wait() == -signal.SIGKILL
         seen.append(int(rest[-1]) if rest else int(step))
         assert not (tmp_path / "killed.result").exists()
+        if at > 10:  # it has trained, validated and saved: from here on the checkpoint says what was measured
+            shutil.rmtree(tmp_path / "tuning", ignore_errors=True)
     last = child(tmp_path / "killed", environment)
     out, _ = last.communicate()
     assert last.returncode == 0

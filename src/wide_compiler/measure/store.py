@@ -22,6 +22,10 @@ from ..version import __version__
 # anew.
 FORMAT = 3
 
+# By digest: the answers this process goes by, and those that it was told to keep to.
+_used: dict[str, dict[str, Any]] = {}
+_held: dict[str, dict[str, Any]] = {}
+
 
 class Store:
     """Answers by key. A store that cannot be written to forgets, and nothing else."""
@@ -31,29 +35,49 @@ class Store:
 
     def read(self, key: tuple[Any, ...]) -> dict[str, Any] | None:
         """The answer kept for `key`, or None."""
-        try:
-            entry = json.loads(self._path(key).read_text())
-            fresh = entry["format"] == FORMAT and entry["key"] == _digest(key)
-            return entry["answer"] if fresh and isinstance(entry["answer"], dict) else None
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        digest = _digest(key)
+        answer = _held.get(digest) or self._stored(digest)
+        if answer is not None:
+            _used[digest] = answer
+        return answer
 
     def write(self, key: tuple[Any, ...], answer: dict[str, Any]) -> None:
         """Keep `answer`. Written beside and moved into place, so that no reader sees half a file."""
-        entry = {"format": FORMAT, "key": _digest(key), "answer": answer}
+        digest = _digest(key)
+        _used[digest] = answer
+        entry = {"format": FORMAT, "key": digest, "answer": answer}
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(dir=self.folder, suffix=".part")
             try:
                 with os.fdopen(handle, "w") as file:
                     json.dump(entry, file)
-                os.replace(temporary, self._path(key))
+                os.replace(temporary, self._path(digest))
             except OSError:
                 os.unlink(temporary)
                 raise
 
-    def _path(self, key: tuple[Any, ...]) -> Path:
-        return self.folder / f"{_digest(key)[:32]}.json"
+    def _stored(self, digest: str) -> dict[str, Any] | None:
+        try:
+            entry = json.loads(self._path(digest).read_text())
+            fresh = entry["format"] == FORMAT and entry["key"] == digest
+            return entry["answer"] if fresh and isinstance(entry["answer"], dict) else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _path(self, digest: str) -> Path:
+        return self.folder / f"{digest[:32]}.json"
+
+
+def used_answers() -> dict[str, dict[str, Any]]:
+    """The answers that this process has gone by so far, for `hold_answers` in a later one."""
+    return dict(_used)
+
+
+def hold_answers(answers: dict[str, dict[str, Any]]) -> None:
+    """Go by these answers, whatever is stored or would be measured: another way of running rounds otherwise,
+    and a training that is resumed shall have the bits of one that was not interrupted."""
+    _held.update({digest: answer | {"provisional": False} for digest, answer in answers.items()})
 
 
 def default_folder() -> Path:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
+from ..measure.store import hold_answers, used_answers
 from ..model import WideModel
 from .data import Shared
 from .history import History
@@ -30,6 +31,7 @@ def run_state(loop: Any) -> dict[str, Any]:
         "epoch_began": loop.epoch_began,
         "epoch_random": loop.epoch_random,
         "random": loop._random_state(),
+        "measured": used_answers(),
         "callbacks": [
             callback.state_dict() for callback in plan.callbacks if hasattr(callback, "state_dict")
         ],
@@ -70,6 +72,7 @@ def restore_run(loop: Any, state: Mapping[str, Any], where: str) -> None:
     if loop.history.validated_at:
         loop.validation = loop.history.validation[-1]
     loop._set_random_state(state["random"])
+    hold_answers(state.get("measured", {}))
 
 
 # The model.
