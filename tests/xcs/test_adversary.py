@@ -107,7 +107,7 @@ def test_items_that_are_timed_first_do_not_warn_twice(run):
                 called(rows)
             counts.append(len(seen))
         assert counts[0] == counts[1] > 0
-    assert fast.__xcs__.sites[0].plans[0].ledger.plain_item is not None  # they were timed
+    assert fast.__xcs__.sites[0].first.recent  # they were timed
 
 
 def test_a_logarithm_with_a_base_is_no_output_argument():

@@ -261,7 +261,7 @@ def dictionaries(points):
 def test_objects_are_left_as_they_are():
     points = [Point(float(i)) for i in range(200)]
     before = dictionaries(points)
-    fast, wanted = jit(sizes, config=Config()), sizes(points)
+    fast, wanted = jit(sizes, config=NOW), sizes(points)
     for _ in range(3):
         assert fast(points) == wanted
     assert fast.__xcs__.sites[0].plans[0].guards.hold({"body": lambda p: None}, [points]) is not None

@@ -19,7 +19,7 @@ from wide_compiler.xcs.ledger import Ledger
 from wide_compiler.xcs.members import wide
 from wide_compiler.xcs.parallel import processes, shipping
 from wide_compiler.xcs.parallel.level import Level
-from wide_compiler.xcs.rungs import NumpyLanes, Processes
+from wide_compiler.xcs.rungs import Processes
 
 ALWAYS = Config(measure=True)
 
@@ -117,7 +117,7 @@ def test_shipping_refuses_what_another_process_cannot_have():
 
 
 def test_processes_wait_until_they_pay(monkeypatch):
-    ledger = Ledger(plain_item=1e-3)
+    ledger = Ledger(recent=[1e-3])
     work = types.SimpleNamespace(plan=types.SimpleNamespace(ledger=ledger))
     monkeypatch.setattr(processes, "idle_cores", lambda: 1.0)
     monkeypatch.setattr(processes, "_workers", [])
@@ -126,7 +126,7 @@ def test_processes_wait_until_they_pay(monkeypatch):
     assert Processes().worth_a_try(work, 0.5)
     monkeypatch.setattr(processes, "idle_cores", lambda: 0.1)
     assert not Processes().worth_a_try(work, 0.5)  # no core to spare
-    ledger.plain_item = 1e-6
+    ledger.recent = [1e-6]
     monkeypatch.setattr(processes, "idle_cores", lambda: 1.0)
     assert not Processes().worth_a_try(work, 5.0)  # items not worth sending
 
@@ -188,7 +188,7 @@ def test_gradients_reach_the_members():
 
 
 def test_wide_models_are_built_only_when_paid_for():
-    ledger = Ledger(plain_item=1e-3)
+    ledger = Ledger(recent=[1e-3])
     work = types.SimpleNamespace(plan=types.SimpleNamespace(ledger=ledger, memory={}))
     assert not wide.paid_for(work, 0.1)
     ledger.spent = wide.BUILD_SECONDS + 1
@@ -279,13 +279,24 @@ def test_a_cold_waiting_loop_is_fast_at_once():
 
 
 def test_one_bad_timing_is_not_for_good():
-    ledger = Ledger(plain_item=1e-5)
+    ledger = Ledger(recent=[1e-5])
     record = ledger.of("numpy lanes")
     record.failed(1e-3, "a bail-out")
     assert record.resting
     for _ in range(30):
-        ledger.went_plain(1000)
+        ledger.went_plain(ledger.plain(1000))
     assert not record.resting
+
+
+def test_the_plain_loop_is_timed_again_now_and_then():
+    ledger = Ledger()
+    for item in (1e-3, 1e-6, 1e-6):  # the first when the machine was busy
+        ledger.measured(100 * item, 0.0, 100)
+    assert ledger.plain(100) == pytest.approx(1e-4) and not ledger.is_due(100)
+    ledger.unseen = 21 * ledger.plain(100)
+    assert ledger.is_due(100)
+    ledger.measured(1e-4, 0.0, 100)
+    assert not ledger.is_due(100)
 
 
 def test_measured_choice_takes_lanes_for_many_rows_and_the_loop_for_few():
@@ -311,21 +322,12 @@ def test_calls_that_were_not_looked_at_are_counted_once():
     fast = jit(run, config=Config(measure=False))
     fast(rows)
     (site,) = fast.__xcs__.sites
-    ledger = site.plans[0].ledger
-    ledger.plain_item = 1e-3
+    before, site.latest = site.spent, 1e-3
     site.pace.pause(5)
     site.on = site.pace.ready
     for _ in range(6):
         fast(rows)
-    assert ledger.spent == pytest.approx(5 * 32 * 1e-3)
+    assert site.spent == pytest.approx(before + 5e-3)
     fast(rows)
-    assert ledger.spent == pytest.approx(5 * 32 * 1e-3)
+    assert site.spent == pytest.approx(before + 5e-3)
     assert list(fast.stats().values()) == [{"numpy lanes": 3, "plain": 5}]
-
-
-def test_what_timing_costs_is_not_taken_for_the_item():
-    ledger = Ledger()
-    ledger.sample([5e-7, 3e-7, 4e-7], own=2.5e-7)
-    assert ledger.plain_item == pytest.approx(5e-8)
-    work = types.SimpleNamespace(plan=types.SimpleNamespace(ledger=ledger))
-    assert not NumpyLanes().worth_a_try(work, ledger.plain(10**6))  # as fast in the loop, however many

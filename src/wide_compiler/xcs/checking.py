@@ -4,7 +4,7 @@ from typing import Any
 
 from ..errors import ArgumentError, ValidationError
 from .oracle import same
-from .work import Miss, Work
+from .work import Failed, Miss, Work
 
 
 class Mismatch(ValidationError):
@@ -22,13 +22,18 @@ def check(work: Work, values: list[Any]) -> None:
         )
 
 
-def took_own(work: Work, values: Any) -> None:
-    """A strategy that is none of ours has run: it has not said so, and may have forgotten items."""
-    if isinstance(values, Miss):
-        return
+def run_own(work: Work) -> Any:
+    """By a strategy that is somebody's own: what it raises is raised, and it may have forgotten items."""
     name, n = work.plan.strategy.name, work.items.n
+    try:
+        values = work.plan.strategy.run(work)
+    except Exception as error:
+        raise Failed([], error) from None
+    if isinstance(values, Miss):
+        return values
     for_each = work.cond is None and not work.events
     if not isinstance(values, list) or (for_each and len(values) != n):
         raise ArgumentError(f"the strategy {name!r} must give a list of {n} values, got {values!r:.80}")
     work.plan.last = name
     work.site.took(name)
+    return values

@@ -1,25 +1,27 @@
 """Decisions of a site: what it loops over, what is proven about that, and who takes a call."""
 
+import contextlib
 import operator
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
-from .checking import check, took_own
+from . import timing
+from .checking import check, run_own
 from .interrupts import raise_interrupt
 from .items import Blocks, Items, items_of, kept_blocks, made
-from .pace import Pace
+from .ledger import Ledger
+from .pace import SHARE, Pace
 from .plan import Plan, make_plan
 from .proof.effects import Effect
-from .surroundings import in_the_way
 from .text.site_text import SiteText
 from .text.sites import SHORT_CIRCUIT
-from .work import Miss, Work
+from .work import Bail, Miss, Work
 
 if TYPE_CHECKING:
     from .config import Config
     from .site import Site
 
 PLANS = 4
+ANALYSIS_SECONDS = 5e-4  # about what an analysis takes
 
 
 class Decisions:
@@ -31,9 +33,18 @@ class Decisions:
         self.checking = config.checking
         self.pace = Pace(config.measure, bool(text.reason))
         self.plans: list[Plan] = []
+        self.first = Ledger()  # the plain loop before anything is proven
+        self.spent = 0.0  # by the plain loop, of any plan
+        self.analysed = 0.0  # seconds that analyses took
+        self.latest = 0.0  # seconds of the latest plain call
         self.why = text.reason
         self.short_circuits = text.eater in SHORT_CIRCUIT
         self.counts: dict[str, int] = {}
+        self.faults = 0
+
+    def may_analyse(self) -> bool:
+        """Has the plain loop taken so long that an analysis costs little beside it?"""
+        return not self.config.measure or SHARE * self.spent >= self.analysed + ANALYSIS_SECONDS
 
     def items_in(self, source: Any, expand: Any, before: list[Blocks] | None) -> Items | None:
         if expand is None:
@@ -59,7 +70,7 @@ class Decisions:
             return None
         node = self.text.bodies["items"]
         plan, _ = self.plan_for({"items": expand}, {"items": node}, [source])
-        if plan.declined:
+        if plan is None or plan.declined:
             return None
         try:
             rows = expand(made(source))
@@ -69,22 +80,17 @@ class Decisions:
         if not rows:
             return None
         columns: list[Any] = [list(map(operator.itemgetter(k), rows)) for k in range(len(rows[0]))]
-
-        def rest(k: int) -> Iterable[Any]:
-            raise AssertionError("not asked for")
-
-        return Items(columns, len(rows), rest)
+        return Items(columns, len(rows))
 
     def values(
         self, items: Items, body: Any, cond: Any, after: list[Blocks] | None = None
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Any, Work | None]:
         """The values of all items, or a `Miss`; and the work, if it came so far that a rung was asked."""
-        reason = in_the_way() if items.n > 1 else "there is nothing to run beside another"
-        if reason:
-            self.went_plain(reason)
-            return Miss(), None
         functions = {"body": body} if cond is None else {"body": body, "cond": cond}
         plan, seen = self.plan_for(functions, self.text.bodies, items.columns)
+        if plan is None:
+            self.went_plain("there is too little to gain so far")
+            return Miss(), None
         if plan.declined:
             self.decline(plan)
             return Miss(), None
@@ -94,36 +100,43 @@ class Decisions:
         events = self.text.kind == "loop" and not self.text.single
         work = Work(cast("Site", self), plan, items, body, cond, events)
         work.seen, work.after = seen, after
-        plan.ledger.enter(items.n, self.pace.entered())
-        values = plan.strategy.run(work)
-        if plan.own_strategy:
-            took_own(work, values)
+        values = run_own(work) if plan.own_strategy else plan.strategy.run(work)
         if isinstance(values, Miss):
             self.went_plain()
-            if values.raised:
-                self.pace.back_off()
         elif self.checking:
             check(work, values)
         return values, work
 
     def plan_for(
         self, functions: dict[str, Any], nodes: dict[str, Any], columns: Any
-    ) -> tuple[Plan, list[Any] | None]:
-        """An old plan, with what its guards' paths lead to; or a new one."""
+    ) -> tuple[Plan | None, list[Any] | None]:
+        """An old plan, with what its guards' paths lead to; or a new one, if an analysis is paid for."""
         for plan in self.plans:
             seen = plan.holds(functions, columns)
             if seen is not None:
                 return plan, seen
-        if self.pace.analysed() > PLANS:
-            self.pace.back_off()  # ever other objects: looking costs more than it gives
+        if not self.may_analyse():
+            return None, None
+        began = timing.now()
         plan = make_plan(self, functions, nodes, columns)
+        if "items" not in nodes:  # else what was timed are rounds of its first loop
+            plan.ledger.recent, plan.ledger.idle_item = self.first.recent, self.first.idle_item
+        plan.ledger.share, plan.ledger.spent = self.first.share, self.spent
         self.plans = [plan, *self.plans[: PLANS - 1]]
+        self.analysed += timing.now() - began
         return plan, None
 
     def decline(self, plan: Plan) -> None:
         """Not proven: the text runs as written, and is looked at again ever more rarely."""
         self.went_plain(plan.reason)
         self.pace.back_off()
+
+    def broke(self, error: BaseException) -> None:
+        """Something of ours has failed: the text runs as written, and `explain` says so."""
+        self.faults += 1
+        self.went_plain(f"an error in the analysis or in a rung: {type(error).__name__}: {error}")
+        with contextlib.suppress(Exception, Bail):
+            self.pace.back_off()
 
     def went_plain(self, why: str = "") -> None:
         """A call ran as written; why, unless what was measured says that."""

@@ -85,6 +85,4 @@ def _why(site: "Site", plan: "Plan | None") -> str:
         return "exact=True keeps floating point numbers in the loop"
     if not config.measure:
         return "no rung takes it"
-    if plan.ledger.plain_item is None and plan.effect is Effect.PURE:
-        return ""
     return "the loop is as fast" if tried else "there is too little to gain so far"

@@ -5,7 +5,7 @@ them. Anything else might run code when it is iterated over, and goes to the pla
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,15 +62,13 @@ def kept_blocks(source: Any, before: list[Blocks] | None) -> Any:
 
 
 class Items:
-    """`n` rounds of a loop. `columns[j][i]` is loop variable j in round i; `rest(k)` iterates from round
-    k on."""
+    """`n` rounds of a loop. `columns[j][i]` is loop variable j in round i."""
 
-    __slots__ = ("columns", "n", "rest")
+    __slots__ = ("columns", "n")
 
-    def __init__(self, columns: list[Sequence[Any]], n: int, rest: Callable[[int], Iterable[Any]]):
+    def __init__(self, columns: list[Sequence[Any]], n: int):
         self.columns = columns
         self.n = n
-        self.rest = rest
 
     def row(self, i: int) -> list[Any]:
         return [column[i] for column in self.columns]
@@ -85,26 +83,7 @@ def items_of(source: Any, shape: Any) -> Items | None:
     columns: list[Sequence[Any]] | None = [source] if listed else _columns(source, shape)
     if columns is None:
         return None
-    n = len(columns[0])
-
-    def rest(k: int) -> Iterable[Any]:
-        if k == 0 and type(source) is not Source:
-            return source
-        return _nested(shape, [column[k:] for column in columns])
-
-    return Items(columns, n, rest)
-
-
-def _nested(shape: Any, columns: list[Any]) -> Iterable[Any]:
-    """Items in the shape of the loop variable again."""
-    if isinstance(shape, str):
-        return columns[0]
-    flat = iter(columns)
-
-    def build(part: Any) -> Iterable[Any]:
-        return next(flat) if isinstance(part, str) else zip(*[build(p) for p in part], strict=True)
-
-    return build(shape)
+    return Items(columns, len(columns[0]))
 
 
 def _columns(source: Any, shape: Any) -> list[Sequence[Any]] | None:

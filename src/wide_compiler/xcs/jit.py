@@ -18,11 +18,11 @@ from typing import Any, TypeVar, overload
 
 import torch
 
-from ..errors import WrongTypeError
+from ..errors import WideError, WrongTypeError
 from .config import Config
 from .explain import Explanation, by_site, explained
 from .items import Source
-from .site import Site
+from .site import OURS, Site
 from .text.names import names_of
 from .text.rewrite import Rewriter
 from .text.site_text import RUNTIME, SiteText
@@ -74,14 +74,19 @@ class Runtime:
     def _rewrite(self) -> None:
         try:
             self.texts, code = rewritten(self.original)
-        except NoSource as reason:
-            self.why = str(reason)
+            self.sites = [Site(text, self.config, code.co_filename, self) for text in self.texts]
+        except WideError:
+            raise
+        except (NoSource, *OURS) as reason:
+            ours = (
+                "" if isinstance(reason, NoSource) else f"an error in rewriting it: {type(reason).__name__}: "
+            )
+            self.why = f"{ours}{reason}"
+            self.texts = []
             _warn(self.original.__qualname__, self.why, stacklevel=5)
             return
-        for text in self.texts:
-            site = Site(text, self.config, code.co_filename, self)
-            self.sites.append(site)
-            setattr(self, f"s{text.index}", site)
+        for site in self.sites:
+            setattr(self, f"s{site.text.index}", site)
         self.function.__code__ = self.code = code
 
     def explain(self) -> Explanation:

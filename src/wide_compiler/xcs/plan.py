@@ -41,7 +41,6 @@ class Plan:
     lane_code: dict[Any, Any] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)  # of rungs: wide models, levels of concurrency
     last: str = "plain"
-    taken: Any = None  # the rung that ran the last call
     rtol: float | None = RTOL
     own_strategy: bool = False  # one that is somebody's own
 
@@ -78,7 +77,6 @@ def make_plan(site: "Decisions", functions: dict[str, Any], nodes: dict[str, Any
         if analyzer.guards.hold(functions, columns) is None:
             raise Decline(Effect.UNKNOWN, "its items are not all of one kind")
         plan.effect = max(effects.values())
-        plan.ledger.waits = plan.effect is Effect.IO
         bodies = [nodes[which] for which in functions]
         plan.texts = Texts((*bodies, *analyzer.functions.values()), bool(analyzer.recursive))
     except Decline as declined:

@@ -37,7 +37,7 @@ def race(work: Work, rung: Rung) -> None:
     if entry in won:
         return
     count = _runners(work, rung)
-    items = Items([column[:count] for column in work.items.columns], count, work.items.rest)
+    items = Items([column[:count] for column in work.items.columns], count)
     runners = Work(work.site, work.plan, items, work.body, work.cond, work.events)
     with torch.cuda.device(gpu):
         for _ in range(WARM):

@@ -1,38 +1,8 @@
-"""Exceptions as the text of a site raises them where it stands."""
+"""Exceptions of items that ran elsewhere, raised as the text would have raised them."""
 
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
-
-from .text.site_text import SiteText
-
-INLINED = sys.version_info >= (3, 12)
-
-
-def as_written(text: SiteText, original: Any, plain: Any, source: Any) -> Any:
-    """Run the text. Where Python inlines comprehensions, an unset name is a local one for it."""
-    error = None
-    try:
-        return plain(source)
-    except NameError as raised:
-        error = _unset_local(text, original, raised, plain) if INLINED else None
-        if error is None:
-            raise
-    raise error
-
-
-def _unset_local(text: SiteText, original: Any, error: NameError, plain: Any) -> UnboundLocalError | None:
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    here = last is not None and last.tb_frame.f_code is plain.__code__
-    outer = original.__code__.co_freevars
-    own = error.name in plain.__code__.co_freevars and error.name not in outer
-    if text.kind == "generator" or type(error) is not NameError or not (here and own):
-        return None
-    return UnboundLocalError(
-        f"cannot access local variable {error.name!r} where it is not associated with a value"
-    )
 
 
 def raise_here(error: BaseException) -> NoReturn:

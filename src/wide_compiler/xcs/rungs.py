@@ -6,6 +6,7 @@ from typing import Any
 from .lanes import standing, vectorize
 from .members import torch_vmap, wide
 from .parallel import overlap, processes, threads
+from .parallel.threads import CHEAP
 from .proof import endings
 from .proof.effects import Effect
 from .work import Miss, Work
@@ -61,7 +62,6 @@ class Vectorized(Rung):
 
 SHORT = 4e-7  # an item that takes less is as fast in the loop as on the way to NumPy and back
 AT_ONCE = 2e-2  # a loop that takes longer is tried on its first call, at a price that is small beside that
-UNSURE = 1.5e-6  # of one that takes less, only a whole loop tells what it takes there
 
 
 class NumpyLanes(Vectorized):
@@ -74,12 +74,12 @@ class NumpyLanes(Vectorized):
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
         ledger = work.plan.ledger
-        if (ledger.plain_item or 0.0) < (SHORT if ledger.whole else UNSURE):
+        if ledger.plain_item < SHORT:
             return False
         if ledger.of(self.name).looks:
             return plain_seconds > 3e-5
         gained = plain_seconds > AT_ONCE or (plain_seconds > 5e-5 and ledger.spent > 5e-3)
-        return gained and (ledger.plain_item or 0) < 3e-4
+        return gained and ledger.plain_item < 3e-4
 
     def again(self, work: Work) -> bool:
         return standing.again(work)
@@ -137,7 +137,8 @@ class Threads(Rung):
         return work.plan.effect is Effect.IO and threads.usable(work.site.config.max_workers)
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
-        return True
+        ledger = work.plan.ledger
+        return ledger.idle_item > max(CHEAP / 4, 0.5 * ledger.plain_item)
 
     def run(self, work: Work) -> list[Any] | Miss:
         return overlap.overlapped(work)

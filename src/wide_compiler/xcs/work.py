@@ -1,6 +1,5 @@
 """One call of a site: its items, its body, and what to do with an item plainly."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .interrupts import raise_interrupt
@@ -17,14 +16,9 @@ class Bail(BaseException):
 
 
 class Miss:
-    """The run time did not take the call. `values` are those of the first `done` items, if it began."""
+    """The run time did not take the call."""
 
-    __slots__ = ("done", "raised", "values")
-
-    def __init__(self, done: int = 0, values: Sequence[Any] = (), raised: bool = False):
-        self.done = done
-        self.raised = raised
-        self.values = list(values)
+    __slots__ = ()
 
 
 class Failed(Exception):
@@ -84,6 +78,7 @@ class Work:
 
     def took(self, seconds: float) -> None:
         """A rung ran the whole call: what it took, with all around it."""
+        self.plan.ledger.unseen += seconds
         if self.record is not None:
             self.record.succeeded(seconds, self.items.n)
 

@@ -126,7 +126,7 @@ def able(work: "Work") -> bool:
 
 def pays(work: "Work", plain_seconds: float) -> bool:
     """Items must be worth sending, and the workers worth starting."""
-    if (work.plan.ledger.plain_item or 0) < 1e-4:
+    if work.plan.ledger.plain_item < 1e-4:
         return False
     if ray_workers.connected():
         started, start_seconds = ray_workers.started(), ray_workers.START_SECONDS

@@ -18,6 +18,8 @@ CHEAP_CALLS = 64
 class Started:
     """Statements under way. `take(i)` waits for statement i and gives its value, or raises what it raised."""
 
+    plain = False
+
     def __init__(self, overlap: Overlap, thunks: tuple[Any, ...]):
         self.overlap = overlap
         self.thunks = thunks
@@ -32,6 +34,9 @@ class Started:
                 return self.thunks[i]()
             raise_here(run.errors[i])
         return run.results.pop(i)
+
+    def over(self) -> None:
+        """All of them were taken."""
 
 
 @dataclass

@@ -41,7 +41,8 @@ class Handing:
             return ""  # no site: its text was not understood
         self.taken[self.place] = blocks = f"__xcs_blocks{site.index}"
         room = ast.NamedExpr(name(blocks, store=True), ast.List([], ast.Load()))
-        asked.body.keywords.append(ast.keyword("after", room))  # type: ignore[attr-defined]
+        run: Any = asked.body.test.value.value  # type: ignore[attr-defined]
+        run.keywords.append(ast.keyword("after", room))
         nothing = ast.NamedExpr(name(blocks, store=True), ast.Constant(None))
         both = ast.Tuple([nothing, asked.orelse], ast.Load())
         asked.orelse = ast.Subscript(both, ast.Constant(-1), ast.Load())

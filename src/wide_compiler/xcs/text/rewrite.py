@@ -1,6 +1,7 @@
 """Rewrite a function so that its sites ask the run time first.
 
-A site becomes `SITE.run(...) if SITE.on() else <the original text>`. A loop keeps its text and gets another
+A site becomes `<SITE's result, or the text over what is left> if SITE.on() else <the original text>`. A loop
+keeps its text and gets another
 iterable: what is left to do, which is nothing where the run time has done it all. So a declined site is the
 original text, line numbers included. Under `torch.compile` every site is off.
 """
@@ -158,17 +159,20 @@ class Rewriter(ast.NodeTransformer):
             extra = [site.bodies["cond"]]
         if kind == "generator" and eater != "join":
             extra = [*extra, *[ast.Constant(None)] * (2 - len(extra)), name(eater), *options]
-        inner = clone(plain)
+        # `T.take() if (T := SITE.run(...)).done else T.end(<the text over T.rest()>)`
+        inner, held = clone(plain), f"__xcs_call{site.index}"
         if mapped is None:
-            source, inner.generators[0].iter = inner.generators[0].iter, name(ITEMS)
-            door = "run"
-            arguments = [self._source(source), site.bodies["body"], lambda_of([ITEMS], inner), *extra]
+            source, inner.generators[0].iter = inner.generators[0].iter, self._of_call(held, "rest")
+            door, arguments = "run", [self._source(source), site.bodies["body"], *extra]
         else:
             door, arguments = "mapped", [inner.func, *inner.args, site.bodies["body"], *extra]
+            inner = self._of_call(held, "map")
         call = self._call(site, door, [clone(a) for a in arguments])
         if site.fed:
             call.keywords.append(ast.keyword("before", name(site.fed)))
-        return ast.copy_location(ast.IfExp(self._on(site), call, plain), node)
+        asked = ast.Attribute(ast.NamedExpr(name(held, store=True), call), "done", ast.Load())
+        taken = ast.IfExp(asked, self._of_call(held, "take"), self._of_call(held, "end", inner))
+        return ast.copy_location(ast.IfExp(self._on(site), taken, plain), node)
 
     def _source(self, node: ast.expr) -> ast.expr:
         """The iterable; `zip` and `enumerate` are handed over in parts, to be looked into or made as
@@ -214,7 +218,7 @@ class Rewriter(ast.NodeTransformer):
             [clone(body)],
             [ast.Assign([name(body_name, store=True)], ast.Constant(None))],
         )
-        off = ast.Compare(name(body_name), [ast.Is()], [ast.Constant(None)])
+        off = self._is_none(body_name)
         self.depth += 1
         plain_iter = self.visit(node.iter)
         original = block.statements[block.index]
@@ -243,13 +247,14 @@ class Rewriter(ast.NodeTransformer):
         ]
         for i, statement in enumerate(map(clone, statements)):
             assert isinstance(statement, ast.Assign)
-            off = ast.Compare(name(started), [ast.Is()], [ast.Constant(None)])
-            take = ast.Call(ast.Attribute(name(started), "take", ast.Load()), [ast.Constant(i)], [])
+            off = ast.BoolOp(
+                ast.Or(), [self._is_none(started), ast.Attribute(name(started), "plain", ast.Load())]
+            )
+            take = self._of_call(started, "take", ast.Constant(i))
             statement.value = ast.copy_location(ast.IfExp(off, statement.value, take), statement.value)
             out.append(statement)
-        out.append(
-            ast.copy_location(ast.Assign([name(started, store=True)], ast.Constant(None)), statements[-1])
-        )
+        over = ast.IfExp(self._is_none(started), ast.Constant(None), self._of_call(started, "over"))
+        out.append(ast.copy_location(ast.Assign([name(started, store=True)], over), statements[-1]))
         return out
 
     # Pieces.
@@ -268,6 +273,14 @@ class Rewriter(ast.NodeTransformer):
         compiling = ast.Call(ast.Attribute(name(RUNTIME), "compiling", ast.Load()), [], [])
         on = ast.Call(ast.Attribute(self._site(site), "on", ast.Load()), [], [])
         return ast.BoolOp(ast.And(), [ast.UnaryOp(ast.Not(), compiling), on])
+
+    @staticmethod
+    def _of_call(held: str, method: str, *given: ast.expr) -> ast.expr:
+        return ast.Call(ast.Attribute(name(held), method, ast.Load()), list(given), [])
+
+    @staticmethod
+    def _is_none(held: str) -> ast.expr:
+        return ast.Compare(name(held), [ast.Is()], [ast.Constant(None)])
 
     def _call(self, site: SiteText, method: str, arguments: list[Any]) -> ast.Call:
         return ast.Call(ast.Attribute(self._site(site), method, ast.Load()), arguments, [])
