@@ -10,6 +10,7 @@ from wide_compiler.xcs.rungs import NumpyLanes, Threads
 def eager_threads(monkeypatch):
     """Items that compute go to threads however short they are, win there, and go nowhere else."""
     monkeypatch.setattr(computing, "TRIAL", 0.0)
+    monkeypatch.setattr(computing, "SEVERAL", 0.0)
     monkeypatch.setattr(computing, "cores", lambda: 2)
     monkeypatch.setattr(computing, "beats", lambda seconds, plain: True)
     monkeypatch.setattr(computing, "pays", lambda work, seconds: True)

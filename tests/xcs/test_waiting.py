@@ -156,6 +156,7 @@ from wide_compiler.xcs.parallel import computing
 from wide_compiler.xcs.rungs import NumpyLanes
 
 computing.pays, computing.cores, computing.beats = lambda *_: True, lambda: 2, lambda *_: True
+computing.SEVERAL = 0.0
 NumpyLanes.worth_a_try = lambda *_: False
 
 def waits(x):
@@ -314,6 +315,7 @@ def without_waiting(xs):
 def test_what_may_wait_but_computes_stays_in_the_loop(monkeypatch):
     for module in (ledger, overlap, threads):  # the CPU is never taken away by other processes
         monkeypatch.setattr(module, "cpu_time", module.now)
+    monkeypatch.setattr(threads, "_read", lambda clock: threads.now())
     fast, xs = jit(without_waiting), list(range(12))
     for _ in range(3):
         assert fast(xs) == xs

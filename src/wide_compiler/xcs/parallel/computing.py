@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ...measure.clock import now
+from ...measure.clock import cpu_time, now
 from ...measure.policy import beats
 from ..config import cores
 from ..noticing import noticing, watched_errors
@@ -15,6 +15,7 @@ from .threads import Overlap, usable
 
 SHORTEST = 5e-4  # seconds: an item that takes less is not worth handing to another thread
 TRIAL = 5e-3  # seconds of items that run in threads before they are compared with the plain loop's time
+SEVERAL = 1.1  # CPU seconds a second: more than one core was at work
 NAME = "threads"
 
 
@@ -49,12 +50,16 @@ def computed(work: Work) -> list[Any] | Miss:
     n, threads, item = work.items.n, workers(work), work.plan.ledger.plain_item or 0.0
     of_torch, errors = work.plan.memory["uses torch"], watched_errors()
     noticed: list[Any] = []
+    cpu: list[float] = []  # seconds of each item
 
     def one(i: int) -> list[Any]:
         if of_torch and torch.get_num_threads() != 1:  # this thread was started under another setting
             raise Bail("PyTorch would split its operators otherwise in another thread")
+        began = cpu_time()
         with noticing(noticed, errors):
-            return work.one(i)
+            value = work.one(i)
+        cpu.append(cpu_time() - began)
+        return value
 
     run = Overlap(one, n, threads)
     run.results.update(work.samples)
@@ -64,7 +69,8 @@ def computed(work: Work) -> list[Any] | Miss:
     run.start(threads - 1)
     run.finish()
     seconds, done = now() - began, run.limit
-    gained = beats(seconds, item * (done - first))
+    # The clock alone may mislead on a busy machine: threads that share one GIL use one core together.
+    gained = sum(cpu) > SEVERAL * seconds and beats(seconds, item * (done - first))
     if not (gained or run.errors or noticed):
         work.plan.ledger.of(NAME).failed(seconds, "more than one thread at a time gains nothing")
         if work.site.text.may_go_on:

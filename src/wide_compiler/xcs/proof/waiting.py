@@ -62,13 +62,14 @@ PATH_METHODS = {
     "is_dir": bool,
 }
 # Classes whose calls stay in order, and why, by the modules they are defined in.
+_COOKIES = "sends cookies of one answer with the next request; @xcs.independent marks calls that may overlap"
+_THREAD = "belongs to the thread that has opened it"
 IN_ORDER = {
-    ("requests.sessions", "Session"): "a requests.Session sends cookies of one answer with the next request",
-    ("httpx", "Client"): "an httpx.Client sends cookies of one answer with the next request",
-    ("sqlite3", "Connection"): "a connection of sqlite3 belongs to the thread that has opened it",
-    ("sqlite3", "Cursor"): "a cursor of sqlite3 belongs to the thread that has opened its connection",
+    ("requests.sessions", "Session"): f"a requests.Session {_COOKIES}",
+    ("httpx", "Client"): f"an httpx.Client {_COOKIES}",
+    ("sqlite3", "Connection"): f"a connection of sqlite3 {_THREAD}",
+    ("sqlite3", "Cursor"): f"a cursor of sqlite3 {_THREAD}",
 }
-MARK_IT = "; mark a function that may overlap nevertheless with @xcs.independent"
 
 
 def waits(a: "Analyzer", found: Any, what: str, node: ast.AST) -> bool:
@@ -109,12 +110,14 @@ def check_open(a: "Analyzer", args: list[Value], keywords: Any, node: ast.AST) -
         raise a.decline("open() is called for writing", node, impure=True)
 
 
-def check_shared(a: "Analyzer", kind: type, node: ast.AST) -> None:
-    """Objects that carry something from one call to the next, or belong to a thread, are used in order."""
-    for base in kind.__mro__:
-        reason = IN_ORDER.get((base.__module__, base.__name__))
-        if reason is not None:
-            raise a.decline(reason + MARK_IT, node)
+def check_shared(a: "Analyzer", kind: type, name: str, node: ast.AST) -> None:
+    """Methods of objects that carry something from one call to the next, or belong to a thread, are called in
+    order, unless the user has marked them."""
+    reasons = [r for base in kind.__mro__ if (r := IN_ORDER.get((base.__module__, base.__name__)))]
+    if reasons:
+        found = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+        if callable(found) and not is_independent(found):
+            raise a.decline(reasons[0], node)
 
 
 def marked_call(a: "Analyzer", callee: Value, args: list[Value], node: ast.AST) -> Value | None:
