@@ -3,7 +3,7 @@
 import pytest
 
 from wide_compiler.xcs.parallel import computing
-from wide_compiler.xcs.rungs import NumpyLanes, Threads
+from wide_compiler.xcs.rungs import NumpyLanes
 
 
 @pytest.fixture
@@ -13,6 +13,5 @@ def eager_threads(monkeypatch):
     monkeypatch.setattr(computing, "SEVERAL", 0.0)
     monkeypatch.setattr(computing, "cores", lambda: 2)
     monkeypatch.setattr(computing, "beats", lambda seconds, plain: True)
-    monkeypatch.setattr(computing, "pays", lambda work, seconds: True)
-    monkeypatch.setattr(Threads, "at_best", lambda self, seconds: 0.0)
+    monkeypatch.setattr(computing, "pays", lambda work: True)
     monkeypatch.setattr(NumpyLanes, "worth_a_try", lambda self, work, seconds: False)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from .config import cores
 from .lanes import standing, vectorize
 from .members import torch_vmap, wide
 from .parallel import computing, overlap, threads
@@ -140,10 +139,7 @@ class Threads(Rung):
         return work.plan.effect is Effect.IO and threads.usable(work.site.config.max_workers)
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
-        return computing.pays(work, plain_seconds)
-
-    def at_best(self, plain_seconds: float) -> float:
-        return plain_seconds / cores()
+        return work.plan.effect is Effect.IO or computing.pays(work)
 
     def run(self, work: Work) -> list[Any] | Miss:
         return computing.computed(work) if work.plan.effect is Effect.PURE else overlap.overlapped(work)

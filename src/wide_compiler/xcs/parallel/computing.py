@@ -10,7 +10,7 @@ from ...measure.clock import cpu_time, now
 from ...measure.policy import beats
 from ..config import cores
 from ..noticing import noticing, watched_errors
-from ..work import Bail, Miss, Work
+from ..work import Bail, Work
 from .threads import Overlap, usable
 
 SHORTEST = 5e-4  # seconds: an item that takes less is not worth handing to another thread
@@ -34,19 +34,19 @@ def able(work: Work) -> bool:
     return not memory["uses torch"] or _torch_computes_alike()
 
 
-def pays(work: Work, plain_seconds: float) -> bool:
+def pays(work: Work) -> bool:
     """Are the items long enough, and has the plain loop taken so long that a trial is small beside it?"""
     ledger = work.plan.ledger
     item = ledger.plain_item or 0.0
     if item < SHORTEST:
         return False
-    # A trial keeps its results: it costs what threads that hinder each other lose, a tenth of it or so.
-    return bool(ledger.of(NAME).recent) or ledger.spent + plain_seconds > 2 * _trial_items(work) * item
+    # The items of a trial run once: it costs what threads that hinder each other lose, a tenth of it or so.
+    return bool(ledger.of(NAME).recent) or ledger.spent > _trial_items(work) * item
 
 
-def computed(work: Work) -> list[Any] | Miss:
-    """The values of all items. If the first ones gain nothing, the plain loop goes on from there. Raises
-    `Bail` if an item fails: then the plain loop decides."""
+def computed(work: Work) -> list[Any]:
+    """The values of all items. If the first ones gain nothing, this thread alone goes on. Raises `Bail` if an
+    item fails: then the plain loop decides."""
     n, threads, item = work.items.n, workers(work), work.plan.ledger.plain_item or 0.0
     of_torch, errors = work.plan.memory["uses torch"], watched_errors()
     noticed: list[Any] = []
@@ -62,20 +62,13 @@ def computed(work: Work) -> list[Any] | Miss:
         return value
 
     run = Overlap(one, n, threads)
-    run.results.update(work.samples)
-    first = run.next = len(work.samples)
-    run.limit = min(n, first + _trial_items(work))
+    run.limit = min(n, _trial_items(work))
     began = now()
     run.start(threads - 1)
     run.finish()
-    seconds, done = now() - began, run.limit
+    seconds = now() - began
     # The clock alone may mislead on a busy machine: threads that share one GIL use one core together.
-    gained = sum(cpu) > SEVERAL * seconds and beats(seconds, item * (done - first))
-    if not (gained or run.errors or noticed):
-        work.plan.ledger.of(NAME).failed(seconds, "more than one thread at a time gains nothing")
-        if work.site.text.may_go_on:
-            work.wasted += seconds  # which was the items' own time, not that of looking at the site
-            return Miss(done, _values(run, done))
+    gained = sum(cpu) > SEVERAL * seconds and beats(seconds, item * run.limit)
     run.limit = n
     run.start(threads - 1 if gained else 0)
     run.finish()
@@ -84,10 +77,6 @@ def computed(work: Work) -> list[Any] | Miss:
         raise Bail(str(error) if type(error) is Bail else f"an item raises {type(error).__name__}")
     if noticed:
         raise Bail("NumPy has something to warn of")
-    return _values(run, n)
-
-
-def _values(run: Overlap, n: int) -> list[Any]:
     return [v for i in range(n) for v in run.results[i]]
 
 
