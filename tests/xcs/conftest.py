@@ -2,13 +2,31 @@
 
 import pytest
 
-from wide_compiler.xcs.parallel import processes
-from wide_compiler.xcs.rungs import NumpyLanes
+from wide_compiler.xcs import choice
+from wide_compiler.xcs.decisions import Decisions
+from wide_compiler.xcs.ledger import Ledger
+from wide_compiler.xcs.pace import Pace
+from wide_compiler.xcs.parallel import computing
+from wide_compiler.xcs.rungs import NumpyLanes, TorchVmap
 
 
 @pytest.fixture
-def eager_processes(monkeypatch):
-    """Work goes to other processes, however little it is, and nowhere else, however long it takes."""
-    monkeypatch.setattr(processes, "pays", lambda work, seconds: True)
-    monkeypatch.setattr(NumpyLanes, "worth_a_try", lambda self, work, seconds: False)
-    monkeypatch.setattr(processes, "cores", lambda: 2)
+def eager(monkeypatch):
+    """A site is looked at, and analysed, at every call, and its plain loop is known to take a millisecond."""
+    monkeypatch.setattr(Decisions, "may_analyse", lambda self: True)
+    monkeypatch.setattr(Pace, "rest", lambda self, looked, plain: None)
+    monkeypatch.setattr(choice, "TIMINGS", 0)
+    monkeypatch.setattr(choice, "LONG", 1e9)
+    monkeypatch.setattr(Ledger, "plain_item", 1e-3)
+
+
+@pytest.fixture
+def eager_threads(eager, monkeypatch):
+    """Items that compute go to threads however short they are, win there, and go nowhere else."""
+    monkeypatch.setattr(computing, "TRIAL", 0.0)
+    monkeypatch.setattr(computing, "SEVERAL", 0.0)
+    monkeypatch.setattr(computing, "cores", lambda: 2)
+    monkeypatch.setattr(computing, "beats", lambda seconds, plain: True)
+    monkeypatch.setattr(computing, "pays", lambda work: True)
+    for rung in (NumpyLanes, TorchVmap):
+        monkeypatch.setattr(rung, "worth_a_try", lambda self, work, seconds: False)

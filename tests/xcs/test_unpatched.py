@@ -8,6 +8,7 @@ import http.server
 import io
 import os.path
 import pathlib
+import sqlite3
 import threading
 import types
 import urllib.request
@@ -15,7 +16,7 @@ import urllib.response
 
 import pytest
 
-from wide_compiler.xcs import Config, jit
+from wide_compiler.xcs import Config, independent, jit
 
 NOW = Config(measure=False)  # looked at in every call
 SEEN = []
@@ -167,3 +168,50 @@ def test_a_get_that_is_wrapped(urls):
     SEEN.clear()
     fast(urls)
     assert urls == SEEN and taken(fast) == 0
+
+
+def test_a_path_that_is_opened(paths):
+    def read(path):
+        with path.open(encoding="utf-8") as file:
+            return file.read()
+
+    def write(path):
+        with path.open("w") as file:
+            return file.write("text")
+
+    reading = jit(lambda paths: [read(path) for path in paths], config=NOW)
+    writing = jit(lambda paths: [write(path) for path in paths], config=NOW)
+    assert reading(paths) == ["text"] * 8 and taken(reading) == 1, str(reading.explain())
+    assert writing(paths) == [4] * 8 and taken(writing) == 0
+    assert "writing" in str(writing.explain())
+
+    def opened(path, *args, **kwargs):
+        return noting(io.StringIO)(path)
+
+    in_order(reading, paths, Changed(pathlib.Path, "open", opened))
+
+
+def test_sessions_and_connections_are_used_in_order(urls):
+    requests = pytest.importorskip("requests")
+
+    class Own(requests.Session):
+        @independent
+        def fetch(self, url):
+            return requests.get(url).text
+
+    own, session, connection = Own(), requests.Session(), sqlite3.connect(":memory:")
+    loops = {
+        "cookies": (lambda xs: [session.get(x).text for x in xs], urls),
+        "cookies of": (lambda xs: [own.get(x).text for x in xs], urls),
+        "belongs to the thread": (
+            lambda xs: [connection.execute("select ?", (x,)).fetchone() for x in xs],
+            [1, 2, 3],
+        ),
+    }
+    for reason, (plain, items) in loops.items():
+        fast = jit(plain, config=NOW)
+        assert fast(items) == plain(items) and taken(fast) == 0
+        assert reason in str(fast.explain())
+    fast = jit(lambda xs: [own.fetch(x) for x in xs], config=NOW)
+    assert fast(urls) == ["answer"] * 8 and taken(fast) == 1, str(fast.explain())
+    connection.close()

@@ -13,6 +13,7 @@ from .rungs import Rung
 from .work import Bail, Failed, Miss, Work
 
 FEWEST = 8  # items that a rung is tried with, unless it says otherwise
+TIMINGS = 2  # of the plain loop before anything is tried
 LONG = 5e-3  # seconds of a plain loop that one timing tells, whatever else the machine does
 
 
@@ -37,7 +38,7 @@ def _fastest(work: Work, rungs: Sequence[Rung]) -> Rung | None:
     """By what was measured; one that was never tried comes first, if a trial is paid for."""
     ledger, n = work.plan.ledger, work.items.n
     plain = ledger.plain(n)
-    if len(ledger.recent) < (1 if plain > LONG else 2) or ledger.is_due(n):
+    if len(ledger.recent) < (1 if plain > LONG else TIMINGS) or ledger.is_due(n):
         return None  # the plain loop is timed before anything else
     best, limit = None, margin(plain / n) * plain
     least = limit

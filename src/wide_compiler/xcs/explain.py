@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..explain import Explanation, Row
+from .independent import marked_in
 from .proof.effects import Effect
 
 if TYPE_CHECKING:
@@ -66,6 +67,10 @@ def _row(text: Any, site: "Site | None") -> SiteRow:
     row.effect = plan.effect.name if plan else ""
     row.strategy = plan.strategy.name if plan and not plan.declined else ""
     row.why = _why(site, plan)
+    marked = marked_in(plan) if plan is not None and not plan.declined else []
+    if marked:
+        mark = f"{', '.join(marked)} marked as independent by the user"
+        row.why = f"{mark}; {row.why}" if row.why else mark
     return row
 
 

@@ -11,7 +11,6 @@ import torch
 
 from .config import cores
 from .ir import IRGraph, IRNode
-from .parallel import ray_workers
 from .proof.analysis import Analyzer
 from .proof.calls import call_value
 from .proof.effects import Decline, Effect
@@ -25,7 +24,7 @@ class ParallelismInfo:
 
     Attributes:
         can_vmap: pure on arrays, tensors or numbers: one call on a leading axis instead of many.
-        can_pmap: pure, and there are workers to send it to: idle cores, or a connected Ray.
+        can_pmap: pure, and there is more than one core to compute it on.
         can_batch: takes a batch of items in one call.
         can_parallelize: items, or branches, do not depend on each other.
         data_parallel_axes: parameters that are mapped over. Fields of a module are shared, not mapped.
@@ -70,7 +69,7 @@ class ParallelismAnalyzer:
         vmap = pure and operator.vectorizable
         return ParallelismInfo(
             can_vmap=vmap,
-            can_pmap=pure and (cores() > 1 or ray_workers.connected()),
+            can_pmap=pure and cores() > 1,
             can_batch=vmap,
             can_parallelize=operator.effect <= Effect.IO,
             data_parallel_axes=set(operator.parameters) if operator.effect <= Effect.IO else set(),

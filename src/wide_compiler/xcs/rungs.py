@@ -1,12 +1,10 @@
-"""The rungs of the ladder: ways to run all items of a site, from one wide call down to threads and
-processes."""
+"""The rungs of the ladder: ways to run all items of a site, from one wide call down to threads."""
 
 from typing import Any
 
 from .lanes import standing, vectorize
 from .members import torch_vmap, wide
-from .parallel import overlap, processes, threads
-from .parallel.threads import CHEAP
+from .parallel import computing, overlap, threads
 from .proof import endings
 from .proof.effects import Effect
 from .work import Miss, Work
@@ -127,41 +125,27 @@ class WideModels(Vectorized):
 
 
 class Threads(Rung):
-    """What waits: threads."""
+    """Several items at a time: those that wait, and those that compute where another core is of use. They
+    are the items as written, so there is nothing to compare with the plain loop."""
 
-    name = "threads"
+    name = computing.NAME
     replayable = False
     few_items = True
 
     def applies(self, work: Work) -> bool:
+        if work.plan.effect is Effect.PURE:
+            return computing.able(work)
         return work.plan.effect is Effect.IO and threads.usable(work.site.config.max_workers)
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
+        if work.plan.effect is Effect.PURE:
+            return computing.pays(work)
         ledger = work.plan.ledger
-        return ledger.idle_item > max(CHEAP / 4, 0.5 * ledger.plain_item)
+        return ledger.idle_item > max(threads.CHEAP / 4, 0.5 * ledger.plain_item)
 
     def run(self, work: Work) -> list[Any] | Miss:
-        return overlap.overlapped(work)
-
-
-class Processes(Rung):
-    """What computes, and can be sent elsewhere: processes, or Ray where one is connected."""
-
-    name = "processes"
-    few_items = True
-
-    def applies(self, work: Work) -> bool:
-        return work.plan.effect is Effect.PURE and work.site.config.measure and processes.able(work)
-
-    def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
-        return processes.pays(work, plain_seconds)
-
-    def at_best(self, plain_seconds: float) -> float:
-        return processes.at_best(plain_seconds)
-
-    def run(self, work: Work) -> list[Any]:
-        return processes.distributed(work)
+        return computing.computed(work) if work.plan.effect is Effect.PURE else overlap.overlapped(work)
 
 
 VECTORIZED: tuple[Rung, ...] = (WideModels(), TorchVmap(), NumpyLanes())
-PARALLEL: tuple[Rung, ...] = (Threads(), Processes())
+PARALLEL: tuple[Rung, ...] = (Threads(),)

@@ -1,1 +1,1 @@
-"""Several items at the same time: threads for what waits, processes for what computes."""
+"""Several items at the same time, in threads: those that wait, and those that compute."""

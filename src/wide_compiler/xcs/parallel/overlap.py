@@ -1,7 +1,8 @@
-"""Threads at a map site: whether at all, and what they give."""
+"""Threads at a loop whose items may wait: whether at all, and what they give."""
 
 from typing import Any
 
+from ..independent import marked_in
 from ..work import Failed, Work
 from .level import Level
 from .threads import CHEAP, Overlap, crowded
@@ -22,11 +23,11 @@ def overlapped(work: Work) -> list[Any]:
             return _one_by_one(work, run)
         run.limit = n
     _run(run, level)
-    if run.errors and crowded(run.errors[min(run.errors)]):
+    if run.errors:
+        if not may_repeat(run.errors[min(run.errors)], work.plan):
+            raise _failed(work, run)
         level.too_many(n)
         return _one_by_one(work, run)
-    if run.errors:
-        raise _failed(work, run)
     if config.measure:
         level.learn(run.seconds, n)
         if _cheap(run):
@@ -41,15 +42,21 @@ def _run(run: Overlap, level: Level) -> None:
         run.finish()  # whatever happens here: what was begun must not run twice
 
 
+def may_repeat(error: BaseException, plan: Any) -> bool:
+    """Did an item fail only because of the others at the same time? A read is then repeated alone; what the
+    user has marked as independent may write, and is never repeated."""
+    return crowded(error) and not marked_in(plan)
+
+
 def _cheap(run: Overlap) -> bool:
     return sum(run.seconds) < len(run.seconds) * CHEAP / 4
 
 
 def _one_by_one(work: Work, run: Overlap) -> list[Any]:
-    """What is not there yet, one after another: too many items at a time were too many for the system."""
+    """Run the items that have no result yet, one after another."""
     values: list[Any] = []
     for i in range(work.items.n):
-        if i in run.errors and not crowded(run.errors[i]):
+        if i in run.errors and not may_repeat(run.errors[i], work.plan):
             raise _failed(work, run, i)
         try:
             run.results[i] = run.results[i] if i in run.results else work.one(i)
@@ -61,7 +68,7 @@ def _one_by_one(work: Work, run: Overlap) -> list[Any]:
 
 
 def _failed(work: Work, run: Overlap, lowest: int | None = None) -> Failed:
-    """The lowest item that raised; what came before it is kept, and what it had noted itself."""
+    """The lowest item that raised, with the values of the items before it and what it had noted itself."""
     lowest = min(run.errors) if lowest is None else lowest
     values = [v for i in range(lowest) for v in run.results[i]]
     return Failed([*values, *work.partial.get(lowest, ())], run.errors[lowest])
