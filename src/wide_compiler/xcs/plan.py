@@ -11,7 +11,7 @@ from .ir import IRGraph, IRNode
 from .ledger import Ledger
 from .parallelism import ARRAYS, GraphParallelismAnalyzer, Operator, ParallelismInfo
 from .proof.analysis import Analyzer
-from .proof.columns import column_value
+from .proof.columns import column_value, whole_value
 from .proof.effects import Decline, Effect
 from .proof.endings import Texts, may_run_long
 from .proof.guards import Guards
@@ -72,7 +72,7 @@ def make_plan(site: "Decisions", functions: dict[str, Any], nodes: dict[str, Any
             if which == "body" and site.text.kind == "loop" and not site.text.single:
                 given.insert(0, Value(list, fresh=True))
             if which == "items":
-                given = [_whole(columns[0])]
+                given = [whole_value(columns[0], values[0])]
             analyzer.site_body(which, nodes[which], functions[which], given)
             effects[which] = analyzer.effect
         if analyzer.guards.hold(functions, columns) is None:
@@ -112,17 +112,6 @@ def make_plan(site: "Decisions", functions: dict[str, Any], nodes: dict[str, Any
         raise WrongTypeError(f"select_strategy must give an ExecutionStrategy, got {plan.strategy!r}")
     plan.own_strategy = type(plan.strategy) not in STRATEGIES
     return plan
-
-
-def _whole(source: Any) -> Value:
-    """An iterable handed to the function that lists the rounds of several loops."""
-    kind = type(source)
-    value = Value(kind)
-    if kind in (list, tuple) and len(source):
-        kinds = set(map(type, source))
-        if len(kinds) == 1:
-            value.elem = Value(kinds.pop())
-    return value
 
 
 def statements_graph(effects: dict[str, Effect]) -> IRGraph:
