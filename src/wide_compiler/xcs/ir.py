@@ -1,4 +1,4 @@
-"""The graph of a function: nodes with operators and inputs, edges where one reads what another made.
+"""A graph of operations: nodes with operators and inputs, edges where one reads what another made.
 
 Effects are edges too: whatever is not proven pure keeps its place among the others.
 """
@@ -15,13 +15,14 @@ from .text.names import reads, stored
 
 @dataclass
 class IRNode:
-    """One operation. `operator` is what runs: a function, a module, an analysed body, or a statement's
-    text."""
+    """One operation. `operator` is what runs: a function, a module, or a statement's text; `proof` is what is
+    proven of it at a site of a jitted function (a `parallelism.Proof`)."""
 
     id: str
     operator: Any
     inputs: list[str] = field(default_factory=list)
     effect: Effect = Effect.UNKNOWN
+    proof: Any = None
 
 
 @dataclass
@@ -42,7 +43,7 @@ class IRGraph:
         self.nodes[node.id] = node
         self.edges.setdefault(node.id, set())
         for source in node.inputs:
-            self.edges.setdefault(source, set()).add(node.id)
+            self.edges[source].add(node.id)
         return node
 
     def order(self, before: str, then: str) -> None:
@@ -55,10 +56,9 @@ class IRGraph:
         todo = [start]
         while todo:
             here = todo.pop()
-            for node in self.edges.get(here, set()) | self.effects.get(here, set()):
-                if node not in found:
-                    found.add(node)
-                    todo.append(node)
+            new = (self.edges.get(here, set()) | self.effects.get(here, set())) - found
+            found |= new
+            todo += new
         return found
 
     def independent(self, a: str, b: str) -> bool:
@@ -66,11 +66,11 @@ class IRGraph:
         return b not in self.paths(a) and a not in self.paths(b)
 
 
-def graph_of(statements: Iterable[ast.stmt], parameters: Iterable[str] = ()) -> IRGraph:
+def graph_of(statements: Iterable[ast.stmt]) -> IRGraph:
     """The graph of a block: one node for each statement, def-use edges by name, effects in order."""
     graph = IRGraph()
-    maker = {name: graph.add(IRNode(name, None, [], Effect.PURE)).id for name in parameters}
-    last_effect: str | None = None
+    maker: dict[str, str] = {}
+    last_effect = ""
     for statement in statements:
         node = IRNode(f"line {statement.lineno}", statement)
         while node.id in graph.nodes:
@@ -79,7 +79,7 @@ def graph_of(statements: Iterable[ast.stmt], parameters: Iterable[str] = ()) -> 
         node.effect = Effect.UNKNOWN if _may_act(statement) else Effect.PURE
         graph.add(node)
         if node.effect > Effect.PURE:
-            if last_effect is not None:
+            if last_effect:
                 graph.order(last_effect, node.id)
             last_effect = node.id
         for name in stored([statement]):

@@ -124,5 +124,7 @@ class _Tree:
             try:
                 Statics([held]).dumped()
             except WrongTypeError as reason:
-                raise WrongTypeError(f"static field {name!r} of {self.name} cannot be written: {reason}") from None
+                raise WrongTypeError(
+                    f"static field {name!r} of {self.name} cannot be written: {reason}"
+                ) from None
         return structure.dumped()

@@ -46,7 +46,7 @@ class Vectorized(Rung):
     """All items in one call. What cannot go on that way raises `Bail`, which the body must not swallow."""
 
     def applies(self, work: Work) -> bool:
-        return work.plan.effect is Effect.PURE and self.able(work) and not self._swallowed(work)
+        return work.plan.info.can_vmap and self.able(work) and not self._swallowed(work)
 
     def able(self, work: Work) -> bool:
         raise NotImplementedError
@@ -134,7 +134,9 @@ class Threads(Rung):
     few_items = True
 
     def applies(self, work: Work) -> bool:
-        return work.plan.effect is Effect.IO and threads.usable(work.site.config.max_workers)
+        plan = work.plan
+        waits = plan.effect is Effect.IO and plan.info.can_parallelize
+        return waits and threads.usable(work.site.config.max_workers)
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
         return True
@@ -150,7 +152,7 @@ class Processes(Rung):
     few_items = True
 
     def applies(self, work: Work) -> bool:
-        return work.plan.effect is Effect.PURE and work.site.config.measure and processes.able(work)
+        return work.plan.info.can_pmap and work.site.config.measure and processes.able(work)
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
         return processes.pays(work, plain_seconds)
