@@ -3,6 +3,7 @@
 from .checking import Mismatch
 from .config import Config
 from .explain import Explanation
+from .independent import independent
 from .ir import IRGraph, IRNode, graph_of
 from .jit import XcsWarning, jit
 from .mapping import vmap
@@ -39,6 +40,7 @@ __all__ = [
     "XcsWarning",
     "get_tree_functions",
     "graph_of",
+    "independent",
     "jit",
     "module",
     "static",

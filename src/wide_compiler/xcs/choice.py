@@ -31,7 +31,7 @@ def choose(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
         if again or plan.taken.applies(work):
             plan.ledger.fast_calls += 1
             values = _attempt(work, plan.taken, {}, again)
-            if not isinstance(values, Miss):
+            if not isinstance(values, Miss) or values.done:
                 return values
     able = [r for r in rungs if r.applies(work)]
     if plan.effect is Effect.IO:
@@ -85,7 +85,7 @@ def _measured(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
     values = _attempt(work, rung, samples)
     if isinstance(values, Miss):
         ledger.went_plain(n)
-        return done
+        return values if values.done else done
     return values
 
 
@@ -183,7 +183,7 @@ def _attempt(work: Work, rung: Rung, samples: dict[int, list[Any]], again: bool 
     """Run a rung on all items. With items that look like none before, some are compared with what the plain
     loop gives. again: is it known that this call is an earlier one with other numbers?"""
     record, look, why = work.plan.ledger.of(rung.name), None, ""
-    work.new = False
+    work.new, work.samples = False, samples
     began = now()
     try:
         if not (record.looks and (again or rung.again(work))):

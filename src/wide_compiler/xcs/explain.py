@@ -1,11 +1,11 @@
 """What became of each site, line by line: what was done, and why not more."""
 
-import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..explain import Explanation, Row
+from .independent import marked_in
 from .proof.effects import Effect
 
 if TYPE_CHECKING:
@@ -20,12 +20,14 @@ class SiteRow(Row):
 
     line: int = 0
     text: str = ""
+    over: str = ""  # the loop variables that differ from item to item and are read
     effect: str = ""
     strategy: str = ""
     site: bool = True  # False: the text says that it cannot be one
 
     def more(self) -> dict[str, str]:
-        return {"text": self.text, "effect": self.effect.lower(), "strategy": self.strategy}
+        shown = {"text": self.text, "over": self.over}
+        return {**shown, "effect": self.effect.lower(), "strategy": self.strategy}
 
 
 def explained(runtime: "Runtime") -> Explanation:
@@ -40,14 +42,10 @@ def by_site(sites: Iterable["Site"]) -> dict[str, dict[str, int]]:
     """The calls of each rung, by line and text of the site; a second one that reads the same has a number."""
     found: dict[str, dict[str, int]] = {}
     for site in sites:
-        if site.text.reason:
-            continue
-        name = text = f"line {site.text.line}: {site.text.text}"
-        for number in itertools.count(2):
-            if name not in found:
-                break
-            name = f"{text} ({number})"
-        found[name] = site.calls
+        if not site.text.reason:
+            text = f"line {site.text.line}: {site.text.text}"
+            names = [text, *(f"{text} ({number})" for number in range(2, len(found) + 2))]
+            found[next(name for name in names if name not in found)] = site.calls
     return found
 
 
@@ -57,15 +55,18 @@ def _row(text: Any, site: "Site | None") -> SiteRow:
         row.site = False
         return row
     plan = site.plans[0] if site.plans else None
-    calls = site.calls
-    ran = {name: count for name, count in calls.items() if name != "plain"}
-    if ran:
-        row.how = ", ".join(f"{name} ({count} call{'s' * (count > 1)})" for name, count in ran.items())
-    elif not calls and not plan:
-        row.how = "not run"
-    row.effect = plan.effect.name if plan else ""
-    row.strategy = plan.strategy.name if plan and not plan.declined else ""
+    ran = [f"{name} ({n} call{'s' * (n > 1)})" for name, n in site.calls.items() if name != "plain"]
+    row.how = ", ".join(ran) or ("loop" if site.calls or plan else "not run")
     row.why = _why(site, plan)
+    if plan is not None:
+        row.effect = plan.effect.name
+        if not plan.declined:
+            row.strategy = plan.strategy.name
+            row.over = ", ".join(sorted(plan.info.data_parallel_axes))
+            marked = ", ".join(marked_in(plan))
+            row.why = "; ".join(
+                filter(None, (marked and f"{marked} marked as independent by the user", row.why))
+            )
     return row
 
 
@@ -73,18 +74,24 @@ def _why(site: "Site", plan: "Plan | None") -> str:
     if plan is None:
         return site.why
     if plan.declined:
-        where = f" (line {plan.line})" if plan.line else ""
-        return f"{plan.reason}{where}"
-    reasons = [f"{name}: {r.why_not}" for name, r in plan.ledger.records.items() if r.why_not]
+        return plan.reason + (f" (line {plan.line})" if plan.line else "")
+    records = plan.ledger.records
+    reasons = [f"{name}: {record.why_not}" for name, record in records.items() if record.why_not]
     if site.why or reasons or plan.last != "plain":
         return site.why or "; ".join(reasons)
-    config, tried = site.config, any(record.looks for record in plan.ledger.records.values())
-    if plan.effect is Effect.IO and config.max_workers == 1:
-        return "max_workers=1 lets one call wait at a time"
+    config = site.config
+    if plan.effect is Effect.IO:
+        return "max_workers=1 lets one call wait at a time" if config.max_workers == 1 else ""
     if config.exact and plan.info.can_vmap:
         return "exact=True keeps floating point numbers in the loop"
+    if plan.strategy.name == "sequential":
+        return "the given selector keeps it in the loop" if config.selector else "nothing is to be gained"
+    if not plan.info.data_parallel_axes:
+        return "its body does not read the loop variable"
+    if any(record.looks for record in records.values()):
+        return "the loop is as fast"
+    if not plan.info.can_vmap:
+        return "its items are neither arrays nor numbers, and take too little time for threads"
     if not config.measure:
-        return "no rung takes it"
-    if plan.ledger.plain_item is None and plan.effect is Effect.PURE:
-        return ""
-    return "the loop is as fast" if tried else "there is too little to gain so far"
+        return "its items cannot be stacked"
+    return "" if plan.ledger.plain_item is None else "there is too little to gain so far"

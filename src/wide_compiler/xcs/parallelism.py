@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .config import cores
 from .ir import IRGraph, IRNode
 from .proof.analysis import Analyzer
 from .proof.calls import call_value
@@ -26,9 +27,9 @@ class ParallelismInfo:
 
     Attributes:
         can_vmap: pure on arrays, tensors, numbers or modules: one call on a leading axis (vectorised rungs).
-        can_pmap: pure, and nothing of PyTorch: may run in another process (the rung of processes).
+        can_pmap: pure, and there are cores to compute several items on (threads that compute).
         can_batch: several items may be under way at once; False where one decides whether the next one runs.
-        can_parallelize: items, or statements, do not depend on each other (threads).
+        can_parallelize: items, or statements, do not depend on each other (threads that wait).
         data_parallel_axes: parameters that differ from item to item. Fields of a module are shared by all.
     """
 
@@ -49,37 +50,24 @@ class Proof:
     """What is proven of an operator that is called with arguments of known types.
 
     Attributes:
-        axes: the parameters that differ from call to call and are read: "array" (numbers too), "tensor"
-            (modules too) or "other".
+        axes: the parameters that differ from call to call and are read; True where a leading axis can hold
+            their values.
         mapped: called once for each item; False for a statement, which runs once.
-        one_by_one: why an item must not begin before the one before it has ended.
+        reason: why it is not pure, or why an item must not begin before the one before it has ended.
     """
 
     operator: Any
     effect: Effect
-    axes: dict[str, str] = field(default_factory=dict)
+    axes: dict[str, bool] = field(default_factory=dict)
     mapped: bool = True
-    one_by_one: str = ""
     reason: str = ""
 
 
-ARRAYS = (np.ndarray, float, int, bool)
-
-
-def axis_kind(kind: Any) -> str:
-    """What items of a type become when they get a leading axis."""
-    if kind is torch.Tensor or (isinstance(kind, type) and issubclass(kind, torch.nn.Module)):
-        return "tensor"
-    return "array" if kind in ARRAYS or is_numpy_scalar(kind) else "other"
-
-
-def item_kind(item: Any) -> str:
-    """The same of an item; of a tuple or dataclass, what it holds."""
-    parts: Iterable[Any] = item if isinstance(item, tuple) else ()
-    if dataclasses.is_dataclass(item):
-        parts = getattr(item, "__dict__", {}).values()
-    kinds = {axis_kind(type(item)), *map(item_kind, parts)}
-    return next(kind for kind in ("tensor", "array", "other") if kind in kinds)
+def stacks(kind: Any, parts: Iterable[Any] = ()) -> bool:
+    """Can a leading axis hold items of a type, or a part of them: a field, an element of a tuple?"""
+    plain = kind in (np.ndarray, torch.Tensor, float, int, bool) or is_numpy_scalar(kind)
+    module = isinstance(kind, type) and issubclass(kind, torch.nn.Module)
+    return plain or module or any(stacks(type(part)) for part in parts)
 
 
 class ParallelismAnalyzer:
@@ -87,21 +75,20 @@ class ParallelismAnalyzer:
 
     def analyze_operator(self, operator: Any) -> ParallelismInfo:
         """What may be done with a function or module, called with what its annotations say; or with the
-        operator of a site, of which a `Proof` says what it is called with."""
+        operator of a site, whose `Proof` says what it is called with."""
         if operator is None:  # a value
             return ParallelismInfo()
         proof = operator if isinstance(operator, Proof) else prove(operator)
         free = proof.effect <= Effect.IO
-        batch = free and not proof.one_by_one
+        batch = free and not proof.reason
         pure = batch and proof.effect is Effect.PURE
-        kinds = set(proof.axes.values())
         return ParallelismInfo(
-            can_vmap=pure and not kinds <= {"other"},
-            can_pmap=pure and "tensor" not in kinds,
+            can_vmap=pure and any(proof.axes.values()),
+            can_pmap=pure and cores() > 1,
             can_batch=batch,
             can_parallelize=free,
             data_parallel_axes=set(proof.axes) if free else set(),
-            reason=proof.reason or proof.one_by_one,
+            reason=proof.reason,
         )
 
 
@@ -116,33 +103,29 @@ class GraphParallelismAnalyzer:
         return {name: self._analyzed(node, ir_graph) for name, node in ir_graph.nodes.items()}
 
     def _analyzed(self, node: IRNode, graph: IRGraph) -> ParallelismInfo:
-        knows_proofs = isinstance(self.op_analyzer, ParallelismAnalyzer) and node.proof is not None
-        info = self.op_analyzer.analyze_operator(node.proof if knows_proofs else node.operator)
+        proof = node.proof if isinstance(self.op_analyzer, ParallelismAnalyzer) else None
+        info = self.op_analyzer.analyze_operator(proof or node.operator)
         children = sorted(graph.edges.get(node.id, ()))
         if any(graph.independent(a, b) for i, a in enumerate(children) for b in children[i + 1 :]):
             return dataclasses.replace(info, can_parallelize=True)
-        # A statement runs once: beside another one, or beside nothing.
-        beside = (graph.independent(node.id, other) for other in graph.nodes if other != node.id)
-        if knows_proofs and not node.proof.mapped and info.can_parallelize and not any(beside):
-            reason = "one of the statements depends on another"
-            return dataclasses.replace(info, can_parallelize=False, reason=reason)
-        return info
-
-
-FACTS = ("can_vmap", "can_pmap", "can_batch", "can_parallelize")
+        others = [other for other in graph.nodes if other != node.id]
+        if proof is None or proof.mapped or any(graph.independent(node.id, other) for other in others):
+            return info
+        reason = "one of the statements depends on another"
+        return dataclasses.replace(info, can_parallelize=False, reason=reason)
 
 
 def in_common(infos: Iterable[Any]) -> ParallelismInfo:
-    """What all of them allow, over the parameters of any."""
+    """What all of them allow; the axes and the reason of the first that has any."""
     infos = list(infos)
-    facts = (all(getattr(info, fact) for info in infos) for fact in FACTS)
-    axes = {axis for info in infos for axis in info.data_parallel_axes}
+    names = ("can_vmap", "can_pmap", "can_batch", "can_parallelize")
+    facts = (all(getattr(info, name) for info in infos) for name in names)
     reasons = [info.reason for info in infos if getattr(info, "reason", "")]
-    return ParallelismInfo(*facts, axes, reasons[0] if reasons else "")
+    return ParallelismInfo(*facts, set(infos[0].data_parallel_axes), "".join(reasons[:1]))
 
 
-def given_infos(analyzer: Any, graph: IRGraph) -> Mapping[str, Any]:
-    """What a user's analyser says: of graphs (`analyze_graph`), or of operators (`analyze_operator`)."""
+def infos_by(analyzer: Any, graph: IRGraph) -> Mapping[str, Any]:
+    """What an analyser of graphs (`analyze_graph`), or of operators (`analyze_operator`), says of a graph."""
     if not hasattr(analyzer, "analyze_graph"):
         analyzer = GraphParallelismAnalyzer(analyzer)
     infos = analyzer.analyze_graph(graph)
@@ -159,41 +142,38 @@ def prove(operator: Any) -> Proof:
     """An operator by itself, called with parameters of the types they are annotated with."""
     if not callable(operator):
         return Proof(operator, Effect.UNKNOWN, reason=f"a {type(operator).__name__} is not called")
-    named, others = _parameters(operator)
+    hints, keywords = _parameters(operator)
     analyzer = Analyzer(Guards())
     callee = analyzer.look(operator, analyzer.guards.note("const", operator, None))
+    values = {name: value_of(hint) for name, hint in hints.items()}
+    named = {name: values.pop(name) for name in keywords}
     try:
-        keywords = {name: value_of(hint) for name, hint in others.items()}
-        call_value(analyzer, callee, [value_of(hint) for hint in named.values()], keywords, _CALL)
+        call_value(analyzer, callee, [*values.values()], named, _CALL)
     except Decline as reason:
         return Proof(operator, reason.effect, reason=reason.reason)
-    kinds = {name: axis_kind(hint) for name, hint in {**named, **others}.items()}
-    return Proof(operator, analyzer.effect, kinds)
+    return Proof(operator, analyzer.effect, {name: stacks(hint) for name, hint in hints.items()})
 
 
-def _parameters(operator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Positional and keyword-only parameters that a call must give, with the types they are said to have: an
-    array, or a tensor for what is PyTorch's, where nothing is said."""
+def _parameters(operator: Any) -> tuple[dict[str, Any], list[str]]:
+    """Parameters that a call must give, with the types they are said to have (an array, or a tensor for a
+    module of PyTorch, where nothing is said), and which of them are given by keyword alone."""
     module = isinstance(operator, torch.nn.Module)
-    function = operator.forward if module else operator
-    torchs = module or str(getattr(function, "__module__", "")).startswith("torch")
-    usual = torch.Tensor if torchs else np.ndarray
+    function, usual = (operator.forward, torch.Tensor) if module else (operator, np.ndarray)
     try:
-        signature = inspect.signature(function)
+        parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # of C functions few tell
-        return {f"x{i}": usual for i in range(getattr(function, "nin", 1))}, {}
+        return {f"x{i}": usual for i in range(getattr(function, "nin", 1))}, []
     try:
         hints = typing.get_type_hints(function if inspect.isroutine(function) else type(function).__call__)
     except (NameError, TypeError, AttributeError):
         hints = {}
-    positional: dict[str, Any] = {}
-    keywords: dict[str, Any] = {}
-    for name, parameter in signature.parameters.items():
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
-            keywords[name] = hints.get(name, usual)
-        elif parameter.kind in POSITIONAL and (parameter.default is parameter.empty or name in hints):
-            positional[name] = hints.get(name, usual)
-    return positional or dict.fromkeys(list(signature.parameters)[:1], usual), keywords
+    keywords = [name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    needed = [
+        name
+        for name, p in parameters.items()
+        if p.kind in POSITIONAL and (p.default is p.empty or name in hints)
+    ]
+    return {n: hints.get(n, usual) for n in [*(needed or list(parameters)[:1]), *keywords]}, keywords
 
 
 def value_of(hint: Any) -> Value:

@@ -1,9 +1,10 @@
 """A plan: what is proven about a site for objects of certain types, and the strategy chosen for it."""
 
 import ast
+import dataclasses
 import types
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,14 +13,7 @@ from ..errors import WrongTypeError
 from .ir import IRGraph, IRNode
 from .ledger import Ledger
 from .module import get_tree_functions
-from .parallelism import (
-    GraphParallelismAnalyzer,
-    ParallelismInfo,
-    Proof,
-    given_infos,
-    in_common,
-    item_kind,
-)
+from .parallelism import ParallelismAnalyzer, ParallelismInfo, Proof, in_common, infos_by, stacks
 from .proof.analysis import Analyzer
 from .proof.columns import column_value, whole_value
 from .proof.effects import Decline, Effect
@@ -94,17 +88,16 @@ def make_plan(site: "Decisions", functions: dict[str, Any], nodes: dict[str, Any
         proofs = {which: Proof(thunk, plan.effect, mapped=False) for which, thunk in functions.items()}
     else:
         operator = operator_of(functions["body"], nodes["body"])
-        axes, one_by_one = _axes(bodies, columns), _one_by_one(site, plan, analyzer.ends)
-        proofs = {"body": Proof(operator, plan.effect, axes, one_by_one=one_by_one)}
+        why = _one_by_one(site, plan, analyzer.ends)
+        proofs = {"body": Proof(operator, plan.effect, _axes(bodies, columns), reason=why)}
     graph = IRGraph()
     for which, proof in proofs.items():
         graph.add(IRNode(which, proof.operator, [], plan.effect, proof))
-    infos: Mapping[str, Any] = GraphParallelismAnalyzer().analyze_graph(graph)
+    infos = infos_by(ParallelismAnalyzer(), graph)
     plan.info = in_common(infos.values())
     if site.config.analyzer is not None:  # it may forbid what is proven to be possible, not the reverse
-        infos = given_infos(site.config.analyzer, graph)
-        allowed = in_common([plan.info, *infos.values()])
-        plan.info = replace(allowed, data_parallel_axes=plan.info.data_parallel_axes)
+        infos = infos_by(site.config.analyzer, graph)
+        plan.info = in_common([plan.info, *infos.values()])
     needed = "can_parallelize" if statements else "can_batch"
     if not getattr(plan.info, needed):
         return plan.declines(plan.info.reason or f"the given analyzer says that {needed} is False")
@@ -148,10 +141,17 @@ def _axes(bodies: list[Any], columns: Any) -> dict[str, str]:
     """The loop variables that are read, and what their items are."""
     names = [argument.arg for argument in bodies[0].args.args][-len(columns) :]
     return {
-        name: "tensor" if type(column) is torch.Tensor else item_kind(column[0])
+        name: stacks(type(column[0]), _parts(column[0]))
         for name, column in zip(names, columns, strict=True)
         if any(reads(body, name) for body in bodies)
     }
+
+
+def _parts(item: Any) -> Iterable[Any]:
+    """What a tuple or dataclass holds."""
+    if dataclasses.is_dataclass(item):
+        return getattr(item, "__dict__", {}).values()
+    return item if isinstance(item, tuple) else ()
 
 
 def operator_of(function: Any, tree: Any) -> Any:

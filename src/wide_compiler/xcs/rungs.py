@@ -1,11 +1,11 @@
-"""The rungs of the ladder: ways to run all items of a site, from one wide call down to threads and
-processes."""
+"""The rungs of the ladder: ways to run all items of a site, from one wide call down to threads."""
 
 from typing import Any
 
+from .config import cores
 from .lanes import standing, vectorize
 from .members import torch_vmap, wide
-from .parallel import overlap, processes, threads
+from .parallel import computing, overlap, threads
 from .proof import endings
 from .proof.effects import Effect
 from .work import Miss, Work
@@ -127,42 +127,28 @@ class WideModels(Vectorized):
 
 
 class Threads(Rung):
-    """What waits: threads."""
+    """Several items at a time: those that wait, and those that compute where another core is of use. They
+    are the items as written, so there is nothing to compare with the plain loop."""
 
-    name = "threads"
+    name = computing.NAME
     replayable = False
     few_items = True
 
     def applies(self, work: Work) -> bool:
         plan = work.plan
-        waits = plan.effect is Effect.IO and plan.info.can_parallelize
-        return waits and threads.usable(work.site.config.max_workers)
+        if plan.effect is Effect.PURE:
+            return plan.info.can_pmap and computing.able(work)
+        return plan.info.can_parallelize and threads.usable(work.site.config.max_workers)
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
-        return True
-
-    def run(self, work: Work) -> list[Any] | Miss:
-        return overlap.overlapped(work)
-
-
-class Processes(Rung):
-    """What computes, and can be sent elsewhere: processes, or Ray where one is connected."""
-
-    name = "processes"
-    few_items = True
-
-    def applies(self, work: Work) -> bool:
-        return work.plan.info.can_pmap and work.site.config.measure and processes.able(work)
-
-    def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
-        return processes.pays(work, plain_seconds)
+        return computing.pays(work, plain_seconds)
 
     def at_best(self, plain_seconds: float) -> float:
-        return processes.at_best(plain_seconds)
+        return plain_seconds / cores()
 
-    def run(self, work: Work) -> list[Any]:
-        return processes.distributed(work)
+    def run(self, work: Work) -> list[Any] | Miss:
+        return computing.computed(work) if work.plan.effect is Effect.PURE else overlap.overlapped(work)
 
 
 VECTORIZED: tuple[Rung, ...] = (WideModels(), TorchVmap(), NumpyLanes())
-PARALLEL: tuple[Rung, ...] = (Threads(), Processes())
+PARALLEL: tuple[Rung, ...] = (Threads(),)

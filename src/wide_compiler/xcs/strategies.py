@@ -50,7 +50,7 @@ class VectorizedStrategy(ExecutionStrategy):
 
 
 class ParallelStrategy(ExecutionStrategy):
-    """Several items at a time: threads for what waits, processes for what computes."""
+    """Several items at a time, in threads: what waits, and what computes where that gains."""
 
     name = "parallel"
     rungs = PARALLEL

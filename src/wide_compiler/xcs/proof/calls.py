@@ -187,11 +187,7 @@ def _wait(a: "Analyzer", found: Any, args: list[Value], keywords: Keywords, node
         elif not value.is_safe:
             raise a.decline(f"{text_of(node)} gets something of unknown type", node)
     if found is open:
-        mode = args[1] if len(args) > 1 else keywords.get("mode")
-        if len(args) > 2 or set(keywords) - {"mode", "encoding", "errors", "newline"}:
-            raise a.decline("open() is called with options that are not analysed", node)
-        if mode is not None and not (mode.is_constant and mode.obj in waiting.READ_MODES):
-            raise a.decline("open() is called for writing", node, impure=True)
+        waiting.check_open(a, args[1:], keywords, node)
         if args and args[0].type not in (str, *waiting.PATHS):
             raise a.decline("open() gets something other than a path", node)
     elif found not in waiting.FUNCTIONS:  # the get() of a client for the web

@@ -54,8 +54,7 @@ def call_builtin_method(
         a.waits()
         return waiting.result(waiting.METHODS[name])
     if kind in waiting.PATHS:
-        a.waits()
-        return Value(waiting.PATH_METHODS[name])
+        return waiting.call_path(a, name, args, keywords, node)
     changers = pure_tables.CHANGERS.get(kind, {})
     if name in changers:
         a.changes(receiver, node)

@@ -156,6 +156,7 @@ def instance_attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> 
     """An attribute of an instance of the user's class: a field, a method, a property or a class value."""
     kind, obj, slot = type(held.obj), held.obj, held.slot
     assert slot is not None
+    waiting.check_shared(a, kind, node)
     a.guards.expect(slot, "type", kind)
     fields, many = fields_of(a, kind), a.guards.vector[slot]
     if kind.__getattribute__ is not object.__getattribute__:

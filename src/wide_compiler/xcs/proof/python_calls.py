@@ -10,7 +10,7 @@ from torch import nn
 
 from ...global_hooks import foreign_hooks
 from ..text.source import NoSource, tree_of, written
-from . import pure_torch
+from . import pure_torch, waiting
 from .analysis import DEEPEST
 from .behaviour import PYTORCH
 from .fields import on_class, takes_writes
@@ -177,6 +177,9 @@ def call_function(
     """Analyse the text of a Python function with these arguments."""
     function, slot = callee.obj, callee.slot
     assert isinstance(function, types.FunctionType) and slot is not None
+    marked = waiting.marked_call(a, callee, [*args, *keywords.values()], node)
+    if marked is not None:
+        return marked
     a.guards.expect(a.guards.note("code", slot, None), "is", function.__code__)
     a.guards.expect(a.guards.note("getattr", slot, "__globals__"), "is", function.__globals__)
     try:

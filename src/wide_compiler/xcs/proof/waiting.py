@@ -1,4 +1,5 @@
-"""Whitelist of calls that wait for something they only read: they may overlap, each at most once."""
+"""Calls that may overlap, each at most once: a whitelist of those that wait for something they only read, and
+those of functions that the user has marked as independent."""
 
 import ast
 import os
@@ -8,7 +9,8 @@ import types
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-from .kinds import Opaque, Plain
+from ..independent import is_independent
+from .kinds import CHANGEABLE, ITERATORS, Opaque, Plain
 from .unpatched import A_PATH, FILES, JSON, MADE_PATHS, WEB, Unpatched, client_of
 from .unpatched import PATHS as PATHS
 from .values import Value, list_of, opaque
@@ -51,7 +53,22 @@ RESPONSE_ATTRIBUTES = {
 }
 PATH_MAKERS = (pathlib.Path, A_PATH)
 PATH_ATTRIBUTES = {"name": str, "stem": str, "suffix": str, "parent": A_PATH}
-PATH_METHODS = {"read_text": str, "read_bytes": bytes, "exists": bool, "is_file": bool, "is_dir": bool}
+PATH_METHODS = {
+    "read_text": str,
+    "read_bytes": bytes,
+    "open": ReadFile,
+    "exists": bool,
+    "is_file": bool,
+    "is_dir": bool,
+}
+# Classes whose calls stay in order, and why, by the modules they are defined in.
+IN_ORDER = {
+    ("requests.sessions", "Session"): "a requests.Session sends cookies of one answer with the next request",
+    ("httpx", "Client"): "an httpx.Client sends cookies of one answer with the next request",
+    ("sqlite3", "Connection"): "a connection of sqlite3 belongs to the thread that has opened it",
+    ("sqlite3", "Cursor"): "a cursor of sqlite3 belongs to the thread that has opened its connection",
+}
+MARK_IT = "; mark a function that may overlap nevertheless with @xcs.independent"
 
 
 def waits(a: "Analyzer", found: Any, what: str, node: ast.AST) -> bool:
@@ -73,6 +90,62 @@ def path_of(a: "Analyzer", args: list[Value], node: ast.AST) -> Value:
     for library in (FILES, *MADE_PATHS):
         unpatched(a, library, "a path", node)
     return Value(A_PATH)
+
+
+def call_path(a: "Analyzer", name: str, args: list[Value], keywords: Any, node: ast.AST) -> Value:
+    """A method of a path that only reads."""
+    if name == "open":
+        check_open(a, args, keywords, node)
+    a.waits()
+    return result(PATH_METHODS[name])
+
+
+def check_open(a: "Analyzer", args: list[Value], keywords: Any, node: ast.AST) -> None:
+    """The arguments of `open()` after the path: is it for reading?"""
+    mode = args[0] if args else keywords.get("mode")
+    if len(args) > 1 or set(keywords) - {"mode", "encoding", "errors", "newline"}:
+        raise a.decline("open() is called with options that are not analysed", node)
+    if mode is not None and not (mode.is_constant and mode.obj in READ_MODES):
+        raise a.decline("open() is called for writing", node, impure=True)
+
+
+def check_shared(a: "Analyzer", kind: type, node: ast.AST) -> None:
+    """Objects that carry something from one call to the next, or belong to a thread, are used in order."""
+    for base in kind.__mro__:
+        reason = IN_ORDER.get((base.__module__, base.__name__))
+        if reason is not None:
+            raise a.decline(reason + MARK_IT, node)
+
+
+def marked_call(a: "Analyzer", callee: Value, args: list[Value], node: ast.AST) -> Value | None:
+    """A call of a function that the user has marked as independent: it waits, and nobody looks inside it. So
+    nothing is known afterwards of what it was given. None for any other function."""
+    if not is_independent(callee.obj):
+        return None
+    assert callee.slot is not None
+    a.guards.expect(callee.slot, "is", callee.obj)
+    for value in args:
+        _hand_over(a, value, node, set())
+    a.waits()
+    return opaque()
+
+
+def _hand_over(a: "Analyzer", value: Value, node: ast.AST, seen: set[int]) -> None:
+    """Unknown code has got this object: it may keep it, and change all that it holds."""
+    if value.function is not None or value.method is not None or value.type in ITERATORS:
+        raise a.decline("it hands a function or iterator of its own to one marked as independent", node)
+    value.fresh = False
+    held = value.content
+    if id(held) in seen:
+        return
+    seen.add(id(held))
+    for inner in [*(held.parts or ()), held.elem, held.key, *(value.attrs or {}).values()]:
+        if inner is not None:
+            _hand_over(a, inner, node, seen)
+    value.attrs = None
+    if value.type in CHANGEABLE:
+        held.parts, held.elem = None, opaque()
+        held.key = opaque() if value.type is dict else None
 
 
 def load_json(a: "Analyzer", args: list[Value], node: ast.AST) -> Value:

@@ -1,0 +1,108 @@
+"""Threads for items that only compute. They gain where the code releases the GIL (hashlib and zlib on large
+data, NumPy on large arrays), or on a Python without a GIL; elsewhere a short trial finds out that they do not."""
+
+import types
+from typing import Any
+
+import torch
+
+from ...measure.clock import now
+from ...measure.policy import beats
+from ..config import cores
+from ..noticing import noticing, watched_errors
+from ..work import Bail, Miss, Work
+from .threads import Overlap, usable
+
+SHORTEST = 5e-4  # seconds: an item that takes less is not worth handing to another thread
+TRIAL = 5e-3  # seconds of items that run in threads before they are compared with the plain loop's time
+NAME = "threads"
+
+
+def workers(work: Work) -> int:
+    return min(cores(), work.site.config.max_workers, work.items.n)
+
+
+def able(work: Work) -> bool:
+    """May other threads compute these items, and come to the same results?"""
+    config, memory = work.site.config, work.plan.memory
+    # How deep calls may still go is not the same in another thread.
+    if not config.measure or work.plan.texts.recursive or cores() < 2 or not usable(config.max_workers):
+        return False
+    if "uses torch" not in memory:
+        memory["uses torch"] = uses_torch(work)
+    return not memory["uses torch"] or _torch_computes_alike()
+
+
+def pays(work: Work, plain_seconds: float) -> bool:
+    """Are the items long enough, and has the plain loop taken so long that a trial is small beside it?"""
+    ledger = work.plan.ledger
+    item = ledger.plain_item or 0.0
+    if item < SHORTEST:
+        return False
+    # A trial keeps its results: it costs what threads that hinder each other lose, a tenth of it or so.
+    return bool(ledger.of(NAME).recent) or ledger.spent + plain_seconds > 2 * _trial_items(work) * item
+
+
+def computed(work: Work) -> list[Any] | Miss:
+    """The values of all items. If the first ones gain nothing, the plain loop goes on from there. Raises
+    `Bail` if an item fails: then the plain loop decides."""
+    n, threads, item = work.items.n, workers(work), work.plan.ledger.plain_item or 0.0
+    of_torch, errors = work.plan.memory["uses torch"], watched_errors()
+    noticed: list[Any] = []
+
+    def one(i: int) -> list[Any]:
+        if of_torch and torch.get_num_threads() != 1:  # this thread was started under another setting
+            raise Bail("PyTorch would split its operators otherwise in another thread")
+        with noticing(noticed, errors):
+            return work.one(i)
+
+    run = Overlap(one, n, threads)
+    run.results.update(work.samples)
+    first = run.next = len(work.samples)
+    run.limit = min(n, first + _trial_items(work))
+    began = now()
+    run.start(threads - 1)
+    run.finish()
+    seconds, done = now() - began, run.limit
+    gained = beats(seconds, item * (done - first))
+    if not (gained or run.errors or noticed):
+        work.plan.ledger.of(NAME).failed(seconds, "more than one thread at a time gains nothing")
+        if done < n and work.site.text.may_go_on:
+            work.wasted += seconds  # which was the items' own time, not that of looking at the site
+            return Miss(done, _values(run, done))
+    run.limit = n
+    run.start(threads - 1 if gained else 0)
+    run.finish()
+    if run.errors:
+        error = run.errors[min(run.errors)]
+        raise Bail(str(error) if type(error) is Bail else f"an item raises {type(error).__name__}")
+    if noticed:
+        raise Bail("NumPy has something to warn of")
+    return _values(run, n)
+
+
+def _values(run: Overlap, n: int) -> list[Any]:
+    return [v for i in range(n) for v in run.results[i]]
+
+
+def _trial_items(work: Work) -> int:
+    return max(2 * workers(work), int(TRIAL / (work.plan.ledger.plain_item or TRIAL)))
+
+
+def _torch_computes_alike() -> bool:
+    """Not where each operator uses all cores itself, where results have graphs (which remember the order in
+    which one thread made them), or on a GPU, whose current device and stream belong to a thread."""
+    cuda = torch.cuda.is_initialized()
+    return torch.get_num_threads() == 1 and not torch.is_grad_enabled() and not cuda
+
+
+def uses_torch(work: Work) -> bool:
+    """Does the body come to anything of PyTorch? Whatever it reads from outside is asked by a guard."""
+    return any(_of_torch(how, expected) for how, expected in work.plan.guards.checks.values())
+
+
+def _of_torch(how: str, expected: Any) -> bool:
+    asked = expected[1] if how == "holds" else [expected]  # types, or a function, class or module itself
+    homes = [home for one in asked for home in (one, *getattr(one, "__mro__", ()))]
+    names = [getattr(h, "__name__" if isinstance(h, types.ModuleType) else "__module__", "") for h in homes]
+    return any(str(name).partition(".")[0] == "torch" for name in names)
