@@ -1,7 +1,4 @@
-"""A graph of operations: nodes with operators and inputs, edges where one reads what another made.
-
-Effects are edges too: whatever is not proven pure keeps its place among the others.
-"""
+"""A graph of operations: nodes with operators and inputs, edges where one reads what another made."""
 
 import ast
 from collections.abc import Iterable
@@ -9,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import ArgumentError
-from .proof.effects import Effect
 from .text.names import reads, stored
 
 
@@ -21,17 +17,15 @@ class IRNode:
     id: str
     operator: Any
     inputs: list[str] = field(default_factory=list)
-    effect: Effect = Effect.UNKNOWN
     proof: Any = None
 
 
 @dataclass
 class IRGraph:
-    """`edges[a]` holds the nodes that read what `a` made; `effects[a]` those that must stay after it."""
+    """`edges[a]` holds the nodes that read what `a` made."""
 
     nodes: dict[str, IRNode] = field(default_factory=dict)
     edges: dict[str, set[str]] = field(default_factory=dict)
-    effects: dict[str, set[str]] = field(default_factory=dict)
 
     def add(self, node: IRNode) -> IRNode:
         """A node, after those that it reads."""
@@ -46,17 +40,13 @@ class IRGraph:
             self.edges[source].add(node.id)
         return node
 
-    def order(self, before: str, then: str) -> None:
-        """An effect edge."""
-        self.effects.setdefault(before, set()).add(then)
-
     def paths(self, start: str) -> set[str]:
-        """Everything that depends on a node, through values or effects."""
+        """Everything that depends on a node."""
         found: set[str] = set()
         todo = [start]
         while todo:
             here = todo.pop()
-            new = (self.edges.get(here, set()) | self.effects.get(here, set())) - found
+            new = self.edges[here] - found
             found |= new
             todo += new
         return found
@@ -67,27 +57,15 @@ class IRGraph:
 
 
 def graph_of(statements: Iterable[ast.stmt]) -> IRGraph:
-    """The graph of a block: one node for each statement, def-use edges by name, effects in order."""
+    """The graph of a block: a node for each statement, an edge where one reads a name that another stores.
+    What they do besides is for the proof to find, with the objects that they work on."""
     graph = IRGraph()
     maker: dict[str, str] = {}
-    last_effect = ""
     for statement in statements:
         node = IRNode(f"line {statement.lineno}", statement)
         while node.id in graph.nodes:
             node.id += "'"
         node.inputs = sorted({maker[name] for name in maker if reads(statement, name)})
-        node.effect = Effect.UNKNOWN if _may_act(statement) else Effect.PURE
         graph.add(node)
-        if node.effect > Effect.PURE:
-            if last_effect:
-                graph.order(last_effect, node.id)
-            last_effect = node.id
-        for name in stored([statement]):
-            maker[name] = node.id
+        maker |= dict.fromkeys(stored([statement]), node.id)
     return graph
-
-
-def _may_act(statement: ast.stmt) -> bool:
-    """Without objects bound, any call or store into something may have effects."""
-    acting = (ast.Call, ast.Attribute, ast.Subscript, ast.Await, ast.Yield, ast.YieldFrom)
-    return any(isinstance(part, acting) for part in ast.walk(statement))

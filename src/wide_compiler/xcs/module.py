@@ -1,6 +1,7 @@
 """`module`: a frozen dataclass that is a pytree of PyTorch and JAX. Its fields are leaves, or static."""
 
 import ast
+import contextlib
 import dataclasses
 import importlib
 import importlib.util
@@ -91,21 +92,6 @@ class _Tree:
     def flatten(self, value: Any) -> tuple[list[Any], Statics]:
         return [getattr(value, n) for n in self.moving], Statics([getattr(value, n) for n in self.fixed])
 
-    def unflatten(self, leaves: Any, structure: Any) -> Any:
-        new: Any = object.__new__(self.kind)
-        for what, names, held in (
-            ("leaves", self.moving, list(leaves)),
-            ("static fields", self.fixed, list(structure)),
-        ):
-            if len(held) != len(names):
-                listed = f" ({', '.join(names)})" if names else ""
-                raise ArgumentError(
-                    f"{self.kind.__qualname__} has {len(names)} {what}{listed}, got {len(held)}"
-                )
-            for name, part in zip(names, held, strict=True):
-                object.__setattr__(new, name, part)
-        return new
-
     def with_keys(self, key: Callable[[str], Any]) -> Callable[[Any], tuple[list[tuple[Any, Any]], Statics]]:
         """Like `flatten`, with the name of its field beside each leaf."""
         keys = [key(name) for name in self.moving]
@@ -116,15 +102,29 @@ class _Tree:
 
         return flatten_with_keys
 
+    def unflatten(self, leaves: Any, structure: Any) -> Any:
+        new: Any = object.__new__(self.kind)
+        for what, names, held in (
+            ("leaves", self.moving, list(leaves)),
+            ("static fields", self.fixed, list(structure)),
+        ):
+            if len(held) != len(names):
+                has = f"{len(names)} {what} ({', '.join(names)})"
+                raise ArgumentError(f"{self.kind.__qualname__} has {has}, got {len(held)}")
+            for name, part in zip(names, held, strict=True):
+                object.__setattr__(new, name, part)
+        return new
+
     def dump(self, structure: Statics) -> str:
-        """The static fields for a file that `torch.export.save` writes."""
+        """The static fields as Python literals, for a file that `torch.export.save` writes."""
         if _newest[self.name] is not self.kind:
             raise WrongTypeError(f"{self.name} has been defined again: a file would mean the newer class")
         for name, held in zip(self.fixed, structure, strict=True):
-            try:
-                Statics([held]).dumped()
-            except WrongTypeError as reason:
-                raise WrongTypeError(
-                    f"static field {name!r} of {self.name} cannot be written: {reason}"
-                ) from None
-        return structure.dumped()
+            with contextlib.suppress(ValueError, SyntaxError):
+                if Statics([ast.literal_eval(repr(held))]) == Statics([held]):
+                    continue
+            raise WrongTypeError(
+                f"static field {name!r} of {self.name} cannot be written: it holds something other than "
+                f"numbers, texts, None, and lists, tuples and dicts of them"
+            )
+        return repr(tuple(structure))

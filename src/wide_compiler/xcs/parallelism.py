@@ -1,6 +1,7 @@
 """What may run in parallel: read off an operator, then off the graph around it."""
 
 import ast
+import contextlib
 import dataclasses
 import inspect
 import typing
@@ -63,11 +64,22 @@ class Proof:
     reason: str = ""
 
 
-def stacks(kind: Any, parts: Iterable[Any] = ()) -> bool:
-    """Can a leading axis hold items of a type, or a part of them: a field, an element of a tuple?"""
+def stackable(kind: Any) -> bool:
+    """Can a leading axis hold values of this type?"""
     plain = kind in (np.ndarray, torch.Tensor, float, int, bool) or is_numpy_scalar(kind)
-    module = isinstance(kind, type) and issubclass(kind, torch.nn.Module)
-    return plain or module or any(stacks(type(part)) for part in parts)
+    return plain or (isinstance(kind, type) and issubclass(kind, torch.nn.Module))
+
+
+def stacks(item: Any) -> bool:
+    """Can a leading axis hold items like this one, or a part of them? No code of their classes runs."""
+    kind: Any = type(item)
+    parts: Iterable[Any] = ()
+    if issubclass(kind, tuple):
+        parts = tuple.__iter__(item)
+    elif dataclasses.is_dataclass(kind):
+        with contextlib.suppress(AttributeError):
+            parts = object.__getattribute__(item, "__dict__").values()
+    return stackable(kind) or any(map(stacks, parts))
 
 
 class ParallelismAnalyzer:
@@ -151,7 +163,7 @@ def prove(operator: Any) -> Proof:
         call_value(analyzer, callee, [*values.values()], named, _CALL)
     except Decline as reason:
         return Proof(operator, reason.effect, reason=reason.reason)
-    return Proof(operator, analyzer.effect, {name: stacks(hint) for name, hint in hints.items()})
+    return Proof(operator, analyzer.effect, {name: stackable(hint) for name, hint in hints.items()})
 
 
 def _parameters(operator: Any) -> tuple[dict[str, Any], list[str]]:

@@ -1,9 +1,7 @@
 """A plan: what is proven about a site for objects of certain types, and the strategy chosen for it."""
 
 import ast
-import dataclasses
 import types
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +90,7 @@ def make_plan(site: "Decisions", functions: dict[str, Any], nodes: dict[str, Any
         proofs = {"body": Proof(operator, plan.effect, _axes(bodies, columns), reason=why)}
     graph = IRGraph()
     for which, proof in proofs.items():
-        graph.add(IRNode(which, proof.operator, [], plan.effect, proof))
+        graph.add(IRNode(which, proof.operator, proof=proof))
     infos = infos_by(ParallelismAnalyzer(), graph)
     plan.info = in_common(infos.values())
     if site.config.analyzer is not None:  # it may forbid what is proven to be possible, not the reverse
@@ -137,25 +135,18 @@ def _one_by_one(site: "Decisions", plan: Plan, ends: bool) -> str:
     return ""
 
 
-def _axes(bodies: list[Any], columns: Any) -> dict[str, str]:
-    """The loop variables that are read, and what their items are."""
+def _axes(bodies: list[Any], columns: Any) -> dict[str, bool]:
+    """The loop variables that are read, and whether a leading axis can hold their items."""
     names = [argument.arg for argument in bodies[0].args.args][-len(columns) :]
     return {
-        name: stacks(type(column[0]), _parts(column[0]))
+        name: stacks(column[0])
         for name, column in zip(names, columns, strict=True)
         if any(reads(body, name) for body in bodies)
     }
 
 
-def _parts(item: Any) -> Iterable[Any]:
-    """What a tuple or dataclass holds."""
-    if dataclasses.is_dataclass(item):
-        return getattr(item, "__dict__", {}).values()
-    return item if isinstance(item, tuple) else ()
-
-
 def operator_of(function: Any, tree: Any) -> Any:
-    """The function or module that a body calls, if it does nothing but call that with names; else the body."""
+    """The function or module that a body calls, if all it does is call that with names; else the body."""
     value = tree.body
     if isinstance(value, list):
         value = value[0].value if len(value) == 1 and isinstance(value[0], ast.Return) else None
@@ -166,6 +157,7 @@ def operator_of(function: Any, tree: Any) -> Any:
                 found = cells[code.co_freevars.index(name)].cell_contents
             else:
                 found = None if name in code.co_varnames else lookup_global(function.__globals__, name)
-            if isinstance(found, (types.FunctionType, torch.nn.Module)) or get_tree_functions(type(found)):
+            kind = type(found)
+            if issubclass(kind, (types.FunctionType, torch.nn.Module)) or get_tree_functions(kind):
                 return found
     return function

@@ -1,14 +1,11 @@
 """Statics: the static fields of a module, as the part of a tree's structure that PyTorch and JAX compare."""
 
-import ast
 import dataclasses
 import hashlib
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-
-from ..errors import WrongTypeError
 
 
 class Statics(tuple[Any, ...]):
@@ -32,39 +29,6 @@ class Statics(tuple[Any, ...]):
     def __repr__(self) -> str:
         return repr(_shown(tuple(self)))
 
-    def dumped(self) -> str:
-        """Written as Python literals, which `ast.literal_eval` reads back. Raises on anything else."""
-        text = repr(tuple(self))
-        try:
-            if Statics(ast.literal_eval(text)) == self:
-                return text
-        except (ValueError, SyntaxError):
-            pass
-        raise WrongTypeError("it holds something other than numbers, texts, None and lists or dicts of them")
-
-
-class Contents(NamedTuple):
-    """Stands for an array or tensor: equal where all of its bits are."""
-
-    kind: type
-    dtype: str
-    shape: tuple[int, ...]
-    digest: Any
-
-    def __repr__(self) -> str:
-        return f"<{self.kind.__qualname__} {self.dtype}{list(self.shape)} {self.digest}>"
-
-
-def _contents(array: Any) -> Contents:
-    content: Any
-    if isinstance(array, torch.Tensor):
-        where, flat = f" on {array.device}", array.detach().resolve_conj().resolve_neg().reshape(-1)
-        content = id(array) if array.is_meta else flat.view(torch.uint8).cpu().numpy().tobytes()
-    else:
-        where, content = "", _key(array.tolist()) if array.dtype.hasobject else array.tobytes()
-    digest = hashlib.sha256(content).hexdigest()[:16] if isinstance(content, bytes) else content
-    return Contents(type(array), f"{array.dtype}{where}", tuple(array.shape), digest)
-
 
 def _key(value: Any) -> Any:
     """Something with a hash that is equal where the value is; what has none is equal to itself alone."""
@@ -82,8 +46,19 @@ def _key(value: Any) -> Any:
     return kind, id(value) if kind.__hash__ is None else value
 
 
+def _contents(array: Any) -> tuple[Any, ...]:
+    """Stands for an array or tensor: equal where all of its bits are."""
+    if isinstance(array, torch.Tensor):
+        flat = array.detach().resolve_conj().resolve_neg().reshape(-1)
+        held: Any = id(array) if array.is_meta else flat.view(torch.uint8).cpu().numpy().tobytes()
+    else:
+        held = _key(array.tolist()) if array.dtype.hasobject else array.tobytes()
+    digest = hashlib.sha256(held).hexdigest()[:16] if isinstance(held, bytes) else held
+    return type(array), str(array.dtype), str(getattr(array, "device", "")), tuple(array.shape), digest
+
+
 def _shown(value: Any) -> Any:
-    """The value with arrays replaced by something that shows a digest of all of their contents."""
+    """The value with a digest of all of its contents in place of each array."""
     if isinstance(value, (np.ndarray, torch.Tensor)):
         return _contents(value)
     if type(value) in (list, tuple):
