@@ -2,13 +2,16 @@
 
 import pytest
 
-from wide_compiler.xcs.parallel import processes
-from wide_compiler.xcs.rungs import NumpyLanes
+from wide_compiler.xcs.parallel import computing
+from wide_compiler.xcs.rungs import NumpyLanes, Threads
 
 
 @pytest.fixture
-def eager_processes(monkeypatch):
-    """Work goes to other processes, however little it is, and nowhere else, however long it takes."""
-    monkeypatch.setattr(processes, "pays", lambda work, seconds: True)
+def eager_threads(monkeypatch):
+    """Items that compute go to threads however short they are, win there, and go nowhere else."""
+    monkeypatch.setattr(computing, "TRIAL", 0.0)
+    monkeypatch.setattr(computing, "cores", lambda: 2)
+    monkeypatch.setattr(computing, "beats", lambda seconds, plain: True)
+    monkeypatch.setattr(computing, "pays", lambda work, seconds: True)
+    monkeypatch.setattr(Threads, "at_best", lambda self, seconds: 0.0)
     monkeypatch.setattr(NumpyLanes, "worth_a_try", lambda self, work, seconds: False)
-    monkeypatch.setattr(processes, "cores", lambda: 2)

@@ -1,134 +1,24 @@
-"""The rungs by themselves: processes, wide models, threads that adapt, and the choice between them."""
+"""The rungs by themselves: wide models, threads that adapt, and the choice between them."""
 
-import hashlib
-import os
-import subprocess
-import sys
 import time
 import types
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-import wide_compiler
 from wide_compiler.xcs import Config, jit, oracle
 from wide_compiler.xcs.ledger import Ledger
 from wide_compiler.xcs.members import wide
-from wide_compiler.xcs.parallel import processes, shipping
 from wide_compiler.xcs.parallel.level import Level
-from wide_compiler.xcs.rungs import NumpyLanes, Processes
+from wide_compiler.xcs.rungs import NumpyLanes
 
 ALWAYS = Config(measure=True)
 
 
 def rungs(function):
     return {rung for counts in function.stats().values() for rung in counts if rung != "plain"}
-
-
-def digest(text, rounds=3):
-    value = text.encode()
-    for _ in range(rounds):
-        value = hashlib.sha256(value).digest()
-    return value.hex()
-
-
-def fib(k):
-    return k if k < 2 else fib(k - 1) + fib(k - 2)
-
-
-def test_processes_give_what_the_loop_gives(eager_processes):
-    salt = "salt"
-
-    @jit
-    def digests(texts):
-        return [digest(salt + t) for t in texts if len(t) > 5]
-
-    texts = [f"text {i}" for i in range(20)] + ["short"]
-    for _ in range(3):
-        assert digests(texts) == [digest(salt + t) for t in texts if len(t) > 5]
-    assert rungs(digests) == {"processes"}
-
-    @jit
-    def fibs(ns):
-        return [fib(n) for n in ns]
-
-    assert fibs(list(range(12))) == [fib(n) for n in range(12)]
-
-
-def test_an_exception_in_a_process_is_raised_by_the_loop(eager_processes):
-    def picky(text):
-        if text == "bad":
-            raise ValueError(f"no {text}")
-        return text.upper()
-
-    @jit
-    def run(texts):
-        return [picky(t) for t in texts]
-
-    with pytest.raises(ValueError, match="no bad"):
-        run(["a", "b", "c", "d", "bad", "e"])
-    assert rungs(run) == set()
-
-
-def test_results_that_share_with_their_inputs_stay_here(eager_processes):
-    def first(row):
-        return row
-
-    def run(rows):
-        return [(first(row), len(row)) for row in rows]
-
-    rows = [["a"], ["b"], ["c"], ["d"]]
-    fast = jit(run)
-    assert all(r[0] is row for r, row in zip(fast(rows), rows, strict=True))
-    assert rungs(fast) == set()
-
-
-def test_the_main_script_is_never_run_again(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        "print('started')\n"
-        "from wide_compiler.xcs import jit\n"
-        "from wide_compiler.xcs.parallel import processes\n"
-        "processes.pays = lambda work, seconds: True\n"
-        "processes.cores = lambda: 2\n"
-        "def work(t):\n    return t.upper() * 2\n"
-        "@jit\ndef run(ts):\n    return [work(t) for t in ts]\n"
-        "print(run([c for c in 'abcdefgh']), run.stats())\n"
-    )
-    source = str(Path(wide_compiler.__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": source}
-    done = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=120, env=environment
-    )
-    assert done.stdout.count("started") == 1 and "'processes': 1" in done.stdout, done.stdout + done.stderr
-
-
-def test_shipping_refuses_what_another_process_cannot_have():
-    class Local(dict):
-        pass
-
-    with pytest.raises(shipping.NotSendable, match="Local"):
-        shipping.packed(Local())
-    with pytest.raises(shipping.NotSendable):
-        shipping.packed(x for x in ())
-
-
-def test_processes_wait_until_they_pay(monkeypatch):
-    ledger = Ledger(plain_item=1e-3)
-    work = types.SimpleNamespace(plan=types.SimpleNamespace(ledger=ledger))
-    monkeypatch.setattr(processes, "idle_cores", lambda: 1.0)
-    monkeypatch.setattr(processes, "_workers", [])
-    assert not Processes().worth_a_try(work, 0.5)  # starting workers costs more
-    ledger.spent = 10.0
-    assert Processes().worth_a_try(work, 0.5)
-    monkeypatch.setattr(processes, "idle_cores", lambda: 0.1)
-    assert not Processes().worth_a_try(work, 0.5)  # no core to spare
-    ledger.plain_item = 1e-6
-    monkeypatch.setattr(processes, "idle_cores", lambda: 1.0)
-    assert not Processes().worth_a_try(work, 5.0)  # items not worth sending
 
 
 def mlp(seed):

@@ -383,19 +383,6 @@ def test_nan_is_found_by_being_itself():
     compared(looks_for, fast, [2.0, 3.0, math.nan, 4.0] * 5)
 
 
-LONG = np.arange(3, dtype=np.longlong)
-
-
-def test_integers_that_a_pickle_takes_for_others(eager_processes):
-    def run(items):
-        return [LONG * int(k) for k in items]
-
-    items = [str(k) for k in range(24)]
-    fast = jit(run)
-    for _ in range(2):
-        assert [type(v[0]) for v in fast(items)] == [type(v[0]) for v in run(items)]
-
-
 def own_array_annotated(x):
     kept = np.zeros(4)
     y = x + kept

@@ -83,7 +83,7 @@ def test_a_decorator_above_jit_that_counts():
     assert len(SEEN) == len(ROWS) and "changes something" in str(fast.explain())
 
 
-def test_a_decorator_above_jit_in_another_process(eager_processes):
+def test_a_decorator_above_jit_in_other_threads(eager_threads):
     helper = clamped_number(number_squared)
     helper(2)
 
@@ -92,7 +92,7 @@ def test_a_decorator_above_jit_in_another_process(eager_processes):
 
     fast = jit(run)
     compared(run, fast, list(range(24)))
-    assert taken(fast, "processes") == 1
+    assert taken(fast, "threads") == 1
 
 
 def test_a_jitted_function_that_was_given_other_code():
@@ -134,7 +134,7 @@ def test_defaults_that_a_jitted_helper_was_given_later():
     assert taken(fast) == 5
 
 
-def test_defaults_that_a_jitted_helper_was_given_later_in_another_process(eager_processes):
+def test_defaults_that_a_jitted_helper_was_given_later_in_other_threads(eager_threads):
     @jit
     def helper(k, by=2, *, plus=1):
         return k * by + plus
@@ -146,7 +146,7 @@ def test_defaults_that_a_jitted_helper_was_given_later_in_another_process(eager_
     compared(run, fast, list(range(24)))
     helper.__defaults__, helper.__kwdefaults__ = (3,), {"plus": 5}
     compared(run, fast, list(range(24)))
-    assert taken(fast, "processes") == 2
+    assert taken(fast, "threads") == 2
 
 
 def test_defaults_of_a_function_without_text(tmp_path, monkeypatch):

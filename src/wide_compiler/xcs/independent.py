@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 # By identity: what is put on a function itself is copied by `functools.wraps` to whatever wraps it.
-_marked: "weakref.WeakSet[types.FunctionType]" = weakref.WeakSet()
+_marked: "weakref.WeakSet[Callable[..., Any]]" = weakref.WeakSet()
 
 
 def independent(fn: F) -> F:
@@ -63,9 +63,10 @@ def is_independent(function: Any) -> bool:
     """Was this very function marked, or the one that was jitted to make it?"""
     if not isinstance(function, types.FunctionType):
         return False
-    jitted = vars(function).get("__xcs__")
-    own = jitted is not None and jitted.function is function
-    return function in _marked or (own and jitted.original in _marked)
+    jitted: Any = vars(function).get("__xcs__")
+    if jitted is not None and jitted.function is function and jitted.original in _marked:
+        return True
+    return function in _marked
 
 
 def marked_in(plan: "Plan") -> list[str]:

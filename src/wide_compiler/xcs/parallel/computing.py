@@ -1,5 +1,5 @@
-"""Threads for items that only compute. They gain where the code releases the GIL (hashlib and zlib on large
-data, NumPy on large arrays), or on a Python without a GIL; elsewhere a short trial finds out that they do not."""
+"""Threads for items that only compute. They gain where code releases the GIL (hashlib and zlib on large data,
+NumPy on large arrays), or on a Python without a GIL; elsewhere a short trial shows that they do not."""
 
 import types
 from typing import Any
@@ -67,7 +67,7 @@ def computed(work: Work) -> list[Any] | Miss:
     gained = beats(seconds, item * (done - first))
     if not (gained or run.errors or noticed):
         work.plan.ledger.of(NAME).failed(seconds, "more than one thread at a time gains nothing")
-        if done < n and work.site.text.may_go_on:
+        if work.site.text.may_go_on:
             work.wasted += seconds  # which was the items' own time, not that of looking at the site
             return Miss(done, _values(run, done))
     run.limit = n

@@ -1,42 +1,42 @@
-"""Threads at a map site: whether at all, and what they give."""
+"""Threads at a loop whose items may wait: whether at all, and what they give."""
 
 from typing import Any
 
 from ...measure.clock import cpu_time, now
+from ..independent import marked_in
 from ..work import Failed, Miss, Work
 from .level import Level
 from .threads import CHEAP, Overlap, crowded, waited
 
-PART = 128  # items of a long loop that are run in threads before it is asked whether they wait, too
-PROBED = 8  # items that are run one by one, to see whether one of them waits
+PART = 128  # items of a long loop that run in threads before it is asked whether they wait
+PROBED = 8  # items that run one by one, to see whether one of them waits
 
 
 def overlapped(work: Work) -> list[Any] | Miss:
-    """Run waiting items in threads. The first items of a site not seen yet show whether they wait at all."""
+    """Run items in threads. At a site not seen yet, the first items show whether they wait at all."""
     memory, config, began = work.plan.memory, work.site.config, now()
     n = work.items.n
     run = Overlap(work.one, n, config.max_workers)
     level = memory.setdefault("level", Level(config.max_workers))
     threads = level.of(n) - 1
     if config.measure and not _known_to_wait(work):
-        waits = run.first_waits()
-        begun = waits  # in another thread, which goes on
+        waits = started = run.first_waits()  # in another thread, which goes on
         if not waits:
-            run.finish()  # it computes: whoever waits for it now would seem to wait himself
+            run.finish()  # it computes: an item that shared the CPU with it would seem to wait
         while not (waits or run.errors) and run.next < min(n, PROBED):
             waits = _waits(run, run.next)
         if not waits:
-            work.wasted += sum(run.seconds)  # which is the items' own
+            work.wasted += sum(run.seconds)  # the items' own time, not that of looking at the site
             if run.errors:
                 raise _failed(work, run)
             return _rest_as_written(work, run, began)
         memory["waits"] = True
-        threads -= begun
+        threads -= started
     if config.measure and n > 2 * PART:
         run.limit = PART
         run.start(threads)
         run.finish()
-        if not run.errors and _cheap(run):  # as others of other calls were not
+        if not run.errors and _cheap(run):  # unlike the items of other calls
             memory["waits"] = False
             return _rest_as_written(work, run, began)
     run.limit = n
@@ -44,11 +44,11 @@ def overlapped(work: Work) -> list[Any] | Miss:
     run.finish()
     work.plan.last = "threads"
     work.site.took("threads")
-    if run.errors and crowded(run.errors[min(run.errors)]):
+    if run.errors:
+        if not may_repeat(run.errors[min(run.errors)], work.plan):
+            raise _failed(work, run)
         level.too_many(n)
         return _one_by_one(work, run)
-    if run.errors:
-        raise _failed(work, run)
     if config.measure:
         level.learn(run.seconds, n)
         if _cheap(run):
@@ -56,12 +56,18 @@ def overlapped(work: Work) -> list[Any] | Miss:
     return [v for i in range(n) for v in run.results[i]]
 
 
+def may_repeat(error: BaseException, plan: Any) -> bool:
+    """Did an item fail only because of the others at the same time? A read is then repeated alone; what the
+    user has marked as independent may write, and is never repeated."""
+    return crowded(error) and not marked_in(plan)
+
+
 def _cheap(run: Overlap) -> bool:
     return sum(run.seconds) < len(run.seconds) * CHEAP / 4
 
 
 def _rest_as_written(work: Work, run: Overlap, began: float) -> list[Any] | Miss:
-    """After the items that have run. Where the text cannot begin in the middle it is as if it had."""
+    """The plain loop goes on after the items that have run; items run one by one where it cannot."""
     done, site, ledger = run.next, work.site, work.plan.ledger
     if site.text.may_go_on:
         return Miss(done, [v for i in range(done) for v in run.results[i]])
@@ -75,7 +81,7 @@ def _rest_as_written(work: Work, run: Overlap, began: float) -> list[Any] | Miss
 
 
 def _known_to_wait(work: Work) -> bool:
-    """By a call before, in threads or as written: there all items count, whichever of them wait."""
+    """By an earlier call, in threads or as written: there all items count, whichever of them wait."""
     memory, ledger = work.plan.memory, work.plan.ledger
     if ledger.idle_item > CHEAP / 4 and ledger.idle_item > 0.5 * (ledger.plain_item or 0.0):
         memory["waits"] = True
@@ -92,11 +98,10 @@ def _waits(run: Overlap, i: int) -> bool:
 
 
 def _one_by_one(work: Work, run: Overlap) -> list[Any]:
-    """What is not there yet, one after another: where the text cannot begin in the middle, and where too many
-    items at a time were too many for the system."""
+    """Run the items that have no result yet, one after another."""
     values: list[Any] = []
     for i in range(work.items.n):
-        if i in run.errors and not crowded(run.errors[i]):
+        if i in run.errors and not may_repeat(run.errors[i], work.plan):
             raise _failed(work, run, i)
         try:
             run.results[i] = run.results[i] if i in run.results else work.one(i)
@@ -108,7 +113,7 @@ def _one_by_one(work: Work, run: Overlap) -> list[Any]:
 
 
 def _failed(work: Work, run: Overlap, lowest: int | None = None) -> Failed:
-    """The lowest item that raised; what came before it is kept, and what it had noted itself."""
+    """The lowest item that raised, with the values of the items before it and what it had noted itself."""
     lowest = min(run.errors) if lowest is None else lowest
     values = [v for i in range(lowest) for v in run.results[i]]
     return Failed([*values, *work.partial.get(lowest, ())], run.errors[lowest])

@@ -1,4 +1,4 @@
-"""What belongs to a thread and decides about results: taken along to another one, or a reason to stay."""
+"""Thread-local state that results depend on: carried to another thread, or a reason to stay in this one."""
 
 import contextlib
 import sys
@@ -9,12 +9,18 @@ import torch
 
 from ...guards.modes import autocast_state, function_modes
 
+Modes = tuple[bool, bool, list[tuple[str, Any]], tuple[torch.device, ...]]
+
+
+def current_modes() -> Modes:
+    """Gradients, inference, autocast and default devices of PyTorch in this thread."""
+    casts = list(autocast_state())
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), casts, function_modes()
+
 
 @contextlib.contextmanager
-def modes(
-    grad: bool, inference: bool, casts: list[tuple[str, Any]], devices: tuple[torch.device, ...]
-) -> Iterator[None]:
-    """The thread-local modes of PyTorch, as they are where the function was called."""
+def modes(grad: bool, inference: bool, casts: list[tuple[str, Any]], devices: tuple) -> Iterator[None]:
+    """The modes of another thread, in this one."""
     with contextlib.ExitStack() as stack:
         for default in devices:
             stack.enter_context(default)
@@ -26,26 +32,21 @@ def modes(
         yield
 
 
-def current_modes() -> tuple[bool, bool, list[tuple[str, Any]], tuple[torch.device, ...]]:
-    casts = list(autocast_state())
-    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), casts, function_modes()
-
-
 def flushing() -> bool:
-    """Does this thread take the smallest numbers for zero?"""
-    return _smallest * 0.5 == 0.0
+    """Does this thread round denormal numbers to zero?"""
+    return _smallest_normal * 0.5 == 0.0
 
 
-_smallest = sys.float_info.min  # of normal numbers: its half is none
+_smallest_normal = sys.float_info.min
 
 
 def saves_are_seen() -> bool:
-    """Does somebody here see what PyTorch saves for gradients?"""
+    """Are there hooks in this thread for tensors that are saved for gradients?"""
     return _hooks(False) is not None
 
 
 def saved_as_ever() -> bool:
-    """Does nobody here see, or forbid to see, what PyTorch saves for gradients?"""
+    """Are such hooks neither present nor forbidden in this thread?"""
     return not saves_are_seen() and _hooks_allowed()
 
 

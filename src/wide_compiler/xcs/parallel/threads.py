@@ -1,6 +1,6 @@
-"""Waiting calls, overlapped: threads that start items in order, none after a known failure, none twice.
+"""Calls that overlap in threads: started in order, none after a known failure, none twice.
 
-The thread that asks for them works, too: where no other thread is free, that costs speed and nothing else.
+The calling thread works as well: where no other thread is free, that costs speed and nothing else.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ from ..interrupts import raise_interrupt
 from ..raising import chain
 from .thread_state import current_modes, flushing, modes, saved_as_ever
 
-CHEAP = 1e-3  # a call that is over by then is not worth a thread
-# Taken once: a test may put clocks of its own in their place.
+CHEAP = 1e-3  # seconds: a call that ends within this time is not worth a thread
+# Bound once: a test may replace the clocks of `time`.
 _cpu_clock_of: Any = getattr(time, "pthread_getcpuclockid", None)
 _read: Any = getattr(time, "clock_gettime", None)
 _pools: dict[int, ThreadPoolExecutor] = {}
@@ -29,34 +29,30 @@ _lock = threading.Lock()
 
 
 def in_worker() -> bool:
-    """Does this thread run an item already? Then enough others do."""
+    """Does this thread run an item already? Then enough other threads do."""
     return getattr(_here, "worker", False)
 
 
-def startable() -> bool:
-    """Can threads still be started? When the program ends they cannot, and functions may be called then."""
-    return threading.main_thread().is_alive()
-
-
 def usable(max_workers: int) -> bool:
-    """May other threads run items of this one, and give what it would give?"""
-    return max_workers > 1 and not in_worker() and startable() and not flushing() and saved_as_ever()
+    """May other threads run items for this one? No thread can be started once the interpreter shuts down,
+    and some state of a thread cannot be carried to another one."""
+    alone = max_workers < 2 or in_worker() or not threading.main_thread().is_alive()
+    return not alone and not flushing() and saved_as_ever()
 
 
 def waited(seconds: float, cpu_seconds: float) -> bool:
-    """Was a call that took so long worth a thread, in which it would have let others work?"""
+    """Was a call long enough for a thread, and mostly idle?"""
     return seconds > CHEAP and cpu_seconds < 0.5 * seconds
 
 
 def crowded(error: BaseException) -> bool:
-    """Were too many files or connections open? Then the items at a time may have been too many, and this is
-    to be seen with one alone."""
+    """Were too many files or connections open? One call at a time may succeed."""
     numbers = [one.errno for one in chain(error) if isinstance(one, OSError)]
     return errno.EMFILE in numbers or errno.ENFILE in numbers
 
 
 def _forget() -> None:
-    """In a forked process none of these threads goes on: new ones are started when needed."""
+    """A forked process has none of these threads: new ones are started when needed."""
     global _lock
     _lock = threading.Lock()
     _pools.clear()
@@ -67,7 +63,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def pool_of(workers: int) -> ThreadPoolExecutor:
-    """So many threads, which are kept."""
+    """A pool of that many threads, which is kept."""
     with _lock:
         if workers not in _pools:
             _pools[workers] = ThreadPoolExecutor(workers, thread_name_prefix="xcs")
@@ -79,7 +75,6 @@ class Overlap:
 
     def __init__(self, call: Callable[[int], Any], n: int, max_workers: int):
         self.call = call
-        self.n = n
         self.pool = pool_of(max_workers)
         self.results: dict[int, Any] = {}
         self.errors: dict[int, BaseException] = {}
@@ -91,19 +86,18 @@ class Overlap:
         self.changed = threading.Condition()
         self.context = contextvars.copy_context()
         self.modes = current_modes()
-        self.caller = threading.get_ident()
-        self.first_thread = self.caller
+        self.caller = self.first_thread = threading.get_ident()
 
     def start(self, threads: int) -> None:
-        """Let so many threads work on it as soon as they are free, if anybody still waits for it then."""
+        """Let that many threads help as soon as they are free, if this is not over by then."""
         try:
             for _ in range(threads):
-                self.pool.submit(_join, weakref.ref(self))
+                self.pool.submit(_help, weakref.ref(self))
         except RuntimeError:
-            pass  # the system gives no more of them: those that are there do it, this one among them
+            pass  # the system gives no more threads: those that there are do it, the calling one among them
 
-    def _work(self, enough: Callable[[], bool] = lambda: False) -> None:
-        """Run items until all are begun, in this thread."""
+    def work(self, enough: Callable[[], bool] = lambda: False) -> None:
+        """Run items in this thread until all have started, or there is enough."""
         nested, _here.worker = in_worker(), True
         try:
             with modes(*self.modes):
@@ -114,7 +108,7 @@ class Overlap:
 
     def _take(self) -> int | None:
         with self.changed:
-            if self._all_begun():
+            if self._all_started():
                 return None
             if self.next == 0:
                 self.first_thread = threading.get_ident()
@@ -143,36 +137,31 @@ class Overlap:
         return i in self.results or i in self.errors
 
     def wait_for(self, i: int) -> bool:
-        """Until item i is done or can no longer come."""
+        """Until item i is done, or will not be started any more."""
         self._wait(lambda: self.done(i), lambda: self.done(i) or self._ended())
         return self.done(i)
 
     def finish(self) -> None:
-        """Until every started item is done, and all are started."""
+        """Until all items have started, and every started one is done."""
         self._wait(lambda: False, self._ended)
 
-    def _all_begun(self) -> bool:
+    def _all_started(self) -> bool:
         return self.stopped or bool(self.errors) or self.next >= self.limit
 
     def _ended(self) -> bool:
-        return self._all_begun() and self.running == 0
+        return self._all_started() and self.running == 0
 
     def _wait(self, enough: Callable[[], bool], over: Callable[[], bool]) -> None:
-        """Work on what no other thread has begun, until there is enough; then wait for the others."""
+        """Run items that no other thread has started, until there is enough; then wait for the others."""
         with self._interruptible():
-            if not (enough() or self._all_begun()):
-                self._work(enough)
+            if not (enough() or self._all_started()):
+                self.work(enough)
             with self.changed:
                 self.changed.wait_for(over)
 
-    def _pause(self) -> bool:
-        """A short while: is the first item done?"""
-        with self._interruptible(), self.changed:
-            return self.changed.wait_for(lambda: self.done(0), CHEAP)
-
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """After Ctrl-C nothing more is started."""
+        """After Ctrl-C no more items are started."""
         try:
             yield
         except BaseException:
@@ -180,18 +169,23 @@ class Overlap:
             raise
 
     def first_waits(self) -> bool:
-        """Begin the first item alone. Does it wait, rather than compute or be over at once?"""
+        """Start the first item alone. Does it wait, rather than compute or end at once?"""
         self.limit = 1
         self.start(1)
         over = self._pause()
         if self.next:
             return not over and self._idle(self.first_thread)
-        began, spent = now(), cpu_time()  # no thread is free
+        began, spent = now(), cpu_time()  # no other thread was free
         self.wait_for(0)
         return waited(now() - began, cpu_time() - spent)
 
+    def _pause(self) -> bool:
+        """Wait a short while: is the first item done?"""
+        with self._interruptible(), self.changed:
+            return self.changed.wait_for(lambda: self.done(0), CHEAP)
+
     def _idle(self, thread: int) -> bool:
-        """Does this thread wait, which runs the first item?"""
+        """Does the thread that runs the first item use little CPU time?"""
         if _cpu_clock_of is None:
             return True
         try:
@@ -203,8 +197,8 @@ class Overlap:
             return True
 
 
-def _join(overlap: "weakref.ref[Overlap]") -> None:
+def _help(overlap: "weakref.ref[Overlap]") -> None:
     """Work on it, unless it was over before a thread was free."""
     run = overlap()
     if run is not None:
-        run._work()
+        run.work()

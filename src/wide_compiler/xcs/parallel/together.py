@@ -1,4 +1,4 @@
-"""Independent statements: begun together, taken in order."""
+"""Independent statements: started together, their values taken in order."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 from ..pace import LONGEST
 from ..proof.effects import Effect
 from ..raising import raise_here
-from .threads import Overlap, crowded, usable
+from .overlap import may_repeat
+from .threads import Overlap, usable
 
 if TYPE_CHECKING:
     from ..plan import Plan
@@ -16,20 +17,20 @@ CHEAP_CALLS = 64
 
 
 class Started:
-    """Statements under way. `take(i)` waits for statement i and gives its value, or raises what it raised."""
+    """Statements in progress. `take(i)` waits for statement i and gives its value, or raises its error."""
 
-    def __init__(self, overlap: Overlap, thunks: tuple[Any, ...]):
+    def __init__(self, overlap: Overlap, statements: "Statements"):
         self.overlap = overlap
-        self.thunks = thunks
+        self.statements = statements
 
     def take(self, i: int) -> Any:
-        run = self.overlap
+        run, thunk = self.overlap, self.statements.thunks[i]
         if not run.wait_for(i):
-            return self.thunks[i]()  # never begun: it runs here and now
+            return thunk()  # it was not started
         if i in run.errors:
             run.finish()
-            if crowded(run.errors[i]):
-                return self.thunks[i]()
+            if may_repeat(run.errors[i], self.statements.plan):
+                return thunk()
             raise_here(run.errors[i])
         return run.results.pop(i)
 
@@ -44,7 +45,7 @@ class Statements:
 
 
 def begun(statements: Statements) -> Started | None:
-    """All of them, if at least two wait."""
+    """Start all of them, if the first one waits."""
     site, plan, thunks = statements.site, statements.plan, statements.thunks
     if plan.effect is Effect.PURE:
         plan.reason = "nothing in it waits"
@@ -55,18 +56,17 @@ def begun(statements: Statements) -> Started | None:
         site.went_plain("max_workers=1 lets one call wait at a time" if config.max_workers == 1 else "")
         return None
     run = Overlap(lambda i: thunks[i](), len(thunks), config.max_workers)
+    threads = min(len(thunks), config.max_workers) - 1
     if config.measure and not memory.get("waits"):
         if not run.first_waits():
             run.wait_for(0)
             memory["cheap"] = memory.get("cheap", 0) + 1
             site.pace.pause(CHEAP_CALLS * memory["cheap"], LONGEST)
             site.went_plain("its first statement does not wait long")
-            return Started(run, thunks)
-        memory["waits"] = True
-        run.limit = len(thunks)
-        run.start(min(len(thunks) - 1, config.max_workers) - 1)
-    else:
-        run.start(min(len(thunks), config.max_workers) - 1)
+            return Started(run, statements)
+        memory["waits"], run.limit = True, len(thunks)
+        threads -= 1  # one of them runs the first statement
+    run.start(threads)
     site.took("threads")
     plan.last = "threads"
-    return Started(run, thunks)
+    return Started(run, statements)
