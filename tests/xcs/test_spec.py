@@ -91,4 +91,5 @@ def test_with_a_small_real_model(monkeypatch):
     for _ in range(3):
         assert np.allclose(fast(texts), classify_texts(texts))
     encoding = next(row for row in fast.explain().rows if "encoder(text)" in row.text)
-    assert not encoding.wide and "tensor is not known" in encoding.why  # said, not guessed
+    assert encoding.effect == "PURE" and not encoding.wide
+    assert "neither arrays nor numbers" in encoding.why  # said, not guessed

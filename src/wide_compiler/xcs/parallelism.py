@@ -70,16 +70,17 @@ def stackable(kind: Any) -> bool:
     return plain or (isinstance(kind, type) and issubclass(kind, torch.nn.Module))
 
 
-def stacks(item: Any) -> bool:
-    """Can a leading axis hold items like this one, or a part of them? No code of their classes runs."""
+def stacks(item: Any, depth: int = 2) -> bool:
+    """Can a leading axis hold items like this one, or their fields? No code of their classes runs."""
     kind: Any = type(item)
     parts: Iterable[Any] = ()
     if issubclass(kind, tuple):
         parts = tuple.__iter__(item)
-    elif dataclasses.is_dataclass(kind):
+    elif not stackable(kind) and kind.__module__ != "builtins":
         with contextlib.suppress(AttributeError):
-            parts = object.__getattribute__(item, "__dict__").values()
-    return stackable(kind) or any(map(stacks, parts))
+            slots = [object.__getattribute__(item, name) for name in getattr(kind, "__slots__", ())]
+            parts = slots or object.__getattribute__(item, "__dict__").values()
+    return stackable(kind) or (depth > 0 and any(stacks(part, depth - 1) for part in parts))
 
 
 class ParallelismAnalyzer:
@@ -128,12 +129,16 @@ class GraphParallelismAnalyzer:
 
 
 def in_common(infos: Iterable[Any]) -> ParallelismInfo:
-    """What all of them allow; the axes and the reason of the first that has any."""
+    """What all of them allow; the axes of the first, and a reason that one of them gives."""
     infos = list(infos)
-    names = ("can_vmap", "can_pmap", "can_batch", "can_parallelize")
-    facts = (all(getattr(info, name) for info in infos) for name in names)
-    reasons = [info.reason for info in infos if getattr(info, "reason", "")]
-    return ParallelismInfo(*facts, set(infos[0].data_parallel_axes), "".join(reasons[:1]))
+    return ParallelismInfo(
+        can_vmap=all(info.can_vmap for info in infos),
+        can_pmap=all(info.can_pmap for info in infos),
+        can_batch=all(info.can_batch for info in infos),
+        can_parallelize=all(info.can_parallelize for info in infos),
+        data_parallel_axes=infos[0].data_parallel_axes,
+        reason=next((info.reason for info in infos if getattr(info, "reason", "")), ""),
+    )
 
 
 def infos_by(analyzer: Any, graph: IRGraph) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 import ast
 import types
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from ..errors import WrongTypeError
 from .ir import IRGraph, IRNode
 from .ledger import Ledger
 from .module import get_tree_functions
-from .parallelism import ParallelismAnalyzer, ParallelismInfo, Proof, in_common, infos_by, stacks
+from .parallelism import GraphParallelismAnalyzer, ParallelismInfo, Proof, in_common, infos_by, stacks
 from .proof.analysis import Analyzer
 from .proof.columns import column_value, whole_value
 from .proof.effects import Decline, Effect
@@ -91,7 +92,7 @@ def make_plan(site: "Decisions", functions: dict[str, Any], nodes: dict[str, Any
     graph = IRGraph()
     for which, proof in proofs.items():
         graph.add(IRNode(which, proof.operator, proof=proof))
-    infos = infos_by(ParallelismAnalyzer(), graph)
+    infos: Mapping[str, Any] = GraphParallelismAnalyzer().analyze_graph(graph)
     plan.info = in_common(infos.values())
     if site.config.analyzer is not None:  # it may forbid what is proven to be possible, not the reverse
         infos = infos_by(site.config.analyzer, graph)
