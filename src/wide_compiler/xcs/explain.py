@@ -34,7 +34,7 @@ def explained(runtime: "Runtime") -> Explanation:
     """What became of each site of a function."""
     sites = {site.text.index: site for site in runtime.sites}
     rows = [_row(text, sites.get(text.index)) for text in runtime.texts]
-    note = "" if rows or runtime.why else "has no loops, comprehensions or independent statements"
+    note = "" if rows or runtime.why else "has no loops or independent statements; vmap(it) maps over a batch"
     return Explanation(rows, runtime.why, runtime.original.__qualname__, note)
 
 

@@ -151,7 +151,6 @@ def infos_by(analyzer: Any, graph: IRGraph) -> Mapping[str, Any]:
 
 # An operator by itself.
 
-POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _CALL = ast.parse("operator()", mode="eval").body
 
 
@@ -172,25 +171,19 @@ def prove(operator: Any) -> Proof:
 
 
 def _parameters(operator: Any) -> tuple[dict[str, Any], list[str]]:
-    """Parameters that a call must give, with the types they are said to have (an array, or a tensor for a
-    module of PyTorch, where nothing is said), and which of them are given by keyword alone."""
-    module = isinstance(operator, torch.nn.Module)
-    function, usual = (operator.forward, torch.Tensor) if module else (operator, np.ndarray)
+    """Parameters that a call must give, with the types they are said to have (an array, where nothing is
+    said), and which of them are given by keyword alone."""
+    function = operator.forward if isinstance(operator, torch.nn.Module) else operator
     try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # of C functions few tell
-        return {f"x{i}": usual for i in range(getattr(function, "nin", 1))}, []
-    try:
+        given = list(inspect.signature(function).parameters.values())
         hints = typing.get_type_hints(function if inspect.isroutine(function) else type(function).__call__)
-    except (NameError, TypeError, AttributeError):
-        hints = {}
-    keywords = [name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
-    needed = [
-        name
-        for name, p in parameters.items()
-        if p.kind in POSITIONAL and (p.default is p.empty or name in hints)
-    ]
-    return {n: hints.get(n, usual) for n in [*(needed or list(parameters)[:1]), *keywords]}, keywords
+    except (TypeError, ValueError, NameError, AttributeError):  # of C functions few tell
+        kind = inspect.Parameter.POSITIONAL_ONLY
+        given, hints = [inspect.Parameter(f"x{i}", kind) for i in range(getattr(function, "nin", 1))], {}
+    needed = [p for p in given if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.default is p.empty]
+    needed = needed or given[:1]
+    keywords = [p.name for p in needed if p.kind is p.KEYWORD_ONLY]
+    return {p.name: hints.get(p.name, np.ndarray) for p in needed}, keywords
 
 
 def value_of(hint: Any) -> Value:
