@@ -387,6 +387,7 @@ def test_the_analyzer_of_the_document_leaves_other_functions_in_the_loop():
     fast = jit(doubled, config=Config(measure=False, analyzer=spec_003.GraphParallelismAnalyzer()))
     assert oracle.same(fast(ROWS), doubled(ROWS)) and strategy_of(fast) is SequentialStrategy
     assert next(iter(fast.stats().values())) == {"plain": 1}
+    assert "the given analyzer or selector" in str(fast.explain())
     fast = jit(together, config=Config(measure=False, analyzer=spec_003.GraphParallelismAnalyzer()))
     assert fast(1, 2) == (1, 2) and "can_parallelize is False" in str(fast.explain())
 

@@ -34,7 +34,9 @@ def explained(runtime: "Runtime") -> Explanation:
     """What became of each site of a function."""
     sites = {site.text.index: site for site in runtime.sites}
     rows = [_row(text, sites.get(text.index)) for text in runtime.texts]
-    note = "" if rows or runtime.why else "has no loops or independent statements; vmap(it) maps over a batch"
+    name, note = runtime.original.__name__, ""
+    if not rows and not runtime.why:
+        note = f"has no loops or independent statements; vmap({name}) maps it over a batch"
     return Explanation(rows, runtime.why, runtime.original.__qualname__, note)
 
 
@@ -62,11 +64,11 @@ def _row(text: Any, site: "Site | None") -> SiteRow:
         row.effect = plan.effect.name
         if not plan.declined:
             row.strategy = plan.strategy.name
-            row.over = ", ".join(sorted(plan.info.data_parallel_axes))
-            marked = ", ".join(marked_in(plan))
-            row.why = "; ".join(
-                filter(None, (marked and f"{marked} marked as independent by the user", row.why))
-            )
+            row.over = ", ".join(sorted(axis.removeprefix("__xcs_") for axis in plan.info.data_parallel_axes))
+            marked = [
+                f"{name} marked as independent by the user" for name in [", ".join(marked_in(plan))] if name
+            ]
+            row.why = "; ".join([*marked, *filter(None, [row.why])])
     return row
 
 
@@ -80,16 +82,19 @@ def _why(site: "Site", plan: "Plan | None") -> str:
     if site.why or reasons or plan.last != "plain":
         return site.why or "; ".join(reasons)
     config = site.config
-    if plan.effect is Effect.IO:
-        return "max_workers=1 lets one call wait at a time" if config.max_workers == 1 else ""
+    if plan.effect is Effect.IO and config.max_workers == 1:
+        return "max_workers=1 lets one call wait at a time"
     if config.exact and plan.info.can_vmap:
         return "exact=True keeps floating point numbers in the loop"
-    if plan.strategy.name == "sequential":
-        return "the given selector keeps it in the loop" if config.selector else "nothing is to be gained"
-    if not plan.info.data_parallel_axes:
-        return "its body does not read the loop variable"
     if any(record.looks for record in records.values()):
         return "the loop is as fast"
+    barred = plan.effect is Effect.IO or plan.strategy.name == "sequential" or not plan.info.can_vmap
+    if barred and (config.analyzer or config.selector):
+        return "the given analyzer or selector leaves it in the loop"
+    if plan.effect is Effect.IO:
+        return ""
+    if not plan.info.data_parallel_axes:
+        return "its body does not read the loop variable"
     if not plan.info.can_vmap:
         return "its items are neither arrays nor numbers, and take too little time for threads"
     if not config.measure:

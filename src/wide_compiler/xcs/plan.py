@@ -159,6 +159,7 @@ def operator_of(function: Any, tree: Any) -> Any:
             else:
                 found = None if name in code.co_varnames else lookup_global(function.__globals__, name)
             kind = type(found)
-            if issubclass(kind, (types.FunctionType, torch.nn.Module)) or get_tree_functions(kind):
+            known = issubclass(kind, (types.FunctionType, torch.nn.Module))
+            if known or (type(kind) is type and get_tree_functions(kind)):
                 return found
     return function
