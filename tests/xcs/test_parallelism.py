@@ -1,6 +1,7 @@
 """The graph, what is read off it, and the strategies: each on the path that runs."""
 
 import ast
+import dataclasses
 import inspect
 import textwrap
 import time
@@ -12,7 +13,6 @@ import torch
 from wide_compiler.xcs import (
     AdaptiveStrategy,
     Config,
-    Effect,
     ExecutionStrategy,
     GraphParallelismAnalyzer,
     IRGraph,
@@ -27,8 +27,11 @@ from wide_compiler.xcs import (
     graph_of,
     jit,
     module,
+    oracle,
+    parallelism,
 )
-from wide_compiler.xcs import plan as plan_room
+
+from . import spec_003
 
 NOW = Config(measure=False)
 
@@ -66,7 +69,7 @@ def test_operators():
     assert scorer.can_vmap and scorer.can_batch and scorer.data_parallel_axes == {"embedding"}
     encoder = analyze(TextEncoder(None))
     assert not encoder.can_vmap and encoder.can_parallelize and encoder.data_parallel_axes == {"text"}
-    assert analyze(waits) == ParallelismInfo(can_parallelize=True, data_parallel_axes={"x"})
+    assert analyze(waits) == ParallelismInfo(False, False, True, True, {"x"})
     assert analyze(prints) == ParallelismInfo() == analyze(print)
     assert analyze(torch.nn.Linear(2, 2)).can_vmap
 
@@ -104,7 +107,7 @@ def test_operators_by_their_annotations():
         return x * scale
 
     analyze = ParallelismAnalyzer().analyze_operator
-    assert analyze(typed) == ParallelismInfo(False, True, False, True, {"xs"})
+    assert analyze(typed) == ParallelismInfo(False, True, True, True, {"xs"})
     assert not analyze(either).can_vmap and analyze(either).can_parallelize
     assert analyze(named).can_vmap and analyze(named).data_parallel_axes == {"x", "scale"}
     assert analyze(plain) == ParallelismInfo() and "unknown type" in analyze(plain).reason
@@ -134,8 +137,6 @@ def test_a_graph_by_hand():
     infos = GraphParallelismAnalyzer().analyze_graph(graph)
     assert infos["x"].can_parallelize  # a and b read the same x, and do not depend on each other
     assert graph.independent("a", "b") and not graph.independent("a", "c")
-    graph.order("a", "b")
-    assert not graph.independent("a", "b")
 
 
 def test_a_graph_refuses_what_it_does_not_know():
@@ -158,11 +159,9 @@ def test_a_graph_of_a_function():
         return d
 
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    graph = graph_of(tree.body[0].body, ["x", "y"])
-    lines = [n for n in graph.nodes if n.startswith("line")]
-    assert graph.nodes[lines[0]].inputs == ["x"]
-    assert graph.nodes[lines[0]].effect is Effect.PURE
-    assert graph.effects[lines[1]] == {lines[3]}
+    graph = graph_of(tree.body[0].body)
+    lines = list(graph.nodes)
+    assert graph.nodes[lines[0]].inputs == [] and graph.nodes[lines[1]].inputs == [lines[0]]
     assert graph.independent(lines[0], lines[2]) and not graph.independent(lines[1], lines[3])
 
 
@@ -204,14 +203,17 @@ def test_each_strategy_runs_what_it_is_selected_for(monkeypatch, strategy, funct
     assert jit(function, config=NOW)(items) == ["replaced", "replaced"]
 
 
-def test_vectorized_and_sequential_run_where_nothing_else_is_possible(monkeypatch):
-    from wide_compiler.xcs import parallelism
+def strategy_of(fast):
+    return type(fast.__xcs__.sites[0].plans[0].strategy)
 
+
+def test_vectorized_and_sequential_run_where_nothing_else_is_possible(monkeypatch):
     monkeypatch.setattr(parallelism, "cores", lambda: 1)
     fast = jit(doubled, config=NOW)
-    assert fast([1.0, 2.0]) == [2.0, 4.0]
-    assert isinstance(fast.__xcs__.sites[0].plans[0].strategy, VectorizedStrategy)
-    monkeypatch.setattr(ParallelismAnalyzer, "analyze_operator", lambda self, operator: ParallelismInfo())
+    assert fast([1.0, 2.0]) == [2.0, 4.0] and strategy_of(fast) is VectorizedStrategy
+    monkeypatch.setattr(
+        ParallelismAnalyzer, "analyze_operator", lambda self, op: ParallelismInfo(can_batch=True)
+    )
     monkeypatch.setattr(SequentialStrategy, "run", lambda self, work: ["sequential"] * work.items.n)
     assert jit(doubled, config=NOW)([1.0, 2.0]) == ["sequential", "sequential"]
 
@@ -233,9 +235,9 @@ def test_the_analyzers_and_the_selector_are_asked(monkeypatch):
         asked.append(sorted(graph.nodes))
         return real(self, graph)
 
-    monkeypatch.setattr(plan_room.GraphParallelismAnalyzer, "analyze_graph", note)
+    monkeypatch.setattr(GraphParallelismAnalyzer, "analyze_graph", note)
     jit(doubled, config=NOW)([1.0, 2.0])
-    assert asked == [["body", "items"]]
+    assert asked == [["body"]]
 
 
 def together(a, b):
@@ -326,9 +328,113 @@ def test_a_selector_of_ones_own_by_config():
     ):
         fast = jit(doubled, config=config)
         assert fast(given) == doubled(given)
-        assert type(fast.__xcs__.sites[0].plans[0].strategy) is strategy
+        assert strategy_of(fast) is strategy
     with pytest.raises(TypeError, match="select_strategy"):
         Config(selector=3)
+
+
+def scored(rows):
+    scorer = Scorer(np.ones(3))
+    return [scorer(row) for row in rows]
+
+
+def upper(texts):
+    return [text.upper() for text in texts]
+
+
+ROWS = list(np.random.default_rng(0).normal(size=(20, 3)))
+
+
+@pytest.mark.parametrize(
+    ("function", "items", "strategy", "rung"),
+    [
+        (scored, ROWS, VectorizedStrategy, "numpy lanes"),
+        (doubled, ROWS, VectorizedStrategy, "numpy lanes"),
+        (doubled, list(torch.ones(4, 3)), VectorizedStrategy, "torch vmap"),
+        (waited, [1.0, 2.0], ParallelStrategy, "threads"),
+        (upper, ["a", "b"], ParallelStrategy, "plain"),
+    ],
+)
+def test_the_selector_of_the_document_decides_as_it_says(function, items, strategy, rung):
+    fast = jit(function, config=Config(measure=False, selector=spec_003.StrategySelector()))
+    assert oracle.same(fast(items), function(items), rtol=1e-9)
+    assert strategy_of(fast) is strategy and list(fast.stats().values())[-1] == {rung: 1}
+
+
+def test_the_selector_of_the_document_overlaps_statements():
+    fast = jit(together, config=Config(measure=False, selector=spec_003.StrategySelector()))
+    assert fast(1, 2) == (1, 2) and next(iter(fast.stats().values())) == {"threads": 1}
+
+
+GIVEN = {
+    "operators": lambda: spec_003.ParallelismAnalyzer(),
+    "graphs": lambda: spec_003.GraphParallelismAnalyzer(),
+    "ours, subclassed": lambda: type("Mine", (ParallelismAnalyzer,), {})(),
+}
+
+
+@pytest.mark.parametrize("make", GIVEN.values(), ids=GIVEN)
+@pytest.mark.parametrize("selector", [None, spec_003.StrategySelector()])
+def test_the_analyzer_of_the_document_sees_modules(make, selector):
+    """It says of every module that it can be vectorised, and of other functions nothing."""
+    fast = jit(scored, config=Config(measure=False, analyzer=make(), selector=selector))
+    assert oracle.same(fast(ROWS), scored(ROWS), rtol=1e-9)
+    assert strategy_of(fast) in (AdaptiveStrategy, VectorizedStrategy)
+    assert next(iter(fast.stats().values())) == {"numpy lanes": 1}
+
+
+def test_the_analyzer_of_the_document_leaves_other_functions_in_the_loop():
+    fast = jit(doubled, config=Config(measure=False, analyzer=spec_003.GraphParallelismAnalyzer()))
+    assert oracle.same(fast(ROWS), doubled(ROWS)) and strategy_of(fast) is SequentialStrategy
+    assert next(iter(fast.stats().values())) == {"plain": 1}
+    assert "the given analyzer or selector" in str(fast.explain())
+    fast = jit(together, config=Config(measure=False, analyzer=spec_003.GraphParallelismAnalyzer()))
+    assert fast(1, 2) == (1, 2) and "can_parallelize is False" in str(fast.explain())
+
+
+def test_an_analyzer_may_forbid_but_not_permit():
+    class Bold:
+        """Everything may be done with everything."""
+
+        def analyze_operator(self, operator):
+            return ParallelismInfo(True, True, True, True, {"x"})
+
+    def loud(xs):
+        return [seen.append(x) for x in xs]
+
+    seen = []
+    for function, items in ((loud, [1, 2]), (waited, [1.0, 2.0])):
+        fast = jit(function, config=Config(measure=False, analyzer=Bold()))
+        assert fast(items) == function(items)
+        assert not {"numpy lanes", "processes"} & {r for c in fast.stats().values() for r in c}
+    assert seen == [1, 2, 1, 2]
+    for fact in ("can_vmap", "can_batch"):
+        shy = type("Shy", (Bold,), {"analyze_operator": lambda s, op, f=fact: without(Bold(), op, f)})()
+        fast = jit(doubled, config=Config(measure=False, analyzer=shy))
+        assert oracle.same(fast(ROWS), doubled(ROWS)) and next(iter(fast.stats().values())) == {"plain": 1}
+    with pytest.raises(TypeError, match="analyze_graph or analyze_operator"):
+        Config(analyzer=3)
+
+
+def without(analyzer, operator, fact):
+    return dataclasses.replace(analyzer.analyze_operator(operator), **{fact: False})
+
+
+def test_what_is_mapped_is_what_differs_from_item_to_item():
+    def weighted(rows, names, scale):
+        return [(row * scale).sum() for i, (name, row) in enumerate(zip(names, rows, strict=True))]
+
+    def repeated(rows):
+        return [np.arange(3.0).sum() for row in rows]
+
+    fast = jit(weighted, config=NOW)
+    names = ["a"] * len(ROWS)
+    assert oracle.same(fast(ROWS, names, 2.0), weighted(ROWS, names, 2.0), rtol=1e-9)
+    fast2 = jit(repeated, config=NOW)
+    assert oracle.same(fast2(ROWS), repeated(ROWS), rtol=1e-9)
+    infos = [f.__xcs__.sites[0].plans[0].info for f in (fast, fast2)]
+    assert infos[0].data_parallel_axes == {"row"} and infos[0].can_vmap
+    assert infos[1].data_parallel_axes == set() and not infos[1].can_vmap  # nothing to put on an axis
 
 
 def test_a_strategy_may_leave_the_items_to_the_text(monkeypatch):

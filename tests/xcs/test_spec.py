@@ -1,12 +1,15 @@
 """The example of the spec, as written but for its names."""
 
+import importlib.util
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
-from wide_compiler.xcs import Config, jit, module
+from wide_compiler.xcs import Config, jit, module, oracle
 
 trained_weights = np.linspace(-1.0, 1.0, 8)
 
@@ -93,4 +96,29 @@ def test_with_a_small_real_model(monkeypatch):
     for _ in range(3):
         assert np.allclose(fast(texts), classify_texts(texts))
     encoding = next(row for row in fast.explain().rows if "encoder(text)" in row.text)
-    assert not encoding.wide and "tensor is not known" in encoding.why  # said, not guessed
+    assert encoding.effect == "PURE" and not encoding.wide
+    assert "neither arrays nor numbers" in encoding.why  # said, not guessed
+
+
+def test_with_a_real_tokenizer_and_a_real_encoder():
+    """In the steps of benchmarks/xcs_classify_texts.py, whose encoder is proven and vectorised."""
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("transformers")
+    path = Path(__file__).parents[2] / "benchmarks" / "xcs_classify_texts.py"
+    spec = importlib.util.spec_from_file_location("xcs_classify_texts", path)
+    page = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(page)
+    torch.manual_seed(0)
+    tokenizer = page.trained_tokenizer()
+    model = page.Model(tokenizer, page.WrittenOut(tokenizer.get_vocab_size()))
+    texts = page.sentences(12)
+    for program in (page.as_the_document_has_it, page.in_steps):
+        fast = jit(program, config=Config(measure=False))
+        for _ in range(2):
+            assert oracle.same(fast(model, texts), program(model, texts), rtol=1e-5)
+        how = {row.text: row.how for row in fast.explain().rows}
+        assert "numpy lanes" in [*how.values()][-1]
+        if program is page.in_steps:
+            assert "torch vmap" in how["[network(tensor) for tensor in tensors]"]
+        else:
+            assert how["[encoder(text) for text in texts]"] == "loop"

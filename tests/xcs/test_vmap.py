@@ -70,7 +70,7 @@ def test_it_explains_all_calls_under_the_name_of_the_function():
     assert str(many.explain()).startswith(scaled.__qualname__) and "not run" in str(many.explain())
     many([1, 2]), many([1, 2], [3, 4])
     texts = [row.text for row in many.explain().rows]
-    assert texts == ["[scaled(x) for x in xs]", "[scaled(x0, x1) for x0, x1 in zip(x0s, x1s)]"]
+    assert texts == ["[fn(x) for x in xs]", "[fn(x0, x1) for x0, x1 in zip(x0s, x1s)]"]
     assert [sum(counts.values()) for counts in many.stats().values()] == [1, 1]
 
 

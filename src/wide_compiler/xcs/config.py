@@ -6,6 +6,7 @@ from typing import Any
 
 from ..errors import ArgumentError, WrongTypeError
 
+ANALYZES = ("analyze_graph", "analyze_operator")
 ON, OFF = ("1", "yes", "true", "on"), ("0", "no", "false", "off")
 
 
@@ -25,6 +26,8 @@ class Config:
         check: compare every call of a site with plain Python and raise `Mismatch` where they differ; also set
             by the environment variable `XCS_CHECK=1` (or yes, true, on) at the first call.
         measure: False takes the first proven way without asking the clock whether it pays: for tests.
+        analyzer: a `GraphParallelismAnalyzer` or `ParallelismAnalyzer` of your own, which is asked what each
+            site allows. It may forbid what is proven to be possible, not the reverse.
         selector: a `StrategySelector` of your own, which is asked for the strategy of each site.
     """
 
@@ -33,6 +36,7 @@ class Config:
     exact: bool = False
     check: bool = False
     measure: bool = True
+    analyzer: Any = None
     selector: Any = None
 
     def __post_init__(self) -> None:
@@ -43,8 +47,10 @@ class Config:
         whole = isinstance(self.max_workers, int) and not isinstance(self.max_workers, bool)
         if not whole or self.max_workers < 1:
             raise ArgumentError(f"max_workers must be a positive integer, got {self.max_workers!r}")
-        if self.selector is not None and not callable(getattr(self.selector, "select_strategy", None)):
-            raise WrongTypeError(f"selector must have a method select_strategy, got {self.selector!r}")
+        for name, methods in (("analyzer", ANALYZES), ("selector", ("select_strategy",))):
+            given = getattr(self, name)
+            if given is not None and not any(callable(getattr(given, method, None)) for method in methods):
+                raise WrongTypeError(f"{name} must have a method {' or '.join(methods)}, got {given!r}")
 
     @property
     def checking(self) -> bool:

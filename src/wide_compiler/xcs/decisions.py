@@ -1,13 +1,14 @@
 """Decisions of a site: what it loops over, what is proven about that, and who takes a call."""
 
 import contextlib
+import itertools
 import operator
 from typing import TYPE_CHECKING, Any, cast
 
 from . import timing
 from .checking import check, run_own
 from .interrupts import raise_interrupt
-from .items import Blocks, Items, items_of, kept_blocks, made
+from .items import Blocks, Items, items_of, kept_blocks
 from .ledger import Ledger
 from .pace import SHARE, Pace
 from .plan import Plan, make_plan
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 PLANS = 4
 ANALYSIS_SECONDS = 5e-4  # about what an analysis takes
+MOST_ROUNDS = 2**20  # of several loops in one comprehension: they are listed, a sum of them would not be
 
 
 class Decisions:
@@ -65,19 +67,19 @@ class Decisions:
 
     def _expanded(self, source: Any, expand: Any) -> Items | None:
         """Several loops in one comprehension: all rounds as tuples, if finding them changes nothing."""
-        first = items_of(source, self.text.shape)
-        if first is None or first.n == 0:
+        outer = items_of(source, "item")  # whole items, whatever they are unpacked into
+        if outer is None or outer.n == 0:
             return None
         node = self.text.bodies["items"]
-        plan, _ = self.plan_for({"items": expand}, {"items": node}, [source])
+        plan, _ = self.plan_for({"items": expand}, {"items": node}, outer.columns)
         if plan is None or plan.declined:
             return None
         try:
-            rows = expand(made(source))
+            rows = list(itertools.islice(expand(outer.columns[0]), MOST_ROUNDS + 1))
         except Exception as error:
             raise_interrupt(error)
             return None  # the plain loop will say so
-        if not rows:
+        if not 0 < len(rows) <= MOST_ROUNDS:
             return None
         columns: list[Any] = [list(map(operator.itemgetter(k), rows)) for k in range(len(rows[0]))]
         return Items(columns, len(rows))

@@ -1,6 +1,5 @@
 """What became of each site, line by line: what was done, and why not more."""
 
-import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,19 +20,23 @@ class SiteRow(Row):
 
     line: int = 0
     text: str = ""
+    over: str = ""  # the loop variables that differ from item to item and are read
     effect: str = ""
     strategy: str = ""
     site: bool = True  # False: the text says that it cannot be one
 
     def more(self) -> dict[str, str]:
-        return {"text": self.text, "effect": self.effect.lower(), "strategy": self.strategy}
+        shown = {"text": self.text, "over": self.over}
+        return {**shown, "effect": self.effect.lower(), "strategy": self.strategy}
 
 
 def explained(runtime: "Runtime") -> Explanation:
     """What became of each site of a function."""
     sites = {site.text.index: site for site in runtime.sites}
     rows = [_row(text, sites.get(text.index)) for text in runtime.texts]
-    note = "" if rows or runtime.why else "has no loops, comprehensions or independent statements"
+    name, note = runtime.original.__name__, ""
+    if not rows and not runtime.why:
+        note = f"has no loops or independent statements; vmap({name}) maps it over a batch"
     return Explanation(rows, runtime.why, runtime.original.__qualname__, note)
 
 
@@ -41,14 +44,10 @@ def by_site(sites: Iterable["Site"]) -> dict[str, dict[str, int]]:
     """The calls of each rung, by line and text of the site; a second one that reads the same has a number."""
     found: dict[str, dict[str, int]] = {}
     for site in sites:
-        if site.text.reason:
-            continue
-        name = text = f"line {site.text.line}: {site.text.text}"
-        for number in itertools.count(2):
-            if name not in found:
-                break
-            name = f"{text} ({number})"
-        found[name] = site.calls
+        if not site.text.reason:
+            text = f"line {site.text.line}: {site.text.text}"
+            names = [text, *(f"{text} ({number})" for number in range(2, len(found) + 2))]
+            found[next(name for name in names if name not in found)] = site.calls
     return found
 
 
@@ -58,19 +57,18 @@ def _row(text: Any, site: "Site | None") -> SiteRow:
         row.site = False
         return row
     plan = site.plans[0] if site.plans else None
-    calls = site.calls
-    ran = {name: count for name, count in calls.items() if name != "plain"}
-    if ran:
-        row.how = ", ".join(f"{name} ({count} call{'s' * (count > 1)})" for name, count in ran.items())
-    elif not calls and not plan:
-        row.how = "not run"
-    row.effect = plan.effect.name if plan else ""
-    row.strategy = plan.strategy.name if plan and not plan.declined else ""
+    ran = [f"{name} ({n} call{'s' * (n > 1)})" for name, n in site.calls.items() if name != "plain"]
+    row.how = ", ".join(ran) or ("loop" if site.calls or plan else "not run")
     row.why = _why(site, plan)
-    marked = marked_in(plan) if plan is not None and not plan.declined else []
-    if marked:
-        mark = f"{', '.join(marked)} marked as independent by the user"
-        row.why = f"{mark}; {row.why}" if row.why else mark
+    if plan is not None:
+        row.effect = plan.effect.name
+        if not plan.declined:
+            row.strategy = plan.strategy.name
+            row.over = ", ".join(sorted(axis.removeprefix("__xcs_") for axis in plan.info.data_parallel_axes))
+            marked = [
+                f"{name} marked as independent by the user" for name in [", ".join(marked_in(plan))] if name
+            ]
+            row.why = "; ".join([*marked, *filter(None, [row.why])])
     return row
 
 
@@ -78,16 +76,27 @@ def _why(site: "Site", plan: "Plan | None") -> str:
     if plan is None:
         return site.why
     if plan.declined:
-        where = f" (line {plan.line})" if plan.line else ""
-        return f"{plan.reason}{where}"
-    reasons = [f"{name}: {r.why_not}" for name, r in plan.ledger.records.items() if r.why_not]
+        return plan.reason + (f" (line {plan.line})" if plan.line else "")
+    records = plan.ledger.records
+    reasons = [f"{name}: {record.why_not}" for name, record in records.items() if record.why_not]
     if site.why or reasons or plan.last != "plain":
         return site.why or "; ".join(reasons)
-    config, tried = site.config, any(record.looks for record in plan.ledger.records.values())
+    config = site.config
     if plan.effect is Effect.IO and config.max_workers == 1:
         return "max_workers=1 lets one call wait at a time"
     if config.exact and plan.info.can_vmap:
         return "exact=True keeps floating point numbers in the loop"
+    if any(record.looks for record in records.values()):
+        return "the loop is as fast"
+    barred = plan.effect is Effect.IO or plan.strategy.name == "sequential" or not plan.info.can_vmap
+    if barred and (config.analyzer or config.selector):
+        return "the given analyzer or selector leaves it in the loop"
+    if plan.effect is Effect.IO:
+        return ""
+    if not plan.info.data_parallel_axes:
+        return "its body does not read the loop variable"
+    if not plan.info.can_vmap:
+        return "its items are neither arrays nor numbers, and take too little time for threads"
     if not config.measure:
-        return "no rung takes it"
-    return "the loop is as fast" if tried else "there is too little to gain so far"
+        return "its items cannot be stacked"
+    return "there is too little to gain so far"

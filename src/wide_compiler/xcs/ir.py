@@ -1,7 +1,4 @@
-"""The graph of a function: nodes with operators and inputs, edges where one reads what another made.
-
-Effects are edges too: whatever is not proven pure keeps its place among the others.
-"""
+"""A graph of operations: nodes with operators and inputs, edges where one reads what another made."""
 
 import ast
 from collections.abc import Iterable
@@ -9,28 +6,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import ArgumentError
-from .proof.effects import Effect
 from .text.names import reads, stored
 
 
 @dataclass
 class IRNode:
-    """One operation. `operator` is what runs: a function, a module, an analysed body, or a statement's
-    text."""
+    """One operation. `operator` is what runs: a function, a module, or a statement's text; `proof` is what is
+    proven of it at a site of a jitted function (a `parallelism.Proof`)."""
 
     id: str
     operator: Any
     inputs: list[str] = field(default_factory=list)
-    effect: Effect = Effect.UNKNOWN
+    proof: Any = None
 
 
 @dataclass
 class IRGraph:
-    """`edges[a]` holds the nodes that read what `a` made; `effects[a]` those that must stay after it."""
+    """`edges[a]` holds the nodes that read what `a` made."""
 
     nodes: dict[str, IRNode] = field(default_factory=dict)
     edges: dict[str, set[str]] = field(default_factory=dict)
-    effects: dict[str, set[str]] = field(default_factory=dict)
 
     def add(self, node: IRNode) -> IRNode:
         """A node, after those that it reads."""
@@ -42,23 +37,18 @@ class IRGraph:
         self.nodes[node.id] = node
         self.edges.setdefault(node.id, set())
         for source in node.inputs:
-            self.edges.setdefault(source, set()).add(node.id)
+            self.edges[source].add(node.id)
         return node
 
-    def order(self, before: str, then: str) -> None:
-        """An effect edge."""
-        self.effects.setdefault(before, set()).add(then)
-
     def paths(self, start: str) -> set[str]:
-        """Everything that depends on a node, through values or effects."""
+        """Everything that depends on a node."""
         found: set[str] = set()
         todo = [start]
         while todo:
             here = todo.pop()
-            for node in self.edges.get(here, set()) | self.effects.get(here, set()):
-                if node not in found:
-                    found.add(node)
-                    todo.append(node)
+            new = self.edges[here] - found
+            found |= new
+            todo += new
         return found
 
     def independent(self, a: str, b: str) -> bool:
@@ -66,28 +56,16 @@ class IRGraph:
         return b not in self.paths(a) and a not in self.paths(b)
 
 
-def graph_of(statements: Iterable[ast.stmt], parameters: Iterable[str] = ()) -> IRGraph:
-    """The graph of a block: one node for each statement, def-use edges by name, effects in order."""
+def graph_of(statements: Iterable[ast.stmt]) -> IRGraph:
+    """The graph of a block: a node for each statement, an edge where one reads a name that another stores.
+    What they do besides is for the proof to find, with the objects that they work on."""
     graph = IRGraph()
-    maker = {name: graph.add(IRNode(name, None, [], Effect.PURE)).id for name in parameters}
-    last_effect: str | None = None
+    maker: dict[str, str] = {}
     for statement in statements:
         node = IRNode(f"line {statement.lineno}", statement)
         while node.id in graph.nodes:
             node.id += "'"
         node.inputs = sorted({maker[name] for name in maker if reads(statement, name)})
-        node.effect = Effect.UNKNOWN if _may_act(statement) else Effect.PURE
         graph.add(node)
-        if node.effect > Effect.PURE:
-            if last_effect is not None:
-                graph.order(last_effect, node.id)
-            last_effect = node.id
-        for name in stored([statement]):
-            maker[name] = node.id
+        maker |= dict.fromkeys(stored([statement]), node.id)
     return graph
-
-
-def _may_act(statement: ast.stmt) -> bool:
-    """Without objects bound, any call or store into something may have effects."""
-    acting = (ast.Call, ast.Attribute, ast.Subscript, ast.Await, ast.Yield, ast.YieldFrom)
-    return any(isinstance(part, acting) for part in ast.walk(statement))

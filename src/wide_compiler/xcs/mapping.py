@@ -1,7 +1,6 @@
 """`vmap`: a function over the items of lists, or over the leading axis of arrays and tensors."""
 
 import functools
-import keyword
 import linecache
 from collections.abc import Callable
 from typing import Any
@@ -29,32 +28,32 @@ def vmap(fn: Callable[..., Any], *, config: Config | None = None) -> Callable[..
     """
     if not callable(fn):
         raise WrongTypeError(f"vmap takes a function, got {type(fn).__name__}")
-    loops: dict[int, Any] = {}  # by the number of arguments
+
+    @functools.cache
+    def loop(count: int) -> Any:
+        loops[count] = jit(_maker(count)(fn), config=config)
+        return loops[count]
+
+    loops: dict[int, Any] = {}  # that were called, by the number of arguments
 
     @functools.wraps(fn)
     def mapped(*columns: Any, **keywords: Any) -> Any:
         _check(columns, keywords)
-        if len(columns) not in loops:
-            loops[len(columns)] = _loop(fn, len(columns), config)
-        return restacked(loops[len(columns)](*columns), columns)
-
-    def called() -> list[Any]:
-        return [*loops.values()] or [_loop(fn, 1, config)]
+        return restacked(loop(len(columns))(*columns), columns)
 
     def explain() -> Explanation:
-        rows = [row for loop in called() for row in loop.explain().rows]
+        rows = [row for jitted in loops.values() or [loop(1)] for row in jitted.explain().rows]
         return Explanation(rows, name=getattr(fn, "__qualname__", repr(fn)))
 
     def stats() -> dict[str, dict[str, int]]:
-        return {site: counts for loop in called() for site, counts in loop.stats().items()}
+        return {site: counts for jitted in loops.values() for site, counts in jitted.stats().items()}
 
     mapped.explain, mapped.stats = explain, stats  # type: ignore[attr-defined]
     return mapped
 
 
 def _check(columns: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-    if keywords:
-        name = next(iter(keywords))
+    for name in keywords:
         raise WrongTypeError(
             f"vmap maps over positional arguments; bind {name!r} first: vmap(lambda x: fn(x, {name}=...))"
         )
@@ -64,35 +63,23 @@ def _check(columns: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         if not hasattr(column, "__len__") or getattr(column, "ndim", 1) == 0:
             kind = type(column).__name__
             raise WrongTypeError(f"vmap maps over lists, arrays and tensors, got a {kind} that has no items")
-    lengths = [len(column) for column in columns]
-    if len(set(lengths)) != 1:
-        raise ArgumentError(f"vmap: all arguments must be of one length, got {lengths}")
+    if len({len(column) for column in columns}) != 1:
+        raise ArgumentError(f"vmap: all arguments must be of one length, got {[*map(len, columns)]}")
 
 
-def _loop(fn: Callable[..., Any], count: int, config: Config | None) -> Any:
-    """The loop over so many arguments, jitted."""
-    return jit(_maker(getattr(fn, "__name__", ""), count)(fn), config=config)
-
-
-@functools.lru_cache(maxsize=256)
-def _maker(name: str, count: int) -> Callable[[Any], Any]:
-    """Makes such loops, of plain text in a file of its own, for functions of that name."""
+@functools.cache
+def _maker(count: int) -> Callable[[Any], Any]:
+    """Makes loops over so many arguments, of plain text in a file of its own, which `jit` reads."""
     items = [f"x{i}" for i in range(count)] if count > 1 else ["x"]
     lists = [f"{item}s" for item in items]
     source = f"zip({', '.join(lists)})" if count > 1 else lists[0]
-    if (
-        not name.isidentifier()
-        or keyword.iskeyword(name)
-        or name in (*items, *lists, "zip", "made", "mapped")
-    ):
-        name = "fn"
     text = (
-        f"def made({name}):\n"
+        f"def made(fn):\n"
         f"    def mapped({', '.join(lists)}):\n"
-        f"        return [{name}({', '.join(items)}) for {', '.join(items)} in {source}]\n"
+        f"        return [fn({', '.join(items)}) for {', '.join(items)} in {source}]\n"
         f"    return mapped\n"
     )
-    file = f"<vmap of {name} over {count}>"
+    file = f"<vmap over {count}>"
     # Without a time of change: such entries stay when the cache is looked through.
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     spaces: dict[str, Any] = {}

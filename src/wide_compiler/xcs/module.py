@@ -1,15 +1,21 @@
-"""`module`: a frozen dataclass that is a pytree. Its fields are leaves, or static with
-`field(metadata=...)`."""
+"""`module`: a frozen dataclass that is a pytree of PyTorch and JAX. Its fields are leaves, or static."""
 
+import ast
+import contextlib
 import dataclasses
+import importlib
+import importlib.util
 from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform
 
-from ..errors import WrongTypeError
-from .module_trees import ModuleTree
+from torch.utils import _pytree
+
+from ..errors import ArgumentError, WrongTypeError
+from .statics import Statics
 
 C = TypeVar("C", bound=type)
-_trees: dict[type, ModuleTree] = {}
+_trees: dict[type, "_Tree"] = {}
+_newest: dict[str, type] = {}  # the class that a name stands for in a file
 
 
 def static(**options: Any) -> Any:
@@ -42,12 +48,7 @@ def module(cls: C) -> C:
             f"{cls.__qualname__} is a dataclass already: leave @dataclass away, module makes it one"
         )
     made: Any = dataclasses.dataclass(frozen=True, eq=False)(cls)
-    fields = dataclasses.fields(made)
-    fixed = tuple(f.name for f in fields if f.metadata.get("static", False))
-    moving = tuple(f.name for f in fields if f.name not in fixed)
-    tree = ModuleTree(made, moving, fixed)
-    tree.register()
-    _trees[made] = tree
+    _trees[made] = _Tree(made)
     return made
 
 
@@ -62,3 +63,68 @@ def get_tree_functions(cls: type) -> tuple[Callable[[Any], Any], Callable[[Any, 
 def _described(value: Any) -> str:
     name = getattr(value, "__qualname__", None)
     return f"the {type(value).__name__} {name}" if name else f"an object of class {type(value).__qualname__}"
+
+
+class _Tree:
+    """How objects of one class come apart into leaves and structure, told to PyTorch, and to JAX where it is
+    installed. A class that is defined again under its name takes the name over, as it does in Python."""
+
+    def __init__(self, kind: Any):
+        self.kind, self.name = kind, f"{kind.__module__}.{kind.__qualname__}"
+        fields = dataclasses.fields(kind)
+        self.fixed = tuple(f.name for f in fields if f.metadata.get("static", False))
+        self.moving = tuple(f.name for f in fields if f.name not in self.fixed)
+        _newest[self.name] = kind
+        _pytree.register_pytree_node(
+            kind,
+            self.flatten,
+            self.unflatten,
+            serialized_type_name=self.name,
+            to_dumpable_context=self.dump,
+            from_dumpable_context=lambda text: Statics(ast.literal_eval(text)),
+            flatten_with_keys_fn=self.with_keys(_pytree.GetAttrKey),
+        )
+        if importlib.util.find_spec("jax") is not None:
+            tree = importlib.import_module("jax").tree_util
+            keyed, back = self.with_keys(tree.GetAttrKey), lambda fixed, leaves: self.unflatten(leaves, fixed)
+            tree.register_pytree_with_keys(kind, keyed, back, self.flatten)
+
+    def flatten(self, value: Any) -> tuple[list[Any], Statics]:
+        return [getattr(value, n) for n in self.moving], Statics([getattr(value, n) for n in self.fixed])
+
+    def with_keys(self, key: Callable[[str], Any]) -> Callable[[Any], tuple[list[tuple[Any, Any]], Statics]]:
+        """Like `flatten`, with the name of its field beside each leaf."""
+        keys = [key(name) for name in self.moving]
+
+        def flatten_with_keys(value: Any) -> tuple[list[tuple[Any, Any]], Statics]:
+            leaves, structure = self.flatten(value)
+            return list(zip(keys, leaves, strict=True)), structure
+
+        return flatten_with_keys
+
+    def unflatten(self, leaves: Any, structure: Any) -> Any:
+        new: Any = object.__new__(self.kind)
+        for what, names, held in (
+            ("leaves", self.moving, list(leaves)),
+            ("static fields", self.fixed, list(structure)),
+        ):
+            if len(held) != len(names):
+                has = f"{len(names)} {what} ({', '.join(names)})"
+                raise ArgumentError(f"{self.kind.__qualname__} has {has}, got {len(held)}")
+            for name, part in zip(names, held, strict=True):
+                object.__setattr__(new, name, part)
+        return new
+
+    def dump(self, structure: Statics) -> str:
+        """The static fields as Python literals, for a file that `torch.export.save` writes."""
+        if _newest[self.name] is not self.kind:
+            raise WrongTypeError(f"{self.name} has been defined again: a file would mean the newer class")
+        for name, held in zip(self.fixed, structure, strict=True):
+            with contextlib.suppress(ValueError, SyntaxError):
+                if Statics([ast.literal_eval(repr(held))]) == Statics([held]):
+                    continue
+            raise WrongTypeError(
+                f"static field {name!r} of {self.name} cannot be written: it holds something other than "
+                f"numbers, texts, None, and lists, tuples and dicts of them"
+            )
+        return repr(tuple(structure))

@@ -1,8 +1,11 @@
 """What may run in parallel: read off an operator, then off the graph around it."""
 
 import ast
+import contextlib
+import dataclasses
 import inspect
 import typing
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,19 +18,20 @@ from .proof.analysis import Analyzer
 from .proof.calls import call_value
 from .proof.effects import Decline, Effect
 from .proof.guards import Guards
+from .proof.kinds import is_numpy_scalar
 from .proof.values import Value
 
 
 @dataclass(frozen=True)
 class ParallelismInfo:
-    """Ways in which an operator may run on many items at once.
+    """Ways in which an operator may run on many items. A rung runs a site only if its fact is True there.
 
     Attributes:
-        can_vmap: pure on arrays, tensors or numbers: one call on a leading axis instead of many.
-        can_pmap: pure, and there is more than one core to compute it on.
-        can_batch: takes a batch of items in one call.
-        can_parallelize: items, or branches, do not depend on each other.
-        data_parallel_axes: parameters that are mapped over. Fields of a module are shared, not mapped.
+        can_vmap: pure on arrays, tensors, numbers or modules: one call on a leading axis (vectorised rungs).
+        can_pmap: pure, and there are cores to compute several items on (threads that compute).
+        can_batch: several items may be under way at once; False where one decides whether the next one runs.
+        can_parallelize: items, or statements, do not depend on each other (threads that wait).
+        data_parallel_axes: parameters that differ from item to item. Fields of a module are shared by all.
     """
 
     can_vmap: bool = False
@@ -43,82 +47,143 @@ class ParallelismInfo:
 
 
 @dataclass
-class Operator:
-    """An analysed body of a site: its effect, and the types of what it is mapped over."""
+class Proof:
+    """What is proven of an operator that is called with arguments of known types.
 
+    Attributes:
+        axes: the parameters that differ from call to call and are read; True where a leading axis can hold
+            their values.
+        mapped: called once for each item; False for a statement, which runs once.
+        reason: why it is not pure, or why an item must not begin before the one before it has ended.
+    """
+
+    operator: Any
     effect: Effect
-    parameters: dict[str, Any]
-    vectorizable: bool = False
+    axes: dict[str, bool] = field(default_factory=dict)
+    mapped: bool = True
     reason: str = ""
 
 
-POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-ARRAYS = (np.ndarray, torch.Tensor, float, int, bool)
+def stackable(kind: Any) -> bool:
+    """Can a leading axis hold values of this type?"""
+    plain = kind in (np.ndarray, torch.Tensor, float, int, bool) or is_numpy_scalar(kind)
+    return plain or (isinstance(kind, type) and issubclass(kind, torch.nn.Module))
+
+
+def stacks(item: Any, depth: int = 2) -> bool:
+    """Can a leading axis hold items like this one, or their fields? No code of their classes runs."""
+    kind: Any = type(item)
+    parts: Iterable[Any] = ()
+    if issubclass(kind, tuple):
+        parts = tuple.__iter__(item)
+    elif not stackable(kind) and kind.__module__ != "builtins":
+        with contextlib.suppress(AttributeError):
+            slots = [object.__getattribute__(item, name) for name in getattr(kind, "__slots__", ())]
+            parts = slots or object.__getattribute__(item, "__dict__").values()
+    return stackable(kind) or (depth > 0 and any(stacks(part, depth - 1) for part in parts))
 
 
 class ParallelismAnalyzer:
     """Finds the parallelism of one operator."""
 
     def analyze_operator(self, operator: Any) -> ParallelismInfo:
-        """What may be done with an operator: an analysed body, a module, a function, or None (a value)."""
-        if operator is None:
+        """What may be done with a function or module, called with what its annotations say; or with the
+        operator of a site, whose `Proof` says what it is called with."""
+        if operator is None:  # a value
             return ParallelismInfo()
-        if not isinstance(operator, Operator):
-            operator = self._analyzed(operator)
-        pure = operator.effect is Effect.PURE
-        vmap = pure and operator.vectorizable
+        proof = operator if isinstance(operator, Proof) else prove(operator)
+        free = proof.effect <= Effect.IO
+        batch = free and not proof.reason
+        pure = batch and proof.effect is Effect.PURE
         return ParallelismInfo(
-            can_vmap=vmap,
+            can_vmap=pure and any(proof.axes.values()),
             can_pmap=pure and cores() > 1,
-            can_batch=vmap,
-            can_parallelize=operator.effect <= Effect.IO,
-            data_parallel_axes=set(operator.parameters) if operator.effect <= Effect.IO else set(),
-            reason=operator.reason,
+            can_batch=batch,
+            can_parallelize=free,
+            data_parallel_axes=set(proof.axes) if free else set(),
+            reason=proof.reason,
         )
 
-    def _analyzed(self, operator: Any) -> Operator:
-        """An operator by itself, called with parameters of the types they are annotated with."""
-        if not callable(operator):
-            return Operator(Effect.UNKNOWN, {}, reason=f"a {type(operator).__name__} is not called")
-        named, others = _parameters(operator)
-        analyzer = Analyzer(Guards())
-        callee = analyzer.look(operator, analyzer.guards.note("const", operator, None))
-        try:
-            keywords = {name: value_of(hint) for name, hint in others.items()}
-            call_value(analyzer, callee, [value_of(hint) for hint in named.values()], keywords, _CALL)
-        except Decline as reason:
-            return Operator(reason.effect, {}, reason=reason.reason)
-        hints = {**named, **others}
-        return Operator(analyzer.effect, hints, bool(hints) and all(h in ARRAYS for h in hints.values()))
+
+class GraphParallelismAnalyzer:
+    """Finds the parallelism of every node of a graph."""
+
+    def __init__(self, op_analyzer: Any = None) -> None:
+        self.op_analyzer = op_analyzer or ParallelismAnalyzer()
+
+    def analyze_graph(self, ir_graph: IRGraph) -> dict[str, ParallelismInfo]:
+        """By node: what its operator allows, and what its place in the graph does."""
+        return {name: self._analyzed(node, ir_graph) for name, node in ir_graph.nodes.items()}
+
+    def _analyzed(self, node: IRNode, graph: IRGraph) -> ParallelismInfo:
+        proof = node.proof if isinstance(self.op_analyzer, ParallelismAnalyzer) else None
+        info = self.op_analyzer.analyze_operator(proof or node.operator)
+        children = sorted(graph.edges.get(node.id, ()))
+        if any(graph.independent(a, b) for i, a in enumerate(children) for b in children[i + 1 :]):
+            return dataclasses.replace(info, can_parallelize=True)
+        others = [other for other in graph.nodes if other != node.id]
+        if proof is None or proof.mapped or any(graph.independent(node.id, other) for other in others):
+            return info
+        reason = "one of the statements depends on another"
+        return dataclasses.replace(info, can_parallelize=False, reason=reason)
 
 
-def _parameters(operator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Positional and keyword-only parameters that a call must give, with the types they are said to have: an
-    array, or a tensor for what is PyTorch's, where nothing is said."""
-    module = isinstance(operator, torch.nn.Module)
-    function = operator.forward if module else operator
-    torchs = module or str(getattr(function, "__module__", "")).startswith("torch")
-    usual = torch.Tensor if torchs else np.ndarray
+def in_common(infos: Iterable[Any]) -> ParallelismInfo:
+    """What all of them allow; the axes of the first, and a reason that one of them gives."""
+    infos = list(infos)
+    return ParallelismInfo(
+        can_vmap=all(info.can_vmap for info in infos),
+        can_pmap=all(info.can_pmap for info in infos),
+        can_batch=all(info.can_batch for info in infos),
+        can_parallelize=all(info.can_parallelize for info in infos),
+        data_parallel_axes=infos[0].data_parallel_axes,
+        reason=next((info.reason for info in infos if getattr(info, "reason", "")), ""),
+    )
+
+
+def infos_by(analyzer: Any, graph: IRGraph) -> Mapping[str, Any]:
+    """What an analyser of graphs (`analyze_graph`), or of operators (`analyze_operator`), says of a graph."""
+    if not hasattr(analyzer, "analyze_graph"):
+        analyzer = GraphParallelismAnalyzer(analyzer)
+    infos = analyzer.analyze_graph(graph)
+    return {name: infos.get(name, ParallelismInfo()) for name in graph.nodes}
+
+
+# An operator by itself.
+
+_CALL = ast.parse("operator()", mode="eval").body
+
+
+def prove(operator: Any) -> Proof:
+    """An operator by itself, called with parameters of the types they are annotated with."""
+    if not callable(operator):
+        return Proof(operator, Effect.UNKNOWN, reason=f"a {type(operator).__name__} is not called")
+    hints, keywords = _parameters(operator)
+    analyzer = Analyzer(Guards())
+    callee = analyzer.look(operator, analyzer.guards.note("const", operator, None))
+    values = {name: value_of(hint) for name, hint in hints.items()}
+    named = {name: values.pop(name) for name in keywords}
     try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of C functions few tell
-        return {f"x{i}": usual for i in range(getattr(function, "nin", 1))}, {}
-    hints = _hints(function if inspect.isroutine(function) else type(function).__call__)
-    positional: dict[str, Any] = {}
-    keywords: dict[str, Any] = {}
-    for name, parameter in signature.parameters.items():
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
-            keywords[name] = hints.get(name, usual)
-        elif parameter.kind in POSITIONAL and (parameter.default is parameter.empty or name in hints):
-            positional[name] = hints.get(name, usual)
-    return positional or dict.fromkeys(list(signature.parameters)[:1], usual), keywords
+        call_value(analyzer, callee, [*values.values()], named, _CALL)
+    except Decline as reason:
+        return Proof(operator, reason.effect, reason=reason.reason)
+    return Proof(operator, analyzer.effect, {name: stackable(hint) for name, hint in hints.items()})
 
 
-def _hints(function: Any) -> dict[str, Any]:
+def _parameters(operator: Any) -> tuple[dict[str, Any], list[str]]:
+    """Parameters that a call must give, with the types they are said to have (an array, where nothing is
+    said), and which of them are given by keyword alone."""
+    function = operator.forward if isinstance(operator, torch.nn.Module) else operator
     try:
-        return typing.get_type_hints(function)
-    except (NameError, TypeError, AttributeError):
-        return {}
+        given = list(inspect.signature(function).parameters.values())
+        hints = typing.get_type_hints(function if inspect.isroutine(function) else type(function).__call__)
+    except (TypeError, ValueError, NameError, AttributeError):  # of C functions few tell
+        kind = inspect.Parameter.POSITIONAL_ONLY
+        given, hints = [inspect.Parameter(f"x{i}", kind) for i in range(getattr(function, "nin", 1))], {}
+    needed = [p for p in given if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.default is p.empty]
+    needed = needed or given[:1]
+    keywords = [p.name for p in needed if p.kind is p.KEYWORD_ONLY]
+    return {p.name: hints.get(p.name, np.ndarray) for p in needed}, keywords
 
 
 def value_of(hint: Any) -> Value:
@@ -130,33 +195,3 @@ def value_of(hint: Any) -> Value:
     if inner and kind in (list, set, frozenset, tuple):
         value.elem = value_of(inner[0])
     return value
-
-
-_CALL = ast.parse("operator()", mode="eval").body
-
-
-class GraphParallelismAnalyzer:
-    """Finds the parallelism of every node of a graph."""
-
-    def __init__(self) -> None:
-        self.op_analyzer = ParallelismAnalyzer()
-
-    def analyze_graph(self, ir_graph: IRGraph) -> dict[str, ParallelismInfo]:
-        """By node: what its operator allows, and whether what depends on it falls into independent
-        branches."""
-        return {
-            name: self._combined(self.op_analyzer.analyze_operator(node.operator), node, ir_graph)
-            for name, node in ir_graph.nodes.items()
-        }
-
-    def _combined(self, info: ParallelismInfo, node: IRNode, graph: IRGraph) -> ParallelismInfo:
-        children = sorted(graph.edges.get(node.id, ()))
-        branches = any(graph.independent(a, b) for i, a in enumerate(children) for b in children[i + 1 :])
-        return ParallelismInfo(
-            info.can_vmap,
-            info.can_pmap,
-            info.can_batch,
-            info.can_parallelize or branches,
-            info.data_parallel_axes,
-            info.reason,
-        )

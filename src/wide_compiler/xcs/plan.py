@@ -1,23 +1,26 @@
 """A plan: what is proven about a site for objects of certain types, and the strategy chosen for it."""
 
+import ast
+import types
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from ..errors import WrongTypeError
 from .ir import IRGraph, IRNode
 from .ledger import Ledger
-from .parallelism import ARRAYS, GraphParallelismAnalyzer, Operator, ParallelismInfo
+from .module import get_tree_functions
+from .parallelism import GraphParallelismAnalyzer, ParallelismInfo, Proof, in_common, infos_by, stacks
 from .proof.analysis import Analyzer
-from .proof.columns import column_value
+from .proof.columns import column_value, whole_value
 from .proof.effects import Decline, Effect
 from .proof.endings import Texts, may_run_long
-from .proof.guards import Guards
-from .proof.kinds import is_numpy_scalar
+from .proof.guards import Guards, lookup_global
 from .proof.values import Value
 from .strategies import STRATEGIES, ExecutionStrategy, SequentialStrategy, StrategySelector
+from .text.names import reads
 
 if TYPE_CHECKING:
     from .decisions import Decisions
@@ -57,53 +60,44 @@ class Plan:
     def declined(self) -> bool:
         return self.effect > Effect.IO
 
+    def declines(self, reason: str) -> "Plan":
+        """What is proven is not enough for this site."""
+        self.effect, self.reason = Effect.UNKNOWN, reason
+        return self
+
 
 def make_plan(site: "Decisions", functions: dict[str, Any], nodes: dict[str, Any], columns: Any) -> Plan:
-    """Analyse the site's bodies with the objects of this call, and choose a strategy."""
+    """Prove what the site's bodies do with the objects of this call; read off what that allows; choose a
+    strategy. The words are those of spec 003: a graph, its analyser, its selector, a strategy."""
     analyzer = Analyzer(Guards())
     plan = Plan(frozenset(functions), analyzer.guards)
     try:
-        values = [column_value(analyzer, column, j) for j, column in enumerate(columns)]
-        effects: dict[str, Effect] = {}
-        for which in sorted(functions, reverse=True):  # the test before the body
-            analyzer.effect = Effect.PURE
-            given = list(values)
-            if which == "body" and site.text.kind == "loop" and not site.text.single:
-                given.insert(0, Value(list, fresh=True))
-            if which == "items":
-                given = [_whole(columns[0])]
-            analyzer.site_body(which, nodes[which], functions[which], given)
-            effects[which] = analyzer.effect
-        if analyzer.guards.hold(functions, columns) is None:
-            raise Decline(Effect.UNKNOWN, "its items are not all of one kind")
-        plan.effect = max(effects.values())
-        bodies = [nodes[which] for which in functions]
-        plan.texts = Texts((*bodies, *analyzer.functions.values()), bool(analyzer.recursive))
+        plan.effect = _proven(site, analyzer, functions, nodes, columns)
     except Decline as declined:
         plan.effect, plan.reason, plan.line = declined.effect, declined.reason, declined.line
         return plan
-    if plan.effect is Effect.IO and site.short_circuits:
-        plan.effect, plan.reason = Effect.UNKNOWN, "it stops early, and later items must not be read then"
-        return plan
-    if site.short_circuits and may_run_long(plan.texts):
-        plan.effect, plan.reason = Effect.UNKNOWN, "it stops early, and a later item might never end"
-        return plan
-    if analyzer.ends and (site.text.kind == "loop" or site.text.maps):
-        plan.effect, plan.reason = Effect.UNKNOWN, "what it raises would end the loop"
-        return plan
-    if plan.effect is Effect.IO and "items" in functions:
-        plan.effect, plan.reason = Effect.UNKNOWN, "finding its items waits for something"
-        return plan
-    if site.text.kind == "statements":
-        graph, root = statements_graph(effects), "start"
+    bodies = [nodes[which] for which in functions]
+    plan.texts = Texts((*bodies, *analyzer.functions.values()), bool(analyzer.recursive))
+    if "items" in functions:  # it lists the rounds of several loops; the site itself comes after it
+        return plan.declines("finding its items waits for something") if plan.effect is Effect.IO else plan
+    statements = site.text.kind == "statements"
+    if statements:
+        proofs = {which: Proof(thunk, plan.effect, mapped=False) for which, thunk in functions.items()}
     else:
-        names = [a.arg for a in nodes[next(iter(functions))].args.args]
-        graph, root = site_graph(plan, names, columns), "body"
-    infos = GraphParallelismAnalyzer().analyze_graph(graph)
-    plan.info = infos[root]
-    if root == "start" and not plan.info.can_parallelize:
-        plan.effect, plan.reason = Effect.UNKNOWN, "one of the statements depends on another"
-        return plan
+        operator = operator_of(functions["body"], nodes["body"])
+        why = _one_by_one(site, plan, analyzer.ends)
+        proofs = {"body": Proof(operator, plan.effect, _axes(bodies, columns), reason=why)}
+    graph = IRGraph()
+    for which, proof in proofs.items():
+        graph.add(IRNode(which, proof.operator, proof=proof))
+    infos: Mapping[str, Any] = GraphParallelismAnalyzer().analyze_graph(graph)
+    plan.info = in_common(infos.values())
+    if site.config.analyzer is not None:  # it may forbid what is proven to be possible, not the reverse
+        infos = infos_by(site.config.analyzer, graph)
+        plan.info = in_common([plan.info, *infos.values()])
+    needed = "can_parallelize" if statements else "can_batch"
+    if not getattr(plan.info, needed):
+        return plan.declines(plan.info.reason or f"the given analyzer says that {needed} is False")
     selector = site.config.selector or StrategySelector()
     plan.strategy = selector.select_strategy(infos, graph)
     if not isinstance(plan.strategy, ExecutionStrategy):
@@ -112,48 +106,58 @@ def make_plan(site: "Decisions", functions: dict[str, Any], nodes: dict[str, Any
     return plan
 
 
-def _whole(source: Any) -> Value:
-    """An iterable handed to the function that lists the rounds of several loops."""
-    kind = type(source)
-    value = Value(kind)
-    if kind in (list, tuple) and len(source):
-        kinds = set(map(type, source))
-        if len(kinds) == 1:
-            value.elem = Value(kinds.pop())
-    return value
+def _proven(
+    site: "Decisions", analyzer: Analyzer, functions: dict[str, Any], nodes: dict[str, Any], columns: Any
+) -> Effect:
+    """What all bodies do. Raises `Decline`."""
+    values = [column_value(analyzer, column, j) for j, column in enumerate(columns)]
+    for which in sorted(functions, reverse=True):  # the test before the body
+        given = list(values)
+        if which == "body" and site.text.kind == "loop" and not site.text.single:
+            given.insert(0, Value(list, fresh=True))
+        if which == "items":
+            given = [whole_value(columns[0], values[0])]
+        analyzer.site_body(which, nodes[which], functions[which], given)
+    if analyzer.guards.hold(functions, columns) is None:
+        raise Decline(Effect.UNKNOWN, "its items are not all of one kind")
+    return analyzer.effect
 
 
-def statements_graph(effects: dict[str, Effect]) -> IRGraph:
-    """Statements that read none of each other's names, as branches of one place; effects keep their order."""
-    graph = IRGraph()
-    start = graph.add(IRNode("start", None, [], Effect.PURE))
-    last = ""
-    for name in sorted(effects):
-        graph.add(IRNode(name, Operator(effects[name], {}), [start.id], effects[name]))
-        if effects[name] > Effect.IO:
-            if last:
-                graph.order(last, name)
-            last = name
-    return graph
+def _one_by_one(site: "Decisions", plan: Plan, ends: bool) -> str:
+    """Why an item must not begin before the one before it has ended."""
+    if site.short_circuits and plan.effect is Effect.IO:
+        return "it stops early, and later items must not be read then"
+    if site.short_circuits and may_run_long(plan.texts):
+        return "it stops early, and a later item might never end"
+    if ends and (site.text.kind == "loop" or site.text.maps):
+        return "what it raises would end the loop"
+    return ""
 
 
-def site_graph(plan: Plan, names: list[str], columns: Any) -> IRGraph:
-    """A site as a graph: its items, and the body that is mapped over them."""
-    graph = IRGraph()
-    kinds = [_kind(column) for column in columns]
-    vectorizable = any(k in ARRAYS or is_numpy_scalar(k) or _modules(k) for k in kinds)
-    source = graph.add(IRNode("items", None, [], Effect.PURE))
-    parameters = dict(zip(names[-len(kinds) :], kinds, strict=False))
-    operator = Operator(plan.effect, parameters, vectorizable)
-    graph.add(IRNode("body", operator, [source.id], plan.effect))
-    return graph
+def _axes(bodies: list[Any], columns: Any) -> dict[str, bool]:
+    """The loop variables that are read, and whether a leading axis can hold their items."""
+    names = [argument.arg for argument in bodies[0].args.args][-len(columns) :]
+    return {
+        name: stacks(column[0])
+        for name, column in zip(names, columns, strict=True)
+        if any(reads(body, name) for body in bodies)
+    }
 
 
-def _kind(column: Any) -> Any:
-    if type(column) is np.ndarray:
-        return np.ndarray
-    return torch.Tensor if type(column) is torch.Tensor else type(column[0])
-
-
-def _modules(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, torch.nn.Module)
+def operator_of(function: Any, tree: Any) -> Any:
+    """The function or module that a body calls, if all it does is call that with names; else the body."""
+    value = tree.body
+    if isinstance(value, list):
+        value = value[0].value if len(value) == 1 and isinstance(value[0], ast.Return) else None
+    match value:
+        case ast.Call(ast.Name(name), args, []) if all(isinstance(a, ast.Name) for a in args):
+            code, cells = function.__code__, function.__closure__ or ()
+            if name in code.co_freevars:
+                found = cells[code.co_freevars.index(name)].cell_contents
+            else:
+                found = None if name in code.co_varnames else lookup_global(function.__globals__, name)
+            kind = type(found)
+            known = issubclass(kind, (types.FunctionType, torch.nn.Module))
+            if known or (type(kind) is type and get_tree_functions(kind)):
+                return found
+    return function

@@ -45,7 +45,7 @@ class Vectorized(Rung):
     """All items in one call. What cannot go on that way raises `Bail`, which the body must not swallow."""
 
     def applies(self, work: Work) -> bool:
-        return work.plan.effect is Effect.PURE and self.able(work) and not self._swallowed(work)
+        return work.plan.info.can_vmap and self.able(work) and not self._swallowed(work)
 
     def able(self, work: Work) -> bool:
         raise NotImplementedError
@@ -133,9 +133,10 @@ class Threads(Rung):
     few_items = True
 
     def applies(self, work: Work) -> bool:
-        if work.plan.effect is Effect.PURE:
-            return computing.able(work)
-        return work.plan.effect is Effect.IO and threads.usable(work.site.config.max_workers)
+        plan = work.plan
+        if plan.effect is Effect.PURE:
+            return plan.info.can_pmap and computing.able(work)
+        return plan.info.can_parallelize and threads.usable(work.site.config.max_workers)
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
         if work.plan.effect is Effect.PURE:

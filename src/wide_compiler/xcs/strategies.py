@@ -18,9 +18,12 @@ class ExecutionStrategy:
     """Runs the items of a site. Gives the values in order, or a `Miss`: then the text runs as written."""
 
     name = "strategy"
+    rungs: Sequence[Rung] = ()  # that compete for the items
 
     def run(self, work: Work) -> list[Any] | Miss:
-        raise NotImplementedError(f"{type(self).__name__} must define run(work)")
+        if not self.rungs:
+            raise NotImplementedError(f"{type(self).__name__} must define run(work)")
+        return choose(work, self.rungs)
 
     def start(self, statements: Statements) -> Started | None:
         """Begin independent statements together, or give None: then they run as written."""
@@ -43,33 +46,24 @@ class VectorizedStrategy(ExecutionStrategy):
     """One call for all items: the wide model, `torch.func.vmap`, or NumPy with a lane axis."""
 
     name = "vectorized"
-    rungs: Sequence[Rung] = VECTORIZED
-
-    def run(self, work: Work) -> list[Any] | Miss:
-        return choose(work, self.rungs)
+    rungs = VECTORIZED
 
 
 class ParallelStrategy(ExecutionStrategy):
     """Several items at a time, in threads: what waits, and what computes where that gains."""
 
     name = "parallel"
-    rungs: Sequence[Rung] = PARALLEL
-
-    def run(self, work: Work) -> list[Any] | Miss:
-        return choose(work, self.rungs)
+    rungs = PARALLEL
 
     def start(self, statements: Statements) -> Started | None:
         return begun(statements)
 
 
-class AdaptiveStrategy(ExecutionStrategy):
+class AdaptiveStrategy(ParallelStrategy):
     """Both are possible: all rungs compete, and the cheapest so far is taken."""
 
     name = "adaptive"
-    rungs: Sequence[Rung] = (*VECTORIZED, *PARALLEL)
-
-    def run(self, work: Work) -> list[Any] | Miss:
-        return choose(work, self.rungs)
+    rungs = (*VECTORIZED, *PARALLEL)
 
 
 STRATEGIES = (SequentialStrategy, VectorizedStrategy, ParallelStrategy, AdaptiveStrategy)
@@ -85,11 +79,11 @@ class StrategySelector:
         missing = [name for name in parallelism_map if name not in ir_graph.nodes]
         if missing:
             raise ArgumentError(f"the graph has no node {missing[0]!r}, of which parallelism_map speaks")
-        mapped = [info for name, info in parallelism_map.items() if ir_graph.nodes[name].operator is not None]
-        vectorized = any(info.can_vmap for info in mapped)
-        parallel = any(info.can_pmap or (info.can_parallelize and not info.can_vmap) for info in mapped)
-        if vectorized and parallel:
+        infos = parallelism_map.values()
+        vectorized = any(info.can_vmap for info in infos)
+        if vectorized and any(info.can_pmap for info in infos):
             return AdaptiveStrategy()
         if vectorized:
             return VectorizedStrategy()
+        parallel = any(info.can_pmap or info.can_parallelize for info in infos)
         return ParallelStrategy() if parallel else SequentialStrategy()

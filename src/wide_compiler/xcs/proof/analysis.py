@@ -62,6 +62,8 @@ class Analyzer:
             slot = self.guards.note("free", which, index)
             frame.outer[name] = self.look(held, slot)
         env = dict(zip((a.arg for a in node.args.args), arguments, strict=True))
+        if which == "items":  # a generator that is listed at once
+            return expressions.comprehension(self, node.body, env, frame)
         return self.run(frame, env)
 
     def run(self, frame: Frame, env: Env) -> Value:

@@ -44,6 +44,13 @@ def column_value(a: Analyzer, column: Any, j: int) -> Value:
     return value
 
 
+def whole_value(column: Any, item: Value) -> Value:
+    """A column as a whole, handed to the function that lists the rounds of several loops."""
+    value = Value(type(column))
+    value.elem = item
+    return value
+
+
 def _learn_all(a: Analyzer, value: Value, column: Any, slot: int) -> None:
     """Containers as items: they may hold whatever safe things any of them holds."""
     kinds: frozenset[Any] = frozenset(["anything"])

@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from .guards import static_lookup
+from .kinds import Number
 from .pure_numpy import shape_value
 from .values import Value, list_of, tuple_of
 
@@ -23,14 +25,18 @@ _TORCH = [
 _TENSOR_ONLY = [
     "T", "view", "expand", "float", "double", "half", "bfloat16", "int", "long", "bool", "to", "type_as",
     "contiguous", "clone", "detach", "size", "dim", "numel", "flatten", "unflatten", "repeat", "roll",
-    "masked_fill",
+    "masked_fill", "item", "numpy", "cpu",
 ]  # fmt: skip
+_MAKERS = ["tensor", "zeros", "ones", "full", "arange", "linspace", "eye"]  # of a tensor with its own memory
+_SHARERS = ["as_tensor", "asarray", "from_numpy"]  # perhaps with that of an argument
 _FUNCTIONAL = [
     "relu", "gelu", "silu", "elu", "leaky_relu", "softplus", "tanh", "sigmoid", "softmax", "log_softmax",
     "linear", "layer_norm", "normalize", "mse_loss", "l1_loss", "cross_entropy", "cosine_similarity",
     "scaled_dot_product_attention", "pad",
 ]  # fmt: skip
-TORCH_FUNCTIONS = {getattr(torch, n) for n in _TORCH} | {getattr(F, n) for n in _FUNCTIONAL}
+TORCH_FUNCTIONS = {getattr(torch, n) for n in (*_TORCH, *_MAKERS, *_SHARERS)} | {
+    getattr(F, n) for n in _FUNCTIONAL
+}
 TENSOR_METHODS = {n for n in (*_TORCH, *_TENSOR_ONLY) if hasattr(torch.Tensor, n)} - {"T"}
 TENSOR_ATTRIBUTES = {"T", "mT", "shape", "ndim", "dtype", "device", "requires_grad", "is_cuda"}
 
@@ -83,10 +89,16 @@ def tensor_attribute(name: str, receiver: Value) -> Value:
 
 
 def tensor_result(name: str, receiver: Value | None) -> Value:
-    if name in ("size",):
+    if name == "size":
         return shape_value()
     if name in ("dim", "numel"):
         return Value(int)
+    if name == "item":
+        return Value(Number)
+    if name == "numpy":  # of the same memory
+        return Value(np.ndarray, fresh=receiver is not None and receiver.fresh)
+    if name in _MAKERS:
+        return Value(torch.Tensor, fresh=True)
     if name in ("chunk", "split", "topk", "sort"):
         return (
             tuple_of([Value(torch.Tensor)] * 2)

@@ -21,7 +21,7 @@ def items_of(node: Any, targets: list[str]) -> ast.expr:
     generators = [clone(g) for g in node.generators]
     generators[0].iter = name(ITEMS)
     value = ast.Tuple([name(t) for t in targets], ast.Load())
-    return ast.copy_location(ast.ListComp(value, generators), node)
+    return ast.copy_location(ast.GeneratorExp(value, generators), node)
 
 
 def loop_body(node: ast.For, sinks: list[Sink], function: str) -> tuple[ast.FunctionDef, bool]:

@@ -16,7 +16,7 @@ from .blocks import Block
 from .bodies import items_of, lambda_of, loop_body
 from .handing import Handing
 from .maps import eaten_map
-from .names import captured, eaten
+from .names import captured, eaten, reads
 from .site_text import ITEMS, RUNTIME, SiteText, name, shape_of, short
 from .sites import flat_target
 from .trees import clone
@@ -148,6 +148,8 @@ class Rewriter(ast.NodeTransformer):
         targets = [n for g in original.generators for n in flat_target(g.target) or []]
         site.shape = shape_of(first.target)
         value = ast.Tuple([original.key, original.value], ast.Load()) if kind == "dict" else original.elt
+        if len(original.generators) > 1:  # only what the body reads need be listed for each round
+            targets = [t for t in targets if reads(value, t)] or targets[-1:]
         site.bodies["body"] = lambda_of(targets, value)
         extra: list[ast.expr] = []
         if len(original.generators) > 1:
