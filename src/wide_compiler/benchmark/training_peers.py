@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from .compare import Results
-from .cuda_graph import graphed
 from .functional import Functional
+from .peers import graphed
 from .problem import Build, Candidate, Problem
 from .training import Trainee, fused_adam, member_loss, own_adam, tensors_of
 from .workload import Call

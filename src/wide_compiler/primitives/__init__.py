@@ -7,7 +7,6 @@ weights of N members: `WideLinear.from_modules(members)`.
 
 from . import (  # noqa: F401  (their rules)
     assertions,
-    conv_rules,
     dims,
     folds,
     indexing,
@@ -18,7 +17,6 @@ from . import (  # noqa: F401  (their rules)
     pointwise,
     random,
     reductions,
-    rnn_rules,
 )
 from ._lanes import resolve
 from ._module import WideModule
@@ -51,31 +49,10 @@ from .rms_norm import WideRMSNorm, wide_rms_norm
 from .rnn import wide_gru, wide_lstm, wide_rnn
 from .rnn_modules import WideGRU, WideLSTM, WideRNN
 
-PRIMITIVES: tuple[type[WideModule], ...] = (
-    WideLinear,
-    WideConv1d,
-    WideConv2d,
-    WideConv3d,
-    WideConvTranspose1d,
-    WideConvTranspose2d,
-    WideConvTranspose3d,
-    WideBatchNorm1d,
-    WideBatchNorm2d,
-    WideBatchNorm3d,
-    WideLayerNorm,
-    WideGroupNorm,
-    WideInstanceNorm1d,
-    WideInstanceNorm2d,
-    WideInstanceNorm3d,
-    WideRMSNorm,
-    WideEmbedding,
-    WideEmbeddingBag,
-    WideAttention,
-    WideLSTM,
-    WideGRU,
-    WideRNN,
-    WideDropout,
-    WidePReLU,
+PRIMITIVES: tuple[type[WideModule], ...] = tuple(
+    kind
+    for kind in dict(globals()).values()
+    if isinstance(kind, type) and issubclass(kind, WideModule) and kind not in (WideModule, WideInstanceNorm)
 )
 
 __all__ = [

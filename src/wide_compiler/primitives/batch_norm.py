@@ -116,8 +116,7 @@ _BY_RANK = {2: WideBatchNorm1d, 3: WideBatchNorm1d, 4: WideBatchNorm2d, 5: WideB
 
 
 @rule(*ops("batch_norm.default"))
-def batch_norm_rule(b: Builder, x: Val, weight, bias, mean, var, training, momentum, eps, cudnn=None) -> Val:
+def batch_norm_rule(b: Builder, x: Val, *args, cudnn_enabled=None) -> Val:
     primitive = _BY_RANK.get(x.rank, WideBatchNorm1d)
     b.choose(primitive, "wide")
-    tensors = [b.wide(t) for t in (x, weight, bias, mean, var)]
-    return b.call(primitive.kernel, *tensors, training, momentum, eps)
+    return b.call(primitive.kernel, *map(b.wide, (x, *args[:7])))

@@ -8,10 +8,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..widen.builder import Builder, Val
-from ..widen.rules import ops, rule
 from ._lanes import check_lanes, flat, fold_channels, unfold_channels
-from ._module import WideModule
+from ._module import WideModule, direct_rule
 
 
 def wide_group_norm(
@@ -47,19 +45,7 @@ class WideGroupNorm(WideModule):
     MEMBER = nn.GroupNorm
     CONFIG = ("num_groups", "num_channels", "eps", "affine")
     STRATEGIES = ("wide",)
-
-    weight: Tensor | None
-    bias: Tensor | None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: `[N, B, C, *spatial]` -> the same shape."""
-        self.check_input(x)
-        return self.kernel(x, self.num_groups, self.weight, self.bias, self.eps)
+    ARGUMENTS = ("num_groups", "weight", "bias", "eps")
 
 
-@rule(*ops("group_norm.default"))
-def group_norm_rule(
-    b: Builder, x: Val, groups: int, weight=None, bias=None, eps: float = 1e-5, cudnn=None
-) -> Val:
-    b.choose(WideGroupNorm, "wide")
-    return b.call(WideGroupNorm.kernel, b.wide(x), groups, b.wide(weight), b.wide(bias), eps)
+direct_rule("group_norm.default", WideGroupNorm)

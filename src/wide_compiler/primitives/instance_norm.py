@@ -10,10 +10,8 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..widen.builder import Builder, Val
-from ..widen.rules import ops, rule
 from ._lanes import check_lanes, flat, fold_channels, unfold_channels
-from ._module import WideModule
+from ._module import WideModule, direct_rule
 
 
 def wide_instance_norm(
@@ -113,10 +111,4 @@ class WideInstanceNorm3d(WideInstanceNorm):
     MEMBER = nn.InstanceNorm3d
 
 
-@rule(*ops("instance_norm.default"))
-def instance_norm_rule(
-    b: Builder, x: Val, weight, bias, mean, var, use_input_stats, momentum, eps, cudnn=None
-) -> Val:
-    b.choose(WideInstanceNorm, "wide")
-    tensors = [b.wide(t) for t in (x, weight, bias, mean, var)]
-    return b.call(WideInstanceNorm.kernel, *tensors, use_input_stats, momentum, eps)
+direct_rule("instance_norm.default", WideInstanceNorm)

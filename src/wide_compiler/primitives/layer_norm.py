@@ -11,10 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..widen.builder import Builder, Val
-from ..widen.rules import ops, rule
 from ._lanes import check_lanes
-from ._module import WideModule
+from ._module import WideModule, direct_rule
 
 
 def lane_affine(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -65,16 +63,7 @@ class WideLayerNorm(WideModule):
     MEMBER = nn.LayerNorm
     CONFIG = ("normalized_shape", "eps", "elementwise_affine")
     STRATEGIES = ("wide",)
-
-    weight: Tensor | None
-    bias: Tensor | None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: `[N, *, *normalized_shape]` -> the same shape."""
-        return self.kernel(x, self.normalized_shape, self.weight, self.bias, self.eps)
+    ARGUMENTS = ("normalized_shape", "weight", "bias", "eps")
 
 
-@rule(*ops("layer_norm.default"))
-def layer_norm_rule(b: Builder, x: Val, shape, weight=None, bias=None, eps: float = 1e-5, cudnn=None) -> Val:
-    b.choose(WideLayerNorm, "wide")
-    return b.call(WideLayerNorm.kernel, b.wide(x), shape, b.wide(weight), b.wide(bias), eps)
+direct_rule("layer_norm.default", WideLayerNorm)

@@ -10,10 +10,8 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..widen.builder import Builder, Val
-from ..widen.rules import ops, rule
 from ._lanes import check_lanes
-from ._module import WideModule
+from ._module import WideModule, direct_rule
 from .layer_norm import lane_affine
 
 
@@ -43,15 +41,7 @@ class WideRMSNorm(WideModule):
     MEMBER = nn.RMSNorm
     CONFIG = ("normalized_shape", "eps", "elementwise_affine")
     STRATEGIES = ("wide",)
-
-    weight: Tensor | None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: `[N, *, *normalized_shape]` -> the same shape."""
-        return self.kernel(x, self.normalized_shape, self.weight, self.eps)
+    ARGUMENTS = ("normalized_shape", "weight", "eps")
 
 
-@rule(*ops("rms_norm.default"))
-def rms_norm_rule(b: Builder, x: Val, shape, weight=None, eps: float | None = None) -> Val:
-    b.choose(WideRMSNorm, "wide")
-    return b.call(WideRMSNorm.kernel, b.wide(x), shape, b.wide(weight), eps)
+direct_rule("rms_norm.default", WideRMSNorm)

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from ..measure.progress import progress_bar
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
@@ -32,16 +34,7 @@ class LossLine:
 
     def __enter__(self) -> "LossLine":
         if self.shown:
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-            self.progress = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=18),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                TextColumn("{task.fields[news]}"),
-                console=self.console,
-            )
+            self.progress = progress_bar(self.console, news=True)
             self.progress.start()
             self.task = self.progress.add_task("fit", total=self.total, news="")
         return self
