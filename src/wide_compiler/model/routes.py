@@ -52,22 +52,13 @@ class Route:
             return self.program.run_way(self.way, self.binding(tensors, rng))
 
 
-class Routes:
-    """Routes by the look of a call."""
+class Routes(dict[Any, Any]):
+    """What is known of calls, by their look. Forgets all when there are too many."""
 
-    def __init__(self) -> None:
-        self.by_look: dict[Any, Route] = {}
-
-    def get(self, key: Any) -> Route | None:
-        return self.by_look.get(key)
-
-    def keep(self, key: Any, route: Route) -> None:
-        if len(self.by_look) >= MAX_ROUTES:
-            self.by_look.clear()
-        self.by_look[key] = route
-
-    def clear(self) -> None:
-        self.by_look.clear()
+    def __setitem__(self, key: Any, route: Any) -> None:
+        if len(self) >= MAX_ROUTES:
+            self.clear()
+        super().__setitem__(key, route)
 
 
 def looks(args: tuple[Any, ...]) -> list[Any]:
