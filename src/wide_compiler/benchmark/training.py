@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
-from .compare import Results
 from .problem import Candidate, stacked
+from .rows import Results
 
 # Small, because the first steps of Adam turn a gradient that is mere rounding into a whole step.
 LEARNING_RATE = 1e-4

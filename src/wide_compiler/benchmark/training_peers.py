@@ -7,10 +7,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from .compare import Results
 from .functional import Functional
 from .peers import graphed
 from .problem import Build, Candidate, Problem
+from .rows import Results
 from .training import Trainee, first_results, fused_adam, member_loss, own_adam, stepping, tensors_of
 from .workload import Call
 

@@ -8,8 +8,8 @@ from torch import Tensor, fx
 
 from .. import _tree
 from ..guards import Snapshot
-from .guards import ShapeGuards
 from .opaque import OpaqueCall
+from .shape_guards import ShapeGuards
 
 
 @dataclass

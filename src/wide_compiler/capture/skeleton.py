@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import AlignmentError
-from .memory import laid_out
 from .state import canonical_names, slots
+from .strides import laid_out
 
 
 def make_skeleton(model: nn.Module, shared: Collection[Any] = ()) -> nn.Module:

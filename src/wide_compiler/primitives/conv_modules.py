@@ -17,8 +17,15 @@ from ..widen.builder import Builder, Val
 from ..widen.rules import ops, rule
 from ._lanes import fold_channels, unfold_channels
 from ._module import WideModule
-from .conv import shared_conv, wide_conv, wide_conv_transpose
-from .conv_strategies import CONV_STRATEGIES, TRANSPOSE_STRATEGIES, auto_strategy, conv_choices
+from .conv import (
+    CONV_STRATEGIES,
+    TRANSPOSE_STRATEGIES,
+    auto_strategy,
+    conv_choices,
+    shared_conv,
+    wide_conv,
+    wide_conv_transpose,
+)
 
 
 def pad_spatial(x: Tensor, pads: Sequence[int], mode: str) -> Tensor:

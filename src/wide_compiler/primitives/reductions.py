@@ -1,4 +1,4 @@
-"""Reductions over a whole tensor: for lanes, over all of the member's dims."""
+"""Reductions over a whole tensor: for lanes, over all of a member's dims; assertions over all lanes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -146,3 +146,18 @@ def bucketize(b: Builder, x: Val, edges: Val, **kwargs: Any) -> Val:
 def lane_searchsorted(edges: Tensor, x: Tensor, **kwargs: Any) -> Tensor:
     """edges `[N, K]` ascending, x `[N, ...]`."""
     return torch.searchsorted(edges.contiguous(), flat_members(x).contiguous(), **kwargs).view(x.shape)
+
+
+aten = torch.ops.aten
+
+
+@rule(*ops("_assert_async"))
+def assert_async(b: Builder, x: Val, *message: str) -> Val:
+    every_lane = b.call(torch.all, x, wide=False)
+    op = aten._assert_async.msg if message else aten._assert_async.default
+    return b.call(op, every_lane, *message)
+
+
+@rule(*ops("_linalg_check_errors"))
+def linalg_check_errors(b: Builder, info: Val, api_name: str, **_: Any) -> Val:
+    return b.call(aten._linalg_check_errors.default, info, api_name, is_matrix=False)

@@ -11,7 +11,7 @@ from ..config import WideConfig
 from ..guards import ModuleGuard
 from ..model.routes import Routes
 from .explain import GroupRow
-from .memory import Memory
+from .stacked_memory import Memory
 from .tower_group import VMapTowerGroup
 
 

@@ -14,11 +14,11 @@ from ..model.program import Call, WideProgram
 from ..model.routes import Routes
 from .calls import Calls, plain_look
 from .explain import GroupRow
+from .fused_lanes import Fused
 from .label import labels_told_apart, watch_labels
-from .memory import Memory
 from .module_lanes import ModuleLanes
 from .programs import InSequence, ModulePrograms, some_lanes
-from .route import Fused
+from .stacked_memory import Memory
 from .verdict import Verdict, judge
 
 Lanes = tuple[int, ...]

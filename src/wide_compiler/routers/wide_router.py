@@ -15,9 +15,9 @@ from .base_router import RUNNING, forget_filled, given
 from .calls import plain_look
 from .explain import RouterExplanation
 from .formation import Formation
-from .memory import Memory
 from .recipe import Recipe
 from .repeated_calls import RepeatedCall, RepeatedCalls
+from .stacked_memory import Memory
 from .tower_group import VMapTowerGroup
 from .tower_holder import TowerHolder, check_takes_mask
 from .traced import Step, look_of, outside_the_trace, step_for

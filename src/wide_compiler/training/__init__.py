@@ -5,16 +5,14 @@ from .adagrad import Adagrad
 from .adam import Adam, AdamW
 from .checkpoint import Checkpoints
 from .clipping import clip_lane_norms_, clip_lane_values_
-from .data import PerLane, Shared, Stacked
+from .data import PerLane, Shared, Stacked, fold_batches
 from .early_stop import EarlyStop
 from .evaluate import evaluate
 from .evolution import EvolutionStrategy
 from .fit import fit
-from .fold_batches import fold_batches
-from .history import History, Stop
+from .history import History, Moment, Stop
 from .lift import lift
 from .lion import Lion
-from .moment import Moment
 from .population import Population
 from .rmsprop import RMSprop
 from .schedules import LaneLambdaLR, LaneSchedulers

@@ -10,10 +10,9 @@ from torch import Tensor
 from ..model import WideModel
 from .data import as_source, split_batch
 from .early_stop import EarlyStop
-from .history import History
+from .fit_options import FitOptions
+from .history import History, Moment
 from .loop import Loop
-from .moment import Moment
-from .plan import Plan
 from .population import Population
 from .random_state import seeded
 from .stopped_lanes import lanes_of
@@ -89,7 +88,7 @@ def fit(
     if isinstance(early_stop, int):
         early_stop = EarlyStop(patience=early_stop)
     lanes = lanes_of(wide, optimizer)
-    plan = Plan(
+    plan = FitOptions(
         loss=loss,
         metric=metric or loss,
         data=as_source(data, wide.n),

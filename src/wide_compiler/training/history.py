@@ -1,10 +1,13 @@
-"""What a training has seen: every lane's losses, and what became of each lane."""
+"""What a training has seen, what became of each lane, and what a callback of `fit` is shown."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from .stopped_lanes import Lanes
 
 
 @dataclass
@@ -79,3 +82,27 @@ class History:
     @classmethod
     def of_state(cls, state: dict[str, Any]) -> "History":
         return cls(**{**state, "stopped": {lane: Stop(**stop) for lane, stop in state["stopped"].items()}})
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where a training is.
+
+    Attributes:
+        event: 'step', 'validation', 'epoch' or 'end'.
+        step, epoch: how many are completed.
+        losses: `[N]`, of the last step.
+        validation: `[N]`, the latest; None before the first.
+        lanes: the model, the optimiser and which lanes are active; the `Population`, if `fit` was given one.
+        history: so far; losses are added to it now and then, and at the end.
+        stop: `stop(lanes, reason)`: these lanes no longer move.
+    """
+
+    event: str
+    step: int
+    epoch: int
+    losses: Tensor
+    validation: Tensor | None
+    lanes: Lanes
+    history: History
+    stop: Callable[..., None]

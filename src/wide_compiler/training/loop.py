@@ -13,10 +13,9 @@ from .checkpoint import Checkpoints
 from .data import make_batch
 from .early_stop import Best
 from .evaluate import evaluate
-from .history import History, Stop
+from .fit_options import FitOptions
+from .history import History, Moment, Stop
 from .lane_step import PRECISIONS, LaneStep
-from .moment import Moment
-from .plan import Plan
 from .progress import LossLine
 from .random_state import random_state, set_random_state
 from .run_state import generator_states, lane_tensors, restore_run, run_state, set_generator_states
@@ -29,7 +28,7 @@ CUDA_POLL = 20
 class Loop:
     """One training: where it is, and how it goes on."""
 
-    def __init__(self, lanes: Lanes, plan: Plan):
+    def __init__(self, lanes: Lanes, plan: FitOptions):
         self.lanes, self.plan = lanes, plan
         self.wide, self.optimizer = lanes.wide, lanes.optimizer
         self.take_step = LaneStep(lanes, plan.loss, plan.data.door, plan.clip, plan.precision)

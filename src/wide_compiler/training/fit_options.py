@@ -16,7 +16,7 @@ SCHEDULES = ("step", "epoch", "validation")
 
 
 @dataclass(frozen=True)
-class Plan:
+class FitOptions:
     """The arguments of `fit`, where they are explained."""
 
     loss: Callable[..., Tensor]

@@ -13,8 +13,8 @@ from ..model.choice import Tuned
 from ..model.plans import Plan
 from ..model.program import WideProgram
 from ..model.ways import Whole
-from .memory import Lent, Memory, is_large
 from .module_lanes import ModuleLanes
+from .stacked_memory import Lent, Memory, is_large
 
 
 class Source:
