@@ -22,7 +22,13 @@ from .samples import Arguments, Sample
 LAYOUTS: tuple[tuple[int, int | None], ...] = ((2, 0), (3, 0), (2, 1), (2, None))
 # From best to worst: every op on shards as they lie, by a rule, by a decomposition, on gathered operands.
 WAYS = ("local", "rule", "decomposed", "gathered")
-_WAY_OF = {"local": "local", "native": "rule", "own": "rule", "decomposed": "decomposed", "gathered": "gathered"}
+_WAY_OF = {
+    "local": "local",
+    "native": "rule",
+    "own": "rule",
+    "decomposed": "decomposed",
+    "gathered": "gathered",
+}
 _WHOLE = 9  # an axis that no tensor has
 
 
@@ -41,7 +47,9 @@ def outcomes_of(sample: Sample, seconds: int) -> Iterator[Outcome]:
         return
     for workers, axis in LAYOUTS:
         name = f"{sample} {'whole' if axis is None else f'axis {axis}'} on {workers}"
-        yield _outcome(name, seconds, lambda w=workers, a=axis: _run(member, arguments, case, w, a), expected, case)
+        yield _outcome(
+            name, seconds, lambda w=workers, a=axis: _run(member, arguments, case, w, a), expected, case
+        )
 
 
 def _outcome(name: str, seconds: int, run: Callable[[], tuple], expected: Result, case: Any) -> Outcome:
@@ -71,7 +79,9 @@ def _outcome(name: str, seconds: int, run: Callable[[], tuple], expected: Result
     return Outcome(name, "WRONG" if problem else way, problem or "")
 
 
-def _run(member: nn.Module, arguments: Arguments, case: Any, workers: int, axis: int | None) -> tuple[Result, str]:
+def _run(
+    member: nn.Module, arguments: Arguments, case: Any, workers: int, axis: int | None
+) -> tuple[Result, str]:
     import copy
 
     gt.cpu_workers(3)

@@ -32,8 +32,6 @@ _engine: Engine | None = None
 while_running: list[Callable[[], Any]] = []
 _in_place: list[Any] = []
 _start: Start | None = None
-_seed = 0
-_draws = 0
 
 
 def in_process() -> bool:
@@ -98,7 +96,6 @@ def start_workers(start: Start) -> None:
     _take_away()  # of workers that have died
     _in_place.extend(put() for put in while_running)
     _engine.mesh((0,))
-    _engine.record("seed", (_seed,), _engine.everyone)
 
 
 def last_start() -> Start:
@@ -126,31 +123,6 @@ def _leave() -> None:
     if _engine is None or _engine.process == os.getpid():
         shutdown()
         close_nursery()
-
-
-def manual_seed(seed: int) -> None:
-    """Seed every draw on the workers. The same seed gives the same values on any number of workers."""
-    global _seed, _draws
-    _seed, _draws = int(seed), 0
-    if _engine is not None and not _engine.closed:
-        _engine.record("seed", (_seed,), _engine.everyone)
-
-
-def next_draw() -> int:
-    """The number of a random draw."""
-    global _draws
-    _draws += 1
-    return _draws
-
-
-def random_state() -> tuple[int, int]:
-    return _seed, _draws
-
-
-def set_random_state(seed: int, draws: int) -> None:
-    global _draws
-    manual_seed(seed)
-    _draws = draws
 
 
 def mesh_of(workers: tuple[int, ...], why: str) -> Mesh:

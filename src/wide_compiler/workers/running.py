@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from .draws import draw_sharded, seed_for
+from .draws import draw_sharded
 from .sharded import gathered, is_view, replicated, run_op
 from .table import Table
 from .templates import Template
@@ -26,7 +26,7 @@ class Running(Table):
     def do_draw(self, template: int, inputs: tuple, outputs: tuple, floats: tuple, draw: int) -> None:
         t = self.templates[template]
         self._count(t.name)
-        torch.manual_seed(seed_for(self.seed, draw))
+        torch.manual_seed(draw)
         operands = [self._get(i) for i in inputs]
         if not any(isinstance(v, Value) for v in operands):
             args, kwargs = t.arguments(operands, floats)

@@ -124,5 +124,5 @@ def serve(setup: dict) -> int:
             timeout=timedelta(hours=12),  # a peer that hangs is found by the script, not by a collective
         )
     service.send("ready")
-    service.work(Worker(setup["rank"], device, 0, service.reply))
+    service.work(Worker(setup["rank"], device, service.reply))
     return 0
