@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from .corrections import Op
 from .sharded import gathered, replicated
-from .values import cut, local_of, wrap
+from .values import cut, local_of, whole_of, wrap
 
 aten = torch.ops.aten
 
@@ -25,7 +25,7 @@ def draw_sharded(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
     if first is not None and func._schema.is_mutable:
         # In-place draws: the values do not depend on what is there (bernoulli_.Tensor's do, on the others).
         whole = torch.empty(first.shape, dtype=first.dtype, device=local_of(first).device)
-        rest = [a.full_tensor() if isinstance(a, DTensor) else a for a in args[1:]]
+        rest = [whole_of(a) if isinstance(a, DTensor) else a for a in args[1:]]
         func(whole, *rest, **kwargs)
         local_of(first).copy_(cut(whole, first))
         return first

@@ -11,11 +11,11 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
 from .layout import shardable
-from .memory import read_payload
+from .memory import read_payload, write_payload
 from .sharded import replicated
 from .table import Poison, Table
 from .transfer import exchange
-from .values import Value, cut, local_of, wrap
+from .values import Value, cut, local_of, whole_of, wrap
 
 
 class Placing(Table):
@@ -54,9 +54,9 @@ class Placing(Table):
         """The whole tensor, from one worker of its mesh."""
         value = self._get(number)
         if isinstance(value, Value):
-            value = value.current().full_tensor()
+            value = whole_of(value.current())
         if self.rank == reporter:
-            self.reply(request, value.detach().cpu().contiguous())
+            self.reply(request, (str(value.dtype)[6:], write_payload(value.detach().cpu(), None)))
 
     def do_placement(self, number: int, request: int, reporter: int) -> None:
         value = self._get(number)
