@@ -2,7 +2,7 @@
 
 from torch import manual_seed
 
-from ..workers.errors import NoWorkers, WorkerDied, WorkerFailed, WorkerHung
+from ..workers.errors import ClusterError, NoWorkers, WorkerDied, WorkerFailed, WorkerHung
 from . import debug, modules, nn
 from . import scope as signal
 from .checkpoint import checkpoint, restart
@@ -23,10 +23,11 @@ from .creation import (
     zeros,
 )
 from .modules import adopt
-from .runtime import cpu_workers, gpu_workers, shutdown
+from .runtime import cpu_workers, gpu_workers, ray_workers, shutdown
 from .tensor import SignalTensor
 
 __all__ = [
+    "ClusterError",
     "NoWorkers",
     "ShardConfig",
     "SignalConfig",
@@ -55,6 +56,7 @@ __all__ = [
     "randint",
     "randn",
     "randperm",
+    "ray_workers",
     "register_config",
     "restart",
     "shutdown",

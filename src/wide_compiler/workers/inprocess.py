@@ -62,6 +62,9 @@ class InProcessPool:
             )
             self._worker.poison(instruction)
 
+    def why_gone(self, worker: int) -> str:
+        return ""
+
     def stop(self) -> None:
         self._worker.values.clear()
 
