@@ -23,6 +23,7 @@ INTERNAL = {
     "Decline",
     "Difference",
     "Diverge",
+    "Failed",
     "HasEffects",
     "Incomparable",
     "NeedsRealShapes",
