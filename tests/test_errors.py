@@ -28,7 +28,6 @@ INTERNAL = {
     "Incomparable",
     "NeedsRealShapes",
     "NoSource",
-    "NotSendable",
     "Poisoned",
     "ReadsLayout",
     "Uncompilable",
