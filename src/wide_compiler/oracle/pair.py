@@ -28,7 +28,7 @@ class Pair:
         alone = list(dict.fromkeys(p for member in self.members for p in member.parameters()))
         groups = [alone, list(self.wide.parameters())]
         # Not Adam: it divides rounding noise by rounding noise where a gradient is zero.
-        self.optimisers = [torch.optim.SGD(g, lr=self.learning_rate, momentum=0.9) for g in groups]
+        self.optimisers = [torch.optim.SGD(g, lr=self.learning_rate, momentum=0.9) for g in groups if g]
 
     def copied(self) -> "Pair":
         return Pair(clone_members(self.members), copy.deepcopy(self.wide), self.learning_rate)

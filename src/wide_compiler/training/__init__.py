@@ -10,10 +10,12 @@ from .early_stop import EarlyStop
 from .evaluate import evaluate
 from .evolution import EvolutionStrategy
 from .fit import fit
-from .history import History, Moment, Stop
+from .history import History, Stop
 from .lift import lift
 from .lion import Lion
+from .moment import Moment
 from .population import Population
+from .progress import ProgressLine
 from .rmsprop import RMSprop
 from .schedules import LaneLambdaLR, LaneSchedulers
 from .search import (
@@ -29,6 +31,7 @@ from .search import (
 )
 from .sgd import SGD
 from .step import TrainStep
+from .tensorboard import TensorBoard
 
 __all__ = [
     "SGD",
@@ -47,10 +50,12 @@ __all__ = [
     "Moment",
     "PerLane",
     "Population",
+    "ProgressLine",
     "RMSprop",
     "Shared",
     "Stacked",
     "Stop",
+    "TensorBoard",
     "TrainStep",
     "Uniform",
     "clip_lane_norms_",
