@@ -429,7 +429,9 @@ class Observer:
             self.reads.note(Entry, table, name, path=f"{path}.{name}")
         for name in table.keys() & names.attributes if not names.dynamic else list(table):
             self.reads.note(Entry, table, name, path=f"{path}.{name}")
-            self._keep_visit(table[name], code, f"{path}.{name}")
+            # `getattr` may read any entry, but of a whole package only what the code names is looked into.
+            if name in names.attributes or name in code.co_consts:
+                self._keep_visit(table[name], code, f"{path}.{name}")
 
     def _visit_library(self, module: types.ModuleType, names: Names, path: str) -> None:
         """What moves in the libraries that everybody uses: functions that somebody replaces, the environment,
