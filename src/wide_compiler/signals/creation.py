@@ -29,7 +29,7 @@ class CreationMode(TorchDispatchMode):
         kwargs = kwargs or {}
         if any(issubclass(t, SignalTensor) for t in types):
             return dispatch(func, args, kwargs)
-        if is_creation(func) and scope.current() is not None and _device_of(kwargs) in (None, "cpu"):
+        if is_creation(func) and scope.creating() is not None and _device_of(kwargs) in (None, "cpu"):
             return create(func, args, kwargs)
         return func(*args, **kwargs)
 

@@ -21,7 +21,7 @@ from . import scope, tensor
 from .moving import consider_adoption, move
 from .own_ways import Op, Way, own_way
 from .plans import Call, Look, Plan, find_plan, read
-from .sending import put_operand
+from .sending import put_on, put_operand
 from .tensor import Home, Ref, SignalTensor, handle
 
 # By id, not by op: an op's own hash is slow, and one that was seen is never collected (its plans hold it).
@@ -112,7 +112,7 @@ def run(
 
 def _ask(engine: Engine, plan: Plan, call: Call, numbers: tuple[int, ...], mesh: Mesh) -> Any:
     """The result, or its shape, depends on values: wait for the workers."""
-    outputs = tuple(next(engine.ids) for _ in range(_RESULTS_OF_ASKED.get(plan.name, 1)))
+    outputs = tuple(next(engine.ids) for _ in plan.op._schema.returns)
     content = (plan.template, numbers, outputs, tuple(call.floats))
     answer = engine.ask("ask", content, mesh, plan.name, numbers, outputs)
     if not isinstance(answer, list):
@@ -124,21 +124,19 @@ def _ask(engine: Engine, plan: Plan, call: Call, numbers: tuple[int, ...], mesh:
     return made[0] if len(made) == 1 else tuple(made)
 
 
-_RESULTS_OF_ASKED = {
-    "aten._unique2.default": 3,
-    "aten.unique_dim.default": 3,
-    "aten.unique_consecutive.default": 3,
-    "aten._unique.default": 2,
-}
-
-
 # ---- where
 
 
 def choose_mesh(tensors: list, handles: list[SignalTensor], plan: Plan) -> tuple[Mesh, int | None]:
     """The workers that run an op, and the axis along which its operands move there."""
     if plan.written:
-        return tensors[plan.written[0]]._ref.home.mesh, 0
+        meshes = {tensors[i]._ref.home.mesh for i in plan.written}
+        if len(meshes) > 1:
+            raise UnsupportedError(
+                f"{plan.name} writes to tensors on different workers at once "
+                f"({', '.join(str(list(m.workers)) for m in sorted(meshes))}); call it for each of them"
+            )
+        return meshes.pop(), 0
     if plan.view:
         return handles[0]._ref.home.mesh, None
     placement = None
@@ -170,11 +168,20 @@ def operand_on(t: Tensor, mesh: Mesh, axis: int | None) -> SignalTensor:
 
 
 def _write_plain(func: Op, args: tuple, kwargs: dict[str, Any], call: Call, plan: Plan) -> Any:
-    """A plain tensor is written to: bring the other operands here."""
-    if any(isinstance(call.tensors[i], SignalTensor) for i in plan.written):
-        raise UnsupportedError(f"{func} writes to plain tensors and to tensors on workers at once")
-    args, kwargs = tree_map_only(SignalTensor, SignalTensor.fetch, (args, kwargs))
-    return func(*args, **kwargs)
+    """A plain tensor is written to: bring the other operands here. Where tensors on workers are written to as
+    well: send it, and bring it back."""
+    written = [call.tensors[i] for i in plan.written]
+    if not any(isinstance(t, SignalTensor) for t in written):
+        args, kwargs = tree_map_only(SignalTensor, SignalTensor.fetch, (args, kwargs))
+        return func(*args, **kwargs)
+    mesh = next(t for t in written if isinstance(t, SignalTensor))._ref.home.mesh
+    sent = {id(t): put_on(t, mesh, None) for t in written if not isinstance(t, SignalTensor)}
+    back = {id(sent[id(t)]): t for t in written if id(t) in sent}
+    args, kwargs = tree_map_only(Tensor, lambda t: sent.get(id(t), t), (args, kwargs))
+    result = dispatch(func, args, kwargs)
+    for plain in back.values():
+        plain.copy_(sent[id(plain)].fetch())
+    return tree_map_only(Tensor, lambda t: back.get(id(t), t), result)
 
 
 tensor._run = dispatch

@@ -38,6 +38,7 @@ class Scope(NamedTuple):
 
 
 _scopes: ContextVar[tuple[Scope, ...]] = ContextVar("wide_compiler_signal_scopes", default=())
+_nothing_new: ContextVar[bool] = ContextVar("wide_compiler_signal_nothing_new", default=False)
 _warned: set[str] = set()
 
 # Which autograd nodes were made under which signal: ranges of autograd's sequence numbers, oldest first.
@@ -68,6 +69,21 @@ def current() -> Placement | None:
         if scope.placement is not None:
             return scope.placement
     return None
+
+
+def creating() -> Placement | None:
+    """The signal that new tensors follow."""
+    return None if _nothing_new.get() else current()
+
+
+@contextlib.contextmanager
+def nothing_new() -> Iterator[None]:
+    """Tensors that torch makes within are plain."""
+    token = _nothing_new.set(True)
+    try:
+        yield
+    finally:
+        _nothing_new.reset(token)
 
 
 def backward_placement(sequence: int) -> Placement | None:

@@ -17,6 +17,9 @@ from .values import Value
 from .writes import write_gathered, write_op, writes, written_values
 
 
+aten = torch.ops.aten
+
+
 class Running(Table):
     def do_op(self, template: int, inputs: tuple, outputs: tuple, floats: tuple) -> None:
         t = self.templates[template]
@@ -86,6 +89,8 @@ class Running(Table):
             if operand.__class__ is Value:
                 break
         else:
+            if t.func is aten.view_as_real.default:
+                operands = [operands[0].resolve_conj()]
             args, kwargs = t.arguments(operands, floats)
             return t.func(*args, **kwargs)
         self.ways.op = t.name

@@ -5,7 +5,7 @@ Each way gives the values of one process. Which one ran is counted, so that a te
 
 import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
         if result is not None:
             ways.took("local")
             return result
-    if func in INDEXING and has_mask(args[1]):
+    if (func in INDEXING and has_mask(args[1])) or _any_empty(args):
         ways.took("gathered")
         return gathered(func, args, kwargs)
     if kwargs.get("dtype") is not None:
@@ -51,7 +51,8 @@ def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
         try:
             result = func(*args, **kwargs)
             ways.took("native")
-            return result
+            # A partial sum with a mask, which the rules of many ops forget.
+            return reduced(result) if func in _MASKED else result
         except Exception as error:
             if not _viewed_out_of_order(error, args):
                 _only_if_unsupported(error)
@@ -150,6 +151,7 @@ def _only_if_unsupported(error: Exception) -> None:
     raise error
 
 
+_MASKED = {torch.ops.aten.embedding.default, torch.ops.aten.gather.default}
 _NO_RULE = (
     "Sharding propagation failed",
     "not supported with DTensor",
@@ -172,6 +174,17 @@ def _viewed_out_of_order(error: Exception, args: tuple) -> bool:
     """PyTorch 2.11 makes shards whole without laying them in order, and cannot view them then. All workers
     find that alike: shards themselves lie in order by now (`_prepare_view`)."""
     return "view size is not compatible" in str(error) and args[0].is_contiguous()
+
+
+def _any_empty(args: Iterable[Any]) -> bool:
+    """DTensor's rules for views look for a layout of nothing for ever."""
+    for a in args:
+        if isinstance(a, DTensor):
+            if not a.numel():
+                return True
+        elif isinstance(a, list | tuple) and _any_empty(a):
+            return True
+    return False
 
 
 @functools.cache

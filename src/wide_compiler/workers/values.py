@@ -84,7 +84,9 @@ class Value:
 
 
 def whole_of(x: DTensor) -> Tensor:
-    """All of a tensor. Where gloo has no name for its dtype, bytes travel, and sums are made in a wider one."""
+    """All of a tensor (of an empty one, without asking anybody). Where gloo has no name for its dtype, bytes travel, and sums are made in a wider one."""
+    if not x.numel():
+        return torch.empty(x.shape, dtype=x.dtype, device=local_of(x).device)
     if x.dtype not in _UNKNOWN_TO_GLOO or all(p.is_replicate() for p in x.placements):
         return x.full_tensor()
     if any(p.is_partial() for p in x.placements):
