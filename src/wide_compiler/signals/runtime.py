@@ -183,11 +183,11 @@ def _leave() -> None:
         close_nursery()
 
 
-def mesh_of(workers: tuple[int, ...], why: str) -> Mesh:
+def mesh_of(workers: tuple[int, ...], grid: tuple[int, ...], why: str) -> Mesh:
     """The mesh of these workers; `why` names the signal in the error."""
     running = engine()
     if in_process():
-        return running.mesh((0,))
+        return running.mesh((0,), (1,) * len(grid))
     beyond = [w for w in workers if w >= running.pool.size]
     if beyond:
         raise ArgumentError(
@@ -195,4 +195,4 @@ def mesh_of(workers: tuple[int, ...], why: str) -> Mesh:
             f"{running.pool.size - 1}); register every signal before the first use of one, or start enough "
             f"with cpu_workers({max(workers) + 1}) first"
         )
-    return running.mesh(workers)
+    return running.mesh(workers, grid)
