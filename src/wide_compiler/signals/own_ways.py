@@ -63,7 +63,9 @@ def _unscale(func: Op, args: tuple, kwargs: dict[str, Any]) -> None:
         infinite = flag if infinite is None else infinite.logical_or(flag)
         gradient.mul_(scale)
     if infinite is not None:
-        found.copy_(found.bool().logical_or(infinite if isinstance(found, SignalTensor) else infinite.fetch()))
+        found.copy_(
+            found.bool().logical_or(infinite if isinstance(found, SignalTensor) else infinite.fetch())
+        )
 
 
 def own_way(func: Op) -> Way | None:
