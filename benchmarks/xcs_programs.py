@@ -4,9 +4,11 @@
     python benchmarks/xcs_programs.py --only FFT --why     some of them, with the reasons of what stayed plain
     python benchmarks/xcs_programs.py --out FILE           the page
 
-Each program is called 100 times, with four sets of arguments in turn, plain and jitted in turns, and every result
+Each program is called 100 times, with four sets of arguments in turn, plain and jitted in turns, and every
+result
 is compared. This is done twice, each time with a newly jitted function, and the lower time of the two counts.
-The tenth and the hundredth call are medians of five calls. Exit code 1 if a program differs or a bar is missed.
+The tenth and the hundredth call are medians of five calls. Exit code 1 if a program differs or a bar is
+missed.
 """
 
 import argparse
@@ -79,7 +81,8 @@ def shown(row):
     gain, total = row["hundredth"][0] / row["hundredth"][1], row["total"][1] / row["total"][0]
     by = ", ".join(row["rungs"]) or "plain"
     equal = "yes" if row["equal"] else "NO"
-    return f"| {row['program']} | {' | '.join(cells)} | {gain:.2f}x | {total:.2f} | {row['left']:.0%} | {by} | {equal} |"
+    figures = [f"{gain:.2f}x", f"{total:.2f}", f"{row['left']:.0%}", by, equal]
+    return f"| {row['program']} | {' | '.join([*cells, *figures])} |"
 
 
 def page(rows, summary):
@@ -88,10 +91,11 @@ def page(rows, summary):
         "# Forty programs, jitted beside plain",
         "",
         f"Made by `python benchmarks/xcs_programs.py`, on {platform.machine()} with Python "
-        f"{platform.python_version()}, NumPy {np.__version__} and PyTorch {torch.__version__}, {torch.get_num_threads()} "
-        "threads. Times are milliseconds of a call, plain / jitted; `gain` is plain time over jitted time at the "
-        "hundredth call, `total` the jitted time of all 100 calls, the first among them, over the plain time. `left "
-        "plain` is the share of all loops run that left plain Python, in 100 calls.",
+        f"{platform.python_version()}, NumPy {np.__version__} and PyTorch {torch.__version__}, "
+        f"{torch.get_num_threads()} threads. Times are milliseconds of a call, plain / jitted; `gain` is plain "
+        "time over jitted time at the hundredth call, `total` the jitted time of all 100 calls, the first among "
+        "them, over the plain time. `left plain` is the share of all loops run that left plain Python, in 100 "
+        "calls.",
         "",
         head,
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -120,8 +124,8 @@ def main():
     different = [r["program"] for r in rows if not r["equal"]]
     summary = (
         f"{len(fast)} of {len(rows)} programs take half the time or less at the hundredth call; "
-        f"{len(slower)} take more than {MOST - 1:.0%} longer in all{': ' + ', '.join(slower) if slower else ''}; "
-        f"{len(different)} differ{': ' + ', '.join(different) if different else ''}."
+        f"{len(slower)} take more than {MOST - 1:.0%} longer in all ({', '.join(slower)}); "
+        f"{len(different)} differ ({', '.join(different)})."
     )
     print(summary)
     if options.out:
