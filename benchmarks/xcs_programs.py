@@ -90,12 +90,12 @@ def page(rows, summary):
     return "\n".join([
         "# Forty programs, jitted beside plain",
         "",
-        f"Made by `python benchmarks/xcs_programs.py`, on {platform.machine()} with Python "
-        f"{platform.python_version()}, NumPy {np.__version__} and PyTorch {torch.__version__}, "
-        f"{torch.get_num_threads()} threads. Times are milliseconds of a call, plain / jitted; `gain` is plain "
-        "time over jitted time at the hundredth call, `total` the jitted time of all 100 calls, the first among "
-        "them, over the plain time. `left plain` is the share of all loops run that left plain Python, in 100 "
-        "calls.",
+        f"Made by `python benchmarks/xcs_programs.py` on {platform.machine()}: Python "
+        f"{platform.python_version()}, NumPy {np.__version__}, PyTorch {torch.__version__}, "
+        f"{torch.get_num_threads()} threads. Times are milliseconds of a call, plain / jitted. `gain` is "
+        "plain time over jitted time at the hundredth call; `total` is the jitted time of all 100 calls, "
+        "the first among them, over the plain time; `left plain` is the share of all runs of loops that "
+        "left plain Python in these 100 calls.",
         "",
         head,
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",

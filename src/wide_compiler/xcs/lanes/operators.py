@@ -94,7 +94,9 @@ _METHODS: dict[str, Any] = {
     **{f"__i{name}__": _inplace(ufunc) for name, ufunc in _BINARY.items()},
     **{f"__{name}__": _unary(ufunc) for name, ufunc in _UNARY.items()},
     "__getattr__": _getattr, "__getitem__": lambda x, index: item_at(x, index, x.trace),
-    "__setitem__": set_item, "__iter__": _iterate, "__array_ufunc__": _array_ufunc, "__array_function__": _array_function,
+    "__setitem__": set_item, "__iter__": _iterate,
+    "__array_ufunc__": _array_ufunc, "__array_function__":
+    _array_function,
 }  # fmt: skip
 for _name, _method in _METHODS.items():
     setattr(Lane, _name, _method)
