@@ -107,7 +107,8 @@ def settle_keys(text: SiteText, result: Any, events: bool = False) -> None:
     elif text.kind == "loop":
         noted = result if events else [(0, result)]
         sinks = [(text.sinks[index].kind, value) for index, value in noted]
-        keys = [v if kind == "add" else v[1] for kind, v in sinks if kind in ("add", "setitem")]
+        keyed = ("setitem", "update")
+        keys = [v[1] if kind in keyed else v for kind, v in sinks if kind in ("add", "carried", *keyed)]
     for key in keys:
         _settle(key)
 
