@@ -235,6 +235,12 @@ class Observer:
         owner = owner_of(frame.f_globals.get("__name__") or "")
         if function is torch.is_grad_enabled:
             self.asks_grad_mode |= owner == "user"
+        elif owner == "user" and isinstance(getattr(function, "__self__", None), torch.Generator):
+            if function.__self__ in _default_generators():
+                name = function.__name__
+                self.effects.append(
+                    f"its forward calls {name} of PyTorch's generator, which a graph would lose"
+                )
         elif function is torch.is_inference_mode_enabled and owner == "user":
             self.effects.append("its forward asks for inference mode, which is off while it is captured")
         elif (
@@ -363,7 +369,7 @@ class Observer:
             if owner_of(base.__module__) == "user":
                 for name in vars(base).keys() & names.attributes - own.keys():
                     self.reads.note(Entry, own, name, path=f"{path}.{name}")
-        for name in names.optional - own.keys():
+        for name in (names.optional | (names.stores or set())) - own.keys():
             self.reads.note(Entry, own, name, path=f"{path}.{name}")
         if names.dynamic:
             self.reads.note(Keys, own, path=f"the attributes of {path}")
@@ -633,6 +639,10 @@ def _opened(value: Any) -> list[Any]:
     if type(value) in weakref.ProxyTypes:
         return [value.__repr__.__self__]
     return [value]
+
+
+def _default_generators() -> tuple[Any, ...]:
+    return (torch.default_generator, *torch.cuda.default_generators)
 
 
 def _stored(value: Any, name: str) -> Any:
