@@ -28,6 +28,8 @@ class WideAdapters(WideModel):
         configs: of the adapters, as given.
     """
 
+    by_lane = ("names", "configs")  # lists with an entry for each lane
+
     def __init__(
         self,
         trunk: Trunk,
