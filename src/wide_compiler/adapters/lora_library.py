@@ -62,7 +62,7 @@ class LoraModel(nn.Module):
         base.requires_grad_(False)
         found = [(path, module) for path, module in base.named_modules() if config.targets(path)]
         if not found:
-            raise ValueError(f"Target modules {config.target_modules!r} not found in the base model.")
+            raise ArgumentError(f"Target modules {config.target_modules!r} not found in the base model.")
         for path, module in found:
             parent, _, name = path.rpartition(".")
             layer = LoraLayer(module, *config.of_module(path), config.lora_dropout, path)

@@ -21,7 +21,7 @@ _FLUSH_SECONDS = 0.004
 
 
 class Pool(Protocol):
-    """Where workers live; see `local.LocalPool`."""
+    """Where workers live; see `pool.ConnectedPool`."""
 
     size: int
     payloads: str | None  # a folder for large tensors, where script and workers share memory
@@ -29,18 +29,24 @@ class Pool(Protocol):
     on_message: Any
     on_gone: Any
     on_tick: Any
+    on_broken: Any
 
     def start(self) -> None: ...
     def post(self, worker: int, data: bytes) -> None: ...
+    def watched(self) -> bool: ...
+    def grow(self, devices: list[str], meet: Any) -> None: ...
+    def abandon(self) -> None: ...
+    def why_gone(self, worker: int) -> str: ...
     def stop(self) -> None: ...
     def kill(self) -> None: ...
 
 
 class Mesh(NamedTuple):
-    """Some of the workers, in order."""
+    """Some of the workers, row by row of a grid of this shape."""
 
     number: int
     workers: tuple[int, ...]
+    shape: tuple[int, ...]
 
 
 class InFlight(NamedTuple):
