@@ -22,6 +22,7 @@ from .creation import (
 )
 from .modules import adopt
 from .runtime import cpu_workers, gpu_workers, manual_seed, shutdown
+from .steps import step
 from .tensor import SignalTensor
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "restart",
     "shutdown",
     "signal",
+    "step",
     "tensor",
     "zeros",
 ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -67,9 +69,24 @@ def _swap(x: Tensor) -> None:
         x.grad = grad if isinstance(grad, SignalTensor) else put_on(grad, mesh, axes)
 
 
+_listener: Any = None  # told of each module that is called
+
+
+@contextlib.contextmanager
+def listener(hear: Any) -> Iterator[None]:
+    global _listener
+    before, _listener = _listener, hear
+    try:
+        yield
+    finally:
+        _listener = before
+
+
 def _before_forward(module: nn.Module, inputs: Any) -> None:
     """A module that is called with handles, or inside a signal's context, lives on the workers from now
     on."""
+    if _listener is not None:
+        _listener(module)
     plain = [
         x
         for x in (*module._parameters.values(), *module._buffers.values())

@@ -143,6 +143,13 @@ def next_draw() -> int:
     return _draws
 
 
+def next_draws(count: int) -> int:
+    """Numbers for `count` draws: returns the number before the first."""
+    global _draws
+    _draws += count
+    return _draws - count
+
+
 def random_state() -> tuple[int, int]:
     return _seed, _draws
 

@@ -42,6 +42,7 @@ class Engine(Stream):
         self.ids = itertools.count(1)
         self.requests = itertools.count(1)
         self.templates = itertools.count(1)
+        self.forgotten = 0  # templates; what names one of them cannot be run again
         self.answers: dict[int, Any] = {}
         self.failures = Failures(self)
         self.regions = Regions(self)
@@ -70,6 +71,7 @@ class Engine(Stream):
 
     def forget_template(self, number: int) -> None:
         self.regions.forget()
+        self.forgotten += 1
         self.record("forget", (number,), self.everyone)
 
     def record(
