@@ -22,7 +22,7 @@ from ..workers.optimizer_numbers import GroupKind, Twin
 from ..workers.steps import FLOATS, Window
 from . import config, scope
 from .creation import is_creation
-from .tensor import SignalTensor
+from .tensor import SignalTensor, _WithoutSubclass
 
 if TYPE_CHECKING:
     from .steps import Recorder
@@ -183,12 +183,21 @@ class GroupCount:
         ):
             raise NotRepeatable(f"{type(optimizer).__name__} keeps numbers of its own beside the steps taken")
         self.steps = [count for _, count in plain]
+        self.count: Tensor | None = None
+        self.states = states
         self.settings = self.all_settings()
         if any(isinstance(v, Tensor) for v in self.settings.values()):
             raise NotRepeatable(f"a setting of {type(optimizer).__name__} is a tensor")
 
     def all_settings(self) -> dict[str, Any]:
         return {name: value for name, value in self.group.items() if name != "params"}
+
+    def share_count(self) -> None:
+        """The counts of all parameters, which are equal, become one in memory: counted by one op."""
+        if self.steps:
+            self.count = torch.stack(self.steps)
+            for state, own in zip(self.states, self.count.unbind(), strict=True):
+                state["step"] = own
 
     def alike(self) -> bool:
         """Are the settings those of the recording, floats other than 0 aside?"""
@@ -199,9 +208,10 @@ class GroupCount:
 
     def next_step(self) -> tuple[float, dict[str, Any]]:
         """The steps taken so far, and the settings; counts one."""
-        taken = self.steps[0].item() if self.steps else 0.0
-        if self.steps:
-            torch._foreach_add_(self.steps, 1)
+        if self.count is None:
+            return 0.0, self.all_settings()
+        taken = self.states[0]["step"].item()
+        self.count.add_(1)
         return taken, self.all_settings()
 
 
@@ -222,13 +232,18 @@ class StepGuard:
     before: of each parameter known before the step its gradient's id then, or None.
     """
 
-    def __init__(self, recorder: Recorder, leaves: list, structure: Any, used: list[int]) -> None:
+    def __init__(
+        self, recorder: Recorder, leaves: list, structure: Any, used: list[int], counts: list[GroupCount]
+    ) -> None:
         observer = recorder.observer
         assert observer is not None
         self.engine = recorder.engine
         self.forgotten = self.engine.forgotten
         self.reads, self.backward = observer.reads.without(()), observer.backward
         self.structure = structure
+        self.counts = counts
+        for count in counts:
+            count.share_count()
         self.arguments = [_seen(leaf) for leaf in leaves]
         called = list(recorder.modules.values())
         optimizers = [state.optimizer for state, _, _ in recorder.optimizers]
@@ -240,7 +255,6 @@ class StepGuard:
         self.groups = TableGuard([g for o in optimizers for g in o.param_groups])
         self.listed = [(o.param_groups, list(o.param_groups)) for o in optimizers]
         self.listed += [(g["params"], list(g["params"])) for o in optimizers for g in o.param_groups]
-        self.counts: list[GroupCount] = []
         self.needs = [p.requires_grad for p in self.parameters]
         unknown = [p for p in self.parameters if id(p) not in recorder.before]
         if unknown:
@@ -279,14 +293,19 @@ class StepGuard:
 
     def hand_out_gradients(self) -> None:
         """After a replay: parameters have the gradients that the step would have left."""
-        for p, g in self.gradients:
-            if p.grad is not g:
-                p.grad = g
-        for p in self.cleared:
-            p.grad = None
+        with _WithoutSubclass():
+            for p, g in self.gradients:
+                if p.grad is not g:
+                    p.grad = g
+            for p in self.cleared:
+                p.grad = None
 
     def holds(self, leaves: list, structure: Any) -> bool:
         """Is everything what it was?"""
+        with _WithoutSubclass():  # else each attribute of a parameter is looked up through Python
+            return self._holds(leaves, structure)
+
+    def _holds(self, leaves: list, structure: Any) -> bool:
         engine = self.engine
         if engine.closed or engine.forgotten != self.forgotten or len(leaves) != len(self.arguments):
             return False

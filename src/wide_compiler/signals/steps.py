@@ -204,7 +204,8 @@ class Recording:
                 if n not in inside
             )
         )
-        self.guard = StepGuard(recorder, leaves, structure, used)
+        windows, self.states = optimizer_windows(recorder.optimizers, instructions)
+        self.guard = StepGuard(recorder, leaves, structure, used, self.states)
         numbers = {leaf._ref.number: i for i, leaf in enumerate(leaves) if type(leaf) is SignalTensor}
         self.arguments = [(i, numbers[n]) for i, n in enumerate(used) if n in numbers]
         self._keep_results(result, set(made) - recorder.freed, used, leaves)
@@ -212,8 +213,6 @@ class Recording:
         kept: dict[int, int | None] = {places[n]: None for n in self.outputs}
         kept |= {places[g._ref.number]: g._ref.number for _, g in self.guard.gradients}
         self.draws = runtime.random_state()[1] - recorder.draws
-        windows, self.states = optimizer_windows(recorder.optimizers, instructions)
-        self.guard.counts = self.states
         placed = tuple([(k, tuple(mapped(k, c, places)), w) for k, c, w, _ in instructions])
         self.workers = tuple(sorted({w for _, _, workers, _ in instructions for w in workers}))
         self.number = next(_numbers)
