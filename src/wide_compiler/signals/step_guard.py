@@ -238,7 +238,7 @@ class StepGuard:
         observer = recorder.observer
         assert observer is not None
         self.engine = recorder.engine
-        self.forgotten = self.engine.forgotten
+        self.serial, self.forgotten = self.engine.serial, self.engine.forgotten
         self.reads, self.backward = observer.reads.without(()), observer.backward
         self.structure = structure
         self.counts = counts
@@ -307,7 +307,7 @@ class StepGuard:
 
     def _holds(self, leaves: list, structure: Any) -> bool:
         engine = self.engine
-        if engine.closed or engine.forgotten != self.forgotten or len(leaves) != len(self.arguments):
+        if engine.closed or (engine.serial, engine.forgotten) != (self.serial, self.forgotten) or len(leaves) != len(self.arguments):
             return False
         for leaf, seen in zip(leaves, self.arguments, strict=True):
             if _seen(leaf) != seen:

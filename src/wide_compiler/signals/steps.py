@@ -19,7 +19,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..guards.reads import ATOMS
 from ..workers.engine import Engine
-from ..workers.steps import MADE, USED, Definition, mapped, places_of
+from ..workers.steps import DRAW, DRAWS, MADE, USED, Definition, mapped, places_of
+from ..workers.travelling import draw_seed
 from . import modules, runtime, sending
 from .step_guard import NotRepeatable, OptimizerState, StepGuard, StepObserver, optimizer_windows
 from .tensor import Home, Ref, SignalTensor, handle
@@ -120,7 +121,7 @@ class Recorder:
         self.constants: list[SignalTensor] = []  # tensors of the script that the call has made by itself
         self.refused = ""
         self.observer: StepObserver | None = None
-        self.draws = runtime.random_state()[1]
+        self.random_state = torch.get_rng_state()
         self.before = {
             id(p): p.grad._ref.number if type(p.grad) is SignalTensor else None
             for module in known.values()
@@ -212,12 +213,13 @@ class Recording:
         places = {n: i for i, n in enumerate([*used, *made])}
         kept: dict[int, int | None] = {places[n]: None for n in self.outputs}
         kept |= {places[g._ref.number]: g._ref.number for _, g in self.guard.gradients}
-        self.draws = runtime.random_state()[1] - recorder.draws
-        placed = tuple([(k, tuple(mapped(k, c, places)), w) for k, c, w, _ in instructions])
+        seeds = _seeds(instructions, recorder.random_state)
+        self.seeds = len(seeds)
+        placed = tuple([(k, _placed(k, c, places, seeds), w) for k, c, w, _ in instructions])
         self.workers = tuple(sorted({w for _, _, workers, _ in instructions for w in workers}))
         self.number = next(_numbers)
         definition = Definition(
-            placed, tuple(used), tuple([i for i, _ in self.arguments]), kept, recorder.draws, windows
+            placed, tuple(used), tuple([i for i, _ in self.arguments]), kept, windows
         )
         self.inputs = tuple(used)
         self.engine.record("define_step", (self.number, definition), self.workers)
@@ -256,8 +258,8 @@ class Recording:
         ]
         arguments = tuple([leaves[i]._ref.number for _, i in self.arguments])
         settings = tuple([state.next_step() for state in self.states])
-        draws = runtime.next_draws(self.draws)
-        content = (self.number, arguments, outputs, draws, settings)
+        seeds = tuple([draw_seed() for _ in range(self.seeds)])
+        content = (self.number, arguments, outputs, seeds, settings)
         engine.record(
             "step", content, self.workers, "step", self.inputs, (*outputs, *self.guard.gradient_ids)
         )
@@ -269,3 +271,24 @@ class Recording:
     def forget(self) -> None:
         if not self.engine.closed:
             self.engine.record("forget_step", (self.number,), self.workers)
+
+
+def _seeds(instructions: list[tuple], before: Tensor) -> dict[int, int]:
+    """The seeds of its draws, each with its place among those taken from the script's generator.
+
+    What a checkpointed region computes again it draws again, with the same seeds.
+    """
+    drawn = [content[DRAW] for kind, content, *_ in instructions if kind in DRAWS and content[DRAW] is not None]
+    seeds = {seed: i for i, seed in enumerate(dict.fromkeys(drawn))}
+    generator = torch.Generator().set_state(before)
+    expected = [draw_seed(generator) for _ in seeds]
+    if expected != list(seeds) or not torch.equal(generator.get_state(), torch.get_rng_state()):
+        raise NotRepeatable("it uses random generators otherwise than by drawing on the workers")
+    return seeds
+
+
+def _placed(kind: str, content: tuple, places: dict[int, int], seeds: dict[int, int]) -> tuple:
+    fields = mapped(kind, content, places)
+    if kind in DRAWS and fields[DRAW] is not None:
+        fields[DRAW] = seeds[fields[DRAW]]
+    return tuple(fields)

@@ -17,7 +17,8 @@ from .table import Reply
 # By kind of instruction: which of its fields are ids, used or made (a tuple of ids, or one).
 USED = {"op": (1,), "draw": (1,), "make": (), "move": (1,), "settle": (1, 2), "spread": (1,), "region": (1,)}
 MADE = {"op": (2,), "draw": (2,), "make": (0,), "move": (0,), "settle": (0,), "spread": (0,), "region": (2,)}
-FLOATS, DRAW = 3, 4  # fields of ops and draws; of what is made, a draw is in the last too
+FLOATS, DRAW = 3, 4  # fields of ops; of draws, and of what is made
+DRAWS = ("draw", "make")
 
 
 class Window(NamedTuple):
@@ -32,19 +33,18 @@ class Window(NamedTuple):
 class Definition(NamedTuple):
     """instructions: `(kind, content, workers)`, ids as places. used: ids of what it uses; those of arguments
     are given at each run, at the places `arguments`. kept: places of what lives on, with fixed ids (None:
-    given at each run). draws: numbers of random draws begin here."""
+    given at each run). A draw has the place of its seed among those given at each run."""
 
     instructions: tuple[tuple[str, tuple, tuple[int, ...]], ...]
     used: tuple[int, ...]
     arguments: tuple[int, ...]
     kept: dict[int, int | None]
-    draws: int
     windows: tuple[Window, ...]
 
 
 class Steps(Repeating):
-    def __init__(self, rank: int, device: torch.device, seed: int, reply: Reply) -> None:
-        super().__init__(rank, device, seed, reply)
+    def __init__(self, rank: int, device: torch.device, reply: Reply) -> None:
+        super().__init__(rank, device, reply)
         self.steps: dict[int, _Step] = {}
 
     def do_define_step(self, number: int, definition: Definition) -> None:
@@ -53,17 +53,16 @@ class Steps(Repeating):
     def do_forget_step(self, number: int) -> None:
         self.steps.pop(number, None)
 
-    def do_step(self, number: int, arguments: tuple, outputs: tuple, draws: int, settings: tuple) -> None:
+    def do_step(self, number: int, arguments: tuple, outputs: tuple, seeds: tuple, settings: tuple) -> None:
         """settings: for each window the steps taken so far and the settings that may have changed."""
         step = self.steps[number]
         ids = step.ids(arguments, outputs)
         for number in step.replaced:
             self.values.pop(number, None)  # of the step before; nobody holds it
         floats = step.floats(settings)
-        offset = draws - step.definition.draws
         run = {kind: getattr(self, "do_" + kind) for kind in USED}
         for at, kind, content, dropped in step.mine:
-            run[kind](*_with_ids(kind, content, ids, floats.get(at), offset))
+            run[kind](*_with_ids(kind, content, ids, floats.get(at), seeds))
             for place in dropped:
                 self.values.pop(ids[place], None)
 
@@ -130,10 +129,10 @@ def mapped(kind: str, content: tuple, ids: Any) -> list[Any]:
     return fields
 
 
-def _with_ids(kind: str, content: tuple, ids: list[int], floats: Any, offset: int) -> list[Any]:
+def _with_ids(kind: str, content: tuple, ids: list[int], floats: Any, seeds: tuple) -> list[Any]:
     fields = mapped(kind, content, ids)
     if floats is not None:
         fields[FLOATS] = floats
-    if kind in ("draw", "make") and fields[DRAW] is not None:
-        fields[DRAW] += offset
+    if kind in DRAWS and fields[DRAW] is not None:
+        fields[DRAW] = seeds[fields[DRAW]]
     return fields
