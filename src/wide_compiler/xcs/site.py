@@ -237,12 +237,12 @@ class Site(Decisions):
         if again and not rehearsed(self.text, values, containers, tuple(running)):
             self.pace.back_off()
             return None
+        if work is not None:
+            work.took(seconds)  # before anything is filled: a fault of ours must not fill it twice
         try:
             fill(self.text, values, containers, running)
         except Exception as error:
             return raises(error)
-        if work is not None:
-            work.took(seconds)
         return rest
 
     # While the text runs as written.
