@@ -102,6 +102,7 @@ class Engine(Stream):
 
     def record_each(self, kind: str, contents: Sequence[tuple], mesh: Mesh, outputs: tuple[int, ...]) -> None:
         """One instruction, with another content for each worker of the mesh."""
+        self.recorded += 1
         with self.lock:
             self.failures.check(())
             self.regions.cut(f"it holds a {_WORDS.get(kind, kind)}")
