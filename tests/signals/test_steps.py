@@ -183,6 +183,10 @@ def test_a_frozen_parameter():
     both(script, 4)
 
 
+def tripled(p):
+    p.grad.mul_(3)
+
+
 @pytest.mark.parametrize("kind", ["forward", "backward", "tensor", "accumulated", "optimiser"])
 def test_hooks(kind):
     """One that comes is followed, and so is one that goes."""
@@ -195,8 +199,8 @@ def test_hooks(kind):
         if kind == "tensor":
             return life.model[0].weight.register_hook(lambda grad: grad * 3)
         if kind == "accumulated":
-            return life.model[0].weight.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(3))
-        return life.optimizer.register_step_pre_hook(lambda *_: life.model[0].weight.grad.mul_(3))
+            return life.model[0].weight.register_post_accumulate_grad_hook(tripled)
+        return life.optimizer.register_step_pre_hook(lambda *_: tripled(life.model[0].weight))
 
     def script(life, i):
         if i == 5:

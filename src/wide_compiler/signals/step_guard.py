@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..guards import Observer
 from ..guards.modes import ambient_modes
-from ..guards.reads import ATOMS, Table, equal_atoms
+from ..guards.reads import ATOMS, Entry, Items, Table, equal_atoms, same_items
 from ..guards.tensors import TableGuard
 from ..workers.optimizer_numbers import GroupKind, Twin
 from ..workers.steps import FLOATS, Window
@@ -117,12 +118,15 @@ class OptimizerState:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
-        self.groups = []
+        self.runs: list[tuple[dict, list, float]] = []  # of parameters that have taken as many steps
         for group in optimizer.param_groups:
             with_gradient = [p for p in group["params"] if p.grad is not None]
-            counts = [optimizer.state[p].get("step") for p in with_gradient if p in optimizer.state]
-            steps = float(counts[0]) if counts and type(counts[0]) is Tensor else 0.0
-            self.groups.append((group, with_gradient, steps))
+            for steps, parameters in itertools.groupby(with_gradient, self._steps):
+                self.runs.append((group, list(parameters), steps))
+
+    def _steps(self, p: Tensor) -> float:
+        count = self.optimizer.state.get(p, {}).get("step")
+        return float(count) if type(count) is Tensor else 0.0
 
 
 def optimizer_windows(
@@ -134,13 +138,13 @@ def optimizer_windows(
         kind = type(before.optimizer)
         if getattr(torch.optim, kind.__name__, None) is not kind:
             raise NotRepeatable(f"{kind.__name__} is not an optimiser of torch.optim")
-        for group, parameters, steps in before.groups:
-            if parameters:
-                window, count = _window(before.optimizer, group, parameters, steps, start, instructions)
-                start += window.ops * window.parameters
-                windows.append(window)
-                counts.append(count)
-        if start != end:
+        ops = [i for i in range(start, end) if instructions[i][0] != "move"]
+        for group, parameters, steps in before.runs:
+            window, count = _window(before.optimizer, group, parameters, steps, ops, instructions)
+            ops = ops[len(window.places) :]
+            windows.append(window)
+            counts.append(count)
+        if ops:
             raise NotRepeatable(
                 f"{kind.__name__} does more in its step than once the same for each parameter"
             )
@@ -148,7 +152,7 @@ def optimizer_windows(
 
 
 def _window(
-    optimizer: Optimizer, group: dict, parameters: list, steps: float, start: int, instructions: list[tuple]
+    optimizer: Optimizer, group: dict, parameters: list, steps: float, ops: list[int], instructions: list
 ) -> tuple[Window, GroupCount]:
     count = GroupCount(optimizer, group, parameters)
     name = type(optimizer).__name__
@@ -162,11 +166,11 @@ def _window(
                 raise NotRepeatable(f"the next steps of {name} are not like this one")
     except (RuntimeError, TypeError, ValueError, KeyError, AssertionError) as error:
         raise NotRepeatable(f"the numbers of {name} are not known: {error}") from None
-    window = Window(start, len(parameters), len(expected), kind)
-    done = instructions[start : start + window.ops * window.parameters]
-    for i, (_, content, _, what) in enumerate(done):
+    window = Window(tuple(ops[: len(parameters) * len(expected)]), len(expected), kind)
+    for i, place in enumerate(window.places):
         op, floats = expected[i % window.ops]
-        if what != op or tuple(content[FLOATS]) != floats:
+        done, content, _, what = instructions[place]
+        if done != "op" or what != op or tuple(content[FLOATS]) != floats:
             raise NotRepeatable(f"{name}: parameter {i // window.ops} of a group is treated otherwise")
     return window, count
 
@@ -194,7 +198,12 @@ class GroupCount:
 
     def share_count(self) -> None:
         """The counts of all parameters, which are equal, become one in memory: counted by one op."""
-        if self.steps:
+        if not self.steps:
+            return
+        base = self.steps[0]._base
+        if base is not None and base.numel() == len(self.steps) and all(s._base is base for s in self.steps):
+            self.count = base  # another recording has done so
+        else:
             self.count = torch.stack(self.steps)
             for state, own in zip(self.states, self.count.unbind(), strict=True):
                 state["step"] = own
@@ -253,8 +262,11 @@ class StepGuard:
         for path, table in _tables(called, optimizers, self.hooks):
             self.reads.note(Table, table, path=path)
         self.groups = TableGuard([g for o in optimizers for g in o.param_groups])
-        self.listed = [(o.param_groups, list(o.param_groups)) for o in optimizers]
-        self.listed += [(g["params"], list(g["params"])) for o in optimizers for g in o.param_groups]
+        for o in optimizers:
+            for name in ("state", "param_groups"):  # load_state_dict puts others in their place
+                self.reads.note(Entry, vars(o), name, path=f"{type(o).__name__}.{name}")
+            self.reads.note(Items, o.param_groups, path=f"{type(o).__name__}.param_groups")
+        self.listed = [(g, list(g["params"])) for o in optimizers for g in o.param_groups]
         self.needs = [p.requires_grad for p in self.parameters]
         unknown = [p for p in self.parameters if id(p) not in recorder.before]
         if unknown:
@@ -307,7 +319,9 @@ class StepGuard:
 
     def _holds(self, leaves: list, structure: Any) -> bool:
         engine = self.engine
-        if engine.closed or (engine.serial, engine.forgotten) != (self.serial, self.forgotten) or len(leaves) != len(self.arguments):
+        if engine.closed or (engine.serial, engine.forgotten) != (self.serial, self.forgotten):
+            return False
+        if len(leaves) != len(self.arguments):
             return False
         for leaf, seen in zip(leaves, self.arguments, strict=True):
             if _seen(leaf) != seen:
@@ -319,7 +333,7 @@ class StepGuard:
             and [p.requires_grad for p in self.parameters] == self.needs
             and self._gradients_as_before()
             and [h for p in self.parameters for h in _hooks_of(p)] == self.hooks
-            and all(len(a) == len(b) and all(map(_is, a, b)) for a, b in self.listed)
+            and all(same_items(group["params"], before) for group, before in self.listed)
             and _modes() == self.modes
             and self.reads.holds()
         )
@@ -336,10 +350,6 @@ class StepGuard:
             if (p.grad is None) != (before is None) or (read and p.grad._ref.number != before):
                 return False
         return _held_by_nobody_else(self.gradients)
-
-
-def _is(a: Any, b: Any) -> bool:
-    return a is b
 
 
 def _held_by_nobody_else(pairs: list[tuple[Any, Any]]) -> bool:

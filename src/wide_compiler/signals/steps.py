@@ -219,9 +219,7 @@ class Recording:
         placed = tuple([(k, _placed(k, c, places, seeds), w) for k, c, w, _ in instructions])
         self.workers = tuple(sorted({w for _, _, workers, _ in instructions for w in workers}))
         self.number = next(_numbers)
-        definition = Definition(
-            placed, tuple(used), tuple([i for i, _ in self.arguments]), kept, windows
-        )
+        definition = Definition(placed, tuple(used), tuple([i for i, _ in self.arguments]), kept, windows)
         self.inputs = tuple(used)
         self.engine.record("define_step", (self.number, definition), self.workers)
 
@@ -279,8 +277,8 @@ def _seeds(instructions: list[tuple], before: Tensor) -> dict[int, int]:
 
     What a checkpointed region computes again it draws again, with the same seeds.
     """
-    drawn = [content[DRAW] for kind, content, *_ in instructions if kind in DRAWS and content[DRAW] is not None]
-    seeds = {seed: i for i, seed in enumerate(dict.fromkeys(drawn))}
+    drawn = dict.fromkeys(content[DRAW] for kind, content, *_ in instructions if kind in DRAWS)
+    seeds = {seed: i for i, seed in enumerate(s for s in drawn if s is not None)}
     generator = torch.Generator().set_state(before)
     expected = [draw_seed(generator) for _ in seeds]
     if expected != list(seeds) or not torch.equal(generator.get_state(), torch.get_rng_state()):

@@ -22,10 +22,9 @@ DRAWS = ("draw", "make")
 
 
 class Window(NamedTuple):
-    """Instructions of one group of an optimiser, from `at` on: `parameters` times those of one."""
+    """Ops of an optimiser for parameters of one group, by their place in the step: `ops` for each of them."""
 
-    at: int
-    parameters: int
+    places: tuple[int, ...]
     ops: int
     group: GroupKind
 
@@ -106,8 +105,8 @@ class _Step:
         for window, twin, (steps, new) in zip(self.definition.windows, self.twins, settings, strict=True):
             numbers = twin.numbers(steps, new)
             assert len(numbers) == window.ops, (window, numbers)
-            for i in range(window.parameters * window.ops):
-                found[window.at + i] = numbers[i % window.ops][1]
+            for i, place in enumerate(window.places):
+                found[place] = numbers[i % window.ops][1]
         return found
 
 
