@@ -139,8 +139,8 @@ class Observer:
                     for hook in table.values():
                         self._visit_function(hook, f"a hook of {path or type(module).__name__}")
 
-    def run(self, call: Callable[[], Any]) -> Any:
-        """The result of `call`. What it changed of what it read is put back, and is an effect."""
+    def run(self, call: Callable[[], Any], put_back: bool = True) -> Any:
+        """The result of `call`. What it changed of what it read is an effect, and put back."""
         before = sys.getprofile()
         sys.setprofile(self._event)
         try:
@@ -153,7 +153,7 @@ class Observer:
             changed = self.reads.changes(self._may_have_set)
             if changed:
                 self.effects.append(f"its forward changes {changed[0].path}")
-            for read in reversed(changed):
+            for read in reversed(changed if put_back else []):
                 read.put_back()
 
     def _may_have_set(self, read: Read) -> bool:
@@ -666,7 +666,8 @@ def _looks_up_by_itself(cls: type) -> bool:
 
 
 def _is_fake(tensor: Tensor) -> bool:
-    return type(tensor).__name__ == "FakeTensor"
+    """Its numbers are not in this process."""
+    return type(tensor).__name__ in ("FakeTensor", "SignalTensor")
 
 
 def _called_by_torch(frame: types.FrameType) -> bool:
