@@ -12,6 +12,7 @@ STARTS = (int, float, complex, bool, str, bytes, list, tuple, np.ndarray, torch.
 OBJECTS = np.dtype(object)
 KEYS = (len, abs, str, int, float, ord)
 IMMUTABLE_TOTALS = (int, float, complex, str, bool)
+CONTAINERS = {"append": list, "add": set, "setitem": dict}
 OPERATORS = {
     "Add": operator.iadd, "Sub": operator.isub, "Mult": operator.imul, "Div": operator.itruediv,
     "FloorDiv": operator.ifloordiv, "Mod": operator.imod, "Pow": operator.ipow, "BitAnd": operator.iand,
@@ -21,20 +22,25 @@ OPERATORS = {
 
 
 def built(text: SiteText, values: list[Any]) -> Any:
-    """What a comprehension makes of its values."""
-    if text.kind == "set":
-        return set(values)
-    return dict(values) if text.kind == "dict" else values
+    """What a comprehension makes of its values; raises if a key cannot be hashed."""
+    return set(values) if text.kind == "set" else dict(values) if text.kind == "dict" else values
+
+
+def inert(eater: str, options: tuple[Any, ...]) -> bool:
+    """Does the eater run nobody's code between items? What `key` and the start of a sum do is theirs."""
+    if eater == "sum":
+        return all(type(o) in STARTS and getattr(o, "dtype", o) is not OBJECTS for o in options)
+    # `sorted` eats all first.
+    return eater == "sorted" or all(o is None or any(o is key for key in KEYS) for o in options)
 
 
 def fillable(text: SiteText, containers: tuple, totals: tuple, makers: tuple) -> bool:
     """Exact lists, sets and dicts made by the builtins, and totals that cannot be changed in place."""
-    kinds = {"append": list, "add": set, "setitem": dict}
-    filled = [s for s in text.sinks if s.kind != "accumulate"]
+    kinds = [CONTAINERS[s.kind] for s in text.sinks if s.kind != "accumulate"]
     return (
         all(type(t) in IMMUTABLE_TOTALS for t in totals)
-        and all(any(m is kind for kind in (list, set, dict)) for m in makers)
-        and all(type(c) is kinds[s.kind] for c, s in zip(containers, filled, strict=True))
+        and all(any(m is kind for kind in CONTAINERS.values()) for m in makers)
+        and list(map(type, containers)) == kinds
     )
 
 
@@ -47,33 +53,26 @@ def rehearsed(text: SiteText, values: list[Any], containers: tuple, totals: tupl
     return True
 
 
-def inert(eater: str, options: tuple[Any, ...]) -> bool:
-    """Does the eater run nobody's code between items? What `key` and the start of a sum do is theirs."""
-    if eater == "sorted":
-        return True  # eats all first
-    if eater == "sum":
-        return all(type(o) in STARTS and getattr(o, "dtype", o) is not OBJECTS for o in options)
-    return all(o is None or any(o is key for key in KEYS) for o in options)
-
-
-def fill(text: SiteText, values: list[Any], containers: tuple, running: list[Any]) -> None:
-    """Do what the loop's body would have done with each value, in order; totals are kept in `running`."""
-    sinks = text.sinks
-    filled = iter(containers)
-    target = {i: next(filled) for i, s in enumerate(sinks) if s.kind != "accumulate"}
-    total = {i: k for k, i in enumerate(i for i, s in enumerate(sinks) if s.kind == "accumulate")}
-    if text.single and sinks[0].kind == "append":
-        target[0].extend(values)
+def fill(text: SiteText, values: list[Any], containers: tuple, totals: list[Any]) -> None:
+    """Do what the loop's body would have done with each value, in order; new totals are put into `totals`."""
+    if text.single and text.sinks[0].kind == "append":
+        containers[0].extend(values)
         return
+    places, steps = [], []  # of each sink: its place among containers or totals, and what it does
+    counts = [0, 0]
+    for sink in text.sinks:
+        total = sink.kind == "accumulate"
+        places.append(counts[total])
+        counts[total] += 1
+        steps.append(OPERATORS[sink.operator.__name__] if total else None)  # type: ignore[union-attr]
     for value in values:
         index, value = (0, value) if text.single else value
-        kind = sinks[index].kind
-        if kind == "append":
-            target[index].append(value)
+        kind, place, step = text.sinks[index].kind, places[index], steps[index]
+        if step is not None:
+            totals[place] = step(totals[place], value)
+        elif kind == "append":
+            containers[place].append(value)
         elif kind == "add":
-            target[index].add(value)
-        elif kind == "setitem":
-            target[index][value[1]] = value[0]
+            containers[place].add(value)
         else:
-            step = OPERATORS[sinks[index].operator.__name__]  # type: ignore[union-attr]
-            running[total[index]] = step(running[total[index]], value)
+            containers[place][value[1]] = value[0]
