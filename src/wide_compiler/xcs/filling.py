@@ -1,5 +1,6 @@
 """What the values of a site become: a comprehension's list, set or dict, or what a loop fills."""
 
+import collections
 import operator
 from typing import Any
 
@@ -7,12 +8,20 @@ import numpy as np
 import torch
 
 from .text.site_text import SiteText
+from .text.sites import TOTALS
 
 STARTS = (int, float, complex, bool, str, bytes, list, tuple, np.ndarray, torch.Tensor)
 OBJECTS = np.dtype(object)
 KEYS = (len, abs, str, int, float, ord)
 IMMUTABLE_TOTALS = (int, float, complex, str, bool)
-CONTAINERS = {"append": list, "add": set, "setitem": dict}
+COMPARED_BY_NO_USER = (*IMMUTABLE_TOTALS, type(None), np.float64, np.float32, np.int64, np.bool_)
+BUILTINS = (list, set, dict, collections.defaultdict, min, max, abs, len, float, int)
+CONTAINERS: dict[str, tuple[type, ...]] = {
+    "append": (list,),
+    "add": (set,),
+    "setitem": (dict,),
+    "update": (dict, collections.defaultdict),
+}
 OPERATORS = {
     "Add": operator.iadd, "Sub": operator.isub, "Mult": operator.imul, "Div": operator.itruediv,
     "FloorDiv": operator.ifloordiv, "Mod": operator.imod, "Pow": operator.ipow, "BitAnd": operator.iand,
@@ -36,12 +45,34 @@ def inert(eater: str, options: tuple[Any, ...]) -> bool:
 
 def fillable(text: SiteText, containers: tuple, totals: tuple, makers: tuple) -> bool:
     """Exact lists, sets and dicts made by the builtins, and totals that cannot be changed in place."""
-    kinds = [CONTAINERS[s.kind] for s in text.sinks if s.kind != "accumulate"]
+    sinks = [sink for sink in text.sinks if sink.kind not in TOTALS]
+    carried = text.sinks[0].kind == "carried"
     return (
-        all(type(t) in IMMUTABLE_TOTALS for t in totals)
-        and all(any(m is kind for kind in CONTAINERS.values()) for m in makers)
-        and list(map(type, containers)) == kinds
+        all(type(t) in (COMPARED_BY_NO_USER if carried else IMMUTABLE_TOTALS) for t in totals)
+        and all(any(m is known for known in BUILTINS) for m in (makers[:-1] if carried else makers))
+        and all(type(c) in CONTAINERS[s.kind] for c, s in zip(containers, sinks, strict=True))
+        and all(_holds_numbers(c) for c, s in zip(containers, sinks, strict=True) if s.kind == "update")
     )
+
+
+def _holds_numbers(held: Any) -> bool:
+    """A dict of numbers: adding to them runs nobody's code."""
+    made = getattr(held, "default_factory", int)
+    return (made is int or made is float) and all(type(value) in IMMUTABLE_TOTALS for value in held.values())
+
+
+def carried_on(values: list[Any], totals: list[Any], step: Any) -> list[Any] | None:
+    """Do what the last statements of each round do, in order. None if anything is in the way: they have
+    changed nothing by then, and run as written."""
+    now: Any = totals
+    for value in values:
+        if not all(type(part) in COMPARED_BY_NO_USER for part in value):
+            return None
+        try:
+            now = step(*now, *value)
+        except Exception:
+            return None
+    return list(now)
 
 
 def rehearsed(text: SiteText, values: list[Any], containers: tuple, totals: tuple) -> bool:
@@ -58,21 +89,20 @@ def fill(text: SiteText, values: list[Any], containers: tuple, totals: list[Any]
     if text.single and text.sinks[0].kind == "append":
         containers[0].extend(values)
         return
-    places, steps = [], []  # of each sink: its place among containers or totals, and what it does
-    counts = [0, 0]
-    for sink in text.sinks:
-        total = sink.kind == "accumulate"
-        places.append(counts[total])
-        counts[total] += 1
-        steps.append(OPERATORS[sink.operator.__name__] if total else None)  # type: ignore[union-attr]
+    places: list[int] = []  # of each sink: among containers, or among totals
+    for k, sink in enumerate(text.sinks):
+        places.append(sum((s.kind in TOTALS) == (sink.kind in TOTALS) for s in text.sinks[:k]))
     for value in values:
         index, value = (0, value) if text.single else value
-        kind, place, step = text.sinks[index].kind, places[index], steps[index]
-        if step is not None:
-            totals[place] = step(totals[place], value)
-        elif kind == "append":
+        sink, place = text.sinks[index], places[index]
+        if sink.kind == "append":
             containers[place].append(value)
-        elif kind == "add":
+        elif sink.kind == "add":
             containers[place].add(value)
-        else:
+        elif sink.kind == "setitem":
             containers[place][value[1]] = value[0]
+        else:
+            held, key, more = (totals, place, value)
+            if sink.kind == "update":
+                held, key, more = (containers[place], value[1], value[0])
+            held[key] = OPERATORS[sink.operator.__name__](held[key], more)  # type: ignore[union-attr]

@@ -15,7 +15,7 @@ from ..errors import WideError
 from . import timing
 from .call import Call, Timed, counted
 from .checking import check, run_own
-from .filling import fill, fillable, inert, rehearsed
+from .filling import carried_on, fill, fillable, inert, rehearsed
 from .interrupts import raise_interrupt
 from .items import Blocks, Items, items_of, kept_blocks
 from .lanes.lane import Diverge
@@ -105,7 +105,7 @@ class Site:
 
     def loop(self, source: Any, body: Any, containers: tuple, totals: tuple, *makers: Any) -> list[Any]:
         """A loop that fills things. Gives, last to first: each new total, and what is left to do."""
-        call = Call(self, source, containers)
+        call, running = Call(self, source, containers), list(totals)
 
         def decide() -> None:
             items = None
@@ -116,14 +116,20 @@ class Site:
             work = self._decide(call, items, body, None, None, not totals)
             # Where a `try` of the body would see an error of filling, what is pure can run again as written.
             pure = work is not None and work.plan.effect is Effect.PURE
+            after: list[Any] | None = list(totals)
             if pure and self.text.attempted and not rehearsed(self.text, call.values, containers, totals):
+                after = None
+            elif call.done and self.text.sinks[0].kind == "carried":
+                after, call.values = carried_on(call.values, list(totals), makers[-1]), []
+            if after is None:
                 call.done = False
                 self.pace.back_off()
+            else:
+                running[:] = after
 
         self._guarded(call, decide)
         if not call.done:
             return [call.rest(), *reversed(totals)]
-        running = list(totals)
         return [call.filled(running), *reversed(running)]
 
     def start(self, *thunks: Any) -> Started | Timed | None:

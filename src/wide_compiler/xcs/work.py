@@ -35,7 +35,6 @@ class Work:
     Attributes:
         seen: what the paths of the plan's guards lead to, if they were asked.
         after: where blocks are put that the next site need not gather.
-        stands: steps of an earlier call that this one would take again, once asked for.
         new: do the items look like none before?
         record: of the rung that ran all items.
         wasted: seconds of rungs that failed: their records see to it that this stays rare.
@@ -44,7 +43,7 @@ class Work:
 
     __slots__ = (
         "after", "body", "cond", "events", "items", "new", "partial", "plan", "record", "seen", "site",
-        "stands", "wasted",
+        "wasted",
     )  # fmt: skip
 
     def __init__(self, site: "Site", plan: "Plan", items: Items, body: Any, cond: Any, events: bool):
@@ -52,7 +51,7 @@ class Work:
         self.body, self.cond, self.events = body, cond, events
         self.seen: list[Any] | None = None
         self.after: list[Blocks] | None = None
-        self.stands = self.record = None  # type: Any
+        self.record: Any = None
         self.new, self.wasted = False, 0.0
         self.partial: dict[int, list[Any]] = {}
 

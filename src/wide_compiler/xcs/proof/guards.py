@@ -48,7 +48,12 @@ FETCH = {
     "index": "{p}[{k}]",
     "length": "len({p})",
 }
-MANY = {"field": "own_fields({p}, {k})", "absent": "have_own({p}, {k})"}  # for all items at once
+MANY = {  # for all items at once
+    "field": "own_fields({p}, {k})",
+    "absent": "have_own({p}, {k})",
+    "class": "on_classes({p}, {k})",
+    "getattr": "list(map(getattr, {p}, repeat({k})))",
+}
 OF_MODULES = ("hooked", "behaves", "called")  # asked of PyTorch as a whole, or of classes of modules
 GONE = (LookupError, AttributeError, ValueError, TypeError)
 
@@ -189,6 +194,12 @@ def have_own(objects: Sequence[Any], name: str) -> list[bool]:
     return [read is not shared for read in reads]
 
 
+def on_classes(objects: Sequence[Any], name: str) -> list[Any]:
+    """What the class of each object has of that name."""
+    found = {kind: static_lookup(kind, name) for kind in set(map(type, objects))}
+    return [found[type(held)] for held in objects]
+
+
 def is_as(how: str, expected: Any, value: Any) -> bool:
     """One object: is it as expected?"""
     if how == "is":
@@ -229,7 +240,14 @@ def held_types(container: Any) -> frozenset[Any]:
     return frozenset(kinds)
 
 
-_WORLD: dict[str, Any] = {
-    f.__name__: f for f in (lookup_global, static_lookup, called_plainly, bare, own_fields, have_own)
-}
-_WORLD |= {"is_as": is_as, "all_are": all_are}
+_HELPERS: tuple[Any, ...] = (
+    lookup_global,
+    static_lookup,
+    called_plainly,
+    bare,
+    own_fields,
+    have_own,
+    on_classes,
+)
+_HELPERS += (is_as, all_are)
+_WORLD: dict[str, Any] = {"repeat": itertools.repeat} | {helper.__name__: helper for helper in _HELPERS}

@@ -15,14 +15,17 @@ _NEW = """sum prod mean std var median max min amax amin ptp argmax argmin any a
  ones full empty zeros_like ones_like full_like empty_like arange linspace eye identity array copy round
  around abs average percentile quantile count_nonzero isclose searchsorted interp convolve trace tile
  repeat roll pad bincount unique tril triu nansum gradient polyval argwhere flatnonzero logspace geomspace
- correlate take compress take_along_axis"""
+ correlate take compress take_along_axis digitize column_stack delete append insert"""
 # Not among them: `nanmean`, `nanmax` and the like, which warn by Python's own means, at each call.
 _VIEWS = """reshape ravel transpose swapaxes squeeze atleast_1d atleast_2d asarray expand_dims moveaxis flip
  fliplr flipud real imag diag einsum diff meshgrid histogram nan_to_num"""
+_LINALG = "norm det inv solve pinv cholesky eigvalsh matrix_rank"
+_FFT = "fft ifft rfft irfft fft2 ifft2 fftfreq rfftfreq"
 NUMPY_FUNCTIONS: dict[Any, Any] = {
     **{getattr(np, name): "new" for name in _NEW.split()},
     **{getattr(np, name): "view" for name in _VIEWS.split()},
-    **{getattr(np.linalg, name): "new" for name in ["norm", "det", "inv", "solve", "pinv"]},
+    **{getattr(np.linalg, name): "new" for name in _LINALG.split()},
+    **{getattr(np.fft, name): "new" for name in _FFT.split()},
     np.linalg.matrix_power: "view",  # the first power is the matrix itself
     np.allclose: bool,
     np.array_equal: bool,

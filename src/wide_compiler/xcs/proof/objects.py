@@ -1,6 +1,7 @@
 """Objects that lie outside the analysed code: what is known of them, of their attributes, and of items."""
 
 import ast
+import collections
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ IDENTICAL = (types.ModuleType, types.BuiltinFunctionType, types.BuiltinMethodTyp
 # Functions that are no Python functions: of NumPy, of PyTorch, wrapped or partial ones.
 _C_FUNCTIONS = ("_ArrayFunctionDispatcher", "builtin_function_or_method", "method_descriptor",
                 "wrapper_descriptor")  # fmt: skip
+NAMED = type(vars(collections.namedtuple("NAMED", "field"))["field"])  # of a field of a named tuple
 MANY = 256  # containers as items are looked through up to so many
 
 
@@ -160,7 +162,7 @@ def instance_attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> 
     waiting.check_shared(a, kind, name, node)
     a.guards.expect(slot, "type", kind)
     fields, many = fields_of(a, kind), a.guards.vector[slot]
-    if kind.__getattribute__ is not object.__getattribute__:
+    if kind.__getattribute__ not in (object.__getattribute__, tuple.__getattribute__):
         raise a.decline(f"{kind.__name__} has a __getattribute__ of its own", node)
     found = on_class(kind, name)
     if isinstance(found, property) and isinstance(found.fget, types.FunctionType):
@@ -169,7 +171,7 @@ def instance_attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> 
         inner = a.guards.require(found, "class", slot, name)
         getter = a.look(found.fget, a.guards.note("getattr", inner, "fget"))
         return call_function(a, getter, Call([held], {}, node))
-    if isinstance(found, types.MemberDescriptorType):  # __slots__
+    if isinstance(found, (types.MemberDescriptorType, NAMED)):  # __slots__
         a.guards.require(found, "class", slot, name)
         return a.look(getattr(obj, name), a.guards.note("getattr", slot, name))
     if takes_writes(found):

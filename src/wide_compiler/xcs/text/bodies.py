@@ -4,7 +4,7 @@ import ast
 from typing import Any
 
 from .site_text import EVENTS, ITEM, ITEMS
-from .sites import Sink, flat_target, sink_of
+from .sites import Carrying, Sink, flat_target, sink_of
 from .trees import clone, expression, function_of, name
 
 
@@ -23,11 +23,15 @@ def as_generator(mapped: ast.Call) -> ast.GeneratorExp:
     return ast.fix_missing_locations(ast.copy_location(made, mapped))
 
 
-def loop_body(node: ast.For, sinks: list[Sink], function: str) -> tuple[ast.FunctionDef, bool]:
+def loop_body(
+    node: ast.For, sinks: list[Sink], function: str, carried: Carrying | None
+) -> tuple[ast.FunctionDef, bool]:
     """The loop's body as a function of the loop variables. It notes what it would fill in a list of events,
     `(sink, value)`; where the one sink comes last and always, the value is simply returned."""
     body = [clone(part) for part in node.body]
     targets = flat_target(node.target) or []
+    if carried is not None:
+        return function_of(function, targets, [*body[: carried.start], _given(carried.reads)], node), True
     tail = body
     while isinstance(tail[-1], ast.With):  # what it fills last may stand within a context
         tail = tail[-1].body
@@ -43,12 +47,22 @@ def loop_body(node: ast.For, sinks: list[Sink], function: str) -> tuple[ast.Func
     return function_of(function, targets, body, node), single
 
 
+def step_of(node: ast.For, carried: Carrying, function: str) -> ast.FunctionDef:
+    """The last statements of a round as a function of what is carried and of what the round has made."""
+    last = [clone(part) for part in node.body[carried.start :]]
+    return function_of(function, [*carried.names, *carried.reads], [*last, _given(carried.names)], node)
+
+
+def _given(names: list[str]) -> ast.stmt:
+    return ast.Return(ast.Tuple([name(n) for n in names], ast.Load()))
+
+
 def _sink_value(statement: ast.stmt) -> ast.expr:
     match statement:
+        case ast.Assign([ast.Subscript(_, key)], value) | ast.AugAssign(ast.Subscript(_, key), _, value):
+            return ast.Tuple([value, key], ast.Load())
         case ast.Expr(ast.Call(_, [value], _)) | ast.AugAssign(_, _, value):
             return value
-        case ast.Assign([ast.Subscript(_, key)], value):
-            return ast.Tuple([value, key], ast.Load())
     raise AssertionError(ast.dump(statement))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import sites
-from .bodies import as_generator, items_of, loop_body
+from .bodies import as_generator, items_of, loop_body, step_of
 from .liveness import Block
 from .names import captured, eaten, reads
 from .site_text import ITEMS, RUNTIME, SiteText, shape_of, short
@@ -223,22 +223,29 @@ class Rewriter(ast.NodeTransformer):
         site.sinks, site.shape = sinks, shape_of(node.target)
         site.attempted, site.caught = sites.attempted(node.body, sinks)
         body_name, state = f"__xcs_body{site.index}", f"__xcs_state{site.index}"
-        body, site.single = loop_body(node, sinks, body_name)
+        carried = sites.carrying(node, block) if sinks[0].kind == "carried" else None
+        site.caught = site.caught or carried is not None  # then the loop may have to run as written after all
+        body, site.single = loop_body(node, sinks, body_name, carried)
         site.bodies["body"] = body
-        totals = [s.name for s in sinks if s.kind == "accumulate"]
-        containers: list[ast.expr] = [name(s.name) for s in sinks if s.kind != "accumulate"]
-        makers = [name(maker) for maker in sorted({s.maker for s in sinks if s.maker})]
+        totals = [s.name for s in sinks if s.kind in sites.TOTALS]
+        containers: list[ast.expr] = [name(s.name) for s in sinks if s.kind not in sites.TOTALS]
+        makers = {s.maker for s in sinks if s.maker} | set(carried.calls if carried is not None else ())
+        functions: list[ast.stmt] = [clone(body)]
+        more: list[Any] = [expression(maker) for maker in sorted(makers)]
+        if carried is not None:
+            functions.append(step_of(node, carried, f"__xcs_step{site.index}"))
+            more.append(name(f"__xcs_step{site.index}"))
         source = self._source(self.visit(clone(node.iter)))
         given: list[Any] = [name(body_name), ast.Tuple(containers, ast.Load())]
         given.append(ast.Tuple([name(total) for total in totals], ast.Load()))
         rest = expression(
             "((S := C), *T, S.pop())[-1]",
             S=state,
-            C=self._call(site, "loop", [source, *given, *makers]),
+            C=self._call(site, "loop", [source, *given, *more]),
             T=[expression("(N := S.pop())", N=total, S=state) for total in totals],
         )
         nothing = ast.Assign([name(body_name, store=True)], ast.Constant(None))
-        before = ast.If(self._on(site), [clone(body)], [nothing])
+        before = ast.If(self._on(site), functions, [nothing])
         self.depth += 1
         plain_iter = self.visit(node.iter)
         original = block.statements[block.index]

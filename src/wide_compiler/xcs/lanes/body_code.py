@@ -1,12 +1,11 @@
-"""A function's text, made ready for lanes: every call goes through a dispatcher that knows them.
+"""A function's text, made ready for lanes: every call and every index goes through a dispatcher that knows
+them.
 
-Operators and NumPy reach a lane through their own protocols. What does not (`float`, `len`, `math.sqrt`,
-a call
-of another analysed function) is a call, and calls are looked at here.
+Operators and NumPy reach a lane through their own protocols. What does not (`float`, `len`, `math.sqrt`, a
+call of another analysed function, an array that is indexed by a lane) is looked at here.
 """
 
 import ast
-import sys
 import types
 from typing import Any
 
@@ -16,11 +15,12 @@ from torch import nn
 from ..proof.python_tables import CHANGERS
 from ..text.source import NoSource, compiled, tree_of, written
 from ..text.trees import clone
-from .lane import Lane, Trace, bail
-from .lane_builtins import HOLDERS, MATH, SHADOWS, mathematics
+from .array_rules import apply_function
+from .indexing import item_at
+from .lane import Lane, Objects, Trace, bail, holds_lane
+from .python_functions import builtin_call
 
 DISPATCH = "\U0010fffe_call"  # nobody's name, see rewrite
-COMPENSATED = sys.version_info >= (3, 12)  # sum() of floats keeps what rounding loses
 MOST_ROUNDS = 20_000
 CodeCache = dict[Any, types.CodeType]
 
@@ -38,11 +38,16 @@ class _Calls(ast.NodeTransformer):
         return node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        """An array that is no lane may be stored into, by whatever statement: that is told before."""
+        """An array that is no lane may be stored into, by whatever statement: that is told before. One that
+        is read may be indexed by lanes."""
         self.generic_visit(node)
         if isinstance(node.ctx, ast.Store):
             node.value = ast.copy_location(self._told("writes", node.value), node.value)
-        return node
+        if not isinstance(node.ctx, ast.Load):
+            return node
+        indices = ast.Attribute(ast.Name(DISPATCH, ast.Load()), "indices", ast.Load())
+        index = ast.Subscript(indices, node.slice, ast.Load())
+        return ast.copy_location(self._told("item", node.value, index), node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
         self.generic_visit(node)
@@ -108,8 +113,21 @@ def lane_function(function: types.FunctionType, node: Any, dispatch: Any, cache:
     return made
 
 
+class _Indices:
+    """Gives an index as it is written between brackets."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return index
+
+
+_OURS = __name__.rpartition(".")[0]  # methods of lanes
+_FILLED = (list, dict, set)
+
+
 class Dispatcher:
     """Calls for one run over lanes."""
+
+    indices = _Indices()
 
     def __init__(self, cache: CodeCache):
         self.trace = Trace()
@@ -118,37 +136,39 @@ class Dispatcher:
         self.ready: dict[types.FunctionType, Any] = {}
 
     def __call__(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        if type(function) is types.MethodType and not isinstance(function.__self__, Lane):
+        if type(function) is types.MethodType and type(function.__self__) is not Lane:
             method: Any = function.__func__
             return self._python(method, (function.__self__, *args), kwargs)
         if type(function) is types.FunctionType:
-            if function.__module__ == __name__ or function.__module__.endswith("lanes.lane_methods"):
+            if (function.__module__ or "").startswith(_OURS):
                 return function(*args, **kwargs)
             return self._python(function, args, kwargs)
-        lanes = any(type(a) is Lane for a in args)
+        if isinstance(function, types.BuiltinFunctionType) and function.__name__ in CHANGERS[np.ndarray]:
+            self.writes(getattr(function, "__self__", None))
+        # A generator is made a list: what it gives may be lanes, and here it is read to its end in any case.
+        args = tuple(list(a) if type(a) is types.GeneratorType else a for a in args)
+        lanes = any(map(holds_lane, args)) or any(map(holds_lane, kwargs.values()))
+        if not lanes or isinstance(function, np.ufunc):
+            return function(*args, **kwargs) if not lanes or args else self._refuse(function)
+        if type(function).__name__ == "_ArrayFunctionDispatcher":
+            return apply_function(function, args, kwargs, self.trace)
+        if isinstance(function, types.BuiltinFunctionType) and isinstance(function.__self__, _FILLED):
+            return function(*args, **kwargs)  # `append` and the like
         if isinstance(function, (type, types.BuiltinFunctionType)):
-            if function.__name__ in CHANGERS[np.ndarray]:
-                self.writes(getattr(function, "__self__", None))
-            shadow = SHADOWS.get(function)
-            if shadow is not None and lanes:
-                return shadow(self.trace, *args, **kwargs)
-            if function is sum and COMPENSATED and not lanes:
-                raise bail("sum(), which Python computes in its own way", self.trace)
-            if lanes and function in MATH:
-                return mathematics(function, args, self.trace)
-            if lanes and function not in HOLDERS and not issubclass_safe(function):
-                raise bail(f"{getattr(function, '__name__', function)} of all items at once", self.trace)
-            return function(*args, **kwargs)
-        if isinstance(function, np.ufunc) or type(function).__name__ == "_ArrayFunctionDispatcher":
-            return function(*args, **kwargs)
-        if isinstance(function, (types.MethodType, types.BuiltinMethodType)):
-            return function(*args, **kwargs)
+            return builtin_call(function, args, kwargs, self.trace)
         method = _call_of(function)
         if isinstance(method, types.FunctionType) and not isinstance(function, nn.Module):
             return self._python(method, (function, *args), kwargs)
-        if lanes:
-            raise bail(f"a call of {type(function).__name__}", self.trace)
-        return function(*args, **kwargs)
+        return self._refuse(function)
+
+    def _refuse(self, function: Any) -> Any:
+        raise bail(f"a call of {getattr(function, '__name__', type(function).__name__)}", self.trace)
+
+    def item(self, value: Any, index: Any) -> Any:
+        """`value[index]`."""
+        if type(value) is Objects:
+            return value[index]
+        return item_at(value, index, self.trace)
 
     def again(self) -> bool:
         """One more round of a `while`: there may be so many in one run."""
@@ -165,8 +185,8 @@ class Dispatcher:
 
     def sought(self, value: Any) -> Any:
         """In a container, where nan is found if it is the same object."""
-        if type(value) is Lane and value.data.dtype.kind in "fc" and np.isnan(value.data).any():
-            raise bail("nan that is looked for", self.trace)
+        if type(value) is Objects or (type(value) is Lane and value.data.dtype.kind in "fc"):
+            raise bail("numbers or objects that are looked for", self.trace)
         return value
 
     def raises(self, error: Any = None) -> Any:
@@ -184,7 +204,7 @@ class Dispatcher:
 
     def same(self, a: Any, b: Any) -> bool:
         """`a is b` for one item: None is told from lanes, anything else is not."""
-        lanes = type(a) is Lane or type(b) is Lane
+        lanes = type(a) in (Lane, Objects) or type(b) in (Lane, Objects)
         if b is self or (lanes and a is not None and b is not None):
             raise bail("the identity of numbers or arrays", self.trace)
         return a is b
@@ -206,8 +226,3 @@ class Dispatcher:
 
 def _call_of(function: Any) -> Any:
     return next((b.__dict__["__call__"] for b in type(function).__mro__ if "__call__" in b.__dict__), None)
-
-
-def issubclass_safe(function: Any) -> bool:
-    """Exceptions may be made with lanes in them: raising one ends the fast path anyway."""
-    return isinstance(function, type) and issubclass(function, BaseException)
