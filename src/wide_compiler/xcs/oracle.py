@@ -5,6 +5,7 @@ the function wrote to, and aliasing: which mutable objects of all these are one 
 """
 
 import contextlib
+import gc
 import io
 import itertools
 import math
@@ -137,8 +138,11 @@ class Comparison:
                 self.same(one, two, f"{path}[{key!r}]")
         elif isinstance(a, (list, tuple, set)):
             self._items(a, b, path)
-        elif hasattr(a, "__dict__") and not callable(a):
-            self.same(vars(a), vars(b), path)
+        elif type(a).__dictoffset__ and not callable(a):
+            if a is not b:
+                self.same(vars(a), vars(b), path)
+            for part in gc.get_referents(a) if a is b else ():  # `vars` would make objects slower
+                self.same(part, part, path)
         elif not callable(a) and type(a).__eq__ is not object.__eq__:
             _equal(a, b, path)
 
