@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
+from collections.abc import Callable
 from importlib import metadata
 from typing import Any, NamedTuple
 
@@ -74,6 +75,13 @@ class RayPool(ConnectedPool):
             "device": "cuda:0" if cluster.gpus else "cpu",
         }
         self._open(host, [own] * size)
+
+    def grow(self, devices: list[str], meet: Callable[[dict], None]) -> None:
+        """Not possible: a placement group has the size it was made with."""
+        raise ClusterError(
+            f"{self.size} Ray workers run, and more cannot join them; start {self.size + len(devices)} with "
+            "ray_workers(n) before the first use of a signal"
+        )
 
     def _reserve(self, cluster: Cluster) -> Any:
         bundle = {"CPU": cluster.cpus, "GPU": cluster.gpus}

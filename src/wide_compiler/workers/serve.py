@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from .table import Poisoned
-from .wire import dump, interface_of, load, own_address, tune
+from .wire import NoAnswer, dump, interface_of, load, own_address, tune
 from .worker import Worker
 
 _BEAT_SECONDS = 0.5
@@ -60,7 +60,13 @@ class Service:
 
     def reply(self, request: int, payload: Any) -> None:
         """An answer; what came before it is done."""
-        self.send("result", request, payload, self.current)
+        try:
+            data = dump(("result", request, payload, self.current))
+        except Exception as error:  # pickle raises what the payload's own methods raise
+            why = f"a {type(payload).__name__} cannot be sent to the script: {type(error).__name__}: {error}"
+            data = dump(("result", request, NoAnswer(why), self.current))
+        with self.lock:
+            self.connection.send_bytes(data)
 
     def work(self, worker: Worker) -> None:
         while True:
@@ -118,18 +124,25 @@ def serve(setup: dict) -> int:
     device = torch.device(setup["device"])
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    _use_interface(interface_of(own_address(connection)))
+    meet(setup["rank"], setup)
+    service.send("ready")
+    service.work(Worker(setup["rank"], device, service.reply, meet))
+    return 0
+
+
+def meet(rank: int, setup: dict) -> None:
+    """Find the other workers; those of an earlier meeting are left."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
     if setup["world"] > 1:
-        _use_interface(interface_of(own_address(connection)))
         dist.init_process_group(
             setup["backend"],
             store=_find_store(setup),
-            rank=setup["rank"],
+            rank=rank,
             world_size=setup["world"],
             timeout=timedelta(hours=12),  # a peer that hangs is found by the script, not by a collective
         )
-    service.send("ready")
-    service.work(Worker(setup["rank"], device, service.reply))
-    return 0
 
 
 def _use_interface(name: str | None) -> None:

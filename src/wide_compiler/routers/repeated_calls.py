@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 
 from ..guards.tensors import TableGuard
-from ..model.routes import MAX_ROUTES
+from ..model.routes import Routes
 from .calls import SameLook
 from .formation import Formation
 from .tower_holder import TowerHolder
@@ -13,7 +13,7 @@ from .tower_holder import TowerHolder
 Towers = dict[str, nn.Module]
 
 
-class Again:
+class RepeatedCall:
     """How the towers ran in one call, for calls that look like it.
 
     Towers that run in sequence need no watching: each runs as itself, whatever has become of it.
@@ -69,7 +69,7 @@ class Found:
         self.tables = TableGuard(router.tables_of_towers())
 
 
-class Repeats:
+class RepeatedCalls:
     """What is known of a router's calls, the latest at hand.
 
     Of no effect on what a router computes, so one is like another, and a copied router begins anew.
@@ -80,14 +80,14 @@ class Repeats:
 
     def __init__(self) -> None:
         self.found: Found | None = None
-        self.latest: Again | None = None
-        self.known: dict[Any, Again] = {}
+        self.latest: RepeatedCall | None = None
+        self.known = Routes()  # an `RepeatedCall` by circumstances and look
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Repeats)
+        return isinstance(other, RepeatedCalls)
 
     def __reduce__(self) -> Any:
-        return Repeats, ()
+        return RepeatedCalls, ()
 
     def towers(self, router: TowerHolder) -> Towers:
         """The router's towers by name, looked for only if they may have changed."""
@@ -116,12 +116,11 @@ class Repeats:
         self.latest = known if known is not None and known.towers == towers else None
         return self.latest is not None
 
-    def keep(self, key: Any, again: Again) -> None:
-        if len(self.known) >= MAX_ROUTES:
-            self.known.clear()
+    def keep(self, key: Any, again: RepeatedCall) -> None:
         self.latest = self.known[key] = again
 
     def drop_together(self) -> None:
         """Forget whatever rests on what the towers have been."""
         self.latest = None
-        self.known = {key: again for key, again in self.known.items() if not again.together}
+        for key in [key for key, again in self.known.items() if again.together]:
+            del self.known[key]

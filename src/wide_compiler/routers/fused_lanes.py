@@ -13,8 +13,8 @@ from ..model.choice import Tuned
 from ..model.plans import Plan
 from ..model.program import WideProgram
 from ..model.ways import Whole
-from .living import LivingLanes
-from .memory import Lent, Memory, is_large
+from .module_lanes import ModuleLanes
+from .stacked_memory import Lent, Memory, is_large
 
 
 class Source:
@@ -57,7 +57,7 @@ class Fused:
     def __init__(
         self,
         program: WideProgram,
-        living: LivingLanes,
+        living: ModuleLanes,
         lanes: Sequence[int],
         guard: ModuleGuard | None = None,
         memory: Memory | None = None,

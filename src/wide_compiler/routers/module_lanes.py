@@ -1,4 +1,4 @@
-"""LivingLanes: N modules that stay what they are, seen as lanes."""
+"""ModuleLanes: N modules that stay what they are, seen as lanes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from ..model.members import Skeletons, is_one_object
 
 
 @dataclass
-class LivingPlace:
+class ModulePlace:
     """Where the lanes' tensors of one canonical path live: in the modules' own tables."""
 
     path: str
@@ -26,7 +26,7 @@ class LivingPlace:
         return [home[name] for home, name in self.homes]
 
 
-class LivingLanes:
+class ModuleLanes:
     """What `Programs` asks of a holder of lanes, answered from the modules themselves.
 
     Nothing is copied and kept: tensors are stacked when they are asked for.
@@ -69,6 +69,6 @@ def _canonical_slots(module: nn.Module) -> dict[str, Any]:
     return {slot.path: slot for slot in slots(module) if names[slot.path] == slot.path}
 
 
-def _place(modules: Sequence[nn.Module], path: str, slot: Any) -> LivingPlace:
+def _place(modules: Sequence[nn.Module], path: str, slot: Any) -> ModulePlace:
     homes = [(home_of(module.get_submodule(slot.owner), slot.kind), slot.name) for module in modules]
-    return LivingPlace(path, slot.kind, homes)
+    return ModulePlace(path, slot.kind, homes)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .living import LivingLanes
+from .module_lanes import ModuleLanes
 
 # In training a stack taken from memory costs a Python function for each tensor and spares a copy: worth it
 # for stacks of this many bytes and more.
@@ -23,7 +23,7 @@ class Memory:
     def __init__(self) -> None:
         self.slices: dict[int, tuple[Tensor, int]] = {}  # by id of the tensor: its stack and lane
 
-    def take_in(self, living: LivingLanes) -> None:
+    def take_in(self, living: ModuleLanes) -> None:
         """Move the lanes' tensors next to each other, where nobody else holds on to their memory."""
         for path in sorted(living.wide_states):
             tensors = living.by_path[path].tensors

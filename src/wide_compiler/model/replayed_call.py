@@ -13,7 +13,7 @@ from ..replay import Replay
 CHANGED = object()
 
 
-class Again:
+class ReplayedCall:
     """The latest replayed call of a wide model, with all that it depends on.
 
     `replay` compares everything in a few microseconds, and gives the call's result, or CHANGED if anything
@@ -38,7 +38,7 @@ class Again:
         self.rebuild = None if route.program.captured.gives_one_tensor else route.program.rebuild
 
     @staticmethod
-    def of(model: Any, route: Any, args: tuple[Tensor, ...], door: Any) -> "Again | None":
+    def of(model: Any, route: Any, args: tuple[Tensor, ...], door: Any) -> "ReplayedCall | None":
         """What was just replayed, if the very tensors that were given were read and own memory was lent."""
         replay = route.way
         if not isinstance(replay, Replay) or not replay.has_lent:
@@ -49,7 +49,7 @@ class Again:
             return None  # computed anew in each call
         if torch._C._is_any_autocast_enabled():  # to which dtype shows nowhere else
             return None
-        return Again(model, route, replay, args, door)
+        return ReplayedCall(model, route, replay, args, door)
 
     def replay(self, args: tuple[Any, ...], door: Any) -> Any:
         """The result, or CHANGED."""
