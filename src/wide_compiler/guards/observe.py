@@ -338,7 +338,10 @@ class Observer:
             self._keep(function)
             if function.__code__ in self._entered:
                 self._note_function(function)
-        for value in vars(function).values():  # the attributes of a function, `__wrapped__` among them
+        names = names_of(code)
+        for name, value in vars(function).items():  # the attributes of a function, `__wrapped__` among them
+            if names.dynamic or name in names.attributes:
+                self.reads.note(Entry, vars(function), name, path=f"{path}.{name}")
             self._keep_visit(value, code, path)
 
     def _note_function(self, function: types.FunctionType) -> None:

@@ -118,12 +118,7 @@ _lane_conv2d.register_autograd(backward, setup_context=setup_context)
 
 def fits(x: Tensor, weight: Tensor, groups: int = 1) -> bool:
     """Whether `lane_conv2d` takes x `[N, B, C, H, W]` and weight `[N, O, C, kh, kw]` of a member's groups."""
-    return (
-        groups == 1
-        and x.dim() == weight.dim() == 5
-        and supports(x, weight)
-        and not torch.is_autocast_enabled(x.device.type)  # torch's own op casts its inputs, this one does not
-    )
+    return groups == 1 and x.dim() == weight.dim() == 5 and supports(x, weight)
 
 
 def lane_conv2d(

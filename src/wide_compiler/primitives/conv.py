@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import ArgumentError
-from ._lanes import check_lanes, flat, fold_channels, per_lane, resolve, unfold_channels
+from ._lanes import autocast_dtype, cast, check_lanes, flat, fold_channels, per_lane, resolve, unfold_channels
 from .conv_strategies import CHANNELS_LAST, CONV_STRATEGIES, auto_strategy, possible
 
 Ints = int | Sequence[int]
@@ -101,6 +101,7 @@ def wide_conv(
         next convolution or batch norm folds back without a copy.
     """
     rank, kind = _spatial_rank("wide_conv", x, weight, strategy)
+    x, weight, bias = cast(autocast_dtype(x), x, weight, bias)  # type: ignore[assignment]
     kind = possible(kind, rank, x, groups)
     if kind == "streams" and x.dim() == rank + 3:
         from ..kernels.streams import streamed_conv
@@ -140,6 +141,7 @@ def wide_conv_transpose(
         `[N, B, O, *spatial]`, laid out as in `wide_conv`.
     """
     rank, kind = _spatial_rank("wide_conv_transpose", x, weight, strategy)
+    x, weight, bias = cast(autocast_dtype(x), x, weight, bias)  # type: ignore[assignment]
     options: dict[str, object] = {
         "stride": stride,
         "padding": padding,
@@ -174,6 +176,7 @@ def shared_conv(
     """
     rank, kind = _spatial_rank("shared_conv", x, weight, strategy)
     n = check_lanes("shared_conv", weight=weight, bias=bias)
+    x, weight, bias = cast(autocast_dtype(x), x, weight, bias)  # type: ignore[assignment]
     if groups != 1 or kind in ("sequential", "streams") or kind.startswith("implicit"):
         x = x.expand(n, *x.shape)
         return wide_conv(x, weight, bias, stride, padding, dilation, groups, kind)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx
 
+from ._lanes import autocast_dtype, cast
 from .batch_norm import wide_batch_norm
 from .conv import wide_conv
 from .conv_strategies import implicit_gemm_fits
@@ -45,6 +46,7 @@ def wide_conv_norm(
         return torch.relu(y) if relu else y
     from ..kernels.conv import lane_conv2d
 
+    x, weight, bias = cast(autocast_dtype(x), x, weight, bias)  # type: ignore[assignment]
     scale = shift = None
     if norm is not None:
         gamma, beta, mean, var, eps = norm

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..errors import ArgumentError
+from ._lanes import autocast_dtype
 from .linear import wide_linear
 from .rnn_cells import LSTM, Kind, LayerWeights, State
 
@@ -73,7 +74,7 @@ def _run_layer(
 def _persistent_fits(kind: Kind, gates_x: Tensor, w: LayerWeights) -> bool:
     if kind.name not in ("wide_lstm", "wide_gru") or w.w_hr is not None or not gates_x.is_cuda:
         return False
-    if not kernels.can_run(gates_x, w.w_hh):
+    if autocast_dtype(gates_x) or not kernels.can_run(gates_x, w.w_hh):
         return False
     from ..kernels.rnn import fits
 

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..observe import instruction_log
 from ..workers.engine import Engine
+from ..workers.travelling import draw_seed
 from . import runtime, scope
 from .dispatch import dispatch
 from .plans import Call, Op, Plan, find_plan, read
@@ -68,6 +69,9 @@ def _device_of(kwargs: dict[str, Any]) -> str | None:
 
 def create(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
     """A new tensor, `Shard(axis)` over the active signal's workers if no shard would be empty."""
+    if kwargs.get("generator") is not None:  # a generator of the script's: its numbers, as in one process
+        with torch._C._DisableTorchDispatch():
+            return put(func(*args, **kwargs))
     kwargs = {k: v for k, v in kwargs.items() if k != "generator"}
     kwargs["device"] = torch.device("cpu")
     engine = runtime.engine()
@@ -75,7 +79,7 @@ def create(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
     mesh, axis = (placement.mesh, placement.axis) if placement else (engine.mesh((0,)), None)
     number = next(engine.ids)
     plan = _creation_plan(engine, func, args, kwargs)
-    draw = runtime.next_draw() if plan.random else None
+    draw = draw_seed() if plan.random else None
     look = plan.results[0][0]
     assert look is not None
     made = SignalTensor(Ref(engine, number, Home(mesh)), look)

@@ -16,7 +16,8 @@ from ..errors import UnsupportedError
 from ..observe import instruction_log
 from ..workers.engine import Engine
 from ..workers.stream import Mesh
-from . import runtime, scope, tensor
+from ..workers.travelling import draw_seed
+from . import scope, tensor
 from .moving import consider_adoption, move
 from .own_ways import Op, Way, own_way
 from .plans import Call, Look, Plan, find_plan, read
@@ -34,11 +35,13 @@ def dispatch(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
         known = _own_ways[id(func)] = (func, own_way(func))
     if known[1] is not None:
         return known[1](func, args, kwargs)
+    generator = None
     if kwargs:
         if "device" in kwargs:
             kwargs = {**kwargs, "device": torch.device("cpu")}
         if "generator" in kwargs:
-            kwargs = {k: v for k, v in kwargs.items() if k != "generator"}
+            kwargs = dict(kwargs)
+            generator = kwargs.pop("generator")
     call = Call()
     read(args, kwargs, call)
     tensors = call.tensors
@@ -57,10 +60,17 @@ def dispatch(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
         t if t.__class__ is SignalTensor and t._ref.home.mesh is mesh else operand_on(t, mesh, axis)
         for t in tensors
     ]
-    return run(engine, plan, call, operands, mesh)
+    return run(engine, plan, call, operands, mesh, generator)
 
 
-def run(engine: Engine, plan: Plan, call: Call, operands: list[SignalTensor], mesh: Mesh) -> Any:
+def run(
+    engine: Engine,
+    plan: Plan,
+    call: Call,
+    operands: list[SignalTensor],
+    mesh: Mesh,
+    generator: torch.Generator | None = None,
+) -> Any:
     """Record the instruction; the results as handles."""
     numbers = tuple([o._ref.number for o in operands])
     if plan.asks:
@@ -87,7 +97,7 @@ def run(engine: Engine, plan: Plan, call: Call, operands: list[SignalTensor], me
     touched = outputs + tuple([numbers[i] for i in plan.written]) if plan.written else outputs
     content = (plan.template, numbers, outputs, tuple(call.floats))
     if plan.random:
-        engine.record("draw", (*content, runtime.next_draw()), mesh.workers, plan.name, numbers, touched)
+        engine.record("draw", (*content, draw_seed(generator)), mesh.workers, plan.name, numbers, touched)
     else:
         engine.record("op", content, mesh.workers, plan.name, numbers, touched)
     if instruction_log.active:

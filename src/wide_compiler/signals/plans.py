@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_map_only
 from ..workers import templates
 from ..workers.engine import Engine
 from ..workers.sharded import is_view
+from ..workers.travelling import settings
 from ..workers.writes import written_positions
 
 Op = torch._ops.OpOverload
@@ -128,7 +129,11 @@ def spell(args: Sequence, kwargs: dict, constants: bool) -> tuple[tuple, dict]:
 
 def find_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Call) -> Plan:
     """The plan for this call; `call` must have been filled from `args` and `kwargs`."""
-    key = (engine.serial, id(func), *call.key)
+    state = settings()
+    if state != engine.settings:
+        engine.settings = state
+        engine.record("settings", (state,), engine.everyone)
+    key = (engine.serial, id(func), state[0], *call.key)  # the default dtype decides results' dtypes
     plan = _plans.get(key)
     if plan is None:
         plan = _plans[key] = _make_plan(engine, func, args, kwargs, call)

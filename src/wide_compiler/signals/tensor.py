@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..errors import UnsupportedError, UsageError
 from ..workers.engine import Engine
+from ..workers.memory import read_payload
 from ..workers.stream import Mesh
 from . import scope
 from .plans import Look
@@ -112,11 +113,10 @@ class SignalTensor(Tensor):
     def fetch(self) -> Tensor:
         """The values as a plain tensor, outside autograd. Waits for the workers."""
         ref = self._ref
-        answer = ref.engine.ask("fetch", (ref.number,), ref.home.mesh, "fetch", inputs=(ref.number,))
-        # A copy: neither the caller's writes nor the worker's may be seen by the other.
-        return (
-            answer.clone().as_strided(self._look.shape, self._look.stride) if _dense(self) else answer.clone()
-        )
+        dtype, payload = ref.engine.ask("fetch", (ref.number,), ref.home.mesh, "fetch", inputs=(ref.number,))
+        with torch._C._DisableTorchDispatch():
+            answer = read_payload(payload, getattr(torch, dtype))
+            return answer.as_strided(self._look.shape, self._look.stride) if _dense(self) else answer
 
     def cpu(self, *args: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
         """The values as a plain tensor; differentiable."""

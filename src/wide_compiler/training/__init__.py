@@ -16,6 +16,7 @@ from .lift import lift
 from .lion import Lion
 from .moment import Moment
 from .population import Population
+from .progress import ProgressLine
 from .rmsprop import RMSprop
 from .schedules import LaneLambdaLR, LaneSchedulers
 from .search import (
@@ -31,6 +32,7 @@ from .search import (
 )
 from .sgd import SGD
 from .step import TrainStep
+from .tensorboard import TensorBoard
 
 __all__ = [
     "SGD",
@@ -49,10 +51,12 @@ __all__ = [
     "Moment",
     "PerLane",
     "Population",
+    "ProgressLine",
     "RMSprop",
     "Shared",
     "Stacked",
     "Stop",
+    "TensorBoard",
     "TrainStep",
     "Uniform",
     "clip_lane_norms_",

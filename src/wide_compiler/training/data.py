@@ -29,6 +29,7 @@ class Shared:
     """The same batches for all lanes: tensors `[B, ...]`. What `fit` makes of any iterable."""
 
     door = "shared"
+    over: Sequence[int] = ()  # lanes whose data has ended: they stop
 
     def __init__(self, batches: Iterable[Any]):
         if not isinstance(batches, Iterable):

@@ -18,7 +18,7 @@ from .regions import Regions
 from .stream import Mesh, Pool, Stream
 
 # Said to workers while a region is open, in any order with its ops.
-_BESIDE_REGIONS = {"template", "mesh", "seed"}
+_BESIDE_REGIONS = {"template", "mesh"}
 _WORDS = {
     "draw": "random draw",
     "move": "transfer between workers",
@@ -26,6 +26,7 @@ _WORDS = {
     "ask": "question that only values answer",
     "fetch": "value that the script reads",
     "make": "new tensor",
+    "settings": "change of a setting",
 }
 
 
@@ -43,6 +44,7 @@ class Engine(Stream):
         self.requests = itertools.count(1)
         self.templates = itertools.count(1)
         self.answers: dict[int, Any] = {}
+        self.settings: tuple = ()  # of the script, as the workers know them
         self.failures = Failures(self)
         self.regions = Regions(self)
         self._meshes: dict[tuple[int, ...], Mesh] = {}

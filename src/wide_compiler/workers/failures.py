@@ -68,7 +68,8 @@ class Failures:
             self._judge()
 
     def worker_gone(self, worker: int) -> None:
-        self._end(WorkerDied(f"worker {worker} died {self._where(worker)}; {_REMEDY}", worker))
+        why = self.engine.pool.why_gone(worker)
+        self._end(WorkerDied(f"worker {worker} died {self._where(worker)}{why}; {_REMEDY}", worker))
 
     def worker_failed(self, worker: int, seq: int, kind: str, text: str, trace: str) -> None:
         if not self._reports:

@@ -10,13 +10,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
-from .draws import seed_for
 from .layout import shardable
-from .memory import read_payload
+from .memory import read_payload, write_payload
 from .sharded import replicated
 from .table import Poison, Table
 from .transfer import exchange
-from .values import Value, cut, local_of, wrap
+from .values import Value, cut, local_of, whole_of, wrap
 
 
 class Placing(Table):
@@ -30,7 +29,7 @@ class Placing(Table):
         t = self.templates[template]
         self._count(t.name)
         if draw is not None:
-            torch.manual_seed(seed_for(self.seed, draw))
+            torch.manual_seed(draw)
         args, kwargs = t.arguments([], ())
         whole = t.func(*args, **kwargs)
         device_mesh = self.meshes[mesh][1]
@@ -55,9 +54,9 @@ class Placing(Table):
         """The whole tensor, from one worker of its mesh."""
         value = self._get(number)
         if isinstance(value, Value):
-            value = value.current().full_tensor()
+            value = whole_of(value.current())
         if self.rank == reporter:
-            self.reply(request, value.detach().cpu().contiguous())
+            self.reply(request, (str(value.dtype)[6:], write_payload(value.detach().cpu(), None)))
 
     def do_placement(self, number: int, request: int, reporter: int) -> None:
         value = self._get(number)

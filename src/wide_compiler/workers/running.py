@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from .draws import draw_sharded, seed_for
+from .draws import draw_sharded
 from .sharded import gathered, is_view, replicated, run_op
 from .table import Table
 from .templates import Template
 from .values import Value
-from .writes import write_op, written_positions
+from .writes import write_gathered, write_op, writes, written_values
 
 
 class Running(Table):
@@ -26,12 +26,17 @@ class Running(Table):
     def do_draw(self, template: int, inputs: tuple, outputs: tuple, floats: tuple, draw: int) -> None:
         t = self.templates[template]
         self._count(t.name)
-        torch.manual_seed(seed_for(self.seed, draw))
+        torch.manual_seed(draw)
         operands = [self._get(i) for i in inputs]
         if not any(isinstance(v, Value) for v in operands):
             args, kwargs = t.arguments(operands, floats)
             self._keep(t.func(*args, **kwargs), outputs)
             return
+        if writes(t.func):
+            args, kwargs = t.arguments(operands, floats)
+            if [id(v) for v in written_values(t.func, args, kwargs)] != [id(operands[0])]:
+                self._keep(write_gathered(t.func, args, kwargs), outputs)
+                return
         written = operands[0] if t.func._schema.is_mutable else None
         values = [v.current() for v in operands] if written is None else [v.reduced() for v in operands]
         args, kwargs = t.arguments(values, floats)
@@ -84,7 +89,7 @@ class Running(Table):
             args, kwargs = t.arguments(operands, floats)
             return t.func(*args, **kwargs)
         self.ways.op = t.name
-        if written_positions(t.func):
+        if writes(t.func):
             args, kwargs = t.arguments(operands, floats)
             result = write_op(t.func, args, kwargs, self.ways)
         else:

@@ -21,7 +21,7 @@ _FLUSH_SECONDS = 0.004
 
 
 class Pool(Protocol):
-    """Where workers live; see `local.LocalPool`."""
+    """Where workers live; see `pool.ConnectedPool`."""
 
     size: int
     payloads: str | None  # a folder for large tensors, where script and workers share memory
@@ -32,6 +32,7 @@ class Pool(Protocol):
 
     def start(self) -> None: ...
     def post(self, worker: int, data: bytes) -> None: ...
+    def why_gone(self, worker: int) -> str: ...
     def stop(self) -> None: ...
     def kill(self) -> None: ...
 

@@ -16,13 +16,14 @@ from .sharded import count_all_gathers
 from .storing import load_values, save_values
 from .table import Poison, Reply
 from .templates import Template
+from .travelling import follow
 
 
 class Worker(Repeating):
     """`execute` runs one instruction by the method `do_` of its kind."""
 
-    def __init__(self, rank: int, device: torch.device, seed: int, reply: Reply) -> None:
-        super().__init__(rank, device, seed, reply)
+    def __init__(self, rank: int, device: torch.device, reply: Reply) -> None:
+        super().__init__(rank, device, reply)
         count_all_gathers()
 
     def execute(self, instruction: tuple) -> None:
@@ -58,8 +59,8 @@ class Worker(Repeating):
                 mesh = DeviceMesh.from_group(group, self.device.type, mesh=list(workers))
         self.meshes[number] = (workers, mesh)
 
-    def do_seed(self, seed: int) -> None:
-        self.seed = seed
+    def do_settings(self, values: tuple) -> None:
+        follow(values)
 
     def do_free(self, ids: list[int]) -> None:
         for number in ids:

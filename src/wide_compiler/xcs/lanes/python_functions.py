@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..proof.pure_tables import FUNCTIONS
+from ..proof.python_tables import FUNCTIONS
 from .array_rules import as_python, made_array
 from .lane import Lane, Objects, Trace, bail, by_item, computed, holds_lane, own_values, settled
 from .number_rules import SAFE_INT, python_number

@@ -1,0 +1,174 @@
+"""Workers at the other end of connections: greeting, posting, reading, the end.
+
+Where they live and how they are started and killed is the business of `local.LocalPool` and `ray.RayPool`.
+"""
+
+import contextlib
+import queue
+import secrets
+import selectors
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any, cast
+
+from .errors import WorkerDied
+from .wire import Door, load
+
+_TICK_SECONDS = 0.5
+
+
+class ConnectedPool(ABC):
+    """`size` workers that connect to this process and prove the run's secret.
+
+    on_message(worker, message) and on_gone(worker) are called from the pool's own thread, and on_tick() every
+    half second. start_seconds: how long the workers may take to connect and to find each other.
+    """
+
+    payloads: str | None = None  # a folder for large tensors, where script and workers share memory
+
+    def __init__(self, size: int, start_seconds: float) -> None:
+        self.size = size
+        self.start_seconds = start_seconds
+        self.on_message: Callable[[int, tuple], None] = lambda worker, message: None
+        self.on_gone: Callable[[int], None] = lambda worker: None
+        self.on_tick: Callable[[], None] = lambda: None
+        self.pids: list[int] = []  # of the processes on their own machines, by rank
+        self._stopping = False
+        self._connections: dict[int, Connection] = {}
+        # A connection that is closed while somebody writes to it: its number may be another file's by then.
+        self._writing = [threading.Lock() for _ in range(size)]
+        self._reader = threading.Thread(target=self._read, daemon=True, name="wide-workers")
+
+    @abstractmethod
+    def _launch(self, setups: list[dict]) -> None:
+        """Start one worker for each set-up."""
+
+    @abstractmethod
+    def _failed_start(self) -> tuple[int, str] | None:
+        """A worker that has ended before it was ready, and why."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Let the workers leave; those that do not leave are killed."""
+
+    @abstractmethod
+    def _kill_workers(self) -> None:
+        """End every worker now, and return when they have ended."""
+
+    @abstractmethod
+    def _remove(self) -> None:
+        """Remove what the pool has left outside its workers."""
+
+    def _open(self, host: str, own: list[dict]) -> None:
+        """Launch the workers, each with its own part of the set-up, and wait until they are ready."""
+        secret = secrets.token_bytes(32)
+        door = Door(host, secret)
+        common = {"world": self.size, "address": door.address[:2], "secret": secret.hex()}
+        try:
+            self._launch([{"rank": rank, **common, **mine} for rank, mine in enumerate(own)])
+            self._admit(door)
+        except BaseException:
+            self.kill()
+            raise
+        finally:
+            door.close()
+
+    def _admit(self, door: Door) -> None:
+        """Wait for every worker's greeting, and for all of them to have found each other."""
+        deadline = time.monotonic() + self.start_seconds
+        pids: dict[int, int] = {}
+        while len(self._connections) < self.size:
+            try:
+                connection = door.admitted.get(timeout=0.2)
+            except queue.Empty:
+                self._check_start(deadline)
+                continue
+            kind, rank, pids[rank] = load(connection.recv_bytes())
+            assert kind == "hello"
+            self._connections[rank] = connection
+        self.pids = [pids[rank] for rank in range(self.size)]
+        for rank, connection in self._connections.items():
+            kind = ""
+            while kind != "ready":
+                while not connection.poll(0.2):
+                    self._check_start(deadline)
+                try:
+                    kind, *_ = load(connection.recv_bytes())
+                except (EOFError, OSError):
+                    raise WorkerDied(
+                        f"worker {rank} died while starting; see its output above", rank
+                    ) from None
+
+    def _check_start(self, deadline: float) -> None:
+        failed = self._failed_start()
+        if failed is not None:
+            rank, why = failed
+            raise WorkerDied(f"worker {rank} died while starting; {why}", rank)
+        if time.monotonic() > deadline:
+            missing = [rank for rank in range(self.size) if rank not in self._connections]
+            raise WorkerDied(
+                f"{len(missing)} of {self.size} workers did not connect within {self.start_seconds:.0f} s"
+                if missing
+                else f"the workers did not find each other within {self.start_seconds:.0f} s",
+                missing[0] if missing else 0,
+            )
+
+    def start(self) -> None:
+        """From here on messages are delivered."""
+        self._reader.start()
+
+    def post(self, worker: int, data: bytes) -> None:
+        """Send a message. A worker that is gone is reported through `on_gone`, not here."""
+        with self._writing[worker], contextlib.suppress(OSError):
+            self._connections[worker].send_bytes(data)
+
+    def why_gone(self, worker: int) -> str:
+        """What is known of the end of a worker, beside that it has ended."""
+        return ""
+
+    def _read(self) -> None:
+        """Every moment here is one that the script's own thread waits for: no more than is needed."""
+        try:
+            self._listen()
+        finally:
+            self._close()
+
+    def _listen(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            for rank, connection in self._connections.items():
+                selector.register(connection, selectors.EVENT_READ, rank)
+            ticked = time.monotonic()
+            while selector.get_map() and not self._stopping:
+                for key, _ in selector.select(_TICK_SECONDS):
+                    self._hear(selector, cast(Connection, key.fileobj), key.data)
+                now = time.monotonic()
+                if now - ticked >= _TICK_SECONDS:
+                    ticked = now
+                    self.on_tick()
+
+    def _hear(self, selector: selectors.BaseSelector, connection: Connection, rank: int) -> None:
+        try:
+            message: Any = load(connection.recv_bytes())
+        except (EOFError, OSError):
+            selector.unregister(connection)
+            if not self._stopping:  # else it was told to leave, or killed
+                self.on_gone(rank)
+            return
+        self.on_message(rank, message)
+
+    def kill(self) -> None:
+        """End every worker now."""
+        self._stopping = True
+        self._kill_workers()
+        self.pids = []
+        if not self._reader.is_alive():  # it closes them itself, who reads them
+            self._close()
+        self._remove()
+
+    def _close(self) -> None:
+        for worker, connection in self._connections.items():
+            with self._writing[worker]:
+                connection.close()
