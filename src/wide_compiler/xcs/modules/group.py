@@ -25,7 +25,7 @@ from ...guards.tensors import TableGuard
 from ...measure.clock import now
 from ...model.program import Call
 from ...routers.calls import Calls, SameLook
-from ...routers.route import Fused
+from ...routers.fused_lanes import Fused
 from ...routers.tower_group import VMapTowerGroup
 from ..interrupts import raise_interrupt
 from ..proof.class_tables import NAMESPACES, PYTORCH, TENSORS, Behaviour
