@@ -20,9 +20,8 @@ _SUMS = (np.sum, np.mean, np.std, np.var, np.prod)
 _CHOOSING = (np.argmax, np.argmin, np.argsort, np.any, np.all, np.count_nonzero)
 # Functions along an axis, and the axis they take if none is given: None for all numbers of an item in a row.
 ALONG: dict[Any, int | None] = {
-    **dict.fromkeys((*_SUMS, np.max, np.min, np.ptp, np.argmax, np.argmin, np.any, np.all, np.median,
-    np.cumsum,
-                     np.cumprod, np.count_nonzero, np.percentile, np.quantile), None),
+    **dict.fromkeys((*_SUMS, np.max, np.min, np.ptp, np.argmax, np.argmin, np.any, np.all, np.median), None),
+    **dict.fromkeys((np.cumsum, np.cumprod, np.count_nonzero, np.percentile, np.quantile), None),
     **dict.fromkeys((np.diff, np.sort, np.argsort, np.fft.fft, np.fft.ifft, np.fft.rfft, np.fft.irfft), -1),
     **dict.fromkeys((np.roll, np.flip), None),
 }  # fmt: skip
@@ -46,19 +45,18 @@ def along(function: Any, trace: Trace, *args: Any, **kwargs: Any) -> Any:
         return _as_written(function, trace, *args, **kwargs)
     q = np.ndim(given["q"]) if function in _FIRST_AXIS_ADDED else 0
     count = x.data[0].size if axis is None else x.data.shape[1:][axis]
-    if q > 1 or given.get("ddof", 0) >= count or "dtype" in given or "out" in given:
+    if given.get("ddof", 0) >= count:  # of which NumPy warns by Python's own means
+        raise bail(f"{function.__name__} with as many degrees of freedom as numbers", trace)
+    if q > 1 or "dtype" in given or "out" in given:
         return _as_written(function, trace, *args, **kwargs)
     if function in _CHOOSING:
         settled(x)
     run = functools.partial(_shifted, function, axis, bool(q), given)
-    # Numbers that do not lie in a row are added up in another order, and so are those that are converted
-    # first.
-    exact = function not in _SUMS or (x.in_rows and (x.data.dtype in REAL or function in (np.sum, np.prod)))
-    if x.data.dtype.char in "eFD" and function in _SUMS:
-        exact = False
-    if exact:
-        return computed(run, (x,), None, trace)
-    return computed(run, (x,), None, trace, as_written=functools.partial(_rows, function, axis, given))
+    # Numbers that do not lie in a row are added up in another order, and so are those that are converted.
+    whole = x.data.dtype.kind in "iub" and function in (np.sum, np.prod)
+    exact = function not in _SUMS or whole or (x.in_rows and x.data.dtype in REAL)
+    written = None if exact else functools.partial(_rows, function, axis, given)
+    return computed(run, (x,), None, trace, as_written=written)
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from ..proof.kinds import is_numpy_scalar
 from ..work import Bail, Work
 from .lane import COMPUTING, NUMBERS, Lane, Objects, Trace
 
+MOST_STEPS = 8
 CHUNK_BYTES = 2**19  # with what is made of them, about what a core's own cache holds
 
 
@@ -33,9 +34,10 @@ def gathered(column: Any, trace: Trace) -> Any:
         _computes(column.dtype)
         if column.ndim > 2 and not column[0].flags.c_contiguous:
             raise Bail(OTHER_ORDER)
-        kind = "array" if column.ndim > 1 else "np"
-        rows = np.ascontiguousarray(column)  # sums of rows that lie apart would be added up in another order
-        return Lane(rows, kind, trace, False, list(column))
+        if column.ndim == 1:  # whose numbers are new objects in each round
+            return Lane(np.array(column), "np", trace)
+        rows = np.ascontiguousarray(column) if column.ndim > 2 else in_steps(column, column[0])
+        return Lane(rows, "array", trace, False, list(column))
     if type(column) is range:
         return Lane(np.arange(column.start, column.stop, column.step, dtype=np.int64), "int", trace)
     kinds = set(map(type, column))
@@ -69,7 +71,7 @@ def stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
     _computes(first.dtype)
     if not first.size:
         raise Bail("arrays that are empty")
-    if not first.flags.c_contiguous or len(set(map(_strides, arrays))) != 1:
+    if len(set(map(_strides, arrays))) != 1 or (first.ndim > 1 and not first.flags.c_contiguous):
         raise Bail(OTHER_ORDER)
     out = np.empty((n * len(first), *first.shape[1:]), first.dtype)
     try:
@@ -80,10 +82,22 @@ def stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
         else:
             places, copy = _places(len(first), 1 << (n - 1).bit_length()), cast(Any, operator.setitem)
             # Each copy compares type and shape itself: all checks are in this one pass.
-            deque(map(copy, itertools.repeat(memoryview(out)), places, arrays), 0)
+            deque(map(copy, itertools.repeat(memoryview(cast(Any, out))), places, arrays), 0)
     except (ValueError, TypeError):
         raise Bail("arrays of different shapes or types") from None
-    return out.reshape(n, *first.shape)
+    return in_steps(out.reshape(n, *first.shape), first)
+
+
+def in_steps(rows: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """The rows, as far from number to number as in an item: sums of those that lie apart round otherwise."""
+    steps, rest = divmod(first.strides[-1], first.itemsize)
+    if steps == 1 or len(first) == 1:
+        return np.ascontiguousarray(rows)
+    if rest or not 1 < steps <= MOST_STEPS:
+        raise Bail(OTHER_ORDER)
+    apart = np.empty((*rows.shape[:-1], rows.shape[-1] * steps), rows.dtype)[..., ::steps]
+    apart[...] = rows
+    return apart
 
 
 OTHER_ORDER = "arrays that do not lie in rows, as results of them would not"

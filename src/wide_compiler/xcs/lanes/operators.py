@@ -30,7 +30,7 @@ def _array_function(self: Lane, function: Any, types: Any, args: Any, kwargs: An
 def _iterate(self: Lane) -> Any:
     if self.kind != "array":
         raise self.stop("a loop over a number")
-    return iter([self[i] for i in range(self.data.shape[1])])
+    return iter([item_at(self, i, self.trace) for i in range(self.data.shape[1])])
 
 
 _QUICK = (np.add, np.subtract, np.multiply)

@@ -10,7 +10,6 @@ import numpy as np
 from ..interrupts import raise_interrupt
 from ..items import Blocks
 from ..noticing import noticing
-from ..parallelism import stacks
 from ..work import Bail, Work
 from .body_code import Dispatcher, lane_function
 from .gather import chunks, gathered
@@ -20,11 +19,6 @@ from .results import Results, settle_keys
 
 MOST_PATHS = 16
 SKIPPED = object()  # an item that the test leaves out
-
-
-def able(work: Work) -> bool:
-    """Is any loop variable an array or a number, or does it hold some?"""
-    return any(stacks(column[0]) for column in work.items.columns)
 
 
 def vectorized(work: Work) -> list[Any]:
@@ -151,7 +145,7 @@ def _has_nan(given: Any) -> bool:
     """Is one of these numbers nan? A body may hand on the very number; of an array it gets new ones."""
     if type(given) is Objects:
         return any(map(_is_nan, own_values(given, 0)))
-    if type(given) is not Lane or given.kind == "array":
+    if type(given) is not Lane or given.kind == "array" or given.origin is None:
         return False
     return given.data.dtype.kind in "fc" and bool(np.isnan(given.data).any())
 

@@ -13,7 +13,7 @@ from .number_rules import COMPARISONS, SAFE_INT, largest, python_arithmetic, pyt
 ELEMENTWISE = frozenset((
     np.add, np.subtract, np.multiply, np.true_divide, np.negative, np.positive, np.absolute, np.sqrt,
     np.square,
-    np.maximum, np.minimum, np.fmax, np.fmin, np.sign, np.isfinite, np.isnan, np.isinf, np.logical_and,
+    np.maximum, np.minimum, np.sign, np.isfinite, np.isnan, np.isinf, np.logical_and,
     np.logical_or, np.logical_not, np.logical_xor, np.floor, np.ceil, np.trunc, np.rint, np.bitwise_and,
     np.bitwise_or, np.bitwise_xor, np.invert, np.reciprocal, np.remainder, np.floor_divide, np.fabs,
     np.copysign, np.conjugate, *COMPARISONS,
@@ -100,8 +100,8 @@ def _char(x: Any) -> str:
 @functools.cache
 def _the_same_anywhere(ufunc: Any, *chars: str) -> bool:
     """Does the ufunc give the same bits for a number alone, and at any place among others?"""
-    made = {"int": 2, "float": 1.7, "bool": True}
-    inputs = [made.get(c) if c in made else np.linspace(0.01, 0.99, 203).astype(c) for c in chars]
+    made: dict[str, Any] = {"int": 2, "float": 1.7, "bool": True}
+    inputs = [made[c] if c in made else np.linspace(0.01, 0.99, 203).astype(c) for c in chars]
     if ufunc is np.arccosh:
         inputs = [x + 1 for x in inputs]
     with np.errstate(all="ignore"):
