@@ -59,9 +59,10 @@ def _binary(ufunc: np.ufunc, reflected: bool = False) -> Any:
 
 def _inplace(ufunc: np.ufunc) -> Any:
     """`x += y`: rebinds numbers; writes into arrays, which must then be fresh."""
+    binary = _binary(ufunc)
 
     def operate(self: Lane, other: Any) -> Any:
-        result = arithmetic(ufunc, (self, other), self.trace)
+        result = binary(self, other)
         if self.kind != "array":
             return result
         if not self.fresh or result.data.shape != self.data.shape or result.data.dtype != self.data.dtype:

@@ -62,22 +62,13 @@ def apply_ufunc(ufunc: Any, inputs: tuple[Any, ...], trace: Trace) -> Any:
     known = ufunc in ELEMENTWISE or (ufunc in FUNCTIONS and _the_same_anywhere(ufunc, *map(_char, inputs)))
     if not known or (ufunc in POWERS and not wanted):
         return by_item(ufunc, inputs, trace)
-    data = _cast(inputs, trace)
+    inputs = _cast(inputs, trace)
     if wanted == 0 and ufunc in _GROWING:
-        _no_overflow(ufunc, data, trace)
-    cast = tuple(Lane(d, "np", trace) if type(x) is Lane and d is not x.data else x
-                 for x, d in zip(inputs, data, strict=True))  # fmt: skip
-    for x, source in zip(cast, inputs, strict=True):
-        if x is not source and source.again is not None:
-            x.again = functools.partial(_cast_again, source, x.data.dtype)
+        _no_overflow(ufunc, list(map(data_of, inputs)), trace)
     kind = "array" if wanted else "np"
     if min(ranks) == wanted:
-        return computed(ufunc, cast, kind, trace)
-    return computed(functools.partial(_aligned_ufunc, ufunc, ranks), cast, kind, trace)
-
-
-def _cast_again(source: Lane, dtype: Any) -> np.ndarray:
-    return settled(source).data.astype(dtype)
+        return computed(ufunc, inputs, kind, trace)
+    return computed(functools.partial(_aligned_ufunc, ufunc, ranks), inputs, kind, trace)
 
 
 def _aligned_ufunc(ufunc: Any, ranks: list[int], *data: Any) -> np.ndarray:
@@ -134,25 +125,26 @@ def rank_of(x: Any, trace: Trace, any_order: bool = False) -> int:
     raise bail(f"a {type(x).__name__} among arrays", trace)
 
 
-def _cast(inputs: tuple[Any, ...], trace: Trace) -> list[Any]:
+def _cast(inputs: tuple[Any, ...], trace: Trace) -> tuple[Any, ...]:
     """A Python number takes the type of the arrays beside it; so must a lane of Python numbers."""
     strong: list[Any] = [
         data_of(x).dtype
         for x in inputs
         if (type(x) is Lane and x.kind in ("array", "np")) or isinstance(x, (np.ndarray, np.generic))
     ]
-    out: list[Any] = []
-    for x in inputs:
-        if not strong or type(x) is not Lane or x.kind in ("array", "np", "bool"):
-            out.append(data_of(x))
-            continue
-        wanted = np.result_type(*strong, 1.0 if x.kind == "float" else 1)
-        if wanted.kind in "iu":
-            limits = np.iinfo(wanted)
-            if x.data.size and (x.data.max() > limits.max or x.data.min() < limits.min):
-                raise bail("an integer out of the array's range", trace)
-        out.append(x.data if x.data.dtype == wanted else x.data.astype(wanted))
-    return out
+    weak = [type(x) is Lane and x.kind in ("float", "int") for x in inputs]
+    if not strong or not any(weak):
+        return inputs
+    return tuple(_as_strong(x, strong, trace) if w else x for x, w in zip(inputs, weak, strict=True))
+
+
+def _as_strong(x: Lane, strong: list[Any], trace: Trace) -> Lane:
+    wanted = np.result_type(*strong, 1.0 if x.kind == "float" else 1)
+    if wanted.kind in "iu" and x.data.size:
+        limits = np.iinfo(wanted)
+        if x.data.max() > limits.max or x.data.min() < limits.min:
+            raise bail("an integer out of the array's range", trace)
+    return computed(lambda d: d.astype(wanted, copy=False), (x,), "np", trace)
 
 
 def _no_overflow(ufunc: np.ufunc, data: list[Any], trace: Trace) -> None:
