@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from wide_compiler.routers.route import Fused
 from wide_compiler.xcs import Config, jit
 from wide_compiler.xcs.lanes import run as lanes_run
-from wide_compiler.xcs.members import straight, torch_vmap, trial, wide
+from wide_compiler.xcs.modules import group, torch_vmap, trial
 from wide_compiler.xcs.work import Work
 
 
@@ -59,8 +60,8 @@ PLACES = {
     "vmap": ("torch vmap", torch.func, "vmap"),
     "stacking": ("torch vmap", torch_vmap, "_gathered"),
     "a trial": ("torch vmap", trial.Watch, "__torch_dispatch__"),
-    "a wide call": ("wide model", straight.Straight, "__call__"),
-    "making a wide model": ("wide model", wide, "compile_wide"),
+    "a wide call": ("wide model", Fused, "stacked"),
+    "making a wide model": ("wide model", group.Group, "build"),
     "an item that is compared": ("numpy lanes", Work, "one"),
 }
 CASES = {

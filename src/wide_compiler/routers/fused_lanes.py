@@ -115,6 +115,10 @@ class Fused:
         return [tensor for source in self.sources if source.written for tensor in source.tensors()]
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Any]:
+        return hand_out(self.stacked(tensors), self.n)
+
+    def stacked(self, tensors: Sequence[Tensor]) -> Any:
+        """The lanes' outputs in one, tensors `[n, ...]`."""
         lent = Lent() if torch.is_grad_enabled() else None
         arguments = self.arguments(tensors, lent)
         result = self.program.run_way(self.run, arguments)
@@ -122,7 +126,7 @@ class Fused:
             self._give_back(arguments)
         if lent is not None and lent.stacks:
             lent.watch([result] if isinstance(result, Tensor) else _tree.flatten(result)[0])
-        return hand_out(result, self.n)
+        return result
 
     def watched(self, tensors: Sequence[Tensor]) -> list[Any]:
         """The same with the price of watching the towers, which running in sequence need not pay."""

@@ -24,6 +24,7 @@ from .creation import (
 )
 from .modules import adopt
 from .runtime import cpu_workers, gpu_workers, ray_workers, shutdown
+from .steps import step
 from .tensor import SignalTensor
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "restart",
     "shutdown",
     "signal",
+    "step",
     "tensor",
     "zeros",
 ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -89,9 +91,24 @@ def _is_plain(x: Any) -> bool:
     )
 
 
+_listener: Any = None  # told of each module that is called
+
+
+@contextlib.contextmanager
+def listener(hear: Any) -> Iterator[None]:
+    global _listener
+    before, _listener = _listener, hear
+    try:
+        yield
+    finally:
+        _listener = before
+
+
 def _before_forward(module: nn.Module, args: tuple) -> tuple | None:
     """A module that is called with handles, or inside a signal's context, lives on the workers from now on, and
     inside a context so does the batch that it is called with."""
+    if _listener is not None:
+        _listener(module)
     placement = scope.current()
     # A hook on all modules is not given the keyword arguments; they are its caller's, which passes them on.
     kwargs = sys._getframe(1).f_locals.get("kwargs") or {}

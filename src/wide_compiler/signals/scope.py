@@ -77,6 +77,11 @@ def placement_of(name: str) -> Placement | None:
     return Placement(mesh, shard.axes, shard.parameter_axes, name, found.compile)
 
 
+def entered() -> tuple[tuple[str, Placement | None], ...]:
+    """The signals entered now, outermost first."""
+    return tuple([(s.name, s.placement) for s in _scopes.get()])
+
+
 def current() -> Placement | None:
     """The innermost signal that says where."""
     for scope in reversed(_scopes.get()):

@@ -45,6 +45,7 @@ class Engine(Stream):
         self.ids = itertools.count(1)
         self.requests = itertools.count(1)
         self.templates = itertools.count(1)
+        self.forgotten = 0  # templates; what names one of them cannot be run again
         self.answers: dict[int, Any] = {}
         self.recorded = 0  # instructions
         self.settings: tuple = ()  # of the script, as the workers know them
@@ -76,6 +77,7 @@ class Engine(Stream):
 
     def forget_template(self, number: int) -> None:
         self.regions.forget()
+        self.forgotten += 1
         self.record("forget", (number,), self.everyone)
 
     def record(
@@ -100,6 +102,7 @@ class Engine(Stream):
 
     def record_each(self, kind: str, contents: Sequence[tuple], mesh: Mesh, outputs: tuple[int, ...]) -> None:
         """One instruction, with another content for each worker of the mesh."""
+        self.recorded += 1
         with self.lock:
             self.failures.check(())
             self.regions.cut(f"it holds a {_WORDS.get(kind, kind)}")

@@ -3,9 +3,8 @@
 from typing import Any
 
 from .lanes import run as numpy_lanes
-from .members import torch_vmap, wide
+from .modules import group, torch_vmap
 from .parallel import computing, overlap, threads
-from .proof import endings
 from .proof.effects import Effect
 from .work import Miss, Work
 
@@ -44,10 +43,7 @@ class Vectorized(Rung):
 
     @staticmethod
     def _swallowed(work: Work) -> bool:
-        memory = work.plan.memory
-        if "tries for ever" not in memory:
-            memory["tries for ever"] = endings.may_try_for_ever(work.plan.texts)
-        return memory["tries for ever"]
+        return work.plan.texts.may_try_for_ever
 
 
 SHORT = 4e-7  # an item that takes less is as fast in the loop as on the way to NumPy and back
@@ -94,20 +90,20 @@ class TorchVmap(Vectorized):
 
 
 class WideModels(Vectorized):
-    """Distinct modules of one architecture: the wide model of this library."""
+    """Distinct modules of one architecture: lanes of one graph, as the routers run them."""
 
-    name = wide.NAME
+    name = group.NAME
     few_items = True
     splits = False
 
     def able(self, work: Work) -> bool:
-        return wide.able(work)
+        return group.able(work)
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
-        return wide.paid_for(work, plain_seconds)
+        return group.paid_for(work, plain_seconds)
 
     def run(self, work: Work) -> list[Any]:
-        return wide.widened(work)
+        return group.widened(work)
 
 
 class Threads(Rung):

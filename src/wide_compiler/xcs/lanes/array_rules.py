@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..proof.pure_numpy import ARRAY_METHODS, NUMPY_FUNCTIONS
+from ..proof.numpy_tables import ARRAY_METHODS, NUMPY_FUNCTIONS
 from ..work import Bail
 from .lane import COMPUTING, Lane, Objects, Trace, bail, by_item, computed, data_of, holds_lane, settled
 from .ufunc_rules import REAL, aligned, matmul, rank_of

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from ..proof.pure_tables import CHANGERS
+from ..proof.python_tables import CHANGERS
 from ..text.source import NoSource, compiled, tree_of, written
 from ..text.trees import clone
 from .array_rules import apply_function

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ..proof.pure_tables import FUNCTIONS
+from ..proof.python_tables import FUNCTIONS
 from .array_rules import as_python, made_array
-from .lane import PYTHON, Lane, Objects, Trace, bail, by_item, computed, holds_lane, own_values, settled
+from .lane import Lane, Objects, Trace, bail, by_item, computed, holds_lane, own_values, settled
 from .number_rules import SAFE_INT, python_number
 from .ufunc_rules import arithmetic
 
@@ -153,6 +153,3 @@ def builtin_call(function: Any, args: tuple[Any, ...], options: dict[str, Any], 
     if function in FUNCTIONS and not any(map(holds_lane, options.values())):
         return by_item(function, args, trace, **options)
     raise bail(f"{getattr(function, '__name__', function)} of all items at once", trace)
-
-
-__all__ = ["HOLDERS", "PYTHON", "SHADOWS", "builtin_call"]

@@ -1,6 +1,7 @@
 """What a piece of code does with a name: who reads it, who writes it, who captures it."""
 
 import ast
+import builtins
 import types
 from collections.abc import Iterable, Iterator
 
@@ -112,3 +113,10 @@ def codes_of(code: types.CodeType) -> Iterator[types.CodeType]:
 def names_of(code: types.CodeType) -> set[str]:
     """Global names that a function may read, those of functions inside it too."""
     return {name for inner in codes_of(code) for name in inner.co_names}
+
+
+def handled(handler: ast.ExceptHandler) -> list[type | None]:
+    """The builtin classes that an `except` names; None for whatever else it may catch."""
+    named = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    found = [getattr(builtins, n.id, None) if isinstance(n, ast.Name) else None for n in named]
+    return [kind if isinstance(kind, type) else None for kind in found]

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..ir import graph_of
-from .blocks import Block, Body, live_after
-from .liveness import read_before_stored
-from .names import COMPREHENSIONS, captured, kept_generators, reads, stored
+from .liveness import Block, Body, live_after, read_before_stored
+from .names import COMPREHENSIONS, captured, eaten, handled, kept_generators, reads, stored
 
 SHORT_CIRCUIT = ("any", "all")
 SOURCES = ("zip", "enumerate")
@@ -312,3 +311,58 @@ def _worth_overlapping(value: ast.expr) -> bool:
     if unsuitable(value) or any(isinstance(n, COMPREHENSIONS) for n in ast.walk(value)):
         return False
     return any(isinstance(n, ast.Call) for n in ast.walk(value))
+
+
+# Sinks within a `try`: they are filled after the bodies have run, yet the `try` must see any error.
+
+FILLING: dict[str, tuple[type[Exception], ...]] = {
+    "add": (TypeError,),
+    "setitem": (TypeError,),
+    "accumulate": (TypeError, ArithmeticError, ValueError, MemoryError),
+    "update": (TypeError, LookupError, ArithmeticError, ValueError, MemoryError),
+    "carried": (Exception,),
+}  # what filling a sink may raise
+
+
+def attempted(body: Body, sinks: list[Sink]) -> tuple[bool, bool]:
+    """Does a body fill something within a `try` where that could raise, and could somebody there notice?"""
+    tries = [t for top in body for t in ast.walk(top) if isinstance(t, (ast.Try, ast.TryStar))]
+    inside = [s for t in tries for s in _raising(t, sinks)]
+    return bool(inside), any(_catches(t, sink) for t in tries for sink in _raising(t, sinks))
+
+
+def _raising(node: ast.AST, sinks: list[Sink]) -> list[Sink]:
+    """What is filled inside that may refuse a value: a list takes anything."""
+    found = [sink_of(part) for part in ast.walk(node) if isinstance(part, ast.stmt)]
+    return [sink for sink in found if sink in sinks and sink is not None and sink.kind != "append"]
+
+
+def _catches(node: "ast.Try | ast.TryStar", sink: Sink) -> bool:
+    """Would a handler or `finally` of this `try` see the error of filling this sink?"""
+    if node.finalbody:
+        return True
+    if not any(sink in _raising(part, [sink]) for part in node.body):
+        return False
+    return any(_related(kind, FILLING[sink.kind]) for h in node.handlers for kind in handled(h))
+
+
+def _related(kind: type | None, errors: tuple[type[Exception], ...]) -> bool:
+    """May an `except` of this catch one of these errors? Only builtin classes say no."""
+    return kind is None or any(issubclass(kind, e) or issubclass(e, kind) for e in errors)
+
+
+def eaten_map(node: ast.Call) -> ast.Call | None:
+    """The `map` in `list(map(f, xs))` and the like. Only of a function and a list that have names: then
+    nothing happens between asking for one and the other, so it does not matter that `map` asks for its
+    function once."""
+    match node.args[:1]:
+        case [ast.Call(ast.Name("map"), [function, ast.Name()], []) as mapped] if _named(function):
+            generator = ast.GeneratorExp(function, [])
+            return mapped if eaten(ast.Call(node.func, [generator, *node.args[1:]], node.keywords)) else None
+    return None
+
+
+def _named(node: ast.expr) -> bool:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name)

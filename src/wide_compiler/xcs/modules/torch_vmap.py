@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..interrupts import raise_interrupt
 from ..lanes.results import BLOCK_BYTES
-from ..proof.behaviour import TENSORS
+from ..proof.class_tables import TENSORS
 from ..work import Bail, Work
 from .trial import examine, finite, no_gradients, storage
 

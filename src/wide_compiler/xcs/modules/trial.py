@@ -17,7 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..parallel.thread_state import saves_are_seen
 from ..work import Bail, Work
-from .signs import UNKNOWN, beyond_its_end, sign_of_number, sign_of_result
 
 # Operators that give the same bits for one item and for many.
 EXACT = {
@@ -34,25 +33,30 @@ EXACT = {
     *("max_pool1d", "max_pool2d", "max_pool2d_with_indices"),
 }
 ROUNDED_IF_COMPLEX = {"mul", "div", "true_divide", "abs", "sqrt", "sgn"}  # made of several operations there
-# Operators that jump, and are exact by themselves: a last digit more or less gives another number.
+# Operators that choose by a number, and are exact by themselves: a last digit more or less gives another one.
 STEPS = {"floor", "ceil", "trunc", "round", "frac", "sign", "sgn", "heaviside", "floor_divide"}
 STEPS_ROUNDED = {
     *("remainder", "fmod", "nextafter", "hardshrink", "threshold", "mode", "histc", "copysign", "atan2"),
     *("angle", "fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine"),
+    # They choose between a number and none.
+    *("sqrt", "rsqrt", "log", "log2", "log10", "log1p", "logit", "acos", "asin", "acosh", "atanh"),
+    *("arccos", "arcsin", "arccosh", "arctanh"),
 }
 DECIDING = ("any", "all", "max", "min", "sorted")  # eaters that ask their items for a yes or no
 
 
-def examine(work: Work) -> None:
+def examine(work: Work, learns: bool = False) -> None:
     """Run the first item under watch, if they look like none before. Raises `Bail` where many must not be run
-    as one."""
+    as one. learns: may results lead to gradients?"""
     if saves_are_seen():
         raise Bail("hooks see every tensor that is saved for gradients")
     if not work.new:
         return
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        no_gradients(_tensors(work.compared(0)))
+        result = work.compared(0)
+    if not learns:
+        no_gradients(_tensors(result))
     if warned:
         raise Bail(f"it warns: {warned[0].message}")
     with Watch() as watch:
@@ -85,7 +89,6 @@ class Watch(TorchDispatchMode):
         self.bytes = 0  # of all that was made
         self.rounded: set[int] = set()
         self.coarse: dict[int, float] = {}  # of rounded numbers: the last digit of the coarsest type before
-        self.signs: dict[int, int] = {}
         self.told: set[int] = set()
         self.decided = False
         self.held: list[Any] = []  # so that no address is used twice
@@ -102,16 +105,12 @@ class Watch(TorchDispatchMode):
         rounded = [t for t in given if storage(t) in self.rounded and _floats(t)]
         if rounded and (_steps(name, args, kwargs) or not all(map(_is_tensor, _leaves(out)))):
             self.decided = True
-        if args and any(args[0] is t for t in rounded) and beyond_its_end(name, args, self._sign):
-            self.decided = True
-        sign = sign_of_result(name, args, self._sign, bool(rounded)) if not kwargs.get("alpha") else UNKNOWN
         for tensor in _tensors(out):
             place = storage(tensor)
             if place not in before:
                 self.made.add(place)
                 self.bytes += tensor.nbytes
             if _floats(tensor):
-                self.signs[place] = min(sign, self.signs.get(place, UNKNOWN)) if place in before else sign
                 if rounded or not _exact(name, given, kwargs):
                     self.rounded.add(place)
                     digits = [self.coarse[storage(t)] for t in rounded]
@@ -119,11 +118,6 @@ class Watch(TorchDispatchMode):
             elif rounded:
                 self.told.add(place)
         return out
-
-    def _sign(self, value: Any) -> int:
-        if isinstance(value, Tensor):
-            return self.signs.get(storage(value), UNKNOWN)
-        return sign_of_number(value)
 
 
 def _digits(tensor: Tensor) -> float:
@@ -139,6 +133,9 @@ def _exact(name: str, given: list[Tensor], kwargs: dict[str, Any]) -> bool:
 
 
 def _steps(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    if name == "pow":
+        exponent = args[1]
+        return not (isinstance(exponent, (int, float)) and exponent >= 0 and float(exponent).is_integer())
     if name in ("norm", "linalg_vector_norm") and len(args) > 1:
         return args[1] == 0  # how many are not zero
     if name == "softplus":

@@ -1,10 +1,11 @@
 """Whitelists: functions and methods known to change nothing, and what they return.
 
-A name that is not here is not known to be pure. Results are given as a type, 'same' (the type of the first
-argument or of the receiver), 'elem' (of what it holds), or a function of the argument values.
+A name that is not here is not known to be pure. Results are given as a type, or as a function of the values
+of the arguments (of a method: of its receiver and its arguments).
 """
 
 import base64
+import builtins
 import hashlib
 import json
 import math
@@ -18,8 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from .kinds import Arrayish, Number, Plain
-from .values import Value, iterator, join_all, list_of, opaque, tuple_of
+from .kinds import Arrayish, Number, Plain, words
+from .values import Value, iterator, join_all, joined_list, list_of, opaque, tuple_of
+
+Values = list[Value]
 
 
 class Match(Plain):
@@ -30,7 +33,7 @@ class Digest:
     """Stands for a hash object of hashlib."""
 
 
-def _sum(args: list[Value]) -> Value:
+def _sum(args: Values) -> Value:
     elem = args[0].element()
     if len(args) > 1:  # a sum of nothing is the start itself
         start = args[1]
@@ -39,19 +42,16 @@ def _sum(args: list[Value]) -> Value:
         return Value(Number if both.is_number else kind, fresh=start.fresh and start.is_array)
     if elem.is_array or elem.is_tensor:
         return Value(elem.type, fresh=True)
-    if elem.type in (int, float, complex):
-        return Value(elem.type)
-    return Value(Number if elem.is_number else elem.type)
+    return Value(Number if elem.is_number and elem.type not in (int, float, complex) else elem.type)
 
 
-def _least(args: list[Value]) -> Value:
+def _least(args: Values) -> Value:
     """One of them, or the default."""
-    values = args if len(args) > 1 else [args[0].element()]
-    found = join_all(values)
+    found = join_all(args if len(args) > 1 else [args[0].element()])
     return Value(found.type) if not found.is_safe or found.fresh else found
 
 
-def with_options(found: Any, args: list[Value], keywords: dict[str, Value]) -> list[Value]:
+def with_options(found: Any, args: Values, keywords: dict[str, Value]) -> Values:
     """Arguments by name that may come back: a default, a start, entries of a dict."""
     if found in (min, max) and "default" in keywords:
         return [args[0].element(), keywords["default"]]
@@ -60,57 +60,27 @@ def with_options(found: Any, args: list[Value], keywords: dict[str, Value]) -> l
     if found is dict and keywords:
         made = _dict(args)
         for value in keywords.values():
-            made.may_have_key(Value(str))
-            made.may_hold(value)
+            made.may_hold(value, Value(str))
         return [made]
     return args
 
 
-def _absolute(args: list[Value]) -> Value:
+def _absolute(args: Values) -> Value:
     if args[0].is_array or args[0].is_tensor:
         return Value(args[0].type, fresh=True)
     return Value(int if args[0].type is bool else args[0].type if args[0].type in (int, float) else Number)
 
 
-def _sequence(kind: type, ordered: bool = True) -> Any:
-    def make(args: list[Value]) -> Value:
-        if args and args[0].parts is not None and kind in (list, tuple) and ordered:
-            made = list_of(None, kind)
-            made.parts = list(args[0].parts)
-            return made
-        elements = args[0].elements() if args else []
-        return list_of(elements[0] if elements else None, kind)
-
-    return make
-
-
-def _dict(args: list[Value]) -> Value:
-    made = Value(dict, fresh=True)
-    if args:
-        if args[0].type is dict:
-            made.key, made.elem = args[0].key, args[0].elem
-        for pair in args[0].elements() if args[0].type is not dict else []:
-            parts = pair.parts if pair.parts is not None and len(pair.parts) == 2 else [pair.element()] * 2
-            made.key, made.elem = parts
-    return made
-
-
-def _iterator(args: list[Value]) -> Value:
-    return iterator(args[0].element)
-
-
-def _zip(args: list[Value]) -> Value:
-    return iterator(lambda: tuple_of([a.element() for a in args]))
-
-
-def _enumerate(args: list[Value]) -> Value:
-    return iterator(lambda: tuple_of([Value(int), args[0].element()]))
+def _rounded(args: Values) -> Value:
+    if args[0].is_array or args[0].is_tensor:
+        return Value(args[0].type)
+    return Value(int if len(args) == 1 and args[0].type in (int, float) else Number)
 
 
 def _arithmetic(*kinds: Any) -> Any:
     """Numbers from numbers; of arrays and tensors, what may be one of them."""
 
-    def give(args: list[Value]) -> Value:
+    def give(args: Values) -> Value:
         given = next((a for a in args if a.is_tensor), next((a for a in args if a.is_array), None))
         made = [Value(torch.Tensor if given.is_tensor else Arrayish) if given else Value(k) for k in kinds]
         return made[0] if len(made) == 1 else tuple_of(made)
@@ -118,20 +88,46 @@ def _arithmetic(*kinds: Any) -> Any:
     return give
 
 
-def _rounded(args: list[Value]) -> Value:
-    if args[0].is_array or args[0].is_tensor:
-        return Value(args[0].type)
-    return Value(int if len(args) == 1 and args[0].type in (int, float) else Number)
+def _sequence(kind: type, ordered: bool = True) -> Any:
+    def make(args: Values) -> Value:
+        made = joined_list(args[:1], kind)
+        if args and args[0].parts is not None and kind in (list, tuple) and ordered:
+            made.parts, made.elem = list(args[0].parts), None
+        return made
+
+    return make
+
+
+def _dict(args: Values) -> Value:
+    made = Value(dict, fresh=True)
+    if args and args[0].type is dict:
+        made.key, made.elem = args[0].key, args[0].elem
+    elif args:
+        for pair in args[0].elements():
+            parts = pair.parts if pair.parts is not None and len(pair.parts) == 2 else [pair.element()] * 2
+            made.key, made.elem = parts
+    return made
+
+
+def _iterator(args: Values) -> Value:
+    return iterator(args[0].element)
+
+
+def _zip(args: Values) -> Value:
+    return iterator(lambda: tuple_of([a.element() for a in args]))
+
+
+def _enumerate(args: Values) -> Value:
+    return iterator(lambda: tuple_of([Value(int), args[0].element()]))
 
 
 FUNCTIONS: dict[Any, Any] = {
     abs: _absolute, len: int, min: _least, max: _least, sum: _sum, round: _rounded, int: int, float: float,
     bool: bool, complex: complex, str: str, bytes: bytes, repr: str, sorted: _sequence(list, False),
-    list: _sequence(list),
-    tuple: _sequence(tuple), set: _sequence(set), frozenset: _sequence(frozenset), dict: _dict, range: range,
-    zip: _zip, enumerate: _enumerate, reversed: _iterator, iter: _iterator, any: bool, all: bool,
-    divmod: _arithmetic(Number, Number), pow: _arithmetic(Number), ord: int, chr: str, hex: str,
-    bin: str, oct: str, ascii: str, format: str, slice: slice, hash: int, callable: bool,
+    list: _sequence(list), tuple: _sequence(tuple), set: _sequence(set), frozenset: _sequence(frozenset),
+    dict: _dict, range: range, zip: _zip, enumerate: _enumerate, reversed: _iterator, iter: _iterator,
+    any: bool, all: bool, divmod: _arithmetic(Number, Number), pow: _arithmetic(Number), ord: int, chr: str,
+    hex: str, bin: str, oct: str, ascii: str, format: str, slice: slice, hash: int, callable: bool,
     zlib.crc32: int, zlib.adler32: int, zlib.compress: bytes, zlib.decompress: bytes,
     base64.b64encode: bytes, base64.b64decode: bytes, json.loads: lambda args: opaque(), json.dumps: str,
     re.sub: str, re.match: Match, re.search: Match, re.fullmatch: Match, re.escape: str,
@@ -141,119 +137,62 @@ FUNCTIONS: dict[Any, Any] = {
     os.path.join: str, os.path.basename: str, os.path.dirname: str, string.capwords: str,
     os.path.splitext: lambda args: tuple_of([Value(str), Value(str)]),
 }  # fmt: skip
-
+_INTEGER = words("floor ceil trunc factorial comb perm gcd lcm isqrt")
+_TRUTH = words("isnan isinf isfinite isclose")
+for _name, _function in vars(math).items():
+    if callable(_function):
+        FUNCTIONS[_function] = int if _name in _INTEGER else bool if _name in _TRUTH else float
+FUNCTIONS[math.prod] = lambda args: _arithmetic(Number)([args[0].element(), *args[1:]])
+FUNCTIONS[math.modf] = FUNCTIONS[math.frexp] = lambda args: tuple_of([Value(float), Value(Number)])
+for _name in words("add sub mul truediv floordiv mod neg pow lt le gt ge eq ne"):
+    FUNCTIONS[getattr(operator, _name)] = "operator"
 # They take all that a generator gives before they return.
 EATERS = (sum, any, all, min, max, list, tuple, set, frozenset, dict, sorted)
+ITERATING = (list, tuple, zip, enumerate, reversed, iter, len)  # they look at nothing inside
+MAKERS = (list, tuple, set, dict, frozenset)  # they take no arguments, too
+EXCEPTIONS = tuple(e for e in vars(builtins).values() if isinstance(e, type) and issubclass(e, BaseException))
 
 # `isinstance` and `type` look at a value without touching it, so anything may be handed to them.
 METACLASSES = (type, type(torch.Tensor), type(torch.nn.Parameter))  # whose `__instancecheck__` is known
 LOOKERS = {isinstance: bool, issubclass: bool, type: type}
 
-_INTEGER = ("floor", "ceil", "trunc", "factorial", "comb", "perm", "gcd", "lcm", "isqrt")
-_TRUTH = ("isnan", "isinf", "isfinite", "isclose")
-for _name in dir(math):
-    _function = getattr(math, _name)
-    if callable(_function):
-        FUNCTIONS[_function] = int if _name in _INTEGER else bool if _name in _TRUTH else float
-FUNCTIONS[math.prod] = lambda args: _arithmetic(Number)([args[0].element(), *args[1:]])
-FUNCTIONS[math.modf] = FUNCTIONS[math.frexp] = lambda args: tuple_of([Value(float), Value(Number)])
-for _name in (
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "neg",
-    "pow",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "eq",
-    "ne",
-):
-    FUNCTIONS[getattr(operator, _name)] = "operator"
-EXCEPTIONS = tuple(
-    e for e in vars(__import__("builtins")).values() if isinstance(e, type) and issubclass(e, BaseException)
-)
-
-_TEXT = [
-    "capitalize",
-    "casefold",
-    "center",
-    "expandtabs",
-    "format",
-    "join",
-    "ljust",
-    "lower",
-    "lstrip",
-    "removeprefix",
-    "removesuffix",
-    "replace",
-    "rjust",
-    "rstrip",
-    "strip",
-    "swapcase",
-    "title",
-    "translate",
-    "upper",
-    "zfill",
-]
-_TEXT_INT = ["count", "find", "index", "rfind", "rindex"]
-_TEXT_BOOL = [
-    "endswith",
-    "isalnum",
-    "isalpha",
-    "isascii",
-    "isdecimal",
-    "isdigit",
-    "isidentifier",
-    "islower",
-    "isnumeric",
-    "isprintable",
-    "isspace",
-    "istitle",
-    "isupper",
-    "startswith",
-]
+_TEXT = words("""capitalize casefold center expandtabs format join ljust lower lstrip removeprefix
+ removesuffix replace rjust rstrip strip swapcase title translate upper zfill""")
+_TEXT_INT = words("count find index rfind rindex")
+_TEXT_BOOL = words("""endswith isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric
+ isprintable isspace istitle isupper startswith""")
 
 
-def _texts(receiver: Value, args: list[Value]) -> Value:
+def _texts(receiver: Value, args: Values) -> Value:
     return list_of(Value(receiver.type))
 
 
-def _three(receiver: Value, args: list[Value]) -> Value:
+def _three(receiver: Value, args: Values) -> Value:
     return tuple_of([Value(receiver.type)] * 3)
 
 
-def _held(receiver: Value, args: list[Value]) -> Value:
-    return receiver.elem or (join_all(receiver.parts) if receiver.parts else opaque())
-
-
-def _got(receiver: Value, args: list[Value]) -> Value:
+def _got(receiver: Value, args: Values) -> Value:
     default = args[1] if len(args) > 1 else Value(type(None))
-    return join_all([_held(receiver, args), default])
+    return join_all([receiver.elem or opaque(), default])
 
 
-def _items(receiver: Value, args: list[Value]) -> Value:
+def _items(receiver: Value, args: Values) -> Value:
     return iterator(lambda: tuple_of([receiver.key or opaque(), receiver.elem or opaque()]))
 
 
-def _values(receiver: Value, args: list[Value]) -> Value:
+def _values(receiver: Value, args: Values) -> Value:
     return iterator(lambda: receiver.elem or opaque())
 
 
-def _keys(receiver: Value, args: list[Value]) -> Value:
+def _keys(receiver: Value, args: Values) -> Value:
     return iterator(lambda: receiver.key or opaque())
 
 
-def _union(receiver: Value, args: list[Value]) -> Value:
-    held = [e for v in (receiver, *args) for e in v.elements()]
-    return list_of(join_all(held) if held else None, receiver.type)
+def _union(receiver: Value, args: Values) -> Value:
+    return joined_list((receiver, *args), receiver.type)
 
 
-def _again(receiver: Value, args: list[Value]) -> Value:
+def _copy(receiver: Value, args: Values) -> Value:
     made = Value(receiver.type, fresh=True)
     made.parts, made.elem, made.key = receiver.parts and list(receiver.parts), receiver.elem, receiver.key
     if receiver.is_unknown_inside:
@@ -272,17 +211,15 @@ METHODS: dict[Any, dict[str, Any]] = {
     int: {"bit_length": int, "bit_count": int, "conjugate": int, "to_bytes": bytes},
     float: {"is_integer": bool, "hex": str, "conjugate": float},
     complex: {"conjugate": complex},
-    list: {"index": int, "count": int, "copy": _again},
+    list: {"index": int, "count": int, "copy": _copy},
     tuple: {"index": int, "count": int},
-    dict: {"get": _got, "items": _items, "keys": _keys, "values": _values, "copy": _again},
+    dict: {"get": _got, "items": _items, "keys": _keys, "values": _values, "copy": _copy},
     set: dict.fromkeys(("union", "intersection", "difference", "copy"), _union)
          | {"issubset": bool, "issuperset": bool, "isdisjoint": bool},
     range: {"index": int, "count": int},
     Match: {"group": Plain, "groups": lambda r, a: list_of(Value(Plain), tuple), "start": int, "end": int},
     Digest: {"hexdigest": str, "digest": bytes},
-    Plain: {},
 }  # fmt: skip
-
 # Methods that change their receiver: allowed on fresh ones only. What they add is learnt from the argument.
 CHANGERS: dict[Any, dict[str, str]] = {
     list: {"append": "one", "extend": "all", "insert": "second", "pop": "gives", "sort": "", "reverse": "",
@@ -293,10 +230,8 @@ CHANGERS: dict[Any, dict[str, str]] = {
     np.ndarray: {"sort": "", "fill": ""},
     Arrayish: {"sort": "", "fill": ""},
 }  # fmt: skip
-
 # How many arguments they take, by what is learnt from them.
 TAKES = {"one": (1,), "second": (2,), "value": (2,), "gives": (0, 1, 2)}
-
 ATTRIBUTES: dict[Any, dict[str, Any]] = {
     complex: {"real": float, "imag": float},
     float: {"real": float, "imag": float},
@@ -305,10 +240,6 @@ ATTRIBUTES: dict[Any, dict[str, Any]] = {
 }
 
 
-def result(given: Any, args: list[Value], receiver: Value | None = None) -> Value:
+def result(given: Any, *args: Any) -> Value:
     """The value a table entry stands for."""
-    if isinstance(given, type):
-        return Value(given, fresh=given is Digest)
-    if receiver is not None:
-        return given(receiver, args)
-    return given(args)
+    return Value(given, fresh=given is Digest) if isinstance(given, type) else given(*args)
