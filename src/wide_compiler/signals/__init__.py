@@ -1,7 +1,7 @@
 """One script, many workers, the values of one process: `import wide_compiler.signals as gt`."""
 
 from ..workers.errors import ClusterError, NoWorkers, WorkerDied, WorkerFailed, WorkerHung
-from . import debug, modules, nn
+from . import debug, modules, nn, observing
 from . import scope as signal
 from .checkpoint import checkpoint, restart
 from .config import ShardConfig, SignalConfig, clear_configs, load_config, register_config
@@ -49,6 +49,7 @@ __all__ = [
     "manual_seed",
     "modules",
     "nn",
+    "observing",
     "ones",
     "rand",
     "randint",

@@ -1,6 +1,7 @@
 """A line on the terminal while lanes learn."""
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
 
 # Reading losses makes a GPU wait, so it is done a few times a second at most.
 SECONDS_BETWEEN = 0.2
+
+# Told (step, losses `[N]`, active `[N]`) as often: observers of the process.
+listeners: list[Callable[[int, Tensor, Tensor], None]] = []
 
 
 class LossLine:
@@ -52,9 +56,15 @@ class LossLine:
 
     def step(self, step: int, losses: Tensor, active: Tensor, last: bool = False) -> None:
         """losses `[N]`; active `[N]`, which lanes still learn."""
-        if self.progress is None or (not last and time.monotonic() - self.last < SECONDS_BETWEEN):
+        if self.progress is None and not listeners:
+            return
+        if not last and time.monotonic() - self.last < SECONDS_BETWEEN:
             return
         self.last = time.monotonic()
+        for listener in list(listeners):
+            listener(step, losses, active)
+        if self.progress is None:
+            return
         lanes = f"{int(active.sum())} of {len(losses)} lanes  " if not bool(active.all()) else ""
         news = f"{lanes}[dim]loss[/] {spread(losses, active)}{self.validation}"
         self.progress.update(self.task, completed=step, news=news)

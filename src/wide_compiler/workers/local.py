@@ -69,12 +69,12 @@ class LocalPool(ConnectedPool):
 
 
 def alive(pid: int) -> bool:
-    """Is there a process with this id? (The nursery leaves no zombies.)"""
+    """Does a process with this id run? One that has ended and that its parent has not asked for does not."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return True
+    return state != "Z"
 
 
 def _fork_worker(setup: dict) -> int:

@@ -6,6 +6,7 @@ Where they live and how they are started and killed is the business of `local.Lo
 import contextlib
 import queue
 import secrets
+import select
 import selectors
 import threading
 import time
@@ -167,6 +168,21 @@ class ConnectedPool(ABC):
         if not self._reader.is_alive():  # it closes them itself, who reads them
             self._close()
         self._remove()
+
+    def wait_for_ends(self, seconds: float) -> None:
+        """Wait until the processes at the other ends are gone, without reading from the connections."""
+        waiting = select.poll()
+        left = set()
+        for worker, connection in self._connections.items():
+            with self._writing[worker]:
+                if not connection.closed:
+                    left.add(connection.fileno())
+                    waiting.register(connection.fileno(), select.POLLRDHUP)
+        deadline = time.monotonic() + seconds
+        while left and (rest := deadline - time.monotonic()) > 0:
+            for number, _ in waiting.poll(1000 * rest):
+                waiting.unregister(number)
+                left.discard(number)
 
     def _close(self) -> None:
         for worker, connection in self._connections.items():

@@ -132,14 +132,13 @@ class RayPool(ConnectedPool):
         self.kill()  # what Ray kills is an end it expects; a process that leaves by itself is an error to it
 
     def _kill_workers(self) -> None:
-        """Waits for actors on machines that answer; of others Ray learns by itself."""
+        """Waits for the actors on machines that answer; of others Ray learns by itself."""
         if not self._ray.is_initialized():
             return  # Ray has ended, and its actors with it
         for actor in self._actors:
             self._ray.kill(actor)
-        if self._ends:
-            self._ray.wait(self._ends, num_returns=len(self._ends), timeout=_KILL_SECONDS)
         self._actors = []
+        self.wait_for_ends(_KILL_SECONDS)
 
     def _remove(self) -> None:
         if self._group is not None and self._ray.is_initialized():
