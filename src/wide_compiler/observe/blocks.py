@@ -43,9 +43,11 @@ def blocks(spans: Iterable[Span], gap: float = _GAP_SECONDS) -> list[Block]:
 
 
 def busy(spans: Iterable[Span], start: float, end: float) -> dict[int, float]:
-    """Each worker's share of the time from `start` to `end` in which it ran an instruction."""
+    """Each worker's share of the time from `start` to `end` in which it ran ops; transfers are not counted."""
     total: dict[int, float] = {}
     for s in spans:
+        if s.op in _TRANSFERS:
+            continue
         inside = min(s.end, end) - max(s.start, start)
         if inside > 0:
             total[s.worker] = total.get(s.worker, 0.0) + inside

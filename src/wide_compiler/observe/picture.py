@@ -11,12 +11,13 @@ from .trace_file import Trace
 
 COLOURS = ("#3b76c4", "#e0883a", "#3f9b62", "#b5507f", "#7c62b8", "#8a6d3b", "#2f9fae", "#a3a531")
 GREY = "#b9bdc4"
-# Forward is a plain bar, backward is hatched, ops without gradients are pale: told apart without colour too.
+# Told apart without colour too: forward is a plain bar, backward hatched, ops without gradients pale. A
+# transfer, which for the most part is waiting, is a thin line.
 STYLES: dict[str, dict[str, Any]] = {
     "forward": {},
     "backward": {"hatch": "////", "edgecolor": "white", "linewidth": 0},
     "no grad": {"alpha": 0.45},
-    "transfer": {"hatch": "....", "edgecolor": "white", "linewidth": 0},
+    "transfer": {"alpha": 0.55},
 }
 
 
@@ -82,10 +83,11 @@ def draw(trace: Trace, path: Path, window: tuple[float, float] | None = None) ->
 def _bar(axes: Any, block: Block, row: int, start: float, end: float, colours: dict[str, str]) -> None:
     left = (max(block.start, start) - start) * 1e3
     width = (min(block.end, end) - max(block.start, start)) * 1e3
-    axes.barh(row, width, left=left, height=0.72, color=colours[block.signal], **STYLES[block.way])
+    thick = 0.16 if block.way == "transfer" else 0.72
+    axes.barh(row, width, left=left, height=thick, color=colours[block.signal], **STYLES[block.way])
     part = width / ((end - start) * 1e3)
-    if part > 0.012 * len(block.signal) and block.signal:
-        box = {"facecolor": colours[block.signal], "edgecolor": "none", "pad": 1.2}
+    if part > 0.0065 * len(block.signal) and block.signal and block.way != "transfer":
+        box = {"facecolor": colours[block.signal], "edgecolor": "none", "pad": 1.0}
         axes.text(
             left + width / 2, row, block.signal, ha="center", va="center", color="white", fontsize=8, bbox=box
         )

@@ -16,7 +16,6 @@ from .memory import make_folder
 from .pool import ConnectedPool
 from .wire import dump
 
-_START_SECONDS = 180.0
 _nursery: subprocess.Popen | None = None
 
 
@@ -24,7 +23,7 @@ class LocalPool(ConnectedPool):
     """`len(devices)` worker processes."""
 
     def __init__(self, devices: list[str], backend: str = "gloo", host: str = "127.0.0.1") -> None:
-        super().__init__(len(devices), _START_SECONDS)
+        super().__init__(len(devices))
         self._folder = tempfile.mkdtemp(prefix="wide_workers_")  # only this user may enter
         self.payloads = make_folder()
         cores = len(os.sched_getaffinity(0))

@@ -18,6 +18,7 @@ from typing import Any, cast
 from .errors import WorkerDied
 from .wire import Door, load
 
+START_SECONDS = 180.0
 _TICK_SECONDS = 0.5
 
 
@@ -25,14 +26,13 @@ class ConnectedPool(ABC):
     """`size` workers that connect to this process and prove the run's secret.
 
     on_message(worker, message) and on_gone(worker) are called from the pool's own thread, and on_tick() every
-    half second. start_seconds: how long the workers may take to connect and to find each other.
+    half second.
     """
 
     payloads: str | None = None  # a folder for large tensors, where script and workers share memory
 
-    def __init__(self, size: int, start_seconds: float) -> None:
+    def __init__(self, size: int) -> None:
         self.size = size
-        self.start_seconds = start_seconds
         self.on_message: Callable[[int, tuple], None] = lambda worker, message: None
         self.on_gone: Callable[[int], None] = lambda worker: None
         self.on_tick: Callable[[], None] = lambda: None
@@ -79,7 +79,7 @@ class ConnectedPool(ABC):
 
     def _admit(self, door: Door) -> None:
         """Wait for every worker's greeting, and for all of them to have found each other."""
-        deadline = time.monotonic() + self.start_seconds
+        deadline = time.monotonic() + START_SECONDS
         pids: dict[int, int] = {}
         while len(self._connections) < self.size:
             try:
@@ -111,9 +111,9 @@ class ConnectedPool(ABC):
         if time.monotonic() > deadline:
             missing = [rank for rank in range(self.size) if rank not in self._connections]
             raise WorkerDied(
-                f"{len(missing)} of {self.size} workers did not connect within {self.start_seconds:.0f} s"
+                f"{len(missing)} of {self.size} workers did not connect within {START_SECONDS:.0f} s"
                 if missing
-                else f"the workers did not find each other within {self.start_seconds:.0f} s",
+                else f"the workers did not find each other within {START_SECONDS:.0f} s",
                 missing[0] if missing else 0,
             )
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from ..errors import MissingExtraError, one_line
 from .errors import ClusterError
-from .pool import ConnectedPool
+from .pool import START_SECONDS, ConnectedPool
 
 _REACH_SECONDS = 5.0
 _STORE_BYTES = 100 << 20  # of a local Ray's object store, which the workers do not use
@@ -50,7 +50,7 @@ class RayPool(ConnectedPool):
     """`size` workers, each in an actor of its own."""
 
     def __init__(self, size: int, cluster: Cluster) -> None:
-        super().__init__(size, cluster.wait)
+        super().__init__(size)
         self._ray = _import_ray()
         self._actors: list[Any] = []
         self._ends: list[Any] = []  # of `Host.serve`, one for each actor
@@ -98,11 +98,11 @@ class RayPool(ConnectedPool):
             self._actors.append(actor.options(scheduling_strategy=bundle, **options).remote())
         asked = [a.versions.remote() for a in self._actors]
         try:
-            answers = self._ray.get(asked, timeout=cluster.wait)
+            answers = self._ray.get(asked, timeout=START_SECONDS)
         except self._ray.exceptions.RayError as error:
             raise ClusterError(
-                f"an actor did not start within {cluster.wait:.0f} s, or could not import wide_compiler over "
-                f"there: {_told(error)}"
+                f"an actor did not start within {START_SECONDS:.0f} s, or could not import wide_compiler "
+                f"on its machine: {_told(error)}"
             ) from None
         for rank, theirs in enumerate(answers):
             check_versions(rank, theirs)
