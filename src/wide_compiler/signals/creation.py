@@ -67,12 +67,12 @@ def _device_of(kwargs: dict[str, Any]) -> str | None:
 
 
 def create(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
-    """A new tensor, `Shard(axis)` over the active signal's workers if no shard would be empty."""
+    """A new tensor, cut as the active signal says where no shard would be empty."""
     kwargs = {k: v for k, v in kwargs.items() if k != "generator"}
     kwargs["device"] = torch.device("cpu")
     engine = runtime.engine()
     placement = scope.current()
-    mesh, axis = (placement.mesh, placement.axis) if placement else (engine.mesh((0,)), None)
+    mesh, axes = (placement.mesh, placement.axes) if placement else (engine.mesh((0,)), ())
     number = next(engine.ids)
     plan = _creation_plan(engine, func, args, kwargs)
     draw = runtime.next_draw() if plan.random else None
@@ -82,10 +82,10 @@ def create(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
     if placement is not None:
         made._ref.home.adopted = True
     engine.record(
-        "make", (number, plan.template, mesh.number, axis, draw), mesh.workers, plan.name, (), (number,)
+        "make", (number, plan.template, mesh.number, axes, draw), mesh.workers, plan.name, (), (number,)
     )
     if instruction_log.active:
-        instruction_log.create(plan.name, number, mesh, axis, look)
+        instruction_log.create(plan.name, number, mesh, axes, look)
     return made
 
 

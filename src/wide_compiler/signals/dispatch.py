@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map_only
 from ..errors import UnsupportedError
 from ..observe import instruction_log
 from ..workers.engine import Engine
+from ..workers.layout import Axes
 from ..workers.stream import Mesh
 from . import runtime, scope, tensor
 from .moving import consider_adoption, move
@@ -23,6 +24,7 @@ from .plans import Call, Look, Plan, find_plan, read
 from .sending import put_operand
 from .tensor import Home, Ref, SignalTensor, handle
 
+_ROWS: Axes = (0,)
 # By id, not by op: an op's own hash is slow, and one that was seen is never collected (its plans hold it).
 _own_ways: dict[int, tuple[Op, Way | None]] = {}
 
@@ -52,9 +54,9 @@ def dispatch(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
         home = t._ref.home
         if not (home.hooked and home.adopted):
             consider_adoption(t)
-    mesh, axis = choose_mesh(tensors, handles, plan)
+    mesh, axes = choose_mesh(tensors, handles, plan)
     operands = [
-        t if t.__class__ is SignalTensor and t._ref.home.mesh is mesh else operand_on(t, mesh, axis)
+        t if t.__class__ is SignalTensor and t._ref.home.mesh is mesh else operand_on(t, mesh, axes)
         for t in tensors
     ]
     return run(engine, plan, call, operands, mesh)
@@ -125,12 +127,12 @@ _RESULTS_OF_ASKED = {
 # ---- where
 
 
-def choose_mesh(tensors: list, handles: list[SignalTensor], plan: Plan) -> tuple[Mesh, int | None]:
-    """The workers that run an op, and the axis along which its operands move there."""
+def choose_mesh(tensors: list, handles: list[SignalTensor], plan: Plan) -> tuple[Mesh, Axes]:
+    """The workers that run an op, and how operands that move there are cut."""
     if plan.written:
-        return tensors[plan.written[0]]._ref.home.mesh, 0
+        return tensors[plan.written[0]]._ref.home.mesh, _ROWS
     if plan.view:
-        return handles[0]._ref.home.mesh, None
+        return handles[0]._ref.home.mesh, ()
     placement = None
     if torch._C._current_graph_task_id() != -1:
         node = torch._C._current_autograd_node()
@@ -143,20 +145,20 @@ def choose_mesh(tensors: list, handles: list[SignalTensor], plan: Plan) -> tuple
         if regions.backward:
             regions.close()  # of a backward pass that failed
     if placement is not None:
-        return placement.mesh, placement.axis
+        return placement.mesh, placement.axes
     mesh = handles[0]._ref.home.mesh
     for t in handles:
         if t._ref.home.mesh is not mesh:
-            return max(handles, key=Tensor.numel)._ref.home.mesh, 0  # the first of the largest
-    return mesh, 0
+            return max(handles, key=Tensor.numel)._ref.home.mesh, _ROWS  # the first of the largest
+    return mesh, _ROWS
 
 
-def operand_on(t: Tensor, mesh: Mesh, axis: int | None) -> SignalTensor:
+def operand_on(t: Tensor, mesh: Mesh, axes: Axes) -> SignalTensor:
     """An operand that is not on the mesh: a copy there."""
     if t.__class__ is not SignalTensor:
         return put_operand(t, mesh)
     assert isinstance(t, SignalTensor)
-    return move(t, mesh, None if t._ref.home.parameter else axis)
+    return move(t, mesh, () if t._ref.home.parameter else axes)
 
 
 def _write_plain(func: Op, args: tuple, kwargs: dict[str, Any], call: Call, plan: Plan) -> Any:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..global_hooks import HARMLESS
 from . import runtime, scope
+from .moving import gather_for_use
 from .sending import put_on
 from .tensor import SignalTensor
 
@@ -17,8 +18,8 @@ from .tensor import SignalTensor
 def adopt(module: nn.Module) -> nn.Module:
     """Move a module's parameters and buffers to the workers, in place: optimisers that hold them go on.
 
-    Replicated over the active signal's workers; outside any context on worker 0, from where the first context
-    that uses them takes them.
+    Laid out as the active signal says of parameters; outside any context on worker 0, from where the first
+    context that uses them takes them.
     """
     for part in module.modules():
         _adopt_own(part)
@@ -48,18 +49,22 @@ def _swap(x: Tensor) -> None:
     """`x` keeps its identity and becomes a handle."""
     placement = scope.current()
     mesh = runtime.engine().mesh((0,)) if placement is None else placement.mesh
-    handle: Tensor = put_on(x, mesh, None)
+    is_parameter = isinstance(x, nn.Parameter)
+    axes = placement.parameters if placement is not None and is_parameter else ()
+    handle: Tensor = put_on(x, mesh, axes)
     assert isinstance(handle, SignalTensor)
     handle._ref.home.parameter = True
     handle._ref.home.adopted = placement is not None
     grad = x.grad
-    if isinstance(x, nn.Parameter):
+    if is_parameter:
         handle = nn.Parameter(handle, x.requires_grad)
     else:
         handle.requires_grad_(x.requires_grad)
     torch.utils.swap_tensors(x, handle)
+    if placement is not None:
+        gather_for_use(x, placement)
     if grad is not None:
-        x.grad = grad if isinstance(grad, SignalTensor) else put_on(grad, mesh, None)
+        x.grad = grad if isinstance(grad, SignalTensor) else put_on(grad, mesh, axes)
 
 
 def _before_forward(module: nn.Module, inputs: Any) -> None:

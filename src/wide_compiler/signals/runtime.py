@@ -211,11 +211,11 @@ def set_random_state(seed: int, draws: int) -> None:
     _draws = draws
 
 
-def mesh_of(workers: tuple[int, ...], why: str) -> Mesh:
+def mesh_of(workers: tuple[int, ...], grid: tuple[int, ...], why: str) -> Mesh:
     """The mesh of these workers; `why` names the signal in the error."""
     running = engine()
     if in_process():
-        return running.mesh((0,))
+        return running.mesh((0,), (1,) * len(grid))
     beyond = [w for w in workers if w >= running.pool.size]
     if beyond:
         raise ArgumentError(
@@ -223,4 +223,4 @@ def mesh_of(workers: tuple[int, ...], why: str) -> Mesh:
             f"{running.pool.size - 1}); register every signal before the first use of one, or start enough "
             f"with cpu_workers({max(workers) + 1}) first"
         )
-    return running.mesh(workers)
+    return running.mesh(workers, grid)

@@ -12,19 +12,27 @@ from typing import NamedTuple
 import torch
 
 from ..errors import ArgumentError
+from ..workers.layout import Axes
 from ..workers.regions import Regions
 from ..workers.stream import Mesh
 from . import config, runtime
 
 
 class Placement(NamedTuple):
-    """A signal that is being followed: its workers, its axis, its name; `compile`: what repeats there is
-    compiled."""
+    """A signal that is being followed: its workers, and for each dimension of their mesh the axis of data and
+    that of parameters which it cuts; `compile`: what repeats there is compiled."""
 
     mesh: Mesh
-    axis: int
+    axes: Axes
+    parameters: Axes
     name: str
     compile: bool
+
+    @property
+    def gathers(self) -> tuple[int, ...]:
+        """Dimensions that cut the rows of data, and parameters only to save memory."""
+        both = zip(self.axes, self.parameters, strict=True)
+        return tuple([d for d, (axis, own) in enumerate(both) if axis == 0 and own is not None])
 
 
 class Scope(NamedTuple):
@@ -59,7 +67,9 @@ def placement_of(name: str) -> Placement | None:
         return None
     if found.shard is None:
         return None
-    return Placement(runtime.mesh_of(found.shard.workers, name), found.shard.axis, name, found.compile)
+    shard = found.shard
+    mesh = runtime.mesh_of(shard.ids, shard.grid, name)
+    return Placement(mesh, shard.axes, shard.parameter_axes, name, found.compile)
 
 
 def current() -> Placement | None:
@@ -171,9 +181,10 @@ def tensor(x: torch.Tensor, name: str) -> torch.Tensor:
     from .tensor import respread
 
     placement = placement_of(name)
-    if placement is not None and placement.axis >= x.ndim:
+    beyond = [a for a in placement.axes if a is not None and a >= x.ndim] if placement is not None else []
+    if beyond:
         raise ArgumentError(
-            f"signal.tensor: {name}.shard.axis is {placement.axis}, out of range for a tensor of shape "
+            f"signal.tensor: {name}.shard.axis is {beyond[0]}, out of range for a tensor of shape "
             f"{tuple(x.shape)}"
         )
     return respread(x, placement)

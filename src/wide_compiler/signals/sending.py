@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..observe import instruction_log
-from ..workers.layout import shard_bounds, shardable
+from ..workers.layout import Axes, fitting, part_of, places
 from ..workers.memory import write_payload
 from ..workers.stream import Mesh
 from . import runtime, scope
@@ -16,21 +16,16 @@ from .plans import look_of
 from .tensor import Home, Ref, SignalTensor
 
 
-def put_on(x: Tensor, mesh: Mesh, axis: int | None) -> SignalTensor:
+def put_on(x: Tensor, mesh: Mesh, axes: Axes) -> SignalTensor:
     """A plain tensor to workers: to each its part only."""
     engine = runtime.engine()
     x = x.detach().cpu()
-    count = len(mesh.workers)
-    if not shardable(x.shape, axis, count):
-        axis = None
+    axes = fitting(x.shape, axes, mesh.shape)
     number = next(engine.ids)
-    if axis is None:
-        parts = [x] * count
-    else:
-        parts = [x.narrow(axis, a, b - a) for a, b in shard_bounds(x.shape[axis], count)]
+    parts = [part_of(x, axes, mesh.shape, place) for place in places(mesh.shape)]
     dtype = str(x.dtype).removeprefix("torch.")
     contents = [
-        (number, mesh.number, axis, tuple(x.shape), dtype, write_payload(part, engine.pool.payloads))
+        (number, mesh.number, axes, tuple(x.shape), dtype, write_payload(part, engine.pool.payloads))
         for part in parts
     ]
     made = SignalTensor(
@@ -38,7 +33,7 @@ def put_on(x: Tensor, mesh: Mesh, axis: int | None) -> SignalTensor:
     )
     engine.record_each("put", contents, mesh, (number,))
     if instruction_log.active:
-        instruction_log.create("put", number, mesh, axis, made._look)
+        instruction_log.create("put", number, mesh, axes, made._look)
     return made
 
 
@@ -46,8 +41,8 @@ def put(x: Tensor) -> SignalTensor:
     """A plain tensor to the active signal's workers, or to worker 0."""
     placement = scope.current()
     if placement is None:
-        return put_on(x, runtime.engine().mesh((0,)), None)
-    made = put_on(x, placement.mesh, placement.axis)
+        return put_on(x, runtime.engine().mesh((0,)), ())
+    made = put_on(x, placement.mesh, placement.axes)
     made._ref.home.adopted = True
     return made
 
@@ -67,7 +62,7 @@ def put_operand(x: Tensor, mesh: Mesh) -> SignalTensor:
         and not known[1]._ref.engine.closed
     ):
         return known[1]
-    made = put_on(x, mesh, None)
+    made = put_on(x, mesh, ())
     if not x.requires_grad and x.numel() > 1:
         _remember_copy(x, key, made)
     return made

@@ -223,7 +223,7 @@ class _Fetch(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         from .sending import put_on
 
-        return put_on(grads[0], ctx.mesh, None)
+        return put_on(grads[0], ctx.mesh, ())
 
 
 def _no_memory(what: str) -> UnsupportedError:
@@ -248,7 +248,7 @@ class _Respread(torch.autograd.Function):
         from .sending import put
 
         handle = x if isinstance(x, SignalTensor) else put(x)
-        return handle.clone() if placement is None else spread(handle, placement.mesh, placement.axis)
+        return handle.clone() if placement is None else spread(handle, placement.mesh, placement.axes)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:

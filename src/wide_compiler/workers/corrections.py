@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor._ops import _tensor_ops
 
 from . import moments
@@ -16,27 +16,25 @@ aten = torch.ops.aten
 Op = torch._ops.OpOverload
 
 
-def _whole_or_batch(x: DTensor, batch: bool) -> DTensor:
-    """Sharded over the batch, or replicated."""
-    return x.redistribute(placements=[Shard(0) if batch else Replicate()])
+def _whole(x: DTensor | None) -> DTensor | None:
+    return x if x is None else x.redistribute(placements=[Replicate()] * x.device_mesh.ndim)
+
+
+def _batch_of(x: DTensor) -> list[Placement]:
+    """Where `x` is cut along its rows it stays so, else it is whole."""
+    return [p if p == Shard(0) else Replicate() for p in x.placements]
 
 
 def _prepare_convolution(args: tuple) -> tuple:
-    x, *weights, rest = args[0], *args[1:3], args[3:]
-    batch = x.placements[0] == Shard(0)
-    weights = [w if w is None else _whole_or_batch(w, False) for w in weights]
-    return (_whole_or_batch(x, batch), *weights, *rest)
+    x, weight, bias = args[:3]
+    return (x.redistribute(placements=_batch_of(x)), _whole(weight), _whole(bias), *args[3:])
 
 
 def _prepare_convolution_backward(args: tuple) -> tuple:
     grad, x, weight = args[:3]
-    batch = x.placements[0] == Shard(0)
-    return (
-        _whole_or_batch(grad, batch),
-        _whole_or_batch(x, batch),
-        _whole_or_batch(weight, False),
-        *args[3:],
-    )
+    batch = _batch_of(x)
+    cut = grad.redistribute(placements=batch), x.redistribute(placements=batch)
+    return (*cut, _whole(weight), *args[3:])
 
 
 def _prepare_view(args: tuple) -> tuple:
@@ -62,9 +60,7 @@ def _whole_at(*places: int) -> Callable[[tuple], tuple]:
     """For rules that cut what must be whole: these operands are made so first."""
 
     def prepare(args: tuple) -> tuple:
-        return tuple(
-            _whole_or_batch(a, False) if i in places and a is not None else a for i, a in enumerate(args)
-        )
+        return tuple(_whole(a) if i in places else a for i, a in enumerate(args))
 
     return prepare
 

@@ -46,7 +46,7 @@ class Engine(Stream):
         self.answers: dict[int, Any] = {}
         self.failures = Failures(self)
         self.regions = Regions(self)
-        self._meshes: dict[tuple[int, ...], Mesh] = {}
+        self._meshes: dict[tuple, Mesh] = {}
         pool.on_message = self._on_message
         pool.on_gone = self.failures.worker_gone
         pool.on_tick = self.failures.tick
@@ -54,13 +54,14 @@ class Engine(Stream):
 
     # ---- recording
 
-    def mesh(self, workers: Iterable[int]) -> Mesh:
-        """The mesh of these workers, made on first use."""
-        key = tuple(sorted(workers))
+    def mesh(self, workers: Iterable[int], shape: tuple[int, ...] = ()) -> Mesh:
+        """The mesh of these workers, made on first use: a line, or a grid of this shape, in order of ids."""
+        ids = tuple(sorted(workers))
+        key = (ids, shape or (len(ids),))
         mesh = self._meshes.get(key)
         if mesh is None:
-            mesh = self._meshes[key] = Mesh(len(self._meshes), key)
-            self.record("mesh", (mesh.number, key), self.everyone)
+            mesh = self._meshes[key] = Mesh(len(self._meshes), *key)
+            self.record("mesh", tuple(mesh), self.everyone)
         return mesh
 
     def new_template(self, name: str, args: tuple, kwargs: dict) -> int:

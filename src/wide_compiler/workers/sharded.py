@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch._decomp import core_aten_decompositions, global_decomposition_table
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from .corrections import INDEXING, OWN_RULES, PREPARE, WRONG_RULE, Op, has_mask
 from .table import Ways
-from .values import local_of, reduced, wrap
+from .values import is_partial, local_of, reduced, wrap
 
 _POST_AUTOGRAD = global_decomposition_table["post_autograd"]
 _CORE = core_aten_decompositions()
@@ -157,23 +157,33 @@ def gathered(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     return tree_map_only(Tensor, lambda t: replicated(t, mesh), result)
 
 
+COLLECTIVES = {
+    (Shard, "_to_replicate_tensor"): "all_gathers",
+    (Partial, "_reduce_value"): "all_reduces",
+    (Partial, "_reduce_shard_value"): "reduce_scatters",
+}
+
+
 @functools.cache
-def count_all_gathers() -> Counter:
-    """From the first call on, every shard that DTensor makes whole is counted, whoever asked for it."""
+def count_collectives() -> Counter:
+    """From the first call on, what DTensor does between workers is counted, whoever asked for it."""
     counted: Counter = Counter()
-    make_whole = Shard._to_replicate_tensor
-
-    @functools.wraps(make_whole)
-    def counting(*args: Any, **kwargs: Any) -> Any:
-        counted["all_gathers"] += 1
-        return make_whole(*args, **kwargs)
-
-    Shard._to_replicate_tensor = counting  # type: ignore[method-assign]
+    for (kind, method), name in COLLECTIVES.items():
+        setattr(kind, method, _counting(getattr(kind, method), counted, name))
     return counted
 
 
+def _counting(function: Callable, counted: Counter, name: str) -> Callable:
+    @functools.wraps(function)
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        counted[name] += 1
+        return function(*args, **kwargs)
+
+    return counting
+
+
 def replicated(x: Tensor, mesh: DeviceMesh) -> DTensor:
-    return DTensor.from_local(x, mesh, [Replicate()], run_check=False)
+    return DTensor.from_local(x, mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
 def _pointwise_on_shards(func: Op, args: tuple, kwargs: dict[str, Any]) -> DTensor | None:
@@ -182,7 +192,7 @@ def _pointwise_on_shards(func: Op, args: tuple, kwargs: dict[str, Any]) -> DTens
     for a in args:
         if isinstance(a, DTensor):
             if first is None:
-                if a.placements[0].is_partial():
+                if is_partial(a):
                     return None
                 first = a
             elif a.placements != first.placements or a.shape != first.shape or a.stride() != first.stride():

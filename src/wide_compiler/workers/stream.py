@@ -45,10 +45,11 @@ class Watcher(Protocol):
 
 
 class Mesh(NamedTuple):
-    """Some of the workers, in order."""
+    """Some of the workers, row by row of a grid of this shape."""
 
     number: int
     workers: tuple[int, ...]
+    shape: tuple[int, ...]
 
 
 class InFlight(NamedTuple):

@@ -7,14 +7,16 @@ over DTensor.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from .repeating import Repeating
-from .sharded import count_all_gathers
+from .sharded import COLLECTIVES, count_collectives
 from .storing import load_values, save_values
-from .table import Poison, Reply
+from .table import Poison, Reply, WorkerMesh
 from .templates import Template
 
 
@@ -23,7 +25,7 @@ class Worker(Repeating):
 
     def __init__(self, rank: int, device: torch.device, seed: int, reply: Reply) -> None:
         super().__init__(rank, device, seed, reply)
-        count_all_gathers()
+        count_collectives()
 
     def execute(self, instruction: tuple) -> None:
         """Run one instruction: `(kind, seq, ...)`."""
@@ -49,14 +51,22 @@ class Worker(Repeating):
     def do_forget(self, number: int) -> None:
         del self.templates[number]
 
-    def do_mesh(self, number: int, workers: tuple[int, ...]) -> None:
-        """Every worker takes part in making the group, whether or not it is a member."""
-        mesh = None
+    def do_mesh(self, number: int, workers: tuple[int, ...], shape: tuple[int, ...]) -> None:
+        """Every worker takes part in making the groups, whether or not it is a member."""
+        devices = None
         if len(workers) > 1:
-            group = dist.new_group(list(workers))
-            if self.rank in workers:
-                mesh = DeviceMesh.from_group(group, self.device.type, mesh=list(workers))
-        self.meshes[number] = (workers, mesh)
+            grid = torch.tensor(workers).reshape(shape)
+            mine = []  # this worker's group along each dimension
+            for d in range(len(shape)):
+                for line in grid.movedim(d, -1).reshape(-1, shape[d]).tolist():
+                    group = dist.new_group(line)
+                    mine += [group] if self.rank in line else []
+            if mine:
+                # Groups of several dimensions need names, of one must have none.
+                names = tuple(f"dim_{d}" for d in range(len(shape))) if len(shape) > 1 else None
+                groups: Any = mine if names else mine[0]
+                devices = DeviceMesh.from_group(groups, self.device.type, mesh=grid, mesh_dim_names=names)
+        self.meshes[number] = WorkerMesh(workers, shape, devices)
 
     def do_seed(self, seed: int) -> None:
         self.seed = seed
@@ -75,9 +85,10 @@ class Worker(Repeating):
                 "instructions": dict(self.instructions),
                 "bytes_sent": self.bytes_sent,
                 "live_tensors": len(self.values),
+                "memory": self.memory(),
                 "templates": len(self.templates),
                 "ways": self.ways.total(),
-                "all_gathers": count_all_gathers()["all_gathers"],
+                **{name: count_collectives()[name] for name in COLLECTIVES.values()},
                 "op_ways": self.ways.by_op(),
                 "regions": {name: tally.as_dict() for name, tally in self.tallies.items()},
             },
