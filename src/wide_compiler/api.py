@@ -9,6 +9,7 @@ models, sample
 """
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ from .initialize import make_lanes
 from .model import WideModel
 
 GraphPass = Callable[[fx.Graph], fx.Graph | None]
+# Calls the function that makes a wide model; `signals` puts its own here, which then places the lanes.
+build_model: Callable[[Callable[[], WideModel]], WideModel] = operator.call
 
 
 def compile(
@@ -76,7 +79,9 @@ def compile(
     config = (config or WideConfig()).replace(**{k: v for k, v in changes.items() if v is not None})
     with _unchanged_on_error():
         members = _members(models, n, init)
-        wide = WideModel(members, sample, sample_kwargs, config, views=views, graph_passes=graph_passes)
+        wide = build_model(
+            lambda: WideModel(members, sample, sample_kwargs, config, views=views, graph_passes=graph_passes)
+        )
     if config.debug:
         _print_build(wide)
     if config.validate:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..config import WideConfig
 from ..errors import one_line
@@ -101,6 +101,8 @@ class Chooser:
             return "not measured: modules that run as Python would be run too often"
         if not self.config.tune_seconds:
             return "tuning is off"
+        if any(_is_tensor(a) and type(a) not in (Tensor, nn.Parameter) for a in self.arguments):
+            return "not measured: the lanes are tensors of another class, whose values may lie elsewhere"
         return "not measured: a CUDA graph is being recorded" if capturing() else ""
 
     def _forced(self) -> Plan | None:

@@ -1,7 +1,7 @@
 """One script, many workers, the values of one process: `import wide_compiler.signals as gt`."""
 
 from ..workers.errors import ClusterError, NoWorkers, WorkerDied, WorkerFailed, WorkerHung
-from . import debug, modules, nn, observing
+from . import debug, lanes, modules, nn, observing
 from . import scope as signal
 from .checkpoint import checkpoint, restart
 from .config import ShardConfig, SignalConfig, clear_configs, load_config, register_config
@@ -44,6 +44,7 @@ __all__ = [
     "from_numpy",
     "full",
     "gpu_workers",
+    "lanes",
     "linspace",
     "load_config",
     "manual_seed",

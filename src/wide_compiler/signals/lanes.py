@@ -6,17 +6,18 @@ nothing of other workers, neither forward nor backward.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
-from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import api
 from ..errors import ArgumentError
 from ..model import WideModel
+from ..model.marks import mark_parameters
+from ..workers.layout import fitting
 from . import scope
 from .modules import swap
-from .tensor import SignalTensor
 
 
 def build_placed(build: Callable[[], WideModel]) -> WideModel:
@@ -24,9 +25,10 @@ def build_placed(build: Callable[[], WideModel]) -> WideModel:
     placement = scope.current()
     if placement is None:
         return build()
-    if placement.axis != 0:
+    if 0 not in placement.axes:
         raise ArgumentError(
-            f"{placement.name}.shard.axis is {placement.axis}; the lanes of a wide model are cut along axis 0"
+            f"the signal {placement.name!r} cuts axis {placement.axes[0]}; the lanes of a wide model are "
+            "axis 0: shard.axis must be 0"
         )
     with scope.suspended(), _disable_current_modes():
         wide = build()
@@ -36,25 +38,17 @@ def build_placed(build: Callable[[], WideModel]) -> WideModel:
 
 def place(wide: WideModel, placement: scope.Placement) -> None:
     """Cut what has lanes over the signal's workers; what lanes share is whole on each of them."""
+    axes = tuple([0 if axis == 0 else None for axis in placement.axes])
+    if fitting((wide.n,), axes, placement.mesh.shape) != axes:
+        warnings.warn(
+            f"{wide.n} lanes cannot be cut over the {len(placement.mesh.workers)} workers of "
+            f"{placement.name!r} so that each has some (as torch.chunk cuts); each of them runs all lanes",
+            stacklevel=4,
+        )
     stacked = {id(t) for t in wide.stacked_tensors()}
-    for x in _tensors(wide):
-        swap(x, placement.mesh, 0 if id(x) in stacked else None, adopted=True)
+    for x in {id(x): x for x in (*wide.parameters(), *wide.buffers())}.values():
+        swap(x, placement.mesh, axes if id(x) in stacked else (), adopted=True)
+    mark_parameters(wide)  # the marks were those of the tensors that lay here
 
 
-def refuse_workers(models: list[nn.Module]) -> None:
-    """Members must lie here: stacking what is on workers would bring all of it back."""
-    for lane, model in enumerate(models):
-        for name, x in (*model.named_parameters(), *model.named_buffers()):
-            if isinstance(x, SignalTensor):
-                raise ArgumentError(
-                    f"lane {lane}: {name} lives on workers {list(x._ref.home.mesh.workers)}; make the models "
-                    "outside of any signal's context, and compile them inside"
-                )
-
-
-def _tensors(wide: WideModel) -> list[Tensor]:
-    found = {id(x): x for x in (*wide.parameters(), *wide.buffers())}
-    return list(found.values())
-
-
-api.build_hooks.append(build_placed)
+api.build_model = build_placed

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ..global_hooks import HARMLESS
+from ..workers.layout import Axes
+from ..workers.stream import Mesh
 from . import runtime, scope
 from .moving import gather_for_use
 from .sending import put_on
@@ -46,23 +48,28 @@ def _adopt_tensors(module: nn.Module) -> None:
 
 
 def _swap(x: Tensor) -> None:
-    """`x` keeps its identity and becomes a handle."""
+    """Move `x` to where the active signal says parameters go, else to worker 0."""
     placement = scope.current()
-    mesh = runtime.engine().mesh((0,)) if placement is None else placement.mesh
-    is_parameter = isinstance(x, nn.Parameter)
-    axes = placement.parameters if placement is not None and is_parameter else ()
+    if placement is None:
+        swap(x, runtime.engine().mesh((0,)), (), adopted=False)
+        return
+    swap(x, placement.mesh, placement.parameters if isinstance(x, nn.Parameter) else (), adopted=True)
+    assert isinstance(x, SignalTensor)
+    gather_for_use(x, placement)
+
+
+def swap(x: Tensor, mesh: Mesh, axes: Axes, adopted: bool) -> None:
+    """`x` keeps its identity and becomes a handle. adopted: it stays on this mesh."""
     handle: Tensor = put_on(x, mesh, axes)
     assert isinstance(handle, SignalTensor)
     handle._ref.home.parameter = True
-    handle._ref.home.adopted = placement is not None
+    handle._ref.home.adopted = adopted
     grad = x.grad
-    if is_parameter:
+    if isinstance(x, nn.Parameter):
         handle = nn.Parameter(handle, x.requires_grad)
     else:
         handle.requires_grad_(x.requires_grad)
     torch.utils.swap_tensors(x, handle)
-    if placement is not None:
-        gather_for_use(x, placement)
     if grad is not None:
         x.grad = grad if isinstance(grad, SignalTensor) else put_on(grad, mesh, axes)
 
