@@ -1,8 +1,11 @@
 """Tensors whose values lie outside of this process, as those of `signals` do: how the rest meets them.
 
-Such a class has `memory_id`, a number that tensors which share memory have in common, and its `cpu()` gives
-the values.
+Such a class has `memory_id`, a number that tensors which share memory have in common; its `cpu()` gives the
+values; and it may have `lane_runner`.
 """
+
+from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -12,6 +15,16 @@ _OWN = (Tensor, nn.Parameter)
 def memory_id(tensor: Tensor) -> int | None:
     """Which memory it lies in, if that is not of this process; else None."""
     return None if type(tensor) in _OWN else getattr(tensor, "memory_id", None)
+
+
+def lane_runner(graph: Any, lanes: list[bool], arguments: list[Any], n: int) -> Callable[..., Any] | None:
+    """What runs a lane graph where its arguments lie, if its class has a `lane_runner` and that takes it.
+
+    lanes: which of the arguments have a lane axis.
+    """
+    kinds = [type(a) for a in arguments if isinstance(a, Tensor) and memory_id(a) is not None]
+    make = getattr(kinds[0], "lane_runner", None) if kinds else None
+    return None if make is None else make(graph, lanes, arguments, n)
 
 
 def address(tensor: Tensor) -> int:

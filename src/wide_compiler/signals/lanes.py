@@ -16,7 +16,7 @@ from ..errors import ArgumentError
 from ..model import WideModel
 from ..model.marks import mark_parameters
 from ..workers.layout import fitting
-from . import scope
+from . import lane_calls, scope  # noqa: F401  it runs what is placed here
 from .modules import swap
 
 

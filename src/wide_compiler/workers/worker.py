@@ -35,7 +35,7 @@ class Worker(Repeating):
         """The instruction failed: what it would have made or written does not exist."""
         kind = instruction[0]
         outs: tuple = ()
-        if kind in ("op", "ask", "draw", "region"):
+        if kind in ("op", "ask", "draw", "region", "lanes", "lanes_backward"):
             outs = instruction[4]
         elif kind in ("make", "put", "move", "settle", "spread"):
             outs = (instruction[2],)
