@@ -217,7 +217,10 @@ def test_lanes_of_another_axis_are_refused(workers):
 
 def test_members_that_lie_on_workers_are_refused(workers):
     signal("population", [0, 1])
-    with gt.signal.context("population"), pytest.raises(ValueError, match=r"lane 0: 0\.weight lies on workers"):
+    with (
+        gt.signal.context("population"),
+        pytest.raises(ValueError, match=r"lane 0: 0\.weight lies on workers"),
+    ):
         wide_compiler.compile([mlp() for _ in range(4)], torch.randn(2, 6))
 
 

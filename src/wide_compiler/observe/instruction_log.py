@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 active = False  # is anybody listening? Asked before every line is made
 _debugging = False
 _file: TextIO | None = None
+_written: set[str | None] = set()  # files of this process
 
 
 def configure() -> None:
@@ -32,7 +33,9 @@ def configure() -> None:
         _file.close()
     path = os.environ.get("GT_INSTRUCTION_LOG")
     # Line by line: what was written is there even if the script is killed.
-    _file = open(path, "a", buffering=1) if path else None  # noqa: SIM115  open until the next start
+    mode = "a" if path in _written else "w"  # a new run of the script starts a new file
+    _file = open(path, mode, buffering=1) if path else None  # noqa: SIM115  open until the next start
+    _written.add(path)
     active = _debugging or _file is not None
 
 

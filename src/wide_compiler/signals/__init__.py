@@ -1,5 +1,7 @@
 """One script, many workers, the values of one process: `import wide_compiler.signals as gt`."""
 
+from torch import manual_seed
+
 from ..workers.errors import ClusterError, NoWorkers, WorkerDied, WorkerFailed, WorkerHung
 from . import debug, lanes, modules, nn, observing
 from . import scope as signal
@@ -21,7 +23,7 @@ from .creation import (
     zeros,
 )
 from .modules import adopt
-from .runtime import cpu_workers, gpu_workers, manual_seed, ray_workers, shutdown
+from .runtime import cpu_workers, gpu_workers, ray_workers, shutdown
 from .tensor import SignalTensor
 
 __all__ = [

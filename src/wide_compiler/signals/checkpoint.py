@@ -64,10 +64,9 @@ def checkpoint(folder: str | Path, **objects: Any) -> None:
         for n in numbers
     }
     marked = tree_map_only(SignalTensor, lambda h: Saved(h._ref.number), states)
-    torch.save(marked, path / _OBJECTS)
-    seed, draws = runtime.random_state()
+    torch.save((marked, torch.get_rng_state()), path / _OBJECTS)
     # Written last: a folder without it is not a checkpoint.
-    (path / _LIST).write_text(json.dumps({"seed": seed, "draws": draws, "tensors": tensors}))
+    (path / _LIST).write_text(json.dumps({"tensors": tensors}))
 
 
 def restart(folder: str | Path | None = None, **objects: Any) -> None:
@@ -101,9 +100,8 @@ def restart(folder: str | Path | None = None, **objects: Any) -> None:
             for worker in engine.everyone
         ]
         engine.ask_each("load", contents=contents)
-        runtime.set_random_state(saved["seed"], saved["draws"])
     refs = _rebind(engine, live, tensors)
-    if path is not None and objects:
+    if path is not None:
         _load_objects(path, objects, refs, tensors)
     engine.synchronize()
 
@@ -138,7 +136,8 @@ def _rebind(engine: Engine, live: list[SignalTensor], tensors: dict[int, Any]) -
 
 
 def _load_objects(path: Path, objects: dict[str, Any], refs: dict[int, Ref], tensors: dict[int, Any]) -> None:
-    states = torch.load(path / _OBJECTS, weights_only=False)
+    states, random = torch.load(path / _OBJECTS, weights_only=False)
+    torch.set_rng_state(random)
     missing = sorted(set(objects) - set(states))
     if missing:
         raise ArgumentError(f"{path}: no state of {missing[0]!r} was saved; saved are {sorted(states)}")

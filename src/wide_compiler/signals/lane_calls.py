@@ -93,7 +93,8 @@ class LaneRunner:
             whole = torch.arange(self.n)
             parts = [part_of(whole, axes, mesh.shape, place) for place in places(mesh.shape)]
             bounds = {w: (int(p[0]), int(p[-1]) + 1) for w, p in zip(mesh.workers, parts, strict=True)}
-            engine.record("lane_graph", (number, self.packed, bounds, axes), mesh.workers, "lane_graph")
+            content = (number, self.packed, bounds, mesh.number, axes)
+            engine.record("lane_graph", content, mesh.workers, "lane_graph")
         return self._sent[key]
 
 

@@ -46,8 +46,8 @@ def place(wide: WideModel, placement: scope.Placement) -> None:
             stacklevel=4,
         )
     stacked = {id(t) for t in wide.stacked_tensors()}
-    for x in {id(x): x for x in (*wide.parameters(), *wide.buffers())}.values():
-        swap(x, placement.mesh, axes if id(x) in stacked else (), adopted=True)
+    for name, x in (*wide.named_parameters(), *wide.named_buffers()):
+        swap(x, placement.mesh, axes if id(x) in stacked else (), name, adopted=True)
     mark_parameters(wide)  # the marks were those of the tensors that lay here
 
 

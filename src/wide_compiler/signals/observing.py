@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..observe.endpoint import Endpoint
 from ..training import progress
@@ -17,14 +17,18 @@ log = logging.getLogger(__name__)
 
 
 class LaneLosses:
-    """The latest losses of a population that is being trained. `told` by `fit` while somebody looks."""
+    """The latest losses of a population that is being trained: a callback of `fit` while somebody looks."""
 
     def __init__(self) -> None:
         self.latest: dict[str, Any] | None = None
+        self._at = 0.0
 
-    def told(self, step: int, losses: Tensor, active: Tensor) -> None:
-        values = losses.detach().cpu().tolist()
-        self.latest = {"step": step, "losses": values, "active": active.cpu().tolist()}
+    def told(self, moment: progress.Moment) -> None:
+        now = time.monotonic()
+        if moment.event == "end" or (moment.event == "step" and now - self._at > progress.SECONDS_BETWEEN):
+            self._at = now
+            losses, active = moment.losses.detach().cpu().tolist(), moment.active.cpu().tolist()
+            self.latest = {"step": moment.step, "losses": losses, "active": active}
 
     def listen(self, on: bool) -> None:
         if on:

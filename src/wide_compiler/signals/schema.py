@@ -8,6 +8,21 @@ from ..errors import ArgumentError
 from .config import ShardConfig, SignalConfig, mesh_of_dimensions
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML in which a name that stands twice is an error, not a value that is lost."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen: dict[Any, int] = {}
+        for key, _ in node.value:
+            name, line = self.construct_object(key, deep=True), key.start_mark.line + 1
+            if name in seen:
+                raise yaml.YAMLError(
+                    f"{name!r} stands twice, in lines {seen[name]} and {line}; remove one of them"
+                )
+            seen[name] = line
+        return super().construct_mapping(node, deep)
+
+
 def parse_signals(text: str, source: str) -> dict[str, SignalConfig]:
     """The signals of a YAML text; every error names the full path of the key that is wrong."""
     from pydantic import BaseModel, ConfigDict, StrictBool, StrictStr, ValidationError
@@ -28,7 +43,7 @@ def parse_signals(text: str, source: str) -> dict[str, SignalConfig]:
         shard: list[Shard]  # type: ignore[assignment]
 
     try:
-        document = yaml.safe_load(text)
+        document = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise ArgumentError(f"{source} is not YAML: {error}") from None
     if not document:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 
 import torch
-from torch import Tensor
+from torch import _C, Tensor
 
 from ..observe import instruction_log
 from ..workers.layout import Axes, fitting, part_of, places
@@ -48,35 +48,38 @@ def put(x: Tensor) -> SignalTensor:
 
 
 _sent: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
-_copies: dict[tuple[int, int], tuple[int, SignalTensor]] = {}
+# By the tensor's id and the mesh: the values that were sent, and what they became.
+_copies: dict[tuple[int, int], tuple[Tensor, SignalTensor]] = {}
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def put_operand(x: Tensor, mesh: Mesh) -> SignalTensor:
-    """A plain operand, replicated on the mesh. Sent again only if it has changed."""
+    """A plain operand, replicated on the mesh. Sent again only if its values have changed: they are compared, since
+    NumPy and `.data` write without a trace."""
     key = (id(x), mesh.number)
     known = _copies.get(key)
-    if (
-        known is not None
-        and _sent.get(id(x)) is x
-        and known[0] == x._version
-        and not known[1]._ref.engine.closed
-    ):
+    if known is not None and _sent.get(id(x)) is x and not known[1]._ref.engine.closed and _same(x, known[0]):
         return known[1]
     made = put_on(x, mesh, ())
-    if not x.requires_grad and x.numel() > 1:
-        _remember_copy(x, key, made)
-    return made
-
-
-def _remember_copy(x: Tensor, key: tuple[int, int], made: SignalTensor) -> None:
-    try:
-        version = x._version
-    except RuntimeError:
-        return  # inference tensors do not count their writes
     if _sent.get(id(x)) is not x:
         _sent[id(x)] = x
         weakref.finalize(x, _forget_copies, id(x))
-    _copies[key] = (version, made)
+    with _C._DisableTorchDispatch():
+        _copies[key] = (x.detach().clone(), made)
+    return made
+
+
+def _same(x: Tensor, before: Tensor) -> bool:
+    """Bit by bit: 0.0 is not -0.0, and NaN is NaN."""
+    if x.shape != before.shape or x.dtype != before.dtype or x.device != before.device:
+        return False
+    with _C._DisableTorchDispatch():
+        return torch.equal(_bits(x.detach()), _bits(before))
+
+
+def _bits(x: Tensor) -> Tensor:
+    x = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+    return x.resolve_neg().view(_INTEGERS[x.element_size()])
 
 
 def _forget_copies(number: int) -> None:

@@ -45,6 +45,12 @@ def _prepare_view(args: tuple) -> tuple:
     return (x, *args[1:])
 
 
+def _resolve(args: tuple) -> tuple:
+    """The script's handles know nothing of a conjugation that is only noted; in one process it is resolved first."""
+    x = args[0]
+    return (wrap(local_of(x).resolve_conj(), x, x.shape, x.stride()),)
+
+
 def _in_order(x: Tensor) -> bool:
     """Row by row, and with the strides of that even where a dimension has one entry: a shard of one row must
     be judged as the larger ones of other workers are."""
@@ -95,6 +101,7 @@ PREPARE: dict[Op, Callable[[tuple], tuple]] = {
     aten.convolution_backward.default: _prepare_convolution_backward,
     aten.view.default: _prepare_view,
     aten._unsafe_view.default: _prepare_view,
+    aten.view_as_real.default: _resolve,
 }
 if hasattr(_tensor_ops, "prop_index_put"):  # PyTorch 2.11 cuts values along the dimension that is indexed
     PREPARE[aten.index_put.default] = _whole_at(0, 2)
@@ -108,4 +115,7 @@ WRONG_RULE: set[Op] = {
     aten.native_batch_norm_backward.default,
     aten._native_batch_norm_legit.no_stats,
     aten._native_batch_norm_legit_no_training.default,
+    # They take the sizes of the whole tensor as numbers.
+    aten.native_group_norm.default,
+    aten.native_group_norm_backward.default,
 }

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .callsite import user_place
-from .errors import NoWorkers
+from .errors import NoWorkers, WorkerFailed
 from .failures import Failures
 from .regions import Regions
 from .stream import Mesh, Pool, Stream, Watcher
-from .wire import dump
+from .wire import NoAnswer, dump
 
 # Said to workers while a region is open, in any order with its ops.
-_BESIDE_REGIONS = {"template", "mesh", "seed"}
+_BESIDE_REGIONS = {"template", "mesh"}
 _WORDS = {
     "draw": "random draw",
     "move": "transfer between workers",
@@ -27,6 +28,7 @@ _WORDS = {
     "ask": "question that only values answer",
     "fetch": "value that the script reads",
     "make": "new tensor",
+    "settings": "change of a setting",
 }
 
 
@@ -44,12 +46,15 @@ class Engine(Stream):
         self.requests = itertools.count(1)
         self.templates = itertools.count(1)
         self.answers: dict[int, Any] = {}
+        self.recorded = 0  # instructions
+        self.settings: tuple = ()  # of the script, as the workers know them
         self.failures = Failures(self)
         self.regions = Regions(self)
         self._meshes: dict[tuple, Mesh] = {}
         pool.on_message = self._on_message
         pool.on_gone = self.failures.worker_gone
         pool.on_tick = self.failures.tick
+        pool.on_broken = self.failures.broken
         pool.start()
 
     # ---- recording
@@ -83,6 +88,7 @@ class Engine(Stream):
         outputs: tuple[int, ...] = (),
     ) -> None:
         """Add one instruction for these workers. Raises what became known of earlier ones."""
+        self.recorded += 1
         with self.lock:
             self.failures.check(inputs)
             regions = self.regions
@@ -138,10 +144,15 @@ class Engine(Stream):
         while True:
             with self.news:
                 if request in self.answers:
-                    return self.answers.pop(request)
+                    answer = self.answers.pop(request)
+                    if isinstance(answer, NoAnswer):
+                        raise WorkerFailed(f"{answer.why} ({user_place()})")
+                    return answer
                 if not self.failures.pending():
                     self.news.wait(0.5)
             self.failures.check(())
+            if not self.pool.watched() and request not in self.answers:
+                self.failures.broken(0, "the threads that listen to it have ended")
 
     def _on_message(self, worker: int, message: tuple) -> None:
         kind = message[0]
@@ -157,11 +168,47 @@ class Engine(Stream):
                 self.answers[request] = payload
         elif kind == "failed":
             self.failures.worker_failed(worker, *message[1:])
-        elif kind == "seen" and self.watcher is not None:
-            self.watcher.seen(worker, *message[1:])
+        elif kind == "seen":
+            if self.watcher is not None:
+                self.watcher.seen(worker, *message[1:])
+        else:
+            self.failures.broken(worker, f"it sent a message of an unknown kind ({str(kind)[:80]!r})")
         if kind not in ("beat", "seen"):
             with self.news:
                 self.news.notify_all()
+
+    # ---- more workers, and a fork
+
+    def grow(self, devices: list[str]) -> None:
+        """Add workers; what lives goes on living where it is."""
+        self.synchronize()
+        with self.lock:
+            before = self.everyone
+            meshes = [tuple(mesh) for mesh in self._meshes.values()]
+
+            def meet(setup: dict) -> None:
+                self.send("meet", (setup, meshes), before, "meet")
+                self.flush()
+
+            self.failures.more_workers(len(devices))
+            self.done += [self.seq] * len(devices)
+            self.pool.grow(devices, meet)
+            self.everyone = tuple(range(self.pool.size))
+            self.send("meet", (None, meshes), self.everyone[len(before) :], "meet")
+            # What the new workers have not been told is told again, to all.
+            self.regions.forget()
+            self.send("forget_all", (), before, "forget_all")
+            self.serial, self.settings = next(_serials), ()
+        self.synchronize()
+
+    def forked(self) -> None:
+        """In a fork of the script, which has none of its threads: the workers are its parent's."""
+        self.lock, self.news = threading.RLock(), threading.Condition()
+        self.failures.fatal = NoWorkers(
+            "this process is a fork of the script, and the values are its parent's; fetch them before the fork with "
+            "x.cpu(), or start a new process (spawn)"
+        )
+        self.pool.abandon()
 
     # ---- what the stream asks
 

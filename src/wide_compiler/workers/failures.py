@@ -71,6 +71,19 @@ class Failures:
         why = self.engine.pool.why_gone(worker)
         self._end(WorkerDied(f"worker {worker} died {self._where(worker)}{why}; {_REMEDY}", worker))
 
+    def broken(self, worker: int, why: str) -> None:
+        self._end(
+            WorkerDied(
+                f"worker {worker} can no longer be heard {self._where(worker)}: {why}; {_REMEDY}", worker
+            )
+        )
+
+    def more_workers(self, count: int) -> None:
+        now = time.monotonic()
+        self._current += [0] * count
+        self._heard += [now] * count
+        self._moved += [now] * count
+
     def worker_failed(self, worker: int, seq: int, kind: str, text: str, trace: str) -> None:
         if not self._reports:
             self._first_report = time.monotonic()

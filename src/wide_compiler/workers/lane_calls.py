@@ -57,6 +57,7 @@ class LaneGraphHere(NamedTuple):
     code: LaneCode
     start: int
     end: int
+    mesh: int
     axes: Axes
 
     def arguments(self, tensors: list[Tensor]) -> list[Any]:
@@ -74,13 +75,12 @@ class LaneGraphHere(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """For a backward pass: the outputs, the inputs that learn, their positions, and where the outputs lie."""
+    """For a backward pass: the outputs, the inputs that learn, and their positions."""
 
     outputs: list[Tensor]
     inputs: list[Tensor]
     positions: list[int]
     graph: LaneGraphHere
-    mesh: Any
 
 
 class LaneCalls(Table):
@@ -89,7 +89,7 @@ class LaneCalls(Table):
         self.lane_graphs: dict[int, LaneGraphHere] = {}
 
     def do_lane_graph(
-        self, number: int, packed: bytes, bounds: dict[int, tuple[int, int]], axes: Axes
+        self, number: int, packed: bytes, bounds: dict[int, tuple[int, int]], mesh: int, axes: Axes
     ) -> None:
         """bounds: the lanes of each worker."""
         code: LaneCode = pickle.loads(packed)
@@ -98,7 +98,7 @@ class LaneCalls(Table):
         }
         exec(code.source, names)
         self.lane_graphs[number] = LaneGraphHere(
-            names["forward"].__get__(SimpleNamespace(**code.attributes)), code, *bounds[self.rank], axes
+            names["forward"].__get__(SimpleNamespace(**code.attributes)), code, *bounds[self.rank], mesh, axes
         )
 
     def do_forget_lane_graph(self, number: int) -> None:
@@ -118,12 +118,11 @@ class LaneCalls(Table):
         for position in graph.code.written:
             if isinstance(values[position], Value):
                 values[position].root.writes += 1
-        mesh = next((v.current().device_mesh for v in values if isinstance(v, Value)), None)
         for out, result, (shape, stride) in zip(outputs, results, graph.code.outputs, strict=False):
-            self.values[out] = self._kept(result.detach(), mesh, placements_of(graph.axes), shape, stride)
+            self.values[out] = self._kept(result.detach(), graph, placements_of(graph.axes), shape, stride)
         if learns:
             leaves = [shards[p] for p in learns]
-            self.values[outputs[-1]] = Saved(results, leaves, list(learns), graph, mesh)
+            self.values[outputs[-1]] = Saved(results, leaves, list(learns), graph)
 
     def do_lanes_backward(self, kept: int, gradients: tuple, outputs: tuple, wanted: tuple[int, ...]) -> None:
         """gradients: an id for each output, None for one that nothing depends on. wanted: positions of the
@@ -149,7 +148,7 @@ class LaneCalls(Table):
             places = placements_of(graph.axes)
             if not lanes:
                 places = [Partial() if isinstance(p, Shard) else p for p in places]
-            self.values[out] = self._kept(gradient.detach(), saved.mesh, places, shape, stride)
+            self.values[out] = self._kept(gradient.detach(), graph, places, shape, stride)
 
     def _shard(self, value: Any, graph: LaneGraphHere, lanes: bool) -> Tensor:
         """This worker's lanes of a value, or all of one that lanes share."""
@@ -159,7 +158,8 @@ class LaneCalls(Table):
         goal = placements_of(graph.axes) if lanes else [Replicate() for _ in graph.axes]
         return local_of(held if list(held.placements) == goal else held.redistribute(placements=goal))
 
-    def _kept(self, local: Tensor, mesh: Any, places: list, shape: tuple, stride: tuple) -> Any:
+    def _kept(self, local: Tensor, graph: LaneGraphHere, places: list, shape: tuple, stride: tuple) -> Any:
+        mesh = self.meshes[graph.mesh].devices
         if mesh is None:
             return local
         spec = DTensorSpec(

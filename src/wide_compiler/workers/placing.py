@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from .draws import seed_for
 from .layout import Axes, fitting
-from .memory import read_payload
+from .memory import read_payload, write_payload
 from .table import Poison, Table
 from .transfer import exchange
-from .values import Value, cut, is_partial, laid_out, local_of, placements_of, wrap
+from .values import Value, cut, is_partial, laid_out, local_of, placements_of, whole_of, wrap
 
 
 class Placing(Table):
@@ -27,7 +26,7 @@ class Placing(Table):
         t = self.templates[template]
         self._count(t.name)
         if draw is not None:
-            torch.manual_seed(seed_for(self.seed, draw))
+            torch.manual_seed(draw)
         args, kwargs = t.arguments([], ())
         whole = t.func(*args, **kwargs)
         _, grid, devices = self.meshes[mesh]
@@ -48,9 +47,9 @@ class Placing(Table):
         """The whole tensor, from one worker of its mesh."""
         value = self._get(number)
         if isinstance(value, Value):
-            value = value.current().full_tensor()
+            value = whole_of(value.current())
         if self.rank == reporter:
-            self.reply(request, value.detach().cpu().contiguous())
+            self.reply(request, (str(value.dtype)[6:], write_payload(value.detach().cpu(), None)))
 
     def do_placement(self, number: int, request: int, reporter: int) -> None:
         value = self._get(number)

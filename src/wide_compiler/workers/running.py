@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from .draws import draw_sharded, seed_for
+from .draws import draw_sharded
 from .sharded import gathered, is_view, replicated, run_op
 from .table import Table
 from .templates import Template
 from .values import Value, local_of, wrap
-from .writes import write_op, written_positions
+from .writes import write_gathered, write_op, writes, written_values
 
 aten = torch.ops.aten
 _ADDS = {aten.add_.Tensor, aten.add.Tensor}
@@ -53,12 +53,17 @@ class Running(Table):
     def do_draw(self, template: int, inputs: tuple, outputs: tuple, floats: tuple, draw: int) -> None:
         t = self.templates[template]
         self._count(t.name)
-        torch.manual_seed(seed_for(self.seed, draw))
+        torch.manual_seed(draw)
         operands = [self._get(i) for i in inputs]
         if not any(isinstance(v, Value) for v in operands):
             args, kwargs = t.arguments(operands, floats)
             self._keep(t.func(*args, **kwargs), outputs)
             return
+        if writes(t.func):
+            args, kwargs = t.arguments(operands, floats)
+            if [id(v) for v in written_values(t.func, args, kwargs)] != [id(operands[0])]:
+                self._keep(write_gathered(t.func, args, kwargs), outputs)
+                return
         written = operands[0] if t.func._schema.is_mutable else None
         values = [v.gathered() for v in operands] if written is None else [v.reduced() for v in operands]
         args, kwargs = t.arguments(values, floats)
@@ -108,12 +113,14 @@ class Running(Table):
             if operand.__class__ is Value:
                 break
         else:
+            if t.func is aten.view_as_real.default:
+                operands = [operands[0].resolve_conj()]
             args, kwargs = t.arguments(operands, floats)
             return t.func(*args, **kwargs)
         self.ways.op = t.name
         if t.func in _ADDS and not t.make_kwargs and _are_pending(operands):
             return self._add_pending(t, operands)
-        if written_positions(t.func):
+        if writes(t.func):
             args, kwargs = t.arguments(operands, floats)
             return write_op(t.func, args, kwargs, self.ways)
         view = is_view(t.func)

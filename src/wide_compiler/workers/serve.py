@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from .seen import take_spans, take_stats
 from .table import Poisoned
-from .wire import dump, interface_of, load, own_address, tune
+from .wire import NoAnswer, dump, interface_of, load, own_address, tune
 from .worker import Worker
 
 _BEAT_SECONDS = 0.5
@@ -68,7 +68,13 @@ class Service:
 
     def reply(self, request: int, payload: Any) -> None:
         """An answer; what came before it is done."""
-        self.send("result", request, payload, self.current)
+        try:
+            data = dump(("result", request, payload, self.current))
+        except Exception as error:  # pickle raises what the payload's own methods raise
+            why = f"a {type(payload).__name__} cannot be sent to the script: {type(error).__name__}: {error}"
+            data = dump(("result", request, NoAnswer(why), self.current))
+        with self.lock:
+            self.connection.send_bytes(data)
 
     def work(self, worker: Worker) -> None:
         while True:
@@ -134,22 +140,29 @@ def serve(setup: dict) -> int:
     service.send("hello", setup["rank"], os.getpid())
     threading.Thread(target=service.read, daemon=True).start()
     device = torch.device(setup["device"])
-    worker = Worker(setup["rank"], device, 0, service.reply)
+    worker = Worker(setup["rank"], device, service.reply, meet)
     threading.Thread(target=service.beat, args=(worker,), daemon=True).start()
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if setup["world"] > 1:
-        _use_interface(interface_of(own_address(connection)))
-        dist.init_process_group(
-            setup["backend"],
-            store=_find_store(setup),
-            rank=setup["rank"],
-            world_size=setup["world"],
-            timeout=timedelta(hours=12),  # a peer that hangs is found by the script, not by a collective
-        )
+    _use_interface(interface_of(own_address(connection)))
+    meet(setup["rank"], setup)
     service.send("ready")
     service.work(worker)
     return 0
+
+
+def meet(rank: int, setup: dict) -> None:
+    """Find the other workers; those of an earlier meeting are left."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    if setup["world"] > 1:
+        dist.init_process_group(
+            setup["backend"],
+            store=_find_store(setup),
+            rank=rank,
+            world_size=setup["world"],
+            timeout=timedelta(hours=12),  # a peer that hangs is found by the script, not by a collective
+        )
 
 
 def _use_interface(name: str | None) -> None:
@@ -165,4 +178,5 @@ def _find_store(setup: dict) -> dist.Store:
     if isinstance(where, str):
         return dist.FileStore(where, setup["world"])
     host, port = where
-    return dist.TCPStore(host, port, is_master=False)
+    # One store for every meeting of the workers, so each has names of its own there.
+    return dist.PrefixStore(f"of_{setup['world']}", dist.TCPStore(host, port, is_master=False))

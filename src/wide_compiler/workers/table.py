@@ -58,10 +58,9 @@ class Ways:
 class Table:
     """rank: this worker's id; reply(request, payload): answers the controller."""
 
-    def __init__(self, rank: int, device: torch.device, seed: int, reply: Reply) -> None:
+    def __init__(self, rank: int, device: torch.device, reply: Reply) -> None:
         self.rank = rank
         self.device = device
-        self.seed = seed
         self.reply = reply
         self.values: dict[int, Any] = {}
         self.templates: dict[int, Template] = {}

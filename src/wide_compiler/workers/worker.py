@@ -7,6 +7,7 @@ over DTensor.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,13 +19,17 @@ from .sharded import COLLECTIVES, count_collectives
 from .storing import load_values, save_values
 from .table import Poison, Reply, WorkerMesh
 from .templates import Template
+from .travelling import follow
+
+Meet = Callable[[int, dict], None]
 
 
 class Worker(Repeating):
     """`execute` runs one instruction by the method `do_` of its kind."""
 
-    def __init__(self, rank: int, device: torch.device, seed: int, reply: Reply) -> None:
-        super().__init__(rank, device, seed, reply)
+    def __init__(self, rank: int, device: torch.device, reply: Reply, meet: Meet | None = None) -> None:
+        super().__init__(rank, device, reply)
+        self.meet = meet
         count_collectives()
 
     def execute(self, instruction: tuple) -> None:
@@ -68,8 +73,27 @@ class Worker(Repeating):
                 devices = DeviceMesh.from_group(groups, self.device.type, mesh=grid, mesh_dim_names=names)
         self.meshes[number] = WorkerMesh(workers, shape, devices)
 
-    def do_seed(self, seed: int) -> None:
-        self.seed = seed
+    def do_meet(self, setup: dict | None, meshes: list[tuple]) -> None:
+        """More workers have come: all meet anew, and make the groups of every mesh again, in the same order and so under
+        the same names: the meshes of values that live here find them by these."""
+        if setup is not None:
+            assert self.meet is not None
+            self.meet(self.rank, setup)
+        for number, workers, shape in meshes:
+            old = self.meshes.get(number)
+            self.do_mesh(number, workers, shape)
+            if old is not None and old.devices is not None:
+                new = self.meshes[number].devices
+                assert new is not None and new._dim_group_names == old.devices._dim_group_names
+                if hasattr(old.devices, "_pg_registry"):
+                    old.devices._pg_registry.update(new._pg_registry)
+                self.meshes[number] = old
+
+    def do_forget_all(self) -> None:
+        self.templates.clear()
+
+    def do_settings(self, values: tuple) -> None:
+        follow(values)
 
     def do_free(self, ids: list[int]) -> None:
         for number in ids:

@@ -65,9 +65,8 @@ def _attempt(work: Work, rung: Rung) -> list[Any] | Miss:
     work.new = False
     began = timing.now()
     try:
-        if not (record.looks and rung.again(work)):
-            look = look_of(work)
-            work.new = look not in record.looks
+        look = look_of(work)
+        work.new = look not in record.looks
         values = rung.run(work)
         if isinstance(values, Miss):
             return values
@@ -93,8 +92,6 @@ def _attempt(work: Work, rung: Rung) -> list[Any] | Miss:
         why = f"{type(error).__name__}: {error}"  # of a kind of item that nobody has thought of
     if why:
         seconds = timing.now() - began
-        if work.new:
-            rung.forget(work)
         record.failed(seconds, why)
         work.wasted += seconds
         return Miss()

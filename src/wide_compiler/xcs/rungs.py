@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .lanes import standing, vectorize
+from .lanes import run as numpy_lanes
 from .members import torch_vmap, wide
 from .parallel import computing, overlap, threads
 from .proof import endings
@@ -27,14 +27,6 @@ class Rung:
     def at_best(self, plain_seconds: float) -> float:
         """What it could take if all goes well: a rung that was never tried must have a chance."""
         return 0.0
-
-    def again(self, work: Work) -> bool:
-        """Is this call, for this rung, an earlier one with other numbers? Then that one has answered all
-        questions but the price."""
-        return False
-
-    def forget(self, work: Work) -> None:
-        """It has failed with items like none before: `again` must not think of this call."""
 
     def run(self, work: Work) -> list[Any] | Miss:
         """The values of all items in order. Raises `Bail`."""
@@ -68,7 +60,7 @@ class NumpyLanes(Vectorized):
     name = "numpy lanes"
 
     def able(self, work: Work) -> bool:
-        return vectorize.able(work)
+        return numpy_lanes.able(work)
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
         ledger = work.plan.ledger
@@ -79,14 +71,8 @@ class NumpyLanes(Vectorized):
         gained = plain_seconds > AT_ONCE or (plain_seconds > 5e-5 and ledger.spent > 5e-3)
         return gained and ledger.plain_item < 3e-4
 
-    def again(self, work: Work) -> bool:
-        return standing.again(work)
-
-    def forget(self, work: Work) -> None:
-        standing.forget(work)
-
     def run(self, work: Work) -> list[Any]:
-        return vectorize.vectorized(work)
+        return numpy_lanes.vectorized(work)
 
 
 class TorchVmap(Vectorized):

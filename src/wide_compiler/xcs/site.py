@@ -12,7 +12,7 @@ from ..errors import WideError
 from . import timing
 from .call import Call, Timed, counted
 from .decisions import Decisions
-from .filling import fill, fillable, inert, rehearsed
+from .filling import carried_on, fill, fillable, inert, rehearsed
 from .interrupts import raise_interrupt
 from .items import Blocks, Items, items_of
 from .lanes.lane import Diverge
@@ -237,12 +237,18 @@ class Site(Decisions):
         if again and not rehearsed(self.text, values, containers, tuple(running)):
             self.pace.back_off()
             return None
+        if self.text.sinks[0].kind == "carried":
+            after = carried_on(values, running, makers[-1])
+            if after is None:
+                self.pace.back_off()
+                return None
+            running[:], values = after, []
+        if work is not None:
+            work.took(seconds)  # before anything is filled: a fault of ours must not fill it twice
         try:
             fill(self.text, values, containers, running)
         except Exception as error:
             return raises(error)
-        if work is not None:
-            work.took(seconds)
         return rest
 
     # While the text runs as written.

@@ -35,7 +35,7 @@ class Work:
 
     __slots__ = (
         "after", "body", "cond", "events", "items", "new", "partial", "plan", "record", "seen", "site",
-        "stands", "wasted",
+        "wasted",
     )  # fmt: skip
 
     def __init__(self, site: "Site", plan: "Plan", items: Items, body: Any, cond: Any, events: bool):
@@ -47,7 +47,6 @@ class Work:
         self.events = events
         self.seen: list[Any] | None = None  # what the paths of the plan's guards lead to, if they were asked
         self.after: list[Blocks] | None = None  # where blocks are put that the next site need not gather
-        self.stands: Any = None  # steps of an earlier call that this one would take again, once asked for
         self.new = False  # do the items look like none before?
         self.record: Any = None  # of the rung that ran all items
         self.wasted = 0.0  # seconds of rungs that failed: their records see to it that this stays rare

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..interrupts import raise_interrupt
-from ..lanes.handout import BLOCK_BYTES
+from ..lanes.results import BLOCK_BYTES
 from ..proof.behaviour import TENSORS
 from ..work import Bail, Work
 from .trial import examine, finite, no_gradients, storage

@@ -211,8 +211,19 @@ def have_own(objects: Sequence[Any], name: str) -> list[bool]:
     return [read is not shared for read in reads]
 
 
+def _on_classes(kinds: list[type], name: str) -> list[Any]:
+    if kinds.count(kinds[0]) == len(kinds):
+        return [static_lookup(kinds[0], name)] * len(kinds)
+    return [static_lookup(kind, name) for kind in kinds]
+
+
 # The same for all items at once, where that is another way. Their classes are known to be plain there.
-MANY: dict[str, Any] = {"field": own_fields, "absent": have_own}
+MANY: dict[str, Any] = {
+    "field": own_fields,
+    "absent": have_own,
+    "class": lambda objects, key: _on_classes(list(map(type, objects)), key),
+    "getattr": lambda objects, key: list(map(getattr, objects, itertools.repeat(key))),
+}
 FETCH: dict[str, Any] = {
     "field": lambda held, key: held.__dict__[key],
     "covering": lambda held, key: held.__dict__[key],

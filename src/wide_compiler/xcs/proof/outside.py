@@ -1,6 +1,7 @@
 """Objects that lie outside the analysed code: what is known of them, and of their attributes."""
 
 import ast
+import collections
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +136,9 @@ def _builtin_attribute(held: Value, name: str) -> Value | None:
     return None
 
 
+NAMED = type(vars(collections.namedtuple("NAMED", "field"))["field"])
+
+
 def static_lookup_or_decline(a: "Analyzer", kind: type, name: str, node: ast.AST) -> Any:
     try:
         return static_lookup(kind, name)
@@ -159,7 +163,7 @@ def instance_attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> 
     waiting.check_shared(a, kind, name, node)
     a.guards.expect(slot, "type", kind)
     fields, many = fields_of(a, kind), a.guards.vector[slot]
-    if kind.__getattribute__ is not object.__getattribute__:
+    if kind.__getattribute__ not in (object.__getattribute__, tuple.__getattribute__):
         raise a.decline(f"{kind.__name__} has a __getattribute__ of its own", node)
     found = on_class(kind, name)
     if isinstance(found, property) and isinstance(found.fget, types.FunctionType):
@@ -169,7 +173,7 @@ def instance_attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> 
         a.guards.expect(inner, "is", found)
         getter = a.look(found.fget, a.guards.note("getattr", inner, "fget"))
         return call_function(a, getter, [held], {}, node)
-    if isinstance(found, types.MemberDescriptorType):  # __slots__
+    if isinstance(found, (types.MemberDescriptorType, NAMED)):  # __slots__, or a field of a named tuple
         a.guards.expect(a.guards.note("class", slot, name), "is", found)
         return a.look(getattr(obj, name), a.guards.note("getattr", slot, name))
     if takes_writes(found):

@@ -21,10 +21,12 @@ _NEW = [
     "abs", "average", "percentile", "quantile", "count_nonzero", "isclose", "searchsorted", "interp",
     "convolve", "trace", "tile", "repeat", "roll", "pad", "bincount", "unique", "tril", "triu",
     "nansum", "gradient", "polyval", "argwhere",
-    "flatnonzero", "logspace", "geomspace", "correlate", "take", "compress",
+    "flatnonzero", "logspace", "geomspace", "correlate", "take", "compress", "take_along_axis", "digitize",
+    "column_stack", "delete", "append", "insert",
 ]  # fmt: skip
 # Not among them: `nanmean`, `nanmax` and the like, which warn by Python's own means, at each call.
-_LINALG = ["norm", "det", "inv", "solve", "pinv"]
+_LINALG = ["norm", "det", "inv", "solve", "pinv", "cholesky", "eigvalsh", "matrix_rank"]
+_FFT = ["fft", "ifft", "rfft", "irfft", "fft2", "ifft2", "fftfreq", "rfftfreq"]
 
 NUMPY_FUNCTIONS: dict[Any, str] = {}
 for _name in _NEW:
@@ -33,6 +35,8 @@ for _name in _VIEWS:
     NUMPY_FUNCTIONS[getattr(np, _name)] = "view"
 for _name in _LINALG:
     NUMPY_FUNCTIONS[getattr(np.linalg, _name)] = "new"
+for _name in _FFT:
+    NUMPY_FUNCTIONS[getattr(np.fft, _name)] = "new"
 NUMPY_FUNCTIONS[np.linalg.matrix_power] = "view"  # the first power is the matrix itself
 NUMPY_FUNCTIONS[np.allclose] = NUMPY_FUNCTIONS[np.array_equal] = "bool"
 NUMPY_TYPES = (np.float64, np.float32, np.float16, np.int64, np.int32, np.int16, np.int8, np.uint8, np.bool_)

@@ -9,6 +9,8 @@ from .sites import Sink, sink_of
 FILLING: dict[str, tuple[type[Exception], ...]] = {
     "add": (TypeError,),
     "setitem": (TypeError,),
+    "update": (TypeError, LookupError, ArithmeticError, ValueError, MemoryError),
+    "carried": (Exception,),
     "accumulate": (TypeError, ArithmeticError, ValueError, MemoryError),
 }  # what filling a sink may raise
 

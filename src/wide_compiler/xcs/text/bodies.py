@@ -24,7 +24,9 @@ def items_of(node: Any, targets: list[str]) -> ast.expr:
     return ast.copy_location(ast.GeneratorExp(value, generators), node)
 
 
-def loop_body(node: ast.For, sinks: list[Sink], function: str) -> tuple[ast.FunctionDef, bool]:
+def loop_body(
+    node: ast.For, sinks: list[Sink], function: str, carried: sites.Carrying | None
+) -> tuple[ast.FunctionDef, bool]:
     """The loop's body as a function of the loop variables.
 
     It notes what it would fill in a list of events, `(sink, value)`; where the one sink comes last and
@@ -33,6 +35,11 @@ def loop_body(node: ast.For, sinks: list[Sink], function: str) -> tuple[ast.Func
     """
     body = [clone(part) for part in node.body]
     targets = flat_target(node.target) or []
+    if carried is not None:
+        given = ast.Return(ast.Tuple([name(n) for n in carried.reads], ast.Load()))
+        return function_of(
+            function, targets, [*body[: carried.start], ast.copy_location(given, body[-1])], node
+        ), True
     tail = body
     while isinstance(tail[-1], ast.With):  # what it fills last may stand within a context
         tail = tail[-1].body
@@ -46,13 +53,26 @@ def loop_body(node: ast.For, sinks: list[Sink], function: str) -> tuple[ast.Func
     else:
         parameters = [EVENTS, *targets]
         body = [_Events(sinks).visit(s) for s in body]
+    return function_of(function, parameters, body, node), single
+
+
+def step_of(node: ast.For, carried: sites.Carrying, function: str) -> ast.FunctionDef:
+    """The last statements of a round as a function of what is carried and of what the round has made."""
+    given = ast.copy_location(
+        ast.Return(ast.Tuple([name(n) for n in carried.names], ast.Load())), node.body[-1]
+    )
+    last = [clone(part) for part in node.body[carried.start :]]
+    return function_of(function, [*carried.names, *carried.reads], [*last, given], node)
+
+
+def function_of(function: str, parameters: list[str], body: list[Any], node: ast.AST) -> ast.FunctionDef:
     arguments = ast.arguments(
         posonlyargs=[], args=[ast.arg(p) for p in parameters], kwonlyargs=[], kw_defaults=[], defaults=[]
     )
     made = ast.FunctionDef(name=function, args=arguments, body=body, decorator_list=[])
     if "type_params" in ast.FunctionDef._fields:
         made.type_params = []  # type: ignore[attr-defined]
-    return ast.fix_missing_locations(ast.copy_location(made, node)), single
+    return ast.fix_missing_locations(ast.copy_location(made, node))
 
 
 def _sink_value(statement: ast.stmt) -> ast.expr:
@@ -60,6 +80,8 @@ def _sink_value(statement: ast.stmt) -> ast.expr:
         case ast.Expr(ast.Call(_, [value], _)):
             return value
         case ast.Assign([ast.Subscript(_, key)], value):
+            return ast.Tuple([value, key], ast.Load())
+        case ast.AugAssign(ast.Subscript(_, key), _, value):
             return ast.Tuple([value, key], ast.Load())
         case ast.AugAssign(_, _, value):
             return value

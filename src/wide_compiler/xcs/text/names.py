@@ -53,13 +53,15 @@ def captured(function: ast.AST) -> set[str]:
     """Names that may be read or stored from elsewhere: those that functions, lambdas and kept generators
     inside mention (whoever's they are), and those declared global or nonlocal."""
     found: set[str] = set()
-    for node in ast.walk(function):
-        if isinstance(node, (ast.Global, ast.Nonlocal)):
-            found.update(node.names)
-        if isinstance(node, SCOPES) and node is not function:
-            found.update(n.id for n in ast.walk(node) if isinstance(n, ast.Name))
-    for generator in kept_generators(function):
-        found.update(n.id for n in ast.walk(generator) if isinstance(n, ast.Name))
+    body = getattr(function, "body", function)  # decorators, defaults and annotations are not inside
+    for top in body if isinstance(body, list) else [body]:
+        for node in ast.walk(top):
+            if isinstance(node, (ast.Global, ast.Nonlocal)):
+                found.update(node.names)
+            if isinstance(node, SCOPES):
+                found.update(n.id for n in ast.walk(node) if isinstance(n, ast.Name))
+        for generator in kept_generators(top):
+            found.update(n.id for n in ast.walk(generator) if isinstance(n, ast.Name))
     return found
 
 

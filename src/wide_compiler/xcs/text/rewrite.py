@@ -13,7 +13,7 @@ from typing import Any
 from . import sites
 from .attempts import attempted
 from .blocks import Block
-from .bodies import items_of, lambda_of, loop_body
+from .bodies import items_of, lambda_of, loop_body, step_of
 from .handing import Handing
 from .maps import eaten_map
 from .names import captured, eaten, reads
@@ -200,24 +200,34 @@ class Rewriter(ast.NodeTransformer):
         site.sinks, site.shape = sinks, shape_of(node.target)
         site.attempted, site.caught = attempted(node.body, sinks)
         body_name, state = f"__xcs_body{site.index}", f"__xcs_state{site.index}"
-        body, site.single = loop_body(node, sinks, body_name)
+        carried = sites.carrying(node, block) if sinks[0].kind == "carried" else None
+        site.caught = (
+            site.caught or carried is not None
+        )  # then the loop may have to run once more, as written
+        body, site.single = loop_body(node, sinks, body_name, carried)
         site.bodies["body"] = body
-        containers = [s for s in sinks if s.kind != "accumulate"]
-        totals = [s for s in sinks if s.kind == "accumulate"]
+        containers = [s for s in sinks if s.kind not in sites.TOTALS]
+        totals = [s for s in sinks if s.kind in sites.TOTALS]
+        makers = {s.maker for s in sinks if s.maker} | set(carried.calls if carried is not None else ())
+        functions: list[ast.stmt] = [clone(body)]
         arguments: list[ast.expr] = [
             self._source(self.visit(clone(node.iter))),
             name(body_name),
             ast.Tuple([name(s.name) for s in containers], ast.Load()),
             ast.Tuple([name(s.name) for s in totals], ast.Load()),
-            *(name(maker) for maker in sorted({s.maker for s in sinks if s.maker})),
+            *(ast.parse(maker, mode="eval").body for maker in sorted(makers)),
         ]
+        if carried is not None:
+            step = f"__xcs_step{site.index}"
+            functions.append(step_of(node, carried, step))
+            arguments.append(name(step))
         call = ast.NamedExpr(name(state, store=True), self._call(site, "loop", arguments))
         pop = ast.Call(ast.Attribute(name(state), "pop", ast.Load()), [], [])
         steps = [call, *(ast.NamedExpr(name(s.name, store=True), clone(pop)) for s in totals), pop]
         rest = ast.Subscript(ast.Tuple(steps, ast.Load()), ast.Constant(-1), ast.Load())
         before = ast.If(
             self._on(site),
-            [clone(body)],
+            functions,
             [ast.Assign([name(body_name, store=True)], ast.Constant(None))],
         )
         off = self._is_none(body_name)
