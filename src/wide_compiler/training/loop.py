@@ -241,7 +241,8 @@ class Loop:
             *(self.leaving.active, self.plan.total_steps(), self.lanes, self.history),
             stop=self.stop_lanes,
         )
-        for callback in [*self.callbacks, *listeners]:
+        callbacks: list[Any] = [*self.callbacks, *listeners]
+        for callback in callbacks:
             callback(moment)
 
     def _last_losses(self) -> Tensor:
