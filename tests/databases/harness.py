@@ -26,7 +26,7 @@ _UNSET = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_stride
 
 @dataclass
 class Outcome:
-    """How a sample ended: one of `WAYS` (equal to the loop), or 'skip', 'refused', 'WRONG', 'ERROR'.
+    """How a sample ended: one of `WAYS` (equal to the loop), or 'skip', 'refused', 'WRONG', 'ERROR', 'HANG'.
 
     'skip': the member itself fails. 'refused': a clear error of this library. 'ERROR': any other one.
     """
@@ -38,7 +38,7 @@ class Outcome:
 
     @property
     def bad(self) -> bool:
-        return self.kind in ("WRONG", "ERROR")
+        return self.kind in ("WRONG", "ERROR", "HANG")
 
 
 class OpModule(nn.Module):
@@ -94,6 +94,7 @@ class Case:
     lanes: list[Arguments]
     for_gradient: Callable[[Any], Any]
     unset: bool = False  # gives memory nobody has written
+    differentiable: bool = True  # has the op a backward for these arguments?
 
 
 def cases(sample: Sample) -> Iterator[Case]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import torch
 
+from . import on_workers
 from .harness import LANES, Outcome, cases, run
 from .samples import entries
 
@@ -23,8 +24,9 @@ def outcomes(
     only: str = "",
     seconds: int = 60,
     dtype: torch.dtype | None = None,
+    workers: bool = False,
 ) -> Iterator[Outcome]:
-    """Run the entries of one shard, `most` samples of each."""
+    """Run the entries of one shard, `most` samples of each: as lanes, or with tensors on workers."""
     for entry in entries(dtype):
         if not entry.in_shard(shard, shards) or (only and entry.name not in only.split(",")):
             continue
@@ -34,8 +36,10 @@ def outcomes(
             yield Outcome(entry.name, "skip", f"no samples: {type(error).__name__}: {error}")
             continue
         for sample in samples:
-            for case in cases(sample):
-                yield run(case, seconds)
+            if workers:
+                yield from on_workers.outcomes_of(sample, seconds)
+            else:
+                yield from (run(case, seconds) for case in cases(sample))
 
 
 def main() -> int:
@@ -46,6 +50,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=60, help="time limit of a sample")
     parser.add_argument("--dtype", default="", help="e.g. complex128; by default float64, else another")
     parser.add_argument("--rows", default="", help="write every outcome to this file, one JSON object a line")
+    parser.add_argument("--workers", action="store_true", help="tensors on two and three workers, not lanes")
     parser.add_argument("--verbose", action="store_true", help="print every outcome")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -54,7 +59,9 @@ def main() -> int:
     start, bad = time.perf_counter(), 0
     with open(options.rows or "/dev/null", "w") as rows:
         dtype = getattr(torch, options.dtype) if options.dtype else None
-        for outcome in outcomes(shard, shards, options.most, options.only, options.seconds, dtype):
+        for outcome in outcomes(
+            shard, shards, options.most, options.only, options.seconds, dtype, options.workers
+        ):
             counts[outcome.kind] += 1
             rows.write(json.dumps(vars(outcome)) + "\n")
             rows.flush()

@@ -22,12 +22,12 @@ from .captured import OUTPUT_TENSOR, Captured
 from .cleanup import clean, written_placeholders
 from .confirm import confirm
 from .failure import CaptureFailed
-from .guards import ShapeGuards
-from .layout import LayoutReads
 from .lock import CAPTURE
 from .observation import Observation, copy_of
 from .opaque import NeedsRealShapes, Recorder, watch_real_shapes
+from .shape_guards import ShapeGuards
 from .state import canonical_names
+from .strides import LayoutReads
 
 _PREFIX = "member."
 

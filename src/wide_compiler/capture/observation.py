@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from .. import _tree
 from ..guards import Observer, Snapshot
 from .failure import HasEffects
-from .layout import strided_copy
 from .lock import CAPTURE
 from .skeleton import copy_member
 from .state import canonical_names, slots
+from .strides import strided_copy
 
 
 @dataclass

@@ -139,8 +139,8 @@ class Observer:
                     for hook in table.values():
                         self._visit_function(hook, f"a hook of {path or type(module).__name__}")
 
-    def run(self, call: Callable[[], Any]) -> Any:
-        """The result of `call`. What it changed of what it read is put back, and is an effect."""
+    def run(self, call: Callable[[], Any], put_back: bool = True) -> Any:
+        """The result of `call`. What it changed of what it read is an effect, and put back."""
         before = sys.getprofile()
         sys.setprofile(self._event)
         try:
@@ -153,7 +153,7 @@ class Observer:
             changed = self.reads.changes(self._may_have_set)
             if changed:
                 self.effects.append(f"its forward changes {changed[0].path}")
-            for read in reversed(changed):
+            for read in reversed(changed if put_back else []):
                 read.put_back()
 
     def _may_have_set(self, read: Read) -> bool:
@@ -438,7 +438,9 @@ class Observer:
             self.reads.note(Entry, table, name, path=f"{path}.{name}")
         for name in table.keys() & names.attributes if not names.dynamic else list(table):
             self.reads.note(Entry, table, name, path=f"{path}.{name}")
-            self._keep_visit(table[name], code, f"{path}.{name}")
+            # `getattr` may read any entry, but of a whole package only what the code names is looked into.
+            if name in names.attributes or name in code.co_consts:
+                self._keep_visit(table[name], code, f"{path}.{name}")
 
     def _visit_library(self, module: types.ModuleType, names: Names, path: str) -> None:
         """What moves in the libraries that everybody uses: functions that somebody replaces, the environment,
@@ -668,7 +670,8 @@ def _looks_up_by_itself(cls: type) -> bool:
 
 
 def _is_fake(tensor: Tensor) -> bool:
-    return type(tensor).__name__ == "FakeTensor"
+    """Its numbers are not in this process."""
+    return type(tensor).__name__ in ("FakeTensor", "SignalTensor")
 
 
 def _called_by_torch(frame: types.FrameType) -> bool:

@@ -19,7 +19,7 @@ from ..model.program import Call
 from ..model.programs import Programs
 from .branches import Branches, Rehearsal
 from .explain import Declined, Plan
-from .living import LivingLanes
+from .module_lanes import ModuleLanes
 from .programs import InSequence, unfusable
 from .rewritten import Rewritten
 from .verdict import HOOKED, LOOP, TOGETHER, Verdict
@@ -34,7 +34,7 @@ class BranchPrograms(Programs):
     def __init__(self, model: nn.Module, config: WideConfig):
         super().__init__(config, {})
         self.model, self.guard = model, ModuleGuard([model])
-        self.living: LivingLanes | None = None
+        self.living: ModuleLanes | None = None
         self.rehearsal: Rehearsal | None = None
         self.declined: list[Declined] = []
         self.banned: set[str] = set()
@@ -50,7 +50,7 @@ class BranchPrograms(Programs):
         if why:
             return self.keep(key, InSequence(why))  # type: ignore[arg-type]
         try:
-            self.living = LivingLanes([self.model])
+            self.living = ModuleLanes([self.model])
             if self.rehearsal is None:
                 self.rehearsal = Rehearsal(self.model, *call.for_lane(0))
                 self.kept = self.rehearsal.candidates(self.banned)

@@ -1,6 +1,8 @@
 """One script, many workers, the values of one process: `import wide_compiler.signals as gt`."""
 
-from ..workers.errors import NoWorkers, WorkerDied, WorkerFailed, WorkerHung
+from torch import manual_seed
+
+from ..workers.errors import ClusterError, NoWorkers, WorkerDied, WorkerFailed, WorkerHung
 from . import debug, modules, nn
 from . import scope as signal
 from .checkpoint import checkpoint, restart
@@ -21,10 +23,12 @@ from .creation import (
     zeros,
 )
 from .modules import adopt
-from .runtime import cpu_workers, gpu_workers, manual_seed, shutdown
+from .runtime import cpu_workers, gpu_workers, ray_workers, shutdown
+from .steps import step
 from .tensor import SignalTensor
 
 __all__ = [
+    "ClusterError",
     "NoWorkers",
     "ShardConfig",
     "SignalConfig",
@@ -53,10 +57,12 @@ __all__ = [
     "randint",
     "randn",
     "randperm",
+    "ray_workers",
     "register_config",
     "restart",
     "shutdown",
     "signal",
+    "step",
     "tensor",
     "zeros",
 ]

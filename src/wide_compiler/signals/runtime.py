@@ -14,16 +14,28 @@ from ..errors import ArgumentError
 from ..observe import instruction_log
 from ..workers.engine import Engine
 from ..workers.inprocess import InProcessPool
-from ..workers.local import LocalPool, close_nursery
-from ..workers.stream import Mesh
+from ..workers.local import LocalPool, abandon_nursery, close_nursery
+from ..workers.ray import Cluster, RayPool
+from ..workers.stream import Mesh, Pool
 from . import config
 
 
 class Start(NamedTuple):
-    """How the workers were asked for; `restart()` asks for the same again."""
+    """How the workers were asked for; `restart()` asks for the same again.
+
+    backend: of torch.distributed; on a cluster it follows from what each worker has.
+    """
 
     devices: tuple[str, ...]
     backend: str
+    cluster: Cluster | None = None
+
+    def pool(self) -> Pool:
+        if in_process():
+            return InProcessPool()
+        if self.cluster is not None:
+            return RayPool(len(self.devices), self.cluster)
+        return LocalPool(list(self.devices), self.backend)
 
 
 _engine: Engine | None = None
@@ -32,8 +44,6 @@ _engine: Engine | None = None
 while_running: list[Callable[[], Any]] = []
 _in_place: list[Any] = []
 _start: Start | None = None
-_seed = 0
-_draws = 0
 
 
 def in_process() -> bool:
@@ -41,10 +51,20 @@ def in_process() -> bool:
     return os.environ.get("GT_WORKERS") == "0"
 
 
+def _environment() -> tuple[int | None, Cluster | None]:
+    """`GT_WORKERS`: how many workers, or the Ray cluster that they live on."""
+    given = os.environ.get("GT_WORKERS", "")
+    if given == "ray" or given.startswith("ray://"):
+        return None, Cluster(None if given == "ray" else given)
+    if given and not given.isdecimal():
+        raise ArgumentError(f"GT_WORKERS must be a number, 'ray' or 'ray://host:port', got {given!r}")
+    return int(given) if given else None, None
+
+
 def engine() -> Engine:
-    """The running engine; starts as many local CPU workers as the configured signals name."""
+    """The running engine; starts as many CPU workers as the configured signals name."""
     if _engine is None:
-        cpu_workers(int(os.environ.get("GT_WORKERS", "0")) or config.highest_worker() + 1)
+        cpu_workers(_environment()[0] or config.highest_worker() + 1)
     assert _engine is not None
     return _engine
 
@@ -54,15 +74,23 @@ def running() -> Engine | None:
 
 
 def cpu_workers(n: int) -> None:
-    """Start `n` local worker processes. With as many already running nothing happens."""
+    """Start `n` local worker processes, or, with `GT_WORKERS=ray`, actors.
+
+    With fewer running the others join them; with as many, or more, nothing happens.
+    """
     _check_count(n)
-    start_workers(Start(("cpu",) * n, "gloo"))
+    cluster = _environment()[1]
+    start_workers(Start(("cpu",) * n, "" if cluster else "gloo", cluster))
 
 
 def gpu_workers(n: int) -> None:
     """Start `n` local workers, one for each GPU; with fewer GPUs they share, with none they run on the
-    CPU."""
+    CPU. With `GT_WORKERS=ray` Ray assigns one GPU to each."""
     _check_count(n)
+    cluster = _environment()[1]
+    if cluster is not None:
+        start_workers(Start(("cuda",) * n, "", cluster._replace(gpus=1)))
+        return
     gpus = torch.cuda.device_count()
     if gpus == 0:
         warnings.warn(f"gpu_workers({n}): no GPU here; the workers run on the CPU", stacklevel=2)
@@ -77,6 +105,35 @@ def gpu_workers(n: int) -> None:
     start_workers(Start(devices, "nccl" if n <= gpus else "gloo"))
 
 
+def ray_workers(
+    n: int,
+    address: str | None = None,
+    *,
+    cpus: float = 1,
+    gpus: float = 0,
+    strategy: str = "PACK",
+    wait: float = 60.0,
+) -> None:
+    """Start `n` workers as Ray actors.
+
+    address: `host:port` of a cluster, `ray://host:port` of its client server, "auto": the Ray that runs on
+        this machine, "local": one of this script's own; None: auto, else local.
+    cpus, gpus: what Ray reserves for each worker; with a whole GPU each they talk by NCCL.
+    strategy: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD, as Ray's placement groups have them.
+    wait: seconds until the cluster must have had room for all and the workers must have found each other.
+    """
+    _check_count(n)
+    if strategy not in ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"):
+        raise ArgumentError(f"strategy must be PACK, SPREAD, STRICT_PACK or STRICT_SPREAD, got {strategy!r}")
+    if cpus < 0 or gpus < 0 or cpus + gpus == 0 or wait <= 0:
+        raise ArgumentError(
+            "each worker needs cpus or gpus, and wait must be over 0 s; "
+            f"got cpus={cpus!r}, gpus={gpus!r}, wait={wait!r}"
+        )
+    device = "cuda" if gpus else "cpu"
+    start_workers(Start((device,) * n, "", Cluster(address, cpus, gpus, strategy, wait)))
+
+
 def _check_count(n: int) -> None:
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
         raise ArgumentError(f"the number of workers must be an int of at least 1, got {n!r}")
@@ -85,20 +142,39 @@ def _check_count(n: int) -> None:
 def start_workers(start: Start) -> None:
     global _engine, _start
     if _engine is not None and not _engine.closed:
-        if _start == start or in_process():
-            return
         assert _start is not None
+        if in_process() or _start._replace(devices=start.devices[:1]) == start._replace(
+            devices=_start.devices[:1]
+        ):
+            grow_to(len(start.devices))
+            return
         raise ArgumentError(
             f"{len(_start.devices)} workers on {sorted(set(_start.devices))} run already; call shutdown() "
             f"before you ask for {len(start.devices)} on {sorted(set(start.devices))}"
         )
     instruction_log.configure()
-    pool = InProcessPool() if in_process() else LocalPool(list(start.devices), start.backend)
-    _engine, _start = Engine(pool), start
+    _engine, _start = Engine(start.pool()), start
     _take_away()  # of workers that have died
     _in_place.extend(put() for put in while_running)
     _engine.mesh((0,))
-    _engine.record("seed", (_seed,), _engine.everyone)
+
+
+def grow_to(count: int) -> None:
+    """At least `count` workers of the kind that runs; what lives on them stays."""
+    global _start
+    assert _engine is not None and _start is not None
+    have = len(_start.devices)
+    if in_process() or count <= have:
+        return
+    gpus = torch.cuda.device_count()
+    if _start.backend == "nccl" and count > gpus:
+        raise ArgumentError(
+            f"{count} workers are needed, and {have} run with a GPU each; {gpus} GPU(s) are here"
+        )
+    on_gpus = _start.devices[0].startswith("cuda:")
+    more = [f"cuda:{i % gpus}" if on_gpus else _start.devices[0] for i in range(have, count)]
+    _engine.grow(more)
+    _start = _start._replace(devices=(*_start.devices, *more))
 
 
 def last_start() -> Start:
@@ -128,41 +204,26 @@ def _leave() -> None:
         close_nursery()
 
 
-def manual_seed(seed: int) -> None:
-    """Seed every draw on the workers. The same seed gives the same values on any number of workers."""
-    global _seed, _draws
-    _seed, _draws = int(seed), 0
-    if _engine is not None and not _engine.closed:
-        _engine.record("seed", (_seed,), _engine.everyone)
-
-
-def next_draw() -> int:
-    """The number of a random draw."""
-    global _draws
-    _draws += 1
-    return _draws
-
-
-def random_state() -> tuple[int, int]:
-    return _seed, _draws
-
-
-def set_random_state(seed: int, draws: int) -> None:
-    global _draws
-    manual_seed(seed)
-    _draws = draws
-
-
-def mesh_of(workers: tuple[int, ...], why: str) -> Mesh:
-    """The mesh of these workers; `why` names the signal in the error."""
+def mesh_of(workers: tuple[int, ...], grid: tuple[int, ...]) -> Mesh:
+    """The mesh of these workers; those that do not run yet are started."""
     running = engine()
     if in_process():
-        return running.mesh((0,))
-    beyond = [w for w in workers if w >= running.pool.size]
-    if beyond:
-        raise ArgumentError(
-            f"{why}.shard.workers: worker {beyond[0]} is out of range, {running.pool.size} workers run (0 to "
-            f"{running.pool.size - 1}); register every signal before the first use of one, or start enough "
-            f"with cpu_workers({max(workers) + 1}) first"
-        )
-    return running.mesh(workers)
+        return running.mesh((0,), (1,) * len(grid))
+    grow_to(max(workers) + 1)
+    return running.mesh(workers, grid)
+
+
+def _in_fork() -> None:
+    """A fork of the script: no workers, no signals; it may start workers of its own."""
+    global _engine, _start
+    _take_away()
+    abandon_nursery()
+    if _engine is not None:
+        _engine.forked()
+    _engine = _start = None
+    for forget in in_fork:
+        forget()
+
+
+in_fork: list[Callable[[], None]] = []
+os.register_at_fork(after_in_child=_in_fork)

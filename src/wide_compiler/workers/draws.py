@@ -1,6 +1,6 @@
 """Random numbers that do not depend on the layout.
 
-Every draw has a number of its own. All workers make the same whole draw from (seed, number), and each keeps
+Every draw has a seed of its own (see `travelling`). All workers make the same whole draw from it, and each keeps
 its part, so the values are those of one process whatever the workers and shards.
 """
 
@@ -12,22 +12,9 @@ from torch.distributed.tensor import DTensor
 
 from .corrections import Op
 from .sharded import gathered, replicated
-from .values import cut, local_of, wrap
+from .values import cut, is_partial, local_of, whole_of, wrap
 
 aten = torch.ops.aten
-
-
-def seed_for(seed: int, number: int) -> int:
-    """One 63-bit seed from two numbers, well mixed (splitmix64).
-
-    >>> seed_for(0, 1) != seed_for(1, 0)
-    True
-    """
-    mask = (1 << 64) - 1
-    z = (seed * 0x9E3779B97F4A7C15 + number * 0xD1B54A32D192ED03 + 0x632BE59BD9B4E019) & mask
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
-    return (z ^ (z >> 31)) >> 1
 
 
 def draw_sharded(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -38,7 +25,7 @@ def draw_sharded(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
     if first is not None and func._schema.is_mutable:
         # In-place draws: the values do not depend on what is there (bernoulli_.Tensor's do, on the others).
         whole = torch.empty(first.shape, dtype=first.dtype, device=local_of(first).device)
-        rest = [a.full_tensor() if isinstance(a, DTensor) else a for a in args[1:]]
+        rest = [whole_of(a) if isinstance(a, DTensor) else a for a in args[1:]]
         func(whole, *rest, **kwargs)
         local_of(first).copy_(cut(whole, first))
         return first
@@ -51,7 +38,7 @@ def _dropout(x: DTensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     whole = torch.empty(x.shape, device=local_of(x).device)
     keep = torch.bernoulli(whole.fill_(1 - p)).bool()
-    if x.placements[0].is_partial():
+    if is_partial(x):
         mask = replicated(keep, x.device_mesh)
     else:
         mask = wrap(cut(keep, x).contiguous(), x, x.shape, x.stride())

@@ -25,5 +25,9 @@ class WorkerFailed(WideError, RuntimeError):
     """An op failed alike on every worker that ran it: an error of the program, not of the workers."""
 
 
+class ClusterError(WideError, RuntimeError):
+    """A cluster cannot be reached, has no room for the workers, or runs other versions than the script."""
+
+
 class NoWorkers(WideError, RuntimeError):
     """A tensor outlived its workers: they were shut down, and nothing holds its values any more."""

@@ -19,7 +19,7 @@ def make_folder() -> str:
 
 def write_payload(x: Tensor, folder: str | None) -> Any:
     """A CPU tensor as it travels: its bytes, or the name of a file in `folder` that the reader removes."""
-    flat = x.detach().reshape(-1)
+    flat = x.detach().resolve_conj().resolve_neg().reshape(-1)
     if flat.numel() and flat.stride(0) != 1:
         flat = flat.clone(memory_format=torch.contiguous_format)
     raw = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
@@ -33,8 +33,6 @@ def write_payload(x: Tensor, folder: str | None) -> Any:
 
 
 def read_payload(payload: Any, dtype: torch.dtype) -> Tensor:
-    if isinstance(payload, Tensor):
-        return payload.clone()
     kind, shape, content = payload
     if kind == "file":
         raw = np.fromfile(content, np.uint8)

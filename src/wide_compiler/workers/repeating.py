@@ -49,8 +49,8 @@ class Region:
 
 
 class Repeating(Placing, Running):
-    def __init__(self, rank: int, device: torch.device, seed: int, reply: Reply) -> None:
-        super().__init__(rank, device, seed, reply)
+    def __init__(self, rank: int, device: torch.device, reply: Reply) -> None:
+        super().__init__(rank, device, reply)
         self.regions: dict[int, Region] = {}
         self.tallies: dict[str, Tally] = {}
 

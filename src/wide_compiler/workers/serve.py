@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from .table import Poisoned
-from .wire import dump, load, send_at_once
+from .wire import NoAnswer, dump, interface_of, load, own_address, tune
 from .worker import Worker
 
 _BEAT_SECONDS = 0.5
@@ -60,7 +60,13 @@ class Service:
 
     def reply(self, request: int, payload: Any) -> None:
         """An answer; what came before it is done."""
-        self.send("result", request, payload, self.current)
+        try:
+            data = dump(("result", request, payload, self.current))
+        except Exception as error:  # pickle raises what the payload's own methods raise
+            why = f"a {type(payload).__name__} cannot be sent to the script: {type(error).__name__}: {error}"
+            data = dump(("result", request, NoAnswer(why), self.current))
+        with self.lock:
+            self.connection.send_bytes(data)
 
     def work(self, worker: Worker) -> None:
         while True:
@@ -97,12 +103,16 @@ class Service:
 
 
 def serve(setup: dict) -> int:
-    """Run one worker to its end. `setup`: see `LocalPool`."""
+    """Run one worker to its end.
+
+    setup: `rank`, `world`, `address` and `secret` (of the script), `device`, `backend`, `threads`, and
+    `store`, where the workers find each other: a file, or host and port of a TCPStore.
+    """
     try:
         connection = Client(tuple(setup["address"]), authkey=bytes.fromhex(setup["secret"]))
     except (OSError, EOFError, AuthenticationError):
         return 3  # the script is gone, or is not the one that started this
-    send_at_once(connection)
+    tune(connection)
     torch.set_num_threads(setup["threads"])
     torch.set_grad_enabled(False)
     # How DTensor finds its way over gloo is nothing a user can change.
@@ -114,15 +124,38 @@ def serve(setup: dict) -> int:
     device = torch.device(setup["device"])
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    _use_interface(interface_of(own_address(connection)))
+    meet(setup["rank"], setup)
+    service.send("ready")
+    service.work(Worker(setup["rank"], device, service.reply, meet))
+    return 0
+
+
+def meet(rank: int, setup: dict) -> None:
+    """Find the other workers; those of an earlier meeting are left."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
     if setup["world"] > 1:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", setup["interface"])
         dist.init_process_group(
             setup["backend"],
-            store=dist.FileStore(setup["store"], setup["world"]),
-            rank=setup["rank"],
+            store=_find_store(setup),
+            rank=rank,
             world_size=setup["world"],
             timeout=timedelta(hours=12),  # a peer that hangs is found by the script, not by a collective
         )
-    service.send("ready")
-    service.work(Worker(setup["rank"], device, 0, service.reply))
-    return 0
+
+
+def _use_interface(name: str | None) -> None:
+    """Collectives go the way that the script's messages go, unless the environment says otherwise."""
+    if name is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        if name != "lo":  # within one machine NCCL needs no network
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+
+
+def _find_store(setup: dict) -> dist.Store:
+    where = setup["store"]
+    if isinstance(where, str):
+        return dist.FileStore(where, setup["world"])
+    host, port = where
+    return dist.TCPStore(host, port, is_master=False)

@@ -5,19 +5,21 @@ Each way gives the values of one process. Which one ran is counted, so that a te
 
 import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._decomp import core_aten_decompositions, global_decomposition_table
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from .corrections import INDEXING, OWN_RULES, PREPARE, WRONG_RULE, Op, has_mask
+from .corrections import INDEXING, OWN_RULES, PREPARE, WRONG_RULE, Op, beyond_rules
+from .layout import shard_bounds
 from .table import Ways
-from .values import local_of, reduced, wrap
+from .values import is_partial, local_of, reduced, whole_of, wrap
 
 _POST_AUTOGRAD = global_decomposition_table["post_autograd"]
 _CORE = core_aten_decompositions()
@@ -30,7 +32,7 @@ def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
         if result is not None:
             ways.took("local")
             return result
-    if func in INDEXING and has_mask(args[1]):
+    if (func in INDEXING and beyond_rules(func, args[1])) or _any_empty(args):
         ways.took("gathered")
         return gathered(func, args, kwargs)
     if kwargs.get("dtype") is not None:
@@ -49,36 +51,63 @@ def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
     if way is None and not _averages(func) and func not in WRONG_RULE:
         try:
             result = func(*args, **kwargs)
-            ways.took("native")
-            return result
-        except (NotImplementedError, RuntimeError) as error:
+            if all(_fits_its_layout(r) for r in (result if isinstance(result, tuple | list) else [result])):
+                ways.took("native")
+                # A partial sum with a mask, which the rules of many ops forget.
+                return reduced(result) if func in _MASKED else result
+        except Exception as error:
             if not _viewed_out_of_order(error, args):
                 _only_if_unsupported(error)
         _without_rule.add(func)
         signature = _signature(func, args, kwargs)
     if way != "gathered":
-        result = _decomposed(func, args, kwargs)
+        inside = Ways()
+        result = _decomposed(func, args, kwargs, inside)
         if result is not NotImplemented:
             _remember(signature, "decomposed")
-            ways.took("decomposed")
+            ways.took("gathered" if inside.total().get("gathered") else "decomposed")
             return result
     _remember(signature, "gathered")
     ways.took("gathered")
     return gathered(func, args, kwargs)
 
 
-def _decomposed(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _decomposed(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
     """By the op's decomposition, or NotImplemented."""
     decompose = None if is_view(func) else _decomposition(func)
-    if decompose is None:
+    first = next((x for x in tree_iter((args, kwargs)) if isinstance(x, DTensor)), None)
+    if decompose is None or first is None:
         return NotImplemented
     try:
-        result = decompose(*args, **kwargs)
-    except (NotImplementedError, RuntimeError) as error:
+        with _Inside(first.device_mesh, ways):
+            result = decompose(*args, **kwargs)
+    except Exception as error:
         _only_if_unsupported(error)
         return NotImplemented
-    whole = all(isinstance(t, DTensor) for t in tree_iter(result) if isinstance(t, Tensor))
-    return result if whole else NotImplemented
+    if result is NotImplemented:
+        return result
+    return tree_map_only(Tensor, lambda t: _as_dtensor(t, first.device_mesh), result)
+
+
+class _Inside(TorchDispatchMode):
+    """The ops of a decomposition, each by `run_op`; tensors that it makes itself are whole on every worker."""
+
+    def __init__(self, mesh: DeviceMesh, ways: Ways) -> None:
+        super().__init__()
+        self.mesh, self.ways = mesh, ways
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not any(issubclass(t, DTensor) for t in types):
+            return func(*args, **kwargs)
+        args, kwargs = tree_map_only(Tensor, lambda t: _as_dtensor(t, self.mesh), (args, kwargs))
+        if func._schema.is_mutable:
+            return func(*args, **kwargs)
+        return run_op(func, args, kwargs, self.ways)
+
+
+def _as_dtensor(x: Tensor, mesh: DeviceMesh) -> DTensor:
+    return x if isinstance(x, DTensor) else replicated(x, mesh)
 
 
 # To find that DTensor has no rule takes it milliseconds, each time: remembered, for ops where it happened.
@@ -117,10 +146,30 @@ def _only_if_unsupported(error: Exception) -> None:
     text = str(error)
     if isinstance(error, NotImplementedError) or any(known in text for known in _NO_RULE):
         return
+    if isinstance(
+        error, RuntimeError | AssertionError | ValueError | TypeError | IndexError
+    ) and _in_propagation(error):
+        return
     raise error
 
 
-_NO_RULE = ("Sharding propagation failed", "not supported with DTensor")
+_MASKED = {torch.ops.aten.embedding.default, torch.ops.aten.gather.default}
+_NO_RULE = (
+    "Sharding propagation failed",
+    "not supported with DTensor",
+    "got mixed torch.Tensor and DTensor",
+    "Invalid scalar type",  # gloo does not know the dtype, and says so before anything is sent
+)
+
+
+def _in_propagation(error: BaseException) -> bool:
+    """Was it raised while DTensor looked for a layout? It sees shapes and layouts there, no values."""
+    trace = error.__traceback__
+    while trace is not None:
+        if "/distributed/tensor/_sharding_prop" in trace.tb_frame.f_code.co_filename:
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def _viewed_out_of_order(error: Exception, args: tuple) -> bool:
@@ -129,11 +178,36 @@ def _viewed_out_of_order(error: Exception, args: tuple) -> bool:
     return "view size is not compatible" in str(error) and args[0].is_contiguous()
 
 
+def _fits_its_layout(x: Any) -> bool:
+    """Is a result as large here as its layout says? Some rules are wrong, and every worker finds that alike."""
+    if not isinstance(x, DTensor):
+        return True
+    expected = list(x.shape)
+    place = x.device_mesh.get_coordinate()
+    assert place is not None
+    for placement, count, mine in zip(x.placements, x.device_mesh.shape, place, strict=True):
+        if isinstance(placement, Shard):
+            start, end = shard_bounds(expected[placement.dim], count)[mine]
+            expected[placement.dim] = end - start
+    return list(local_of(x).shape) == expected
+
+
+def _any_empty(args: Iterable[Any]) -> bool:
+    """DTensor's rules for views look for a layout of nothing for ever."""
+    for a in args:
+        if isinstance(a, DTensor):
+            if not a.numel():
+                return True
+        elif isinstance(a, list | tuple) and _any_empty(a):
+            return True
+    return False
+
+
 @functools.cache
 def _averages(func: Op) -> bool:
-    """Losses with a `reduction`: DTensor runs some of them shard by shard, and `mean` then divides by the
-    rows of one shard. The rules of nll_loss know of this."""
-    return "nll_loss" not in func._opname and any(a.name == "reduction" for a in func._schema.arguments)
+    """Losses with a `reduction`: DTensor runs them shard by shard, and `mean` then divides by the rows, or the
+    weights, of one shard. Their decompositions are made of sums and counts."""
+    return any(a.name == "reduction" for a in func._schema.arguments)
 
 
 @functools.cache
@@ -149,7 +223,7 @@ def gathered(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     def whole(x: DTensor) -> Tensor:
         nonlocal mesh
         mesh = x.device_mesh
-        return x.full_tensor().contiguous()
+        return whole_of(x).contiguous()
 
     args, kwargs = tree_map_only(DTensor, whole, (args, kwargs))
     result = func(*args, **kwargs)
@@ -157,23 +231,33 @@ def gathered(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     return tree_map_only(Tensor, lambda t: replicated(t, mesh), result)
 
 
+COLLECTIVES = {
+    (Shard, "_to_replicate_tensor"): "all_gathers",
+    (Partial, "_reduce_value"): "all_reduces",
+    (Partial, "_reduce_shard_value"): "reduce_scatters",
+}
+
+
 @functools.cache
-def count_all_gathers() -> Counter:
-    """From the first call on, every shard that DTensor makes whole is counted, whoever asked for it."""
+def count_collectives() -> Counter:
+    """From the first call on, what DTensor does between workers is counted, whoever asked for it."""
     counted: Counter = Counter()
-    make_whole = Shard._to_replicate_tensor
-
-    @functools.wraps(make_whole)
-    def counting(*args: Any, **kwargs: Any) -> Any:
-        counted["all_gathers"] += 1
-        return make_whole(*args, **kwargs)
-
-    Shard._to_replicate_tensor = counting  # type: ignore[method-assign]
+    for (kind, method), name in COLLECTIVES.items():
+        setattr(kind, method, _counting(getattr(kind, method), counted, name))
     return counted
 
 
+def _counting(function: Callable, counted: Counter, name: str) -> Callable:
+    @functools.wraps(function)
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        counted[name] += 1
+        return function(*args, **kwargs)
+
+    return counting
+
+
 def replicated(x: Tensor, mesh: DeviceMesh) -> DTensor:
-    return DTensor.from_local(x, mesh, [Replicate()], run_check=False)
+    return DTensor.from_local(x, mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
 def _pointwise_on_shards(func: Op, args: tuple, kwargs: dict[str, Any]) -> DTensor | None:
@@ -182,7 +266,7 @@ def _pointwise_on_shards(func: Op, args: tuple, kwargs: dict[str, Any]) -> DTens
     for a in args:
         if isinstance(a, DTensor):
             if first is None:
-                if a.placements[0].is_partial():
+                if is_partial(a):
                     return None
                 first = a
             elif a.placements != first.placements or a.shape != first.shape or a.stride() != first.stride():

@@ -21,7 +21,7 @@ _FLUSH_SECONDS = 0.004
 
 
 class Pool(Protocol):
-    """Where workers live; see `local.LocalPool`."""
+    """Where workers live; see `pool.ConnectedPool`."""
 
     size: int
     payloads: str | None  # a folder for large tensors, where script and workers share memory
@@ -29,18 +29,32 @@ class Pool(Protocol):
     on_message: Any
     on_gone: Any
     on_tick: Any
+    on_broken: Any
 
     def start(self) -> None: ...
     def post(self, worker: int, data: bytes) -> None: ...
+    def watched(self) -> bool: ...
+    def grow(self, devices: list[str], meet: Any) -> None: ...
+    def abandon(self) -> None: ...
+    def why_gone(self, worker: int) -> str: ...
     def stop(self) -> None: ...
     def kill(self) -> None: ...
 
 
+class Recorder(Protocol):
+    """See `signals.steps`."""
+
+    freed: set[int]
+
+    def hear(self, kind: str, content: tuple, workers: tuple[int, ...], what: str) -> None: ...
+
+
 class Mesh(NamedTuple):
-    """Some of the workers, in order."""
+    """Some of the workers, row by row of a grid of this shape."""
 
     number: int
     workers: tuple[int, ...]
+    shape: tuple[int, ...]
 
 
 class InFlight(NamedTuple):
@@ -67,6 +81,7 @@ class Stream(ABC):
         self.in_flight: deque[InFlight] = deque()
         self.done = [0] * pool.size
         self.freed: deque[tuple[tuple[int, ...], int]] = deque()
+        self.recorder: Recorder | None = None  # hears of every instruction, and of every id that is freed
         self._pending: list[tuple[tuple[int, ...], tuple]] = []
         self._first_pending = 0.0
 
@@ -94,6 +109,8 @@ class Stream(ABC):
     ) -> None:
         """Put one instruction on its way: with the next batch."""
         self.seq = seq = self.seq + 1
+        if self.recorder is not None:
+            self.recorder.hear(kind, content, workers, what)
         self.in_flight.append(InFlight(seq, kind, what, place, inputs, outputs, workers))
         pending = self._pending
         pending.append((workers, (kind, seq, *content)))
@@ -105,6 +122,8 @@ class Stream(ABC):
     def send_each(self, kind: str, contents: Sequence[tuple], mesh: Mesh, outputs: tuple[int, ...]) -> None:
         """One instruction, with another content for each worker of the mesh."""
         self.seq += 1
+        if self.recorder is not None:
+            self.recorder.hear(kind, contents[0], mesh.workers, kind)
         self.in_flight.append(InFlight(self.seq, kind, kind, user_place(), (), outputs, mesh.workers))
         for worker, content in zip(mesh.workers, contents, strict=True):
             self._pending.append(((worker,), (kind, self.seq, *content)))
@@ -136,6 +155,8 @@ class Stream(ABC):
         while self.freed:
             workers, number = self.freed.popleft()
             dead.setdefault(workers, []).append(number)
+            if self.recorder is not None:
+                self.recorder.freed.add(number)
             self.forget_dead(number)
         for workers, numbers in dead.items():
             self.seq += 1

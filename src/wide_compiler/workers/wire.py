@@ -1,17 +1,27 @@
 """Messages between script and workers. A connection has proved the secret before anything is unpickled."""
 
 import contextlib
+import fcntl
 import logging
 import os
 import pickle
 import queue
 import socket
+import struct
 import threading
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
-from typing import Any
+from typing import Any, NamedTuple
 
 log = logging.getLogger(__name__)
+_LOST_SECONDS = 8
+_SIOCGIFADDR = 0x8915  # Linux: the address of an interface
+
+
+class NoAnswer(NamedTuple):
+    """In place of an answer that cannot be sent."""
+
+    why: str
 
 
 def dump(message: Any) -> bytes:
@@ -22,10 +32,40 @@ def load(data: bytes) -> Any:
     return pickle.loads(data)
 
 
-def send_at_once(connection: Connection) -> None:
-    """No waiting for more to send: an answer that travels in two pieces would wait 40 ms between them."""
+def tune(connection: Connection) -> None:
+    """Socket options of a connection between script and worker.
+
+    Sent at once: an answer in two pieces would wait 40 ms between them. A peer whose machine no longer
+    answers (cut off, without power) is gone after `_LOST_SECONDS`; the kernel answers for a busy process.
+    """
     with socket.socket(fileno=os.dup(connection.fileno())) as same:
         same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (
+            ("TCP_KEEPIDLE", 2),
+            ("TCP_KEEPINTVL", 1),
+            ("TCP_KEEPCNT", _LOST_SECONDS - 2),
+            ("TCP_USER_TIMEOUT", 1000 * _LOST_SECONDS),
+        ):
+            if hasattr(socket, option):  # Linux has all four
+                same.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def own_address(connection: Connection) -> str:
+    """The address of this machine on the way to the peer."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        return same.getsockname()[0]
+
+
+def interface_of(address: str) -> str | None:
+    """The name of the network interface with this IPv4 address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # an interface without an address
+                found = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name[:15].encode()))
+                if socket.inet_ntoa(found[20:24]) == address:
+                    return name
+    return None
 
 
 class Door:
@@ -49,7 +89,7 @@ class Door:
 
     def _check(self, client: socket.socket, address: tuple) -> None:
         connection = Connection(client.detach())
-        send_at_once(connection)
+        tune(connection)
         try:
             deliver_challenge(connection, self.secret)
             answer_challenge(connection, self.secret)

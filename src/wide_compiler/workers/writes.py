@@ -1,29 +1,29 @@
 """Ops that write to their operands, on sharded values.
 
-One mechanism: run the op's functional twin, then store the result where it belongs. DTensor's own in-
-place ops are not used: they refuse what would change the placement, and know nothing of views of other
-shards.
+Run the op's functional twin, then store the result where it belongs; an op without a twin runs on whole copies
+of what it writes to, which are then stored. DTensor's own in-place ops are not used: they refuse what would change the
+placement, and know nothing of views of other shards.
 """
 
 import functools
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
+from torch import Tensor
+from torch.utils._pytree import tree_iter, tree_map_only
 
-from ..errors import UnsupportedError
 from .corrections import Op
-from .sharded import run_op
+from .sharded import replicated, run_op
 from .table import Ways
-from .values import Value, local_of
+from .values import Value, local_of, whole_of
 
 aten = torch.ops.aten
 
 
 def write_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
     """Run a mutating op on `Value`s; the results (other than what was written) are DTensors."""
-    written = [args[i] for i in written_positions(func) if args[i] is not None]
-    if not written:  # a batch norm that keeps no statistics
+    written = written_values(func, args, kwargs)
+    if not written and func in _UPDATES_STATISTICS:  # a batch norm that keeps no statistics
         plain_args, plain_kwargs = tree_map_only(Value, Value.current, ((*args[:3], *args[5:]), kwargs))
         return run_op(aten._native_batch_norm_legit.no_stats, plain_args, plain_kwargs, ways)
     for value in written:
@@ -41,6 +41,9 @@ def write_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
         written[0].root.writes += 1
         return None
     twin = functional_twin(func)
+    if twin is None or (len(written) > 1 and func not in _UPDATES_STATISTICS):
+        ways.took("gathered")
+        return write_gathered(func, args, kwargs)
     plain_args, plain_kwargs = tree_map_only(Value, Value.current, (args, kwargs))
     if func in _UPDATES_STATISTICS:
         # Its twin returns the new statistics after its results.
@@ -50,6 +53,51 @@ def write_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
         return results[: len(results) - len(written)]
     written[0].store(run_op(twin, plain_args, plain_kwargs, ways))
     return None
+
+
+def write_gathered(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Run a mutating op on whole copies, and store what it has written; its other results, replicated."""
+    written = written_values(func, args, kwargs)
+    mesh = written[0].reduced().device_mesh
+    copies: dict[int, Tensor] = {}
+
+    def whole(value: Value) -> Tensor:
+        if id(value) not in copies:
+            x = whole_of(value.reduced())
+            copies[id(value)] = torch.empty_strided(
+                x.shape, value.dtensor.stride(), dtype=x.dtype, device=x.device
+            )
+            copies[id(value)].copy_(x)
+        return copies[id(value)]
+
+    plain_args, plain_kwargs = tree_map_only(Value, whole, (args, kwargs))
+    result = func(*plain_args, **plain_kwargs)
+    for value in written:
+        value.store(replicated(copies[id(value)], mesh))
+    stored = {id(copies[id(value)]) for value in written}
+    results = [r for r in (result if isinstance(result, tuple | list) else [result]) if isinstance(r, Tensor)]
+    return [replicated(r, mesh) for r in results if id(r) not in stored]
+
+
+def written_values(func: Op, args: tuple, kwargs: dict[str, Any]) -> list[Value]:
+    """The operands that an op writes to."""
+    places = [args[i] for i in written_positions(func) if i < len(args)]
+    places += [kwargs[name] for name in _written_names(func) if name in kwargs]
+    return [v for v in tree_iter(places) if isinstance(v, Value)]
+
+
+@functools.cache
+def _written_names(func: Op) -> tuple[str, ...]:
+    """Which keyword arguments an op writes to."""
+    return tuple(
+        a.name
+        for a in func._schema.arguments
+        if a.kwarg_only and a.alias_info is not None and a.alias_info.is_write
+    )
+
+
+def writes(func: Op) -> bool:
+    return bool(written_positions(func) or _written_names(func))
 
 
 def _on_shards(func: Op, target: Value, args: tuple, kwargs: dict[str, Any]) -> bool:
@@ -85,15 +133,17 @@ def written_positions(func: Op) -> tuple[int, ...]:
 
 
 @functools.cache
-def functional_twin(func: Op) -> Op:
-    """`aten.add.Tensor` for `aten.add_.Tensor`."""
+def functional_twin(func: Op) -> Op | None:
+    """`aten.add.Tensor` for `aten.add_.Tensor`: the op of that name with the same arguments, if there is one."""
     if func in _TWINS:
         return _TWINS[func]
     packet = getattr(getattr(torch.ops, func.namespace), func._opname.removesuffix("_"), None)
-    twin = getattr(packet, func._overloadname, None) if func._opname.endswith("_") else None
-    if twin is None:
-        raise UnsupportedError(f"{func} has no functional twin; write it as x.copy_(...) of the result")
-    return twin
+    if packet is None or not func._opname.endswith("_"):
+        return None
+    wanted = [str(a.type) for a in func._schema.arguments]
+    overloads = [getattr(packet, name) for name in packet.overloads()]
+    alike = [o for o in overloads if [str(a.type) for a in o._schema.arguments] == wanted]
+    return next((o for o in alike if o._overloadname == func._overloadname), alike[0] if alike else None)
 
 
 _FILLS = {aten.fill_.Scalar, aten.zero_.default}

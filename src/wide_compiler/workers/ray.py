@@ -1,0 +1,263 @@
+"""Workers as Ray actors: on the machines of a cluster, or on this one.
+
+Ray chooses the machines and assigns GPUs, by a placement group of one bundle for each worker. Messages go
+through our own connections, which prove the run's secret, and collectives through torch.distributed; nothing
+goes through Ray's object store.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+
+from ..errors import MissingExtraError, one_line
+from .errors import ClusterError
+from .pool import ConnectedPool
+
+_REACH_SECONDS = 5.0
+_STORE_BYTES = 100 << 20  # of a local Ray's object store, which the workers do not use
+_KILL_SECONDS = 3.0
+
+
+class Cluster(NamedTuple):
+    """See `signals.ray_workers`."""
+
+    address: str | None = None
+    cpus: float = 1
+    gpus: float = 0
+    strategy: str = "PACK"
+    wait: float = 60.0
+
+
+class Host:
+    """The actor: a process that becomes a worker."""
+
+    def versions(self) -> dict[str, str]:
+        return versions()
+
+    def serve(self, setup: dict) -> int:
+        from .serve import serve
+
+        return serve(setup)
+
+
+class RayPool(ConnectedPool):
+    """`size` workers, each in an actor of its own."""
+
+    def __init__(self, size: int, cluster: Cluster) -> None:
+        super().__init__(size, cluster.wait)
+        self._ray = _import_ray()
+        self._actors: list[Any] = []
+        self._ends: list[Any] = []  # of `Host.serve`, one for each actor
+        connect(self._ray, cluster, size)
+        self._group = self._reserve(cluster)
+        try:
+            self._make_actors(cluster)
+            host = _own_host(self._ray, cluster.address)
+            listening = socket.create_server((host, 0), backlog=max(64, size))
+            port = listening.getsockname()[1]
+            self._store = dist.TCPStore(
+                host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
+            )
+        except BaseException:
+            self.kill()
+            raise
+        own = {
+            "store": [host, port],
+            "backend": "nccl" if cluster.gpus >= 1 else "gloo",
+            "threads": max(1, int(cluster.cpus)),
+            "device": "cuda:0" if cluster.gpus else "cpu",
+        }
+        self._open(host, [own] * size)
+
+    def grow(self, devices: list[str], meet: Callable[[dict], None]) -> None:
+        """Not possible: a placement group has the size it was made with."""
+        raise ClusterError(
+            f"{self.size} Ray workers run, and more cannot join them; start {self.size + len(devices)} with "
+            "ray_workers(n) before the first use of a signal"
+        )
+
+    def _reserve(self, cluster: Cluster) -> Any:
+        bundle = {"CPU": cluster.cpus, "GPU": cluster.gpus}
+        bundle = {name: amount for name, amount in bundle.items() if amount}
+        group = self._ray.util.placement_group([bundle] * self.size, strategy=cluster.strategy)
+        if not group.wait(cluster.wait):
+            self._ray.util.remove_placement_group(group)
+            raise ClusterError(
+                f"no room for {self.size} workers of {_amounts(bundle)} each ({cluster.strategy}) within "
+                f"{cluster.wait:.0f} s: {_room(self._ray)}; ask for fewer workers, add machines, or wait "
+                "longer with ray_workers(wait=...)"
+            )
+        return group
+
+    def _make_actors(self, cluster: Cluster) -> None:
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        actor = self._ray.remote(Host)
+        for rank in range(self.size):
+            bundle = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=rank)
+            options = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus, "max_restarts": 0}
+            self._actors.append(actor.options(scheduling_strategy=bundle, **options).remote())
+        asked = [a.versions.remote() for a in self._actors]
+        try:
+            answers = self._ray.get(asked, timeout=cluster.wait)
+        except self._ray.exceptions.RayError as error:
+            raise ClusterError(
+                f"an actor did not start within {cluster.wait:.0f} s, or could not import wide_compiler over "
+                f"there: {_told(error)}"
+            ) from None
+        for rank, theirs in enumerate(answers):
+            check_versions(rank, theirs)
+
+    def _launch(self, setups: list[dict]) -> None:
+        self._ends = [a.serve.remote(s) for a, s in zip(self._actors, setups, strict=True)]
+
+    def _failed_start(self) -> tuple[int, str] | None:
+        ended, _ = self._ray.wait(self._ends, timeout=0)
+        return (self._ends.index(ended[0]), self._end_of(ended[0])) if ended else None
+
+    def why_gone(self, worker: int) -> str:
+        return f" ({self._end_of(self._ends[worker])})"
+
+    def _end_of(self, end: Any) -> str:
+        """How an actor ended, in Ray's words."""
+        try:
+            status = self._ray.get(end, timeout=1.0)
+        except self._ray.exceptions.GetTimeoutError:
+            return "its machine no longer answers"
+        except self._ray.exceptions.RayError as error:
+            return _told(error)
+        return f"it could not reach this script at {self._store.host}" if status == 3 else f"status {status}"
+
+    def stop(self) -> None:
+        """End the workers."""
+        self.kill()  # what Ray kills is an end it expects; a process that leaves by itself is an error to it
+
+    def _kill_workers(self) -> None:
+        """Waits for actors on machines that answer; of others Ray learns by itself."""
+        if not self._ray.is_initialized():
+            return  # Ray has ended, and its actors with it
+        for actor in self._actors:
+            self._ray.kill(actor)
+        if self._ends:
+            self._ray.wait(self._ends, num_returns=len(self._ends), timeout=_KILL_SECONDS)
+        self._actors = []
+
+    def _remove(self) -> None:
+        if self._group is not None and self._ray.is_initialized():
+            self._ray.util.remove_placement_group(self._group)
+        self._group = None
+
+
+def connect(ray: Any, cluster: Cluster, size: int) -> None:
+    """Join the cluster, unless this process has joined one already; without an address start a local Ray."""
+    if ray.is_initialized():
+        return
+    address = cluster.address
+    try:
+        if address in (None, "auto", "local"):
+            _connect_here(ray, cluster, size)
+        else:
+            assert address is not None
+            _reach(address)
+            ray.init(address=address)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        if isinstance(error, ClusterError):
+            raise
+        raise ClusterError(f"no Ray at {address or 'this machine'}: {one_line(error)}") from error
+
+
+def _connect_here(ray: Any, cluster: Cluster, size: int) -> None:
+    if cluster.address != "local":
+        try:
+            ray.init(address="auto")
+            return
+        except ConnectionError:
+            if cluster.address == "auto" or os.environ.get("RAY_ADDRESS"):
+                raise
+    # Workers of one machine may outnumber its cores, as local ones do.
+    cores = max(os.cpu_count() or 1, int(size * cluster.cpus + 1))
+    ray.init(address="local", num_cpus=cores, object_store_memory=_STORE_BYTES, include_dashboard=False)
+
+
+def _reach(address: str) -> None:
+    """Ray itself would try for a minute before it says that nobody answers."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_REACH_SECONDS).close()
+    except ValueError:
+        raise ClusterError(
+            f"address must be 'host:port', 'ray://host:port', 'auto' or 'local', got {address!r}"
+        ) from None
+    except OSError as error:
+        raise ClusterError(
+            f"no Ray at {address} ({error}; waited {_REACH_SECONDS:.0f} s at most); start one there with "
+            "`ray start --head`, or check address and firewall"
+        ) from None
+
+
+def _own_host(ray: Any, address: str | None) -> str:
+    """The address of this machine on the way to the cluster: where the workers can reach the script."""
+    if address is None or not address.startswith("ray://"):
+        address = ray.get_runtime_context().gcs_address
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, int(port)))  # sends nothing
+        return probe.getsockname()[0]
+
+
+def versions() -> dict[str, str]:
+    """What script and workers must have in common."""
+    return {
+        "Python": ".".join(platform.python_version_tuple()[:2]),
+        "torch": metadata.version("torch").partition("+")[0],
+        "wide_compiler": metadata.version("wide_compiler"),
+    }
+
+
+def check_versions(rank: int, theirs: dict[str, str]) -> None:
+    for name, mine in versions().items():
+        if theirs[name] != mine:
+            raise ClusterError(
+                f"worker {rank} runs {name} {theirs[name]}, the script {name} {mine}; install the same on "
+                "all machines"
+            )
+
+
+def _room(ray: Any) -> str:
+    """What the cluster has, and what is free."""
+    total, free = ray.cluster_resources(), ray.available_resources()
+    parts = [
+        f"{name} {total[name]:g} in all, {free.get(name, 0):g} free"
+        for name in ("CPU", "GPU")
+        if name in total
+    ]
+    machines = len([node for node in ray.nodes() if node["Alive"]])
+    return f"the cluster has {', '.join(parts)}, on {machines} machine(s)"
+
+
+def _amounts(bundle: dict[str, float]) -> str:
+    return " and ".join(f"{amount:g} {name}" for name, amount in bundle.items())
+
+
+def _told(error: Exception) -> str:
+    """The lines of Ray's message that say something, on one line."""
+    return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())[:600]
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+    except ModuleNotFoundError as missing:
+        if missing.name != "ray":
+            raise
+        raise MissingExtraError(
+            "Ray workers need ray: pip install 'wide_compiler[ray]'", name="ray"
+        ) from missing
+    return ray
