@@ -1096,12 +1096,14 @@ import logging
 log = logging.getLogger('cp')
 def read(y): return y * (3.0 if log.isEnabledFor(logging.DEBUG) else 2.0)
 def change(): log.setLevel(logging.DEBUG)
+def undo(): log.setLevel(logging.NOTSET)
 """,
     "logging level attr": r"""
 import logging
 log = logging.getLogger('cp2'); log.setLevel(20)
 def read(y): return y * float(log.level)
 def change(): log.setLevel(10)
+def undo(): log.setLevel(20)
 """,
     "pathlib path attr": r"""
 import pathlib

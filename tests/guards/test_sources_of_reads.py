@@ -17,6 +17,8 @@ N = 3
 LOOPS = {"backends flag attr", "is_inference_mode", "cached_property overwritten"}
 # A parameter that is not the members' own gets its gradient from them alone.
 LOOPS |= {"a module held in a global", "a global module's"}
+# A number read out of a tensor keeps branches of one model apart.
+LOOPS |= {"tensor item"}
 
 
 class Member(BaseTower):
