@@ -203,6 +203,9 @@ def _read(flat: _Flat, exported: torch.export.ExportedProgram, recorder: Recorde
             if _tree.is_fake(constants[name]):
                 raise CaptureFailed("its forward computes with tensors that torch.export does not follow")
     graph = clean(exported.graph_module, set(inputs))
+    for node in graph.nodes:
+        if (getattr(node.target, "__module__", None) or "").startswith("torch._functorch"):
+            raise CaptureFailed(f"its forward transforms functions ({node.name}), which lane graphs do not")
     captured = Captured(
         graph=graph,
         inputs=inputs,

@@ -5,6 +5,7 @@ import functools
 import sys
 from dataclasses import dataclass
 from types import CodeType
+from typing import Any
 
 _GLOBAL_READS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 _GLOBAL_STORES = {"STORE_GLOBAL", "DELETE_GLOBAL"}
@@ -87,8 +88,10 @@ def _names_in(constant: object) -> list[str]:
 
 
 @functools.cache
-def owner_of(module_name: str) -> str:
+def owner_of(module_name: Any) -> str:
     """Whose Python a module is: 'torch', 'layers' (torch.nn's own layers), 'library', or 'user'."""
+    if not isinstance(module_name, str):  # some classes of C have no name of a module
+        return "library"
     root = module_name.partition(".")[0]
     if module_name.startswith(("torch.nn.modules.", "torch.nn.utils.")) and module_name != _MODULE:
         return "layers"

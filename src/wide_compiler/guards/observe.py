@@ -371,7 +371,7 @@ class Observer:
                     self.reads.note(Entry, own, name, path=f"{path}.{name}")
         for name in (names.optional | (names.stores or set())) - own.keys():
             self.reads.note(Entry, own, name, path=f"{path}.{name}")
-        if names.dynamic:
+        if names.dynamic or names.stores is None:
             self.reads.note(Keys, own, path=f"the attributes of {path}")
 
     def _visit_module(self, module: nn.Module, code: types.CodeType, path: str) -> None:
@@ -392,6 +392,9 @@ class Observer:
                 self.reads.note(Entry, table, name, path=f"{path}.{name}")
                 if not isinstance(table[name], Tensor):
                     self._keep_visit(table[name], code, f"{path}.{name}")
+        for name, child in module._modules.items():
+            if names.dynamic or name in names.attributes or isinstance(module, _CONTAINERS):
+                self._keep_visit(child, code, f"{path}.{name}")
 
     def _visit_class(self, cls: type, names: Names, code: types.CodeType) -> None:
         if (cls, code) in self._classes or cls.__module__ == "builtins":
@@ -582,6 +585,7 @@ class Observer:
 # Names that Python asks a class for by itself; a method that it finds so is noted when it is entered.
 _ASKED_FOR = frozenset({"forward", "__match_args__"})
 _AS_A_WHOLE = {"vars", "dir", "__dict__", "__annotations__"}
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 _GETTERS = (operator.attrgetter, operator.methodcaller)
 # Of modules besides the call's own: children, tensors by identity, hooks.
 _LIVING_TABLES = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")
