@@ -313,3 +313,17 @@ def test_more_rounds_than_are_listed_run_as_written(monkeypatch):
     monkeypatch.setattr(site, "MOST_ROUNDS", 10)
     fast = jit(lambda n: sum(i * j for i in range(n) for j in range(n)), config=Config(measure=False))
     assert [fast(n) for n in (3, 4, 50, 3)] == [9, 36, 1225**2, 9]
+
+
+def windows(image):
+    return [image[i : i + 8, j : j + 8].mean() for i in range(24) for j in range(24)]
+
+
+def test_a_look_at_several_loops_is_measured_like_any_other():
+    """The pause after a look is that of the look, so that the next calls are analysed."""
+    fast, image = jit(windows), np.random.default_rng(0).normal(size=(32, 32))
+    for _ in range(12):
+        assert fast(image) == windows(image)
+        if fast.__xcs__.sites[0].plans:
+            break
+    assert fast.__xcs__.sites[0].schedule.skipped < 6 and fast.__xcs__.sites[0].plans

@@ -86,6 +86,7 @@ class Site:
                 self.went_plain(TOO_LITTLE)
                 items = items_of(source, self.text.shape)
                 if items is not None:
+                    call.looked = timing.now() - call.looked
                     call.watch(items, self.first)
             else:
                 self._decide(call, self.items_in(source, expand, before), body, cond, after, expand is None)
