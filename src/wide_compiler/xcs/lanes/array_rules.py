@@ -128,12 +128,6 @@ def dot(trace: Trace, a: Any, b: Any) -> Any:
     return matmul(a, b, trace)
 
 
-def inner(function: Any, trace: Trace, a: Any, b: Any) -> Any:
-    """Of vectors, where it is the product; of others it turns the second around, and `vdot` makes one row."""
-    plain = [rank_of(x, trace, any_order=True) for x in (a, b)] == [1, 1]
-    return matmul(a, b, trace) if plain else _as_written(function, trace, a, b)
-
-
 def clip(trace: Trace, x: Any, a_min: Any = None, a_max: Any = None) -> Any:
     """By the function itself: of two zeros it chooses otherwise than `minimum` and `maximum`."""
     inputs = (x, a_min, a_max)
@@ -311,8 +305,8 @@ def rounded(trace: Trace, x: Lane, decimals: int = 0) -> Any:
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **{function: functools.partial(along, function) for function in ALONG},
     **{function: functools.partial(of_matrices, function) for function in OF_MATRICES},
-    np.linalg.norm: norm, np.linalg.solve: solve, np.dot: dot, np.inner: functools.partial(inner, np.inner),
-    np.vdot: functools.partial(inner, np.vdot), np.clip: clip, np.where: where, np.concatenate: concatenate,
+    np.linalg.norm: norm, np.linalg.solve: solve, np.dot: dot,
+    np.clip: clip, np.where: where, np.concatenate: concatenate,
     np.stack: stack, np.outer: outer, np.zeros_like: functools.partial(like, np.zeros_like),
     np.ones_like: functools.partial(like, np.ones_like), np.copy: copied, np.take_along_axis:
     take_along_axis, np.histogram: histogram, np.array: made_array, np.round: rounded, np.around: rounded,

@@ -106,13 +106,6 @@ def lane_function(function: types.FunctionType, node: Any, dispatch: Any, cache:
     return made
 
 
-class _Indices:
-    """Gives an index as it is written between brackets."""
-
-    def __getitem__(self, index: Any) -> Any:
-        return index
-
-
 _OURS = __name__.rpartition(".")[0]  # methods of lanes
 _FILLED = (list, dict, set)
 
@@ -120,7 +113,7 @@ _FILLED = (list, dict, set)
 class Dispatcher:
     """Calls for one run over lanes."""
 
-    indices = _Indices()
+    indices = np.s_  # gives an index as it is written between brackets
 
     def __init__(self, cache: CodeCache):
         self.trace = Trace()

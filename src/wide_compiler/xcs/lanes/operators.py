@@ -29,12 +29,9 @@ def _iterate(self: Lane) -> Any:
     return iter([item_at(self, i, self.trace) for i in range(self.data.shape[1])])
 
 
-_QUICK = (np.add, np.subtract, np.multiply)
-
-
 def _binary(ufunc: np.ufunc, reflected: bool = False) -> Any:
     """Most often both are floats of one kind, and no rule is needed: that is asked first."""
-    quick = ufunc in _QUICK
+    quick = ufunc in (np.add, np.subtract, np.multiply)
 
     def operate(self: Lane, other: Any) -> Any:
         if quick and self.again is None and self.data.dtype.kind == "f":
