@@ -3,7 +3,7 @@
 Where lanes disagree about a truth, they are run again in two groups, so that a rare branch costs two runs.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -120,24 +120,28 @@ class Body:
         return found
 
 
+class Rows(NamedTuple):
+    """Items that a site has just made, which lie in one array."""
+
+    data: np.ndarray
+    items: list[Any]
+
+
 def _part(column: Any, start: int, stop: int) -> Any:
     if type(column) is Blocks:
-        return column.part(start, stop), column.rows[start:stop]
+        return Rows(column.part(start, stop), column.rows[start:stop])
     return column if (start, stop) == (0, len(column)) else column[start:stop]
 
 
 def _chosen(column: Any, lanes: np.ndarray) -> Any:
     """The items of some lanes."""
-    if type(column) is tuple and len(column) == 2 and type(column[0]) is np.ndarray:
-        return column[0][lanes], [column[1][i] for i in lanes]
-    if type(column) is np.ndarray:
-        return [column[i] for i in lanes]
-    return [column[i] for i in lanes.tolist()]
+    items = column.items if type(column) is Rows else column
+    return [items[i] for i in lanes.tolist()]
 
 
 def _lane(column: Any, trace: Trace) -> Any:
-    if type(column) is tuple and len(column) == 2 and type(column[0]) is np.ndarray:
-        return Lane(column[0], "array", trace, False, column[1])
+    if type(column) is Rows:
+        return Lane(column.data, "array", trace, False, column.items)
     return gathered(column, trace)
 
 

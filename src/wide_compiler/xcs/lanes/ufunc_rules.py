@@ -1,5 +1,6 @@
 """NumPy's ufuncs and products on lanes, with a lane axis in front of the axes of the items."""
 
+import contextlib
 import functools
 import operator
 from typing import Any
@@ -62,27 +63,17 @@ def apply_ufunc(ufunc: Any, inputs: tuple[Any, ...], trace: Trace) -> Any:
     known = ufunc in ELEMENTWISE or (ufunc in FUNCTIONS and _the_same_anywhere(ufunc, *map(_char, inputs)))
     if not known or (ufunc in POWERS and not wanted):
         return by_item(ufunc, inputs, trace)
-    data = _cast(inputs, trace)
+    inputs = _cast(inputs, trace)
     if wanted == 0 and ufunc in _GROWING:
-        _no_overflow(ufunc, data, trace)
-    cast = tuple(Lane(d, "np", trace) if type(x) is Lane and d is not x.data else x
-                 for x, d in zip(inputs, data, strict=True))  # fmt: skip
-    for x, source in zip(cast, inputs, strict=True):
-        if x is not source and source.again is not None:
-            x.again = functools.partial(_cast_again, source, x.data.dtype)
+        _no_overflow(ufunc, list(map(data_of, inputs)), trace)
     kind = "array" if wanted else "np"
     if min(ranks) == wanted:
-        return computed(ufunc, cast, kind, trace)
-    return computed(functools.partial(_aligned_ufunc, ufunc, ranks), cast, kind, trace)
+        return computed(ufunc, inputs, kind, trace)
+    return computed(functools.partial(on_aligned, ufunc, ranks), inputs, kind, trace)
 
 
-def _cast_again(source: Lane, dtype: Any) -> np.ndarray:
-    return settled(source).data.astype(dtype)
-
-
-def _aligned_ufunc(ufunc: Any, ranks: list[int], *data: Any) -> np.ndarray:
-    wanted = max(ranks)
-    return ufunc(*[aligned(d, rank, wanted) for d, rank in zip(data, ranks, strict=True)])
+def on_aligned(ufunc: Any, ranks: list[int], *data: Any) -> np.ndarray:
+    return ufunc(*[aligned(d, rank, max(ranks)) for d, rank in zip(data, ranks, strict=True)])
 
 
 def aligned(data: Any, rank: int, wanted: int) -> Any:
@@ -104,20 +95,15 @@ def _the_same_anywhere(ufunc: Any, *chars: str) -> bool:
     inputs = [made[c] if c in made else np.linspace(0.01, 0.99, 203).astype(c) for c in chars]
     if ufunc is np.arccosh:
         inputs = [x + 1 for x in inputs]
-    with np.errstate(all="ignore"):
-        try:
-            whole = ufunc(*inputs)
-            for length in (1, 2, 3, 5, 7, 64):
-                parts = [
-                    ufunc(*[x[i : i + length] if isinstance(x, np.ndarray) else x for x in inputs])
-                    for i in range(0, 203, length)
-                ]
-                if np.concatenate(parts).tobytes() != whole.tobytes():
-                    return False
-            alone = [ufunc(*[x[i] if isinstance(x, np.ndarray) else x for x in inputs]) for i in range(203)]
-        except TypeError:
-            return False
-    return np.array(alone).tobytes() == whole.tobytes()
+    with np.errstate(all="ignore"), contextlib.suppress(TypeError):
+        whole = ufunc(*inputs).tobytes()
+        for length in (1 if ufunc in POWERS else 0, 2, 3, 5, 7, 64):  # 0: each number as a scalar
+            parts = [slice(i, i + length) if length else i for i in range(0, 203, length or 1)]
+            made_of = [ufunc(*[x[p] if type(x) is np.ndarray else x for x in inputs]) for p in parts]
+            if np.hstack(made_of).tobytes() != whole:
+                return False
+        return True
+    return False
 
 
 def rank_of(x: Any, trace: Trace, any_order: bool = False) -> int:
@@ -134,25 +120,26 @@ def rank_of(x: Any, trace: Trace, any_order: bool = False) -> int:
     raise bail(f"a {type(x).__name__} among arrays", trace)
 
 
-def _cast(inputs: tuple[Any, ...], trace: Trace) -> list[Any]:
+def _cast(inputs: tuple[Any, ...], trace: Trace) -> tuple[Any, ...]:
     """A Python number takes the type of the arrays beside it; so must a lane of Python numbers."""
     strong: list[Any] = [
         data_of(x).dtype
         for x in inputs
         if (type(x) is Lane and x.kind in ("array", "np")) or isinstance(x, (np.ndarray, np.generic))
     ]
-    out: list[Any] = []
-    for x in inputs:
-        if not strong or type(x) is not Lane or x.kind in ("array", "np", "bool"):
-            out.append(data_of(x))
-            continue
-        wanted = np.result_type(*strong, 1.0 if x.kind == "float" else 1)
-        if wanted.kind in "iu":
-            limits = np.iinfo(wanted)
-            if x.data.size and (x.data.max() > limits.max or x.data.min() < limits.min):
-                raise bail("an integer out of the array's range", trace)
-        out.append(x.data if x.data.dtype == wanted else x.data.astype(wanted))
-    return out
+    weak = [type(x) is Lane and x.kind in ("float", "int") for x in inputs]
+    if not strong or not any(weak):
+        return inputs
+    return tuple(_as_strong(x, strong, trace) if w else x for x, w in zip(inputs, weak, strict=True))
+
+
+def _as_strong(x: Lane, strong: list[Any], trace: Trace) -> Lane:
+    wanted = np.result_type(*strong, 1.0 if x.kind == "float" else 1)
+    if wanted.kind in "iu" and x.data.size:
+        limits = np.iinfo(wanted)
+        if x.data.max() > limits.max or x.data.min() < limits.min:
+            raise bail("an integer out of the array's range", trace)
+    return computed(lambda d: d.astype(wanted, copy=False), (x,), "np", trace)
 
 
 def _no_overflow(ufunc: np.ufunc, data: list[Any], trace: Trace) -> None:
