@@ -19,12 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
-from wide_compiler.benchmark.resnet import ResNet18
 
 import wide_compiler
 from wide_compiler import WideConfig
 from wide_compiler.benchmark.document import provenance
-from wide_compiler.benchmark.nets import Block, ConvNet, DeepMlp, Gpt, Mlp, Recurrent, ResBlock
+from wide_compiler.benchmark.nets import Block, ConvNet, DeepMlp, Gpt, Mlp, Recurrent, ResBlock, ResNet18
 from wide_compiler.measure import interleaved
 from wide_compiler.measure.clock import best_medians
 from wide_compiler.measure.store import nothing_remembered

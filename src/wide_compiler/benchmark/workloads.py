@@ -1,5 +1,7 @@
 """The whole models by name, with the sizes that are compared with other libraries as defaults."""
 
+from functools import partial
+
 from torch import nn
 
 from .nets import VOCABULARY, Block, ConvNet, DeepMlp, Gpt, Mlp, Recurrent, ResBlock, ResNet18
@@ -43,8 +45,14 @@ _ALL = (
     ),
     *(
         Workload(
-            *(kind.__name__.lower(), f"{kind.__name__} 64-128 over 32 steps, the last one classified"),
-            *(lambda kind=kind: Recurrent(kind), floats(32, 64), 32, 4, (1, 2, 4, 8, 32, 100), (4, 32)),
+            name=kind.__name__.lower(),
+            about=f"{kind.__name__} 64-128 over 32 steps, the last one classified",
+            make=partial(Recurrent, kind),
+            inputs=floats(32, 64),
+            n=32,
+            batch=4,
+            sweep=(1, 2, 4, 8, 32, 100),
+            few=(4, 32),
         )
         for kind in (nn.LSTM, nn.GRU)
     ),

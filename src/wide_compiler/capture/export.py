@@ -20,6 +20,7 @@ from .. import _tree
 from ..guards import Snapshot
 from .captured import OUTPUT_TENSOR, Captured
 from .cleanup import clean, written_placeholders
+from .confirm import confirm
 from .failure import CaptureFailed
 from .lock import CAPTURE
 from .observation import Observation, copy_of
@@ -116,12 +117,13 @@ def export_member(
     with CAPTURE:
         try:
             captured = _exported(member, leaves, spec, dict(kept), dynamic, observation, grad)
+            confirm(captured, member, leaves, observation)
         finally:
             observation.reads.put_back()  # a forward that differs on fake tensors may have left some behind
     missed = observation.written - captured.writes
     if missed:
         raise CaptureFailed(f"its forward writes {min(missed)} in a way that a graph does not show")
-    captured.reads_grad_mode = observation.asks_grad_mode
+    captured.reads_grad_mode |= observation.asks_grad_mode
     return captured
 
 
@@ -145,6 +147,7 @@ def _exported(
                 exported = _export(flat, dynamic if real_shapes is None else None, grad)
             captured = _read(flat, exported, recorder)
             captured.reads_layout = flat.seen.layout.of_inputs
+            captured.reads_grad_mode = flat.seen.layout.of_gradients
             return captured
         except NeedsRealShapes as error:
             if real_shapes is not None:

@@ -10,9 +10,10 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from .._tree import is_fake
 from .failure import CaptureFailed
 
 
@@ -57,6 +58,9 @@ def kind_of(x: Tensor) -> str:
 
 _STRIDES = {Tensor.is_contiguous, Tensor.stride, Tensor.dim_order}
 _ADDRESSES = {Tensor.storage_offset, Tensor.data_ptr, Tensor.untyped_storage, Tensor._is_view}
+# What autograd knows of a tensor. Of a value inside the forward it depends on the gradient mode.
+_LEARNS = Tensor.requires_grad.__get__  # type: ignore[attr-defined]
+_HISTORY = {Tensor.is_leaf.__get__, Tensor.grad_fn.__get__, Tensor._version.__get__}  # type: ignore[attr-defined]
 _PASSED_OVER = ("torch.overrides", "torch._tensor")  # between a method and the mode that sees its call
 
 
@@ -68,10 +72,15 @@ class LayoutReads(TorchFunctionMode):
         self.inputs = inputs
         self.of_inputs = False  # strides of an input were asked for
         self.refused = ""  # what was asked for and cannot be answered for lanes
+        self.of_gradients = False  # whether a value inside requires gradients was asked for
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _STRIDES or func in _ADDRESSES:
+        if func in _STRIDES or func in _ADDRESSES or func == _LEARNS or func in _HISTORY:
             self._note(func, args[0], sys._getframe(1))
+        if torch.is_grad_enabled():
+            for value in args:
+                if type(value) is nn.Parameter and value.requires_grad and not is_fake(value):
+                    self.refused = "its forward computes with a parameter of a module outside of it"
         return func(*args, **(kwargs or {}))
 
     def _note(self, func: Any, tensor: Any, frame: FrameType | None) -> None:
@@ -79,8 +88,15 @@ class LayoutReads(TorchFunctionMode):
             frame = frame.f_back
         if frame is None or frame.f_globals.get("__name__", "").split(".")[0] in ("torch", "wide_compiler"):
             return
-        if func in _STRIDES and any(tensor is x for x in self.inputs):
+        is_input = any(tensor is x for x in self.inputs)
+        if func in _STRIDES and is_input:
             self.of_inputs = True
+        elif func == _LEARNS:  # of inputs it is part of every program's key
+            self.of_gradients |= not is_input
+        elif func in _HISTORY and not is_input:
+            self.of_gradients = True
+        elif func in _HISTORY:
+            self.refused = "its forward asks for an input's history, which a graph would freeze"
         else:
             self.refused = f"its forward asks for {func.__name__}() of a tensor, which lanes change"
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import CodeType
 
 _GLOBAL_READS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
+_GLOBAL_STORES = {"STORE_GLOBAL", "DELETE_GLOBAL"}
 _ATTRIBUTE_READS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"}
 _STORES = {"STORE_GLOBAL", "STORE_NAME", "STORE_ATTR", "DELETE_GLOBAL", "DELETE_NAME", "DELETE_ATTR"}
 _STORES |= {"STORE_DEREF", "DELETE_DEREF"}
@@ -44,11 +45,11 @@ def names_of(code: CodeType) -> Names:
     found_globals, attributes, stores = set(), set(), set()
     imports, level, matches = set(), 0, False
     for instruction in dis.get_instructions(code):
-        if instruction.opname in _GLOBAL_READS:
+        if instruction.opname in _GLOBAL_READS | _GLOBAL_STORES:
             found_globals.add(instruction.argval)
         elif instruction.opname in _ATTRIBUTE_READS:
             attributes.add(instruction.argval)
-        elif instruction.opname in _STORES:
+        if instruction.opname in _STORES:
             stores.add(instruction.argval)
         elif instruction.opname == "IMPORT_NAME":
             imports.add((level, instruction.argval))

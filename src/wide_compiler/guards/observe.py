@@ -139,8 +139,8 @@ class Observer:
                     for hook in table.values():
                         self._visit_function(hook, f"a hook of {path or type(module).__name__}")
 
-    def run(self, call: Callable[[], Any]) -> Any:
-        """The result of `call`. What it changed of what it read is put back, and is an effect."""
+    def run(self, call: Callable[[], Any], put_back: bool = True) -> Any:
+        """The result of `call`. What it changed of what it read is an effect, and put back."""
         before = sys.getprofile()
         sys.setprofile(self._event)
         try:
@@ -153,7 +153,7 @@ class Observer:
             changed = self.reads.changes(self._may_have_set)
             if changed:
                 self.effects.append(f"its forward changes {changed[0].path}")
-            for read in reversed(changed):
+            for read in reversed(changed if put_back else []):
                 read.put_back()
 
     def _may_have_set(self, read: Read) -> bool:
@@ -235,6 +235,12 @@ class Observer:
         owner = owner_of(frame.f_globals.get("__name__") or "")
         if function is torch.is_grad_enabled:
             self.asks_grad_mode |= owner == "user"
+        elif owner == "user" and isinstance(getattr(function, "__self__", None), torch.Generator):
+            if function.__self__ in _default_generators():
+                name = function.__name__
+                self.effects.append(
+                    f"its forward calls {name} of PyTorch's generator, which a graph would lose"
+                )
         elif function is torch.is_inference_mode_enabled and owner == "user":
             self.effects.append("its forward asks for inference mode, which is off while it is captured")
         elif (
@@ -363,7 +369,7 @@ class Observer:
             if owner_of(base.__module__) == "user":
                 for name in vars(base).keys() & names.attributes - own.keys():
                     self.reads.note(Entry, own, name, path=f"{path}.{name}")
-        for name in names.optional - own.keys():
+        for name in (names.optional | (names.stores or set())) - own.keys():
             self.reads.note(Entry, own, name, path=f"{path}.{name}")
         if names.dynamic:
             self.reads.note(Keys, own, path=f"the attributes of {path}")
@@ -635,6 +641,10 @@ def _opened(value: Any) -> list[Any]:
     return [value]
 
 
+def _default_generators() -> tuple[Any, ...]:
+    return (torch.default_generator, *torch.cuda.default_generators)
+
+
 def _stored(value: Any, name: str) -> Any:
     try:
         return object.__getattribute__(value, name)
@@ -656,7 +666,8 @@ def _looks_up_by_itself(cls: type) -> bool:
 
 
 def _is_fake(tensor: Tensor) -> bool:
-    return type(tensor).__name__ == "FakeTensor"
+    """Its numbers are not in this process."""
+    return type(tensor).__name__ in ("FakeTensor", "SignalTensor")
 
 
 def _called_by_torch(frame: types.FrameType) -> bool:

@@ -36,6 +36,12 @@ def _owner(root: nn.Module, name: str) -> tuple[nn.Module, str]:
     return root, leaf
 
 
+def _run_kernel(self: WideModule, x: Tensor) -> Tensor:
+    """x: `[N, *]`, the member's input with lanes in front -> the member's output likewise."""
+    self.check_input(x)
+    return self.kernel(x, *[getattr(self, name) for name in self.ARGUMENTS])
+
+
 class WideModule(nn.Module):
     """N modules of one class and configuration as one module with a lane axis in front.
 
@@ -56,6 +62,7 @@ class WideModule(nn.Module):
     n: int
     strategy: str
     skeleton: nn.Module
+    forward: Callable[..., Any] = _run_kernel  # subclasses take what their member takes
 
     if TYPE_CHECKING:  # configuration and stacked tensors are set by name
 
@@ -119,11 +126,6 @@ class WideModule(nn.Module):
                 setattr(owner, leaf, nn.Parameter(t, wide.requires_grad) if is_parameter else t)
             out.append(member.train(self.training))
         return out
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: `[N, *]`, the member's input with lanes in front -> the member's output likewise."""
-        self.check_input(x)
-        return self.kernel(x, *[getattr(self, name) for name in self.ARGUMENTS])
 
     def check_input(self, x: Tensor) -> None:
         """Raise ValueError unless x has n lanes in front and as many axes as the member allows."""

@@ -12,6 +12,7 @@ from ..capture.state import has_gradient_hooks
 from ..config import WideConfig
 from ..errors import AlignmentError
 from ..guards import ModuleGuard
+from ..guards.modes import no_inference_mode
 from ..measure.contest import Candidate, Contest
 from ..measure.store import circumstances
 from ..model.program import Call
@@ -43,7 +44,7 @@ class BranchPrograms(Programs):
         key = (mode, tuple(call.member_shapes), call.wide)
         return self.find(key) or self.build(key, call, None)
 
-    @torch.inference_mode(False)
+    @no_inference_mode()
     def build(self, key: Any, call: Call, model: Any) -> Any:
         why = unfusable([self.model])
         if why:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..capture import CaptureFailed
 from ..config import WideConfig
 from ..guards import ModuleGuard
-from ..guards.modes import ambient_modes, plain_world
+from ..guards.modes import ambient_modes, no_inference_mode, plain_world
 from ..model.program import Call, WideProgram
 from ..model.routes import Routes
 from .calls import Calls, plain_look
@@ -105,7 +105,7 @@ class VMapTowerGroup:
         found: Any = self.programs.find(key)
         return found or self.build(key, call)
 
-    @torch.inference_mode(False)
+    @no_inference_mode()
     def build(self, key: Any, call: Call) -> Any:
         program: Any
         try:
