@@ -14,7 +14,7 @@ import numpy as np
 from ..proof.numpy_tables import ARRAY_METHODS, NUMPY_FUNCTIONS
 from ..work import Bail
 from .lane import COMPUTING, Lane, Objects, Trace, bail, by_item, computed, data_of, holds_lane, settled
-from .ufunc_rules import REAL, aligned, matmul, rank_of
+from .ufunc_rules import REAL, matmul, on_aligned, rank_of
 
 _SUMS = (np.sum, np.mean, np.std, np.var, np.prod)
 _CHOOSING = (np.argmax, np.argmin, np.argsort, np.any, np.all, np.count_nonzero)
@@ -128,12 +128,6 @@ def dot(trace: Trace, a: Any, b: Any) -> Any:
     return matmul(a, b, trace)
 
 
-def inner(function: Any, trace: Trace, a: Any, b: Any) -> Any:
-    """Of vectors, where it is the product; of others it turns the second around, and `vdot` makes one row."""
-    plain = [rank_of(x, trace, any_order=True) for x in (a, b)] == [1, 1]
-    return matmul(a, b, trace) if plain else _as_written(function, trace, a, b)
-
-
 def clip(trace: Trace, x: Any, a_min: Any = None, a_max: Any = None) -> Any:
     """By the function itself: of two zeros it chooses otherwise than `minimum` and `maximum`."""
     inputs = (x, a_min, a_max)
@@ -145,7 +139,7 @@ def clip(trace: Trace, x: Any, a_min: Any = None, a_max: Any = None) -> Any:
     if not plain or any(type(limit) is Lane and limit.kind in ("float", "int", "bool") for limit in inputs):
         return _as_written(np.clip, trace, *inputs)
     return computed(
-        functools.partial(_aligned, np.clip, [rank_of(v, trace) for v in inputs]), inputs, "array", trace
+        functools.partial(on_aligned, np.clip, [rank_of(v, trace) for v in inputs]), inputs, "array", trace
     )
 
 
@@ -154,11 +148,7 @@ def where(trace: Trace, condition: Any, a: Any = None, b: Any = None) -> Any:
     if a is None or b is None or any(type(x) is Lane and x.kind != "array" for x in inputs):
         return _as_written(np.where, trace, *[x for x in inputs if x is not None])
     ranks = [rank_of(x, trace) for x in inputs]
-    return computed(functools.partial(_aligned, np.where, ranks), inputs, "array", trace)
-
-
-def _aligned(function: Any, ranks: list[int], *data: Any) -> np.ndarray:
-    return function(*[aligned(d, rank, max(ranks)) for d, rank in zip(data, ranks, strict=True)])
+    return computed(functools.partial(on_aligned, np.where, ranks), inputs, "array", trace)
 
 
 def _with_lanes(parts: Any, trace: Trace) -> tuple[Any, ...]:
@@ -189,14 +179,6 @@ def stack(trace: Trace, parts: Any, axis: int = 0) -> Any:
     return computed(lambda *d: np.stack(d, axis + 1 if axis >= 0 else axis), inputs, "array", trace)
 
 
-def hstack(trace: Trace, parts: Any) -> Any:
-    return concatenate(trace, parts, 0 if all(rank_of(p, trace) == 1 for p in parts) else 1)
-
-
-def vstack(trace: Trace, parts: Any) -> Any:
-    return stack(trace, parts) if all(rank_of(p, trace) == 1 for p in parts) else concatenate(trace, parts)
-
-
 def made_array(trace: Trace, value: Any, dtype: Any = None) -> Any:
     """`np.array` of numbers and arrays of each item, in lists."""
     if type(value) is Lane:
@@ -220,13 +202,10 @@ def outer(trace: Trace, a: Any, b: Any) -> Any:
     return computed(lambda x, y: x[:, :, None] * y[:, None, :], (a, b), "array", trace)
 
 
-def like(value: Any) -> Callable[..., Any]:
-    def make(trace: Trace, x: Any) -> Lane:
-        if type(x) is not Lane or x.kind != "array" or not x.in_rows:
-            raise bail("an array like a number, or like one that does not lie in rows", trace)
-        return Lane(np.full_like(x.data, value), "array", trace)
-
-    return make
+def like(function: Any, trace: Trace, x: Any) -> Any:
+    if type(x) is not Lane or x.kind != "array" or not x.in_rows:
+        return _as_written(function, trace, x)
+    return Lane(function(x.data), "array", trace)
 
 
 def take_along_axis(trace: Trace, arr: Any, indices: Any, axis: int = -1) -> Any:
@@ -238,12 +217,11 @@ def take_along_axis(trace: Trace, arr: Any, indices: Any, axis: int = -1) -> Any
 
 
 def histogram(trace: Trace, a: Any, bins: Any = 10, range: Any = None, **options: Any) -> Any:
-    """Of given range and number of bins: edges are the same for all items, and decide where a number
-    belongs."""
+    """Of given range and number of bins: then edges are the same for all items."""
     plain = type(a) is Lane and a.kind == "array" and a.data.dtype in REAL and type(bins) is int and bins > 0
     if not plain or options or type(range) is not tuple or holds_lane(range):
         return _as_written(np.histogram, trace, a, bins=bins, range=range, **options)
-    edges = np.histogram_bin_edges(np.zeros(0), bins, range)
+    edges = np.histogram_bin_edges(np.zeros(0, a.data.dtype), bins, range)
     counts = computed(functools.partial(_counts, edges), (settled(a),), "array", trace)
     return counts, Lane(np.tile(edges, (trace.n, 1)), "array", trace)
 
@@ -327,11 +305,11 @@ def rounded(trace: Trace, x: Lane, decimals: int = 0) -> Any:
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **{function: functools.partial(along, function) for function in ALONG},
     **{function: functools.partial(of_matrices, function) for function in OF_MATRICES},
-    np.linalg.norm: norm, np.linalg.solve: solve, np.dot: dot, np.inner: functools.partial(inner, np.inner),
-    np.vdot: functools.partial(inner, np.vdot), np.clip: clip, np.where: where, np.concatenate: concatenate,
-    np.stack: stack, np.hstack: hstack, np.vstack: vstack, np.outer: outer, np.zeros_like: like(0),
-    np.ones_like: like(1), np.copy: copied, np.take_along_axis: take_along_axis, np.histogram: histogram,
-    np.array: made_array, np.round: rounded, np.around: rounded,
+    np.linalg.norm: norm, np.linalg.solve: solve, np.dot: dot,
+    np.clip: clip, np.where: where, np.concatenate: concatenate,
+    np.stack: stack, np.outer: outer, np.zeros_like: functools.partial(like, np.zeros_like),
+    np.ones_like: functools.partial(like, np.ones_like), np.copy: copied, np.take_along_axis:
+    take_along_axis, np.histogram: histogram, np.array: made_array, np.round: rounded, np.around: rounded,
 }  # fmt: skip
 FUNCTIONS[np.amax], FUNCTIONS[np.amin] = FUNCTIONS[np.max], FUNCTIONS[np.min]
 
@@ -357,7 +335,7 @@ def apply_function(function: Any, args: tuple, kwargs: dict[str, Any], trace: Tr
     return _called(function.__name__, found, trace, args, kwargs)
 
 
-_OF_LISTS = (np.concatenate, np.stack, np.hstack, np.vstack, np.array)
+_OF_LISTS = (np.concatenate, np.stack, np.array)
 
 
 def _called(name: str, function: Any, trace: Trace, args: tuple, kwargs: dict[str, Any]) -> Any:

@@ -64,10 +64,8 @@ class _Calls(ast.NodeTransformer):
             return node
         if not any(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
             return node
-        same = ast.Attribute(ast.Name(DISPATCH, ast.Load()), "same", ast.Load())
-        chained = len(node.ops) > 1
-        right = ast.Name(DISPATCH, ast.Load()) if chained else node.comparators[0]
-        asked: ast.expr = ast.Call(same, [node.left, right], [])
+        right = node.comparators[0] if len(node.ops) == 1 else ast.Name(DISPATCH, ast.Load())
+        asked = self._told("same", node.left, right)
         if isinstance(node.ops[0], ast.IsNot):
             asked = ast.UnaryOp(ast.Not(), asked)
         return ast.copy_location(asked, node)
@@ -91,33 +89,21 @@ class _Calls(ast.NodeTransformer):
         return ast.Call(ast.Attribute(ast.Name(DISPATCH, ast.Load()), method, ast.Load()), list(given), [])
 
 
-def lane_code(node: Any, like: types.CodeType) -> types.CodeType:
-    """The code of a function with its calls dispatched."""
-    tree = ast.fix_missing_locations(_Calls().visit(clone(node)))
-    free = [name for name in like.co_freevars if not name.startswith("\U0010fffe")]
-    return compiled(tree, like, [*free, DISPATCH])
-
-
 def lane_function(function: types.FunctionType, node: Any, dispatch: Any, cache: CodeCache) -> Any:
     """The function with its calls dispatched, in its own globals and cells. `node` is its text, which is not
     asked for where the cache has the code."""
     key = function.__code__
     code = cache.get(key)
     if code is None:
-        code = cache[key] = lane_code(node, key)
+        tree = ast.fix_missing_locations(_Calls().visit(clone(node)))
+        free = [name for name in key.co_freevars if not name.startswith("\U0010fffe")]
+        code = cache[key] = compiled(tree, key, [*free, DISPATCH])
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     cells[DISPATCH] = types.CellType(dispatch)
     closure = tuple(cells[name] for name in code.co_freevars)
     made = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
     made.__kwdefaults__ = function.__kwdefaults__
     return made
-
-
-class _Indices:
-    """Gives an index as it is written between brackets."""
-
-    def __getitem__(self, index: Any) -> Any:
-        return index
 
 
 _OURS = __name__.rpartition(".")[0]  # methods of lanes
@@ -127,7 +113,7 @@ _FILLED = (list, dict, set)
 class Dispatcher:
     """Calls for one run over lanes."""
 
-    indices = _Indices()
+    indices = np.s_  # gives an index as it is written between brackets
 
     def __init__(self, cache: CodeCache):
         self.trace = Trace()

@@ -49,12 +49,9 @@ def of_lane(x: Lane, parts: tuple[Any, ...]) -> Lane:
     """By what all items share: a view, or a copy of some numbers."""
     if len(parts) == 1 and type(parts[0]) in (list, np.ndarray) and x.kind == "array":
         chosen = np.asarray(parts[0])
-        if chosen.ndim != 1 or chosen.dtype.kind not in "ib" or not chosen.size:
+        if chosen.ndim != 1 or chosen.dtype.kind != "i" or not chosen.size:
             raise x.stop("an index that is not plain")
-        where = np.flatnonzero(chosen) if chosen.dtype.kind == "b" else chosen
-        if chosen.dtype.kind == "b" and len(chosen) != x.data.shape[1]:
-            raise x.stop("a mask of another length")
-        return computed(lambda d: np.take(d, where, axis=1), (x,), "array", x.trace)
+        return computed(lambda d: np.take(d, chosen, axis=1), (x,), "array", x.trace)
     inside = _checked(x, parts)
     if x.data[inside].ndim == 1:
         if Ellipsis in parts:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from .lane import Lane, Trace, bail, by_item, computed, settled
+from .lane import Lane, Trace, bail, by_item, computed, data_of, settled
 
 SAFE_INT = 2**62
 EXACT_FLOAT = 2**53
@@ -39,9 +39,9 @@ def python_arithmetic(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace) ->
     if ufunc is np.power:
         return _power(inputs, kinds, trace)
     if ufunc in _DIVISIONS:
-        divided = inputs if ufunc is not np.true_divide else (inputs[0], settled(inputs[1]))
-        inputs = tuple(map(settled, divided)) if ufunc is not np.true_divide else divided
-        if not np.all(np.asarray(_data(inputs[1])) != 0):
+        first = inputs[0] if ufunc is np.true_divide else settled(inputs[0])
+        inputs = (first, settled(inputs[1]))
+        if not np.all(np.asarray(data_of(inputs[1])) != 0):
             raise bail("a division by zero", trace)
     elif ufunc not in _SAME_IN_NUMPY and (ufunc not in _BITS or "float" in kinds):
         raise bail(f"{ufunc.__name__} of Python's numbers", trace)
@@ -49,7 +49,7 @@ def python_arithmetic(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace) ->
         floats = kinds.count("float") == len(kinds)
         run = ufunc if floats else lambda *data: ufunc(*[_as(np.float64, d) for d in data])
         return computed(run, inputs, "float", trace)
-    sizes = [largest(_data(x)) for x in inputs]
+    sizes = [largest(data_of(x)) for x in inputs]
     if ufunc is np.true_divide:
         if max(sizes) >= EXACT_FLOAT:
             raise bail("a quotient of large integers", trace)
@@ -79,14 +79,10 @@ def _power(inputs: tuple[Any, ...], kinds: list[str], trace: Trace) -> Any:
 def _compare(ufunc: np.ufunc, inputs: tuple[Any, ...], kinds: list[str], trace: Trace) -> Lane:
     inputs = tuple(map(settled, inputs))
     mixed = "float" in kinds and set(kinds) != {"float"}
-    whole = [_data(x) for x, kind in zip(inputs, kinds, strict=True) if kind == "int"]
+    whole = [data_of(x) for x, kind in zip(inputs, kinds, strict=True) if kind == "int"]
     if mixed and any(largest(d) >= EXACT_FLOAT for d in whole):
         raise bail("a comparison of a large integer with a float", trace)
     return computed(ufunc, inputs, "bool", trace)
-
-
-def _data(x: Any) -> Any:
-    return x.data if type(x) is Lane else x
 
 
 def _as(kind: Any, data: Any) -> np.ndarray:

@@ -23,22 +23,15 @@ def _array_ufunc(self: Lane, ufunc: Any, method: str, *inputs: Any, **kwargs: An
     return apply_ufunc(ufunc, inputs, self.trace)
 
 
-def _array_function(self: Lane, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-    return apply_function(function, args, kwargs, self.trace)
-
-
 def _iterate(self: Lane) -> Any:
     if self.kind != "array":
         raise self.stop("a loop over a number")
     return iter([item_at(self, i, self.trace) for i in range(self.data.shape[1])])
 
 
-_QUICK = (np.add, np.subtract, np.multiply)
-
-
 def _binary(ufunc: np.ufunc, reflected: bool = False) -> Any:
     """Most often both are floats of one kind, and no rule is needed: that is asked first."""
-    quick = ufunc in _QUICK
+    quick = ufunc in (np.add, np.subtract, np.multiply)
 
     def operate(self: Lane, other: Any) -> Any:
         if quick and self.again is None and self.data.dtype.kind == "f":
@@ -75,10 +68,7 @@ def _inplace(ufunc: np.ufunc) -> Any:
 
 
 def _unary(ufunc: np.ufunc) -> Any:
-    def operate(self: Lane) -> Any:
-        return arithmetic(ufunc, (self,), self.trace)
-
-    return operate
+    return lambda x: arithmetic(ufunc, (x,), x.trace)
 
 
 _BINARY = {
@@ -96,8 +86,8 @@ _METHODS: dict[str, Any] = {
     **{f"__{name}__": _unary(ufunc) for name, ufunc in _UNARY.items()},
     "__getattr__": _getattr, "__getitem__": lambda x, index: item_at(x, index, x.trace),
     "__setitem__": set_item, "__iter__": _iterate,
-    "__array_ufunc__": _array_ufunc, "__array_function__":
-    _array_function,
+    "__array_ufunc__": _array_ufunc,
+    "__array_function__": lambda x, run, _, args, options: apply_function(run, args, options, x.trace),
 }  # fmt: skip
 for _name, _method in _METHODS.items():
     setattr(Lane, _name, _method)

@@ -49,10 +49,6 @@ def _len(trace: Trace, x: Any) -> Any:
     return lengths[0] if len(set(lengths)) == 1 else Lane(np.array(lengths), "int", trace)
 
 
-def _abs(trace: Trace, x: Any) -> Any:
-    return arithmetic(np.absolute, (x,), trace)
-
-
 def _extreme(function: Any) -> Callable[..., Any]:
     def run(trace: Trace, *args: Any, **options: Any) -> Any:
         """Of two numbers of one type; of others the one that it is, which may be of either type."""
@@ -80,8 +76,6 @@ def _type(trace: Trace, x: Any) -> type:
 def mathematics(function: Any, args: tuple[Any, ...], trace: Trace) -> Any:
     """A function of `math`: by NumPy, which rounds otherwise, and as written where that matters."""
     ufunc = MATH.get(function)
-    if function is math.sqrt and len(args) == 1 and type(args[0]) is Lane and args[0].kind == "float":
-        return computed(lambda d: _finite(np.sqrt(d), trace), (settled(args[0]),), "float", trace)
     if ufunc is None or len(args) != ufunc.nin or not all(map(_float_like, args)):
         return by_item(function, args, trace)
     args = tuple(map(settled, args)) if ufunc in _LEAPING else args
@@ -132,9 +126,10 @@ def _as_np(kind: Any) -> Callable[..., Any]:
 
 
 SHADOWS: dict[Any, Any] = {
-    float: _float, int: _int, bool: _bool, len: _len, abs: _abs, min: _extreme(min), max: _extreme(max),
-    isinstance: _isinstance, type: _type, np.float64: _as_np(np.float64), np.float32: _as_np(np.float32),
-    np.array: made_array, np.asarray: lambda trace, x: x if type(x) is Lane else made_array(trace, x),
+    float: _float, int: _int, bool: _bool, len: _len, min: _extreme(min), max: _extreme(max), type: _type,
+    abs: lambda trace, x: arithmetic(np.absolute, (x,), trace), isinstance: _isinstance,
+    np.float64: _as_np(np.float64), np.float32: _as_np(np.float32), np.array: made_array,
+    np.asarray: lambda trace, x: x if type(x) is Lane else made_array(trace, x),
 }  # fmt: skip
 
 

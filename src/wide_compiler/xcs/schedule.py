@@ -17,7 +17,7 @@ yes = itertools.repeat(True).__next__
 no = itertools.repeat(False).__next__
 
 
-class Pace:
+class Schedule:
     """Says at each call, by `ready`, whether the site is entered; `enter` says whether it is looked at.
 
     A pause is a number of calls and a time, whichever ends first. The clock is read once in a round of calls,

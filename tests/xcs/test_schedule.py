@@ -5,49 +5,49 @@ import time
 import numpy as np
 
 from wide_compiler.xcs import Config, jit, timing
-from wide_compiler.xcs.pace import ROUND, SHARE, Pace, yes
+from wide_compiler.xcs.schedule import ROUND, SHARE, Schedule, yes
 
 
 def test_a_pause_ends_by_calls_or_by_the_clock():
-    pace = Pace(measure=True, never=False)
-    pace.pause(3)
-    assert [pace.ready() for _ in range(5)] == [False, False, False, True, True]
-    assert pace.enter() and pace.skipped == 3
-    pace.leave()
-    assert pace.ready() and pace.skipped == 3
+    schedule = Schedule(measure=True, never=False)
+    schedule.pause(3)
+    assert [schedule.ready() for _ in range(5)] == [False, False, False, True, True]
+    assert schedule.enter() and schedule.skipped == 3
+    schedule.leave()
+    assert schedule.ready() and schedule.skipped == 3
 
 
 def test_the_clock_is_read_once_in_a_round_of_calls(monkeypatch):
     seconds = [0.0]
     monkeypatch.setattr(timing, "now", lambda: seconds[0])
-    pace = Pace(measure=True, never=False)
-    pace.pause(1_000_000, 0.25)
+    schedule = Schedule(measure=True, never=False)
+    schedule.pause(1_000_000, 0.25)
     for _ in range(3):
-        assert [pace.ready() for _ in range(ROUND + 1)] == [False] * ROUND + [True]
-        assert not pace.enter()  # not yet
-    assert pace.skipped == 3 * (ROUND + 1)
+        assert [schedule.ready() for _ in range(ROUND + 1)] == [False] * ROUND + [True]
+        assert not schedule.enter()  # not yet
+    assert schedule.skipped == 3 * (ROUND + 1)
     seconds[0] = 0.3
-    assert [pace.ready() for _ in range(ROUND)] == [False] * ROUND
-    assert pace.ready() and pace.enter()
+    assert [schedule.ready() for _ in range(ROUND)] == [False] * ROUND
+    assert schedule.ready() and schedule.enter()
 
 
 def test_a_site_that_calls_itself_is_not_looked_at_meanwhile():
-    pace = Pace(measure=True, never=False)
-    assert pace.ready() and pace.enter()
-    assert not pace.ready() and not pace.ready()
-    pace.leave()
-    assert pace.ready() and pace.skipped == 2
+    schedule = Schedule(measure=True, never=False)
+    assert schedule.ready() and schedule.enter()
+    assert not schedule.ready() and not schedule.ready()
+    schedule.leave()
+    assert schedule.ready() and schedule.skipped == 2
 
 
 def test_looks_are_paid_from_a_share_of_the_loop_s_time():
-    pace = Pace(measure=True, never=False)
-    pace.enter()
-    pace.rest(1e-6, 1e-3)  # a look of 1 us beside a loop of 1 ms: nothing to save
-    assert pace.ready is not yes or pace.enter()
-    pace.leave()
-    pace.enter()
-    pace.rest(1e-4, 1e-4)
-    skipped = next(i for i in range(100) if pace.ready())
+    schedule = Schedule(measure=True, never=False)
+    schedule.enter()
+    schedule.rest(1e-6, 1e-3)  # a look of 1 us beside a loop of 1 ms: nothing to save
+    assert schedule.ready is not yes or schedule.enter()
+    schedule.leave()
+    schedule.enter()
+    schedule.rest(1e-4, 1e-4)
+    skipped = next(i for i in range(100) if schedule.ready())
     assert 0.5 / SHARE <= skipped <= 1.5 / SHARE
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..measure.clock import current_clock
 from ..measure.policy import beats
 from .items import Items
-from .pace import SHARE
+from .schedule import SHARE
 from .work import Bail, Work
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ def race_is_paid_for(work: Work, rung: "Rung") -> bool:
     """Has the plain loop taken so long by now, this call included, that a race costs little beside it?"""
     if gpu_of(work) is None:
         return True
-    ledger = work.plan.ledger
-    return LOOPS * ledger.plain(_runners(work, rung)) < SHARE * (ledger.spent + ledger.plain(work.items.n))
+    costs = work.plan.costs
+    return LOOPS * costs.plain(_runners(work, rung)) < SHARE * (costs.spent + costs.plain(work.items.n))
 
 
 def race(work: Work, rung: "Rung") -> None:

@@ -1,5 +1,5 @@
-"""How the items of a call look: a rung that was compared with the plain loop is trusted with items that look
-the same, and compared again with others."""
+"""The signature of a call: types, shapes and modes. A rung that was compared with the plain loop is trusted
+with items of the same signature, and compared again with others."""
 
 from typing import Any
 
@@ -13,25 +13,25 @@ from .proof.guards import SMALL
 from .proof.kinds import CONSTANTS, CONTAINERS
 from .work import Work
 
-MOST_LOOKS = 64  # kept for one rung; beyond that all are forgotten
+MOST_SIGNATURES = 64  # kept for one rung; beyond that all are forgotten
 
 
-def look_of(work: Work) -> tuple[Any, ...]:
+def signature_of(work: Work) -> tuple[Any, ...]:
     """Of the first item in each column, of what all items share, and of the modes around. How types are
     joined depends on the dimensions of tensors; which way the body goes, on numbers, texts and truths."""
     guards, columns = work.plan.guards, work.items.columns
-    look = [*map(column_look, columns), torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
-    look.append(autocast_state())
+    signature = [*map(column_signature, columns), torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
+    signature.append(autocast_state())
     for function in filter(None, (work.body, work.cond)):
-        look += [_shared_look(cell) for cell in function.__closure__ or ()]
+        signature += [_of_cell(cell) for cell in function.__closure__ or ()]
     tensors, branches = any(isinstance(column[0], Tensor) for column in columns), work.plan.texts.branches
     if tensors or branches:
         seen = work.seen or guards.hold(work.functions, columns) or ()
         shared = [value for value, many in zip(seen, guards.vector, strict=False) if not many]
-        look += [_look(value) for value in shared if tensors and isinstance(value, Tensor)]
-        look += [_value(value) for value in shared if branches]
-        look.append(precision() if tensors else None)
-    return tuple(look)
+        signature += [_of_value(value) for value in shared if tensors and isinstance(value, Tensor)]
+        signature += [_value(value) for value in shared if branches]
+        signature.append(precision() if tensors else None)
+    return tuple(signature)
 
 
 def _value(value: Any) -> Any:
@@ -45,24 +45,24 @@ def _value(value: Any) -> Any:
     return None
 
 
-def column_look(column: Any) -> Any:
+def column_signature(column: Any) -> Any:
     """Of one loop variable, by its first item."""
     if type(column) in (np.ndarray, Blocks):
         array = column.blocks[0] if type(column) is Blocks else column
         return _type(array), array.shape[1:]
     if type(column) is Tensor:
         return column.dtype, column.shape[1:], column.device, column.requires_grad
-    return _look(column[0])
+    return _of_value(column[0])
 
 
-def _shared_look(cell: Any) -> Any:
+def _of_cell(cell: Any) -> Any:
     try:
-        return _look(cell.cell_contents)
+        return _of_value(cell.cell_contents)
     except ValueError:
         return None
 
 
-def _look(value: Any) -> Any:
+def _of_value(value: Any) -> Any:
     kind = type(value)
     if kind is np.ndarray:
         return _type(value), value.shape

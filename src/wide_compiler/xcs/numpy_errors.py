@@ -17,6 +17,6 @@ def _watched(*errors: tuple[str, str]) -> dict[str, Any]:
     return {kind: "ignore" if how == "ignore" else "call" for kind, how in errors}
 
 
-def noticing(noticed: list[Any], errors: dict[str, Any] | None = None) -> Any:
+def recorded_errors(noticed: list[Any], errors: dict[str, Any] | None = None) -> Any:
     """A context in which errors are added to a list: those that are not ignored here."""
     return np.errstate(call=lambda what, flag: noticed.append(what), **(errors or watched_errors()))

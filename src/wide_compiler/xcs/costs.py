@@ -8,7 +8,7 @@ would cost: one bad timing must not decide for ever.
 from dataclasses import dataclass, field
 from typing import Any
 
-from .pace import SHARE
+from .schedule import SHARE
 
 TRY_AGAIN = 50.0
 FAILURES = 3
@@ -17,12 +17,12 @@ MEDIAN_OF = 5
 
 
 @dataclass
-class Record:
+class RungCosts:
     """One rung at one site."""
 
     recent: list[tuple[float, int]] = field(default_factory=list)  # seconds and items of its last calls
     failures: int = 0
-    looks: set[Any] = field(default_factory=set)  # of items with which it was compared with the plain loop
+    signatures: set[Any] = field(default_factory=set)  # of items that were compared with the plain loop
     spent: float = 0.0  # by the plain loop since the last trial
     wasted: float = 0.0  # by the last trial that failed or lost
     why_not: str = ""
@@ -62,18 +62,18 @@ class Record:
 
 
 @dataclass
-class Ledger:
+class Costs:
     """All rungs of one plan, and the plain loop."""
 
     recent: list[float] = field(default_factory=list)  # seconds of an item in the last plain calls
     idle_item: float = 0.0  # of that time, in which nothing was computed: it waited
-    records: dict[str, Record] = field(default_factory=dict)
+    records: dict[str, RungCosts] = field(default_factory=dict)
     spent: float = 0.0  # by the plain loop, so far
     unseen: float = 0.0  # seconds that rungs have taken since the plain loop was timed
     share: float | None = None  # of its items the plain loop comes to, where it may stop early
 
-    def of(self, rung: str) -> Record:
-        return self.records.setdefault(rung, Record())
+    def of(self, rung: str) -> RungCosts:
+        return self.records.setdefault(rung, RungCosts())
 
     @property
     def plain_item(self) -> float:
