@@ -9,10 +9,9 @@ the text?
     what was seen
 
 A module is imported in a process of its own, its examples run plain twice and jitted once. Examples whose
-output is
-not the same in both plain runs (random numbers, times) are left out. A package's tests run plain in one
-process and jitted in another; a test that fails with any other function in the place of one is left out. Exit code 1 if
-anything differs.
+output is not the same in both plain runs (random numbers, times) are left out. A package's tests run plain in
+one process and jitted in another; a test that fails with any other function in the place of one is left out.
+Exit code 1 if anything differs.
 """
 
 import argparse
