@@ -94,6 +94,7 @@ class Case:
     lanes: list[Arguments]
     for_gradient: Callable[[Any], Any]
     unset: bool = False  # gives memory nobody has written
+    differentiable: bool = True  # has the op a backward for these arguments?
 
 
 def cases(sample: Sample) -> Iterator[Case]:

@@ -3,6 +3,7 @@
 A layout is (how many workers, the axis that is cut); `None` for an axis leaves the tensors whole on each.
 """
 
+import copy
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -41,10 +42,17 @@ def outcomes_of(sample: Sample, seconds: int) -> Iterator[Outcome]:
     except Exception as error:
         yield Outcome(case.name, "skip", f"it fails in one process: {type(error).__name__}: {error}")
         return
+    case.differentiable = bool(expected.gradients)
     plain = [x for x in pytree.tree_leaves((arguments, dict(member.state_dict()))) if isinstance(x, Tensor)]
     if any(x.layout != torch.strided or x.is_quantized for x in plain):
         yield Outcome(case.name, "skip", "sparse and quantized tensors do not travel")
         return
+    if expected.drew and not case.unset:  # not the numbers of one process, but those of one worker
+        drawn = _outcome(f"{sample} on 1", seconds, lambda: _run(member, arguments, case, 1, None), expected, case)
+        if drawn.bad:
+            yield drawn
+            return
+        expected, _ = _run(member, arguments, case, 1, None)
     for workers, axis in LAYOUTS:
         name = f"{sample} {'whole' if axis is None else f'axis {axis}'} on {workers}"
         yield _outcome(
@@ -82,8 +90,6 @@ def _outcome(name: str, seconds: int, run: Callable[[], tuple], expected: Result
 def _run(
     member: nn.Module, arguments: Arguments, case: Any, workers: int, axis: int | None
 ) -> tuple[Result, str]:
-    import copy
-
     gt.cpu_workers(3)
     shard = gt.ShardConfig(axis=_WHOLE if axis is None else axis, workers=range(workers))
     gt.register_config("database", gt.SignalConfig(shard=shard))
@@ -98,8 +104,8 @@ def _run(
         output = member(*args, **kwargs)
     buffers = {name: fetched(b) for name, b in member.named_buffers()}
     result = Result(pytree.tree_map(fetched, output), {}, buffers)
-    loss = loss_of(pytree.tree_map(lambda x: x, case.for_gradient(output)))
-    if loss is not None:
+    loss = loss_of(case.for_gradient(output))
+    if loss is not None and case.differentiable:
         loss.backward()
         result.gradients = {f"parameter {name}": fetched(p.grad) for name, p in member.named_parameters()}
         inputs = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]

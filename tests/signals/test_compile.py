@@ -138,7 +138,7 @@ def test_a_backward_pass_that_fails_ends_its_region():
 
 def region(worker, runs):
     """A worker of its own does `x * 2 + 1`, with a view of it, some times; what it made the last time."""
-    worker.execute(("mesh", 1, 0, (0,)))
+    worker.execute(("mesh", 1, 0, (0,), (1,)))
     worker.values[1] = torch.arange(6.0).reshape(2, 3)
     names = ("aten.mul.Scalar", "aten.add.Scalar")
     for number, name in enumerate(names, 1):

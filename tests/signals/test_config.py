@@ -33,6 +33,28 @@ def test_yaml(tmp_path):
     assert config.highest_worker() == 2
 
 
+def test_meshes_of_two_dimensions(tmp_path):
+    """Three ways to say it: dimensions by size, a grid in YAML, a grid in Python."""
+    gt.load_config(
+        write(
+            tmp_path,
+            "sizes: {shard: [{axis: 0, workers: 2}, {axis: null, workers: 2, parameters: 1}]}\n"
+            "grid: {shard: {axis: [0, null], workers: [[0, 1], [2, 3]], parameters: [null, 1]}}\n"
+            "both: {shard: [{axis: 0, workers: 2}, {axis: 1, workers: 3}]}\n",
+        )
+    )
+    python = gt.SignalConfig(gt.ShardConfig([0, None], [[0, 1], [2, 3]], [None, 1]))
+    assert config.find("sizes") == config.find("grid") == python
+    both = config.find("both").shard
+    assert (both.grid, both.ids, both.axes, both.parameter_axes) == (
+        (2, 3),
+        (0, 1, 2, 3, 4, 5),
+        (0, 1),
+        (None, 1),
+    )
+    assert config.highest_worker() == 5
+
+
 def test_python_beside_yaml(tmp_path):
     gt.load_config(write(tmp_path, "a: {shard: {workers: [0]}}"))
     gt.register_config("a", gt.SignalConfig(shard=gt.ShardConfig(axis=0, workers=[0, 1])))
@@ -58,12 +80,24 @@ def test_environment(tmp_path, monkeypatch):
         ),
         ("a: {shrad: {workers: [0]}}", r"a\.shrad: unknown key; known are shard, backward, compile"),
         ("a: {shard: {axis: 0}}", r"a\.shard\.workers: field required"),
-        ("a: {shard: {workers: [0, -1]}}", r"a\.shard\.workers\.1: .*got -1"),
-        ("a: {shard: {workers: [0, x]}}", r"a\.shard\.workers\.1: .*got 'x'"),
-        ("a: {shard: {workers: []}}", r"a\.shard\.workers: .*at least 1"),
+        ("a: {shard: {workers: [0, -1]}}", r"a\.shard\.workers\[1\] .*got -1"),
+        ("a: {shard: {workers: [0, x]}}", r"a\.shard\.workers\[1\] .*got 'x'"),
+        ("a: {shard: {workers: []}}", r"a\.shard\.workers is empty"),
         ("a: {shard: {workers: [1, 1]}}", r"a\.shard\.workers names a worker twice"),
-        ("a: {shard: {axis: -1, workers: [0]}}", r"a\.shard\.axis: .*got -1"),
-        ("a: {shard: {axis: one, workers: [0]}}", r"a\.shard\.axis: .*got 'one'"),
+        ("a: {shard: {axis: -1, workers: [0]}}", r"a\.shard\.axis .*got -1"),
+        ("a: {shard: {axis: one, workers: [0]}}", r"a\.shard\.axis .*got 'one'"),
+        (
+            "a: {shard: {axis: [0, 1], workers: [[0, 1], [2]]}}",
+            r"a\.shard\.workers\[1\] has 1 .*workers\[0\] has 2",
+        ),
+        ("a: {shard: {axis: [0, 1], workers: [[0, 1], [2, x]]}}", r"a\.shard\.workers\[1\]\[1\] .*got 'x'"),
+        ("a: {shard: {axis: 0, workers: [[0, 1], [2, 3]]}}", r"a\.shard\.axis .*which has 2, got 0"),
+        ("a: {shard: {workers: [0], parameters: -1}}", r"a\.shard\.parameters .*got -1"),
+        ("a: {shard: [{axis: 0, workers: 2}, {axsi: 1, workers: 2}]}", r"a\.shard\.1\.axsi: unknown key"),
+        (
+            "a: {shard: [{axis: 0, workers: [0, 1]}, {axis: 1, workers: 2}]}",
+            r"a\.shard\[0\]\.workers must be",
+        ),
         ("a: {compile: 3}", r"a\.compile: .*got 3"),
         ("a: {backward: [b]}", r"a\.backward: .*string"),
         ("a: 5", r"a: .*got 5"),

@@ -3,10 +3,10 @@
 import pytest
 
 from wide_compiler.xcs import choice
-from wide_compiler.xcs.ledger import Ledger
-from wide_compiler.xcs.pace import Pace
+from wide_compiler.xcs.costs import Costs
 from wide_compiler.xcs.parallel import computing
 from wide_compiler.xcs.rungs import NumpyLanes, TorchVmap
+from wide_compiler.xcs.schedule import Schedule
 from wide_compiler.xcs.site import Site
 
 
@@ -14,10 +14,10 @@ from wide_compiler.xcs.site import Site
 def eager(monkeypatch):
     """A site is looked at, and analysed, at every call, and its plain loop is known to take a millisecond."""
     monkeypatch.setattr(Site, "may_analyse", lambda self: True)
-    monkeypatch.setattr(Pace, "rest", lambda self, looked, plain: None)
+    monkeypatch.setattr(Schedule, "rest", lambda self, looked, plain: None)
     monkeypatch.setattr(choice, "TIMINGS", 0)
     monkeypatch.setattr(choice, "LONG", 1e9)
-    monkeypatch.setattr(Ledger, "plain_item", 1e-3)
+    monkeypatch.setattr(Costs, "plain_item", 1e-3)
 
 
 @pytest.fixture

@@ -426,7 +426,7 @@ def arguments(program: Program) -> tuple[Any, ...]:
         "mixed": [(1, 2.5, True)[i % 3] for i in range(n)],
         "odd": [world.Odd(v) for v in numbers],
         "range": range(n),
-        "records": [world.Record(v, row) for v, row in zip(numbers, r.normal(size=(n, 4)), strict=True)],
+        "records": [world.RungCosts(v, row) for v, row in zip(numbers, r.normal(size=(n, 4)), strict=True)],
         "named": [world.Named(v, row) for v, row in zip(numbers, r.normal(size=(n, 4)), strict=True)],
         "dicts": [{"value": v, "row": row} for v, row in zip(numbers, r.normal(size=(n, 4)), strict=True)],
     }

@@ -126,7 +126,7 @@ def first_two(x):
 
 
 @dataclass
-class Record:
+class RungCosts:
     value: float
     row: np.ndarray
 

@@ -264,12 +264,12 @@ def test_it_is_tried_when_it_may_pay(monkeypatch):
     (site,) = fast.__xcs__.sites
     plan = site.plans[0]
     work = computing.Work(site, plan, site.items_in(ITEMS, None, None), None, None, False)
-    plan.ledger.spent = 10.0
-    plan.ledger.recent = [1e-4]
+    plan.costs.spent = 10.0
+    plan.costs.recent = [1e-4]
     assert not computing.pays(work)  # items too short
-    plan.ledger.recent = [1e-3]
+    plan.costs.recent = [1e-3]
     assert computing.pays(work)
-    plan.ledger.spent = 0.0
+    plan.costs.spent = 0.0
     assert not computing.pays(work)  # no plain call was timed yet that could pay for it
     assert computing.able(work) and "uses torch" in plan.memory
     monkeypatch.setattr(computing, "cores", lambda: 1)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from wide_compiler.xcs import Config, jit, oracle, race
+from wide_compiler.xcs import Config, gpu_race, jit, oracle
 
 from .module_loops import loop, rows, zipped
 
@@ -187,11 +187,11 @@ def test_a_rung_must_win_a_race(monkeypatch, ahead):
         races.append([call() for call in candidates.values()])
         return {"plain": 1.0, "rung": 0.5 if ahead else 1.0}
 
-    monkeypatch.setattr(race, "interleaved", decided)
-    monkeypatch.setattr(race, "SHARE", 10.0)
+    monkeypatch.setattr(gpu_race, "interleaved", decided)
+    monkeypatch.setattr(gpu_race, "SHARE", 10.0)
     fast, xs = jit(softmaxes), [torch.randn(100, device="cuda") for _ in range(2000)]
     for _ in range(6):
         check(softmaxes, fast, xs)
-    assert races and all(len(some) == race.RUNNERS for some in races[0])
+    assert races and all(len(some) == gpu_race.RUNNERS for some in races[0])
     assert (ran(fast, "torch vmap") > 0) is ahead
     assert not ahead or len(races) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from wide_compiler.xcs import Config, items, jit, oracle
 from wide_compiler.xcs.lanes import results
-from wide_compiler.xcs.pace import no
+from wide_compiler.xcs.schedule import no
 
 NOW = Config(measure=False)
 ROWS = [np.linspace(0.1 * i, 1.0 + i, 4) for i in range(9)]

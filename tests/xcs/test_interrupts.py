@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from wide_compiler.routers.route import Fused
+from wide_compiler.routers.fused_lanes import Fused
 from wide_compiler.xcs import Config, jit
 from wide_compiler.xcs.lanes import run as lanes_run
 from wide_compiler.xcs.modules import group, torch_vmap, trial

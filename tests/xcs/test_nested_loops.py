@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from wide_compiler.xcs import Config, jit, oracle, site
+from wide_compiler.xcs import Config, jit, oracle, site, timing
+from wide_compiler.xcs.schedule import Schedule
 
 TABLE = {"a": [1.0, 2.0, 3.0], "b": [4.0], "c": [], "d": [5.0, 6.0]}
 NESTED = {"x": {"p": 1.5, "q": 2.5}, "y": {"p": 3.5}, "z": {}}
@@ -313,3 +314,18 @@ def test_more_rounds_than_are_listed_run_as_written(monkeypatch):
     monkeypatch.setattr(site, "MOST_ROUNDS", 10)
     fast = jit(lambda n: sum(i * j for i in range(n) for j in range(n)), config=Config(measure=False))
     assert [fast(n) for n in (3, 4, 50, 3)] == [9, 36, 1225**2, 9]
+
+
+def windows(image):
+    return [image[i : i + 8, j : j + 8].mean() for i in range(24) for j in range(24)]
+
+
+def test_a_look_at_several_loops_is_timed_like_any_other(monkeypatch):
+    """It says how long it took, and not when it began: the pause after it is counted from that."""
+    now, looks = timing.now, []
+    monkeypatch.setattr(timing, "now", lambda: 1e6 + now())
+    monkeypatch.setattr(Schedule, "rest", lambda self, looked, plain: looks.append(looked))
+    fast, image = jit(windows), np.random.default_rng(0).normal(size=(32, 32))
+    for _ in range(2):
+        assert fast(image) == windows(image)
+    assert len(looks) == 2 and max(looks) < 1e5

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from wide_compiler.xcs import Config, jit, oracle
-from wide_compiler.xcs.ledger import Ledger
+from wide_compiler.xcs.costs import Costs
 from wide_compiler.xcs.modules import group
 from wide_compiler.xcs.parallel.level import Level
 
@@ -77,12 +77,12 @@ def test_gradients_reach_the_members():
 
 
 def test_wide_models_are_built_only_when_paid_for():
-    ledger = Ledger(recent=[1e-3])
-    work = types.SimpleNamespace(plan=types.SimpleNamespace(ledger=ledger, memory={}))
+    costs = Costs(recent=[1e-3])
+    work = types.SimpleNamespace(plan=types.SimpleNamespace(costs=costs, memory={}))
     assert not group.paid_for(work, 0.1)
-    ledger.spent = group.PAID_FIRST + 1
+    costs.spent = group.PAID_FIRST + 1
     assert group.paid_for(work, 0.1)
-    work.plan.memory["spent when built"] = ledger.spent
+    work.plan.memory["spent when built"] = costs.spent
     assert not group.paid_for(work, 0.1)  # other members at every call
 
 
@@ -168,24 +168,24 @@ def test_a_cold_waiting_loop_is_fast_at_once():
 
 
 def test_one_bad_timing_is_not_for_good():
-    ledger = Ledger(recent=[1e-5])
-    record = ledger.of("numpy lanes")
+    costs = Costs(recent=[1e-5])
+    record = costs.of("numpy lanes")
     record.failed(1e-3, "a bail-out")
     assert record.resting
     for _ in range(30):
-        ledger.went_plain(ledger.plain(1000))
+        costs.went_plain(costs.plain(1000))
     assert not record.resting
 
 
 def test_the_plain_loop_is_timed_again_now_and_then():
-    ledger = Ledger()
+    costs = Costs()
     for item in (1e-3, 1e-6, 1e-6):  # the first when the machine was busy
-        ledger.measured(100 * item, 0.0, 100)
-    assert ledger.plain(100) == pytest.approx(1e-4) and not ledger.is_due(100)
-    ledger.unseen = 21 * ledger.plain(100)
-    assert ledger.is_due(100)
-    ledger.measured(1e-4, 0.0, 100)
-    assert not ledger.is_due(100)
+        costs.measured(100 * item, 0.0, 100)
+    assert costs.plain(100) == pytest.approx(1e-4) and not costs.is_due(100)
+    costs.unseen = 21 * costs.plain(100)
+    assert costs.is_due(100)
+    costs.measured(1e-4, 0.0, 100)
+    assert not costs.is_due(100)
 
 
 def test_measured_choice_takes_lanes_for_many_rows_and_the_loop_for_few():
@@ -212,8 +212,8 @@ def test_calls_that_were_not_looked_at_are_counted_once():
     fast(rows)
     (site,) = fast.__xcs__.sites
     before, site.latest = site.spent, 1e-3
-    site.pace.pause(5)
-    site.on = site.pace.ready
+    site.schedule.pause(5)
+    site.on = site.schedule.ready
     for _ in range(6):
         fast(rows)
     assert site.spent == pytest.approx(before + 5e-3)

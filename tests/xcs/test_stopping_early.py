@@ -6,9 +6,9 @@ import weakref
 import numpy as np
 import pytest
 
-from wide_compiler.xcs import Config, jit, pace
+from wide_compiler.xcs import Config, jit, schedule
 from wide_compiler.xcs.call import counted
-from wide_compiler.xcs.ledger import Ledger
+from wide_compiler.xcs.costs import Costs
 
 ITEMS = 1000
 ROWS = [np.random.default_rng(i).normal(size=16) for i in range(ITEMS)]
@@ -61,7 +61,7 @@ def test_what_the_first_item_decides_is_never_run_as_a_whole(plain):
     calls(fast, plain, 0, 200)
     assert taken(fast) == 0
     assert sum(counts["plain"] for counts in fast.stats().values()) == 200
-    assert sum(site.pace.skipped for site in fast.__xcs__.sites) > 0  # nor looked at each time
+    assert sum(site.schedule.skipped for site in fast.__xcs__.sites) > 0  # nor looked at each time
 
 
 @pytest.mark.parametrize("plain", PLAINS)
@@ -80,8 +80,10 @@ def test_where_most_items_run_all_are_run_at_once(plain, position):
 
 
 def test_what_has_stopped_early_may_run_on_later(monkeypatch):
-    pause = pace.Pace.pause
-    monkeypatch.setattr(pace.Pace, "pause", lambda self, calls, *rest: pause(self, min(calls, 20), *rest))
+    pause = schedule.Schedule.pause
+    monkeypatch.setattr(
+        schedule.Schedule, "pause", lambda self, calls, *rest: pause(self, min(calls, 20), *rest)
+    )
     fast = jit(some)
     calls(fast, some, 0, 50)
     assert taken(fast) == 0
@@ -115,10 +117,10 @@ def test_how_far_a_plain_loop_came_is_known():
     calls(fast, some, 99, 1)
     (site,) = fast.__xcs__.sites
     assert site.first.share == pytest.approx(0.1)
-    values = counted([0, 0, 1, 0], ledger := Ledger())
+    values = counted([0, 0, 1, 0], costs := Costs())
     assert any(values)
     del values
-    assert ledger.share == pytest.approx(0.75)
+    assert costs.share == pytest.approx(0.75)
 
 
 def test_a_plain_loop_comes_to_the_end_of_a_list_that_grows_meanwhile():

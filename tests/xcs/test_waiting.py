@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 import torch
 
-from wide_compiler.xcs import Config, jit, pace, timing
+from wide_compiler.xcs import Config, jit, schedule, timing
 from wide_compiler.xcs.parallel import overlap
 from wide_compiler.xcs.parallel.threads import Overlap
 
@@ -151,7 +151,7 @@ def test_a_signal_while_the_calling_thread_runs_an_item(handler, raised):
 
 AT_EXIT = """
 import atexit, time
-from wide_compiler.xcs import Config, jit, pace
+from wide_compiler.xcs import Config, jit, schedule
 from wide_compiler.xcs.parallel import computing
 from wide_compiler.xcs.rungs import NumpyLanes
 
@@ -282,7 +282,7 @@ def test_any_of_the_first_items_shows_that_they_wait(plain):
 
 @pytest.mark.parametrize("plain", [late, late_in_a_loop, late_eaten])
 def test_the_whole_loop_shows_that_later_items_wait(plain, monkeypatch):
-    monkeypatch.setattr(pace, "LONGEST", 0.0)  # a look at every call
+    monkeypatch.setattr(schedule, "LONGEST", 0.0)  # a look at every call
     fast, xs = jit(plain), list(range(60))
     for _ in range(4):
         assert fast(xs) == plain(xs)
@@ -330,7 +330,7 @@ def by_sign(xs):
 
 
 def test_quick_calls_between_those_that_wait_leave_the_threads(monkeypatch):
-    monkeypatch.setattr(pace, "LONGEST", 0.0)  # a look at every call
+    monkeypatch.setattr(schedule, "LONGEST", 0.0)  # a look at every call
     fast, slow, quick = jit(by_sign), [-1] * 20, list(range(5000))
     with mock.patch.object(Overlap, "_run", autospec=True, side_effect=Overlap._run) as ran:
         for _ in range(3):
@@ -360,4 +360,4 @@ def test_what_may_wait_but_does_not_is_looked_at_rarely(plain):
     for _ in range(200):
         assert fast(xs) == plain(xs)
     assert list(fast.stats().values()) == [{"plain": 200}]
-    assert fast.__xcs__.sites[0].pace.skipped > 100
+    assert fast.__xcs__.sites[0].schedule.skipped > 100

@@ -10,8 +10,10 @@ import os
 import sys
 from typing import TYPE_CHECKING, TextIO
 
+import torch
+
 from ..workers.callsite import user_place
-from ..workers.layout import shard_bounds, shardable
+from ..workers.layout import Axes, fitting, part_of, places
 
 if TYPE_CHECKING:
     from ..signals.plans import Look, Plan
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 active = False  # is anybody listening? Asked before every line is made
 _debugging = False
 _file: TextIO | None = None
+_written: set[str | None] = set()  # files of this process
 
 
 def configure() -> None:
@@ -30,7 +33,9 @@ def configure() -> None:
         _file.close()
     path = os.environ.get("GT_INSTRUCTION_LOG")
     # Line by line: what was written is there even if the script is killed.
-    _file = open(path, "a", buffering=1) if path else None  # noqa: SIM115  open until the next start
+    mode = "a" if path in _written else "w"  # a new run of the script starts a new file
+    _file = open(path, mode, buffering=1) if path else None  # noqa: SIM115  open until the next start
+    _written.add(path)
     active = _debugging or _file is not None
 
 
@@ -44,20 +49,17 @@ def _debug(line: str) -> None:
         sys.stderr.write(f"[dispatcher] {line}\n")
 
 
-def create(name: str, number: int, mesh: Mesh, axis: int | None, look: Look) -> None:
+def create(name: str, number: int, mesh: Mesh, axes: Axes, look: Look) -> None:
     """A new tensor: what each worker gets of it."""
     where = user_place()
-    count = len(mesh.workers)
-    sharded = count > 1 and shardable(look.shape, axis, count)
-    placement = f"Shard({axis})" if sharded else ("Replicate" if count > 1 else "whole")
-    for i, worker in enumerate(mesh.workers):
-        shape = list(look.shape)
-        if sharded:
-            assert axis is not None
-            start, end = shard_bounds(look.shape[axis], count)[i]
-            shape[axis] = end - start
+    axes = fitting(look.shape, axes, mesh.shape)
+    cuts = ["Replicate" if axis is None else f"Shard({axis})" for axis in axes]
+    placement = ",".join(cuts) if len(mesh.workers) > 1 else "whole"
+    whole = torch.empty(look.shape, device="meta")
+    for place, worker in zip(places(mesh.shape), mesh.workers, strict=True):
+        shape = tuple(part_of(whole, axes, mesh.shape, place).shape)
         _write(
-            f"WorkerCreateTensor worker={worker} id={number} op={name} shape={tuple(shape)} of={look.shape} "
+            f"WorkerCreateTensor worker={worker} id={number} op={name} shape={shape} of={look.shape} "
             f"dtype={str(look.dtype)[6:]} placement={placement} at={where}"
         )
     _debug(f"{name} {look.shape} -> {placement} on workers {list(mesh.workers)} at {where}")
@@ -70,11 +72,11 @@ def op(plan: Plan, mesh: Mesh, inputs: tuple[int, ...], outputs: tuple[int, ...]
     _debug(f"{plan.name} {inputs} -> {outputs} on workers {list(mesh.workers)} at {where}")
 
 
-def move(number: int, out: int, source: Mesh, target: Mesh, axis: int | None, look: Look) -> None:
+def move(number: int, out: int, source: Mesh, target: Mesh, axes: Axes, look: Look) -> None:
     where = user_place()
     for worker in sorted({*source.workers, *target.workers}):
         _write(
             f"WorkerMove worker={worker} id={number} to={out} shape={look.shape} from={list(source.workers)} "
-            f"onto={list(target.workers)} axis={axis} at={where}"
+            f"onto={list(target.workers)} axes={axes} at={where}"
         )
     _debug(f"move {number} from workers {list(source.workers)} to {list(target.workers)} at {where}")

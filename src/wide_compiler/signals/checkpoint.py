@@ -20,6 +20,8 @@ from torch.utils._pytree import tree_map_only
 from ..errors import ArgumentError, MissingFileError
 from ..workers import templates
 from ..workers.engine import Engine
+from ..workers.layout import Axes
+from ..workers.stream import Mesh
 from . import runtime, scope, sending
 from .plans import Look
 from .tensor import Home, Ref, SignalTensor
@@ -47,7 +49,7 @@ def checkpoint(folder: str | Path, **objects: Any) -> None:
         (str(path.absolute()), {n: f"t{n}" for n in numbers if worker in kept[n]._ref.home.mesh.workers})
         for worker in engine.everyone
     ]
-    held: dict[int, str] = {}
+    held: dict[int, Axes] = {}
     for answer in engine.ask_each("save", contents=contents):
         held.update(answer)
     tensors = {
@@ -56,7 +58,8 @@ def checkpoint(folder: str | Path, **objects: Any) -> None:
             "shape": kept[n]._look.shape,
             "stride": kept[n]._look.stride,
             "dtype": str(kept[n]._look.dtype).removeprefix("torch."),
-            "axis": int(held[n][2:-1]) if held[n].startswith("S(") else None,
+            "mesh": kept[n]._ref.home.mesh.shape,
+            "axes": held[n],
         }
         for n in numbers
     }
@@ -104,12 +107,17 @@ def restart(folder: str | Path | None = None, **objects: Any) -> None:
 
 
 def _make_room(engine: Engine, number: int, entry: dict[str, Any]) -> None:
-    mesh = engine.mesh(entry["workers"])
+    mesh = _mesh_of(engine, entry)
     constants = tuple(templates.constant(a) for a in (entry["shape"], entry["stride"]))
     dtype = {"dtype": (templates.NAMED, entry["dtype"]), "device": templates.constant(torch.device("cpu"))}
     template = engine.new_template("aten.empty_strided.default", constants, dtype)
-    engine.record("make", (number, template, mesh.number, entry["axis"], None), mesh.workers, "restore")
+    content = (number, template, mesh.number, tuple(entry["axes"]), None)
+    engine.record("make", content, mesh.workers, "restore")
     engine.forget_template(template)
+
+
+def _mesh_of(engine: Engine, entry: dict[str, Any]) -> Mesh:
+    return engine.mesh(entry["workers"], tuple(entry["mesh"]))
 
 
 def _rebind(engine: Engine, live: list[SignalTensor], tensors: dict[int, Any]) -> dict[int, Ref]:
@@ -119,11 +127,11 @@ def _rebind(engine: Engine, live: list[SignalTensor], tensors: dict[int, Any]) -
         ref = handle._ref
         if ref.number in tensors:
             ref.engine = engine
-            ref.home.mesh = engine.mesh(tensors[ref.number]["workers"])
+            ref.home.mesh = _mesh_of(engine, tensors[ref.number])
             refs[ref.number] = ref
     for number, entry in tensors.items():
         if number not in refs:  # a tensor of an object's state, or one that nobody holds: then it is freed
-            refs[number] = Ref(engine, number, Home(engine.mesh(entry["workers"])))
+            refs[number] = Ref(engine, number, Home(_mesh_of(engine, entry)))
     return refs
 
 

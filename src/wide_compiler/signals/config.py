@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,29 +15,109 @@ from ..errors import ArgumentError, MissingFileError
 
 @dataclass(frozen=True)
 class ShardConfig:
-    """Cut along `axis` over `workers`.
+    """How tensors lie on `workers`: a list, or a grid of several dimensions as DeviceMesh takes it.
+
+    axis: the axis of data that is cut; for a grid one for each of its dimensions. None: whole along it.
+    parameters: the axis of parameters that is cut, likewise. Default: what `axis` says, but whole where it
+        says 0. A dimension that cuts rows of data (axis 0) and parameters has these whole for the ops that
+        use them: as FSDP does.
 
     >>> ShardConfig(axis=0, workers=[0, 1])
-    ShardConfig(axis=0, workers=(0, 1))
+    ShardConfig(axis=0, workers=(0, 1), parameters=None)
+    >>> ShardConfig(axis=[0, None], workers=[[0, 1], [2, 3]], parameters=[None, 1]).grid
+    (2, 2)
     """
 
-    axis: int = 0
-    workers: tuple[int, ...] = field(default=(0,))
+    axis: Any = 0
+    workers: Any = field(default=(0,))
+    parameters: Any = None
 
     def __post_init__(self) -> None:
-        if not _is_int(self.axis) or self.axis < 0:
-            raise ArgumentError(f"shard.axis must be an int, 0 or more, got {self.axis!r}")
-        if isinstance(self.workers, str) or not hasattr(self.workers, "__iter__"):
-            raise ArgumentError(f"shard.workers must be a list of worker ids, got {self.workers!r}")
-        workers = tuple(self.workers)
+        workers = _nested(self.workers, "shard.workers")
         object.__setattr__(self, "workers", workers)
-        if not workers:
-            raise ArgumentError("shard.workers is empty; name at least one worker")
-        for i, worker in enumerate(workers):
-            if not _is_int(worker) or worker < 0:
-                raise ArgumentError(f"shard.workers[{i}] must be an int, 0 or more, got {worker!r}")
-        if len(set(workers)) < len(workers):
+        if len(set(self.ids)) < len(self.ids):
             raise ArgumentError(f"shard.workers names a worker twice: {list(workers)}")
+        for name in ("axis", "parameters"):
+            given = getattr(self, name)
+            listed = isinstance(given, list | tuple)
+            if listed:
+                object.__setattr__(self, name, tuple(given))
+            for i, axis in enumerate(given if listed else [given]):
+                where = f"shard.{name}[{i}]" if listed else f"shard.{name}"
+                if not (_is_int(axis) and axis >= 0) and not (axis is None and (listed or name != "axis")):
+                    raise ArgumentError(f"{where} must be an int, 0 or more, got {axis!r}")
+            if (len(given) if listed else 1) != len(self.grid) and given is not None:
+                raise ArgumentError(
+                    f"shard.{name} must be one axis for each dimension of shard.workers, which has "
+                    f"{len(self.grid)}, got {given!r}"
+                )
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The workers, row by row."""
+        return tuple(_flat(self.workers))
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """The shape of their mesh."""
+        shape, level = [], self.workers
+        while isinstance(level, tuple):
+            shape.append(len(level))
+            level = level[0]
+        return tuple(shape)
+
+    @property
+    def axes(self) -> tuple[int | None, ...]:
+        return self.axis if isinstance(self.axis, tuple) else (self.axis,)
+
+    @property
+    def parameter_axes(self) -> tuple[int | None, ...]:
+        if self.parameters is None:
+            return tuple([axis or None for axis in self.axes])
+        return self.parameters if isinstance(self.parameters, tuple) else (self.parameters,)
+
+
+def mesh_of_dimensions(dimensions: Sequence[Mapping[str, Any]]) -> ShardConfig:
+    """`[{axis: 0, workers: 2}, {axis: 1, workers: 2}]`: how many workers lie along each."""
+    sizes = []
+    for i, dimension in enumerate(dimensions):
+        count = dimension["workers"]
+        if not _is_int(count) or count < 1:
+            raise ArgumentError(
+                f"shard[{i}].workers must be how many workers lie along this dimension, got {count!r}; "
+                "to name them, write one shard with axis: [0, 1] and workers: [[0, 1], [2, 3]]"
+            )
+        sizes.append(count)
+    workers: Any = list(range(math.prod(sizes)))
+    for size in reversed(sizes[1:]):
+        workers = [workers[k : k + size] for k in range(0, len(workers), size)]
+    axes = [dimension.get("axis", 0) for dimension in dimensions]
+    parameters = [d.get("parameters", axis or None) for d, axis in zip(dimensions, axes, strict=True)]
+    return ShardConfig(axes, workers, parameters)
+
+
+def _nested(workers: Any, where: str) -> tuple:
+    """A grid as tuples of tuples, all rows of one length."""
+    if isinstance(workers, str) or not hasattr(workers, "__iter__"):
+        raise ArgumentError(f"{where} must be a list of worker ids, got {workers!r}")
+    listed = tuple(workers)
+    if not listed:
+        raise ArgumentError(f"{where} is empty; name at least one worker")
+    if all(isinstance(row, list | tuple) for row in listed):
+        rows = tuple(_nested(row, f"{where}[{i}]") for i, row in enumerate(listed))
+        for i, row in enumerate(rows):
+            if len(row) != len(rows[0]):
+                raise ArgumentError(f"{where}[{i}] has {len(row)} workers, {where}[0] has {len(rows[0])}")
+        return rows
+    for i, worker in enumerate(listed):
+        if not _is_int(worker) or worker < 0:
+            raise ArgumentError(f"{where}[{i}] must be an int, 0 or more, got {worker!r}")
+    return listed
+
+
+def _flat(workers: Any) -> Iterator[int]:
+    for w in workers:
+        yield from _flat(w) if isinstance(w, tuple) else (w,)
 
 
 @dataclass(frozen=True)
@@ -52,6 +134,11 @@ class SignalConfig:
     compile: bool = False
 
     def __post_init__(self) -> None:
+        if isinstance(self.shard, list | tuple) and all(isinstance(s, ShardConfig) for s in self.shard):
+            raise ArgumentError(
+                "shard is a list of ShardConfigs; a mesh of several dimensions is one, such as "
+                "ShardConfig(axis=[0, 1], workers=[[0, 1], [2, 3]])"
+            )
         if self.shard is not None and not isinstance(self.shard, ShardConfig):
             raise ArgumentError(f"shard must be a ShardConfig, got {self.shard!r}")
         if self.backward_signal is not None and not isinstance(self.backward_signal, str):
@@ -101,6 +188,12 @@ def find(name: str) -> SignalConfig | None:
     return _signals.get(name)
 
 
+def signals() -> dict[str, SignalConfig]:
+    """All signals by name."""
+    _read_environment()
+    return _signals
+
+
 def known() -> list[str]:
     _read_environment()
     return sorted(_signals)
@@ -116,7 +209,7 @@ def clear_configs() -> None:
 def highest_worker() -> int:
     """The highest worker id that any signal names; 0 if none does."""
     _read_environment()
-    return max((w for s in _signals.values() if s.shard is not None for w in s.shard.workers), default=0)
+    return max((w for s in _signals.values() if s.shard is not None for w in s.shard.ids), default=0)
 
 
 def as_dict(config: SignalConfig) -> dict[str, Any]:

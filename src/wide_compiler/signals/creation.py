@@ -3,6 +3,8 @@ context."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..observe import instruction_log
+from ..workers.callsite import OURS
 from ..workers.engine import Engine
 from ..workers.travelling import draw_seed
 from . import runtime, scope
@@ -23,13 +26,22 @@ aten = torch.ops.aten
 
 
 class CreationMode(TorchDispatchMode):
-    """Inside a signal's context, torch's creation functions make tensors on its workers."""
+    """Inside a signal's context, torch's creation functions make tensors on its workers.
+
+    plain: how many ops ran on plain tensors alone, in this process.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if any(issubclass(t, SignalTensor) for t in types):
             return dispatch(func, args, kwargs)
-        if is_creation(func) and scope.current() is not None and _device_of(kwargs) in (None, "cpu"):
+        if not is_creation(func):
+            self.plain += 1
+        elif scope.creating() is not None and _device_of(kwargs) in (None, "cpu") and not _read_in():
             return create(func, args, kwargs)
         return func(*args, **kwargs)
 
@@ -62,13 +74,29 @@ def is_creation(func: Op) -> bool:
 _creations: dict[Op, bool] = {}
 
 
+def _read_in() -> bool:
+    """Is a tensor made by what loads data, or unpickles it? Shuffles, batches and files are the script's own."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(OURS):
+        if frame.f_code.co_filename.startswith(_READERS):
+            return True
+        frame = frame.f_back
+    return False
+
+
+_TORCH = Path(torch.__file__).parent
+_READERS = tuple(
+    str(_TORCH / name) for name in ("utils/data", "_utils.py", "serialization.py", "multiprocessing")
+)
+
+
 def _device_of(kwargs: dict[str, Any]) -> str | None:
     device = kwargs.get("device")
     return None if device is None else torch.device(device).type
 
 
 def create(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
-    """A new tensor, `Shard(axis)` over the active signal's workers if no shard would be empty."""
+    """A new tensor, cut as the active signal says where no shard would be empty."""
     if kwargs.get("generator") is not None:  # a generator of the script's: its numbers, as in one process
         with torch._C._DisableTorchDispatch():
             return put(func(*args, **kwargs))
@@ -76,7 +104,7 @@ def create(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
     kwargs["device"] = torch.device("cpu")
     engine = runtime.engine()
     placement = scope.current()
-    mesh, axis = (placement.mesh, placement.axis) if placement else (engine.mesh((0,)), None)
+    mesh, axes = (placement.mesh, placement.axes) if placement else (engine.mesh((0,)), ())
     number = next(engine.ids)
     plan = _creation_plan(engine, func, args, kwargs)
     draw = draw_seed() if plan.random else None
@@ -86,10 +114,10 @@ def create(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
     if placement is not None:
         made._ref.home.adopted = True
     engine.record(
-        "make", (number, plan.template, mesh.number, axis, draw), mesh.workers, plan.name, (), (number,)
+        "make", (number, plan.template, mesh.number, axes, draw), mesh.workers, plan.name, (), (number,)
     )
     if instruction_log.active:
-        instruction_log.create(plan.name, number, mesh, axis, look)
+        instruction_log.create(plan.name, number, mesh, axes, look)
     return made
 
 

@@ -11,8 +11,8 @@ from .tensor import SignalTensor
 
 
 def worker_stats() -> list[dict[str, Any]]:
-    """One dict for each worker: `instructions` by op, `bytes_sent`, `live_tensors`, and how ops ran
-    (`ways`)."""
+    """One dict for each worker: `instructions` by op, `bytes_sent`, `live_tensors`, `memory` (bytes held),
+    and how ops ran (`ways`)."""
     engine = runtime.engine()
     engine.synchronize()
     return engine.ask_each("stats")

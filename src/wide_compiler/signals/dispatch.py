@@ -15,15 +15,17 @@ from torch.utils._pytree import tree_map_only
 from ..errors import UnsupportedError
 from ..observe import instruction_log
 from ..workers.engine import Engine
+from ..workers.layout import Axes
 from ..workers.stream import Mesh
 from ..workers.travelling import draw_seed
 from . import scope, tensor
 from .moving import consider_adoption, move
 from .own_ways import Op, Way, own_way
 from .plans import Call, Look, Plan, find_plan, read
-from .sending import put_operand
+from .sending import put_on, put_operand
 from .tensor import Home, Ref, SignalTensor, handle
 
+_ROWS: Axes = (0,)
 # By id, not by op: an op's own hash is slow, and one that was seen is never collected (its plans hold it).
 _own_ways: dict[int, tuple[Op, Way | None]] = {}
 
@@ -55,9 +57,9 @@ def dispatch(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
         home = t._ref.home
         if not (home.hooked and home.adopted):
             consider_adoption(t)
-    mesh, axis = choose_mesh(tensors, handles, plan)
+    mesh, axes = choose_mesh(tensors, handles, plan)
     operands = [
-        t if t.__class__ is SignalTensor and t._ref.home.mesh is mesh else operand_on(t, mesh, axis)
+        t if t.__class__ is SignalTensor and t._ref.home.mesh is mesh else operand_on(t, mesh, axes)
         for t in tensors
     ]
     return run(engine, plan, call, operands, mesh, generator)
@@ -112,35 +114,39 @@ def run(
 
 def _ask(engine: Engine, plan: Plan, call: Call, numbers: tuple[int, ...], mesh: Mesh) -> Any:
     """The result, or its shape, depends on values: wait for the workers."""
-    outputs = tuple(next(engine.ids) for _ in range(_RESULTS_OF_ASKED.get(plan.name, 1)))
+    returns = plan.op._schema.returns
+    count = _MOST_IN_A_LIST if str(returns[0].type) == "List[Tensor]" else len(returns)
+    outputs = tuple(next(engine.ids) for _ in range(count))
     content = (plan.template, numbers, outputs, tuple(call.floats))
     answer = engine.ask("ask", content, mesh, plan.name, numbers, outputs)
     if not isinstance(answer, list):
         return answer
     made = []
-    for number, (shape, stride, dtype) in zip(outputs, answer, strict=True):
+    for number, (shape, stride, dtype) in zip(outputs, answer, strict=False):
         look = Look(shape, stride, getattr(torch, dtype.removeprefix("torch.")))
         made.append(SignalTensor(Ref(engine, number, Home(mesh)), look))
+    if count == _MOST_IN_A_LIST:
+        return made
     return made[0] if len(made) == 1 else tuple(made)
 
 
-_RESULTS_OF_ASKED = {
-    "aten._unique2.default": 3,
-    "aten.unique_dim.default": 3,
-    "aten.unique_consecutive.default": 3,
-    "aten._unique.default": 2,
-}
-
+_MOST_IN_A_LIST = 64  # results of an op whose number only the workers know
 
 # ---- where
 
 
-def choose_mesh(tensors: list, handles: list[SignalTensor], plan: Plan) -> tuple[Mesh, int | None]:
-    """The workers that run an op, and the axis along which its operands move there."""
+def choose_mesh(tensors: list, handles: list[SignalTensor], plan: Plan) -> tuple[Mesh, Axes]:
+    """The workers that run an op, and how operands that move there are cut."""
     if plan.written:
-        return tensors[plan.written[0]]._ref.home.mesh, 0
+        meshes = {tensors[i]._ref.home.mesh for i in plan.written}
+        if len(meshes) > 1:
+            raise UnsupportedError(
+                f"{plan.name} writes to tensors on different workers at once "
+                f"({', '.join(str(list(m.workers)) for m in sorted(meshes))}); call it for each of them"
+            )
+        return meshes.pop(), _ROWS
     if plan.view:
-        return handles[0]._ref.home.mesh, None
+        return handles[0]._ref.home.mesh, ()
     placement = None
     if torch._C._current_graph_task_id() != -1:
         node = torch._C._current_autograd_node()
@@ -153,28 +159,37 @@ def choose_mesh(tensors: list, handles: list[SignalTensor], plan: Plan) -> tuple
         if regions.backward:
             regions.close()  # of a backward pass that failed
     if placement is not None:
-        return placement.mesh, placement.axis
+        return placement.mesh, placement.axes
     mesh = handles[0]._ref.home.mesh
     for t in handles:
         if t._ref.home.mesh is not mesh:
-            return max(handles, key=Tensor.numel)._ref.home.mesh, 0  # the first of the largest
-    return mesh, 0
+            return max(handles, key=Tensor.numel)._ref.home.mesh, _ROWS  # the first of the largest
+    return mesh, _ROWS
 
 
-def operand_on(t: Tensor, mesh: Mesh, axis: int | None) -> SignalTensor:
+def operand_on(t: Tensor, mesh: Mesh, axes: Axes) -> SignalTensor:
     """An operand that is not on the mesh: a copy there."""
     if t.__class__ is not SignalTensor:
         return put_operand(t, mesh)
     assert isinstance(t, SignalTensor)
-    return move(t, mesh, None if t._ref.home.parameter else axis)
+    return move(t, mesh, () if t._ref.home.parameter else axes)
 
 
 def _write_plain(func: Op, args: tuple, kwargs: dict[str, Any], call: Call, plan: Plan) -> Any:
-    """A plain tensor is written to: bring the other operands here."""
-    if any(isinstance(call.tensors[i], SignalTensor) for i in plan.written):
-        raise UnsupportedError(f"{func} writes to plain tensors and to tensors on workers at once")
-    args, kwargs = tree_map_only(SignalTensor, SignalTensor.fetch, (args, kwargs))
-    return func(*args, **kwargs)
+    """A plain tensor is written to: bring the other operands here. Where tensors on workers are written to as
+    well: send it, and bring it back."""
+    written = [call.tensors[i] for i in plan.written]
+    if not any(isinstance(t, SignalTensor) for t in written):
+        args, kwargs = tree_map_only(SignalTensor, SignalTensor.fetch, (args, kwargs))
+        return func(*args, **kwargs)
+    mesh = next(t for t in written if isinstance(t, SignalTensor))._ref.home.mesh
+    sent = {id(t): put_on(t, mesh, ()) for t in written if not isinstance(t, SignalTensor)}
+    back = {id(sent[id(t)]): t for t in written if id(t) in sent}
+    args, kwargs = tree_map_only(Tensor, lambda t: sent.get(id(t), t), (args, kwargs))
+    result = dispatch(func, args, kwargs)
+    for plain in back.values():
+        plain.copy_(sent[id(plain)].fetch())
+    return tree_map_only(Tensor, lambda t: back.get(id(t), t), result)
 
 
 tensor._run = dispatch

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_iter, tree_map_only
 
+from ..errors import UsageError
 from ..global_hooks import HARMLESS
+from ..workers.layout import Axes
+from ..workers.stream import Mesh
 from . import runtime, scope
-from .sending import put_on
-from .tensor import SignalTensor
+from .moving import gather_for_use
+from .sending import put, put_on
+from .tensor import SignalTensor, respread
 
 
 def adopt(module: nn.Module) -> nn.Module:
     """Move a module's parameters and buffers to the workers, in place: optimisers that hold them go on.
 
-    Replicated over the active signal's workers; outside any context on worker 0, from where the first context
-    that uses them takes them.
+    Laid out as the active signal says of parameters; outside any context on worker 0, from where the first
+    context that uses them takes them.
     """
     for part in module.modules():
         _adopt_own(part)
@@ -37,42 +45,136 @@ def _adopt_own(module: nn.Module) -> None:
 
 def _adopt_tensors(module: nn.Module) -> None:
     for tensors in (module._parameters, module._buffers):
-        for x in tensors.values():
-            if x is not None and not isinstance(x, SignalTensor):
-                _swap(x)
+        for name, x in tensors.items():
+            if x is not None and _is_plain(x):
+                _swap(x, f"{type(module).__name__}.{name}")
             if isinstance(x, SignalTensor):
                 x._ref.home.parameter = True
 
 
-def _swap(x: Tensor) -> None:
-    """`x` keeps its identity and becomes a handle."""
+def _swap(x: Tensor, name: str) -> None:
+    """Move `x` to where the active signal says parameters go, else to worker 0."""
     placement = scope.current()
-    mesh = runtime.engine().mesh((0,)) if placement is None else placement.mesh
-    handle: Tensor = put_on(x, mesh, None)
-    assert isinstance(handle, SignalTensor)
+    if placement is None:
+        swap(x, runtime.engine().mesh((0,)), (), name, adopted=False)
+        return
+    axes = placement.parameters if isinstance(x, nn.Parameter) else ()
+    swap(x, placement.mesh, axes, name, adopted=True)
+    gather_for_use(x, placement)  # type: ignore[arg-type]
+
+
+def swap(x: Tensor, mesh: Mesh, axes: Axes, name: str, adopted: bool) -> None:
+    """`x` keeps its identity and becomes a handle. adopted: it stays on this mesh."""
+    handle = put_on(x, mesh, axes)
     handle._ref.home.parameter = True
-    handle._ref.home.adopted = placement is not None
+    handle._ref.home.adopted = adopted
     grad = x.grad
+    become(x, handle, name)
+    if grad is not None:
+        x.grad = grad if isinstance(grad, SignalTensor) else put_on(grad, mesh, axes)
+
+
+def become(x: Tensor, handle: Tensor, name: str) -> None:
+    """Make the plain tensor `x` a handle, for everybody who holds it."""
     if isinstance(x, nn.Parameter):
         handle = nn.Parameter(handle, x.requires_grad)
     else:
         handle.requires_grad_(x.requires_grad)
-    torch.utils.swap_tensors(x, handle)
-    if grad is not None:
-        x.grad = grad if isinstance(grad, SignalTensor) else put_on(grad, mesh, None)
+    try:
+        torch.utils.swap_tensors(x, handle)
+    except RuntimeError as error:
+        raise UsageError(
+            f"{name} cannot go to the workers now: a graph that is still alive, or a weak reference, holds it ({error}); "
+            "call signals.adopt(model) before the first forward, or drop that loss first"
+        ) from None
 
 
-def _before_forward(module: nn.Module, inputs: Any) -> None:
-    """A module that is called with handles, or inside a signal's context, lives on the workers from now
-    on."""
-    plain = [
-        x
-        for x in (*module._parameters.values(), *module._buffers.values())
-        if x is not None and not isinstance(x, SignalTensor)
-    ]
-    if plain and any(isinstance(x, SignalTensor) for x in inputs):
+def _is_plain(x: Any) -> bool:
+    """An ordinary dense tensor of this process, whose values can be sent."""
+    return (
+        type(x) in (Tensor, nn.Parameter)
+        and x.layout == torch.strided
+        and x.device.type != "meta"
+        and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+    )
+
+
+_listener: Any = None  # told of each module that is called
+
+
+@contextlib.contextmanager
+def listener(hear: Any) -> Iterator[None]:
+    global _listener
+    before, _listener = _listener, hear
+    try:
+        yield
+    finally:
+        _listener = before
+
+
+def _before_forward(module: nn.Module, args: tuple) -> tuple | None:
+    """A module that is called with handles, or inside a signal's context, lives on the workers from now on, and
+    inside a context so does the batch that it is called with."""
+    if _listener is not None:
+        _listener(module)
+    placement = scope.current()
+    # A hook on all modules is not given the keyword arguments; they are its caller's, which passes them on.
+    kwargs = sys._getframe(1).f_locals.get("kwargs") or {}
+    if placement is None and not _called_with_handles(args, kwargs):
+        return None
+    if (
+        torch.compiler.is_compiling()
+        or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+    ):
+        return None
+    own = (*module._parameters.values(), *module._buffers.values())
+    if any(x is not None and _is_plain(x) for x in own):
         _adopt_own(module)
+    if placement is None or all(x.__class__ is SignalTensor for x in (*args, *kwargs.values())):
+        return None
+    for name, value in kwargs.items():
+        kwargs[name] = tree_map_only(Tensor, _placed, value)
+    return tree_map_only(Tensor, _placed, tuple(args))
 
 
-HARMLESS.append(_before_forward)  # it looks for handles among the inputs, and finds none
+def _called_with_handles(args: tuple, kwargs: dict[str, Any]) -> bool:
+    if any(x.__class__ is SignalTensor for x in args):
+        return True
+    return any(isinstance(x, SignalTensor) for x in tree_iter((args, kwargs)))
+
+
+def _placed(x: Tensor) -> Tensor:
+    """A plain tensor as the signal says; differentiable."""
+    if not _is_plain(x):
+        return x
+    return respread(x, scope.current()) if x.requires_grad else put(x)
+
+
+class _DataOfHandles:
+    """While workers run, `x.data = handle` makes a plain `x` a handle. PyTorch itself would take a handle's memory,
+    of which there is none, for that of `x`."""
+
+    def __init__(self) -> None:
+        Tensor.data = property(_data, _set_data)  # type: ignore[assignment,method-assign]
+
+    def remove(self) -> None:
+        del Tensor.data
+
+
+_own_data: Any = torch._C.TensorBase.__dict__["data"]
+
+
+def _data(x: Tensor) -> Tensor:
+    return _own_data.__get__(x)
+
+
+def _set_data(x: Tensor, value: Tensor) -> None:
+    if isinstance(value, SignalTensor) and not isinstance(x, SignalTensor):
+        become(x, value.detach(), "a tensor whose .data is set")
+    else:
+        _own_data.__set__(x, value)
+
+
+HARMLESS.append(_before_forward)  # outside contexts it looks for handles among the inputs, and finds none
 runtime.while_running.append(lambda: nn.modules.module.register_module_forward_pre_hook(_before_forward))
+runtime.while_running.append(_DataOfHandles)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..observe import instruction_log
-from ..workers.layout import shardable
+from ..workers.layout import Axes, fitting
 from ..workers.stream import Mesh
 from ..workers.transfer import wire_axis
 from . import scope
@@ -25,7 +25,7 @@ def consider_adoption(t: SignalTensor) -> None:
         placement = scope.current()
         if placement is not None and torch._C._current_graph_task_id() == -1:
             if home.mesh != placement.mesh and home.refs == 1:
-                adopt_handle(t, placement.mesh)
+                adopt_handle(t, placement)
             home.adopted = True
 
 
@@ -33,6 +33,13 @@ def _welcome_parameter(p: SignalTensor) -> None:
     """First seen: from now on its gradients are laid out as it is."""
     home = p._ref.home
     home.parameter = home.hooked = True
+    placement = scope.current()
+    if home.adopted and placement is not None and home.mesh == placement.mesh and home.refs == 1:
+        # Made inside the context, as data; a signal that says how parameters lie is followed.
+        if any(axis is not None for axis in placement.parameters) and placement.parameters != placement.axes:
+            adopt_handle(p, placement)
+        else:
+            gather_for_use(p, placement)
     if p.requires_grad and p.is_leaf:
         weak = weakref.ref(p)
         p.register_hook(lambda grad: _settled(grad, weak()))
@@ -43,7 +50,7 @@ def _settled(grad: Tensor, p: SignalTensor | None) -> Tensor | None:
     if p is None or not isinstance(grad, SignalTensor):
         return None
     mesh = p._ref.home.mesh
-    moved = grad if grad._ref.home.mesh == mesh else move(grad, mesh, None)
+    moved = grad if grad._ref.home.mesh == mesh else move(grad, mesh, ())
     if len(mesh.workers) == 1:
         return moved if moved is not grad else None
     engine = p._ref.engine
@@ -54,48 +61,55 @@ def _settled(grad: Tensor, p: SignalTensor | None) -> Tensor | None:
     return settled
 
 
-def adopt_handle(t: SignalTensor, mesh: Mesh) -> SignalTensor:
-    """Move a parameter or buffer itself: from now on it lives there, replicated."""
-    copy = move(t, mesh, None)
+def adopt_handle(t: SignalTensor, placement: scope.Placement) -> None:
+    """Move a parameter or buffer itself: from now on it lives where the signal says."""
+    mesh = placement.mesh
+    copy = spread(t, mesh, placement.parameters if isinstance(t, torch.nn.Parameter) else ())
     home, new = t._ref.home, copy._ref
     old_number, old_mesh = t._ref.number, home.mesh
     # The handle and everything that shares its id change together.
     t._ref.number, new.number = new.number, old_number
     home.mesh, new.home.mesh = mesh, old_mesh
     home.adopted = True
-    return t
+    gather_for_use(t, placement)
 
 
-def move(t: SignalTensor, mesh: Mesh, axis: int | None) -> SignalTensor:
-    """A copy on another mesh: `Shard(axis)` if no shard would be empty, else replicated."""
+def gather_for_use(t: SignalTensor, placement: scope.Placement) -> None:
+    """A parameter that lies where the signal says: is it whole for the ops that use it?"""
+    if placement.gathers and isinstance(t, torch.nn.Parameter):
+        ref = t._ref
+        content = (ref.number, placement.gathers)
+        ref.engine.record("gather", content, ref.home.mesh.workers, "gather", (ref.number,))
+
+
+def move(t: SignalTensor, mesh: Mesh, axes: Axes) -> SignalTensor:
+    """A copy on another mesh: cut along `axes` where no shard would be empty."""
     engine, look = t._ref.engine, t._look
     source = t._ref.home.mesh
-    if axis is not None and not shardable(look.shape, axis, len(mesh.workers)):
-        axis = None
-    wire = wire_axis(look.shape, len(source.workers), len(mesh.workers), axis)
+    axes = fitting(look.shape, axes, mesh.shape)
+    wire = wire_axis(look.shape, source.shape, mesh.shape, axes[0])
     number = next(engine.ids)
     workers = tuple(sorted({*source.workers, *mesh.workers}))
     content = (
-        number, t._ref.number, source.number, mesh.number, axis, wire, look.shape, str(look.dtype)[6:]
+        number, t._ref.number, source.number, mesh.number, axes, wire, look.shape, str(look.dtype)[6:]
     )  # fmt: skip
     contiguous = _contiguous(look)
     made = SignalTensor(Ref(engine, number, Home(mesh)), contiguous)
     engine.record("move", content, workers, "move", (t._ref.number,), (number,))
     if instruction_log.active:
-        instruction_log.move(t._ref.number, number, source, mesh, axis, look)
+        instruction_log.move(t._ref.number, number, source, mesh, axes, look)
     return made
 
 
-def spread(t: SignalTensor, mesh: Mesh, axis: int | None) -> SignalTensor:
-    """A copy of `t` on `mesh` as `Shard(axis)`, or replicated where a shard would be empty."""
+def spread(t: SignalTensor, mesh: Mesh, axes: Axes) -> SignalTensor:
+    """A copy of `t` on `mesh`, cut along `axes` where no shard would be empty."""
     if t._ref.home.mesh != mesh:
-        return move(t, mesh, axis)
+        return move(t, mesh, axes)
     engine = t._ref.engine
-    if axis is not None and not shardable(t.shape, axis, len(mesh.workers)):
-        axis = None
+    axes = fitting(t.shape, axes, mesh.shape)
     number = next(engine.ids)
     made = SignalTensor(Ref(engine, number, Home(mesh)), _contiguous(t._look))
-    content = (number, t._ref.number, mesh.number, axis)
+    content = (number, t._ref.number, mesh.number, axes)
     engine.record("spread", content, mesh.workers, "spread", (t._ref.number,), (number,))
     return made
 

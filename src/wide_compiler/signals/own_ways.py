@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._library.custom_ops import OPDEFS
 from torch.utils._mode_utils import no_dispatch
 
 from ..errors import UnsupportedError
@@ -52,12 +53,51 @@ def _turn(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
     return x
 
 
+def _unscale(func: Op, args: tuple, kwargs: dict[str, Any]) -> None:
+    """`GradScaler.unscale_`: gradients on any workers; what was found is written where the scaler keeps it."""
+    gradients, found, inverse = args
+    scale = inverse if isinstance(inverse, SignalTensor) else inverse.item()
+    infinite: Any = None
+    for gradient in gradients:
+        flag = gradient.isfinite().logical_not().any()
+        infinite = flag if infinite is None else infinite.logical_or(flag)
+        gradient.mul_(scale)
+    if infinite is not None:
+        found.copy_(
+            found.bool().logical_or(infinite if isinstance(found, SignalTensor) else infinite.fetch())
+        )
+
+
 def own_way(func: Op) -> Way | None:
     """The op's own way, if it has one. Raises for ops that cannot be had."""
     if func._opname.startswith("_foreach_"):
         return _foreach
     _refuse(func)
+    if func.namespace not in ("aten", "prims"):
+        return _written_in_python(func)
+    if func not in _OWN_WAYS and torch._C._dispatch_has_kernel_for_dispatch_key(
+        func.name(), "CompositeImplicitAutograd"
+    ):
+        return _in_parts
     return _OWN_WAYS.get(func)
+
+
+def _in_parts(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Made of other ops. Below autograd and in inference mode it comes here whole, and its schema may call a copy a
+    view (`to`, `reshape`)."""
+    return func.decompose(*args, **kwargs)
+
+
+def _written_in_python(func: Op) -> Way:
+    """An op that `torch.library.custom_op` has made in this process: its Python function, on the handles."""
+    definition: Any = OPDEFS.get(f"{func.namespace}::{func._opname}")
+    if definition is None:
+        raise UnsupportedError(
+            f"{func}: workers know PyTorch's own ops and those made with torch.library.custom_op; fetch the operands "
+            "first with x.cpu()"
+        )
+    function = definition._backend_fns.get("cpu", definition._init_fn)
+    return lambda func, args, kwargs: function(*args, **kwargs)
 
 
 def _refuse(func: Op) -> None:
@@ -91,6 +131,7 @@ _OWN_WAYS: dict[Op, Way] = {
     aten.alias.default: _alias,
     aten.lift_fresh.default: _alias,
     aten._local_scalar_dense.default: _scalar,
+    aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
     aten.is_same_size.default: _shape_question,
     aten.is_pinned.default: lambda func, args, kwargs: False,
 }

@@ -20,8 +20,9 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensorMode,
 )
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
+from ..errors import UnsupportedError, UsageError
 from ..workers import templates
 from ..workers.engine import Engine
 from ..workers.sharded import is_view
@@ -153,6 +154,10 @@ def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Cal
         result = infer(func, args, kwargs, call.tensors, looks)
     except (DynamicOutputShapeException, DataDependentOutputException):
         asks = True
+    except RuntimeError as error:
+        if not func._schema.is_mutable:
+            raise
+        raise UsageError(f"{func}: {error} (a tensor on workers keeps its shape when it is written to)") from error
     spelled, named = spell(args, kwargs, call.constants)
     number = engine.new_template(templates.op_name(func), spelled, named)
     schema = func._schema
@@ -160,6 +165,10 @@ def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Cal
     many = isinstance(result, tuple | list)
     results = list(result) if many else [result] if schema.returns else []
     asks = asks or (bool(schema.returns) and not any(isinstance(r, Tensor) for r in results))
+    if any(isinstance(r, Tensor) and r.layout != torch.strided for r in results):
+        raise UnsupportedError(
+            f"{func} gives a sparse tensor, and workers hold dense ones; fetch the operands first with x.cpu()"
+        )
     described = [
         (look_of(r) if isinstance(r, Tensor) else None, _same(func, i, written))
         for i, r in enumerate(results)
@@ -207,14 +216,15 @@ def look_of(x: Tensor) -> Look:
 
 def _places(func: Op, args: Sequence, kwargs: dict, tensors: list) -> list[int]:
     """Places in the tensor list of what the op writes to."""
-    objects = [args[i] for i in written_positions(func) if i < len(args)]
+    objects: list[Any] = [args[i] for i in written_positions(func) if i < len(args)]
     arguments = func._schema.arguments
     objects += [
         kwargs[a.name]
         for a in arguments
         if a.alias_info is not None and a.alias_info.is_write and a.name in kwargs
     ]
-    return [i for i, t in enumerate(tensors) if any(t is o for o in objects)]
+    written = tree_leaves(objects)
+    return [i for i, t in enumerate(tensors) if any(t is o for o in written)]
 
 
 def _same(func: Op, result: int, written: tuple[int, ...]) -> int | None:

@@ -14,7 +14,7 @@ from ..errors import ArgumentError
 from ..observe import instruction_log
 from ..workers.engine import Engine
 from ..workers.inprocess import InProcessPool
-from ..workers.local import LocalPool, close_nursery
+from ..workers.local import LocalPool, abandon_nursery, close_nursery
 from ..workers.ray import Cluster, RayPool
 from ..workers.stream import Mesh, Pool
 from . import config
@@ -76,7 +76,7 @@ def running() -> Engine | None:
 def cpu_workers(n: int) -> None:
     """Start `n` local worker processes, or, with `GT_WORKERS=ray`, actors.
 
-    With as many already running nothing happens.
+    With fewer running the others join them; with as many, or more, nothing happens.
     """
     _check_count(n)
     cluster = _environment()[1]
@@ -120,7 +120,7 @@ def ray_workers(
         this machine, "local": one of this script's own; None: auto, else local.
     cpus, gpus: what Ray reserves for each worker; with a whole GPU each they talk by NCCL.
     strategy: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD, as Ray's placement groups have them.
-    wait: seconds until the cluster must have had room for all and the workers must have found each other.
+    wait: seconds until the cluster must have room for all of them.
     """
     _check_count(n)
     if strategy not in ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"):
@@ -142,9 +142,12 @@ def _check_count(n: int) -> None:
 def start_workers(start: Start) -> None:
     global _engine, _start
     if _engine is not None and not _engine.closed:
-        if _start == start or in_process():
-            return
         assert _start is not None
+        if in_process() or _start._replace(devices=start.devices[:1]) == start._replace(
+            devices=_start.devices[:1]
+        ):
+            grow_to(len(start.devices))
+            return
         raise ArgumentError(
             f"{len(_start.devices)} workers on {sorted(set(_start.devices))} run already; call shutdown() "
             f"before you ask for {len(start.devices)} on {sorted(set(start.devices))}"
@@ -154,6 +157,24 @@ def start_workers(start: Start) -> None:
     _take_away()  # of workers that have died
     _in_place.extend(put() for put in while_running)
     _engine.mesh((0,))
+
+
+def grow_to(count: int) -> None:
+    """At least `count` workers of the kind that runs; what lives on them stays."""
+    global _start
+    assert _engine is not None and _start is not None
+    have = len(_start.devices)
+    if in_process() or count <= have:
+        return
+    gpus = torch.cuda.device_count()
+    if _start.backend == "nccl" and count > gpus:
+        raise ArgumentError(
+            f"{count} workers are needed, and {have} run with a GPU each; {gpus} GPU(s) are here"
+        )
+    on_gpus = _start.devices[0].startswith("cuda:")
+    more = [f"cuda:{i % gpus}" if on_gpus else _start.devices[0] for i in range(have, count)]
+    _engine.grow(more)
+    _start = _start._replace(devices=(*_start.devices, *more))
 
 
 def last_start() -> Start:
@@ -183,16 +204,26 @@ def _leave() -> None:
         close_nursery()
 
 
-def mesh_of(workers: tuple[int, ...], why: str) -> Mesh:
-    """The mesh of these workers; `why` names the signal in the error."""
+def mesh_of(workers: tuple[int, ...], grid: tuple[int, ...]) -> Mesh:
+    """The mesh of these workers; those that do not run yet are started."""
     running = engine()
     if in_process():
-        return running.mesh((0,))
-    beyond = [w for w in workers if w >= running.pool.size]
-    if beyond:
-        raise ArgumentError(
-            f"{why}.shard.workers: worker {beyond[0]} is out of range, {running.pool.size} workers run (0 to "
-            f"{running.pool.size - 1}); register every signal before the first use of one, or start enough "
-            f"with cpu_workers({max(workers) + 1}) first"
-        )
-    return running.mesh(workers)
+        return running.mesh((0,), (1,) * len(grid))
+    grow_to(max(workers) + 1)
+    return running.mesh(workers, grid)
+
+
+def _in_fork() -> None:
+    """A fork of the script: no workers, no signals; it may start workers of its own."""
+    global _engine, _start
+    _take_away()
+    abandon_nursery()
+    if _engine is not None:
+        _engine.forked()
+    _engine = _start = None
+    for forget in in_fork:
+        forget()
+
+
+in_fork: list[Callable[[], None]] = []
+os.register_at_fork(after_in_child=_in_fork)

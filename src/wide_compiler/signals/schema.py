@@ -5,18 +5,33 @@ from typing import Any
 import yaml
 
 from ..errors import ArgumentError
-from .config import ShardConfig, SignalConfig
+from .config import ShardConfig, SignalConfig, mesh_of_dimensions
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which a name that stands twice is an error, not a value that is lost."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen: dict[Any, int] = {}
+        for key, _ in node.value:
+            name, line = self.construct_object(key, deep=True), key.start_mark.line + 1
+            if name in seen:
+                raise yaml.YAMLError(
+                    f"{name!r} stands twice, in lines {seen[name]} and {line}; remove one of them"
+                )
+            seen[name] = line
+        return super().construct_mapping(node, deep)
 
 
 def parse_signals(text: str, source: str) -> dict[str, SignalConfig]:
     """The signals of a YAML text; every error names the full path of the key that is wrong."""
-    from pydantic import BaseModel, ConfigDict, NonNegativeInt, StrictBool, StrictStr, ValidationError
-    from pydantic import Field as field
+    from pydantic import BaseModel, ConfigDict, StrictBool, StrictStr, ValidationError
 
-    class Shard(BaseModel):
-        model_config = ConfigDict(extra="forbid", strict=True)
-        axis: NonNegativeInt = 0
-        workers: list[NonNegativeInt] = field(min_length=1)
+    class Shard(BaseModel):  # ShardConfig checks what these are
+        model_config = ConfigDict(extra="forbid")
+        axis: Any = 0
+        workers: Any
+        parameters: Any = None
 
     class Signal(BaseModel):
         model_config = ConfigDict(extra="forbid")
@@ -24,8 +39,11 @@ def parse_signals(text: str, source: str) -> dict[str, SignalConfig]:
         backward: StrictStr | None = None
         compile: StrictBool = False
 
+    class OnGrid(Signal):
+        shard: list[Shard]  # type: ignore[assignment]
+
     try:
-        document = yaml.safe_load(text)
+        document = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise ArgumentError(f"{source} is not YAML: {error}") from None
     if not document:
@@ -41,14 +59,21 @@ def parse_signals(text: str, source: str) -> dict[str, SignalConfig]:
         if not isinstance(name, str):
             raise ArgumentError(f"{source}: the name of a signal must be a string, got {name!r}")
         try:
-            read = Signal.model_validate({} if content is None else content)
-            shard = None if read.shard is None else ShardConfig(read.shard.axis, tuple(read.shard.workers))
+            on_grid = isinstance(content, dict) and isinstance(content.get("shard"), list)
+            read = (OnGrid if on_grid else Signal).model_validate({} if content is None else content)
+            shard = _shard(read.shard)
         except ValidationError as error:
             raise ArgumentError(_explain(source, name, error.errors(), Signal, Shard)) from None
         except ValueError as error:
             raise ArgumentError(f"{source}: {name}.{error}") from None
         signals[name] = SignalConfig(shard, read.backward, read.compile)
     return signals
+
+
+def _shard(read: Any) -> ShardConfig | None:
+    if isinstance(read, list):
+        return mesh_of_dimensions([dimension.model_dump(exclude_unset=True) for dimension in read])
+    return None if read is None else ShardConfig(read.axis, read.workers, read.parameters)
 
 
 def _explain(source: str, name: str, errors: list[Any], signal: Any, shard: Any) -> str:

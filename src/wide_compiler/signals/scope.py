@@ -7,24 +7,35 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from ..errors import ArgumentError
+from ..workers.layout import Axes
 from ..workers.regions import Regions
 from ..workers.stream import Mesh
 from . import config, runtime
 
+if TYPE_CHECKING:
+    from .creation import CreationMode
+
 
 class Placement(NamedTuple):
-    """A signal that is being followed: its workers, its axis, its name; `compile`: what repeats there is
-    compiled."""
+    """A signal that is being followed: its workers, and for each dimension of their mesh the axis of data and
+    that of parameters which it cuts; `compile`: what repeats there is compiled."""
 
     mesh: Mesh
-    axis: int
+    axes: Axes
+    parameters: Axes
     name: str
     compile: bool
+
+    @property
+    def gathers(self) -> tuple[int, ...]:
+        """Dimensions that cut the rows of data, and parameters only to save memory."""
+        both = zip(self.axes, self.parameters, strict=True)
+        return tuple([d for d, (axis, own) in enumerate(both) if axis == 0 and own is not None])
 
 
 class Scope(NamedTuple):
@@ -34,10 +45,12 @@ class Scope(NamedTuple):
     placement: Placement | None
     backward: Placement | None
     start: int
-    mode: object
+    recorded: int
+    mode: CreationMode
 
 
 _scopes: ContextVar[tuple[Scope, ...]] = ContextVar("wide_compiler_signal_scopes", default=())
+_nothing_new: ContextVar[bool] = ContextVar("wide_compiler_signal_nothing_new", default=False)
 _warned: set[str] = set()
 
 # Which autograd nodes were made under which signal: ranges of autograd's sequence numbers, oldest first.
@@ -59,7 +72,14 @@ def placement_of(name: str) -> Placement | None:
         return None
     if found.shard is None:
         return None
-    return Placement(runtime.mesh_of(found.shard.workers, name), found.shard.axis, name, found.compile)
+    shard = found.shard
+    mesh = runtime.mesh_of(shard.ids, shard.grid)
+    return Placement(mesh, shard.axes, shard.parameter_axes, name, found.compile)
+
+
+def entered() -> tuple[tuple[str, Placement | None], ...]:
+    """The signals entered now, outermost first."""
+    return tuple([(s.name, s.placement) for s in _scopes.get()])
 
 
 def current() -> Placement | None:
@@ -68,6 +88,21 @@ def current() -> Placement | None:
         if scope.placement is not None:
             return scope.placement
     return None
+
+
+def creating() -> Placement | None:
+    """The signal that new tensors follow."""
+    return None if _nothing_new.get() else current()
+
+
+@contextlib.contextmanager
+def nothing_new() -> Iterator[None]:
+    """Tensors that torch makes within are plain."""
+    token = _nothing_new.set(True)
+    try:
+        yield
+    finally:
+        _nothing_new.reset(token)
 
 
 def backward_placement(sequence: int) -> Placement | None:
@@ -99,7 +134,9 @@ def enter(name: str, backward: str | None = None) -> None:
     behind = placement_of(back_name) if back_name is not None else placement
     mode = CreationMode()
     mode.__enter__()
-    scope = Scope(name, placement, behind, torch.autograd._get_sequence_nr(), mode)  # type: ignore[attr-defined]
+    running = runtime.running()
+    recorded = 0 if running is None else running.recorded
+    scope = Scope(name, placement, behind, torch.autograd._get_sequence_nr(), recorded, mode)  # type: ignore[attr-defined]
     _scopes.set((*_scopes.get(), scope))
     if placement is not None:
         regions = runtime.engine().regions
@@ -123,9 +160,22 @@ def exit(name: str) -> None:
     running = runtime.running()
     if running is not None and running.regions.name == name:
         running.regions.close()
-    scope.mode.__exit__(None, None, None)  # type: ignore[attr-defined]
+    scope.mode.__exit__(None, None, None)
+    if scope.placement is not None and scope.mode.plain and running is not None:
+        _warn_of_idle_workers(scope, running.recorded)
     if scope.backward is not None:
         _remember(scope.start, torch.autograd._get_sequence_nr(), scope.backward)  # type: ignore[attr-defined]
+
+
+def _warn_of_idle_workers(scope: Scope, recorded: int) -> None:
+    if recorded != scope.recorded or f"idle {scope.name}" in _warned:
+        return
+    _warned.add(f"idle {scope.name}")
+    warnings.warn(
+        f"signal {scope.name!r}: {scope.mode.plain} op(s) ran in this process and none on its workers, since their tensors "
+        "are plain; bring data with signals.tensor(x) or signal.tensor(x, name), and modules with adopt(module)",
+        stacklevel=5,
+    )
 
 
 def follow_backward(regions: Regions, placement: Placement | None) -> None:
@@ -171,12 +221,23 @@ def tensor(x: torch.Tensor, name: str) -> torch.Tensor:
     from .tensor import respread
 
     placement = placement_of(name)
-    if placement is not None and placement.axis >= x.ndim:
+    beyond = [a for a in placement.axes if a is not None and a >= x.ndim] if placement is not None else []
+    if beyond:
         raise ArgumentError(
-            f"signal.tensor: {name}.shard.axis is {placement.axis}, out of range for a tensor of shape "
+            f"signal.tensor: {name}.shard.axis is {beyond[0]}, out of range for a tensor of shape "
             f"{tuple(x.shape)}"
         )
     return respread(x, placement)
+
+
+@contextlib.contextmanager
+def suspended() -> Iterator[None]:
+    """Within, no signal is active."""
+    token = _scopes.set(())
+    try:
+        yield
+    finally:
+        _scopes.reset(token)
 
 
 def forget_ranges() -> None:
@@ -187,3 +248,6 @@ def forget_ranges() -> None:
 
 def range_count() -> int:
     return len(_ranges)
+
+
+runtime.in_fork.append(lambda: _scopes.set(()) and None)

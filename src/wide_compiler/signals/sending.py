@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import _C, Tensor
 
 from ..observe import instruction_log
-from ..workers.layout import shard_bounds, shardable
+from ..workers.layout import Axes, fitting, part_of, places
 from ..workers.memory import write_payload
 from ..workers.stream import Mesh
 from . import runtime, scope
@@ -16,72 +19,85 @@ from .plans import look_of
 from .tensor import Home, Ref, SignalTensor
 
 
-def put_on(x: Tensor, mesh: Mesh, axis: int | None) -> SignalTensor:
+def put_on(x: Tensor, mesh: Mesh, axes: Axes) -> SignalTensor:
     """A plain tensor to workers: to each its part only."""
     engine = runtime.engine()
-    x = x.detach().cpu()
-    count = len(mesh.workers)
-    if not shardable(x.shape, axis, count):
-        axis = None
+    given, x = x, x.detach().cpu()
+    axes = fitting(x.shape, axes, mesh.shape)
     number = next(engine.ids)
-    if axis is None:
-        parts = [x] * count
-    else:
-        parts = [x.narrow(axis, a, b - a) for a, b in shard_bounds(x.shape[axis], count)]
+    parts = [part_of(x, axes, mesh.shape, place) for place in places(mesh.shape)]
     dtype = str(x.dtype).removeprefix("torch.")
     contents = [
-        (number, mesh.number, axis, tuple(x.shape), dtype, write_payload(part, engine.pool.payloads))
+        (number, mesh.number, axes, tuple(x.shape), dtype, write_payload(part, engine.pool.payloads))
         for part in parts
     ]
     made = SignalTensor(
         Ref(engine, number, Home(mesh)), look_of(torch.empty(x.shape, dtype=x.dtype, device="meta"))
     )
     engine.record_each("put", contents, mesh, (number,))
+    if _listener is not None:
+        _listener(given, mesh, axes, made)
     if instruction_log.active:
-        instruction_log.create("put", number, mesh, axis, made._look)
+        instruction_log.create("put", number, mesh, axes, made._look)
     return made
+
+
+_listener: Any = None  # told of each tensor that is sent: (tensor, mesh, axes, handle)
+
+
+@contextlib.contextmanager
+def listener(hear: Any) -> Iterator[None]:
+    global _listener
+    before, _listener = _listener, hear
+    try:
+        yield
+    finally:
+        _listener = before
 
 
 def put(x: Tensor) -> SignalTensor:
     """A plain tensor to the active signal's workers, or to worker 0."""
     placement = scope.current()
     if placement is None:
-        return put_on(x, runtime.engine().mesh((0,)), None)
-    made = put_on(x, placement.mesh, placement.axis)
+        return put_on(x, runtime.engine().mesh((0,)), ())
+    made = put_on(x, placement.mesh, placement.axes)
     made._ref.home.adopted = True
     return made
 
 
 _sent: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
-_copies: dict[tuple[int, int], tuple[int, SignalTensor]] = {}
+# By the tensor's id and the mesh: the values that were sent, and what they became.
+_copies: dict[tuple[int, int], tuple[Tensor, SignalTensor]] = {}
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def put_operand(x: Tensor, mesh: Mesh) -> SignalTensor:
-    """A plain operand, replicated on the mesh. Sent again only if it has changed."""
+    """A plain operand, replicated on the mesh. Sent again only if its values have changed: they are compared, since
+    NumPy and `.data` write without a trace."""
     key = (id(x), mesh.number)
     known = _copies.get(key)
-    if (
-        known is not None
-        and _sent.get(id(x)) is x
-        and known[0] == x._version
-        and not known[1]._ref.engine.closed
-    ):
+    if known is not None and _sent.get(id(x)) is x and not known[1]._ref.engine.closed and _same(x, known[0]):
         return known[1]
-    made = put_on(x, mesh, None)
-    if not x.requires_grad and x.numel() > 1:
-        _remember_copy(x, key, made)
-    return made
-
-
-def _remember_copy(x: Tensor, key: tuple[int, int], made: SignalTensor) -> None:
-    try:
-        version = x._version
-    except RuntimeError:
-        return  # inference tensors do not count their writes
+    made = put_on(x, mesh, ())
     if _sent.get(id(x)) is not x:
         _sent[id(x)] = x
         weakref.finalize(x, _forget_copies, id(x))
-    _copies[key] = (version, made)
+    with _C._DisableTorchDispatch():
+        _copies[key] = (x.detach().clone(), made)
+    return made
+
+
+def _same(x: Tensor, before: Tensor) -> bool:
+    """Bit by bit: 0.0 is not -0.0, and NaN is NaN."""
+    if x.shape != before.shape or x.dtype != before.dtype or x.device != before.device:
+        return False
+    with _C._DisableTorchDispatch():
+        return torch.equal(_bits(x.detach()), _bits(before))
+
+
+def _bits(x: Tensor) -> Tensor:
+    x = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+    return x.resolve_neg().view(_INTEGERS[x.element_size()])
 
 
 def _forget_copies(number: int) -> None:

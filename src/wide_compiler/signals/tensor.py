@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_map_only
 
 from ..errors import UnsupportedError, UsageError
 from ..workers.engine import Engine
@@ -46,6 +47,7 @@ _IN_PARTS: dict[Any, Callable[[], AbstractContextManager]] = {
     F.multi_head_attention_forward: partial(sdpa_kernel, SDPBackend.MATH),
     torch.lstm: _without_onednn,
 }
+_NO_DATA = "its data is not allocated yet"
 _run: Callable[[Any, tuple, dict], Any] = _unset
 
 
@@ -105,8 +107,16 @@ class SignalTensor(Tensor):
         if in_parts is not None:
             with _WithoutSubclass(), in_parts():
                 return func(*args, **(kwargs or _NO_KWARGS))
-        with _WithoutSubclass():
-            return func(*args, **kwargs) if kwargs else func(*args)
+        try:
+            with _WithoutSubclass():
+                return func(*args, **kwargs) if kwargs else func(*args)
+        except RuntimeError as error:
+            if _NO_DATA not in str(error):
+                raise
+        # Written in C++, it reads the memory of an operand or of a tensor it has made: lengths, split points.
+        args, kwargs = tree_map_only(SignalTensor, _fetched_integers, (args, kwargs or {}))
+        with _WithoutSubclass(), scope.nothing_new():
+            return func(*args, **kwargs)
 
     # ---- values to this process
 
@@ -164,6 +174,11 @@ class SignalTensor(Tensor):
         return copy
 
     # ---- memory that is not in this process
+
+    @property
+    def memory_id(self) -> int:
+        """What tensors that share memory on the workers have in common; see `wide_compiler.elsewhere`."""
+        return id(self._ref.home)
 
     def data_ptr(self) -> int:
         raise _no_memory("data_ptr()")
@@ -223,13 +238,17 @@ class _Fetch(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         from .sending import put_on
 
-        return put_on(grads[0], ctx.mesh, None)
+        return put_on(grads[0], ctx.mesh, ())
 
 
 def _no_memory(what: str) -> UnsupportedError:
     return UnsupportedError(
         f"{what}: the values of this tensor lie on workers; fetch them first with x.detach().cpu()"
     )
+
+
+def _fetched_integers(x: SignalTensor) -> Tensor:
+    return x if x.is_floating_point() or x.is_complex() else x.fetch()
 
 
 def _dense(x: Tensor) -> bool:
@@ -248,7 +267,7 @@ class _Respread(torch.autograd.Function):
         from .sending import put
 
         handle = x if isinstance(x, SignalTensor) else put(x)
-        return handle.clone() if placement is None else spread(handle, placement.mesh, placement.axis)
+        return handle.clone() if placement is None else spread(handle, placement.mesh, placement.axes)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:

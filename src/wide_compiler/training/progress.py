@@ -1,10 +1,12 @@
 """A line on the terminal while lanes learn."""
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from ..measure.progress import progress_bar
 from .moment import Moment
 
 if TYPE_CHECKING:
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
 
 # Reading losses makes a GPU wait, so it is done a few times a second at most.
 SECONDS_BETWEEN = 0.2
+
+# Observers of the process: called like callbacks, in every `fit`.
+listeners: list[Callable[[Moment], None]] = []
 
 
 class ProgressLine:
@@ -44,16 +49,7 @@ class ProgressLine:
             self._write(moment)
 
     def _begin(self, total: int | None) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=18),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[news]}"),
-            console=self.console,
-        )
+        self.progress = progress_bar(self.console, news=True)
         self.progress.start()
         self.task = self.progress.add_task("fit", total=total, news="")
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-_OURS = (
+OURS = (
     str(Path(torch.__file__).parent),
     str(Path(__file__).resolve().parents[1]),
     "<frozen",
@@ -36,7 +36,7 @@ def user_place() -> Place | None:
         code = frame.f_code
         users = _known.get(code)
         if users is None:
-            users = _known[code] = not code.co_filename.startswith(_OURS)
+            users = _known[code] = not code.co_filename.startswith(OURS)
         if users:
             return Place(code, frame.f_lasti)
         frame = frame.f_back  # type: ignore[assignment]

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor._ops import _tensor_ops
 
 from . import moments
@@ -16,27 +16,25 @@ aten = torch.ops.aten
 Op = torch._ops.OpOverload
 
 
-def _whole_or_batch(x: DTensor, batch: bool) -> DTensor:
-    """Sharded over the batch, or replicated."""
-    return x.redistribute(placements=[Shard(0) if batch else Replicate()])
+def _whole(x: DTensor | None) -> DTensor | None:
+    return x if x is None else x.redistribute(placements=[Replicate()] * x.device_mesh.ndim)
+
+
+def _batch_of(x: DTensor) -> list[Placement]:
+    """Where `x` is cut along its rows it stays so, else it is whole."""
+    return [p if p == Shard(0) else Replicate() for p in x.placements]
 
 
 def _prepare_convolution(args: tuple) -> tuple:
-    x, *weights, rest = args[0], *args[1:3], args[3:]
-    batch = x.placements[0] == Shard(0)
-    weights = [w if w is None else _whole_or_batch(w, False) for w in weights]
-    return (_whole_or_batch(x, batch), *weights, *rest)
+    x, weight, bias = args[:3]
+    return (x.redistribute(placements=_batch_of(x)), _whole(weight), _whole(bias), *args[3:])
 
 
 def _prepare_convolution_backward(args: tuple) -> tuple:
     grad, x, weight = args[:3]
-    batch = x.placements[0] == Shard(0)
-    return (
-        _whole_or_batch(grad, batch),
-        _whole_or_batch(x, batch),
-        _whole_or_batch(weight, False),
-        *args[3:],
-    )
+    batch = _batch_of(x)
+    cut = grad.redistribute(placements=batch), x.redistribute(placements=batch)
+    return (*cut, _whole(weight), *args[3:])
 
 
 def _prepare_view(args: tuple) -> tuple:
@@ -45,6 +43,12 @@ def _prepare_view(args: tuple) -> tuple:
     if x.is_contiguous() and not _in_order(local_of(x)):
         x = wrap(local_of(x).clone(memory_format=torch.contiguous_format), x, x.shape, x.stride())
     return (x, *args[1:])
+
+
+def _resolve(args: tuple) -> tuple:
+    """The script's handles know nothing of a conjugation that is only noted; in one process it is resolved first."""
+    x = args[0]
+    return (wrap(local_of(x).resolve_conj(), x, x.shape, x.stride()),)
 
 
 def _in_order(x: Tensor) -> bool:
@@ -62,9 +66,7 @@ def _whole_at(*places: int) -> Callable[[tuple], tuple]:
     """For rules that cut what must be whole: these operands are made so first."""
 
     def prepare(args: tuple) -> tuple:
-        return tuple(
-            _whole_or_batch(a, False) if i in places and a is not None else a for i, a in enumerate(args)
-        )
+        return tuple(_whole(a) if i in places else a for i, a in enumerate(args))
 
     return prepare
 
@@ -76,10 +78,13 @@ def _squeeze(x: DTensor) -> DTensor:
     return x
 
 
-def has_mask(indices: Any) -> bool:
-    """DTensor's rules for indexing take a mask for an index: as if it picked as many rows as it has
-    entries."""
-    return any(isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8) for i in indices)
+def beyond_rules(func: Op, indices: Any) -> bool:
+    """DTensor's rules for indexing take a mask for an index: as if it picked as many rows as it has entries. Those
+    for writing by several indices take minutes to find a layout."""
+    given = [i for i in indices if isinstance(i, Tensor)]
+    return any(i.dtype in (torch.bool, torch.uint8) for i in given) or (
+        func is not aten.index.Tensor and len(given) > 1
+    )
 
 
 INDEXING = {aten.index.Tensor, aten.index_put.default, aten._unsafe_index_put.default}
@@ -99,6 +104,7 @@ PREPARE: dict[Op, Callable[[tuple], tuple]] = {
     aten.convolution_backward.default: _prepare_convolution_backward,
     aten.view.default: _prepare_view,
     aten._unsafe_view.default: _prepare_view,
+    aten.view_as_real.default: _resolve,
 }
 if hasattr(_tensor_ops, "prop_index_put"):  # PyTorch 2.11 cuts values along the dimension that is indexed
     PREPARE[aten.index_put.default] = _whole_at(0, 2)

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from .corrections import Op
 from .sharded import gathered, replicated
-from .values import cut, local_of, whole_of, wrap
+from .values import cut, is_partial, local_of, whole_of, wrap
 
 aten = torch.ops.aten
 
@@ -38,7 +38,7 @@ def _dropout(x: DTensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     whole = torch.empty(x.shape, device=local_of(x).device)
     keep = torch.bernoulli(whole.fill_(1 - p)).bool()
-    if x.placements[0].is_partial():
+    if is_partial(x):
         mask = replicated(keep, x.device_mesh)
     else:
         mask = wrap(cut(keep, x).contiguous(), x, x.shape, x.stride())

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .callsite import user_place
-from .errors import NoWorkers
+from .errors import NoWorkers, WorkerFailed
 from .failures import Failures
 from .regions import Regions
-from .stream import Mesh, Pool, Stream
+from .stream import Mesh, Pool, Stream, Watcher
+from .wire import NoAnswer, dump
 
 # Said to workers while a region is open, in any order with its ops.
 _BESIDE_REGIONS = {"template", "mesh"}
@@ -43,25 +45,29 @@ class Engine(Stream):
         self.ids = itertools.count(1)
         self.requests = itertools.count(1)
         self.templates = itertools.count(1)
+        self.forgotten = 0  # templates; what names one of them cannot be run again
         self.answers: dict[int, Any] = {}
+        self.recorded = 0  # instructions
         self.settings: tuple = ()  # of the script, as the workers know them
         self.failures = Failures(self)
         self.regions = Regions(self)
-        self._meshes: dict[tuple[int, ...], Mesh] = {}
+        self._meshes: dict[tuple, Mesh] = {}
         pool.on_message = self._on_message
         pool.on_gone = self.failures.worker_gone
         pool.on_tick = self.failures.tick
+        pool.on_broken = self.failures.broken
         pool.start()
 
     # ---- recording
 
-    def mesh(self, workers: Iterable[int]) -> Mesh:
-        """The mesh of these workers, made on first use."""
-        key = tuple(sorted(workers))
+    def mesh(self, workers: Iterable[int], shape: tuple[int, ...] = ()) -> Mesh:
+        """The mesh of these workers, made on first use: a line, or a grid of this shape, in order of ids."""
+        ids = tuple(sorted(workers))
+        key = (ids, shape or (len(ids),))
         mesh = self._meshes.get(key)
         if mesh is None:
-            mesh = self._meshes[key] = Mesh(len(self._meshes), key)
-            self.record("mesh", (mesh.number, key), self.everyone)
+            mesh = self._meshes[key] = Mesh(len(self._meshes), *key)
+            self.record("mesh", tuple(mesh), self.everyone)
         return mesh
 
     def new_template(self, name: str, args: tuple, kwargs: dict) -> int:
@@ -71,6 +77,7 @@ class Engine(Stream):
 
     def forget_template(self, number: int) -> None:
         self.regions.forget()
+        self.forgotten += 1
         self.record("forget", (number,), self.everyone)
 
     def record(
@@ -83,6 +90,7 @@ class Engine(Stream):
         outputs: tuple[int, ...] = (),
     ) -> None:
         """Add one instruction for these workers. Raises what became known of earlier ones."""
+        self.recorded += 1
         with self.lock:
             self.failures.check(inputs)
             regions = self.regions
@@ -94,6 +102,7 @@ class Engine(Stream):
 
     def record_each(self, kind: str, contents: Sequence[tuple], mesh: Mesh, outputs: tuple[int, ...]) -> None:
         """One instruction, with another content for each worker of the mesh."""
+        self.recorded += 1
         with self.lock:
             self.failures.check(())
             self.regions.cut(f"it holds a {_WORDS.get(kind, kind)}")
@@ -138,10 +147,15 @@ class Engine(Stream):
         while True:
             with self.news:
                 if request in self.answers:
-                    return self.answers.pop(request)
+                    answer = self.answers.pop(request)
+                    if isinstance(answer, NoAnswer):
+                        raise WorkerFailed(f"{answer.why} ({user_place()})")
+                    return answer
                 if not self.failures.pending():
                     self.news.wait(0.5)
             self.failures.check(())
+            if not self.pool.watched() and request not in self.answers:
+                self.failures.broken(0, "the threads that listen to it have ended")
 
     def _on_message(self, worker: int, message: tuple) -> None:
         kind = message[0]
@@ -157,9 +171,47 @@ class Engine(Stream):
                 self.answers[request] = payload
         elif kind == "failed":
             self.failures.worker_failed(worker, *message[1:])
-        if kind != "beat":
+        elif kind == "seen":
+            if self.watcher is not None:
+                self.watcher.seen(worker, *message[1:])
+        else:
+            self.failures.broken(worker, f"it sent a message of an unknown kind ({str(kind)[:80]!r})")
+        if kind not in ("beat", "seen"):
             with self.news:
                 self.news.notify_all()
+
+    # ---- more workers, and a fork
+
+    def grow(self, devices: list[str]) -> None:
+        """Add workers; what lives goes on living where it is."""
+        self.synchronize()
+        with self.lock:
+            before = self.everyone
+            meshes = [tuple(mesh) for mesh in self._meshes.values()]
+
+            def meet(setup: dict) -> None:
+                self.send("meet", (setup, meshes), before, "meet")
+                self.flush()
+
+            self.failures.more_workers(len(devices))
+            self.done += [self.seq] * len(devices)
+            self.pool.grow(devices, meet)
+            self.everyone = tuple(range(self.pool.size))
+            self.send("meet", (None, meshes), self.everyone[len(before) :], "meet")
+            # What the new workers have not been told is told again, to all.
+            self.regions.forget()
+            self.send("forget_all", (), before, "forget_all")
+            self.serial, self.settings = next(_serials), ()
+        self.synchronize()
+
+    def forked(self) -> None:
+        """In a fork of the script, which has none of its threads: the workers are its parent's."""
+        self.lock, self.news = threading.RLock(), threading.Condition()
+        self.failures.fatal = NoWorkers(
+            "this process is a fork of the script, and the values are its parent's; fetch them before the fork with "
+            "x.cpu(), or start a new process (spawn)"
+        )
+        self.pool.abandon()
 
     # ---- what the stream asks
 
@@ -171,6 +223,18 @@ class Engine(Stream):
 
     def forget_dead(self, number: int) -> None:
         self.failures.dead.pop(number, None)
+
+    # ---- what an observer asks
+
+    def watch(self, watcher: Watcher | None) -> None:
+        """From now on `watcher` hears what is sent and done; None: nobody does."""
+        self.watcher = watcher
+        for worker in self.everyone:
+            self.pool.post(worker, dump(("watch", watcher is not None)))
+
+    def meshes(self) -> list[tuple[int, ...]]:
+        """The workers of every mesh in use, in order of their numbers."""
+        return [mesh.workers for mesh in list(self._meshes.values())]
 
     # ---- the end
 

@@ -24,6 +24,7 @@ class InProcessPool:
         self.on_message: Callable[[int, tuple], None] = lambda worker, message: None
         self.on_gone: Callable[[int], None] = lambda worker: None
         self.on_tick: Callable[[], None] = lambda: None
+        self.on_broken: Callable[[int, str], None] = lambda worker, why: None
         self.pids: list[int] = []
         self._worker = Worker(0, torch.device("cpu"), self._reply)
         self._current = 0
@@ -61,6 +62,15 @@ class InProcessPool:
                 0, ("failed", instruction[1], type(error).__name__, str(error), traceback.format_exc())
             )
             self._worker.poison(instruction)
+
+    def watched(self) -> bool:
+        return True
+
+    def grow(self, devices: list[str], meet: Callable[[dict], None]) -> None:
+        """One worker stands for any number."""
+
+    def abandon(self) -> None:
+        """A fork has values of its own."""
 
     def why_gone(self, worker: int) -> str:
         return ""

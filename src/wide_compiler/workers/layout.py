@@ -1,6 +1,15 @@
-"""Where the rows of a tensor lie: the arithmetic of `torch.chunk`, which DTensor follows."""
+"""Where the parts of a tensor lie: the arithmetic of `torch.chunk`, which DTensor follows.
 
+A layout is one axis (or None: whole) for each dimension of a mesh. Where two dimensions cut the same axis,
+the second cuts the parts of the first.
+"""
+
+import itertools
 from collections.abc import Sequence
+
+from torch import Tensor
+
+Axes = tuple[int | None, ...]
 
 
 def shard_bounds(size: int, parts: int) -> list[tuple[int, int]]:
@@ -13,13 +22,50 @@ def shard_bounds(size: int, parts: int) -> list[tuple[int, int]]:
     return [(min(i * step, size), min((i + 1) * step, size)) for i in range(parts)]
 
 
-def shardable(shape: Sequence[int], axis: int | None, parts: int) -> bool:
-    """Can this shape be cut along `axis` with no part empty?
+def nested_bounds(size: int, mesh: Sequence[int]) -> list[tuple[int, int]]:
+    """Start and end of the part of each worker, if every dimension of a mesh cuts the same axis.
 
-    >>> shardable((100, 4), 0, 3), shardable((5,), 0, 4), shardable((8,), 1, 2)
-    (True, False, False)
+    >>> nested_bounds(10, (2, 2))
+    [(0, 3), (3, 5), (5, 8), (8, 10)]
     """
-    if axis is None or axis >= len(shape):
-        return False
-    start, end = shard_bounds(shape[axis], parts)[-1]
-    return start < end
+    bounds = [(0, size)]
+    for parts in mesh:
+        bounds = [(a + s, a + e) for a, b in bounds for s, e in shard_bounds(b - a, parts)]
+    return bounds
+
+
+def fitting(shape: Sequence[int], axes: Axes, mesh: Sequence[int]) -> Axes:
+    """The layout that can be had: None wherever a part would be empty. `axes` may be short of dimensions.
+
+    >>> fitting((100, 4), (0,), (3,)), fitting((5,), (0,), (4,)), fitting((8, 3), (0, 1), (2, 4))
+    ((0,), (None,), (0, None))
+    """
+    sizes = [{size} for size in shape]
+    found: list[int | None] = []
+    for parts, axis in itertools.zip_longest(mesh, axes[: len(mesh)]):
+        if axis is not None and axis < len(shape):
+            cut = [shard_bounds(size, parts) for size in sizes[axis]]
+            if all(start < end for bounds in cut for start, end in bounds):
+                sizes[axis] = {end - start for bounds in cut for start, end in bounds}
+                found.append(axis)
+                continue
+        found.append(None)
+    return tuple(found)
+
+
+def part_of(whole: Tensor, axes: Axes, mesh: Sequence[int], place: Sequence[int]) -> Tensor:
+    """The part of the worker at these coordinates of the mesh; a view."""
+    for axis, parts, at in zip(axes, mesh, place, strict=True):
+        if axis is not None:
+            start, end = shard_bounds(whole.shape[axis], parts)[at]
+            whole = whole.narrow(axis, start, end - start)
+    return whole
+
+
+def places(mesh: Sequence[int]) -> list[tuple[int, ...]]:
+    """The coordinates of each worker of a mesh, in their order.
+
+    >>> places((2, 2))
+    [(0, 0), (0, 1), (1, 0), (1, 1)]
+    """
+    return list(itertools.product(*map(range, mesh)))

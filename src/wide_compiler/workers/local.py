@@ -3,20 +3,24 @@
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from .errors import WorkerDied
 from .memory import make_folder
-from .pool import ConnectedPool
+from .pool import START_SECONDS, ConnectedPool
 from .wire import dump
 
-_START_SECONDS = 180.0
+_LEAVE_SECONDS = 2.0
+_KILL_SECONDS = 10.0
 _nursery: subprocess.Popen | None = None
 
 
@@ -24,18 +28,28 @@ class LocalPool(ConnectedPool):
     """`len(devices)` worker processes."""
 
     def __init__(self, devices: list[str], backend: str = "gloo", host: str = "127.0.0.1") -> None:
-        super().__init__(len(devices), _START_SECONDS)
+        super().__init__(len(devices))
         self._folder = tempfile.mkdtemp(prefix="wide_workers_")  # only this user may enter
         self.payloads = make_folder()
+        self._host, self._backend = host, backend
+        self._open(host, self._setups(devices))
+
+    def _setups(self, devices: list[str]) -> list[dict]:
         cores = len(os.sched_getaffinity(0))
-        threads = int(os.environ.get("OMP_NUM_THREADS", 0)) or max(1, cores // self.size)
         own = {
-            "store": str(Path(self._folder) / "store"),
-            "backend": backend,
-            "threads": threads,
+            "store": str(Path(self._folder) / f"store_{self.size}"),
+            "backend": self._backend,
+            "threads": int(os.environ.get("OMP_NUM_THREADS", 0)) or max(1, cores // self.size),
             "folders": [self._folder, self.payloads],
         }
-        self._open(host, [{**own, "device": device} for device in devices])
+        return [{**own, "device": device} for device in devices]
+
+    def grow(self, devices: list[str], meet: Callable[[dict], None]) -> None:
+        """Add workers. meet(setup): those that run already are told where to find the new ones."""
+        self.size += len(devices)
+        self._writing += [threading.Lock() for _ in devices]
+        setups = self._setups(devices)
+        self._open(self._host, setups, lambda: meet({**setups[0], "world": self.size}))
 
     def _launch(self, setups: list[dict]) -> None:
         for setup in setups:
@@ -48,19 +62,20 @@ class LocalPool(ConnectedPool):
     def stop(self) -> None:
         """Let the workers leave; those that have not left within two seconds are killed."""
         self._stopping = True
+        impatient = threading.Timer(_LEAVE_SECONDS, self._kill_workers)  # a worker that does not even read
+        impatient.daemon = True
+        impatient.start()
         for worker in self._connections:
             self.post(worker, dump(("leave", None)))
-        deadline = time.monotonic() + 2
-        while any(map(alive, self.pids)) and time.monotonic() < deadline:
-            time.sleep(0.005)
+        _wait_for_end(self.pids, _LEAVE_SECONDS)
+        impatient.cancel()
         self.kill()
 
     def _kill_workers(self) -> None:
         for pid in self.pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        while any(map(alive, self.pids)):
-            time.sleep(0.005)
+        _wait_for_end(self.pids, _KILL_SECONDS)
 
     def _remove(self) -> None:
         for folder in (self._folder, self.payloads):
@@ -69,12 +84,18 @@ class LocalPool(ConnectedPool):
 
 
 def alive(pid: int) -> bool:
-    """Is there a process with this id? (The nursery leaves no zombies.)"""
+    """Does a process with this id run? One that has ended and that its parent has not asked for does not."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return True
+    return state != "Z"
+
+
+def _wait_for_end(pids: list[int], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while any(map(alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.005)
 
 
 def _fork_worker(setup: dict) -> int:
@@ -94,7 +115,8 @@ def _fork_worker(setup: dict) -> int:
     assert _nursery.stdin is not None and _nursery.stdout is not None
     _nursery.stdin.write(json.dumps(setup) + "\n")
     _nursery.stdin.flush()
-    answer = _nursery.stdout.readline()
+    heard, _, _ = select.select([_nursery.stdout], [], [], START_SECONDS)
+    answer = _nursery.stdout.readline() if heard else ""
     if not answer:
         raise WorkerDied("the process that starts workers ended; see its output above", setup["rank"])
     return int(answer)
@@ -107,5 +129,20 @@ def close_nursery() -> None:
         assert _nursery.stdin is not None and _nursery.stdout is not None
         _nursery.stdin.close()
         _nursery.stdout.close()
-        _nursery.wait()
+        try:
+            _nursery.wait(_KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            _nursery.kill()
+            _nursery.wait()
+        _nursery = None
+
+
+def abandon_nursery() -> None:
+    """In a fork of the script: the process that forks workers is its parent's."""
+    global _nursery
+    if _nursery is not None:
+        for pipe in (_nursery.stdin, _nursery.stdout):
+            with contextlib.suppress(OSError):
+                os.close(pipe.fileno())  # type: ignore[union-attr]
+        _nursery.returncode = 0  # or its end would be waited for here
         _nursery = None

@@ -6,25 +6,22 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+from torch.distributed.tensor import DTensor
 
-from .layout import shardable
+from .layout import Axes, fitting
 from .memory import read_payload, write_payload
-from .sharded import replicated
 from .table import Poison, Table
 from .transfer import exchange
-from .values import Value, cut, local_of, whole_of, wrap
+from .values import Value, cut, is_partial, laid_out, local_of, placements_of, whole_of, wrap
 
 
 class Placing(Table):
-    def do_put(self, out: int, mesh: int, axis: int | None, shape: tuple, dtype: str, payload: Any) -> None:
+    def do_put(self, out: int, mesh: int, axes: Axes, shape: tuple, dtype: str, payload: Any) -> None:
         """payload: this worker's part."""
         local = read_payload(payload, getattr(torch, dtype)).to(self.device)
-        self.values[out] = self._placed(local, mesh, axis, shape)
+        self.values[out] = self._placed(local, mesh, axes, shape)
 
-    def do_make(self, out: int, template: int, mesh: int, axis: int | None, draw: int | None) -> None:
+    def do_make(self, out: int, template: int, mesh: int, axes: Axes, draw: int | None) -> None:
         """A new tensor from no other: made whole, of which each worker keeps its part."""
         t = self.templates[template]
         self._count(t.name)
@@ -32,23 +29,19 @@ class Placing(Table):
             torch.manual_seed(draw)
         args, kwargs = t.arguments([], ())
         whole = t.func(*args, **kwargs)
-        device_mesh = self.meshes[mesh][1]
-        if device_mesh is not None and shardable(whole.shape, axis, device_mesh.size()):
-            assert axis is not None
-            like = _like(device_mesh, whole, Shard(axis))
-            local = cut(whole, like).contiguous()
-            self.values[out] = Value(wrap(local, like, whole.shape, whole.stride()))
-        else:
-            self.values[out] = self._placed(whole, mesh, None, whole.shape)
+        _, grid, devices = self.meshes[mesh]
+        if devices is None:
+            self.values[out] = whole
+            return
+        like = laid_out(whole, devices, fitting(whole.shape, axes, grid), whole.shape)
+        part = cut(whole, like)
+        self.values[out] = Value(
+            wrap(part if part is whole else part.contiguous(), like, whole.shape, whole.stride())
+        )
 
-    def _placed(self, local: Tensor, mesh: int, axis: int | None, shape: tuple) -> Any:
-        device_mesh = self.meshes[mesh][1]
-        if device_mesh is None:
-            return local
-        if axis is None:
-            return Value(replicated(local, device_mesh))
-        whole = torch.empty(shape, dtype=local.dtype, device="meta")
-        return Value(wrap(local, _like(device_mesh, whole, Shard(axis)), whole.shape, whole.stride()))
+    def _placed(self, local: Tensor, mesh: int, axes: Axes, shape: tuple) -> Any:
+        devices = self.meshes[mesh].devices
+        return local if devices is None else Value(laid_out(local, devices, axes, shape))
 
     def do_fetch(self, number: int, request: int, reporter: int) -> None:
         """The whole tensor, from one worker of its mesh."""
@@ -61,8 +54,8 @@ class Placing(Table):
     def do_placement(self, number: int, request: int, reporter: int) -> None:
         value = self._get(number)
         if self.rank == reporter:
-            placement = str(value.current().placements[0]) if isinstance(value, Value) else "whole"
-            self.reply(request, placement)
+            held = [str(p) for p in value.current().placements] if isinstance(value, Value) else ["whole"]
+            self.reply(request, ", ".join(held))
 
     def do_move(
         self,
@@ -70,69 +63,76 @@ class Placing(Table):
         number: int,
         source: int,
         target: int,
-        axis: int | None,
+        axes: Axes,
         wire: int | None,
         shape: tuple[int, ...],
         dtype: str,
     ) -> None:
-        """From one mesh to another, sharded along `wire` on the way; placed as `Shard(axis)` or
-        replicated."""
-        senders, _ = self.meshes[source]
-        receivers, device_mesh = self.meshes[target]
+        """From one mesh to another, cut along `wire` by all workers on the way; then laid out by `axes`."""
+        senders, senders_grid, _ = self.meshes[source]
+        receivers, grid, devices = self.meshes[target]
         torch_dtype = getattr(torch, dtype)
         mine = self._wire_part(number, source, wire, shape, torch_dtype) if self.rank in senders else None
         self.instructions["move"] += 1
-        held, sent = exchange(self.rank, senders, receivers, shape, torch_dtype, wire, mine, self.device)
+        sides = (senders_grid, grid)
+        held, sent = exchange(
+            self.rank, senders, receivers, sides, shape, torch_dtype, wire, mine, self.device
+        )
         self.bytes_sent += sent
         if self.rank not in receivers:
             return
         assert held is not None
-        if device_mesh is None:
+        if devices is None:
             self.values[out] = held
             return
-        whole = torch.empty(shape, dtype=torch_dtype, device="meta")
-        placement = Replicate() if wire is None else Shard(wire)
-        moved = wrap(held, _like(device_mesh, whole, placement), whole.shape, whole.stride())
-        goal = Shard(axis) if axis is not None and shardable(shape, axis, len(receivers)) else Replicate()
-        self.values[out] = Value(moved.redistribute(placements=[goal]))
+        moved = laid_out(held, devices, (wire,) * len(grid), shape)
+        self.values[out] = Value(moved.redistribute(placements=placements_of(axes)))
 
     def _wire_part(
         self, number: int, mesh: int, wire: int | None, shape: tuple, dtype: torch.dtype
     ) -> Tensor | None:
         value = self.values.get(number)
-        device_mesh = self.meshes[mesh][1]
+        _, grid, devices = self.meshes[mesh]
+        on_wire = (wire,) * len(grid)
         if isinstance(value, Poison):
             # The receivers wait; the controller knows that what they get is not to be used.
             value = torch.zeros(shape, dtype=dtype, device=self.device)
-            return value if device_mesh is None else cut(value, _like(device_mesh, value, _wire(wire)))
+            return value if devices is None else cut(value, laid_out(value, devices, on_wire, shape))
         if not isinstance(value, Value):
             return value
-        return local_of(value.current().redistribute(placements=[_wire(wire)]))
+        return local_of(value.current().redistribute(placements=placements_of(on_wire)))
 
     def do_settle(self, out: int, gradient: int, parameter: int) -> None:
-        """A gradient laid out as its parameter: partial sums are added up here, once."""
+        """A gradient laid out as its parameter.
+
+        Partial sums are added up once: at once if the parameter is cut to save memory, else when somebody
+        needs them, so that gradients of several backward passes are added as they are.
+        """
         value, like = self._get(gradient), self._get(parameter)
         if not isinstance(value, Value):
             self.values[out] = value
             return
-        self.values[out] = Value(value.current().redistribute(placements=like.current().placements))
+        given, goal = value.current(), like.current().placements
+        if is_partial(given) and not like.gathers:
+            settled = Value(given)
+            settled.goal = goal
+        elif given.placements == goal:  # of its own: another parameter may have the same gradient
+            settled = Value(cast(DTensor, given.clone()))
+        else:
+            settled = Value(given.redistribute(placements=goal))
+        self.values[out] = settled
 
-    def do_spread(self, out: int, number: int, mesh: int, axis: int | None) -> None:
-        """The same values on the same workers, as `Shard(axis)` or replicated; a copy."""
+    def do_spread(self, out: int, number: int, mesh: int, axes: Axes) -> None:
+        """The same values on the same workers in another layout; a copy."""
         value = self._get(number)
         if not isinstance(value, Value):
             self.values[out] = value.clone()
             return
-        goal = Replicate() if axis is None else Shard(axis)
-        self.values[out] = Value(cast(DTensor, value.current().redistribute(placements=[goal]).clone()))
+        spread = value.current().redistribute(placements=placements_of(axes))
+        self.values[out] = Value(cast(DTensor, spread.clone()))
 
-
-def _wire(axis: int | None) -> Replicate | Shard:
-    return Replicate() if axis is None else Shard(axis)
-
-
-def _like(mesh: DeviceMesh, whole: Tensor, placement: Replicate | Shard) -> DTensor:
-    """A DTensor of which only the placement is used."""
-    meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
-    spec = DTensorSpec(mesh, (placement,), tensor_meta=meta)
-    return DTensor(whole, spec, requires_grad=False)  # type: ignore[call-arg]
+    def do_gather(self, number: int, dimensions: tuple[int, ...]) -> None:
+        """From now on a parameter is whole along these dimensions of its mesh for ops that use it."""
+        value = self._get(number)
+        if isinstance(value, Value):
+            value.gathers = dimensions

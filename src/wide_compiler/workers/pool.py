@@ -6,6 +6,7 @@ Where they live and how they are started and killed is the business of `local.Lo
 import contextlib
 import queue
 import secrets
+import select
 import selectors
 import threading
 import time
@@ -17,30 +18,33 @@ from typing import Any, cast
 from .errors import WorkerDied
 from .wire import Door, load
 
+START_SECONDS = 180.0
 _TICK_SECONDS = 0.5
 
 
 class ConnectedPool(ABC):
     """`size` workers that connect to this process and prove the run's secret.
 
-    on_message(worker, message) and on_gone(worker) are called from the pool's own thread, and on_tick() every
-    half second. start_seconds: how long the workers may take to connect and to find each other.
+    on_message(worker, message), on_gone(worker) and on_broken(worker, why) are called from the thread that
+    reads; on_tick() every half second from a thread of its own, which also says on_broken if the reader has ended.
     """
 
     payloads: str | None = None  # a folder for large tensors, where script and workers share memory
 
-    def __init__(self, size: int, start_seconds: float) -> None:
+    def __init__(self, size: int) -> None:
         self.size = size
-        self.start_seconds = start_seconds
         self.on_message: Callable[[int, tuple], None] = lambda worker, message: None
         self.on_gone: Callable[[int], None] = lambda worker: None
         self.on_tick: Callable[[], None] = lambda: None
+        self.on_broken: Callable[[int, str], None] = lambda worker, why: None
         self.pids: list[int] = []  # of the processes on their own machines, by rank
         self._stopping = False
         self._connections: dict[int, Connection] = {}
         # A connection that is closed while somebody writes to it: its number may be another file's by then.
         self._writing = [threading.Lock() for _ in range(size)]
         self._reader = threading.Thread(target=self._read, daemon=True, name="wide-workers")
+        self._watch = threading.Thread(target=self._watch_over, daemon=True, name="wide-workers-watch")
+        self._ended = threading.Event()
 
     @abstractmethod
     def _launch(self, setups: list[dict]) -> None:
@@ -62,25 +66,30 @@ class ConnectedPool(ABC):
     def _remove(self) -> None:
         """Remove what the pool has left outside its workers."""
 
-    def _open(self, host: str, own: list[dict]) -> None:
-        """Launch the workers, each with its own part of the set-up, and wait until they are ready."""
+    def _open(self, host: str, own: list[dict], present: Callable[[], None] = lambda: None) -> None:
+        """Launch workers, each with its own part of the set-up, and wait until they are ready.
+
+        present: called once all of them have connected; those that run already then go to meet them.
+        """
         secret = secrets.token_bytes(32)
         door = Door(host, secret)
         common = {"world": self.size, "address": door.address[:2], "secret": secret.hex()}
+        first = self.size - len(own)
         try:
-            self._launch([{"rank": rank, **common, **mine} for rank, mine in enumerate(own)])
-            self._admit(door)
+            self._launch([{"rank": first + k, **common, **mine} for k, mine in enumerate(own)])
+            self._admit(door, range(first, self.size), present)
         except BaseException:
             self.kill()
             raise
         finally:
             door.close()
 
-    def _admit(self, door: Door) -> None:
-        """Wait for every worker's greeting, and for all of them to have found each other."""
-        deadline = time.monotonic() + self.start_seconds
-        pids: dict[int, int] = {}
-        while len(self._connections) < self.size:
+    def _admit(self, door: Door, ranks: range, present: Callable[[], None]) -> None:
+        """Wait for the greeting of these workers, and for all of them to have found each other."""
+        deadline = time.monotonic() + START_SECONDS
+        pids = dict(enumerate(self.pids[: ranks.start]))
+        new: dict[int, Connection] = {}
+        while len(new) < len(ranks):
             try:
                 connection = door.admitted.get(timeout=0.2)
             except queue.Empty:
@@ -88,9 +97,10 @@ class ConnectedPool(ABC):
                 continue
             kind, rank, pids[rank] = load(connection.recv_bytes())
             assert kind == "hello"
-            self._connections[rank] = connection
+            new[rank] = connection
         self.pids = [pids[rank] for rank in range(self.size)]
-        for rank, connection in self._connections.items():
+        present()
+        for rank, connection in new.items():
             kind = ""
             while kind != "ready":
                 while not connection.poll(0.2):
@@ -101,6 +111,7 @@ class ConnectedPool(ABC):
                     raise WorkerDied(
                         f"worker {rank} died while starting; see its output above", rank
                     ) from None
+        self._connections.update(new)
 
     def _check_start(self, deadline: float) -> None:
         failed = self._failed_start()
@@ -110,15 +121,16 @@ class ConnectedPool(ABC):
         if time.monotonic() > deadline:
             missing = [rank for rank in range(self.size) if rank not in self._connections]
             raise WorkerDied(
-                f"{len(missing)} of {self.size} workers did not connect within {self.start_seconds:.0f} s"
+                f"{len(missing)} of {self.size} workers did not connect within {START_SECONDS:.0f} s"
                 if missing
-                else f"the workers did not find each other within {self.start_seconds:.0f} s",
+                else f"the workers did not find each other within {START_SECONDS:.0f} s",
                 missing[0] if missing else 0,
             )
 
     def start(self) -> None:
         """From here on messages are delivered."""
         self._reader.start()
+        self._watch.start()
 
     def post(self, worker: int, data: bytes) -> None:
         """Send a message. A worker that is gone is reported through `on_gone`, not here."""
@@ -133,21 +145,36 @@ class ConnectedPool(ABC):
         """Every moment here is one that the script's own thread waits for: no more than is needed."""
         try:
             self._listen()
+        except Exception as error:  # whatever it was: nothing can be heard any more
+            self.on_broken(0, f"the thread that reads ended with {type(error).__name__}: {error}")
         finally:
             self._close()
 
+    def _watch_over(self) -> None:
+        while not self._ended.wait(_TICK_SECONDS):
+            try:
+                self.on_tick()
+                if not self._reader.is_alive() and not self._stopping:
+                    self.on_broken(0, "the thread that reads from the workers has ended")
+            except Exception as error:
+                self.on_broken(0, f"the watch over the workers failed with {type(error).__name__}: {error}")
+
+    def watched(self) -> bool:
+        """Would a worker that hangs be noticed?"""
+        return self._watch.is_alive() and self._reader.is_alive()
+
     def _listen(self) -> None:
         with selectors.DefaultSelector() as selector:
-            for rank, connection in self._connections.items():
-                selector.register(connection, selectors.EVENT_READ, rank)
-            ticked = time.monotonic()
-            while selector.get_map() and not self._stopping:
+            heard: set[int] = set()
+            while not self._stopping:
+                for rank, connection in list(self._connections.items()):
+                    if rank not in heard:  # at the start, or since more workers have come
+                        selector.register(connection, selectors.EVENT_READ, rank)
+                        heard.add(rank)
+                if not selector.get_map():
+                    return
                 for key, _ in selector.select(_TICK_SECONDS):
                     self._hear(selector, cast(Connection, key.fileobj), key.data)
-                now = time.monotonic()
-                if now - ticked >= _TICK_SECONDS:
-                    ticked = now
-                    self.on_tick()
 
     def _hear(self, selector: selectors.BaseSelector, connection: Connection, rank: int) -> None:
         try:
@@ -157,16 +184,42 @@ class ConnectedPool(ABC):
             if not self._stopping:  # else it was told to leave, or killed
                 self.on_gone(rank)
             return
+        except Exception as error:  # an answer that is no message of ours
+            selector.unregister(connection)
+            self.on_broken(rank, f"it sent what cannot be read ({type(error).__name__}: {error})")
+            return
         self.on_message(rank, message)
 
     def kill(self) -> None:
         """End every worker now."""
         self._stopping = True
+        self._ended.set()
         self._kill_workers()
         self.pids = []
         if not self._reader.is_alive():  # it closes them itself, who reads them
             self._close()
         self._remove()
+
+    def wait_for_ends(self, seconds: float) -> None:
+        """Wait until the processes at the other ends are gone, without reading from the connections."""
+        waiting = select.poll()
+        left = set()
+        for worker, connection in self._connections.items():
+            with self._writing[worker]:
+                if not connection.closed:
+                    left.add(connection.fileno())
+                    waiting.register(connection.fileno(), select.POLLRDHUP)
+        deadline = time.monotonic() + seconds
+        while left and (rest := deadline - time.monotonic()) > 0:
+            for number, _ in waiting.poll(1000 * rest):
+                waiting.unregister(number)
+                left.discard(number)
+
+    def abandon(self) -> None:
+        """In a fork of the script: let go of the connections, which are its parent's."""
+        for connection in self._connections.values():
+            connection.close()
+        self.pids, self._connections = [], {}
 
     def _close(self) -> None:
         for worker, connection in self._connections.items():

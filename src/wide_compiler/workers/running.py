@@ -13,8 +13,35 @@ from .draws import draw_sharded
 from .sharded import gathered, is_view, replicated, run_op
 from .table import Table
 from .templates import Template
-from .values import Value
+from .values import Value, local_of, wrap
 from .writes import write_gathered, write_op, writes, written_values
+
+aten = torch.ops.aten
+_ADDS = {aten.add_.Tensor, aten.add.Tensor}
+# Ops that need not have a parameter whole, beside elementwise ones.
+_KEEP_LAYOUT = {
+    *(aten.zeros_like.default, aten.ones_like.default, aten.empty_like.default, aten.full_like.default),
+    aten._to_copy.default,
+}
+
+
+def _are_pending(operands: list[Value]) -> bool:
+    first, second = operands[0], operands[-1]
+    return (
+        first.goal is not None
+        and first.goal == second.goal
+        and first.dtensor.placements == second.dtensor.placements
+        and first.dtensor.shape == second.dtensor.shape
+    )
+
+
+def _runs_on_shards(func: Any, operands: list[Value]) -> bool:
+    """Can a cut parameter be used as it is: elementwise, with operands that are cut alike?"""
+    if torch.Tag.pointwise not in func.tags and func not in _KEEP_LAYOUT:
+        return False
+    first = operands[0].current()
+    alike = (first.shape, first.placements)
+    return all((v.current().shape, v.current().placements) == alike for v in operands)
 
 
 class Running(Table):
@@ -38,7 +65,7 @@ class Running(Table):
                 self._keep(write_gathered(t.func, args, kwargs), outputs)
                 return
         written = operands[0] if t.func._schema.is_mutable else None
-        values = [v.current() for v in operands] if written is None else [v.reduced() for v in operands]
+        values = [v.gathered() for v in operands] if written is None else [v.reduced() for v in operands]
         args, kwargs = t.arguments(values, floats)
         if written is not None and not written.aliases:
             whole = torch.empty(args[0].shape, dtype=args[0].dtype, device=self.device)
@@ -62,7 +89,7 @@ class Running(Table):
         t = self.templates[template]
         self._count(t.name)
         operands = [self._get(i) for i in inputs]
-        dtensors = [v.current() if isinstance(v, Value) else v for v in operands]
+        dtensors = [v.gathered() if isinstance(v, Value) else v for v in operands]
         args, kwargs = t.arguments(dtensors, floats)
         meshed = any(isinstance(v, Value) for v in operands)
         if meshed:
@@ -73,7 +100,7 @@ class Running(Table):
             r for r in (result if isinstance(result, tuple | list) else [result]) if isinstance(r, Tensor)
         ]
         if made:
-            self._keep(made, outputs)
+            self._keep(made, outputs[: len(made)])
             answer: Any = [(tuple(m.shape), tuple(m.stride()), str(m.dtype)) for m in made]
         else:
             answer = result
@@ -86,18 +113,45 @@ class Running(Table):
             if operand.__class__ is Value:
                 break
         else:
+            if t.func is aten.view_as_real.default:
+                operands = [operands[0].resolve_conj()]
             args, kwargs = t.arguments(operands, floats)
             return t.func(*args, **kwargs)
         self.ways.op = t.name
+        if t.func in _ADDS and not t.make_kwargs and _are_pending(operands):
+            return self._add_pending(t, operands)
         if writes(t.func):
             args, kwargs = t.arguments(operands, floats)
-            result = write_op(t.func, args, kwargs, self.ways)
-        else:
-            args, kwargs = t.arguments([v.current() for v in operands], floats)
-            result = run_op(t.func, args, kwargs, self.ways)
-            if is_view(t.func):
-                result = self._views(t, operands, floats, result)
+            return write_op(t.func, args, kwargs, self.ways)
+        view = is_view(t.func)
+        gathers = any(v.gathers for v in operands) and not view
+        if gathers and not _runs_on_shards(t.func, operands):
+            args, kwargs = t.arguments([v.gathered() for v in operands], floats)
+            return run_op(t.func, args, kwargs, self.ways)
+        args, kwargs = t.arguments([v.current() for v in operands], floats)
+        result = run_op(t.func, args, kwargs, self.ways)
+        if view:
+            return self._views(t, operands, floats, result)
+        if gathers and t.func is aten._to_copy.default:
+            result = Value(result)  # a parameter in another dtype is used as the parameter is
+            result.gathers = operands[0].gathers
         return result
+
+    def _add_pending(self, t: Template, operands: list[Value]) -> Any:
+        """Gradients of several backward passes: partial sums are added as they are."""
+        self.ways.took("local")
+        total = wrap(
+            local_of(operands[0].dtensor) + local_of(operands[1].dtensor),
+            operands[0].dtensor,
+            operands[0].dtensor.shape,
+            operands[0].dtensor.stride(),
+        )
+        if t.func is aten.add_.Tensor:
+            operands[0].dtensor = total  # in memory of its own: another parameter may have the same gradient
+            return None
+        made = Value(total)
+        made.goal = operands[0].goal
+        return made
 
     def _views(self, t: Template, operands: list[Value], floats: tuple, result: Any) -> Any:
         """The results of a view op, each with the way to make it again from its parent."""

@@ -5,20 +5,21 @@ Each way gives the values of one process. Which one ran is counted, so that a te
 
 import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._decomp import core_aten_decompositions, global_decomposition_table
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from .corrections import INDEXING, OWN_RULES, PREPARE, WRONG_RULE, Op, has_mask
+from .corrections import INDEXING, OWN_RULES, PREPARE, WRONG_RULE, Op, beyond_rules
+from .layout import shard_bounds
 from .table import Ways
-from .values import local_of, reduced, whole_of, wrap
+from .values import is_partial, local_of, reduced, whole_of, wrap
 
 _POST_AUTOGRAD = global_decomposition_table["post_autograd"]
 _CORE = core_aten_decompositions()
@@ -31,7 +32,7 @@ def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
         if result is not None:
             ways.took("local")
             return result
-    if func in INDEXING and has_mask(args[1]):
+    if (func in INDEXING and beyond_rules(func, args[1])) or _any_empty(args):
         ways.took("gathered")
         return gathered(func, args, kwargs)
     if kwargs.get("dtype") is not None:
@@ -50,8 +51,10 @@ def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
     if way is None and not _averages(func) and func not in WRONG_RULE:
         try:
             result = func(*args, **kwargs)
-            ways.took("native")
-            return result
+            if all(_fits_its_layout(r) for r in (result if isinstance(result, tuple | list) else [result])):
+                ways.took("native")
+                # A partial sum with a mask, which the rules of many ops forget.
+                return reduced(result) if func in _MASKED else result
         except Exception as error:
             if not _viewed_out_of_order(error, args):
                 _only_if_unsupported(error)
@@ -150,6 +153,7 @@ def _only_if_unsupported(error: Exception) -> None:
     raise error
 
 
+_MASKED = {torch.ops.aten.embedding.default, torch.ops.aten.gather.default}
 _NO_RULE = (
     "Sharding propagation failed",
     "not supported with DTensor",
@@ -172,6 +176,31 @@ def _viewed_out_of_order(error: Exception, args: tuple) -> bool:
     """PyTorch 2.11 makes shards whole without laying them in order, and cannot view them then. All workers
     find that alike: shards themselves lie in order by now (`_prepare_view`)."""
     return "view size is not compatible" in str(error) and args[0].is_contiguous()
+
+
+def _fits_its_layout(x: Any) -> bool:
+    """Is a result as large here as its layout says? Some rules are wrong, and every worker finds that alike."""
+    if not isinstance(x, DTensor):
+        return True
+    expected = list(x.shape)
+    place = x.device_mesh.get_coordinate()
+    assert place is not None
+    for placement, count, mine in zip(x.placements, x.device_mesh.shape, place, strict=True):
+        if isinstance(placement, Shard):
+            start, end = shard_bounds(expected[placement.dim], count)[mine]
+            expected[placement.dim] = end - start
+    return list(local_of(x).shape) == expected
+
+
+def _any_empty(args: Iterable[Any]) -> bool:
+    """DTensor's rules for views look for a layout of nothing for ever."""
+    for a in args:
+        if isinstance(a, DTensor):
+            if not a.numel():
+                return True
+        elif isinstance(a, list | tuple) and _any_empty(a):
+            return True
+    return False
 
 
 @functools.cache
@@ -202,23 +231,33 @@ def gathered(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     return tree_map_only(Tensor, lambda t: replicated(t, mesh), result)
 
 
+COLLECTIVES = {
+    (Shard, "_to_replicate_tensor"): "all_gathers",
+    (Partial, "_reduce_value"): "all_reduces",
+    (Partial, "_reduce_shard_value"): "reduce_scatters",
+}
+
+
 @functools.cache
-def count_all_gathers() -> Counter:
-    """From the first call on, every shard that DTensor makes whole is counted, whoever asked for it."""
+def count_collectives() -> Counter:
+    """From the first call on, what DTensor does between workers is counted, whoever asked for it."""
     counted: Counter = Counter()
-    make_whole = Shard._to_replicate_tensor
-
-    @functools.wraps(make_whole)
-    def counting(*args: Any, **kwargs: Any) -> Any:
-        counted["all_gathers"] += 1
-        return make_whole(*args, **kwargs)
-
-    Shard._to_replicate_tensor = counting  # type: ignore[method-assign]
+    for (kind, method), name in COLLECTIVES.items():
+        setattr(kind, method, _counting(getattr(kind, method), counted, name))
     return counted
 
 
+def _counting(function: Callable, counted: Counter, name: str) -> Callable:
+    @functools.wraps(function)
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        counted[name] += 1
+        return function(*args, **kwargs)
+
+    return counting
+
+
 def replicated(x: Tensor, mesh: DeviceMesh) -> DTensor:
-    return DTensor.from_local(x, mesh, [Replicate()], run_check=False)
+    return DTensor.from_local(x, mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
 def _pointwise_on_shards(func: Op, args: tuple, kwargs: dict[str, Any]) -> DTensor | None:
@@ -227,7 +266,7 @@ def _pointwise_on_shards(func: Op, args: tuple, kwargs: dict[str, Any]) -> DTens
     for a in args:
         if isinstance(a, DTensor):
             if first is None:
-                if a.placements[0].is_partial():
+                if is_partial(a):
                     return None
                 first = a
             elif a.placements != first.placements or a.shape != first.shape or a.stride() != first.stride():

@@ -5,17 +5,18 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
-from .values import Value
+from .layout import Axes
+from .values import Value, axes_of
 
 
 def _state(values: dict, ids: dict[int, str]) -> dict[str, Tensor]:
     return {ids[n]: (v.reduced() if isinstance(v, Value) else v) for n, v in values.items()}
 
 
-def save_values(folder: str, values: dict, ids: dict[int, str]) -> dict[int, str]:
-    """Every worker writes its own shards. Returns each value's placement."""
+def save_values(folder: str, values: dict, ids: dict[int, str]) -> dict[int, Axes]:
+    """Every worker writes its own shards. Returns each value's layout."""
     dcp.save(_state(values, ids), checkpoint_id=folder, no_dist=not dist.is_initialized())
-    return {n: str(v.reduced().placements[0]) if isinstance(v, Value) else "whole" for n, v in values.items()}
+    return {n: axes_of(v.reduced()) if isinstance(v, Value) else () for n, v in values.items()}
 
 
 def load_values(folder: str, values: dict, ids: dict[int, str]) -> None:

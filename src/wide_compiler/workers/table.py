@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from .templates import Template
+from .values import Value
 
 Reply = Callable[[int, Any], None]
+
+
+class WorkerMesh(NamedTuple):
+    """Some of the workers, row by row; `devices` only on its members, and only if they are several."""
+
+    workers: tuple[int, ...]
+    shape: tuple[int, ...]
+    devices: DeviceMesh | None
 
 
 class Poison:
@@ -54,7 +64,7 @@ class Table:
         self.reply = reply
         self.values: dict[int, Any] = {}
         self.templates: dict[int, Template] = {}
-        self.meshes: dict[int, tuple[tuple[int, ...], DeviceMesh | None]] = {}
+        self.meshes: dict[int, WorkerMesh] = {}
         self.instructions: Counter[str] = Counter()
         self.ways = Ways()
         self.bytes_sent = 0
@@ -64,6 +74,12 @@ class Table:
         if value.__class__ is Poison:
             raise Poisoned
         return value
+
+    def memory(self) -> int:
+        """Bytes of the values held, each memory counted once."""
+        held = (v.dtensor._local_tensor if isinstance(v, Value) else v for v in self.values.values())
+        storages = [t.untyped_storage() for t in held if isinstance(t, Tensor)]
+        return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
 
     def _count(self, name: str) -> None:
         self.instructions[name] += 1

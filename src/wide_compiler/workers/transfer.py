@@ -11,18 +11,21 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .layout import shard_bounds, shardable
+from .layout import fitting, nested_bounds
 
 
-def wire_axis(shape: Sequence[int], senders: int, receivers: int, prefer: int | None) -> int | None:
-    """The dimension that both sides cut; None if there is none: then the first sender sends the whole.
+def wire_axis(
+    shape: Sequence[int], senders: Sequence[int], receivers: Sequence[int], prefer: int | None
+) -> int | None:
+    """The dimension that all workers of both meshes cut; None if there is none: then the first sender sends
+    the whole.
 
-    >>> wire_axis((8, 6), 2, 4, 0), wire_axis((2, 6), 2, 3, 0), wire_axis((), 1, 4, 0)
+    >>> wire_axis((8, 6), (2,), (4,), 0), wire_axis((2, 6), (2,), (3,), 0), wire_axis((), (1,), (2, 2), 0)
     (0, 1, None)
     """
     axes = range(len(shape)) if prefer is None else (prefer, *range(len(shape)))
     for axis in axes:
-        if shardable(shape, axis, senders) and shardable(shape, axis, receivers):
+        if all(None not in fitting(shape, (axis,) * len(mesh), mesh) for mesh in (senders, receivers)):
             return axis
     return None
 
@@ -31,6 +34,7 @@ def exchange(
     rank: int,
     senders: tuple[int, ...],
     receivers: tuple[int, ...],
+    sides: tuple[Sequence[int], Sequence[int]],
     shape: tuple[int, ...],
     dtype: torch.dtype,
     axis: int | None,
@@ -39,14 +43,15 @@ def exchange(
 ) -> tuple[Tensor | None, int]:
     """Send and receive this worker's parts. Returns what a receiver now holds and the bytes sent.
 
-    mine: a sender's part: its shard along `axis`, or the whole if `axis` is None.
+    sides: the shapes of both meshes. mine: a sender's part: its shard along `axis`, or the whole if `axis` is
+    None.
     """
     if axis is None:
         parts = {senders[0]: (0, 1)}
         wanted = dict.fromkeys(receivers, (0, 1))
     else:
-        parts = dict(zip(senders, shard_bounds(shape[axis], len(senders)), strict=True))
-        wanted = dict(zip(receivers, shard_bounds(shape[axis], len(receivers)), strict=True))
+        parts = dict(zip(senders, nested_bounds(shape[axis], sides[0]), strict=True))
+        wanted = dict(zip(receivers, nested_bounds(shape[axis], sides[1]), strict=True))
     through_host = dist.get_backend() == "gloo" and device.type != "cpu"
     requests: list = []
     keep: list[Tensor] = []  # what is on its way must stay alive

@@ -7,21 +7,30 @@ memory with the root is made again, and a write to such a view goes through the 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import cast
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
-from .layout import shard_bounds
+from .layout import Axes, part_of
 
 
 class Value:
-    """A DTensor and, if it is a view, its parent and the op that makes it from the parent."""
+    """A DTensor and, if it is a view, its parent and the op that makes it from the parent.
 
-    __slots__ = ("aliases", "dtensor", "made_from", "parent", "remake", "root", "seen_writes", "writes")
+    gathers: dimensions of the mesh along which a parameter is cut to save memory; whole for the ops that use
+    it. goal: placements of the parameter whose gradient this is, while its partial sums are not yet added up.
+    """
+
+    __slots__ = (
+        *("aliases", "dtensor", "gathers", "goal", "made_from", "parent", "remake", "root", "seen_writes"),
+        *("whole", "writes"),
+    )
 
     def __init__(
         self, dtensor: DTensor, parent: Value | None = None, remake: Callable[[Tensor], Tensor] | None = None
@@ -31,6 +40,9 @@ class Value:
         self.remake = remake
         self.root: Value = self if parent is None else parent.root
         self.writes = 0  # counted at the root only
+        self.gathers: tuple[int, ...] = () if parent is None else parent.gathers
+        self.goal: tuple[Placement, ...] | None = None
+        self.whole: tuple[DTensor, int, DTensor] | None = None
         self._remember()
 
     def _remember(self) -> None:
@@ -44,6 +56,9 @@ class Value:
     def current(self) -> DTensor:
         """The DTensor with every write so far in it."""
         if self.parent is None:
+            if self.goal is not None:
+                self.dtensor = self.dtensor.redistribute(placements=self.goal)
+                self.goal = None
             return self.dtensor
         parent = self.parent.current()
         if parent is not self.made_from or not (self.aliases or self.seen_writes == self.root.writes):
@@ -54,10 +69,29 @@ class Value:
             self._remember()
         return self.dtensor
 
+    def gathered(self) -> DTensor:
+        """As an op uses it: a parameter that is cut to save memory is whole.
+
+        The last few stay, for the ops that use them next (each step of a recurrent layer, say).
+        """
+        held = self.current()
+        if not self.gathers:
+            return held
+        if self.parent is not None:
+            assert self.remake is not None
+            return cast(DTensor, self.remake(self.parent.gathered()))
+        if self.whole is None or self.whole[0] is not held or self.whole[1] != self.writes:
+            goal = [Replicate() if d in self.gathers else p for d, p in enumerate(held.placements)]
+            if len(_lately_gathered) == _KEPT_WHOLE:
+                _lately_gathered.popleft().whole = None
+            _lately_gathered.append(self)
+            self.whole = (held, self.writes, held.redistribute(placements=goal))
+        return self.whole[2]
+
     def reduced(self) -> DTensor:
         """The same with no partial sums left; the root itself is reduced, so every view sees it."""
         root = self.root
-        if any(p.is_partial() for p in root.dtensor.placements):
+        if is_partial(root.current()):
             root.dtensor = reduced(root.dtensor)
         return self.current()
 
@@ -83,8 +117,15 @@ class Value:
         return self.remake(self.parent._on(full_root))
 
 
+_KEPT_WHOLE = 4
+_lately_gathered: deque[Value] = deque()
+
+
 def whole_of(x: DTensor) -> Tensor:
-    """All of a tensor. Where gloo has no name for its dtype, bytes travel, and sums are made in a wider one."""
+    """All of a tensor (of an empty one, without asking anybody). Where gloo has no name for its dtype, bytes travel, and
+    sums are made in a wider one."""
+    if not x.numel():
+        return torch.empty(x.shape, dtype=x.dtype, device=local_of(x).device)
     if x.dtype not in _UNKNOWN_TO_GLOO or all(p.is_replicate() for p in x.placements):
         return x.full_tensor()
     if any(p.is_partial() for p in x.placements):
@@ -98,9 +139,18 @@ def whole_of(x: DTensor) -> Tensor:
 
 _UNKNOWN_TO_GLOO = {
     getattr(torch, name)
-    for name in (
-        "int16 uint16 uint32 uint64 complex32 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu"
-    ).split()
+    for name in [
+        "int16",
+        "uint16",
+        "uint32",
+        "uint64",
+        "complex32",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float8_e4m3fnuz",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    ]
 }
 
 
@@ -113,22 +163,41 @@ def _same_memory(a: DTensor, b: DTensor) -> bool:
     return local_of(a).untyped_storage().data_ptr() == local_of(b).untyped_storage().data_ptr()
 
 
+def is_partial(x: DTensor) -> bool:
+    """Do the workers hold parts of sums?"""
+    return any(p.is_partial() for p in x.placements)
+
+
 def reduced(x: DTensor) -> DTensor:
     """`x` with partial sums added up."""
-    if not any(p.is_partial() for p in x.placements):
+    if not is_partial(x):
         return x
     return x.redistribute(placements=[Replicate() if p.is_partial() else p for p in x.placements])
 
 
 def cut(full: Tensor, like: DTensor) -> Tensor:
-    """This worker's part of `full` under the placement of `like` (replicated or sharded, one mesh
-    dimension)."""
-    placement = like.placements[0]
-    if not isinstance(placement, Shard):
-        return full
+    """This worker's part of `full` under the placements of `like` (replicated or sharded)."""
     mesh = like.device_mesh
-    start, end = shard_bounds(full.shape[placement.dim], mesh.size())[mesh.get_local_rank()]
-    return full.narrow(placement.dim, start, end - start)
+    place = mesh.get_coordinate()
+    assert place is not None, "only members of a mesh have parts"
+    return part_of(full, axes_of(like), tuple(mesh.shape), place)
+
+
+def axes_of(x: DTensor) -> Axes:
+    """The axis that each dimension of its mesh cuts."""
+    return tuple([p.dim if isinstance(p, Shard) else None for p in x.placements])
+
+
+def placements_of(axes: Axes) -> list[Placement]:
+    return [Replicate() if axis is None else Shard(axis) for axis in axes]
+
+
+def laid_out(local: Tensor, mesh: DeviceMesh, axes: Axes, shape: tuple[int, ...]) -> DTensor:
+    """This worker's part as a DTensor of this shape, without a look at the other workers."""
+    look = torch.empty(shape, dtype=local.dtype, device="meta")
+    meta = TensorMeta(look.shape, look.stride(), look.dtype)
+    spec = DTensorSpec(mesh, tuple(placements_of(axes)), tensor_meta=meta)
+    return DTensor(local, spec, requires_grad=False)  # type: ignore[call-arg]
 
 
 def wrap(local: Tensor, like: DTensor, shape: torch.Size, stride: tuple[int, ...]) -> DTensor:

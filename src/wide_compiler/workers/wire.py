@@ -11,11 +11,17 @@ import struct
 import threading
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
-from typing import Any
+from typing import Any, NamedTuple
 
 log = logging.getLogger(__name__)
 _LOST_SECONDS = 8
 _SIOCGIFADDR = 0x8915  # Linux: the address of an interface
+
+
+class NoAnswer(NamedTuple):
+    """In place of an answer that cannot be sent."""
+
+    why: str
 
 
 def dump(message: Any) -> bytes:

@@ -7,24 +7,30 @@ over DTensor.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from .repeating import Repeating
-from .sharded import count_all_gathers
+from .sharded import COLLECTIVES, count_collectives
+from .steps import Steps
 from .storing import load_values, save_values
-from .table import Poison, Reply
+from .table import Poison, Reply, WorkerMesh
 from .templates import Template
 from .travelling import follow
 
+Meet = Callable[[int, dict], None]
 
-class Worker(Repeating):
+
+class Worker(Steps):
     """`execute` runs one instruction by the method `do_` of its kind."""
 
-    def __init__(self, rank: int, device: torch.device, reply: Reply) -> None:
+    def __init__(self, rank: int, device: torch.device, reply: Reply, meet: Meet | None = None) -> None:
         super().__init__(rank, device, reply)
-        count_all_gathers()
+        self.meet = meet
+        count_collectives()
 
     def execute(self, instruction: tuple) -> None:
         """Run one instruction: `(kind, seq, ...)`."""
@@ -34,12 +40,14 @@ class Worker(Repeating):
         """The instruction failed: what it would have made or written does not exist."""
         kind = instruction[0]
         outs: tuple = ()
-        if kind in ("op", "ask", "draw", "region"):
+        if kind in ("op", "ask", "draw", "region", "step", "lanes", "lanes_backward"):
             outs = instruction[4]
+            if kind == "step":
+                outs = (*outs, *self.steps[instruction[2]].replaced)
         elif kind in ("make", "put", "move", "settle", "spread"):
             outs = (instruction[2],)
         for out in outs:
-            if kind != "region" or out not in self.values:
+            if kind not in ("region", "step") or out not in self.values:
                 self.values[out] = Poison()
 
     # ---- set-up
@@ -50,14 +58,41 @@ class Worker(Repeating):
     def do_forget(self, number: int) -> None:
         del self.templates[number]
 
-    def do_mesh(self, number: int, workers: tuple[int, ...]) -> None:
-        """Every worker takes part in making the group, whether or not it is a member."""
-        mesh = None
+    def do_mesh(self, number: int, workers: tuple[int, ...], shape: tuple[int, ...]) -> None:
+        """Every worker takes part in making the groups, whether or not it is a member."""
+        devices = None
         if len(workers) > 1:
-            group = dist.new_group(list(workers))
-            if self.rank in workers:
-                mesh = DeviceMesh.from_group(group, self.device.type, mesh=list(workers))
-        self.meshes[number] = (workers, mesh)
+            grid = torch.tensor(workers).reshape(shape)
+            mine = []  # this worker's group along each dimension
+            for d in range(len(shape)):
+                for line in grid.movedim(d, -1).reshape(-1, shape[d]).tolist():
+                    group = dist.new_group(line)
+                    mine += [group] if self.rank in line else []
+            if mine:
+                # Groups of several dimensions need names, of one must have none.
+                names = tuple(f"dim_{d}" for d in range(len(shape))) if len(shape) > 1 else None
+                groups: Any = mine if names else mine[0]
+                devices = DeviceMesh.from_group(groups, self.device.type, mesh=grid, mesh_dim_names=names)
+        self.meshes[number] = WorkerMesh(workers, shape, devices)
+
+    def do_meet(self, setup: dict | None, meshes: list[tuple]) -> None:
+        """More workers have come: all meet anew, and make the groups of every mesh again, in the same order and so under
+        the same names: the meshes of values that live here find them by these."""
+        if setup is not None:
+            assert self.meet is not None
+            self.meet(self.rank, setup)
+        for number, workers, shape in meshes:
+            old = self.meshes.get(number)
+            self.do_mesh(number, workers, shape)
+            if old is not None and old.devices is not None:
+                new = self.meshes[number].devices
+                assert new is not None and new._dim_group_names == old.devices._dim_group_names
+                if hasattr(old.devices, "_pg_registry"):
+                    old.devices._pg_registry.update(new._pg_registry)
+                self.meshes[number] = old
+
+    def do_forget_all(self) -> None:
+        self.templates.clear()
 
     def do_settings(self, values: tuple) -> None:
         follow(values)
@@ -76,9 +111,10 @@ class Worker(Repeating):
                 "instructions": dict(self.instructions),
                 "bytes_sent": self.bytes_sent,
                 "live_tensors": len(self.values),
+                "memory": self.memory(),
                 "templates": len(self.templates),
                 "ways": self.ways.total(),
-                "all_gathers": count_all_gathers()["all_gathers"],
+                **{name: count_collectives()[name] for name in COLLECTIVES.values()},
                 "op_ways": self.ways.by_op(),
                 "regions": {name: tally.as_dict() for name, tally in self.tallies.items()},
             },

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import timing
-from .filling import built, fill
 from .items import Items, made
-from .raising import raise_here, raises, then_raises
+from .outputs import built, fill
+from .reraise import raise_here, raises, then_raises
 
 if TYPE_CHECKING:
-    from .ledger import Ledger
+    from .costs import Costs
     from .site import Site
 
 SWITCH_AFTER = 2e-3  # seconds of a loop before it is asked whether a rung should take the rest
@@ -26,7 +26,7 @@ class Call:
 
     Attributes:
         late: values that a rung gave for the last items.
-        items, ledger: set if the plain loop is timed.
+        items, costs: set if the plain loop is timed.
         body, cond: what a rung may take over on the way.
         containers: those that a loop fills.
         looked: when the site began to look at this call; later, how many seconds that took.
@@ -34,8 +34,19 @@ class Call:
     """
 
     __slots__ = (
-        "body", "cond", "containers", "done", "error", "items", "late", "ledger", "looked", "mapping", "site",
-        "source", "values",
+        "body",
+        "cond",
+        "containers",
+        "costs",
+        "done",
+        "error",
+        "items",
+        "late",
+        "looked",
+        "mapping",
+        "site",
+        "source",
+        "values",
     )  # fmt: skip
 
     def __init__(self, site: "Site", source: Any, containers: tuple | None = None):
@@ -44,7 +55,7 @@ class Call:
         self.values = self.late = self.body = self.cond = self.mapping = None  # type: Any
         self.error: BaseException | None = None
         self.items: Items | None = None
-        self.ledger: Ledger | None = None
+        self.costs: Costs | None = None
 
     # For the rewritten text.
 
@@ -94,12 +105,12 @@ class Call:
             error = refused
         return () if error is None else raises(error)
 
-    def watch(self, items: Items, ledger: "Ledger", body: Any = None, cond: Any = None) -> None:
+    def watch(self, items: Items, costs: "Costs", body: Any = None, cond: Any = None) -> None:
         """The text runs as written, timed; with a body given, `take_over` may end it early."""
-        self.items, self.ledger, self.body, self.cond = items, ledger, body, cond
+        self.items, self.costs, self.body, self.cond = items, costs, body, cond
 
     def forget(self) -> None:
-        self.items = self.ledger = self.body = self.cond = None
+        self.items = self.costs = self.body = self.cond = None
 
 
 def watched(call: Call, source: Any, items: Items) -> Iterator[Any]:
@@ -128,7 +139,7 @@ def watched(call: Call, source: Any, items: Items) -> Iterator[Any]:
         site.ran_plainly(call, n, done, *taken(), ended)
 
 
-def counted(values: list[Any], ledger: "Ledger") -> Iterator[Any]:
+def counted(values: list[Any], costs: "Costs") -> Iterator[Any]:
     """Values for a consumer that may stop early: how far it came tells where the plain loop would stop."""
     count = 0
     try:
@@ -136,7 +147,7 @@ def counted(values: list[Any], ledger: "Ledger") -> Iterator[Any]:
             count += 1
             yield value
     finally:
-        ledger.stops_at(max(count, 1) / max(len(values), 1))
+        costs.stops_at(max(count, 1) / max(len(values), 1))
 
 
 class Timed:

@@ -5,11 +5,11 @@ from typing import Any
 
 from ..measure.policy import margin
 from . import timing
+from .gpu_race import race, race_is_paid_for
 from .interrupts import raise_interrupt
-from .look import MOST_LOOKS, look_of
 from .oracle import same
-from .race import race, race_is_paid_for
 from .rungs import Rung
+from .signature import MOST_SIGNATURES, signature_of
 from .work import Bail, Failed, Miss, Work
 
 FEWEST = 8  # items that a rung is tried with, unless it says otherwise
@@ -36,14 +36,14 @@ def _first_able(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
 
 def _fastest(work: Work, rungs: Sequence[Rung]) -> Rung | None:
     """By what was measured; one that was never tried comes first, if a trial is paid for."""
-    ledger, n = work.plan.ledger, work.items.n
-    plain = ledger.plain(n)
-    if len(ledger.recent) < (1 if plain > LONG else TIMINGS) or ledger.is_due(n):
+    costs, n = work.plan.costs, work.items.n
+    plain = costs.plain(n)
+    if len(costs.recent) < (1 if plain > LONG else TIMINGS) or costs.is_due(n):
         return None  # the plain loop is timed before anything else
     best, limit = None, margin(plain / n) * plain
     least = limit
     for rung in rungs:
-        record = ledger.of(rung.name)
+        record = costs.of(rung.name)
         if record.resting or not rung.worth_a_try(work, plain) or not rung.applies(work):
             continue
         expected = record.predicted(n)
@@ -59,25 +59,25 @@ def _fastest(work: Work, rungs: Sequence[Rung]) -> Rung | None:
 
 
 def _attempt(work: Work, rung: Rung) -> list[Any] | Miss:
-    """Run a rung on all items. With items that look like none before, some are compared with what the plain
+    """Run a rung on all items. With items of a new signature, some are compared with what the plain
     loop gives."""
-    record, look, why = work.plan.ledger.of(rung.name), None, ""
+    record, signature, why = work.plan.costs.of(rung.name), None, ""
     work.new = False
     began = timing.now()
     try:
-        look = look_of(work)
-        work.new = look not in record.looks
+        signature = signature_of(work)
+        work.new = signature not in record.signatures
         values = rung.run(work)
         if isinstance(values, Miss):
             return values
-        first = not record.looks
+        first = not record.signatures
         if work.new:
             _verify(work, rung, values)
             if work.site.config.measure:
                 race(work, rung)
-            if len(record.looks) >= MOST_LOOKS:
-                record.looks.clear()
-            record.looks.add(look)
+            if len(record.signatures) >= MOST_SIGNATURES:
+                record.signatures.clear()
+            record.signatures.add(signature)
         if not first:
             work.record = record  # the first call built things: the next ones tell
     except Bail as bail:

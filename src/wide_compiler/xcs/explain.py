@@ -77,7 +77,7 @@ def _why(site: "Site", plan: "Plan | None") -> str:
         return site.why
     if plan.declined:
         return plan.reason + (f" (line {plan.line})" if plan.line else "")
-    records = plan.ledger.records
+    records = plan.costs.records
     reasons = [f"{name}: {record.why_not}" for name, record in records.items() if record.why_not]
     if site.why or reasons or plan.last != "plain":
         return site.why or "; ".join(reasons)
@@ -86,7 +86,7 @@ def _why(site: "Site", plan: "Plan | None") -> str:
         return "max_workers=1 lets one call wait at a time"
     if config.exact and plan.info.can_vmap:
         return "exact=True keeps floating point numbers in the loop"
-    if any(record.looks for record in records.values()):
+    if any(record.signatures for record in records.values()):
         return "the loop is as fast"
     barred = plan.effect is Effect.IO or plan.strategy.name == "sequential" or not plan.info.can_vmap
     if barred and (config.analyzer or config.selector):

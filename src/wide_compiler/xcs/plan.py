@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import WrongTypeError
+from .costs import Costs
 from .ir import IRGraph, IRNode
-from .ledger import Ledger
 from .module import get_tree_functions
 from .parallelism import GraphParallelismAnalyzer, ParallelismInfo, Proof, in_common, infos_by, stacks
 from .proof.analysis import Analyzer
@@ -40,7 +40,7 @@ class Plan:
     texts: Texts = field(default_factory=Texts)
     info: ParallelismInfo = field(default_factory=ParallelismInfo)
     strategy: ExecutionStrategy = field(default_factory=SequentialStrategy)
-    ledger: Ledger = field(default_factory=Ledger)
+    costs: Costs = field(default_factory=Costs)
     lane_code: dict[Any, Any] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)  # of rungs: wide models, levels of concurrency
     last: str = "plain"

@@ -59,13 +59,13 @@ class NumpyLanes(Vectorized):
         return True  # what the items are is known: `can_vmap`
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
-        ledger = work.plan.ledger
-        if ledger.plain_item < SHORT:
+        costs = work.plan.costs
+        if costs.plain_item < SHORT:
             return False
-        if ledger.of(self.name).looks:
+        if costs.of(self.name).signatures:
             return plain_seconds > 3e-5
-        gained = plain_seconds > AT_ONCE or (plain_seconds > 5e-5 and ledger.spent > 5e-3)
-        return gained and ledger.plain_item < 3e-4
+        gained = plain_seconds > AT_ONCE or (plain_seconds > 5e-5 and costs.spent > 5e-3)
+        return gained and costs.plain_item < 3e-4
 
     def run(self, work: Work) -> list[Any]:
         return numpy_lanes.vectorized(work)
@@ -80,10 +80,10 @@ class TorchVmap(Vectorized):
         return torch_vmap.able(work)
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
-        ledger = work.plan.ledger
-        if ledger.of(self.name).looks:
+        costs = work.plan.costs
+        if costs.of(self.name).signatures:
             return plain_seconds > 2e-4
-        return plain_seconds > AT_ONCE or (plain_seconds > 4e-4 and ledger.spent > 1e-2)
+        return plain_seconds > AT_ONCE or (plain_seconds > 4e-4 and costs.spent > 1e-2)
 
     def run(self, work: Work) -> list[Any]:
         return torch_vmap.mapped(work)
@@ -123,8 +123,8 @@ class Threads(Rung):
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
         if work.plan.effect is Effect.PURE:
             return computing.pays(work)
-        ledger = work.plan.ledger
-        return ledger.idle_item > max(threads.CHEAP / 4, 0.5 * ledger.plain_item)
+        costs = work.plan.costs
+        return costs.idle_item > max(threads.CHEAP / 4, 0.5 * costs.plain_item)
 
     def run(self, work: Work) -> list[Any] | Miss:
         return computing.computed(work) if work.plan.effect is Effect.PURE else overlap.overlapped(work)

@@ -15,16 +15,16 @@ from ..errors import WideError
 from . import timing
 from .call import Call, Timed, counted
 from .checking import check, run_own
-from .filling import carried_on, fill, fillable, inert, rehearsed
+from .costs import Costs
 from .interrupts import raise_interrupt
 from .items import Blocks, Items, items_of, kept_blocks
 from .lanes.lane import Diverge
-from .ledger import Ledger
-from .pace import SHARE, Pace
+from .outputs import carried_on, fill, fillable, inert, rehearsed
 from .parallel.together import Started, Statements
 from .plan import Plan, make_plan
 from .proof.effects import Effect
-from .raising import raise_here
+from .reraise import raise_here
+from .schedule import SHARE, Schedule
 from .surroundings import in_the_way
 from .text.site_text import SiteText
 from .text.sites import SHORT_CIRCUIT
@@ -57,10 +57,10 @@ class Site:
         self.text, self.config, self.file, self.runtime = text, config, file, runtime
         self.checking = config.checking
         self.short_circuits = text.eater in SHORT_CIRCUIT
-        self.pace = Pace(config.measure, bool(text.reason))
-        self.on = self.pace.ready
+        self.schedule = Schedule(config.measure, bool(text.reason))
+        self.on = self.schedule.ready
         self.plans: list[Plan] = []
-        self.first = Ledger()
+        self.first = Costs()
         self.spent = self.analysed = self.latest = 0.0
         self.accounted = self.faults = 0
         self.why = text.reason
@@ -86,6 +86,7 @@ class Site:
                 self.went_plain(TOO_LITTLE)
                 items = items_of(source, self.text.shape)
                 if items is not None:
+                    call.looked = timing.now() - call.looked
                     call.watch(items, self.first)
             else:
                 self._decide(call, self.items_in(source, expand, before), body, cond, after, expand is None)
@@ -123,7 +124,7 @@ class Site:
                 after, call.values = carried_on(call.values, list(totals), makers[-1]), []
             if after is None:
                 call.done = False
-                self.pace.back_off()
+                self.schedule.back_off()
             else:
                 running[:] = after
 
@@ -154,14 +155,14 @@ class Site:
     def _guarded(self, call: Call, decide: Callable[[], None]) -> None:
         """Decide about a call. An error of ours is noted, and the text runs as written."""
         try:
-            looked = self.pace.enter()
-            self.on = self.pace.ready
+            looked = self.schedule.enter()
+            self.on = self.schedule.ready
             if not looked:
                 return
             call.looked = timing.now()
-            skipped = self.pace.skipped
+            skipped = self.schedule.skipped
             seconds, self.accounted = self.latest * (skipped - self.accounted), skipped
-            self._spent(seconds, self.plans[0].ledger if self.plans else None)
+            self._spent(seconds, self.plans[0].costs if self.plans else None)
             reason = in_the_way()
             if reason:
                 self.went_plain(reason)
@@ -182,8 +183,8 @@ class Site:
 
     def _leave(self) -> None:
         with contextlib.suppress(*OURS):
-            self.pace.leave()
-            self.on = self.pace.ready
+            self.schedule.leave()
+            self.on = self.schedule.ready
 
     # Deciding.
 
@@ -225,7 +226,7 @@ class Site:
         """Let a rung run the items, and give the work if it did. Else the plain loop is timed; where it is
         switchable, a rung may take over later."""
         if items is None:
-            self.pace.rest(timing.now() - call.looked, 0.0)
+            self.schedule.rest(timing.now() - call.looked, 0.0)
             return None
         if items.n < 2:
             self.went_plain("there is nothing to run beside another")
@@ -235,14 +236,14 @@ class Site:
         if type(values) is not Miss:
             assert work is not None
             work.took(seconds)
-            call.values = counted(values, work.plan.ledger) if self.short_circuits else values
+            call.values = counted(values, work.plan.costs) if self.short_circuits else values
             call.done = True
             return work
         call.looked = seconds - (work.wasted if work is not None else 0.0)
-        if self.pace.measure:
+        if self.schedule.measure:
             may_switch = switchable and not self.plans and not self.short_circuits
-            ledger = self.first if work is None else work.plan.ledger
-            call.watch(items, ledger, *((body, cond) if may_switch else ()))
+            costs = self.first if work is None else work.plan.costs
+            call.watch(items, costs, *((body, cond) if may_switch else ()))
         return None
 
     def values(self, items: Items, body: Any, cond: Any, after: Any = None) -> tuple[Any, Work | None]:
@@ -284,8 +285,8 @@ class Site:
         began = timing.now()
         plan = make_plan(self, functions, nodes, columns)
         if "items" not in nodes:  # else what was timed are rounds of its first loop
-            plan.ledger.recent, plan.ledger.idle_item = self.first.recent, self.first.idle_item
-        plan.ledger.share, plan.ledger.spent = self.first.share, self.spent
+            plan.costs.recent, plan.costs.idle_item = self.first.recent, self.first.idle_item
+        plan.costs.share, plan.costs.spent = self.first.share, self.spent
         self.plans = [plan, *self.plans[: PLANS - 1]]
         self.analysed += timing.now() - began
         return plan, None
@@ -314,7 +315,7 @@ class Site:
         self.spent = before
         if type(values) is Miss:
             return False
-        call.ledger = None  # this was no plain loop
+        call.costs = None  # this was no plain loop
         if call.containers is not None:
             fill(self.text, values, call.containers, [])
         else:
@@ -325,41 +326,41 @@ class Site:
 
     def ran_plainly(self, call: Call, n: int, done: int, seconds: float, idle: float, ended: bool) -> None:
         """The loop ran as written, to its end or as far as somebody wanted it."""
-        ledger, call.ledger = call.ledger, None
+        costs, call.costs = call.costs, None
         try:
-            if ledger is not None:
+            if costs is not None:
                 if self.short_circuits:
-                    ledger.stops_at(max(done, 1) / n)
-                    ledger.measured(seconds, idle, max(done, 1))
+                    costs.stops_at(max(done, 1) / n)
+                    costs.measured(seconds, idle, max(done, 1))
                 elif ended:
-                    ledger.measured(seconds, idle, n)
+                    costs.measured(seconds, idle, n)
                 else:
-                    self.pace.back_off()  # it raised: looking at such loops gains nothing
+                    self.schedule.back_off()  # it raised: looking at such loops gains nothing
                 self.latest = seconds
-                self._spent(seconds, ledger)
-                self.pace.rest(call.looked, seconds)
+                self._spent(seconds, costs)
+                self.schedule.rest(call.looked, seconds)
         except OURS as error:
             self.broke(error)
         self._leave()
 
     # Notes.
 
-    def _spent(self, seconds: float, ledger: Ledger | None) -> None:
+    def _spent(self, seconds: float, costs: Costs | None) -> None:
         self.spent += seconds
-        if ledger is not None:
-            ledger.went_plain(seconds)
+        if costs is not None:
+            costs.went_plain(seconds)
 
     def decline(self, plan: Plan) -> None:
         """Not proven: the text runs as written, and is looked at again ever more rarely."""
         self.went_plain(plan.reason)
-        self.pace.back_off()
+        self.schedule.back_off()
 
     def broke(self, error: BaseException) -> None:
         """Something of ours has failed: the text runs as written, and `explain` says so."""
         self.faults += 1
         self.went_plain(f"an error in the analysis or in a rung: {type(error).__name__}: {error}")
         with contextlib.suppress(Exception, Bail):
-            self.pace.back_off()
+            self.schedule.back_off()
 
     def went_plain(self, why: str = "") -> None:
         """A call ran as written; why, unless what was measured says that."""
@@ -379,5 +380,5 @@ class Site:
     @property
     def calls(self) -> dict[str, int]:
         """How many calls each rung has run, and how many the plain loop, looked at or not."""
-        plain = self.counts.get("plain", 0) + self.pace.skipped
+        plain = self.counts.get("plain", 0) + self.schedule.skipped
         return {**self.counts, "plain": plain} if plain else dict(self.counts)

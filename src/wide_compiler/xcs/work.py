@@ -80,7 +80,7 @@ class Work:
 
     def took(self, seconds: float) -> None:
         """A rung ran the whole call: what it took, with all around it."""
-        self.plan.ledger.unseen += seconds
+        self.plan.costs.unseen += seconds
         if self.record is not None:
             self.record.succeeded(seconds, self.items.n)
 

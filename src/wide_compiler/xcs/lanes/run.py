@@ -9,7 +9,7 @@ import numpy as np
 
 from ..interrupts import raise_interrupt
 from ..items import Blocks
-from ..noticing import noticing
+from ..numpy_errors import recorded_errors
 from ..work import Bail, Work
 from .body_code import Dispatcher, lane_function
 from .gather import chunks, gathered
@@ -28,7 +28,7 @@ def vectorized(work: Work) -> list[Any]:
     body = Body(work)
     why: str | None = None
     try:
-        with noticing(noticed):
+        with recorded_errors(noticed):
             for start, stop in chunks(work):
                 part = body.values(start, stop)
                 if noticed:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from ...routers.route import Fused
+from ...routers.fused_lanes import Fused
 from ..work import Bail, Work
 from .trial import finite, storage
 

@@ -25,7 +25,7 @@ from ...guards.tensors import TableGuard
 from ...measure.clock import now
 from ...model.program import Call
 from ...routers.calls import Calls, SameLook
-from ...routers.route import Fused
+from ...routers.fused_lanes import Fused
 from ...routers.tower_group import VMapTowerGroup
 from ..interrupts import raise_interrupt
 from ..proof.class_tables import NAMESPACES, PYTORCH, TENSORS, Behaviour
@@ -167,7 +167,7 @@ def paid_for(work: Work, plain_seconds: float) -> bool:
     if group is not None and group.holds:
         return plain_seconds > 1e-4
     price = PAID if "sympy" in sys.modules else PAID_FIRST  # which torch.export imports
-    return work.plan.ledger.spent - memory.get("spent when built", 0.0) > price
+    return work.plan.costs.spent - memory.get("spent when built", 0.0) > price
 
 
 def widened(work: Work) -> list[Any]:
@@ -205,10 +205,10 @@ def widened(work: Work) -> list[Any]:
 def _new_group(work: Work, models: Sequence[nn.Module]) -> Group:
     memory = work.plan.memory
     memory.pop("wide", None)
-    memory["spent when built"] = work.plan.ledger.spent
+    memory["spent when built"] = work.plan.costs.spent
     began = now()
     group = memory["wide"] = Group(memory["modules column"], models, _forget(work.plan))
-    work.plan.ledger.of(NAME).looks.clear()  # what was seen of other members says nothing of these
+    work.plan.costs.of(NAME).signatures.clear()  # what was seen of other members says nothing of these
     work.new = True
     if not group.look(work.items.columns):
         raise Bail("members that cannot be watched")

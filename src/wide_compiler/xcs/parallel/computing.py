@@ -9,7 +9,7 @@ import torch
 from ...measure.clock import cpu_time, now
 from ...measure.policy import beats
 from ..config import cores
-from ..noticing import noticing, watched_errors
+from ..numpy_errors import recorded_errors, watched_errors
 from ..work import Bail, Work
 from .threads import Overlap, usable
 
@@ -36,18 +36,18 @@ def able(work: Work) -> bool:
 
 def pays(work: Work) -> bool:
     """Are the items long enough, and has the plain loop taken so long that a trial is small beside it?"""
-    ledger = work.plan.ledger
-    item = ledger.plain_item or 0.0
+    costs = work.plan.costs
+    item = costs.plain_item or 0.0
     if item < SHORTEST:
         return False
     # The items of a trial run once: it costs what threads that hinder each other lose, a tenth of it or so.
-    return bool(ledger.of(NAME).recent) or ledger.spent > _trial_items(work) * item
+    return bool(costs.of(NAME).recent) or costs.spent > _trial_items(work) * item
 
 
 def computed(work: Work) -> list[Any]:
     """The values of all items. If the first ones gain nothing, this thread alone goes on. Raises `Bail` if an
     item fails: then the plain loop decides."""
-    n, threads, item = work.items.n, workers(work), work.plan.ledger.plain_item or 0.0
+    n, threads, item = work.items.n, workers(work), work.plan.costs.plain_item or 0.0
     of_torch, errors = work.plan.memory["uses torch"], watched_errors()
     noticed: list[Any] = []
     cpu: list[float] = []  # seconds of each item
@@ -56,7 +56,7 @@ def computed(work: Work) -> list[Any]:
         if of_torch and torch.get_num_threads() != 1:  # this thread was started under another setting
             raise Bail("PyTorch would split its operators otherwise in another thread")
         began = cpu_time()
-        with noticing(noticed, errors):
+        with recorded_errors(noticed, errors):
             value = work.one(i)
         cpu.append(cpu_time() - began)
         return value
@@ -81,7 +81,7 @@ def computed(work: Work) -> list[Any]:
 
 
 def _trial_items(work: Work) -> int:
-    return max(2 * workers(work), int(TRIAL / (work.plan.ledger.plain_item or TRIAL)))
+    return max(2 * workers(work), int(TRIAL / (work.plan.costs.plain_item or TRIAL)))
 
 
 def _torch_computes_alike() -> bool:

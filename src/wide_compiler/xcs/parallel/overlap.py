@@ -19,7 +19,7 @@ def overlapped(work: Work) -> list[Any]:
         run.limit = PART
         _run(run, level)
         if not run.errors and _cheap(run):
-            work.plan.ledger.idle_item = 0.0
+            work.plan.costs.idle_item = 0.0
             return _one_by_one(work, run)
         run.limit = n
     _run(run, level)
@@ -31,7 +31,7 @@ def overlapped(work: Work) -> list[Any]:
     if config.measure:
         level.learn(run.seconds, n)
         if _cheap(run):
-            work.plan.ledger.idle_item = 0.0
+            work.plan.costs.idle_item = 0.0
     return [v for i in range(n) for v in run.results[i]]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...measure.clock import cpu_time, now
 from ..interrupts import raise_interrupt
-from ..raising import chain
+from ..reraise import chain
 from .thread_state import current_modes, flushing, modes, saved_as_ever
 
 CHEAP = 1e-3  # seconds: a call that ends within this time is not worth a thread

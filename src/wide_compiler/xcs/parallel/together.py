@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..pace import LONGEST
 from ..proof.effects import Effect
-from ..raising import raise_here
+from ..reraise import raise_here
+from ..schedule import LONGEST
 from .overlap import may_repeat
 from .threads import Overlap, usable
 
@@ -66,7 +66,7 @@ def begun(statements: Statements) -> Started | None:
         if not run.first_waits():
             run.wait_for(0)
             memory["cheap"] = memory.get("cheap", 0) + 1
-            site.pace.pause(CHEAP_CALLS * memory["cheap"], LONGEST)
+            site.schedule.pause(CHEAP_CALLS * memory["cheap"], LONGEST)
             site.went_plain("its first statement does not wait long")
             return Started(run, statements)
         memory["waits"], run.limit = True, len(thunks)
