@@ -1,4 +1,4 @@
-"""Loops whose last statements carry names on to the next round, and loops that add to the entries of a dict."""
+"""Loops whose last statements carry names on to the next round, and loops that add to entries of a dict."""
 
 import collections
 import math
@@ -71,7 +71,7 @@ def used_after(xs):
 
 
 def shadowed(xs):
-    max = lambda a, b: 7  # noqa: E731, A001
+    max = lambda a, b: 7  # noqa: E731
     top = 0.0
     for x in xs:
         value = float(x[0])

@@ -1,5 +1,4 @@
-"""A function's text, made ready for lanes: every call and every index goes through a dispatcher that knows
-them.
+"""A function's text, made ready for lanes: every call and index goes through a dispatcher that knows them.
 
 Operators and NumPy reach a lane through their own protocols. What does not (`float`, `len`, `math.sqrt`, a
 call of another analysed function, an array that is indexed by a lane) is looked at here.

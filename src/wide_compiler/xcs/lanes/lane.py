@@ -1,5 +1,4 @@
-"""Lane: one value per item, computed on all at once. It stands for an array, a NumPy scalar or a Python
-number.
+"""Lane: one value per item, computed on all at once, for an array, a NumPy scalar or a Python number.
 
 `data` is `[n, ...]`, the lane axis first; `kind` says what the item's own value is: 'array', 'np' (a NumPy
 scalar), 'float', 'int' or 'bool'. Whatever cannot be done exactly as Python or NumPy would do it for one item
@@ -35,8 +34,7 @@ class Diverge(BaseException):
 
 
 class Trace:
-    """What happened while lanes were run: a bail-out that a user's `except:` may have swallowed, and
-    writes."""
+    """What happened while lanes were run: a bail-out that an `except:` may have swallowed, and writes."""
 
     def __init__(self, n: int = 0) -> None:
         self.n = n

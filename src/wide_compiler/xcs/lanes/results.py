@@ -97,8 +97,7 @@ def _pieces(data: np.ndarray) -> list[np.ndarray]:
 
 
 def settle_keys(text: SiteText, result: Any, events: bool = False) -> None:
-    """What decides about places in a dict or set, about a truth, or which item is the largest, must be
-    exact."""
+    """What decides about places in a dict or set, a truth, or which item is the largest, must be exact."""
     keys: list[Any] = []
     if text.kind == "set" or text.eater in ("any", "all", "set", "dict", "max", "min", "sorted"):
         keys = [result]

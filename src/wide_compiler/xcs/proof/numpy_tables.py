@@ -20,7 +20,7 @@ _NEW = """sum prod mean std var median max min amax amin ptp argmax argmin any a
 _VIEWS = """reshape ravel transpose swapaxes squeeze atleast_1d atleast_2d asarray expand_dims moveaxis flip
  fliplr flipud real imag diag einsum diff meshgrid histogram nan_to_num"""
 _LINALG = "norm det inv solve pinv cholesky eigvalsh matrix_rank"
-_FFT = "fft ifft rfft irfft fft2 ifft2 fftfreq rfftfreq"
+_FFT = "fft ifft rfft irfft fftfreq rfftfreq"
 NUMPY_FUNCTIONS: dict[Any, Any] = {
     **{getattr(np, name): "new" for name in _NEW.split()},
     **{getattr(np, name): "view" for name in _VIEWS.split()},
