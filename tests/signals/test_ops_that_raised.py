@@ -82,7 +82,9 @@ def test_the_values_and_gradients_of_one_process(name, workers, axis):
         torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("dtype", ["int16", "uint16", "uint32", "uint64", "complex32", "float8_e4m3fn", "bool", "half"])
+@pytest.mark.parametrize(
+    "dtype", ["int16", "uint16", "uint32", "uint64", "complex32", "float8_e4m3fn", "bool", "half"]
+)
 def test_every_dtype_can_be_fetched_gathered_and_moved(dtype):
     plain = torch.arange(14).reshape(7, 2).to(getattr(torch, dtype))
     with gt.signal.context(signal("three", [0, 1, 2])):
@@ -92,7 +94,9 @@ def test_every_dtype_can_be_fetched_gathered_and_moved(dtype):
     for got in (cut, moved, whole, cut[2:5]):
         back = got.cpu()
         assert back.dtype == plain.dtype
-        assert torch.equal(back.view(torch.uint8), (plain[2:5] if got.shape[0] == 3 else plain).view(torch.uint8))
+        assert torch.equal(
+            back.view(torch.uint8), (plain[2:5] if got.shape[0] == 3 else plain).view(torch.uint8)
+        )
 
 
 def test_dropout_in_attention_that_is_cut():

@@ -25,7 +25,10 @@ WRITES = {
     "detach": (lambda: torch.zeros(6, requires_grad=True), lambda x: x.detach().fill_(5)),
     "minus zero": (lambda: torch.zeros(6), lambda x: x.data.mul_(-1)),
     "nan": (lambda: torch.full((6,), torch.nan), lambda x: x.data.fill_(1)),
-    "complex": (lambda: torch.zeros(6, dtype=torch.complex64), lambda x: torch.view_as_real(x).numpy().fill(2)),
+    "complex": (
+        lambda: torch.zeros(6, dtype=torch.complex64),
+        lambda x: torch.view_as_real(x).numpy().fill(2),
+    ),
     "scalar": (lambda: torch.zeros(()), lambda x: x.numpy().fill(3)),
 }
 
@@ -187,4 +190,6 @@ def test_a_name_that_stands_twice_in_yaml_is_an_error(tmp_path, text, lines):
 def test_a_functional_loss_with_plain_targets():
     x, y = torch.randn(6, 3), torch.randint(0, 3, (6,))
     with gt.signal.context(signal("dp", [0, 1])):
-        assert F.cross_entropy(gt.tensor(x), y).item() == pytest.approx(F.cross_entropy(x, y).item(), rel=1e-5)
+        assert F.cross_entropy(gt.tensor(x), y).item() == pytest.approx(
+            F.cross_entropy(x, y).item(), rel=1e-5
+        )

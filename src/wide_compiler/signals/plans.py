@@ -157,7 +157,9 @@ def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Cal
     except RuntimeError as error:
         if not func._schema.is_mutable:
             raise
-        raise UsageError(f"{func}: {error} (a tensor on workers keeps its shape when it is written to)") from error
+        raise UsageError(
+            f"{func}: {error} (a tensor on workers keeps its shape when it is written to)"
+        ) from error
     spelled, named = spell(args, kwargs, call.constants)
     number = engine.new_template(templates.op_name(func), spelled, named)
     schema = func._schema
