@@ -1,4 +1,5 @@
-"""What is plain is seen: its writes, the modules and batches of a context, and work that never left the script."""
+"""What is plain is seen: its writes, the modules and batches of a context, and work that never left the
+script."""
 
 import copy
 import warnings
@@ -131,9 +132,9 @@ def test_a_batch_that_needs_a_gradient_gets_it():
 def test_work_that_stays_in_the_script_is_told():
     signal("idle", [0, 1])
     x = torch.randn(4, 4)
-    with pytest.warns(UserWarning, match=r"'idle': \d+ op\(s\) ran in this process.*signals.tensor"):
-        with gt.signal.context("idle"):
-            x @ x
+    told = pytest.warns(UserWarning, match=r"'idle': \d+ op\(s\) ran in this process.*signals.tensor")
+    with told, gt.signal.context("idle"):
+        x @ x
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with gt.signal.context("idle"):  # once is enough
@@ -145,9 +146,9 @@ def test_work_that_stays_in_the_script_is_told():
 def test_a_parameter_that_cannot_be_swapped_says_what_to_do():
     layer = nn.Linear(3, 2)
     held = weakref.ref(layer.weight)
-    with pytest.raises(UsageError, match=r"Linear.weight cannot go to the workers now.*adopt"):
-        with gt.signal.context(signal("dp", [0, 1])):
-            layer(torch.randn(4, 3))
+    refused = pytest.raises(UsageError, match=r"Linear.weight cannot go to the workers now.*adopt")
+    with refused, gt.signal.context(signal("dp", [0, 1])):
+        layer(torch.randn(4, 3))
     assert held() is layer.weight
 
 

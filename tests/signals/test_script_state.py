@@ -1,4 +1,5 @@
-"""The script's own state has its effect on workers: random state, default dtype, deterministic flags, autocast."""
+"""The script's own state has its effect on workers: random state, default dtype, deterministic flags,
+autocast."""
 
 import copy
 

@@ -12,8 +12,8 @@ from signals.spec_004 import SNIPPETS
 
 PYTHON = [i for i, (kind, _) in enumerate(SNIPPETS) if kind == "python"]
 # The YAML that a snippet's text stands beside.
-CONFIG_OF = {1: [0], 9: [2], 10: [3], 11: [2], 12: [2], 13: [0], 15: [16], 17: [16], 19: [18], 21: [20], 23: [22],
-             24: [16], 25: [16], 26: [16], 28: [27]}  # fmt: skip
+CONFIG_OF = {1: [0], 9: [2], 10: [3], 11: [2], 12: [2], 13: [0], 15: [16], 17: [16], 19: [18], 21: [20],
+             23: [22], 24: [16], 25: [16], 26: [16], 28: [27]}  # fmt: skip
 
 
 def names():

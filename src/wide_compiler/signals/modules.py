@@ -74,7 +74,8 @@ def become(x: Tensor, handle: Tensor, name: str) -> None:
         torch.utils.swap_tensors(x, handle)
     except RuntimeError as error:
         raise UsageError(
-            f"{name} cannot go to the workers now: a graph that is still alive, or a weak reference, holds it ({error}); "
+            f"{name} cannot go to the workers now: a graph that is still alive, or a weak reference, "
+            f"holds it ({error}); "
             "call signals.adopt(model) before the first forward, or drop that loss first"
         ) from None
 
@@ -90,7 +91,8 @@ def _is_plain(x: Any) -> bool:
 
 
 def _before_forward(module: nn.Module, args: tuple) -> tuple | None:
-    """A module that is called with handles, or inside a signal's context, lives on the workers from now on, and
+    """A module that is called with handles, or inside a signal's context, lives on the workers from now
+    on, and
     inside a context so does the batch that it is called with."""
     placement = scope.current()
     # A hook on all modules is not given the keyword arguments; they are its caller's, which passes them on.
@@ -126,7 +128,8 @@ def _placed(x: Tensor) -> Tensor:
 
 
 class _DataOfHandles:
-    """While workers run, `x.data = handle` makes a plain `x` a handle. PyTorch itself would take a handle's memory,
+    """While workers run, `x.data = handle` makes a plain `x` a handle. PyTorch itself would take a
+    handle's memory,
     of which there is none, for that of `x`."""
 
     def __init__(self) -> None:

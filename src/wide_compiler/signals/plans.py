@@ -169,7 +169,8 @@ def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Cal
     asks = asks or (bool(schema.returns) and not any(isinstance(r, Tensor) for r in results))
     if any(isinstance(r, Tensor) and r.layout != torch.strided for r in results):
         raise UnsupportedError(
-            f"{func} gives a sparse tensor, and workers hold dense ones; fetch the operands first with x.cpu()"
+            f"{func} gives a sparse tensor, and workers hold dense ones; fetch the operands first "
+            "with x.cpu()"
         )
     described = [
         (look_of(r) if isinstance(r, Tensor) else None, _same(func, i, written))

@@ -59,7 +59,8 @@ def _prepare_picking(args: tuple) -> tuple:
 
 
 def _resolve(args: tuple) -> tuple:
-    """The script's handles know nothing of a conjugation that is only noted; in one process it is resolved first."""
+    """The script's handles know nothing of a conjugation that is only noted; in one process it is
+    resolved first."""
     x = args[0]
     return (wrap(local_of(x).resolve_conj(), x, x.shape, x.stride()),)
 
@@ -92,7 +93,8 @@ def _squeeze(x: DTensor) -> DTensor:
 
 
 def beyond_rules(func: Op, indices: Any) -> bool:
-    """DTensor's rules for indexing take a mask for an index: as if it picked as many rows as it has entries. Those
+    """DTensor's rules for indexing take a mask for an index: as if it picked as many rows as it has
+    entries. Those
     for writing by several indices take minutes to find a layout."""
     given = [i for i in indices if isinstance(i, Tensor)]
     return any(i.dtype in (torch.bool, torch.uint8) for i in given) or (

@@ -23,7 +23,8 @@ _TICK_SECONDS = 0.5
 class ConnectedPool(ABC):
     """`size` workers that connect to this process and prove the run's secret.
 
-    on_message(worker, message), on_gone(worker) and on_broken(worker, why) are called from the thread that reads;
+    on_message(worker, message), on_gone(worker) and on_broken(worker, why) are called from the thread
+    that reads;
     on_tick() every half second from a thread of its own, which also says on_broken if the reader has ended.
     start_seconds: how long the workers may take to connect and to find each other.
     """

@@ -89,7 +89,8 @@ def _decomposed(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> An
 
 
 class _Inside(TorchDispatchMode):
-    """The ops of a decomposition, each by `run_op`; tensors that it makes itself are whole on every worker."""
+    """The ops of a decomposition, each by `run_op`; tensors that it makes itself are whole on every
+    worker."""
 
     def __init__(self, mesh: DeviceMesh, ways: Ways) -> None:
         super().__init__()
@@ -177,7 +178,8 @@ def _viewed_out_of_order(error: Exception, args: tuple) -> bool:
 
 
 def _plainly_laid_out(result: Any) -> Any:
-    """Results with no partial values but plain sums: the rules of many ops take products, norms, extremes and sums
+    """Results with no partial values but plain sums: the rules of many ops take products, norms,
+    extremes and sums
     under a mask for these."""
     if not isinstance(result, DTensor):
         return (
@@ -190,7 +192,8 @@ def _plainly_laid_out(result: Any) -> Any:
 
 
 def _fits_its_layout(x: Any) -> bool:
-    """Is a result as large here as its layout says, and has every worker a part of it? Some rules are wrong; every
+    """Is a result as large here as its layout says, and has every worker a part of it? Some rules are
+    wrong; every
     worker must find that alike."""
     if not isinstance(x, DTensor) or not x.numel():
         return True
@@ -220,7 +223,8 @@ def _any_empty(args: Iterable[Any]) -> bool:
 
 @functools.cache
 def _averages(func: Op) -> bool:
-    """Losses with a `reduction`: DTensor runs them shard by shard, and `mean` then divides by the rows, or the
+    """Losses with a `reduction`: DTensor runs them shard by shard, and `mean` then divides by the rows,
+    or the
     weights, of one shard. Their decompositions are made of sums and counts."""
     return any(a.name == "reduction" for a in func._schema.arguments)
 

@@ -122,7 +122,8 @@ _lately_gathered: deque[Value] = deque()
 
 
 def whole_of(x: DTensor) -> Tensor:
-    """All of a tensor (of an empty one, without asking anybody). Where gloo has no name for its dtype, bytes travel, and
+    """All of a tensor (of an empty one, without asking anybody). Where gloo has no name for its dtype,
+    bytes travel, and
     sums are made in a wider one."""
     if not x.numel():
         return torch.empty(x.shape, dtype=x.dtype, device=local_of(x).device)
@@ -139,9 +140,18 @@ def whole_of(x: DTensor) -> Tensor:
 
 _UNKNOWN_TO_GLOO = {
     getattr(torch, name)
-    for name in (
-        "int16 uint16 uint32 uint64 complex32 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu"
-    ).split()
+    for name in [
+        "int16",
+        "uint16",
+        "uint32",
+        "uint64",
+        "complex32",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float8_e4m3fnuz",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    ]
 }
 
 
