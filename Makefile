@@ -44,7 +44,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PIP) install --quiet --upgrade pip
 	# PyTorch first and alone: nothing that merely depends on it gets to choose the build.
 	$(PIP) install --quiet -c constraints.txt torch
-	$(PIP) install --quiet -c constraints.txt -e '.[dev,plots,optuna,lightning,accelerate,ray]'
+	$(PIP) install --quiet -c constraints.txt -e '.[dev,plots,optuna,lightning,accelerate,ray,peft]'
 	touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed

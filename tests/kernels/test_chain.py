@@ -77,6 +77,22 @@ def test_shapes(dims, batch, unbiased, activations):
     check_all(x, weights, biases, activations)
 
 
+@pytest.mark.parametrize("compute", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("batch", [5, 70])
+def test_in_16_bits_with_float32_weights(compute, batch):
+    x, weights, biases = make((33, 17, 20), b=batch)
+    activations = ["gelu", "none"]
+    y = lane_chain(x, weights, biases, activations, compute)
+    expected = reference(x, weights, biases, activations)
+    assert y.dtype == compute
+    check(y, expected, 3e-2)
+    dy, inputs = torch.randn_like(y), leaves(x, weights, biases)
+    grads = torch.autograd.grad(y, inputs, dy)
+    for got, want in zip(grads, torch.autograd.grad(expected, inputs, dy.double()), strict=True):
+        assert got.dtype == torch.float32
+        assert (got - want).norm() < 2e-2 * want.norm()
+
+
 def test_a_large_batch_trains_layer_by_layer(monkeypatch):
     calls = []
     monkeypatch.setattr(chain, "_chain_backward", lambda *_: calls.append(1))
@@ -134,15 +150,15 @@ def test_double_backward(shared):
 @pytest.mark.parametrize("keep", [False, True])
 def test_the_ops_keep_torchs_rules(keep):
     x, weights, biases = make((6, 5, 3))
-    torch.library.opcheck(chain._chain, (x, weights, biases[:1], [True, False], "silu,gelu", keep))
+    torch.library.opcheck(chain._chain, (x, weights, biases[:1], [True, False], "silu,gelu", keep, x.dtype))
 
 
 def test_the_gradient_op_keeps_torchs_rules():
     x, weights, biases = make((6, 5, 3), grad=False)
-    y, saved = chain._chain(x, weights, biases, [True, True], "silu,none", True)
+    y, saved = chain._chain(x, weights, biases, [True, True], "silu,none", True, x.dtype)
     torch.library.opcheck(
         chain._chain_backward,
-        (y, x, weights, saved, [True, True], "silu,none", True),
+        (y, x, weights, saved, [True, True], "silu,none", True, x.dtype),
         test_utils=("test_schema", "test_faketensor"),
     )
 

@@ -187,12 +187,31 @@ def test_precision_follows_torch():
 def test_a_right_side_with_contiguous_rows_is_split_into_bfloat16(monkeypatch):
     monkeypatch.setattr("wide_compiler.kernels.matmul.interpreting", lambda: False)
     a, b = rand(2, 3, 4), rand(2, 4, 5)
-    assert _mode(a, b) == "bf16x6"
-    assert _mode(a, rand(2, 5, 4).mT) == "tf32x3"
-    assert _mode(a.bfloat16(), b.bfloat16()) == "tf32"
+    assert _mode(a, b, torch.float32) == "bf16x6"
+    assert _mode(a, rand(2, 5, 4).mT, torch.float32) == "tf32x3"
+    assert _mode(a, b, torch.bfloat16) == "bf16"
     torch.set_float32_matmul_precision("high")
-    assert _mode(a, b) == "bf16x3"
-    assert _mode(a, rand(2, 5, 4).mT) == "tf32"
+    assert _mode(a, b, torch.float32) == "bf16x3"
+    assert _mode(a, rand(2, 5, 4).mT, torch.float32) == "tf32"
+
+
+@pytest.mark.parametrize("compute", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("x_dtype", [torch.float32, torch.bfloat16])
+def test_float32_weights_are_rounded_inside_the_kernel(compute, x_dtype):
+    """As if they had been cast before, but gradients of weights are not rounded to 16 bits."""
+    x, weight, bias = rand(N, M, K, dtype=x_dtype, grad=True), rand(N, O, K, grad=True), rand(N, O, grad=True)
+    y = lane_linear(x, weight, bias, "relu", compute)
+    rounded = [t.to(compute).double() for t in (x, weight)]
+    expected = reference(*rounded, bias, "relu")
+    assert y.dtype == compute
+    check(y, expected, 1e-2)
+    dy = torch.randn_like(y)
+    grads = torch.autograd.grad(y, (x, weight, bias), dy)
+    assert [g.dtype for g in grads] == [x_dtype, torch.float32, torch.float32]
+    dz = dy.double() * (expected > 0)
+    check(grads[0], dz @ rounded[1], 2e-2)
+    check(grads[1], dz.mT @ rounded[0], 1e-4 if x_dtype == compute or compute == torch.bfloat16 else 1e-2)
+    check(grads[2], dz.sum(1), 1e-4)
 
 
 def test_tf32_is_rounded_and_not_cut_off():

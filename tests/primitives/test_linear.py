@@ -59,3 +59,18 @@ def test_bad_input() -> None:
         match="'fast'; choose one of 'auto', 'einsum', 'transposed', 'tensor_core', 'sequential'",
     ):
         wide_linear(rand(N, 4, 5), rand(N, 2, 5), strategy="fast")
+
+
+@pytest.mark.parametrize("strategy", ["einsum", "transposed", "sequential", "tensor_core"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_autocast_gives_the_dtype_and_numbers_of_the_member(strategy, compiled):
+    """Compiled, the bias is added by another op, which autocast does not cast."""
+    members = [nn.Linear(6, 4) for _ in range(3)]
+    weight, bias = (torch.stack([getattr(m, name) for m in members]) for name in ("weight", "bias"))
+    x = torch.randn(3, 5, 6)
+    call = torch.compile(wide_linear, backend="eager") if compiled else wide_linear
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = torch.stack([m(one) for m, one in zip(members, x, strict=True)])
+        got = call(x, weight, bias, strategy)
+    assert got.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(got, expected, rtol=1e-2, atol=1e-2)

@@ -28,6 +28,7 @@ from untouched import refused
 from wide_compiler import InputError
 from wide_compiler.training import (
     EarlyStop,
+    History,
     LaneSchedulers,
     PerLane,
     Population,
@@ -37,7 +38,8 @@ from wide_compiler.training import (
     fold_batches,
 )
 from wide_compiler.training.lane_scaler import LaneScaler
-from wide_compiler.training.progress import LossLine
+from wide_compiler.training.moment import Moment
+from wide_compiler.training.progress import ProgressLine
 
 LINEAR = torch.optim.lr_scheduler.LinearLR
 STEP = torch.optim.lr_scheduler.StepLR
@@ -364,17 +366,21 @@ def test_callbacks_see_every_moment_and_may_stop_lanes():
 
 
 def test_progress_shows_best_median_worst_on_a_terminal_only():
-    out = io.StringIO()
-    line = LossLine(10, None, Console(file=out, force_terminal=True, width=120))
-    with line:
-        line.validated(torch.tensor([4.0, 5.0, 6.0, 7.0]), torch.ones(4, dtype=torch.bool))
-        line.step(3, torch.tensor([1.0, 2.0, 3.0, 9.0]), torch.tensor([True, True, True, False]))
-    assert "3 of 4 lanes" in out.getvalue() and "1 / 2 / 3" in out.getvalue()
-    assert "4 / 5 / 7" in out.getvalue()
-    quiet = io.StringIO()
-    with LossLine(10, None, Console(file=quiet)) as line:
-        line.step(3, torch.ones(4), torch.ones(4, dtype=torch.bool))
-    assert quiet.getvalue() == ""
+    active = torch.tensor([True, True, True, False])
+    checked = torch.tensor([4.0, 5.0, 7.0, 1.0])
+    losses = torch.tensor([1.0, 2.0, 3.0, 9.0])
+    history = History(4)
+    for terminal in (True, False):
+        out = io.StringIO()
+        line = ProgressLine(None, Console(file=out, force_terminal=terminal, width=120))
+        for event in ("validation", "step"):
+            line(Moment(event, 3, 0, losses, {"v": checked}, checked, active, 10, None, history, None))
+        line.close()
+        if not terminal:
+            assert out.getvalue() == ""
+            continue
+        assert "3 of 4 lanes" in out.getvalue() and "1 / 2 / 3" in out.getvalue()
+        assert "4 / 5 / 7" in out.getvalue() and "3/10" in out.getvalue()
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

@@ -1,4 +1,5 @@
-"""The command line: parse, call, print. The commands themselves: check, trace, info, demo, benchmark, xcs."""
+"""The command line: parse, call, print. The commands themselves: check, trace, info, demo, benchmark, xcs,
+signals."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,6 +9,8 @@ import typer
 from rich.console import Console
 
 from .benchmark import benchmark_command
+from .files import check_picture, make_folder
+from .signals import signals_app
 from .xcs import xcs_app
 
 app = typer.Typer(
@@ -23,8 +26,6 @@ app = typer.Typer(
 
 # Written out, because the models themselves would have to be imported to be listed.
 MODEL_NAMES = ("mlp", "deep_mlp", "resblock", "convnet", "unet", "transformer", "gpt", "lstm")
-
-PICTURES = (".png", ".pdf", ".svg")
 
 ModelName = Annotated[
     str, typer.Option("--model", "-m", metavar="NAME", help=f"One of {', '.join(MODEL_NAMES)}.")
@@ -127,7 +128,8 @@ def demo_command(
     wide_compiler demo -n 16 --steps 800 --out ensemble.png
     ```
     """
-    _check_picture(out)
+    check_picture(out, "--out")
+    make_folder(out, "--out")
     from .demo import run
 
     run(Console(), lanes, steps, out, seed, threads)
@@ -135,6 +137,7 @@ def demo_command(
 
 app.command("benchmark")(benchmark_command)
 app.add_typer(xcs_app, name="xcs")
+app.add_typer(signals_app, name="signals")
 
 
 def _known(names: Iterable[str]) -> list[str]:
@@ -144,16 +147,6 @@ def _known(names: Iterable[str]) -> list[str]:
             choices = ", ".join(MODEL_NAMES)
             raise typer.BadParameter(f"unknown model {name!r}; choose one of {choices}", param_hint="--model")
     return list(dict.fromkeys(names))
-
-
-def _check_picture(out: Path) -> None:
-    """Training takes half a minute: a picture that cannot be written should be known before."""
-    if out.suffix.lower() not in PICTURES:
-        raise typer.BadParameter(f"{out} should end in {', '.join(PICTURES)}", param_hint="--out")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise typer.BadParameter(f"no folder for {out}: {error.strerror}", param_hint="--out") from None
 
 
 def main() -> None:

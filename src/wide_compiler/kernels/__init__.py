@@ -1,6 +1,5 @@
 """Own GPU kernels over lanes, in Triton. Their modules are imported where they are used: they need triton."""
 
-import torch
 from torch import Tensor
 
 from ._triton import available, precision, supports
@@ -9,5 +8,5 @@ __all__ = ["available", "can_run", "precision", "supports"]
 
 
 def can_run(*tensors: Tensor) -> bool:
-    """Whether the kernels take these tensors here and now: under autocast, say, they would not cast."""
-    return available() and supports(*tensors) and not torch.is_autocast_enabled(tensors[0].device.type)
+    """Whether the kernels take these tensors here and now."""
+    return available() and supports(*tensors)

@@ -20,6 +20,7 @@ HAVE_TRITON = importlib.util.find_spec("triton") is not None
 MULTIPROCESSORS = 132  # of an H100 or H200
 TRIED = 4  # blocks of each kernel and shape that are compiled and timed
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+HALVES = {torch.bfloat16: "bf16", torch.float16: "fp16"}  # as kernels are told of them
 
 
 def interpreting() -> bool:

@@ -16,7 +16,7 @@ import triton
 from torch import Tensor
 
 from ..errors import ArgumentError
-from ._triton import next_pow2, on_device, precision, supports
+from ._triton import HALVES, next_pow2, on_device, precision, supports
 from .activations import ACTIVATIONS
 from .chain_backward import backward_kernel
 from .chain_forward import SMOOTH, forward_kernel
@@ -28,7 +28,9 @@ MAX_TRAIN = 64 * 64  # batch x width: the gradient kernel takes a lane's batch a
 MAX_TRAIN_BATCH = 64
 
 
-def _plan(x: Tensor, weights: Sequence[Tensor], has_bias: Sequence[bool], activations: str) -> dict:
+def _plan(
+    x: Tensor, weights: Sequence[Tensor], has_bias: Sequence[bool], activations: str, compute: torch.dtype
+) -> dict:
     """The kernels' constants.
 
     KEPT and SLOPES: from which of a lane's ROWS of `saved` on layer l's result and the slope of its
@@ -52,7 +54,7 @@ def _plan(x: Tensor, weights: Sequence[Tensor], has_bias: Sequence[bool], activa
         "KEPT": tuple(kept),
         "SLOPES": tuple(slopes),
         "ROWS": rows,
-        "PRECISION": precision("matmul"),
+        "PRECISION": HALVES.get(compute) or precision("matmul"),
     }
 
 
@@ -73,16 +75,22 @@ def _sms(t: Tensor) -> int:
 
 @torch.library.custom_op("wide_compiler::lane_chain", mutates_args=())
 def _chain(
-    x: Tensor, weights: list[Tensor], biases: list[Tensor], has_bias: list[bool], activations: str, keep: bool
+    x: Tensor,
+    weights: list[Tensor],
+    biases: list[Tensor],
+    has_bias: list[bool],
+    activations: str,
+    keep: bool,
+    compute: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """The output, and what the gradient needs of the layers (`_plan`), empty unless `keep`.
 
     `biases` are those of the layers that `has_bias` marks; `activations` is joined by commas.
     """
-    plan = _plan(x, weights, has_bias, activations)
+    plan = _plan(x, weights, has_bias, activations, compute)
     (N, B, _), sms = x.shape, _sms(x)
-    y = x.new_empty(N, B, weights[-1].shape[1])
-    saved = x.new_empty(N * plan["ROWS"] * _columns(B) if keep else 0)
+    y = x.new_empty(N, B, weights[-1].shape[1], dtype=compute)
+    saved = x.new_empty(N * plan["ROWS"] * _columns(B) if keep else 0, dtype=torch.float32)
 
     def grid(meta: dict) -> tuple[int]:
         programs = N * triton.cdiv(B, meta["BB"])
@@ -100,10 +108,11 @@ def _chain(
 
 
 @_chain.register_fake
-def _(x, weights, biases, has_bias, activations, keep):
+def _(x, weights, biases, has_bias, activations, keep, compute):
     N, B, _ = x.shape
-    size = N * _plan(x, weights, has_bias, activations)["ROWS"] * _columns(B) if keep else 0
-    return x.new_empty(N, B, weights[-1].shape[1]), x.new_empty(size)
+    size = N * _plan(x, weights, has_bias, activations, compute)["ROWS"] * _columns(B) if keep else 0
+    y = x.new_empty(N, B, weights[-1].shape[1], dtype=compute)
+    return y, x.new_empty(size, dtype=torch.float32)
 
 
 @torch.library.custom_op("wide_compiler::lane_chain_backward", mutates_args=())
@@ -115,6 +124,7 @@ def _chain_backward(
     has_bias: list[bool],
     activations: str,
     need_dx: bool,
+    compute: torch.dtype,
 ) -> list[Tensor]:
     """`[dx, *dweights, *dbiases]`; dx is empty unless `need_dx`. For what `_trains` allows."""
     grads = _gradients(dy, x, weights, has_bias, need_dx)
@@ -126,24 +136,24 @@ def _chain_backward(
         backward_kernel[lambda meta: (N, meta["PARTS"])](
             dy, x, tuple(w.contiguous() for w in weights), saved, dx, tuple(dws),
             _spread(dbs, has_bias, x), *dy.stride(), *x.stride(), B, _columns(B), next_pow2(N), _sms(x),
-            NEED_DX=need_dx, BB=max(16, next_pow2(B)), **_plan(x, weights, has_bias, activations),
+            NEED_DX=need_dx, BB=max(16, next_pow2(B)), **_plan(x, weights, has_bias, activations, compute),
         )  # fmt: skip
     return grads
 
 
 @_chain_backward.register_fake
-def _(dy, x, weights, saved, has_bias, activations, need_dx):
+def _(dy, x, weights, saved, has_bias, activations, need_dx, compute):
     return _gradients(dy, x, weights, has_bias, need_dx)
 
 
 def _gradients(dy, x, weights, has_bias, need_dx) -> list[Tensor]:
-    dws = [dy.new_empty(w.shape) for w in weights]
-    dbs = [dy.new_empty(w.shape[:2]) for w, p in zip(weights, has_bias, strict=True) if p]
-    return [dy.new_empty(x.shape if need_dx else 0), *dws, *dbs]
+    dws = [w.new_empty(w.shape) for w in weights]
+    dbs = [w.new_empty(w.shape[:2]) for w, p in zip(weights, has_bias, strict=True) if p]
+    return [x.new_empty(x.shape if need_dx else 0), *dws, *dbs]
 
 
 def _setup(ctx, inputs, output):
-    x, weights, biases, ctx.has_bias, ctx.activations, ctx.keep = inputs
+    x, weights, biases, ctx.has_bias, ctx.activations, ctx.keep, ctx.compute = inputs
     ctx.layers = len(weights)
     ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(output[1], x, *weights, *biases)
@@ -154,28 +164,29 @@ def _backward(ctx, dy, _):
     weights, biases = rest[: ctx.layers], rest[ctx.layers :]
     if ctx.keep and _trains(x, weights) and not torch.is_grad_enabled():
         need_dx = ctx.needs_input_grad[0]
-        dx, *grads = _chain_backward(dy, x, weights, saved, ctx.has_bias, ctx.activations, need_dx)
+        layers = ctx.has_bias, ctx.activations, need_dx, ctx.compute
+        dx, *grads = _chain_backward(dy, x, weights, saved, *layers)
     else:  # a gradient of this gradient is asked for, or nothing was kept: ops that autograd knows
-        dx, *grads = _layerwise_gradients(dy, x, weights, biases, ctx.has_bias, ctx.activations)
+        dx, *grads = _layerwise_gradients(dy, x, weights, biases, ctx.has_bias, ctx.activations, ctx.compute)
         need_dx = True
-    return dx if need_dx else None, grads[: ctx.layers], grads[ctx.layers :], None, None, None
+    return dx if need_dx else None, grads[: ctx.layers], grads[ctx.layers :], None, None, None, None
 
 
-def _layerwise_gradients(dy, x, weights, biases, has_bias, activations) -> list[Tensor | None]:
+def _layerwise_gradients(dy, x, weights, biases, has_bias, activations, compute) -> list[Tensor | None]:
     again = torch.is_grad_enabled()
     with torch.enable_grad():
         # Views: a tensor given for two layers gets the gradient of each place, not twice the sum.
         x, *rest = inputs = [t.view_as(t) for t in (x, *weights, *biases)]
         weights, biases = rest[: len(weights)], rest[len(weights) :]
-        y = _layerwise(x, weights, _spread(biases, has_bias, None), activations.split(","))
+        y = _layerwise(x, weights, _spread(biases, has_bias, None), activations.split(","), compute)
         wanted = [t for t in inputs if t.requires_grad]
         grads = iter(torch.autograd.grad(y, wanted, dy, create_graph=again))
     return [next(grads) if t.requires_grad else None for t in inputs]
 
 
-def _layerwise(x, weights, biases, activations) -> Tensor:
+def _layerwise(x, weights, biases, activations, compute) -> Tensor:
     for w, b, act in zip(weights, biases, activations, strict=True):
-        x = lane_linear(x, w, b, act)
+        x = lane_linear(x, w, b, act, compute)
     return x
 
 
@@ -183,12 +194,12 @@ _chain.register_autograd(_backward, setup_context=_setup)
 
 
 def fits(x: Tensor, weights: Sequence[Tensor]) -> bool:
-    """Whether `lane_chain` takes this MLP: float32, `[N, B, I]`, few and narrow layers."""
+    """Whether `lane_chain` takes this MLP: `[N, B, I]`, few and narrow layers."""
     return (
         x.dim() == 3
-        and x.dtype == torch.float32
         and 0 < len(weights) <= MAX_LAYERS
-        and supports(x, *weights)
+        and supports(x)
+        and supports(*weights)
         and all(1 <= d <= MAX_WIDTH for d in (x.shape[2], *(w.shape[1] for w in weights)))
     )
 
@@ -203,6 +214,7 @@ def lane_chain(
     weights: Sequence[Tensor],
     biases: Sequence[Tensor | None] | None = None,
     activations: Sequence[str] | None = None,
+    compute: torch.dtype | None = None,
 ) -> Tensor:
     """A chain of linear layers, each with its activation, for every lane; ask `fits` first.
 
@@ -214,6 +226,7 @@ def lane_chain(
         weights: one `[N, O, I]` per layer.
         biases: one `[N, O]` or None per layer; None: no layer has one.
         activations: one of `linear.ACTIVATIONS` per layer; None: "relu" between the layers.
+        compute: the dtype of the products and of the result, by default x's.
 
     Returns:
         `[N, B, O]` of the last layer.
@@ -228,6 +241,8 @@ def lane_chain(
             raise ArgumentError(f"lane_chain: unknown activation {act!r}; choose one of {list(ACTIVATIONS)}")
     present = [b for b in biases if b is not None]
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *weights, *present))
+    compute = compute or x.dtype
     if grad and not _trains(x, weights):
-        return _layerwise(x, weights, biases, activations)
-    return _chain(x, weights, present, [b is not None for b in biases], ",".join(activations), grad)[0]
+        return _layerwise(x, weights, biases, activations, compute)
+    has_bias = [b is not None for b in biases]
+    return _chain(x, weights, present, has_bias, ",".join(activations), grad, compute)[0]

@@ -9,7 +9,7 @@ import triton.language as tl
 
 from ._triton import briefly, interpreting
 from .chain_tiles import load, load_weight, store, warps_fit
-from .operands import rounded
+from .operands import dot
 
 # (PARTS, warps): PARTS programs per lane, each of which stores the gradients of its share of the layers.
 SHARES = ((1, 4), (1, 8), (4, 4), (4, 8))
@@ -72,11 +72,10 @@ def _parameter_grads(dws, dbs, g, h, n, l: tl.constexpr, DIMS: tl.constexpr, PAD
         tl.store(dbs[l] + n * DIMS[l + 1] + o, tl.sum(g, 1), mask=o < DIMS[l + 1])
     # Rows past the batch add nothing: their g is zero from the start. The right side of either product
     # has its columns contiguous, as tensor cores want it in float32.
-    g, h = rounded(g, PRECISION), rounded(h, PRECISION)
     if l == 0:
-        dw = tl.trans(tl.dot(tl.trans(h), tl.trans(g), input_precision=PRECISION))
+        dw = tl.trans(dot(tl.trans(h), tl.trans(g), PRECISION))
     else:
-        dw = tl.dot(g, tl.trans(h), input_precision=PRECISION)
+        dw = dot(g, tl.trans(h), PRECISION)
     at = dws[l] + n * (DIMS[l] * DIMS[l + 1])
     store(at, dw, o, i, DIMS[l + 1], DIMS[l], DIMS[l + 1] == PADS[l + 1], DIMS[l] == PADS[l])
 
@@ -104,7 +103,8 @@ def backward_kernel(
     kept = saved + n * (ROWS * SB)
     b = tl.arange(0, BB)
     o = tl.arange(0, PADS[L])
-    g = tl.trans(load(dy + n * dy_n, b, o, B, DIMS[L], dy_b, dy_o, EVEN, DIMS[L] == PADS[L]))
+    g = load(dy + n * dy_n, b, o, B, DIMS[L], dy_b, dy_o, EVEN, DIMS[L] == PADS[L])
+    g = tl.trans(g.to(tl.float32))
     s = g
     if SLOPES[L - 1] >= 0:
         s = load(kept + SLOPES[L - 1] * SB, o, b, DIMS[L], SB, SB, 1, DIMS[L] == PADS[L], EVEN)
@@ -124,8 +124,7 @@ def backward_kernel(
         elif l % PARTS == part:
             _parameter_grads(dws, dbs, g, h, n, l, DIMS, PADS, BIAS, PRECISION)
         if l > 0 or NEED_DX:
-            w, g = rounded(w, PRECISION), rounded(g, PRECISION)
-            g = tl.dot(tl.trans(w), g, input_precision=PRECISION)
+            g = dot(tl.trans(w), g, PRECISION)
         if l > 0 and not EARLY:
             ahead = _operands(ws, x, kept, n, b, x_b, x_i, B, SB, l - 1, DIMS, PADS, KEPT, NEED_DX, EVEN)
         if l > 0:

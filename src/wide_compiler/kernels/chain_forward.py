@@ -10,7 +10,7 @@ import triton.language as tl
 from ._triton import briefly, interpreting
 from .activations import activate
 from .chain_tiles import load, load_weight, store, warps_fit
-from .operands import rounded
+from .operands import dot
 
 SMOOTH = ("gelu", "gelu_tanh", "silu")  # their slope needs the value before them; the others' does not
 
@@ -89,7 +89,7 @@ def _forward_tile(
         o = tl.arange(0, PADS[l + 1])
         w, bias = held[0]  # type: ignore
         held = held[1:]
-        z = tl.dot(rounded(w, PRECISION), rounded(h, PRECISION), input_precision=PRECISION)
+        z = dot(w, h, PRECISION)
         if l + HELD < L:
             held = held + (_layer(ws, bs, n, l + HELD, DIMS, PADS, BIAS),)  # type: ignore  # noqa: RUF005
         z += bias[:, None]

@@ -16,18 +16,21 @@ from .matmul import lane_matmul, matmul
 
 
 @torch.library.custom_op("wide_compiler::lane_linear", mutates_args=())
-def _lane_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
-    return matmul(x, weight.mT, bias, activation)
+def _lane_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, compute: torch.dtype | None = None
+) -> Tensor:
+    return matmul(x, weight.mT, bias, activation, compute)
 
 
 @_lane_linear.register_fake
-def _(x, weight, bias, activation):
-    return x.new_empty(x.shape[0], x.shape[1], weight.shape[1])
+def _(x, weight, bias, activation, compute=None):
+    return x.new_empty(x.shape[0], x.shape[1], weight.shape[1], dtype=compute or x.dtype)
 
 
 def _linear_setup(ctx, inputs, output):
-    x, weight, _, activation = inputs
-    ctx.activation = activation
+    x, weight, bias, activation, compute = inputs
+    ctx.activation, ctx.compute = activation, compute or x.dtype
+    ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.save_for_backward(x, weight, output if activation == "relu" else None)
 
 
@@ -37,11 +40,12 @@ def _linear_backward(ctx, dz):
         dz = torch.ops.aten.threshold_backward(dz, y, 0)
     elif ctx.activation != "none":
         raise UnsupportedError(f"lane_linear: no gradient through a fused {ctx.activation!r}")
-    need_x, need_weight, need_bias, _ = ctx.needs_input_grad
+    need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
     return (
-        lane_matmul(dz, weight) if need_x else None,
-        lane_matmul(dz.mT, x) if need_weight else None,
-        dz.sum(1) if need_bias else None,
+        lane_matmul(dz, weight, ctx.compute, x.dtype) if need_x else None,
+        lane_matmul(dz.mT, x, ctx.compute, weight.dtype) if need_weight else None,
+        dz.sum(1, dtype=ctx.bias_dtype) if need_bias else None,
+        None,
         None,
     )
 
@@ -49,7 +53,13 @@ def _linear_backward(ctx, dz):
 _lane_linear.register_autograd(_linear_backward, setup_context=_linear_setup)
 
 
-def lane_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
+def lane_linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str = "none",
+    compute: torch.dtype | None = None,
+) -> Tensor:
     """`y[n] = activation(x[n] @ weight[n].T + bias[n])` for every lane n, as one kernel.
 
     A gradient through other activations than "none" and "relu" needs the value before them, so they
@@ -60,6 +70,8 @@ def lane_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activatio
         weight: `[N, O, I]`.
         bias: `[N, O]` or None.
         activation: one of `ACTIVATIONS`.
+        compute: the dtype of the product and of the result, by default x's; all that is given is
+            rounded to it inside the kernel.
 
     Returns:
         `[N, *, O]`.
@@ -72,5 +84,5 @@ def lane_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activatio
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in given)
     fused = activation if activation in ("none", "relu") or not grad else "none"
     x_NMI = x.unsqueeze(1) if x.dim() == 2 else x.flatten(1, -2)
-    y_NMO = _lane_linear(x_NMI, weight, bias, fused).reshape(*x.shape[:-1], weight.shape[1])
+    y_NMO = _lane_linear(x_NMI, weight, bias, fused, compute).reshape(*x.shape[:-1], weight.shape[1])
     return y_NMO if fused == activation else ACTIVATIONS[activation](y_NMO)

@@ -1,6 +1,7 @@
 """Matrix products of N lanes as one Triton kernel, with bias and activation inside it.
 
-float32 runs on tensor cores at float32 accuracy ("tf32x3"), which cuBLAS does not do: that is the gain.
+float32 runs on tensor cores at float32 accuracy ("tf32x3"), which cuBLAS does not do: that is the gain. A
+product in 16 bits may read float32 and round it on its way: weights under autocast need no copy in 16 bits.
 Import this module only after `_triton.available()`: it needs triton.
 
 Shapes: N lanes, M rows, K the summed axis, O out-features.
@@ -13,9 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ._triton import briefly, interpreting, next_pow2, on_device, products
+from ._triton import HALVES, briefly, interpreting, next_pow2, on_device, products
 from .activations import activate
-from .operands import rounded
+from .operands import dot
 
 # (BM, BN, BK, warps, stages); the autotuner times those that `_prune` leaves.
 BLOCKS = (
@@ -48,7 +49,7 @@ def _prune(configs: list[triton.Config], named: dict, PRECISION: str, **_) -> li
 
     def keep(config: triton.Config) -> bool:
         bm, bn, bk = (config.kwargs[name] for name in ("BM", "BN", "BK"))
-        if PRECISION != "tf32" and bm * bn > 64 * 32 * config.num_warps:
+        if PRECISION in ("tf32x3", "bf16x6", "bf16x3") and bm * bn > 64 * 32 * config.num_warps:
             return False  # the parts of a split product spill with more than 64 sums per thread
         if bm * bn > 128 * 128 and bk > 32 and not half:
             return False
@@ -57,15 +58,17 @@ def _prune(configs: list[triton.Config], named: dict, PRECISION: str, **_) -> li
     return [c for c in configs if keep(c)] or SMALLEST
 
 
-def _mode(a: Tensor, b: Tensor) -> str:
-    """How tensor cores get float32 products: `precision`, with parts in bfloat16 where they are faster.
+def _mode(a: Tensor, b: Tensor, compute: torch.dtype) -> str:
+    """How tensor cores get products in `compute`; of float32 by `precision`, in parts where that is faster.
 
     In tf32 they read the right side only with its columns contiguous. To turn a tile around costs several
     times the product itself, and a bfloat16 tile need not be turned: six products of three parts are as
     exact as tf32x3, three of two more exact than tf32, at the price of three and one and a half.
     """
+    if compute in HALVES:
+        return HALVES[compute]
     mode = products(a, "matmul")
-    if a.dtype != torch.float32 or b.stride(1) == 1 or interpreting():  # the interpreter knows no bfloat16
+    if b.stride(1) == 1 or interpreting():  # the interpreter knows no bfloat16
         return mode
     return {"tf32x3": "bf16x6", "tf32": "bf16x3"}[mode]
 
@@ -88,7 +91,7 @@ def _matmul_kernel(
     N_KEY, M_KEY, O_KEY, K_KEY,
     A_ROWS: tl.constexpr, B_ROWS: tl.constexpr,
     HAS_BIAS: tl.constexpr, ACT: tl.constexpr, PRECISION: tl.constexpr,
-    EVEN_K: tl.constexpr, UPCAST: tl.constexpr,
+    EVEN_K: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """One block of c[n] = act(a[n] @ b[n] + bias[n]); c is contiguous [N, M, O]."""
@@ -120,11 +123,7 @@ def _matmul_kernel(
         else:
             a_tile = tl.load(a_ptrs, mask=in_m[:, None] & (k[None, :] < K - k0), other=0.0)
             b_tile = tl.load(b_ptrs, mask=(k[:, None] < K - k0) & in_o[None, :], other=0.0)
-        if UPCAST:
-            a_tile = a_tile.to(tl.float32)
-            b_tile = b_tile.to(tl.float32)
-        a_tile, b_tile = rounded(a_tile, PRECISION), rounded(b_tile, PRECISION)
-        acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION)
+        acc = dot(a_tile, b_tile, PRECISION, acc)
         a_ptrs += BK * a_k
         b_ptrs += BK * b_k
 
@@ -135,7 +134,14 @@ def _matmul_kernel(
     tl.store(c_ptrs, acc.to(c.dtype.element_ty), mask=in_m[:, None] & in_o[None, :])
 
 
-def matmul(a: Tensor, b: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
+def matmul(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    activation: str = "none",
+    compute: torch.dtype | None = None,
+    out: torch.dtype | None = None,
+) -> Tensor:
     """`act(a[n] @ b[n] + bias[n])` for every lane n, outside of autograd.
 
     Args:
@@ -143,12 +149,15 @@ def matmul(a: Tensor, b: Tensor, bias: Tensor | None = None, activation: str = "
         b: `[N, K, O]`, any strides.
         bias: `[N, O]` or None.
         activation: one of `ACTIVATIONS`.
+        compute: the dtype that a and b are rounded to, by default a's; sums are in float32.
+        out: the result's dtype, by default `compute`.
 
     Returns:
-        `[N, M, O]`, contiguous, of a's dtype.
+        `[N, M, O]`, contiguous.
     """
     (N, M, K), O = a.shape, b.shape[2]
-    c = a.new_empty(N, M, O)
+    compute = compute or a.dtype
+    c = a.new_empty(N, M, O, dtype=out or compute)
     if c.numel() == 0:
         return c
     strides = (*a.stride(), *b.stride(), *((0, 0) if bias is None else bias.stride()), c.stride(0))
@@ -159,29 +168,42 @@ def matmul(a: Tensor, b: Tensor, bias: Tensor | None = None, activation: str = "
             a, b, a if bias is None else bias, c, M, O, K, *strides, *keys,
             A_ROWS=a.stride(2) == 1, B_ROWS=b.stride(2) == 1,
             HAS_BIAS=bias is not None, ACT=activation,
-            PRECISION=_mode(a, b),
-            UPCAST=interpreting() and a.dtype == torch.bfloat16,  # the interpreter has no bfloat16 product
+            PRECISION=_mode(a, b, compute),
         )  # fmt: skip
     return c
 
 
 @torch.library.custom_op("wide_compiler::lane_matmul", mutates_args=())
-def lane_matmul(a: Tensor, b: Tensor) -> Tensor:
-    """`a[n] @ b[n]` for every lane n: `[N, M, K]` x `[N, K, O]` -> `[N, M, O]`, any strides."""
-    return matmul(a, b)
+def lane_matmul(
+    a: Tensor, b: Tensor, compute: torch.dtype | None = None, out: torch.dtype | None = None
+) -> Tensor:
+    """`a[n] @ b[n]` for every lane n: `[N, M, K]` x `[N, K, O]` -> `[N, M, O]`, any strides.
+
+    `compute` and `out` as in `matmul`.
+    """
+    return matmul(a, b, compute=compute, out=out)
 
 
 @lane_matmul.register_fake
-def _(a, b):
-    return a.new_empty(a.shape[0], a.shape[1], b.shape[2])
+def _(a, b, compute=None, out=None):
+    return a.new_empty(a.shape[0], a.shape[1], b.shape[2], dtype=out or compute or a.dtype)
+
+
+def _matmul_setup(ctx, inputs, output):
+    a, b, compute, _ = inputs
+    ctx.compute = compute or a.dtype
+    ctx.save_for_backward(a, b)
 
 
 def _matmul_backward(ctx, dc):
     a, b = ctx.saved_tensors
-    need_a, need_b = ctx.needs_input_grad
-    return lane_matmul(dc, b.mT) if need_a else None, lane_matmul(a.mT, dc) if need_b else None
+    need_a, need_b = ctx.needs_input_grad[:2]
+    return (
+        lane_matmul(dc, b.mT, ctx.compute, a.dtype) if need_a else None,
+        lane_matmul(a.mT, dc, ctx.compute, b.dtype) if need_b else None,
+        None,
+        None,
+    )
 
 
-lane_matmul.register_autograd(
-    _matmul_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs)
-)
+lane_matmul.register_autograd(_matmul_backward, setup_context=_matmul_setup)

@@ -1,4 +1,4 @@
-"""What tensor cores multiply: numbers rounded to TF32, weights in the order they are read.
+"""What tensor cores multiply: numbers rounded to the precision of the product, weights in reading order.
 
 Tensor cores take float32 numbers with ten bits after the point and cut the others off. That pulls every
 product towards zero by 0.07%, and what comes out of twenty layers by a percent. Libraries round to nearest
@@ -24,8 +24,21 @@ INTERPRETED = tl.constexpr(interpreting())
 
 @triton.jit
 def rounded(x, PRECISION: tl.constexpr):
-    """x, rounded to nearest if it is float32 that tensor cores take as TF32; a NaN stays a NaN."""
-    if PRECISION == "tf32" and x.dtype == tl.float32:
+    """x as a product of that precision takes it: rounded to nearest, a NaN stays a NaN.
+
+    "tf32" rounds float32 only; "bf16" and "fp16" give that dtype, in the interpreter as float32.
+    """
+    if PRECISION == "bf16":
+        if INTERPRETED:  # it has no product of these, and cuts bits off instead of rounding
+            x = x.to(tl.float32)
+            bits = x.to(tl.int32, bitcast=True)
+            bits = (bits + 32767 + (bits >> 16 & 1)) & -65536
+            x = tl.where(x == x, bits.to(tl.float32, bitcast=True), x)
+        else:
+            x = x.to(tl.bfloat16)
+    elif PRECISION == "fp16":
+        x = x.to(tl.float16)
+    elif PRECISION == "tf32" and x.dtype == tl.float32:
         if INTERPRETED:  # it knows no instructions of a GPU
             bits = x.to(tl.int32, bitcast=True) + 4096
             x = tl.where(x == x, (bits & -8192).to(tl.float32, bitcast=True), x)
@@ -34,6 +47,18 @@ def rounded(x, PRECISION: tl.constexpr):
                 "cvt.rna.tf32.f32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1
             )
     return x
+
+
+@triton.jit
+def dot(a, b, PRECISION: tl.constexpr, acc=None):
+    """`acc + a @ b` in float32, of tiles rounded to PRECISION."""
+    a, b = rounded(a, PRECISION), rounded(b, PRECISION)
+    HALVES: tl.constexpr = PRECISION == "bf16" or PRECISION == "fp16"
+    if HALVES:
+        c = tl.dot(a, b, acc)
+    else:
+        c = tl.dot(a, b, acc, input_precision=PRECISION)
+    return c
 
 
 @triton.jit

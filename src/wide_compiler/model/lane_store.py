@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from ..capture import CaptureFailed, canonical_names, check_models, materialize, slots
+from ..elsewhere import here
 from ..errors import AlignmentError, InputError, LaneIndexError
 from . import saving
 from .marks import has_lanes, mark_parameters
 from .members import Skeletons, build_tree
 from .plans import channels_last
-from .registered import Registered, lane_tensor
+from .registered import Registered, stacked_tensor
 from .rows import select_rows
 from .scope import Children, Scope, find_ties
 from .views import Views
@@ -114,7 +115,7 @@ class LaneStore(Children, nn.Module):
         """One lane's tensor by the member's path, a view where there is a lane axis."""
         outer = self.registered.outer(path)
         if outer is not None:
-            return lane_tensor(self.get_submodule(outer), outer, path, lane, self.n)
+            return stacked_tensor(self.get_submodule(outer), outer, path, self.n).detach()[lane]
         tensor = self.tensors()[path].detach()
         return tensor[lane] if path in self.wide_states else tensor
 
@@ -126,7 +127,7 @@ class LaneStore(Children, nn.Module):
             raise CaptureFailed(
                 f"{path} is a tensor that a member's forward has made, and a graph would freeze"
             )
-        return self.lane_state(lane, path)
+        return here(self.lane_state(lane, path))
 
     def example_member(self, lane: int = 0) -> nn.Module:
         """An ordinary model to try inputs on."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from ..errors import ArgumentError
@@ -50,6 +51,19 @@ def check_lanes(op: str, **tensors: Tensor | None) -> int:
         f"{op}: dimension 0 of every tensor is the lane axis and must have one size; got {got}. "
         "Stack the lanes' tensors with torch.stack, or expand one that all lanes share."
     )
+
+
+def autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """What autocast rounds x, and what it is multiplied with, to; None if it leaves x alone."""
+    kind = x.device.type
+    if not torch.is_autocast_enabled(kind) or x.dtype == torch.float64 or not x.is_floating_point():
+        return None
+    return torch.get_autocast_dtype(kind)
+
+
+def cast(dtype: torch.dtype | None, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The tensors in that dtype; as they are if it is None."""
+    return tensors if dtype is None else tuple([None if t is None else t.to(dtype) for t in tensors])
 
 
 def per_lane(t: Tensor | None, n: int) -> Sequence[Tensor | None]:

@@ -16,7 +16,7 @@ from .. import kernels
 from ..errors import ArgumentError, WrongTypeError
 from ..widen.builder import Builder, Val
 from ..widen.rules import ops, rule
-from ._lanes import check_lanes, resolve
+from ._lanes import autocast_dtype, check_lanes, resolve
 from ._module import WideModule
 from .linear import wide_linear
 
@@ -96,7 +96,9 @@ def tensor_core_fits(
     q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p: float, enable_gqa: bool
 ) -> bool:
     """Whether the own kernel takes these, `[batch, H, L, E]` each, and may be faster than torch's."""
-    if not q.is_cuda or enable_gqa or q.dtype != torch.float32 or not kernels.can_run(q, k, v):
+    if not q.is_cuda or enable_gqa or q.dtype != torch.float32 or autocast_dtype(q):
+        return False
+    if not kernels.can_run(q, k, v):
         return False
     from ..kernels.attention import fits
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 
 from .. import kernels
+from ._lanes import autocast_dtype
 from .linear import tensor_core_fits, wide_linear
 
 aten = torch.ops.aten
@@ -47,7 +48,7 @@ def wide_chain(
         from ..kernels.chain import fits, lane_chain
 
         if fits(x, weights):
-            return lane_chain(x, list(weights), list(biases), list(activations))
+            return lane_chain(x, list(weights), list(biases), list(activations), autocast_dtype(x))
     for weight, bias, activation in zip(weights, biases, activations, strict=True):
         x = _FUNCTIONS[activation](wide_linear(x, weight, bias))
     return x
@@ -64,7 +65,7 @@ def wide_linear_activation(x: Tensor, weight: Tensor, bias: Tensor | None, activ
         return _FUNCTIONS[activation](wide_linear(x, weight, bias, "tensor_core"))
     from ..kernels.linear import lane_linear
 
-    return lane_linear(x, weight, bias, activation)
+    return lane_linear(x, weight, bias, activation, autocast_dtype(x))
 
 
 def _activation_of(node: fx.Node) -> fx.Node | None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx
 
-from .batch_norm import wide_batch_norm
-from .conv import wide_conv
-from .conv_strategies import implicit_gemm_fits
+from ._lanes import autocast_dtype, cast
+from .channel_norms import wide_batch_norm
+from .conv import implicit_gemm_fits, wide_conv
 
 aten = torch.ops.aten
 
@@ -45,6 +45,7 @@ def wide_conv_norm(
         return torch.relu(y) if relu else y
     from ..kernels.conv import lane_conv2d
 
+    x, weight, bias = cast(autocast_dtype(x), x, weight, bias)  # type: ignore[assignment]
     scale = shift = None
     if norm is not None:
         gamma, beta, mean, var, eps = norm

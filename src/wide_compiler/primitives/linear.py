@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .. import kernels
 from ..widen.builder import Builder, Val
 from ..widen.rules import ops, rule
-from ._lanes import check_lanes, per_lane, resolve
+from ._lanes import autocast_dtype, cast, check_lanes, per_lane, resolve
 from ._module import WideModule
 
 LINEAR_STRATEGIES = ("einsum", "transposed", "tensor_core", "sequential")
@@ -45,6 +45,8 @@ def wide_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, strategy:
     """
     check_lanes("wide_linear", x=x, weight=weight, bias=bias)
     product = _PRODUCTS[resolve(strategy, LINEAR_STRATEGIES, auto="einsum", op="wide_linear")]
+    if product is not _tensor_core or not tensor_core_fits(x):  # that kernel casts while it reads
+        x, weight, bias = cast(autocast_dtype(x), x, weight, bias)  # type: ignore[assignment]
     if x.dim() == 3:
         return product(x, weight, bias)
     x_NMI = x.unsqueeze(1) if x.dim() == 2 else x.flatten(1, -2)
@@ -72,7 +74,7 @@ def _tensor_core(x_NMI: Tensor, w_NOI: Tensor, b_NO: Tensor | None) -> Tensor:
         return _einsum(x_NMI, w_NOI, b_NO)
     from ..kernels.linear import lane_linear
 
-    return lane_linear(x_NMI, w_NOI, b_NO)
+    return lane_linear(x_NMI, w_NOI, b_NO, compute=autocast_dtype(x_NMI))
 
 
 def _sequential(x_NMI: Tensor, w_NOI: Tensor, b_NO: Tensor | None) -> Tensor:
@@ -119,13 +121,7 @@ class WideLinear(WideModule):
     MEMBER = nn.Linear
     CONFIG = ("in_features", "out_features")
     STRATEGIES = LINEAR_STRATEGIES
-
-    weight: Tensor
-    bias: Tensor | None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: `[N, *, I]` -> `[N, *, O]`."""
-        return self.kernel(x, self.weight, self.bias, self.strategy)
+    ARGUMENTS = ("weight", "bias", "strategy")
 
 
 @rule(*ops("linear.default"))

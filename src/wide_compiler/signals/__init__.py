@@ -3,7 +3,7 @@
 from torch import manual_seed
 
 from ..workers.errors import ClusterError, NoWorkers, WorkerDied, WorkerFailed, WorkerHung
-from . import debug, modules, nn
+from . import debug, lanes, modules, nn, observing
 from . import scope as signal
 from .checkpoint import checkpoint, restart
 from .config import ShardConfig, SignalConfig, clear_configs, load_config, register_config
@@ -24,6 +24,7 @@ from .creation import (
 )
 from .modules import adopt
 from .runtime import cpu_workers, gpu_workers, ray_workers, shutdown
+from .steps import step
 from .tensor import SignalTensor
 
 __all__ = [
@@ -46,11 +47,13 @@ __all__ = [
     "from_numpy",
     "full",
     "gpu_workers",
+    "lanes",
     "linspace",
     "load_config",
     "manual_seed",
     "modules",
     "nn",
+    "observing",
     "ones",
     "rand",
     "randint",
@@ -61,6 +64,7 @@ __all__ = [
     "restart",
     "shutdown",
     "signal",
+    "step",
     "tensor",
     "zeros",
 ]

@@ -188,6 +188,12 @@ def find(name: str) -> SignalConfig | None:
     return _signals.get(name)
 
 
+def signals() -> dict[str, SignalConfig]:
+    """All signals by name."""
+    _read_environment()
+    return _signals
+
+
 def known() -> list[str]:
     _read_environment()
     return sorted(_signals)

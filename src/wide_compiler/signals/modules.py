@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,6 +14,8 @@ from torch.utils._pytree import tree_iter, tree_map_only
 
 from ..errors import UsageError
 from ..global_hooks import HARMLESS
+from ..workers.layout import Axes
+from ..workers.stream import Mesh
 from . import runtime, scope
 from .moving import gather_for_use
 from .sending import put, put_on
@@ -49,17 +53,23 @@ def _adopt_tensors(module: nn.Module) -> None:
 
 
 def _swap(x: Tensor, name: str) -> None:
-    """`x` keeps its identity and becomes a handle."""
+    """Move `x` to where the active signal says parameters go, else to worker 0."""
     placement = scope.current()
-    mesh = runtime.engine().mesh((0,)) if placement is None else placement.mesh
-    axes = placement.parameters if placement is not None and isinstance(x, nn.Parameter) else ()
+    if placement is None:
+        swap(x, runtime.engine().mesh((0,)), (), name, adopted=False)
+        return
+    axes = placement.parameters if isinstance(x, nn.Parameter) else ()
+    swap(x, placement.mesh, axes, name, adopted=True)
+    gather_for_use(x, placement)  # type: ignore[arg-type]
+
+
+def swap(x: Tensor, mesh: Mesh, axes: Axes, name: str, adopted: bool) -> None:
+    """`x` keeps its identity and becomes a handle. adopted: it stays on this mesh."""
     handle = put_on(x, mesh, axes)
     handle._ref.home.parameter = True
-    handle._ref.home.adopted = placement is not None
+    handle._ref.home.adopted = adopted
     grad = x.grad
     become(x, handle, name)
-    if placement is not None:
-        gather_for_use(x, placement)  # type: ignore[arg-type]
     if grad is not None:
         x.grad = grad if isinstance(grad, SignalTensor) else put_on(grad, mesh, axes)
 
@@ -90,10 +100,25 @@ def _is_plain(x: Any) -> bool:
     )
 
 
+_listener: Any = None  # told of each module that is called
+
+
+@contextlib.contextmanager
+def listener(hear: Any) -> Iterator[None]:
+    global _listener
+    before, _listener = _listener, hear
+    try:
+        yield
+    finally:
+        _listener = before
+
+
 def _before_forward(module: nn.Module, args: tuple) -> tuple | None:
     """A module that is called with handles, or inside a signal's context, lives on the workers from now
     on, and
     inside a context so does the batch that it is called with."""
+    if _listener is not None:
+        _listener(module)
     placement = scope.current()
     # A hook on all modules is not given the keyword arguments; they are its caller's, which passes them on.
     kwargs = sys._getframe(1).f_locals.get("kwargs") or {}

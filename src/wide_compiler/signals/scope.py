@@ -77,6 +77,11 @@ def placement_of(name: str) -> Placement | None:
     return Placement(mesh, shard.axes, shard.parameter_axes, name, found.compile)
 
 
+def entered() -> tuple[tuple[str, Placement | None], ...]:
+    """The signals entered now, outermost first."""
+    return tuple([(s.name, s.placement) for s in _scopes.get()])
+
+
 def current() -> Placement | None:
     """The innermost signal that says where."""
     for scope in reversed(_scopes.get()):
@@ -225,6 +230,16 @@ def tensor(x: torch.Tensor, name: str) -> torch.Tensor:
             f"{tuple(x.shape)}"
         )
     return respread(x, placement)
+
+
+@contextlib.contextmanager
+def suspended() -> Iterator[None]:
+    """Within, no signal is active."""
+    token = _scopes.set(())
+    try:
+        yield
+    finally:
+        _scopes.reset(token)
 
 
 def forget_ranges() -> None:

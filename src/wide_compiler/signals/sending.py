@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import _C, Tensor
@@ -19,7 +22,7 @@ from .tensor import Home, Ref, SignalTensor
 def put_on(x: Tensor, mesh: Mesh, axes: Axes) -> SignalTensor:
     """A plain tensor to workers: to each its part only."""
     engine = runtime.engine()
-    x = x.detach().cpu()
+    given, x = x, x.detach().cpu()
     axes = fitting(x.shape, axes, mesh.shape)
     number = next(engine.ids)
     parts = [part_of(x, axes, mesh.shape, place) for place in places(mesh.shape)]
@@ -32,9 +35,24 @@ def put_on(x: Tensor, mesh: Mesh, axes: Axes) -> SignalTensor:
         Ref(engine, number, Home(mesh)), look_of(torch.empty(x.shape, dtype=x.dtype, device="meta"))
     )
     engine.record_each("put", contents, mesh, (number,))
+    if _listener is not None:
+        _listener(given, mesh, axes, made)
     if instruction_log.active:
         instruction_log.create("put", number, mesh, axes, made._look)
     return made
+
+
+_listener: Any = None  # told of each tensor that is sent: (tensor, mesh, axes, handle)
+
+
+@contextlib.contextmanager
+def listener(hear: Any) -> Iterator[None]:
+    global _listener
+    before, _listener = _listener, hear
+    try:
+        yield
+    finally:
+        _listener = before
 
 
 def put(x: Tensor) -> SignalTensor:

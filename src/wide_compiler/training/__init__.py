@@ -5,17 +5,17 @@ from .adagrad import Adagrad
 from .adam import Adam, AdamW
 from .checkpoint import Checkpoints
 from .clipping import clip_lane_norms_, clip_lane_values_
-from .data import PerLane, Shared, Stacked
+from .data import PerLane, Shared, Stacked, fold_batches
 from .early_stop import EarlyStop
 from .evaluate import evaluate
 from .evolution import EvolutionStrategy
 from .fit import fit
-from .fold_batches import fold_batches
 from .history import History, Stop
 from .lift import lift
 from .lion import Lion
 from .moment import Moment
 from .population import Population
+from .progress import ProgressLine
 from .rmsprop import RMSprop
 from .schedules import LaneLambdaLR, LaneSchedulers
 from .search import (
@@ -31,6 +31,7 @@ from .search import (
 )
 from .sgd import SGD
 from .step import TrainStep
+from .tensorboard import TensorBoard
 
 __all__ = [
     "SGD",
@@ -49,10 +50,12 @@ __all__ = [
     "Moment",
     "PerLane",
     "Population",
+    "ProgressLine",
     "RMSprop",
     "Shared",
     "Stacked",
     "Stop",
+    "TensorBoard",
     "TrainStep",
     "Uniform",
     "clip_lane_norms_",

@@ -1,50 +1,58 @@
 """A number for every lane over a whole set of batches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..errors import InputError
 from ..model import WideModel
 from .data import as_source, make_batch, split_batch
-from .losses import check_lane_losses
+from .metrics import by_lane, named_metrics
 from .random_state import untouched_random_state
 from .step import autocast_to
 
 
 def evaluate(
     wide: WideModel,
-    metric: Callable[..., Tensor],
+    metric: Any,
     data: Any,
     *,
     split: Callable[[Any], tuple[Any, tuple]] = split_batch,
     autocast: torch.dtype | None = None,
-) -> Tensor:
-    """The mean of `metric(output, *targets)` over all samples, in evaluation mode: float64 `[N]` on the CPU.
+    leaving: Any = None,
+) -> Any:
+    """What a metric gives over all samples, in evaluation mode: float64 `[N]` on the CPU.
 
-    Batches count by their size. Train flags and random numbers are afterwards what they were.
+    Train flags and random numbers are afterwards what they were.
 
     Args:
+        metric: `metric(output, *targets)` gives one number per lane `[N]`, whose mean is taken (batches
+            count by their size); or a torchmetrics object, of which every lane gets its own; or a dict of
+            such, for which a dict is returned.
         data: as in `fit`: any iterable of batches, or `Stacked`, `PerLane`, one of `fold_batches`.
+        leaving: which lanes are in the model, if not all that the data is for.
     """
-    source = as_source(data, wide.n)
+    source = as_source(data, wide.n if leaving is None else leaving.total)
+    metrics = named_metrics(metric)
+    judges = {name: by_lane(one, wide.n, wide._device()) for name, one in metrics.items()}
     flags = [(module, module.training) for module in wide.modules()]
     door = getattr(wide, source.door)
-    total, samples = torch.zeros(wide.n, dtype=torch.float64, device=wide._device()), 0
+    samples = 0
     wide.eval()
     try:
         with torch.no_grad(), untouched_random_state(wide), autocast_to(autocast, wide):
             for raw in source:
+                raw = raw if leaving is None else leaving.rows(raw, source.door)
                 batch = make_batch(raw, split, wide._device(), source.door)
-                values = metric(door(*batch.args, **batch.kwargs), *batch.targets)
-                check_lane_losses(values, wide.n)
-                total += values.double() * batch.size
+                output = door(*batch.args, **batch.kwargs)
+                for judge in judges.values():
+                    judge.update(output, batch.targets, batch.size, source.door)
                 samples += batch.size
     finally:
         for module, training in flags:
             module.training = training
     if not samples:
         raise InputError("the validation data gave no batches; a generator can be read only once")
-    return (total / samples).cpu()
+    found = {name: judge.compute() for name, judge in judges.items()}
+    return found if isinstance(metric, Mapping) else found["validation"]

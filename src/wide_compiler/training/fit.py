@@ -12,6 +12,7 @@ from .data import as_source, split_batch
 from .early_stop import EarlyStop
 from .history import History
 from .loop import Loop
+from .metrics import named_metrics
 from .moment import Moment
 from .plan import Plan
 from .population import Population
@@ -28,7 +29,9 @@ def fit(
     epochs: int | None = None,
     steps: int | None = None,
     validation: Any = None,
-    metric: Callable[..., Tensor] | None = None,
+    metric: Any = None,
+    monitor: str | None = None,
+    mode: Literal["min", "max"] = "min",
     validate_every: int | None = None,
     early_stop: EarlyStop | int | None = None,
     scheduler: Any = None,
@@ -44,6 +47,7 @@ def fit(
     callbacks: Sequence[Callable[[Moment], Any]] = (),
     split: Callable[[Any], tuple[Any, tuple]] = split_batch,
     progress: bool | None = None,
+    leave: bool = True,
 ) -> History:
     """Train every lane as it would be trained alone.
 
@@ -57,7 +61,10 @@ def fit(
             source for each lane, and `fold_batches(dataset, k, batch_size)` gives each its own fold.
         epochs, steps: when to end, whichever comes first; one of them must be given.
         validation: batches to validate with, in the same forms.
-        metric: what is validated, like `loss`, lower is better; by default the loss.
+        metric: what is validated: a function like `loss`, a torchmetrics object (every lane gets its own), or
+            a dict of such by name; by default the loss.
+        monitor: the name of the metric that early stopping, `best` and schedules go by; by default the first.
+        mode: whether a lower ('min') or a higher ('max') number is better.
         validate_every: steps between validations; by default one after each epoch.
         early_stop: when a lane stops; a number is the patience.
         scheduler: one of torch's learning rate schedulers over the optimiser, or one by lane of this room.
@@ -70,9 +77,13 @@ def fit(
         checkpoint_every: steps between checkpoints; by default one after each epoch.
         keep: how many checkpoints to keep.
         resume: True continues from the newest checkpoint in the folder, 'auto' too if there is one.
-        callbacks: each is called with a `Moment` after every step, validation and epoch, and at the end.
+        callbacks: each is called with a `Moment` after every step, validation and epoch, and
+            at the end; its `close()`, if it has one, also after an error.
         split: how a batch is taken apart: `split(batch) -> (inputs, targets)`.
         progress: a line on the terminal; by default if there is one.
+        leave: lanes that have stopped leave the computation when they are half of it, and are back at
+            the end. Callbacks count lanes by number, so none leaves while there is one that does not say
+            `by_number = False`; nor with a `Population` or a scheduler by lane.
 
     Returns:
         every lane's losses, and what stopped which lane.
@@ -89,9 +100,13 @@ def fit(
     if isinstance(early_stop, int):
         early_stop = EarlyStop(patience=early_stop)
     lanes = lanes_of(wide, optimizer)
+    metrics = named_metrics(metric, loss)
     plan = Plan(
         loss=loss,
-        metric=metric or loss,
+        metrics=metrics,
+        monitor=next(iter(metrics)) if monitor is None else monitor,
+        mode=mode,
+        leave=leave,
         data=as_source(data, wide.n),
         validation=None if validation is None else as_source(validation, wide.n),
         split=split,

@@ -24,9 +24,11 @@ class History:
 
     Attributes:
         n: how many lanes.
-        losses: `[steps, N]`, as seen before each step; those of a stopped lane go on being computed.
-        validation: `[validations, N]`.
+        losses: `[steps, N]`, as seen before each step; nan for lanes that have left the computation.
+        validation: `[validations, N]`, of the metric that is judged by.
+        metrics: name -> `[validations, N]`, of every metric.
         validated_at: the step of each validation.
+        mode: whether the lowest ('min') or highest ('max') validation is the best.
         best: `[N]`, each lane's best validation while it learned (training loss of an epoch without one).
         best_step: `[N]`, the step of it; -1 if there was none.
         stopped: lanes that stopped before the end -> when and why.
@@ -37,6 +39,8 @@ class History:
     n: int
     losses: Tensor = field(default_factory=lambda: torch.empty(0))
     validation: Tensor = field(default_factory=lambda: torch.empty(0))
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+    mode: str = "min"
     validated_at: list[int] = field(default_factory=list)
     best: Tensor = field(default_factory=lambda: torch.empty(0))
     best_step: Tensor = field(default_factory=lambda: torch.empty(0))
@@ -60,14 +64,17 @@ class History:
 
     @property
     def best_lane(self) -> int:
-        """The lane with the lowest `best`, or if there is none yet, with the lowest last loss."""
+        """The lane with the best `best`, or if there is none yet, with the lowest last loss."""
+        if self.mode == "max" and bool(self.best.isfinite().any()):
+            return int(self.best.nan_to_num(-float("inf"), -float("inf"), -float("inf")).argmax())
         values = self.best if bool(self.best.isfinite().any()) else self.losses[-1]
         return int(values.nan_to_num(float("inf"), float("inf")).argmin())
 
     def __str__(self) -> str:
         lines = [f"{self.steps} steps of {self.n} lanes, {self.epochs} epochs; {self.ended}"]
         if self.steps:
-            last = self.losses[-1]
+            last = self.losses[-1][~self.losses[-1].isnan()]
+            last = last if len(last) else self.losses[-1]
             lines.append(f"loss: best {last.min():.4g}, median {last.median():.4g}, worst {last.max():.4g}")
         lines += [f"lane {lane} stopped at {stop}" for lane, stop in sorted(self.stopped.items())]
         return "\n".join(lines)

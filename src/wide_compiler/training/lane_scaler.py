@@ -22,9 +22,17 @@ class LaneScaler:
         self.parameters = [p for p in parameters if p.requires_grad]
         self.together = not all(has_lanes(p) for p in self.parameters)
         device = self.parameters[0].device
-        self.scale = torch.full((n,), INITIAL, device=device)
-        self.good_steps = torch.zeros(n, dtype=torch.int64, device=device)
+        self.all = torch.full((n,), INITIAL, device=device), torch.zeros(n, dtype=torch.int64, device=device)
+        self.kept = list(range(n))
+        self.scale, self.good_steps = self.all
         self.interval = interval
+
+    def select(self, kept: list[int]) -> None:
+        """Go on with these of all lanes."""
+        for full, part in zip(self.all, (self.scale, self.good_steps), strict=True):
+            full[self.kept] = part.clone()
+        self.kept = kept
+        self.scale, self.good_steps = (full[kept] for full in self.all)
 
     def unscale_(self) -> Tensor:
         """Take the scale out of the gradients, in place; which lanes overflowed, bool `[N]`."""

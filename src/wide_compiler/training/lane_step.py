@@ -42,6 +42,7 @@ class LaneStep:
         self.recorded = TrainStep(self.wide, self.optimizer, loss, door, clip, PRECISIONS[precision])
         self.scaler = LaneScaler(self.wide.n, self.wide.parameters()) if precision == "fp16" else None
         self.checked = False
+        self.n = self.wide.n
 
     def __call__(self, batches: Sequence[Batch]) -> Tensor:
         first = batches[0]
@@ -54,13 +55,21 @@ class LaneStep:
             return losses
         return self._plainly(batches)
 
+    def select(self, leaving: Any) -> None:
+        """Go on with the lanes that are present now; the next step is checked anew."""
+        if self.wide.n == self.n:
+            return
+        self.n, self.checked = self.wide.n, False
+        if self.scaler is not None:
+            self.scaler.select(leaving.kept)
+
     def _checked(self, batches: Sequence[Batch]) -> Tensor:
         """The first step: what it refuses has changed nothing."""
         buffers = [(b, b.clone()) for b in self.wide.buffers()]
         random = random_state(self.wide)
         try:
             losses = self._plainly(batches)
-        except ValueError:
+        except (ValueError, RuntimeError):
             for buffer, before in buffers:
                 buffer.copy_(before)
             set_random_state(self.wide, random)

@@ -15,9 +15,10 @@ from .early_stop import Best
 from .evaluate import evaluate
 from .history import History, Stop
 from .lane_step import PRECISIONS, LaneStep
+from .leaving import Leaving
 from .moment import Moment
 from .plan import Plan
-from .progress import LossLine
+from .progress import ProgressLine, listeners
 from .random_state import random_state, set_random_state
 from .run_state import generator_states, lane_tensors, restore_run, run_state, set_generator_states
 from .stopped_lanes import Lanes
@@ -31,10 +32,13 @@ class Loop:
 
     def __init__(self, lanes: Lanes, plan: Plan):
         self.lanes, self.plan = lanes, plan
-        self.wide, self.optimizer = lanes.wide, lanes.optimizer
+        self.wide, self.optimizer, self.n = lanes.wide, lanes.optimizer, lanes.wide.n
+        self.leaving = Leaving(lanes, plan)
+        self.line = ProgressLine(plan.progress)
+        self.callbacks = (*plan.callbacks, self.line) if self.line.shown else plan.callbacks
         self.take_step = LaneStep(lanes, plan.loss, plan.data.door, plan.clip, plan.precision)
-        self.history = History(self.wide.n)
-        self.best = Best(self.wide.n, plan.early_stop)
+        self.history = History(self.n, mode=plan.mode)
+        self.best = Best(self.n, plan.early_stop, plan.mode)
         self.checkpoints = None if plan.checkpoint is None else Checkpoints(plan.checkpoint, plan.keep)
         self.step = self.epoch = 0
         self.position = 0  # batches read in this epoch
@@ -43,7 +47,7 @@ class Loop:
         self.epoch_random: dict[str, Any] = {}
         self.rows: list[Tensor] = []  # losses that are not in the history yet
         self.polled = 0  # how many of these were looked at
-        self.validation: Tensor | None = None
+        self.metrics: dict[str, Tensor] = {}
         self.saved: tuple[int, int, int] | None = None  # where the last checkpoint was made
         self.device = self.wide._device()
         self.poll_every = CUDA_POLL if self.device.type == "cuda" else 1
@@ -51,28 +55,32 @@ class Loop:
     # From beginning to end.
 
     def run(self) -> History:
-        for lane in (~self.lanes.active).nonzero().flatten().tolist():
+        for lane in (~self.leaving.active).nonzero().flatten().tolist():
             self.history.stopped[lane] = Stop(0, "it was masked from the beginning")
         self._resume()
-        with LossLine(self.plan.total_steps(), self.plan.progress) as self.line:
+        try:
             while not self._why_ended():
                 self._run_epoch()
-            if self.rows:
-                self.line.step(self.step, self.rows[-1], self.lanes.active, last=True)
             self._poll()
             self._save()
             if self.plan.validation is not None and self.step not in self.history.validated_at:
-                values = self._validate()  # not in the checkpoint: a longer training would not do it here
-                self.best.update(values, self.step, self.lanes.active, lane_tensors(self.wide))
-        self._flush()
-        self.history.ended = self._why_ended()
-        if self.plan.early_stop is not None and self.plan.early_stop.restore:
-            self.best.restore(lane_tensors(self.wide))
-        self._call("end")
+                self._note_best(
+                    self._validate()
+                )  # not in the checkpoint: a longer training would not do it here
+            self.leaving.come_back()
+            self._flush()
+            self.history.ended = self._why_ended()
+            if self.plan.early_stop is not None and self.plan.early_stop.restore:
+                self.best.restore(lane_tensors(self.wide))
+            self._call("end")
+        finally:
+            self.leaving.come_back()
+            for callback in self.callbacks:
+                getattr(callback, "close", _nothing)()
         return self.history
 
     def _why_ended(self) -> str:
-        if not bool(self.lanes.active.any()):
+        if not bool(self.leaving.active.any()):
             return "no lane is left"
         if self.plan.steps is not None and self.step >= self.plan.steps:
             return f"all {self.plan.steps} steps are done"
@@ -87,6 +95,10 @@ class Loop:
             if not raw:
                 break
             self.position += len(raw)
+            if self.plan.data.over:
+                self.stop_lanes(self.plan.data.over, "its data has ended")
+            if self._why_ended():
+                return
             self._run_step(raw)
             if self._why_ended():
                 return
@@ -115,19 +127,39 @@ class Loop:
         return batches
 
     def _run_step(self, raw: list[Any]) -> None:
-        door = self.plan.data.door
-        losses = self.take_step([make_batch(r, self.plan.split, self.device, door) for r in raw])
+        if self.leaving.may_leave():
+            self.leaving.leave()
+            self.take_step.select(self.leaving)
+        losses = self.leaving.spread(self._take_step(raw))
         self.step += 1
         self.rows.append(losses if losses.dtype in (torch.float32, torch.float64) else losses.float())
         self._schedule("step")
         if self.step % self.poll_every == 0:
             self._poll()
-        self.line.step(self.step, losses, self.lanes.active)
         self._call("step")
         if self.plan.validate_every and self.step % self.plan.validate_every == 0:
             self._judge(self._validate())
         if self.plan.checkpoint_every and self.step % self.plan.checkpoint_every == 0:
             self._save()
+
+    def _take_step(self, raw: list[Any]) -> Tensor:
+        """The losses of the present lanes."""
+        door = self.plan.data.door
+
+        def batches() -> list[Any]:
+            rows = [self.leaving.rows(r, door) for r in raw]
+            return [make_batch(r, self.plan.split, self.device, door) for r in rows]
+
+        try:
+            return self.take_step(batches())
+        except (ValueError, RuntimeError):
+            if self.take_step.checked or len(self.leaving.kept) == self.n:
+                raise
+        # The loss has something for each of N lanes, which cannot be seen before: all stay.
+        self.leaving.come_back()
+        self.leaving.allowed = False
+        self.take_step.select(self.leaving)
+        return self.take_step(batches())
 
     def _schedule(self, event: str, *values: Tensor) -> None:
         if self.plan.scheduler is not None and self.plan.schedule == event:
@@ -153,28 +185,33 @@ class Loop:
     def _validate(self) -> Tensor:
         assert self.plan.validation is not None
         autocast = PRECISIONS[self.plan.precision]
-        values = evaluate(
-            self.wide, self.plan.metric, self.plan.validation, split=self.plan.split, autocast=autocast
-        )
-        self.validation = values
-        past = self.history.validation
-        self.history.validation = torch.cat([past.view(-1, self.wide.n), values.unsqueeze(0)])
+        options: dict[str, Any] = {"split": self.plan.split, "autocast": autocast, "leaving": self.leaving}
+        found = evaluate(self.wide, self.plan.metrics, self.plan.validation, **options)
+        self.metrics = {name: self.leaving.spread(values) for name, values in found.items()}
+        past = self.history.metrics
+        for name, values in self.metrics.items():
+            before = past.get(name, values.new_empty(0, self.n))
+            past[name] = torch.cat([before, values.unsqueeze(0)])
+        self.history.validation = past[self.plan.monitor]
         self.history.validated_at.append(self.step)
-        self.line.validated(values, self.lanes.active)
         self._call("validation")
-        return values
+        return self.metrics[self.plan.monitor]
+
+    def _note_best(self, values: Tensor) -> list[int]:
+        """Take in one validation `[N]`; the active lanes whose patience is over."""
+        tensors = lane_tensors(self.wide)
+        return self.best.update(values, self.step, self.leaving.active, tensors, self.leaving.kept)
 
     def _judge(self, values: Tensor) -> None:
         self._schedule("validation", values)
-        tired = self.best.update(values, self.step, self.lanes.active, lane_tensors(self.wide))
-        for lane in tired:
+        for lane in self._note_best(values):
             best, step = float(self.best.value[lane]), int(self.best.step[lane])
             than = f"no better than {best:.6g} of step {step}" if step >= 0 else "not a finite number"
             self.stop_lanes([lane], f"its validation was {than}, {self.best.waited[lane]} times in a row")
 
     def stop_lanes(self, lanes: Sequence[int], reason: str, step: int | None = None) -> None:
         try:
-            self.lanes.mask(list(lanes))
+            self.lanes.mask(self.leaving.positions(lanes))
         except ValueError as error:  # a trained parameter that all lanes share
             error.add_note(f"lanes {list(lanes)} were to stop: {reason}")
             raise
@@ -189,33 +226,35 @@ class Loop:
         self.polled = len(self.rows)
         if len(new) == 1 and math.isfinite(new[0].sum()):  # after every step on a CPU: quick if all is well
             return
-        bad = ~torch.stack(new).isfinite().cpu() & self.lanes.active.cpu()
+        bad = ~torch.stack(new).isfinite().cpu() & self.leaving.active.cpu()
         for lane in bad.any(0).nonzero().flatten().tolist():
             row = int(bad[:, lane].long().argmax())
             value = float(new[row][lane])
             self.stop_lanes([lane], f"its loss is {value}", self.step - len(new) + row + 1)
 
     def _call(self, event: str) -> None:
-        if not self.plan.callbacks:
+        if not self.callbacks and not listeners:
             return
         losses = self.rows[-1] if self.rows else self._last_losses()
         moment = Moment(
-            *(event, self.step, self.epoch, losses, self.validation, self.lanes, self.history),
+            *(event, self.step, self.epoch, losses, self.metrics, self.metrics.get(self.plan.monitor)),
+            *(self.leaving.active, self.plan.total_steps(), self.lanes, self.history),
             stop=self.stop_lanes,
         )
-        for callback in self.plan.callbacks:
+        callbacks: list[Any] = [*self.callbacks, *listeners]
+        for callback in callbacks:
             callback(moment)
 
     def _last_losses(self) -> Tensor:
         past = self.history.losses
-        return past[-1] if len(past) else torch.full((self.wide.n,), float("nan"))
+        return past[-1] if len(past) else torch.full((self.n,), float("nan"))
 
     def _flush(self) -> None:
         """Losses so far into the history."""
         self._poll()
         if self.rows:
             new = torch.stack(self.rows).cpu()
-            self.history.losses = torch.cat([self.history.losses.view(-1, self.wide.n).to(new), new])
+            self.history.losses = torch.cat([self.history.losses.view(-1, self.n).to(new), new])
         self.rows, self.polled = [], 0
         self.history.best, self.history.best_step = self.best.value, self.best.step
 
@@ -225,6 +264,8 @@ class Loop:
         here = (self.step, self.epoch, self.position)
         if self.checkpoints is not None and self.saved != here:
             self._flush()
+            self.leaving.come_back()  # a checkpoint has all lanes
+            self.take_step.select(self.leaving)
             self.checkpoints.save(self.step, run_state(self))
             self.saved = here
 
@@ -251,3 +292,7 @@ class Loop:
     def _set_random_state(self, state: dict[str, Any]) -> None:
         set_random_state(self.wide, state)
         set_generator_states(self.plan.data, state["generators"])
+
+
+def _nothing() -> None:
+    return None

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import ArgumentError
 from .lane_numbers import Limits, lane_number
@@ -117,6 +117,35 @@ def cross_entropy(
 
 
 _SMOOTHING = Limits(0.0, 1.0 + 1e-12)
+
+
+def check_loss(loss: Any) -> None:
+    """Refuse a loss of torch's own that takes the mean over all lanes."""
+    module = isinstance(loss, nn.modules.loss._Loss)
+    plain = getattr(loss, "__module__", "") == "torch.nn.functional"
+    if not (plain or (module and loss.reduction != "none")):
+        return
+    name = type(loss).__name__ if module else loss.__name__
+    own = _OWN.get(name.removesuffix("Loss").removesuffix("_loss").lower().replace("_", ""), "")
+    remedy = f"lane_losses.{own}" if own else "one that reduces over all dimensions but the first"
+    raise ArgumentError(
+        f"{name} gives one number for all lanes, so that each would learn at 1/N of its rate; expected one "
+        f"number per lane [N]: use {remedy} (wide_compiler.training.lane_losses)"
+    )
+
+
+# torch's losses, without underscores and endings -> those of this file.
+_OWN = {
+    "mse": "mse",
+    "l1": "l1",
+    "smoothl1": "smooth_l1",
+    "huber": "huber",
+    "bcewithlogits": "bce_with_logits",
+    "binarycrossentropywithlogits": "bce_with_logits",
+    "kldiv": "kl_div",
+    "nll": "nll",
+    "crossentropy": "cross_entropy",
+}
 
 
 def check_lane_losses(losses: Any, n: int) -> Tensor:

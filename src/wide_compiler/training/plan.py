@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from ..errors import ArgumentError
 from .data import Shared
 from .early_stop import EarlyStop
+from .losses import check_loss
 
 SCHEDULES = ("step", "epoch", "validation")
 
@@ -20,7 +21,10 @@ class Plan:
     """The arguments of `fit`, where they are explained."""
 
     loss: Callable[..., Tensor]
-    metric: Callable[..., Tensor]
+    metrics: dict[str, Any]
+    monitor: str
+    mode: str
+    leave: bool
     data: Shared
     validation: Shared | None
     split: Callable[[Any], tuple[Any, tuple]]
@@ -47,6 +51,11 @@ class Plan:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ArgumentError(f"{name} must be a positive integer, got {value!r}")
+        check_loss(self.loss)
+        if self.monitor not in self.metrics:
+            raise ArgumentError(f"monitor={self.monitor!r} is none of the metrics {', '.join(self.metrics)}")
+        if self.mode not in ("min", "max"):
+            raise ArgumentError(f"mode must be 'min' or 'max', got {self.mode!r}")
         if self.schedule not in SCHEDULES:
             raise ArgumentError(f"schedule must be one of {SCHEDULES}, got {self.schedule!r}")
         if self.early_stop is not None and not isinstance(self.early_stop, EarlyStop):

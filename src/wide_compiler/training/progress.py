@@ -1,9 +1,13 @@
 """A line on the terminal while lanes learn."""
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+
+from ..measure.progress import progress_bar
+from .moment import Moment
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -12,62 +16,61 @@ if TYPE_CHECKING:
 # Reading losses makes a GPU wait, so it is done a few times a second at most.
 SECONDS_BETWEEN = 0.2
 
+# Observers of the process: called like callbacks, in every `fit`.
+listeners: list[Callable[[Moment], None]] = []
 
-class LossLine:
-    """Shows steps, time, and the best, median and worst loss of the lanes that still learn.
+
+class ProgressLine:
+    """A callback of `fit`: steps, time, and the best, median and worst loss of the lanes that still learn.
 
     Args:
-        total: how many steps there will be, None if nobody knows.
         show: True, False, or None for "if there is a terminal".
     """
 
-    def __init__(self, total: int | None, show: bool | None, console: "Console | None" = None):
+    by_number = False  # never looks for a lane
+
+    def __init__(self, show: bool | None = None, console: "Console | None" = None):
         from rich.console import Console
 
         self.console = console or Console(stderr=True)
         self.shown = self.console.is_terminal if show is None else show
-        self.total, self.last = total, 0.0
+        self.last = 0.0
         self.validation = ""
         self.progress: Progress | None = None
 
-    def __enter__(self) -> "LossLine":
-        if self.shown:
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    def __call__(self, moment: Moment) -> None:
+        if not self.shown:
+            return
+        if self.progress is None:
+            self._begin(moment.total)
+        if moment.event == "validation" and moment.validation is not None:
+            self.validation = f"  [dim]validation[/] {spread(moment.validation, moment.active)}"
+        elif moment.event == "end" or time.monotonic() - self.last >= SECONDS_BETWEEN:
+            self._write(moment)
 
-            self.progress = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=18),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                TextColumn("{task.fields[news]}"),
-                console=self.console,
-            )
-            self.progress.start()
-            self.task = self.progress.add_task("fit", total=self.total, news="")
-        return self
+    def _begin(self, total: int | None) -> None:
+        self.progress = progress_bar(self.console, news=True)
+        self.progress.start()
+        self.task = self.progress.add_task("fit", total=total, news="")
 
-    def __exit__(self, *error: object) -> None:
+    def _write(self, moment: Moment) -> None:
+        assert self.progress is not None
+        self.last = time.monotonic()
+        losses, active = moment.losses, moment.active
+        lanes = f"{int(active.sum())} of {len(losses)} lanes  " if not bool(active.all()) else ""
+        news = f"{lanes}[dim]loss[/] {spread(losses, active)}{self.validation}"
+        self.progress.update(self.task, completed=moment.step, news=news)
+
+    def close(self) -> None:
         if self.progress is not None:
             self.progress.stop()
 
-    def step(self, step: int, losses: Tensor, active: Tensor, last: bool = False) -> None:
-        """losses `[N]`; active `[N]`, which lanes still learn."""
-        if self.progress is None or (not last and time.monotonic() - self.last < SECONDS_BETWEEN):
-            return
-        self.last = time.monotonic()
-        lanes = f"{int(active.sum())} of {len(losses)} lanes  " if not bool(active.all()) else ""
-        news = f"{lanes}[dim]loss[/] {spread(losses, active)}{self.validation}"
-        self.progress.update(self.task, completed=step, news=news)
-
-    def validated(self, values: Tensor, active: Tensor) -> None:
-        if self.progress is not None:
-            self.validation = f"  [dim]validation[/] {spread(values, active)}"
-
 
 def spread(values: Tensor, active: Tensor) -> str:
-    """Best / median / worst of the active lanes; of all if none is."""
-    values = values.detach().cpu()
-    active = active.cpu()
-    shown = values[active] if bool(active.any()) else values
+    """Lowest / median / highest of the active lanes; of all if none is."""
+    values, active = values.detach().cpu(), active.cpu()
+    shown = values[active] if bool(active.any()) else values[~values.isnan()]
+    if not len(shown):
+        return "nan"
     numbers: list[Any] = [shown.min(), shown.median(), shown.max()]
     return " / ".join(f"{float(x):.4g}" for x in numbers)

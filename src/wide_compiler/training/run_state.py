@@ -70,7 +70,7 @@ def restore_run(loop: Any, state: Mapping[str, Any], where: str) -> None:
     for name in ("step", "epoch", "position", "epoch_began", "epoch_random"):
         setattr(loop, name, state[name])
     if loop.history.validated_at:
-        loop.validation = loop.history.validation[-1]
+        loop.metrics = {name: values[-1] for name, values in loop.history.metrics.items()}
     loop._set_random_state(state["random"])
     hold_answers(state.get("measured", {}))
 

@@ -16,8 +16,8 @@ from ..model import WideModel
 from ..model.program import WideProgram
 from ..replay.cuda_graph import on_stream, uncached_autocast
 from .clipping import clip_lane_norms_
-from .recording import StepRecording
-from .step_guard import StepGuard
+from .losses import check_loss
+from .recording import StepGuard, StepRecording
 
 # Steps that run plainly before a recording: the first makes the optimiser's state and compiles, the second
 # finds everything warm.
@@ -71,6 +71,7 @@ class TrainStep:
     ):
         if door not in ("stacked", "shared"):
             raise ArgumentError(f"unknown door {door!r}; choose 'stacked' or 'shared'")
+        check_loss(loss)
         self.wide, self.optimizer, self.loss = wide, optimizer, loss
         self.door: Callable[..., Any] = getattr(wide, door)
         self.clip, self.autocast = clip, autocast

@@ -16,8 +16,8 @@ from .callsite import user_place
 from .errors import NoWorkers, WorkerFailed
 from .failures import Failures
 from .regions import Regions
-from .stream import Mesh, Pool, Stream
-from .wire import NoAnswer
+from .stream import Mesh, Pool, Stream, Watcher
+from .wire import NoAnswer, dump
 
 # Said to workers while a region is open, in any order with its ops.
 _BESIDE_REGIONS = {"template", "mesh"}
@@ -45,6 +45,7 @@ class Engine(Stream):
         self.ids = itertools.count(1)
         self.requests = itertools.count(1)
         self.templates = itertools.count(1)
+        self.forgotten = 0  # templates; what names one of them cannot be run again
         self.answers: dict[int, Any] = {}
         self.recorded = 0  # instructions
         self.settings: tuple = ()  # of the script, as the workers know them
@@ -76,6 +77,7 @@ class Engine(Stream):
 
     def forget_template(self, number: int) -> None:
         self.regions.forget()
+        self.forgotten += 1
         self.record("forget", (number,), self.everyone)
 
     def record(
@@ -100,6 +102,7 @@ class Engine(Stream):
 
     def record_each(self, kind: str, contents: Sequence[tuple], mesh: Mesh, outputs: tuple[int, ...]) -> None:
         """One instruction, with another content for each worker of the mesh."""
+        self.recorded += 1
         with self.lock:
             self.failures.check(())
             self.regions.cut(f"it holds a {_WORDS.get(kind, kind)}")
@@ -168,9 +171,12 @@ class Engine(Stream):
                 self.answers[request] = payload
         elif kind == "failed":
             self.failures.worker_failed(worker, *message[1:])
+        elif kind == "seen":
+            if self.watcher is not None:
+                self.watcher.seen(worker, *message[1:])
         else:
             self.failures.broken(worker, f"it sent a message of an unknown kind ({str(kind)[:80]!r})")
-        if kind != "beat":
+        if kind not in ("beat", "seen"):
             with self.news:
                 self.news.notify_all()
 
@@ -218,6 +224,18 @@ class Engine(Stream):
 
     def forget_dead(self, number: int) -> None:
         self.failures.dead.pop(number, None)
+
+    # ---- what an observer asks
+
+    def watch(self, watcher: Watcher | None) -> None:
+        """From now on `watcher` hears what is sent and done; None: nobody does."""
+        self.watcher = watcher
+        for worker in self.everyone:
+            self.pool.post(worker, dump(("watch", watcher is not None)))
+
+    def meshes(self) -> list[tuple[int, ...]]:
+        """The workers of every mesh in use, in order of their numbers."""
+        return [mesh.workers for mesh in list(self._meshes.values())]
 
     # ---- the end
 

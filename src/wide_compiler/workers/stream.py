@@ -41,6 +41,21 @@ class Pool(Protocol):
     def kill(self) -> None: ...
 
 
+class Recorder(Protocol):
+    """See `signals.steps`."""
+
+    freed: set[int]
+
+    def hear(self, kind: str, content: tuple, workers: tuple[int, ...], what: str) -> None: ...
+
+
+class Watcher(Protocol):
+    """Hears of every instruction and of what the workers tell of themselves; see `observe.watch`."""
+
+    def sent(self, seq: int, kind: str, what: str, place: Place | None) -> None: ...
+    def seen(self, worker: int, stats: dict[str, Any], spans: bytes) -> None: ...
+
+
 class Mesh(NamedTuple):
     """Some of the workers, row by row of a grid of this shape."""
 
@@ -73,6 +88,8 @@ class Stream(ABC):
         self.in_flight: deque[InFlight] = deque()
         self.done = [0] * pool.size
         self.freed: deque[tuple[tuple[int, ...], int]] = deque()
+        self.recorder: Recorder | None = None  # hears of every instruction, and of every id that is freed
+        self.watcher: Watcher | None = None  # while somebody looks
         self._pending: list[tuple[tuple[int, ...], tuple]] = []
         self._first_pending = 0.0
 
@@ -100,7 +117,11 @@ class Stream(ABC):
     ) -> None:
         """Put one instruction on its way: with the next batch."""
         self.seq = seq = self.seq + 1
+        if self.recorder is not None:
+            self.recorder.hear(kind, content, workers, what)
         self.in_flight.append(InFlight(seq, kind, what, place, inputs, outputs, workers))
+        if self.watcher is not None:
+            self.watcher.sent(seq, kind, what, place)
         pending = self._pending
         pending.append((workers, (kind, seq, *content)))
         if len(pending) == 1:
@@ -111,7 +132,12 @@ class Stream(ABC):
     def send_each(self, kind: str, contents: Sequence[tuple], mesh: Mesh, outputs: tuple[int, ...]) -> None:
         """One instruction, with another content for each worker of the mesh."""
         self.seq += 1
-        self.in_flight.append(InFlight(self.seq, kind, kind, user_place(), (), outputs, mesh.workers))
+        place = user_place()
+        if self.recorder is not None:
+            self.recorder.hear(kind, contents[0], mesh.workers, kind)
+        self.in_flight.append(InFlight(self.seq, kind, kind, place, (), outputs, mesh.workers))
+        if self.watcher is not None:
+            self.watcher.sent(self.seq, kind, kind, place)
         for worker, content in zip(mesh.workers, contents, strict=True):
             self._pending.append(((worker,), (kind, self.seq, *content)))
         self.flush()
@@ -142,6 +168,8 @@ class Stream(ABC):
         while self.freed:
             workers, number = self.freed.popleft()
             dead.setdefault(workers, []).append(number)
+            if self.recorder is not None:
+                self.recorder.freed.add(number)
             self.forget_dead(number)
         for workers, numbers in dead.items():
             self.seq += 1

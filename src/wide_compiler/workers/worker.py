@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from .repeating import Repeating
 from .sharded import COLLECTIVES, count_collectives
+from .steps import Steps
 from .storing import load_values, save_values
 from .table import Poison, Reply, WorkerMesh
 from .templates import Template
@@ -24,7 +24,7 @@ from .travelling import follow
 Meet = Callable[[int, dict], None]
 
 
-class Worker(Repeating):
+class Worker(Steps):
     """`execute` runs one instruction by the method `do_` of its kind."""
 
     def __init__(self, rank: int, device: torch.device, reply: Reply, meet: Meet | None = None) -> None:
@@ -40,12 +40,14 @@ class Worker(Repeating):
         """The instruction failed: what it would have made or written does not exist."""
         kind = instruction[0]
         outs: tuple = ()
-        if kind in ("op", "ask", "draw", "region"):
+        if kind in ("op", "ask", "draw", "region", "step", "lanes", "lanes_backward"):
             outs = instruction[4]
+            if kind == "step":
+                outs = (*outs, *self.steps[instruction[2]].replaced)
         elif kind in ("make", "put", "move", "settle", "spread"):
             outs = (instruction[2],)
         for out in outs:
-            if kind != "region" or out not in self.values:
+            if kind not in ("region", "step") or out not in self.values:
                 self.values[out] = Poison()
 
     # ---- set-up

@@ -1,0 +1,9 @@
+"""Adapters: many fine-tunings of one frozen base as the lanes of one wide model."""
+
+from .compile import compile
+from .data import LaneBatches
+from .estimate import Estimate
+from .lora_library import LoraConfig, LoraModel
+from .wide_adapters import WideAdapters
+
+__all__ = ["Estimate", "LaneBatches", "LoraConfig", "LoraModel", "WideAdapters", "compile"]

@@ -1,0 +1,51 @@
+"""Numbers of an adapter (a scaling, a dropout rate) as buffers, so that lanes may differ in them.
+
+A number in Python would be part of the captured graph: lanes that differ in it would each be captured.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+
+class LaneNumbers(nn.Module):
+    """A dict of numbers, `{adapter: number}`, each a 0-dim buffer."""
+
+    def __init__(self, numbers: dict[str, float]):
+        super().__init__()
+        for name, number in numbers.items():
+            self.register_buffer(name, torch.tensor(float(number), dtype=torch.float64), persistent=False)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._buffers[name]  # type: ignore[return-value]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._buffers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._buffers)
+
+    def keys(self) -> list[str]:
+        return list(self._buffers)
+
+    def _apply(self, fn, recurse: bool = True):  # type: ignore[no-untyped-def]
+        for name, number in self._buffers.items():  # another device, never another precision
+            assert number is not None
+            self._buffers[name] = number.to(fn(number).device)
+        return self
+
+
+class LaneDropout(nn.Module):
+    """Dropout whose rate is a buffer `p`: `x` or 0, scaled by `1 / (1 - p)`, in training mode."""
+
+    def __init__(self, p: float):
+        super().__init__()
+        self.register_buffer("p", torch.tensor(float(p)), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        p = self.p.to(x.dtype)
+        kept = torch.rand_like(x) >= p
+        return torch.where(kept, x / (1 - p), torch.zeros_like(x))

@@ -1,0 +1,76 @@
+"""LoraLayer: a frozen linear, embedding or convolution module and a trained product of low rank."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import ArgumentError
+
+CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+class LoraLayer(nn.Module):
+    """`base_layer(x) + scaling * B(A(dropout(x)))`, with the names and shapes of PEFT's LoRA layers.
+
+    Args:
+        base_layer: `nn.Linear`, `nn.Embedding` or a convolution.
+        rank: the inner size of the product; A begins random and B zero.
+        scaling: alpha / rank.
+        dropout: the rate at which inputs of A are dropped in training.
+        path: of the module, for errors.
+    """
+
+    def __init__(self, base_layer: nn.Module, rank: int, scaling: float, dropout: float, path: str):
+        super().__init__()
+        self.base_layer, self.rank = base_layer, rank
+        self.scaling = {"default": scaling}
+        self.lora_dropout = nn.ModuleDict({"default": nn.Dropout(dropout)})
+        if isinstance(base_layer, nn.Embedding):
+            weight = base_layer.weight
+            own = {"dtype": weight.dtype, "device": weight.device}
+            a = torch.zeros(rank, base_layer.num_embeddings, **own)
+            b = torch.empty(base_layer.embedding_dim, rank, **own)
+            self.lora_embedding_A = nn.ParameterDict({"default": nn.Parameter(a)})
+            self.lora_embedding_B = nn.ParameterDict({"default": nn.Parameter(nn.init.normal_(b))})
+            return
+        down, up = _factors(base_layer, rank, path)
+        nn.init.kaiming_uniform_(down.weight, a=math.sqrt(5))
+        nn.init.zeros_(up.weight)
+        self.lora_A = nn.ModuleDict({"default": down})
+        self.lora_B = nn.ModuleDict({"default": up})
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.base_layer(x)
+        if isinstance(self.base_layer, nn.Embedding):
+            inner = F.embedding(x, self.lora_embedding_A["default"].T, self.base_layer.padding_idx)
+            return out + inner @ self.lora_embedding_B["default"].T * self.scaling["default"]
+        inner = self.lora_A["default"](self.lora_dropout["default"](x))
+        return out + self.lora_B["default"](inner) * self.scaling["default"]
+
+    def delta(self) -> Tensor:
+        """What the adapter adds to the base's weight."""
+        if isinstance(self.base_layer, nn.Embedding):
+            product = (self.lora_embedding_B["default"] @ self.lora_embedding_A["default"]).T
+        else:
+            down, up = self.lora_A["default"].weight, self.lora_B["default"].weight
+            product = (up.flatten(1) @ down.flatten(1)).reshape(self.base_layer.weight.shape)
+        return product * self.scaling["default"]
+
+
+def _factors(module: nn.Module, rank: int, path: str) -> tuple[nn.Module, nn.Module]:
+    """A and B, on the module's device and in its dtype."""
+    if isinstance(module, nn.Linear):
+        own = {"bias": False, "dtype": module.weight.dtype, "device": module.weight.device}
+        return nn.Linear(module.in_features, rank, **own), nn.Linear(rank, module.out_features, **own)
+    if isinstance(module, CONVS) and module.groups == 1:
+        own = {"bias": False, "dtype": module.weight.dtype, "device": module.weight.device}
+        shape = (module.kernel_size, module.stride, module.padding, module.dilation)
+        kind = type(module)
+        down = kind(module.in_channels, rank, *shape, padding_mode=module.padding_mode, **own)
+        return down, kind(rank, module.out_channels, 1, **own)
+    raise ArgumentError(
+        f"{path} is {type(module).__name__}, LoRA adapts nn.Linear, nn.Embedding and convolutions without "
+        f"groups; for other modules install the extra 'peft' and use its configs"
+    )

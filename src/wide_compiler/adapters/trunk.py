@@ -1,0 +1,61 @@
+"""Trunk: the tensors of the base, once for all lanes and in the base's own memory."""
+
+import copy
+
+from torch import Tensor, nn
+
+from ..errors import InputError
+
+
+class Trunk:
+    """A frozen view of a base model.
+
+    Its parameters share memory with the base's but are tensors of their own, so that freezing them leaves
+    the base trainable. Buffers are copied: a forward in training mode may write them.
+
+    Args:
+        base: the model under the adapters; it stays as it is.
+    """
+
+    def __init__(self, base: nn.Module):
+        aliases: dict[int, nn.Parameter] = {}
+        for path, parameter in base.named_parameters():
+            if nn.parameter.is_lazy(parameter):
+                raise InputError(f"{path} is not initialised yet (a lazy module); run the base once first")
+            if type(parameter) is nn.Parameter:
+                aliases[id(parameter)] = nn.Parameter(parameter.data, requires_grad=False)
+            else:  # a quantised or wrapped weight has no plain alias
+                aliases[id(parameter)] = parameter
+        self.model: nn.Module = copy.deepcopy(base, dict(aliases))
+        self.parameters = {id(p): path for path, p in self.model.named_parameters()}
+        # Of the base's own tensors: a write to one counts up its version.
+        self.versions = [(path, p, p._version) for path, p in base.named_parameters()]
+
+    def copy(self) -> nn.Module:
+        """A model of its own Python and buffers over the same parameters."""
+        return copy.deepcopy(self.model, {id(p): p for p in self.model.parameters()})
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether a tensor is one of the trunk's parameters."""
+        return id(tensor) in self.parameters
+
+    def check_unchanged(self) -> None:
+        """Raise if somebody has written to the base since the adapters were laid over it."""
+        for path, parameter, version in self.versions:
+            if parameter._version != version:
+                raise InputError(
+                    f"{path} of the base was written to after the adapters were compiled over it: they would "
+                    f"run on other weights than they were trained on; put the old weights back and call "
+                    f"accept_base(), or call accept_base() to go on with the new ones, or give "
+                    f"adapters.compile a copy of the base (copy.deepcopy)"
+                )
+
+    def accept(self) -> None:
+        """Take the base as it is now."""
+        self.versions = [(path, p, p._version) for path, p, _ in self.versions]
+
+
+def adapter_tensors(model: nn.Module, trunk: Trunk) -> dict[str, Tensor]:
+    """Path -> every parameter and buffer of a model that is not the trunk's; tied ones once."""
+    own = [*model.named_parameters(), *model.named_buffers()]
+    return {path: tensor for path, tensor in own if not trunk.holds(tensor)}

@@ -1,0 +1,265 @@
+"""WideAdapters: N adapters over one base as one wide model."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..config import WideConfig
+from ..errors import ArgumentError, InputError, LaneIndexError
+from ..model import WideModel
+from ..model.marks import has_lanes
+from . import files, generation
+from .estimate import Estimate
+from .lane_table import check_ranks, corner, lane_tensors
+from .trunk import Trunk, adapter_tensors
+
+
+class WideAdapters(WideModel):
+    """A `WideModel` whose lanes are adapters; `adapters.compile` makes it.
+
+    Lanes go by number or by name. The base's tensors are held once and run once over all lanes' inputs.
+
+    Attributes:
+        names: of the lanes.
+        configs: of the adapters, as given.
+    """
+
+    by_lane = ("names", "configs")  # lists with an entry for each lane
+
+    def __init__(
+        self,
+        trunk: Trunk,
+        library: Any,
+        room: nn.Module,
+        models: Sequence[nn.Module],
+        names: Sequence[str],
+        sample: Any,
+        sample_kwargs: Mapping[str, Any] | None,
+        config: WideConfig,
+        memory_limit: int | None = None,
+    ):
+        self.__dict__.update(trunk=trunk, library=library, names=list(names))
+        self.__dict__["configs"] = [copy.deepcopy(library.config_of(model)) for model in models]
+        here = adapter_tensors(room, trunk)
+        table = [
+            lane_tensors(library, model, trunk, here, f"lane {name!r}")
+            for name, model in zip(names, models, strict=True)
+        ]
+        self.__dict__["room"] = _Held(room)
+        if memory_limit is not None or next(room.parameters()).is_cuda:
+            Estimate.of(room, trunk, len(table), sample, sample_kwargs, config.chunk_lanes).check(
+                memory_limit
+            )
+        super().__init__([_member(room, trunk, lane) for lane in table], sample, sample_kwargs, config)
+
+    # Lanes in and out.
+
+    def lane(self, lane: int | str) -> nn.Module:
+        """An ordinary model (PEFT's, of the lane's own rank) with a copy of the weights, the base's too."""
+        return copy.deepcopy(self._lane_over_trunk(lane))
+
+    def merged(self, lane: int | str) -> nn.Module:
+        """A copy of the base with the lane's adapter merged into its weights."""
+        return self.library.merge(self.lane(lane))
+
+    def load_lane(self, lane: int | str, state: Mapping[str, Tensor] | nn.Module) -> None:
+        """Put an adapter (a model with one, or its state_dict) of the lane's own ranks into one lane."""
+        tensors = dict(state.named_parameters()) if isinstance(state, nn.Module) else dict(state)
+        tensors |= dict(state.named_buffers()) if isinstance(state, nn.Module) else {}
+        member = self._lane_over_trunk(lane)
+        own = adapter_tensors(member, self.trunk)
+        buffers = dict(member.named_buffers()).keys() - tensors.keys()  # a state_dict need not have them
+        own = {path: tensor for path, tensor in own.items() if path not in buffers}
+        for path, tensor in own.items():
+            if path not in tensors or tensors[path].shape != tensor.shape:
+                got = tuple(tensors[path].shape) if path in tensors else "missing"
+                raise InputError(f"lane {lane!r}: {path} is {got}, expected {tuple(tensor.shape)}")
+        with torch.no_grad():
+            for path, tensor in own.items():
+                tensor.copy_(tensors[path])
+        self._put(self._lane_number(lane), member)
+
+    def save_adapter(self, lane: int | str, folder: str | Path) -> None:
+        """Write one lane as PEFT does: `adapter_model.safetensors` and `adapter_config.json`.
+
+        The folder has the old adapter or the new one whenever the program ends.
+        """
+        self.trunk.check_unchanged()
+        model = self._lane_over_trunk(lane)
+        files.replace_folder(Path(folder), lambda new: self.library.save(model, new))
+
+    def load_adapter(self, lane: int | str, folder: str | Path) -> None:
+        """Read an adapter that PEFT or `save_adapter` wrote into one lane, its config too."""
+        files.recover(Path(folder))
+        with torch.random.fork_rng():
+            model = self.library.load(self.trunk.copy(), Path(folder))
+        number = self._lane_number(lane)
+        self._put(number, model, str(folder))
+        self.configs[number] = copy.deepcopy(self.library.config_of(model))
+
+    def add(self, config: Any, name: str | None = None, optimizer: Any = None) -> int:
+        """One more lane with a new adapter, while training goes on; its number.
+
+        Args:
+            config: of the adapter; its tensors must fit those there are (see `max_rank` of `compile`).
+            name: of the lane.
+            optimizer: the lane optimiser over this model, which then has a fresh state for the lane.
+        """
+        from .compile import injected
+
+        name = name or self._new_name()
+        if name in self.names:
+            raise ArgumentError(f"there is a lane {name!r} already")
+        model = injected(self.library, self.trunk, config, f"lane {name!r}")
+        check_ranks(self.library, model, f"lane {name!r}")
+        self._fitting(model, f"lane {name!r}")  # before anything changes
+        self._select([*range(self.n), 0], optimizer)
+        lane = self.n - 1
+        self.names[lane], self.configs[lane] = name, copy.deepcopy(self.library.config_of(model))
+        self._put(lane, model)
+        if optimizer is not None:
+            optimizer.reset_lanes([lane])
+        return lane
+
+    def remove(self, lane: int | str, optimizer: Any = None) -> nn.Module:
+        """Take a lane out, while training goes on; the ordinary model that it was."""
+        number, model = self._lane_number(lane), self.lane(lane)
+        self._select([i for i in range(self.n) if i != number], optimizer)
+        return model
+
+    def select_lanes(self, indices: Sequence[Any]) -> "WideAdapters":
+        chosen = [self._lane_number(lane) for lane in indices]
+        super().select_lanes(chosen)
+        self.configs = [copy.deepcopy(self.configs[lane]) for lane in chosen]
+        before, self.names = self.names, []
+        for lane in chosen:
+            self.names.append(before[lane] if before[lane] not in self.names else self._new_name())
+        return self
+
+    def accept_base(self) -> None:
+        """Go on with the base as it is now, after somebody has written to it."""
+        self.trunk.accept()
+
+    def estimate(self, sample: Any = None, sample_kwargs: Mapping[str, Any] | None = None) -> Estimate:
+        """What a training step on such inputs (one lane's) will take of the device's memory."""
+        if sample is None and sample_kwargs is None:
+            sample, sample_kwargs = self._sample
+        return Estimate.of(
+            self.room.model, self.trunk, self.n, sample, sample_kwargs, self.config.chunk_lanes
+        )
+
+    # Use.
+
+    def rows(self, *args: Any, lanes: Sequence[int | str], **kwargs: Any) -> Any:
+        """One batch whose rows name their adapter: the output of the base's forward, row by row.
+
+        Every tensor has as many rows as `lanes` has names or numbers; rows of a lane need not be together.
+        """
+        self.trunk.check_unchanged()
+        return generation.rows(self, [self._lane_number(lane) for lane in lanes], args, kwargs)
+
+    def generate(self, inputs: Any, lanes: Sequence[int | str] | None = None, **options: Any) -> Any:
+        """Hugging Face's `generate` for all adapters at once, with the model's own cache.
+
+        Args:
+            inputs: token ids: a list of N tensors `[B, T]`, one for each lane, or a tensor `[B, T]` for all;
+                with `lanes`, a tensor whose rows name their adapter. Prompts of different lengths are padded.
+            lanes: the adapter of each row of `inputs`.
+            options: of `generate`; `attention_mask` in the form of `inputs`. `seeds=[...]`, one for each
+                lane: sampling draws what `torch.manual_seed(seed)` and the lane alone would.
+
+        Returns:
+            a list of N tensors, each what the lane alone would give; with `lanes`, one tensor of rows.
+        """
+        self.trunk.check_unchanged()
+        if lanes is None:
+            return generation.generate_by_lane(self, inputs, options)
+        return generation.generate_rows(self, inputs, [self._lane_number(lane) for lane in lanes], options)
+
+    # Inside.
+
+    def _run(self, *args: Any) -> Any:
+        if not torch.compiler.is_dynamo_compiling():
+            self.trunk.check_unchanged()
+        return super()._run(*args)
+
+    def _lane_over_trunk(self, lane: int | str) -> nn.Module:
+        """An ordinary model of one lane over the trunk's own tensors."""
+        number = self._lane_number(lane)
+        with torch.random.fork_rng():
+            model = self.library.inject(self.trunk.copy(), self.configs[number])
+        with torch.no_grad():
+            for path, tensor in adapter_tensors(model, self.trunk).items():
+                tensor.copy_(self.lane_state(number, path)[corner(tensor.shape)])
+        for path, module in model.named_modules():
+            module.training = self.get_submodule(path).training if path in self.own_paths else self.training
+        return model
+
+    def _fitting(self, model: nn.Module, what: str) -> dict[str, Tensor]:
+        room = adapter_tensors(self.room.model, self.trunk)
+        return lane_tensors(self.library, model, self.trunk, room, what)
+
+    def _put(self, lane: int, model: nn.Module, what: str = "") -> None:
+        tensors = self._fitting(model, what or f"lane {self.names[lane]!r}")
+        with torch.no_grad():
+            for path, tensor in tensors.items():
+                if path not in self.wide_states:
+                    if torch.equal(self.lane_state(lane, path), tensor):
+                        continue
+                    self.promote(path)
+                self.lane_state(lane, path).copy_(tensor)
+
+    def _select(self, lanes: list[int], optimizer: Any) -> None:
+        from ..training import Population
+
+        Population(self, optimizer).select(lanes)
+
+    def _new_name(self) -> str:
+        return next(
+            name for i in range(self.n + len(self.names) + 1) if (name := f"lane{i}") not in self.names
+        )
+
+    def _lane_number(self, lane: Any) -> int:
+        if isinstance(lane, str):
+            if lane not in self.names:
+                raise LaneIndexError(f"there is no lane {lane!r}; the lanes are {', '.join(self.names)}")
+            return self.names.index(lane)
+        return super()._lane_number(lane)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "WideAdapters":
+        for parameter in self.trunk.model.parameters():  # the trunk stays one, in the base's memory
+            memo[id(parameter)] = parameter
+        for parameter in self.parameters():
+            if not has_lanes(parameter):
+                memo[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=False)
+        return super().__deepcopy__(memo)  # type: ignore[return-value]
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "WideAdapters":
+        super()._apply(fn, recurse)
+        now = self.tensors()
+        for path, parameter in self.room.model.named_parameters():
+            if self.trunk.holds(parameter) and path not in self.wide_states:
+                parameter.data = now[path].data  # one trunk, wherever it is now
+        self.room.model._apply(fn)
+        self.trunk.model._apply(fn)
+        return self
+
+
+class _Held:
+    """A module that is no part of the wide model's own tree."""
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+
+
+def _member(room: nn.Module, trunk: Trunk, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """The model with room for all lanes, with one lane's tensors."""
+    member = copy.deepcopy(room, {id(p): p for p in room.parameters() if trunk.holds(p)})
+    with torch.no_grad():
+        for path, tensor in adapter_tensors(member, trunk).items():
+            tensor.copy_(tensors[path])
+    return member

@@ -1,0 +1,48 @@
+"""Curves of every lane for TensorBoard."""
+
+import os
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from ..integrations._extras import needs
+from .moment import Moment
+
+
+class TensorBoard:
+    """A callback of `fit` that writes losses and metrics: one curve for each lane, one run for each.
+
+    Args:
+        folder: where TensorBoard reads; each lane gets a folder in it.
+        names: of the lanes, by default 'lane0', 'lane1', ...
+        every: steps between losses that are written.
+    """
+
+    by_number = False  # takes what the moment has, never a lane of the model
+
+    def __init__(self, folder: str | os.PathLike[str], names: Sequence[str] | None = None, every: int = 1):
+        needs("tensorboard", "tensorboard")
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.folder, self.names, self.every = os.fspath(folder), names, every
+        self.make = SummaryWriter
+        self.writers: list[SummaryWriter] = []
+
+    def __call__(self, moment: Moment) -> None:
+        if not self.writers:
+            names = self.names or [f"lane{lane}" for lane in range(len(moment.losses))]
+            self.writers = [self.make(os.path.join(self.folder, name)) for name in names]
+        if moment.event == "step" and moment.step % self.every == 0:
+            self._write("loss", moment.losses, moment)
+        elif moment.event == "validation":
+            for name, values in moment.metrics.items():
+                self._write(name, values, moment)
+
+    def _write(self, tag: str, values: Tensor, moment: Moment) -> None:
+        numbers = values.detach().cpu().tolist()
+        for lane in moment.active.nonzero().flatten().tolist():
+            self.writers[lane].add_scalar(tag, numbers[lane], moment.step)
+
+    def close(self) -> None:
+        for writer in self.writers:
+            writer.close()
