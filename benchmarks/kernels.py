@@ -154,7 +154,7 @@ def convs():
 
 def recurrent():
     from wide_compiler.kernels.rnn import lane_gru, lane_lstm
-    from wide_compiler.primitives.rnn_cells import GRU, LSTM, LayerWeights
+    from wide_compiler.primitives.rnn_layers import GRU, LSTM, LayerWeights
 
     n, t, b, h = 32, 32, 4, 128
 

@@ -23,8 +23,7 @@ from torch.func import functional_call, stack_module_state, vmap
 import wide_compiler
 from wide_compiler import WideConfig
 from wide_compiler.benchmark.document import provenance
-from wide_compiler.benchmark.nets import Block, ConvNet, DeepMlp, Gpt, Mlp, Recurrent, ResBlock
-from wide_compiler.benchmark.resnet import ResNet18
+from wide_compiler.benchmark.nets import Block, ConvNet, DeepMlp, Gpt, Mlp, Recurrent, ResBlock, ResNet18
 from wide_compiler.measure import interleaved
 from wide_compiler.measure.clock import best_medians
 from wide_compiler.measure.store import nothing_remembered

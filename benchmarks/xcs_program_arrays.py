@@ -74,7 +74,7 @@ def similarities(query, documents):
     return [float(np.dot(query, d) / (np.linalg.norm(query) * np.linalg.norm(d))) for d in documents]
 
 
-@program("moving averages (convolve)", rows(400, 200))
+@program("moving averages (convolve)", rows(1000, 200))
 def moving_averages(signals):
     kernel = np.ones(9) / 9
     return [np.convolve(s, kernel, mode="valid") for s in signals]
@@ -134,7 +134,7 @@ def polygon_areas(polygons):
     return areas
 
 
-@program("rotations of points by angles", lambda rng: (rng.random(500).tolist(), rng.random((2, 30))))
+@program("rotations of points by angles", lambda rng: (rng.random(1000).tolist(), rng.random((2, 30))))
 def rotations(angles, points):
     turned = []
     for angle in angles:
@@ -202,7 +202,7 @@ def three_passes(table):
     return [float((row * row).sum()) for row in scaled]
 
 
-@program("smoothing of series", rows(150, 60))
+@program("smoothing of series", rows(300, 60))
 def smoothed(table):
     out = []
     for series in table:

@@ -34,7 +34,7 @@ def flights(cases):
     return [fly(angle, 0.01 * drag) for angle, drag in cases]
 
 
-@program("particles in a box, step by step", lambda rng: (rng.random((300, 4)).tolist(),))
+@program("particles in a box, step by step", lambda rng: (rng.random((2400, 4)).tolist(),))
 def particles(state):
     for _ in range(5):
         moved = []
@@ -60,7 +60,7 @@ def estimate_pi(n):
     return 4 * inside / n
 
 
-@program("great-circle distances", lambda rng: ([(a, b) for a, b in (rng.random((1500, 2)) * 80).tolist()],))
+@program("great-circle distances", lambda rng: ([(a, b) for a, b in (rng.random((8000, 2)) * 80).tolist()],))
 def distances(places):
     lat0, lon0 = math.radians(48.1), math.radians(11.6)
     out = []
@@ -77,9 +77,9 @@ def distances(places):
         [
             (c, n, r)
             for c, n, r in zip(
-                (rng.random(200) * 5).tolist(),
-                rng.integers(5, 30, 200).tolist(),
-                (rng.random(200) * 0.1).tolist(),
+                (rng.random(1500) * 5).tolist(),
+                rng.integers(5, 30, 1500).tolist(),
+                (rng.random(1500) * 0.1).tolist(),
                 strict=True,
             )
         ],
@@ -96,7 +96,7 @@ def newton(a):
     return x
 
 
-@program("roots by Newton's method", lambda rng: ((rng.random(1000) * 100 + 1).tolist(),))
+@program("roots by Newton's method", lambda rng: ((rng.random(4000) * 100 + 1).tolist(),))
 def roots(numbers):
     return [newton(a) for a in numbers]
 
@@ -130,9 +130,9 @@ class Order:
         [
             Order(p, c, m)
             for p, c, m in zip(
-                (rng.random(3000) * 90).tolist(),
-                rng.integers(1, 9, 3000).tolist(),
-                (rng.random(3000) > 0.5).tolist(),
+                (rng.random(30_000) * 90).tolist(),
+                rng.integers(1, 9, 30_000).tolist(),
+                (rng.random(30_000) > 0.5).tolist(),
                 strict=True,
             )
         ],
@@ -148,7 +148,7 @@ def revenue(orders):
     return total
 
 
-@program("largest drawdown of prices", lambda rng: ((100 + rng.normal(size=5000).cumsum()).tolist(),))
+@program("largest drawdown of prices", lambda rng: ((100 + rng.normal(size=25_000).cumsum()).tolist(),))
 def drawdown(prices):
     peak, worst = prices[0], 0.0
     for price in prices:
@@ -166,7 +166,7 @@ LINE = re.compile(r"(\d+) (\w+) (\d+)ms")
     lambda rng: (
         [
             f"{i} {'GET' if k % 2 else 'POST'} {k}ms"
-            for i, k in enumerate(rng.integers(1, 900, 1500).tolist())
+            for i, k in enumerate(rng.integers(1, 900, 3000).tolist())
         ],
     ),
 )
@@ -181,7 +181,7 @@ def parse_log(lines):
 
 @program(
     "numbers from CSV lines",
-    lambda rng: ([",".join(f"{v:.4f}" for v in row) for row in rng.random((600, 6)).tolist()],),
+    lambda rng: ([",".join(f"{v:.4f}" for v in row) for row in rng.random((2000, 6)).tolist()],),
 )
 def parse_csv(lines):
     return [[float(cell) for cell in line.split(",")] for line in lines]
@@ -190,7 +190,7 @@ def parse_csv(lines):
 @program(
     "JSON records, summed by user",
     lambda rng: (
-        [json.dumps({"user": f"u{k}", "amount": k * 0.5}) for k in rng.integers(0, 50, 800).tolist()],
+        [json.dumps({"user": f"u{k}", "amount": k * 0.5}) for k in rng.integers(0, 50, 2000).tolist()],
     ),
 )
 def json_totals(lines):
@@ -203,7 +203,7 @@ def json_totals(lines):
 
 @program(
     "words counted",
-    lambda rng: ([" ".join(f"Word{w}," for w in row) for row in rng.integers(0, 99, (300, 12)).tolist()],),
+    lambda rng: ([" ".join(f"Word{w}," for w in row) for row in rng.integers(0, 99, (1200, 12)).tolist()],),
 )
 def word_counts(texts):
     counts = {}
@@ -213,16 +213,16 @@ def word_counts(texts):
     return counts
 
 
-@program("checksums of blobs", lambda rng: ([rng.bytes(100_000) for _ in range(24)],))
+@program("checksums of blobs", lambda rng: ([rng.bytes(200_000) for _ in range(24)],))
 def checksums(blobs):
     return [hashlib.sha256(blob).hexdigest() for blob in blobs]
 
 
 def network():
-    return nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)).eval()
+    return nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 4)).eval()
 
 
-MODELS = [network() for _ in range(24)]
+MODELS = [network() for _ in range(48)]
 
 
 @program("ensemble of small networks", lambda rng: (torch.from_numpy(rng.normal(size=(8, 16))).float(),))

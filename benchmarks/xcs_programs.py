@@ -4,9 +4,11 @@
     python benchmarks/xcs_programs.py --only FFT --why     some of them, with the reasons of what stayed plain
     python benchmarks/xcs_programs.py --out FILE           the page
 
-Each program is called 100 times, with four sets of arguments in turn, plain and jitted in turns, and every result
+Each program is sized so that a plain call takes some milliseconds. It is called 100 times, with four sets
+of arguments in turn, plain and jitted in turns, and every result
 is compared. This is done twice, each time with a newly jitted function, and the lower time of the two counts.
-The tenth and the hundredth call are medians of five calls. Exit code 1 if a program differs or a bar is missed.
+The tenth and the hundredth call are medians of five calls. Exit code 1 if a program differs or a bar is
+missed.
 """
 
 import argparse
@@ -30,7 +32,7 @@ MOST, FAST, ENOUGH = 1.05, 2.0, 20  # total time at most; a gain that counts; ho
 EITHER_SIDE = 2
 
 
-def measured(fn, sets):
+def measured(fn, sets, clock):
     """Seconds of 100 plain calls, of 100 jitted ones, the jitted function, and whether all were equal."""
     fast = jit(fn)
     seconds, equal = {fn: [], fast: []}, True
@@ -38,9 +40,9 @@ def measured(fn, sets):
     for i in range(CALLS):
         results = []
         for way in (fn, fast) if i % 2 else (fast, fn):
-            began = time.perf_counter()
+            began = clock()
             result = way(*sets[i % SETS])
-            seconds[way].append(time.perf_counter() - began)
+            seconds[way].append(clock() - began)
             results.append(result)
         equal = equal and same(*results, rtol=1e-9)
     return seconds[fn], seconds[fast], fast, equal
@@ -52,11 +54,11 @@ def around(seconds, call):
     return statistics.median(chosen[-5:])
 
 
-def row_of(name, fn, make):
+def row_of(name, fn, make, clock):
     rng = np.random.default_rng(17)
     first = make(rng)
     sets = [first, *(make(rng) if not name.startswith("requests") else first for _ in range(SETS - 1))]
-    runs = [measured(fn, sets) for _ in range(TIMES)]
+    runs = [measured(fn, sets, clock) for _ in range(TIMES)]
     counts = [site for run in runs for site in run[2].stats().values()]
     calls = sum(sum(site.values()) for site in counts)
     plainly = sum(site.get("plain", 0) for site in counts)
@@ -79,7 +81,8 @@ def shown(row):
     gain, total = row["hundredth"][0] / row["hundredth"][1], row["total"][1] / row["total"][0]
     by = ", ".join(row["rungs"]) or "plain"
     equal = "yes" if row["equal"] else "NO"
-    return f"| {row['program']} | {' | '.join(cells)} | {gain:.2f}x | {total:.2f} | {row['left']:.0%} | {by} | {equal} |"
+    figures = [f"{gain:.2f}x", f"{total:.2f}", f"{row['left']:.0%}", by, equal]
+    return f"| {row['program']} | {' | '.join([*cells, *figures])} |"
 
 
 def page(rows, summary):
@@ -87,11 +90,12 @@ def page(rows, summary):
     return "\n".join([
         "# Forty programs, jitted beside plain",
         "",
-        f"Made by `python benchmarks/xcs_programs.py`, on {platform.machine()} with Python "
-        f"{platform.python_version()}, NumPy {np.__version__} and PyTorch {torch.__version__}, {torch.get_num_threads()} "
-        "threads. Times are milliseconds of a call, plain / jitted; `gain` is plain time over jitted time at the "
-        "hundredth call, `total` the jitted time of all 100 calls, the first among them, over the plain time. `left "
-        "plain` is the share of all loops run that left plain Python, in 100 calls.",
+        f"Made by `python benchmarks/xcs_programs.py` on {platform.machine()}: Python "
+        f"{platform.python_version()}, NumPy {np.__version__}, PyTorch {torch.__version__}, "
+        f"{torch.get_num_threads()} threads. Times are milliseconds of a call, plain / jitted. `gain` is "
+        "plain time over jitted time at the hundredth call; `total` is the jitted time of all 100 calls, "
+        "the first among them, over the plain time; `left plain` is the share of all runs of loops that "
+        "left plain Python in these 100 calls.",
         "",
         head,
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -107,11 +111,15 @@ def main():
     parser.add_argument("--only", default="", help="programs with this in their name")
     parser.add_argument("--out", type=Path, help="write the page there")
     parser.add_argument("--why", action="store_true", help="what became of each loop")
+    parser.add_argument(
+        "--cpu", action="store_true", help="CPU time of the thread, on a machine that is busy"
+    )
     options = parser.parse_args()
+    clock = time.thread_time if options.cpu else time.perf_counter
     rows = []
     for name, (fn, make) in PROGRAMS.items():
         if options.only.lower() in name.lower():
-            rows.append(row_of(name, fn, make))
+            rows.append(row_of(name, fn, make, clock))
             print(shown(rows[-1]), flush=True)
             if options.why:
                 print(rows[-1]["why"], flush=True)
@@ -120,8 +128,8 @@ def main():
     different = [r["program"] for r in rows if not r["equal"]]
     summary = (
         f"{len(fast)} of {len(rows)} programs take half the time or less at the hundredth call; "
-        f"{len(slower)} take more than {MOST - 1:.0%} longer in all{': ' + ', '.join(slower) if slower else ''}; "
-        f"{len(different)} differ{': ' + ', '.join(different) if different else ''}."
+        f"{len(slower)} take more than {MOST - 1:.0%} longer in all ({', '.join(slower)}); "
+        f"{len(different)} differ ({', '.join(different)})."
     )
     print(summary)
     if options.out:

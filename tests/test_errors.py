@@ -28,17 +28,19 @@ INTERNAL = {
     "Incomparable",
     "NeedsRealShapes",
     "NoSource",
+    "NotRepeatable",
     "Poisoned",
     "ReadsLayout",
     "Uncompilable",
     "WholeGraphDiffers",
     "WidenFailed",
     "_WidenRoot",
-    "pickle.UnpicklingError",
+    "yaml.YAMLError",
 }
 # What Python's own protocols, abstract methods, and bugs of the library itself raise.
 PROTOCOL = {"AssertionError", "AttributeError", "NotImplementedError", "typer.BadParameter", "typer.Exit"}
-# Built-in kinds that do not leave the function or the dictionary they are raised in.
+# Built-in kinds that do not leave the function or the dictionary they are raised in, or that PyTorch itself
+# raises for the same mistake.
 CAUGHT = {
     ("model/choice.py", "ValueError"),
     ("model/rows.py", "RuntimeError"),
@@ -46,6 +48,7 @@ CAUGHT = {
     ("routers/wide_router.py", "KeyError"),
     ("xcs/items.py", "IndexError"),
     ("xcs/lanes/gather.py", "ValueError"),
+    ("xcs/modules/gradients.py", "RuntimeError"),
 }
 
 

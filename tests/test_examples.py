@@ -10,7 +10,7 @@ EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
 
 # What an example needs beyond the library, and those that draw no picture.
-NEEDS = {"optuna_search": "optuna"}
+NEEDS = {"optuna_search": "optuna", "lora_search": "peft", "cross_validation": "sklearn"}
 TEXT_ONLY = {
     "branches_of_any_model",
     "config_from_python",

@@ -115,27 +115,10 @@ __all__ = [
     "unstack",
 ]
 
-# Where the names of `__all__` are defined; the others are primitives.
+# Where the names of `__all__` are defined; those that end in Error are in `errors`, others are primitives.
 _HOMES = {
     "api": ("WideBuilder", "compile"),
     "config": ("WideConfig",),
-    "errors": (
-        "AlignmentError",
-        "ArgumentError",
-        "CheckpointError",
-        "InputError",
-        "LaneIndexError",
-        "MissingExtraError",
-        "MissingFileError",
-        "SampleError",
-        "SaveError",
-        "UnknownNameError",
-        "UnsupportedError",
-        "UsageError",
-        "ValidationError",
-        "WideError",
-        "WrongTypeError",
-    ),
     "explain": ("Explanation",),
     "lanes": ("pack", "pack_inputs", "stack", "unpack", "unpack_outputs", "unstack"),
     "model": ("TracedWideModel", "WideModel"),
@@ -148,7 +131,8 @@ def __getattr__(name: str) -> Any:
     if name in _rooms():
         value = importlib.import_module(f"{__name__}.{name}")
     elif name in __all__:
-        home = next((home for home, names in _HOMES.items() if name in names), "primitives")
+        other = "errors" if name.endswith("Error") else "primitives"
+        home = next((home for home, names in _HOMES.items() if name in names), other)
         value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,7 @@
 """Pytrees of arguments."""
 
 import enum
+import gc
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -71,12 +72,12 @@ class ObjectSpec:
 def flatten_output(tree: Any) -> tuple[list[Any], "TreeSpec | ObjectSpec"]:
     """`flatten`, but objects that hold tensors in attributes (a dataclass, a namespace) are opened too."""
     leaves, spec = _pytree.tree_flatten(tree)
-    if all(isinstance(leaf, _CLOSED) or not holds_tensor(leaf) for leaf in leaves):
+    if not any(map(_opens, leaves)):
         return leaves, spec
     flat: list[Any] = []
     inner: list[tuple[type, tuple[str, ...], Any] | None] = []
     for leaf in leaves:
-        if isinstance(leaf, _CLOSED) or not holds_tensor(leaf):
+        if not _opens(leaf):
             flat.append(leaf)
             inner.append(None)
             continue
@@ -93,16 +94,41 @@ _CLOSED = (
 )
 
 
+def _opens(leaf: Any) -> bool:
+    """Does an object of a plain class hold tensors in its attributes?"""
+    kind = type(leaf)
+    plain = kind.__new__ is object.__new__ or isinstance(leaf, types.SimpleNamespace)
+    return plain and not isinstance(leaf, _CLOSED) and any(map(holds_tensor, _attributes(leaf).values()))
+
+
 def holds_tensor(value: Any, depth: int = 6) -> bool:
-    """Is there a tensor in an object's attributes, or in what they hold?"""
+    """Is there a tensor in an object's attributes, or in what they hold? Also in what no tree opens: a set,
+    an iterator, a function's closure."""
     if isinstance(value, torch.Tensor):
         return True
     if isinstance(value, _CLOSED) or not depth:
         return False
     leaves = _pytree.tree_flatten(value)[0]
     if len(leaves) == 1 and leaves[0] is value:
-        leaves = list(_attributes(value).values())
+        leaves = [*_attributes(value).values(), *_referents(value)]
     return any(holds_tensor(leaf, depth - 1) for leaf in leaves)
+
+
+def _referents(value: Any) -> list[Any]:
+    """What an object that is no plain one holds."""
+    if isinstance(value, types.FunctionType):
+        cells = value.__closure__ or ()
+        return [referent for cell in cells for referent in gc.get_referents(cell)]
+    if isinstance(value, types.GeneratorType):
+        return [] if value.gi_frame is None else list(value.gi_frame.f_locals.values())
+    if isinstance(value, (types.ModuleType, type, np.ndarray)) and not _holds_objects(value):
+        return []
+    found = gc.get_referents(value)
+    return [x for x in found if not isinstance(x, (type, types.ModuleType))]
+
+
+def _holds_objects(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == object
 
 
 def _attributes(value: Any) -> dict[str, Any]:

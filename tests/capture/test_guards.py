@@ -9,7 +9,7 @@ import wide_compiler
 from fn import Fn
 from wide_compiler import _tree, oracle
 from wide_compiler.capture import export_member, observe_member
-from wide_compiler.capture.guards import ShapeGuards
+from wide_compiler.capture.shape_guards import ShapeGuards
 
 
 def guards(model, *tensors, free=None):

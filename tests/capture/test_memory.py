@@ -9,7 +9,7 @@ from torch import nn
 import wide_compiler
 from fn import Fn
 from wide_compiler import WideConfig
-from wide_compiler.capture.memory import laid_out, overlaps_itself
+from wide_compiler.capture.strides import laid_out, overlaps_itself
 
 LAYOUTS = {
     "contiguous": (torch.randn(3, 4), False),

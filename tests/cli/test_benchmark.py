@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 from wide_compiler import benchmark
 from wide_compiler.benchmark import MODELS, PRIMITIVE_CASES, presets, runner
 from wide_compiler.cli import app, benchmark_run
-from wide_compiler.cli.benchmark import PICTURES, PRESET_NAMES
+from wide_compiler.cli.benchmark import PRESET_NAMES
+from wide_compiler.cli.files import PICTURES
 from wide_compiler.primitives import WideLinear
 
 

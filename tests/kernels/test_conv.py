@@ -267,16 +267,6 @@ def test_no_rows():
     assert y.shape == (N, 0, 5, 4, 4) and not weight.grad.any()
 
 
-def test_fits():
-    x, weight, _ = make(3, 5, (3, 3))
-    assert conv.fits(x, weight)
-    assert not conv.fits(x, weight, groups=2)
-    assert not conv.fits(x, weight.double())
-    assert not conv.fits(x[0], weight[0])
-    with torch.autocast(DEVICE, dtype=torch.bfloat16):
-        assert not conv.fits(x, weight)
-
-
 @pytest.mark.parametrize("stride", [1, 2])
 def test_opcheck(stride):
     x, weight, bias = make(3, 4, (3, 3), size=(4, 5))
@@ -286,8 +276,8 @@ def test_opcheck(stride):
         given = (x, weight, bias, *geometry, "relu", backward)
         torch.library.opcheck(conv._lane_conv2d, given, test_utils=tests)
     plain = [t.detach() for t in (x, weight, bias)]
-    given = (*plain, plain[2], None, None, *geometry, "relu")
-    torch.library.opcheck(conv._lane_conv2d_epilogue, given, test_utils=tests)
+    given = (*plain, *geometry, "relu", "own", plain[2], None, None)
+    torch.library.opcheck(conv._lane_conv2d, given, test_utils=tests)
     dy = conv.lane_conv2d(x, weight, bias, *geometry).detach()
     torch.library.opcheck(
         conv_dx.lane_conv2d_dx, (dy, weight.detach(), x.shape[3:], *geometry), test_utils=tests

@@ -289,4 +289,4 @@ def test_a_copy_takes_routes_of_its_own():
         expected = torch.stack([m(a) for m, a in zip(models, x, strict=True)])
         torch.testing.assert_close(wide.stacked(x), expected)
         assert not torch.allclose(clone.stacked(x), expected)
-    assert len(clone.routes.by_look) == 1
+    assert len(clone.routes) == 1

@@ -7,7 +7,7 @@ from torch import nn
 import wide_compiler
 from fn import Fn
 from wide_compiler import InputError
-from wide_compiler.capture.layout import strided_copy
+from wide_compiler.capture.strides import strided_copy
 from wide_compiler.model.overlap import overlap
 
 N = 3

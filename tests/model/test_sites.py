@@ -8,8 +8,8 @@ from torch import nn
 import wide_compiler
 from wide_compiler.model.sites import CHAINS, channels_last_weights, sites, with_strategies
 from wide_compiler.primitives.chain import wide_chain, wide_linear_activation
+from wide_compiler.primitives.conv import CONV_STRATEGIES
 from wide_compiler.primitives.conv_norm import wide_conv_norm
-from wide_compiler.primitives.conv_strategies import CONV_STRATEGIES
 from wide_compiler.primitives.linear import LINEAR_STRATEGIES
 from wide_compiler.widen.builder import Choice
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import wide_compiler
 from wide_compiler import WideConfig
-from wide_compiler.model.again import CHANGED
+from wide_compiler.model.replayed_call import CHANGED
 from wide_compiler.replay import recording as replay
 from wide_compiler.replay.cuda_graph import CaptureRefused, recorded
 
@@ -355,10 +355,10 @@ def test_the_same_call_again_takes_the_short_way():
     models, wide = build()
     x = batch()
     check(models, wide, x)
-    assert wide.again is not None
-    recording = wide.again.recording
+    assert wide.replayed is not None
+    recording = wide.replayed.recording
     check(models, wide, x.mul_(2))
-    assert wide.again.recording is recording
+    assert wide.replayed.recording is recording
 
 
 def test_a_result_that_is_held_until_the_next_takes_the_short_way_too():
@@ -372,20 +372,20 @@ def test_a_result_that_is_held_until_the_next_takes_the_short_way_too():
         torch.testing.assert_close(y, loop(models, x))
         assert torch.equal(before, wanted)  # not written by the call after it
         del before
-    first = wide.again.recording
-    assert first.twin is not None and wide.again.replay((x,), wide.again.door) is not CHANGED
+    first = wide.replayed.recording
+    assert first.twin is not None and wide.replayed.replay((x,), wide.replayed.door) is not CHANGED
     two = [y, wide.stacked(x)]
     three = wide.stacked(x.normal_())  # both are held: copied out
     torch.testing.assert_close(three, loop(models, x))
     assert torch.equal(two[0], two[1]) and not torch.equal(two[0], three)
-    assert wide.again is None or wide.again.recording is first
+    assert wide.replayed is None or wide.replayed.recording is first
 
 
 def test_a_recording_whose_twin_is_refused_goes_on(monkeypatch):
     models, wide = build()
     x = batch()
     check(models, wide, x)
-    first = wide.again.recording
+    first = wide.replayed.recording
     capture, refused = replay.capture, []
 
     def refuses_once(*arguments):
@@ -401,7 +401,7 @@ def test_a_recording_whose_twin_is_refused_goes_on(monkeypatch):
     assert refused and first.twin is None and wide.programs.latest.latest.run.why == ""
     del held
     check(models, wide, x.normal_())
-    assert wide.again.recording is first
+    assert wide.replayed.recording is first
 
 
 def test_the_short_way_sees_every_change():
@@ -440,7 +440,7 @@ def test_the_short_way_sees_every_change():
 
     for change in (change_weight, exchange_weight, new_parameter, train, norm_only, evaluate, change_weight):
         check(models, wide, x)
-        assert wide.again is not None
+        assert wide.replayed is not None
         change()
         check(models, wide, x)
     other = batch(3)
@@ -473,7 +473,7 @@ def test_the_short_way_sees_every_change():
     for model in models:
         model.head.weight.requires_grad_(False)
     check(models, wide, x)
-    assert wide.again.replay((torch.nested.nested_tensor([x[0], x[1]]),), wide.again.door) is CHANGED
+    assert wide.replayed.replay((torch.nested.nested_tensor([x[0], x[1]]),), wide.replayed.door) is CHANGED
 
 
 def test_autocast_to_one_dtype_and_then_to_another():

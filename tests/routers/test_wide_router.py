@@ -21,7 +21,7 @@ from routers.towers import (
 from wide_compiler import WideConfig
 from wide_compiler.measure import use_clock
 from wide_compiler.routers import BaseTower, WideRouter
-from wide_compiler.routers.route import Fused
+from wide_compiler.routers.fused_lanes import Fused
 
 KINDS = {
     "mlp": (Mlp, (4, 6)),

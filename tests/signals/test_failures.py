@@ -91,10 +91,10 @@ def test_an_error_of_one_worker_alone_ends_the_run(two):
 
 
 def test_a_stopped_worker_is_found(two):
-    runtime.engine().failures.silence_seconds = 2.0
     with gt.signal.context("dp"):
         x = gt.randn(4, 4)
     x.sum().item()
+    runtime.engine().failures.silence_seconds = 2.0
     os.kill(two[1], os_signal.SIGSTOP)
     with pytest.raises(gt.WorkerHung, match="worker 1 has been silent"):
         for _ in range(1000):
@@ -103,10 +103,10 @@ def test_a_stopped_worker_is_found(two):
 
 def test_a_stuck_worker_is_found(two):
     engine = runtime.engine()
-    engine.failures.hang_seconds = 1.5
     with gt.signal.context("dp"):
         x = gt.randn(4, 4)
     x.sum().item()
+    engine.failures.hang_seconds = 1.5
     # Worker 0 waits in a collective to which worker 1 never comes.
     engine.record("fetch", (x._ref.number, 10**6, 0), (0,), "fetch")
     with pytest.raises(gt.WorkerHung, match="worker 0 has been at one instruction"):

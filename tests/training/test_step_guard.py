@@ -10,7 +10,7 @@ from torch import nn
 import wide_compiler
 from kinds_of_reads import KINDS, make
 from wide_compiler.training import Adam, TrainStep
-from wide_compiler.training.step_guard import StepGuard
+from wide_compiler.training.recording import StepGuard
 
 SCALE = 2.0
 

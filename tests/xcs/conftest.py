@@ -3,17 +3,17 @@
 import pytest
 
 from wide_compiler.xcs import choice
-from wide_compiler.xcs.decisions import Decisions
 from wide_compiler.xcs.ledger import Ledger
 from wide_compiler.xcs.pace import Pace
 from wide_compiler.xcs.parallel import computing
 from wide_compiler.xcs.rungs import NumpyLanes, TorchVmap
+from wide_compiler.xcs.site import Site
 
 
 @pytest.fixture
 def eager(monkeypatch):
     """A site is looked at, and analysed, at every call, and its plain loop is known to take a millisecond."""
-    monkeypatch.setattr(Decisions, "may_analyse", lambda self: True)
+    monkeypatch.setattr(Site, "may_analyse", lambda self: True)
     monkeypatch.setattr(Pace, "rest", lambda self, looked, plain: None)
     monkeypatch.setattr(choice, "TIMINGS", 0)
     monkeypatch.setattr(choice, "LONG", 1e9)

@@ -16,8 +16,24 @@ import xcs.fuzz_world as world
 from wide_compiler.xcs import Config, jit, oracle
 
 RTOL = 1e-9
-KINDS = ("float", "int", "array", "text", "pairs", "mixed", "odd", "matrix", "ragged", "range")
-WEIGHTS = (8, 7, 9, 3, 4, 1, 1, 2, 1, 3)
+KINDS = (
+    "float",
+    "int",
+    "array",
+    "text",
+    "pairs",
+    "mixed",
+    "odd",
+    "matrix",
+    "ragged",
+    "range",
+    "records",
+    "named",
+    "dicts",
+)
+WEIGHTS = (8, 7, 12, 3, 4, 1, 1, 2, 1, 3, 2, 2, 2)
+ARRAYS = ("array", "matrix", "ragged", "records", "named", "dicts")  # and what holds one in each item
+ROW = {"records": "{0}.row", "named": "{0}.row", "dicts": "{0}['row']"}
 
 
 @dataclass
@@ -65,7 +81,8 @@ class Writer:
         makers = [
             self.comprehension, self.comprehension, self.comprehension, self.append_loop, self.append_loop,
             self.eaten, self.accumulate, self.dict_loop, self.two_lists, self.guarded_loop, self.independent,
-            self.nested_scope, self.two_loops, self.early, self.while_loop, self.chain,
+            self.nested_scope, self.two_loops, self.early, self.while_loop, self.chain, self.carried,
+            self.sums, self.windows,
         ]  # fmt: skip
         return self.r.choice(makers)(name)
 
@@ -74,6 +91,11 @@ class Writer:
         if self.kind == "pairs":
             return self.r.choice((("(x, y)", "xs", "x"), ("x, y", "zip(xs, ys)", "y"), ("p", "xs", "p[0]")))
         forms = [("x", "xs", "x")] * 5 + [("i, x", "enumerate(xs)", "x"), ("x, y", "zip(xs, ys)", "x")]
+        if self.kind in ROW:
+            row = ROW[self.kind].format("x")
+            return self.r.choice(
+                (("x", "xs", row), ("i, x", "enumerate(xs)", row), ("x, y", "zip(xs, ys)", row))
+            )
         if self.kind in ("float", "int", "text"):
             forms += [
                 ("x", "tuple(xs)", "x"),
@@ -82,6 +104,10 @@ class Writer:
             ]
         return self.r.choice(forms)
 
+    def of(self, item: str) -> str:
+        """The array of an item, where items hold one."""
+        return ROW.get(self.kind, "{0}").format(item)
+
     def test(self, item: str) -> str:
         return f" if {self.condition(item)}" if self.r.random() < 0.25 else ""
 
@@ -89,31 +115,32 @@ class Writer:
         target, source, item = self.source()
         value, test = self.value(item), self.test(item)
         form = self.r.choices(("list", "set", "dict"), (7, 1, 2))[0]
-        if self.kind in ("array", "matrix", "ragged") and form == "set":
+        if self.kind in ARRAYS and form == "set":
             form = "list"
         if form == "dict":
-            key = self.number(item) if self.kind not in ("array", "matrix", "ragged") else "len(box.__dict__)"
+            key = self.number(item) if self.kind not in ARRAYS else "len(box.__dict__)"
             return [f"{name} = {{{key}: {value} for {target} in {source}{test}}}"]
         marks = "[]" if form == "list" else "{}"
         return [f"{name} = {marks[0]}{value} for {target} in {source}{test}{marks[1]}"]
 
     def chain(self, name: str) -> list[str]:
         """A site that loops over what the statement before it has made, maybe after a change of it."""
-        rows, value = self.fresh("c"), self.value("x")
+        x = self.of("x")
+        rows, value = self.fresh("c"), self.value(x)
         if self.r.random() < 0.5:
-            value = f"({self.plain_value('x', 1)} if {self.condition('x')} else {self.plain_value('x', 1)})"
+            value = f"({self.plain_value(x, 1)} if {self.condition(x)} else {self.plain_value(x, 1)})"
         whole = f"[{self.plain_value('v', 0)} for v in {rows}]"
         if self.r.random() < 0.2:
             whole = f"({rows}.reverse(), {whole})"
         return [f"{rows} = [{value} for x in xs]", f"{name} = {whole}"]
 
     def two_loops(self, name: str) -> list[str]:
-        return [f"{name} = [{self.value('x')} for x in xs for j in range(2)]"]
+        return [f"{name} = [{self.value(self.of('x'))} for x in xs for j in range(2)]"]
 
     def eaten(self, name: str) -> list[str]:
         target, source, item = self.source()
         eater = self.r.choice(("sum", "max", "min", "any", "all", "list", "tuple", "sorted"))
-        if self.kind in ("array", "matrix", "ragged") and eater not in ("list", "tuple", "any", "all"):
+        if self.kind in ARRAYS and eater not in ("list", "tuple", "any", "all"):
             value = self.number(item)
         else:
             value = self.condition(item) if eater in ("any", "all") else self.value(item)
@@ -165,6 +192,49 @@ class Writer:
             f"    {name} {step} {self.number(item)}",
         ]
 
+    def carried(self, name: str) -> list[str]:
+        """The last statements of a round carry names on to the next."""
+        target, source, item = self.source()
+        held, count = self.fresh("h"), self.fresh("n")
+        last = self.r.choice((
+            [f"if {held} > {name}:", f"    {name} = {held}", f"    {count} += 1"],
+            [f"{name} = max({name}, {held})", f"{count} = {count} + 1 if {held} > 0 else {count}"],
+            [f"{name} = 0.5 * {name} + {held}"],
+            [f"if {name} is None or {held} < {name}:", f"    {name} = {held}"],
+            [f"{count} = {count} + {held} / {name}"],
+        ))  # fmt: skip
+        return [
+            f"{name} = {self.r.choice(('0.0', '-9', '1', 'k', 'None'))}",
+            f"{count} = 0",
+            f"for {target} in {source}:",
+            f"    {held} = {self.number(item)}",
+            *(f"    {line}" for line in last),
+            f"{name} = ({name}, {count})",
+        ]
+
+    def sums(self, name: str) -> list[str]:
+        target, source, item = self.source()
+        start = self.r.choice(
+            ("{}", "{0: 0, 1: 0.5}", "collections.defaultdict(float)", "collections.defaultdict(int)")
+        )
+        key = self.r.choice(
+            (f"int({self.number(item)}) % 2", f"len(str({item})) % 2", f"({self.number(item)}) > 0")
+        )
+        return [
+            f"{name} = {start}",
+            f"for {target} in {source}:",
+            f"    {name}[{key}] += {self.number(item)}",
+        ]
+
+    def windows(self, name: str) -> list[str]:
+        """Parts of an array that all items share, by the number of the round."""
+        part = self.r.choice((
+            "GRID[i : i + 2, i : i + 3].sum()", "GRID[i : i + 3].mean()", "GRID[i, i]", "WEIGHTS[i % 4] * 2",
+            "GRID[i + 1 : i + 3, 0].max()", "(GRID[i] * 2.0)[1]", "GRID[i : i + 2, j : j + 2].std()",
+            "float(GRID[j, i : i + 4].min())", "WEIGHTS[i:].sum()", "GRID[i][j]",
+        ))  # fmt: skip
+        return [f"{name} = [{part} for i in range({self.r.choice((3, 5, 9))}) for j in range(2)]"]
+
     def dict_loop(self, name: str) -> list[str]:
         target, source, item = self.source()
         return [
@@ -200,14 +270,14 @@ class Writer:
             "count = 0",
             "while count < 3:",
             "    count += 1",
-            f"    {name}.append([{self.value('x')} for x in xs])",
+            f"    {name}.append([{self.value(self.of('x'))} for x in xs])",
         ]
 
     def nested_scope(self, name: str) -> list[str]:
         inner = self.fresh("f")
         return [
             f"def {inner}(v):",
-            f"    return {self.value('v')}",
+            f"    return {self.value(self.of('v'))}",
             f"{name} = [{inner}(x) for x in xs]",
         ]
 
@@ -245,7 +315,7 @@ class Writer:
                 "{0}.split('e')",
             )
             return self.r.choice(forms).replace("{{", "{").replace("}}", "}").replace("{0}", item)
-        if self.kind in ("array", "matrix", "ragged"):
+        if self.kind in ARRAYS:
             return self.array(item, depth)
         if self.r.random() < 0.1:
             return f"({self.number(item)}, {self.number(item)})"
@@ -259,7 +329,12 @@ class Writer:
             f"np.tanh({a})", f"({a} + k)", f"np.clip({item}, -1.0, 1.0)", f"np.sqrt(np.abs({item}))",
             f"({a} * SCALE)",
             f"np.where({item} > 0, {item}, 0.0)", f"pure({a})", f"np.maximum({item}, 0)", f"{item}.cumsum()",
-            f"-({a})", f"({item} / 3)", f"np.zeros_like({item})", f"{item}.copy()",
+            f"-({a})", f"({item} / 3)", f"np.zeros_like({item})", f"{item}.copy()", f"np.diff({item})",
+            f"np.sort({a})", f"np.roll({item}, 1)", f"np.convolve({item}, WEIGHTS[:2], mode='same')",
+            f"np.round({a}, 1)", f"{item}[np.argsort({item})]", f"np.cumprod({a})", f"{item}[[1, 0]]",
+            f"({item} ** 2)", f"({item} ** 0.5)", f"np.array([{item}[0], {item}.sum(), 1.0])",
+            f"np.concatenate([{item}, WEIGHTS])", f"(MATRIX @ {item})", f"np.floor({a})",
+            f"np.abs(np.fft.rfft({item}))",
         ]  # fmt: skip
         if depth == 0:
             forms += [
@@ -269,16 +344,32 @@ class Writer:
                 f"{item}.tolist()",
                 f"{item}", f"{item}[1:]", f"first_two({item})", f"float({item}[1])", f"{item}.shape",
                 f"({item} if {item}[0] > 0 else {item} * 2)", f"{{'m': {item}.mean(), 's': {item} + 1}}",
-                f"[{item}.min(), {item}.max()]",
+                f"[{item}.min(), {item}.max()]", f"np.histogram({item}, bins=4, range=(-2.0, 2.0))[0]",
+                f"np.percentile({item}, [25, 75])", f"float(np.median({item}))", f"int(({item} > 0.0).sum())",
+                f"np.linalg.det(np.outer({item}, {item}) + np.eye(4))", f"np.stack([{item}, {item} * 2.0])",
+                f"np.linalg.solve(np.outer({item}, {item}) + np.eye(4), {item})", f"sum({item})",
+                f"max({item})",
+                f"[v * 2 for v in {item}]", f"bool((MATRIX @ {item}).max() > 0.5)",
+                f"round(float({item}[0]), 2)",
+                f"WEIGHTS[int({item}.argmax())]", f"np.take_along_axis({item}, np.argsort({item}), 0)",
+                f"(np.linalg.norm({item}) > 2.0, {item}.var(ddof=1))", f"np.searchsorted(WEIGHTS, {item})",
             ]  # fmt: skip
             if self.effects == "any":
                 forms += [f"spoil({item})"]
         return self.r.choice(forms)
 
     def number(self, item: str, depth: int = 0) -> str:
-        if self.kind in ("array", "matrix", "ragged"):
+        if self.kind in ARRAYS:
             return self.r.choice(
-                (f"float({item}[0])", f"{item}.sum()", f"{item}.max()", f"float({item} @ WEIGHTS)")
+                (
+                    f"float({item}[0])",
+                    f"{item}.sum()",
+                    f"{item}.max()",
+                    f"float({item} @ WEIGHTS)",
+                    f"(MATRIX @ {item}).max()",
+                    f"float(np.diff({item}).mean())",
+                    f"int({item}.argmin())",
+                )
             )
         if self.kind == "text":
             return f"len({item})"
@@ -302,8 +393,10 @@ class Writer:
         return item if self.kind in ("float", "int", "text", "range") else self.number(item)
 
     def condition(self, item: str) -> str:
-        if self.kind in ("array", "matrix", "ragged"):
-            return self.r.choice((f"{item}[0] > 0", f"{item}.sum() > 0.3", f"len({item}) > 2"))
+        if self.kind in ARRAYS:
+            return self.r.choice(
+                (f"{item}[0] > 0", f"{item}.sum() > 0.3", f"len({item}) > 2", f"(MATRIX @ {item})[0] > 0")
+            )
         if self.kind == "text":
             return self.r.choice((f"len({item}) > 3", f"{item}.startswith('a')", f"'e' in {item}"))
         forms = (
@@ -333,6 +426,9 @@ def arguments(program: Program) -> tuple[Any, ...]:
         "mixed": [(1, 2.5, True)[i % 3] for i in range(n)],
         "odd": [world.Odd(v) for v in numbers],
         "range": range(n),
+        "records": [world.Record(v, row) for v, row in zip(numbers, r.normal(size=(n, 4)), strict=True)],
+        "named": [world.Named(v, row) for v, row in zip(numbers, r.normal(size=(n, 4)), strict=True)],
+        "dicts": [{"value": v, "row": row} for v, row in zip(numbers, r.normal(size=(n, 4)), strict=True)],
     }
     return items[program.kind], list(reversed(whole)), 1.25, world.Box(0.5)
 

@@ -1,13 +1,18 @@
 """What the fuzzer's programs may call: pure, waiting, stateful and surprising things."""
 
+import collections  # noqa: F401  for the programs
 import math
 import time
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 LOG: list = []
 SCALE = 1.5
 WEIGHTS = np.linspace(-1.0, 1.0, 4)
+MATRIX = np.linspace(-1.0, 2.0, 12).reshape(3, 4) ** 3
+GRID = np.cos(np.arange(70.0)).reshape(10, 7)
 TABLE = {"a": 1.0, "b": 2.0}
 NAMES = ["a", "b"]
 
@@ -118,6 +123,17 @@ def spoil(x):
 
 def first_two(x):
     return x[:2]
+
+
+@dataclass
+class Record:
+    value: float
+    row: np.ndarray
+
+
+class Named(NamedTuple):
+    value: float
+    row: np.ndarray
 
 
 class Box:

@@ -111,7 +111,7 @@ def test_items_that_are_timed_first_do_not_warn_twice(run):
 
 
 def test_a_logarithm_with_a_base_is_no_output_argument():
-    check(lambda xs: [math.log(x + 3.0, 2.0) for x in xs], floats)
+    check(lambda xs: [math.log(x + 3.0, 2.0) for x in xs], floats, "numpy lanes")
 
 
 def test_memory_order_of_results():
@@ -204,13 +204,13 @@ def test_integers_beyond_64_bits_midway():
     check(lambda xs: [x**8 for x in xs], lambda: ([3, 300],))
 
 
-def test_truth_too_close_to_tell_after_rounding():
+def test_truth_of_products_that_cancel():
     weights = np.array([1.0, -1.0])
 
     def close(xs):
         return [bool(x @ weights > 0.0) for x in xs]
 
-    check(close, lambda: ([np.array([0.1 * 3, 0.3]), np.array([1.0, 2.0])],))
+    check(close, lambda: ([np.array([0.1 * 3, 0.3]), np.array([1.0, 2.0])],), "numpy lanes")
 
 
 def test_negative_zero_and_signs():
@@ -495,7 +495,7 @@ def test_vectors_of_other_types_and_shapes_are_not_mixed():
             rows = [*vectors[:place], other, *vectors[place + 1 :]]
             assert fast(rows) == sums(rows)
     assert fast(vectors) == sums(vectors)
-    assert fast.stats()[next(iter(fast.stats()))]["numpy lanes"] > 1
+    assert fast.stats()[next(iter(fast.stats()))]["numpy lanes"] == 1
 
 
 def test_a_long_result_lies_in_blocks_and_every_row_has_its_own_place():

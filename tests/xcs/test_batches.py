@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from wide_compiler.xcs import Config, jit, oracle
-from wide_compiler.xcs.members import trial
+from wide_compiler.xcs.modules import trial
 
 AT_ONCE = Config(measure=False)
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from wide_compiler.xcs import Config, jit, oracle
-from wide_compiler.xcs.decisions import Decisions
 from wide_compiler.xcs.parallel import computing, threads
+from wide_compiler.xcs.site import Site
 
 ITEMS = list(range(1, 25))
 WORDS = {"one", "two", "three"}
@@ -258,7 +258,7 @@ def test_a_trial_that_gains_nothing_goes_on_in_this_thread(monkeypatch):
 def test_it_is_tried_when_it_may_pay(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(computing, "cores", lambda: 2)
-    monkeypatch.setattr(Decisions, "may_analyse", lambda self: True)
+    monkeypatch.setattr(Site, "may_analyse", lambda self: True)
     fast = jit(as_list)
     fast(ITEMS)
     (site,) = fast.__xcs__.sites

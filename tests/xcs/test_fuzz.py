@@ -18,14 +18,14 @@ def test_programs(first):
 
 def test_a_wrong_rung_would_be_found(monkeypatch):
     """The fuzzer can fail: a rung that is wrong in the last item shows."""
-    from wide_compiler.xcs.lanes import vectorize
+    from wide_compiler.xcs.lanes import run
 
-    real = vectorize.vectorized
+    real = run.vectorized
 
     def wrong(work):
         values = real(work)
         return [*values[:-1], values[0]] if len(values) > 3 else values
 
-    monkeypatch.setattr(vectorize, "vectorized", wrong)
+    monkeypatch.setattr(run, "vectorized", wrong)
     monkeypatch.setattr("wide_compiler.xcs.choice._verify", lambda *_: None)
     assert any(fuzz.run(seed).difference for seed in range(60))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from wide_compiler.xcs import Config, items, jit, oracle
-from wide_compiler.xcs.lanes import handout
+from wide_compiler.xcs.lanes import results
 from wide_compiler.xcs.pace import no
 
 NOW = Config(measure=False)
@@ -138,7 +138,7 @@ def wholes(found):
 @pytest.mark.parametrize("n, size", [(40, 16), (700, 16), (9, 64)])
 @pytest.mark.parametrize("run", [outer, outer_of_parts, outer_twice, outer_handed_on])
 def test_a_row_keeps_no_more_than_a_block(run, n, size, monkeypatch):
-    monkeypatch.setattr(handout, "BLOCK_BYTES", 2**14)  # of eight rows, where one row is not larger
+    monkeypatch.setattr(results, "BLOCK_BYTES", 2**14)  # of eight rows, where one row is not larger
     rng = np.random.default_rng(0)
     xs, fast = [rng.normal(size=size) for _ in range(n)], jit(run, config=NOW)
     for _ in range(3):  # by itself, then by its tape

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from wide_compiler.routers.fused_lanes import Fused
 from wide_compiler.xcs import Config, jit
-from wide_compiler.xcs.lanes import part_tape, paths, vectorize
-from wide_compiler.xcs.members import straight, torch_vmap, trial, wide
+from wide_compiler.xcs.lanes import run as lanes_run
+from wide_compiler.xcs.modules import group, torch_vmap, trial
 from wide_compiler.xcs.work import Work
 
 
@@ -54,14 +55,13 @@ def network():
 
 # Where a signal comes, and for which rung.
 PLACES = {
-    "gathering": ("numpy lanes", vectorize, "gathered"),
-    "lanes": ("numpy lanes", paths.Paths, "run"),
-    "a tape": ("numpy lanes", part_tape.PartTape, "values"),
+    "gathering": ("numpy lanes", lanes_run, "gathered"),
+    "lanes": ("numpy lanes", lanes_run.Body, "_run"),
     "vmap": ("torch vmap", torch.func, "vmap"),
     "stacking": ("torch vmap", torch_vmap, "_gathered"),
     "a trial": ("torch vmap", trial.Watch, "__torch_dispatch__"),
-    "a wide call": ("wide model", straight.Straight, "__call__"),
-    "making a wide model": ("wide model", wide, "compile_wide"),
+    "a wide call": ("wide model", Fused, "stacked"),
+    "making a wide model": ("wide model", group.Group, "build"),
     "an item that is compared": ("numpy lanes", Work, "one"),
 }
 CASES = {
@@ -86,8 +86,6 @@ def test_it_is_not_taken_for_trouble_of_a_rung(place, handler, monkeypatch):
 
     before = signal.signal(signal.SIGUSR1, HANDLERS[handler])
     try:
-        if place == "a tape":
-            fast(*arguments), fast(*arguments)
         with monkeypatch.context() as patched:
             patched.setattr(owner, name, interrupted)
             with pytest.raises(TimeIsUp):

@@ -198,15 +198,21 @@ def test_the_off_switch():
     assert "switched off" in str(off.explain())
 
 
-def test_exact_never_vectorises_floats():
+def test_exact_takes_nothing_that_rounds_otherwise():
+    matrix = np.linspace(-1.0, 2.0, 6).reshape(2, 3)
+
     def floats(xs):
         return [x * 2.0 + 1.0 for x in xs]
+
+    def products(xs):
+        return [matrix @ x for x in xs]
 
     def ints(xs):
         return [x * 2 + 1 for x in xs]
 
     exact = Config(exact=True, measure=False)
-    assert rungs_after(jit(floats, config=exact), [1.0, 2.0, 3.0]) == set()
+    assert rungs_after(jit(floats, config=exact), [1.0, 2.0, 3.0]) == {"numpy lanes"}
+    assert rungs_after(jit(products, config=exact), list(np.ones((4, 3)))) == set()
     assert rungs_after(jit(ints, config=exact), [1, 2, 3]) == {"numpy lanes"}
 
 

@@ -109,7 +109,7 @@ def test_looking_comes_to_an_end(monkeypatch):
 
     fast = jit(run, config=NOW)
     assert fast(NUMBERS) == run(NUMBERS) and taken(fast) == 1
-    monkeypatch.setattr(analysis, "MOST_LOOKS", 8)
+    monkeypatch.setattr(analysis, "MOST_STEPS", 8)
     fast = jit(run, config=NOW)
     assert fast(NUMBERS) == run(NUMBERS) and taken(fast) == 0
     assert "more to look at" in str(fast.explain())

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from wide_compiler.xcs import Config, decisions, jit, oracle
+from wide_compiler.xcs import Config, jit, oracle, site
 
 TABLE = {"a": [1.0, 2.0, 3.0], "b": [4.0], "c": [], "d": [5.0, 6.0]}
 NESTED = {"x": {"p": 1.5, "q": 2.5}, "y": {"p": 3.5}, "z": {}}
@@ -310,6 +310,6 @@ def test_several_loops_are_vectorised_where_that_is_proven(program):
 
 
 def test_more_rounds_than_are_listed_run_as_written(monkeypatch):
-    monkeypatch.setattr(decisions, "MOST_ROUNDS", 10)
+    monkeypatch.setattr(site, "MOST_ROUNDS", 10)
     fast = jit(lambda n: sum(i * j for i in range(n) for j in range(n)), config=Config(measure=False))
     assert [fast(n) for n in (3, 4, 50, 3)] == [9, 36, 1225**2, 9]

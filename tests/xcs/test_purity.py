@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from wide_compiler.xcs import Config, jit, oracle
-from wide_compiler.xcs.proof import pure_numpy, pure_torch
+from wide_compiler.xcs.proof import numpy_tables, torch_tables
+from wide_compiler.xcs.proof.numpy_tables import risky_option
 from wide_compiler.xcs.proof.values import Value
-from wide_compiler.xcs.proof.writing import risky_option
 
 NOW = Config(measure=False)
 THIS = sys.modules[__name__]
@@ -933,12 +933,12 @@ def _risky(called, args, options):
 
 
 def _named(table):
-    ufuncs = pure_numpy.UFUNCS
+    ufuncs = numpy_tables.UFUNCS
     return [pytest.param(f, id=f.__name__) for f, kind in table.items() if kind == "new" and f not in ufuncs]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("function", _named(pure_numpy.NUMPY_FUNCTIONS))
+@pytest.mark.parametrize("function", _named(numpy_tables.NUMPY_FUNCTIONS))
 def test_new_arrays_are_new(function):
     ran = 0
     for x in _inputs():
@@ -949,7 +949,7 @@ def test_new_arrays_are_new(function):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [n for n, kind in pure_numpy.ARRAY_METHODS.items() if kind == "new"])
+@pytest.mark.parametrize("name", [n for n, kind in numpy_tables.ARRAY_METHODS.items() if kind == "new"])
 def test_methods_that_make_arrays_make_new_ones(name):
     method = getattr(np.ndarray, name, None)
     if method is None:
@@ -963,7 +963,7 @@ def test_methods_that_make_arrays_make_new_ones(name):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("ufunc", sorted(pure_numpy.UFUNCS, key=lambda f: f.__name__))
+@pytest.mark.parametrize("ufunc", sorted(numpy_tables.UFUNCS, key=lambda f: f.__name__))
 def test_ufuncs_make_new_arrays(ufunc):
     for x in _inputs():
         with np.errstate(all="ignore"):
@@ -982,7 +982,7 @@ LAYERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [*pure_torch.LAYERS, *pure_torch.EVAL_LAYERS], ids=lambda k: k.__name__)
+@pytest.mark.parametrize("kind", [*torch_tables.LAYERS, *torch_tables.EVAL_LAYERS], ids=lambda k: k.__name__)
 def test_layers_make_new_tensors_or_are_said_to_pass_on(kind):
     layer = kind(*LAYERS.get(kind, ())).eval()
     layer.requires_grad_(False)
@@ -996,7 +996,7 @@ def test_layers_make_new_tensors_or_are_said_to_pass_on(kind):
                 continue
             ran += 1
             shared += found.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
-    assert ran and (kind in pure_torch.PASSING or not shared)
+    assert ran and (kind in torch_tables.PASSING or not shared)
 
 
 # Whatever is written there, the analysis gives an answer: the error is the program's own.

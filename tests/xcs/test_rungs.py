@@ -10,7 +10,7 @@ from torch import nn
 
 from wide_compiler.xcs import Config, jit, oracle
 from wide_compiler.xcs.ledger import Ledger
-from wide_compiler.xcs.members import wide
+from wide_compiler.xcs.modules import group
 from wide_compiler.xcs.parallel.level import Level
 
 ALWAYS = Config(measure=True)
@@ -57,7 +57,7 @@ def test_wide_models_follow_their_members():
     compare()
     models[3].register_forward_hook(lambda m, i, o: o * 10)  # a hook
     compare()
-    assert site.counts["wide model"] >= 5 and kept.wide.n == 4
+    assert site.counts["wide model"] >= 5 and len(kept.models) == 4
     with torch.no_grad():
         assert not torch.equal(loop(models, x)[3], outputs.__wrapped__(models[:3], x)[2])
 
@@ -79,11 +79,11 @@ def test_gradients_reach_the_members():
 def test_wide_models_are_built_only_when_paid_for():
     ledger = Ledger(recent=[1e-3])
     work = types.SimpleNamespace(plan=types.SimpleNamespace(ledger=ledger, memory={}))
-    assert not wide.paid_for(work, 0.1)
-    ledger.spent = wide.BUILD_SECONDS + 1
-    assert wide.paid_for(work, 0.1)
-    work.plan.memory.update(wide=object(), renewals=wide.RENEWALS)
-    assert not wide.paid_for(work, 0.1)  # members that change at every call
+    assert not group.paid_for(work, 0.1)
+    ledger.spent = group.PAID_FIRST + 1
+    assert group.paid_for(work, 0.1)
+    work.plan.memory["spent when built"] = ledger.spent
+    assert not group.paid_for(work, 0.1)  # other members at every call
 
 
 def test_members_that_differ_in_python_are_told_apart():

@@ -102,6 +102,10 @@ class PeftLibrary:
 
     def base_of(self, model: nn.Module) -> nn.Module:
         """The base without its adapters. The model is used up."""
+        for path, layer in self.layers(model).items():
+            if hasattr(layer, "original_module"):  # `unload` would leave the trained one in its place
+                parent, _, name = path.rpartition(".")
+                setattr(model.get_submodule(parent), name, layer.original_module)
         return model.unload()  # type: ignore[operator]
 
     def adapter_states(self, model: nn.Module) -> dict[str, tuple[Any, dict[str, torch.Tensor]]]:
@@ -109,14 +113,24 @@ class PeftLibrary:
         import peft
 
         return {
-            name: (config, peft.get_peft_model_state_dict(model, adapter_name=name))
+            name: (config, peft.get_peft_model_state_dict(model, None, name, save_embedding_layers=False))
             for name, config in model.peft_config.items()  # type: ignore[union-attr,operator]
         }
 
     def load_state(self, model: nn.Module, state: dict[str, torch.Tensor], what: str) -> None:
-        """Tensors as PEFT's files have them into a model of `inject`."""
+        """Tensors as PEFT's files have them into a model of `inject`.
+
+        A file may have the base's embeddings too, which are not written: all lanes share them.
+        """
         import peft
 
+        expected = peft.get_peft_model_state_dict(model, None, NAME, save_embedding_layers=False)
+        base = {path.replace(".base_layer", ""): p for path, p in model.named_parameters()}
+        for key in [key for key in state if key not in expected and key.replace(".base_layer", "") in base]:
+            here = base[key.replace(".base_layer", "")]
+            if not torch.equal(here.cpu(), state[key].to("cpu", here.dtype)):
+                raise ArgumentError(f"{what} has other numbers for {key} of the base, which all lanes share")
+        state = {key: tensor for key, tensor in state.items() if key.replace(".base_layer", "") not in base}
         result = peft.set_peft_model_state_dict(model, state, NAME)
         missing = [key for key in result.missing_keys if f".{NAME}" in key]
         if missing or result.unexpected_keys:

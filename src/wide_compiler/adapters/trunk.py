@@ -23,12 +23,13 @@ class Trunk:
             if nn.parameter.is_lazy(parameter):
                 raise InputError(f"{path} is not initialised yet (a lazy module); run the base once first")
             if type(parameter) is nn.Parameter:
-                aliases[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=False)
+                aliases[id(parameter)] = nn.Parameter(parameter.data, requires_grad=False)
             else:  # a quantised or wrapped weight has no plain alias
                 aliases[id(parameter)] = parameter
         self.model: nn.Module = copy.deepcopy(base, dict(aliases))
         self.parameters = {id(p): path for path, p in self.model.named_parameters()}
-        self.versions = [(path, p, p._version) for path, p in self.model.named_parameters()]
+        # Of the base's own tensors: a write to one counts up its version.
+        self.versions = [(path, p, p._version) for path, p in base.named_parameters()]
 
     def copy(self) -> nn.Module:
         """A model of its own Python and buffers over the same parameters."""

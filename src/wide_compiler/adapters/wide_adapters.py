@@ -28,6 +28,8 @@ class WideAdapters(WideModel):
         configs: of the adapters, as given.
     """
 
+    by_lane = ("names", "configs")  # lists with an entry for each lane
+
     def __init__(
         self,
         trunk: Trunk,
@@ -66,9 +68,12 @@ class WideAdapters(WideModel):
 
     def load_lane(self, lane: int | str, state: Mapping[str, Tensor] | nn.Module) -> None:
         """Put an adapter (a model with one, or its state_dict) of the lane's own ranks into one lane."""
-        tensors = state.state_dict() if isinstance(state, nn.Module) else state
+        tensors = dict(state.named_parameters()) if isinstance(state, nn.Module) else dict(state)
+        tensors |= dict(state.named_buffers()) if isinstance(state, nn.Module) else {}
         member = self._lane_over_trunk(lane)
         own = adapter_tensors(member, self.trunk)
+        buffers = dict(member.named_buffers()).keys() - tensors.keys()  # a state_dict need not have them
+        own = {path: tensor for path, tensor in own.items() if path not in buffers}
         for path, tensor in own.items():
             if path not in tensors or tensors[path].shape != tensor.shape:
                 got = tuple(tensors[path].shape) if path in tensors else "missing"
@@ -241,7 +246,6 @@ class WideAdapters(WideModel):
                 parameter.data = now[path].data  # one trunk, wherever it is now
         self.room.model._apply(fn)
         self.trunk.model._apply(fn)
-        self.trunk.accept()
         return self
 
 

@@ -7,12 +7,11 @@ report, document, plot: rows -> a table, a JSON file, a picture
 """
 
 from .document import device_name, document, timestamped, write
-from .presets import PRESETS, Preset
 from .primitive_cases import PRIMITIVE_CASES
 from .rows import Row, crossover
 from .runner import Options, Point, measure, plan, run
 from .selection import choices, find
-from .workload import Workload
+from .workload import PRESETS, Preset, Workload
 from .workloads import MODELS
 
 __all__ = [

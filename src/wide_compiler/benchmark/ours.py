@@ -12,11 +12,19 @@ from ..config import WideConfig
 from ..model import WideModel
 from ..primitives import WideModule
 from ..training import Adam, TrainStep
-from .compare import Results
 from .primitive_cases import strategies_on
 from .problem import Build, Candidate, Problem, inference
 from .rows import OURS
-from .training import LEARNING_RATE, WARM_UP, Trainee, fused_adam, lane_losses, tensors_of
+from .training import (
+    LEARNING_RATE,
+    WARM_UP,
+    Trainee,
+    first_results,
+    fused_adam,
+    lane_losses,
+    stepping,
+    tensors_of,
+)
 
 
 def our_candidates(problem: Problem, compiled: bool, mode: str | None) -> dict[str, Build]:
@@ -55,23 +63,10 @@ def _layer(
     if not problem.train:
         return inference(lambda: net(problem.x), lambda: strategy)
     optimizer = fused_adam(layer.parameters(), problem.cuda)
-    step = _plain_step(net, optimizer, problem.x)
+    step = stepping(optimizer, lambda: lane_losses(net(problem.x)))
     candidate = _trained(problem, layer, net, optimizer, step)
     candidate.strategy = lambda: strategy
     return candidate
-
-
-def _plain_step(
-    net: Callable[[Tensor], Any], optimizer: torch.optim.Optimizer, x: Tensor
-) -> Callable[[], Tensor]:
-    def step() -> Tensor:
-        optimizer.zero_grad()
-        losses = lane_losses(net(x))
-        losses.sum().backward()
-        optimizer.step()
-        return losses
-
-    return step
 
 
 def _trained(
@@ -83,25 +78,20 @@ def _trained(
 ) -> Candidate:
     """Besides the losses of the first steps, buffers and gradients of the very first are compared."""
     trainee = Trainee(step, tensors_of(module), [optimizer])
-    names = [name for name, _ in problem.members[0].named_parameters()]
+    member = problem.members[0]
 
-    def results() -> Results:
-        found: dict[str, Sequence[Tensor]] = {"losses": [trainee.losses()]}
-        trainee.reset()
-        trainee.step()
-        buffers = dict(module.named_buffers())
-        for name, buffer in problem.members[0].named_buffers():
-            if buffers[name].dim() == buffer.dim() + 1:  # one that no lane writes has no lane axis
-                found[f"buffer {name}"] = [buffers[name].clone()]
-        trainee.reset()
-        parameters = [module.get_parameter(name) for name in names]
-        found["gradients"] = torch.autograd.grad(
-            lane_losses(net(problem.x)).sum(), parameters, allow_unused=True, materialize_grads=True
-        )
-        trainee.reset()
-        return found
+    def buffers() -> dict[str, Tensor]:
+        """Those with a lane axis: one that no lane writes has none."""
+        own = dict(module.named_buffers())
+        return {name: own[name] for name, b in member.named_buffers() if own[name].dim() == b.dim() + 1}
 
-    return Candidate(step, results)
+    def gradients() -> Sequence[Tensor]:
+        trainee.reset()
+        parameters = [module.get_parameter(name) for name, _ in member.named_parameters()]
+        losses = lane_losses(net(problem.x)).sum()
+        return torch.autograd.grad(losses, parameters, allow_unused=True, materialize_grads=True)
+
+    return Candidate(step, lambda: first_results(trainee, buffers, gradients))
 
 
 def strategies_of(wide: WideModel) -> str:

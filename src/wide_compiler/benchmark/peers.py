@@ -1,10 +1,13 @@
 """What one would use instead, for inference: the eager loop, and whoever claims to be faster."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
+
+from ..replay.cuda_graph import capture, on_stream
 from . import jax_peer
-from .cuda_graph import graphed, on_streams
 from .functional import Functional
 from .problem import Build, Candidate, Problem, inference
 
@@ -34,6 +37,39 @@ def inference_peers(problem: Problem) -> dict[str, Build]:
     if jax_peer.knows(problem):
         peers["jax jit(vmap)"] = lambda: jax_peer.build(problem)
     return peers
+
+
+def graphed(function: Callable[[], Any], warm_up: int = 3) -> Callable[[], Any]:
+    """`function` recorded in one CUDA graph; every call gives the recorded call's own outputs."""
+    stream = torch.cuda.Stream()
+    for _ in range(warm_up):
+        on_stream(stream, function)
+    graph, outputs = capture(function, stream=stream)
+
+    def replay() -> Any:
+        graph.replay()
+        return outputs
+
+    return replay
+
+
+def on_streams(functions: list[Callable[[], Any]], count: int = 16) -> Callable[[], list[Any]]:
+    """A function that runs all functions, spread over `count` streams."""
+    streams = [torch.cuda.Stream() for _ in range(count)]
+
+    def run() -> list[Any]:
+        main = torch.cuda.current_stream()
+        for stream in streams:
+            stream.wait_stream(main)
+        outputs = []
+        for i, function in enumerate(functions):
+            with torch.cuda.stream(streams[i % count]):
+                outputs.append(function())
+        for stream in streams:
+            main.wait_stream(stream)
+        return outputs
+
+    return run
 
 
 def _streams(problem: Problem) -> Candidate:

@@ -4,19 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import MissingExtraError
+from ..integrations._extras import needs
 from .rows import LOOP, Row, lines
-
-PICTURES = (".png", ".pdf", ".svg")
 
 
 def require_matplotlib() -> Any:
     """`matplotlib.figure`, or an ImportError that says how to get it."""
-    try:
-        import matplotlib.figure
-    except ImportError:
-        raise MissingExtraError("a plot needs matplotlib: pip install 'wide_compiler[plots]'") from None
-    return matplotlib.figure
+    return needs("matplotlib.figure", "plots")
 
 
 def draw(rows: Sequence[Row], path: Path, title: str = "") -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from .compare import Results
+from .rows import Results
 from .workload import Call, Workload
 
 TF32 = 5e-3

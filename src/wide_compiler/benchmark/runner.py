@@ -11,12 +11,10 @@ import torch
 
 from ..measure.clock import SAMPLE_SECONDS, interleaved
 from . import peers, training_peers
-from .compare import first_lanes, largest_error
 from .ours import our_candidates
-from .presets import PRESETS, Preset
 from .problem import Candidate, Problem
-from .rows import LOOP, OURS, Row
-from .workload import Workload
+from .rows import LOOP, OURS, Row, first_lanes, largest_error
+from .workload import PRESETS, Preset, Workload
 
 # The loop's own error is found on so many lanes, and so many times that is still the same result.
 EXACT_LANES = 3

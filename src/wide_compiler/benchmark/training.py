@@ -1,13 +1,15 @@
 """Trainee: a training step whose first steps can be run again, from the same start, and compared."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
 from .problem import Candidate, stacked
+from .rows import Results
 
 # Small, because the first steps of Adam turn a gradient that is mere rounding into a whole step.
 LEARNING_RATE = 1e-4
@@ -37,6 +39,32 @@ def own_adam(parameters: Iterable[Tensor]) -> Optimizer:
 def fused_adam(parameters: Iterable[Tensor], cuda: bool) -> Optimizer:
     """One kernel for all parameters; on a GPU its step counter lives there too, as a CUDA graph wants it."""
     return Adam(parameters, LEARNING_RATE, fused=True, capturable=cuda)
+
+
+def stepping(optimizer: Optimizer, losses_of: Callable[[], Any]) -> Callable[[], Any]:
+    """A function that takes one step by the gradients of the sum of the losses `[N]`, and gives these."""
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        losses = losses_of()
+        losses.sum().backward()
+        optimizer.step()
+        return losses
+
+    return step
+
+
+def first_results(
+    trainee: "Trainee", buffers: Callable[[], dict[str, Tensor]], gradients: Callable[[], Sequence[Tensor]]
+) -> Results:
+    """The losses of the first steps; buffers and gradients `[N, ...]` of the very first."""
+    found: dict[str, Sequence[Tensor]] = {"losses": [trainee.losses()]}
+    trainee.reset()
+    trainee.step()
+    found |= {f"buffer {name}": [buffer.clone()] for name, buffer in buffers().items()}
+    found["gradients"] = gradients()
+    trainee.reset()
+    return found
 
 
 class Trainee:

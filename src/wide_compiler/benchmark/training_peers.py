@@ -3,16 +3,15 @@
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .compare import Results
-from .cuda_graph import graphed
 from .functional import Functional
+from .peers import graphed
 from .problem import Build, Candidate, Problem
-from .training import Trainee, fused_adam, member_loss, own_adam, tensors_of
+from .rows import Results
+from .training import Trainee, first_results, fused_adam, member_loss, own_adam, stepping, tensors_of
 from .workload import Call
 
 
@@ -63,17 +62,15 @@ def _own_adams(
 
 
 def _loop_results(trainee: Trainee, members: Sequence[nn.Module]) -> Results:
-    """The losses of the first steps, gradients and buffers of the very first."""
-    results: dict[str, Sequence[Tensor]] = {"losses": [trainee.losses()]}
-    trainee.reset()
-    trainee.step()
-    for name, _ in members[0].named_buffers():
-        results[f"buffer {name}"] = [torch.stack([m.get_buffer(name) for m in members])]
-    names = [name for name, _ in members[0].named_parameters()]
-    results["gradients"] = [
-        torch.stack([_gradient(m.get_parameter(name)) for m in members]) for name in names
-    ]
-    return results
+    def buffers() -> dict[str, Tensor]:
+        names = [name for name, _ in members[0].named_buffers()]
+        return {name: torch.stack([m.get_buffer(name) for m in members]) for name in names}
+
+    def gradients() -> list[Tensor]:
+        names = [name for name, _ in members[0].named_parameters()]
+        return [torch.stack([_gradient(m.get_parameter(name)) for m in members]) for name in names]
+
+    return first_results(trainee, buffers, gradients)
 
 
 def _gradient(parameter: Tensor) -> Tensor:
@@ -96,13 +93,7 @@ def _fused_loop(problem: Problem) -> Candidate:
     optimizer = fused_adam([p for member in members for p in member.parameters()], problem.cuda)
     lanes = list(zip(members, problem.x.unbind(0), strict=True))
 
-    def step() -> list[Tensor]:
-        optimizer.zero_grad()
-        losses = [member_loss(member(x)) for member, x in lanes]
-        torch.stack(losses).sum().backward()
-        optimizer.step()
-        return losses
-
+    step = stepping(optimizer, lambda: torch.stack([member_loss(member(x)) for member, x in lanes]))
     trainee = Trainee(step, [t for member in members for t in tensors_of(member)], [optimizer])
     return _in_a_graph(trainee) if problem.cuda else trainee.candidate()
 
@@ -111,15 +102,7 @@ def _vmap(problem: Problem, compiled: bool, graph: bool = False) -> Candidate:
     functional = Functional(_fresh(problem), problem.x, member_loss)
     parameters, buffers = functional.stacked
     optimizer = fused_adam(parameters.values(), problem.cuda)
-    losses_of: Callable[[], Any] = functional.together(compiled)
-
-    def step() -> Tensor:
-        optimizer.zero_grad()
-        losses = losses_of()
-        losses.sum().backward()
-        optimizer.step()
-        return losses
-
+    step = stepping(optimizer, functional.together(compiled))
     trainee = Trainee(step, [*parameters.values(), *buffers.values()], [optimizer])
     return _in_a_graph(trainee) if graph else trainee.candidate()
 

@@ -1,4 +1,4 @@
-"""Workload: what is measured: a model or a layer, an input for it, and numbers of lanes to look at."""
+"""Workload: a model or a layer to measure, an input for it, numbers of lanes; Preset: how much of it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -65,3 +65,32 @@ def floats(*shape: int) -> InputMaker:
 def token_ids(vocabulary: int, *shape: int) -> InputMaker:
     """Whole numbers below `vocabulary`, `[batch, *shape]`."""
     return lambda batch, device: torch.randint(0, vocabulary, (batch, *shape), device=device)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """`seconds` is what one candidate of one row may take; `largest_batch` caps the workload's own batch."""
+
+    name: str
+    about: str
+    seconds: float
+    largest_batch: int | None = None
+
+    def lanes(self, workload: Workload) -> Sequence[int]:
+        """The numbers of lanes to measure."""
+        return {"full": workload.sweep, "quick": workload.few, "ci": CI_LANES}[self.name]
+
+    def batch(self, workload: Workload) -> int:
+        return min(workload.batch, self.largest_batch or workload.batch)
+
+
+CI_LANES = (2, 4)
+
+PRESETS: dict[str, Preset] = {
+    preset.name: preset
+    for preset in (
+        Preset("quick", "a few numbers of lanes, a few seconds each layer", 0.15),
+        Preset("full", "the whole sweep over the number of lanes", 0.5),
+        Preset("ci", "two small numbers of lanes: does everything run, and is it right", 0.02, 4),
+    )
+}

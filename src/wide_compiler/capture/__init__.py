@@ -9,7 +9,7 @@ from .failure import CaptureFailed, HasEffects
 from .lock import CAPTURE
 from .observation import Observation, copy_of, observe_member
 from .opaque import OPAQUE, OpaqueCall
-from .skeleton import clone_member, make_skeleton, materialize
+from .skeleton import clone_member, clone_members, make_skeleton, materialize
 from .state import Slot, canonical_names, slots
 from .variants import group_by_variant
 from .zipping import module_path, zip_variants
@@ -30,6 +30,7 @@ __all__ = [
     "canonical_names",
     "check_models",
     "clone_member",
+    "clone_members",
     "copy_of",
     "export_member",
     "group_by_variant",

@@ -7,8 +7,8 @@ from typing import Any
 from torch import nn
 
 from ..errors import AlignmentError
-from .memory import is_ragged_or_sparse, kind_of
 from .state import Slot, canonical_names, has_gradient_hooks, is_uninitialized, slots
+from .strides import is_ragged_or_sparse, kind_of
 
 REMEDY = "group lanes by signature with WideRouter"
 

@@ -1,5 +1,6 @@
 """What capture gives and widening takes: one graph for all lanes, and the names of what flows in."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -7,8 +8,8 @@ from torch import Tensor, fx
 
 from .. import _tree
 from ..guards import Snapshot
-from .guards import ShapeGuards
 from .opaque import OpaqueCall
+from .shape_guards import ShapeGuards
 
 
 @dataclass
@@ -39,6 +40,14 @@ class Captured:
 
     def __post_init__(self) -> None:
         self.gives_one_tensor = self.out_spec.is_leaf() and self.out_statics[0] is OUTPUT_TENSOR
+
+    def rebuild(self, outputs: Sequence[Any]) -> Any:
+        """What the member's forward gives, made of a graph's outputs."""
+        if self.gives_one_tensor:
+            return outputs[0]
+        given = iter(outputs)
+        leaves = [next(given) if leaf is OUTPUT_TENSOR else leaf for leaf in self.out_statics]
+        return _tree.unflatten(leaves, self.out_spec)
 
     def admits(self, shapes: list[tuple[int, ...]]) -> bool:
         """Is the graph true for inputs of these shapes?"""

@@ -17,15 +17,17 @@ from torch.export import Dim
 from torch.export.graph_signature import InputKind
 
 from .. import _tree
+from ..guards import Snapshot
 from .captured import OUTPUT_TENSOR, Captured
 from .cleanup import clean, written_placeholders
+from .confirm import confirm
 from .failure import CaptureFailed
-from .guards import ShapeGuards
-from .layout import LayoutReads
 from .lock import CAPTURE
 from .observation import Observation, copy_of
 from .opaque import NeedsRealShapes, Recorder, watch_real_shapes
+from .shape_guards import ShapeGuards
 from .state import canonical_names
+from .strides import LayoutReads
 
 _PREFIX = "member."
 
@@ -41,9 +43,9 @@ class _Seen:
 class _Flat(nn.Module):
     """`member(*args, **kwargs)` as a function of its tensor leaves alone, giving its tensor leaves."""
 
-    def __init__(self, member: nn.Module, leaves: list[Any], spec: _tree.TreeSpec):
+    def __init__(self, member: nn.Module, leaves: list[Any], spec: _tree.TreeSpec, reads: Snapshot):
         super().__init__()
-        self.member = member
+        self.member, self.reads = member, reads
         self.leaves, self.spec = leaves, spec
         self.seen = _Seen()  # an object of its own: export takes back what is assigned to modules
 
@@ -52,6 +54,8 @@ class _Flat(nn.Module):
         leaves = [next(tensor_iter) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
         args, kwargs = _tree.unflatten(leaves, self.spec)
         buffers = _buffers(self.member)
+        if flag := self.reads.changed_flag():
+            raise CaptureFailed(f"its forward asks for {flag.path}, which torch.export changes")
         with LayoutReads(tensors) as self.seen.layout:
             out, self.seen.out_spec = _tree.flatten_output(self.member(*args, **kwargs))
         self.seen.layout.check()
@@ -113,12 +117,13 @@ def export_member(
     with CAPTURE:
         try:
             captured = _exported(member, leaves, spec, dict(kept), dynamic, observation, grad)
+            confirm(captured, member, leaves, observation)
         finally:
             observation.reads.put_back()  # a forward that differs on fake tensors may have left some behind
     missed = observation.written - captured.writes
     if missed:
         raise CaptureFailed(f"its forward writes {min(missed)} in a way that a graph does not show")
-    captured.reads_grad_mode = observation.asks_grad_mode
+    captured.reads_grad_mode |= observation.asks_grad_mode
     return captured
 
 
@@ -138,10 +143,11 @@ def _exported(
         failures: list[str] = []
         try:
             with recorder.active(member), _watch_failures(member, failures):
-                flat = _Flat(member, leaves, spec)
+                flat = _Flat(member, leaves, spec, observation.reads)
                 exported = _export(flat, dynamic if real_shapes is None else None, grad)
             captured = _read(flat, exported, recorder)
             captured.reads_layout = flat.seen.layout.of_inputs
+            captured.reads_grad_mode = flat.seen.layout.of_gradients
             return captured
         except NeedsRealShapes as error:
             if real_shapes is not None:

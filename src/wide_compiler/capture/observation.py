@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from .. import _tree
 from ..guards import Observer, Snapshot
 from .failure import HasEffects
-from .layout import strided_copy
 from .lock import CAPTURE
 from .skeleton import copy_member
 from .state import canonical_names, slots
+from .strides import strided_copy
 
 
 @dataclass
@@ -26,6 +26,7 @@ class Observation:
         functions: classes of custom autograd functions that it applied.
         asks_grad_mode: did its code ask whether gradients are recorded?
         written: the tensors whose numbers it changed, by canonical path.
+        output: the tensors that it gave, unless it has drawn random numbers.
     """
 
     reads: Snapshot
@@ -34,6 +35,7 @@ class Observation:
     functions: list[type]
     asks_grad_mode: bool
     written: set[str] = field(default_factory=set)
+    output: list[Tensor] | None = None
 
     def outside(self) -> Snapshot:
         """What was read outside of the member."""
@@ -72,7 +74,9 @@ def observe_member(
     observer = Observer([copy], owned=originals.keys())
     # One at a time, like captures: a class whose `apply` a capture has exchanged is no user's change.
     with CAPTURE, torch.set_grad_enabled(grad), torch.random.fork_rng(_cuda_devices(copy, mine)):
-        observer.run(functools.partial(copy, *mine[0], **mine[1]))
+        before_draws = _random_states(copy, mine)
+        output = observer.run(functools.partial(copy, *mine[0], **mine[1]))
+        drew = not all(map(torch.equal, before_draws, _random_states(copy, mine)))
     effects = list(observer.effects)
     for slot in slots(copy):
         tensor, address = before.get(slot.path, (None, 0))
@@ -85,6 +89,7 @@ def observe_member(
         observer.functions,
         observer.asks_grad_mode,
         _written(member, copy, tensor_of),
+        None if drew else _tensors(output),
     )
 
 
@@ -121,6 +126,15 @@ def _address(tensor: Tensor) -> int:
     if tensor.layout != torch.strided or tensor.device.type == "meta" or torch.nn.parameter.is_lazy(tensor):
         return 0
     return tensor.data_ptr()
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    return [leaf.detach() for leaf in _tree.flatten_output(output)[0] if isinstance(leaf, Tensor)]
+
+
+def _random_states(member: nn.Module, arguments: Any) -> list[Tensor]:
+    devices = _cuda_devices(member, arguments)
+    return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices)]
 
 
 def _cuda_devices(member: nn.Module, arguments: Any) -> list[Any]:

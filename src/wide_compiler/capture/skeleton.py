@@ -1,15 +1,15 @@
 """A member without its weights: the Python of a model, from which a lane can be put together again."""
 
 import copy
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import AlignmentError
-from .memory import laid_out
 from .state import canonical_names, slots
+from .strides import laid_out
 
 
 def make_skeleton(model: nn.Module, shared: Collection[Any] = ()) -> nn.Module:
@@ -23,6 +23,12 @@ def make_skeleton(model: nn.Module, shared: Collection[Any] = ()) -> nn.Module:
 def clone_member(model: nn.Module, shared: Collection[Any] = ()) -> nn.Module:
     """A copy with tensors of its own; also where deepcopy refuses, for weights computed by hooks."""
     return _copy_with(model, _own_memory, keeping(shared))
+
+
+def clone_members(models: Iterable[nn.Module]) -> list[nn.Module]:
+    """Such copies of several models; what they share, their copies share too."""
+    memo: dict[int, Any] = {}
+    return [_copy_with(model, _own_memory, memo) for model in models]
 
 
 def copy_member(

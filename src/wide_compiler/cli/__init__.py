@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from .benchmark import benchmark_command
+from .files import check_picture, make_folder
 from .xcs import xcs_app
 
 app = typer.Typer(
@@ -23,8 +24,6 @@ app = typer.Typer(
 
 # Written out, because the models themselves would have to be imported to be listed.
 MODEL_NAMES = ("mlp", "deep_mlp", "resblock", "convnet", "unet", "transformer", "gpt", "lstm")
-
-PICTURES = (".png", ".pdf", ".svg")
 
 ModelName = Annotated[
     str, typer.Option("--model", "-m", metavar="NAME", help=f"One of {', '.join(MODEL_NAMES)}.")
@@ -127,7 +126,8 @@ def demo_command(
     wide_compiler demo -n 16 --steps 800 --out ensemble.png
     ```
     """
-    _check_picture(out)
+    check_picture(out, "--out")
+    make_folder(out, "--out")
     from .demo import run
 
     run(Console(), lanes, steps, out, seed, threads)
@@ -144,16 +144,6 @@ def _known(names: Iterable[str]) -> list[str]:
             choices = ", ".join(MODEL_NAMES)
             raise typer.BadParameter(f"unknown model {name!r}; choose one of {choices}", param_hint="--model")
     return list(dict.fromkeys(names))
-
-
-def _check_picture(out: Path) -> None:
-    """Training takes half a minute: a picture that cannot be written should be known before."""
-    if out.suffix.lower() not in PICTURES:
-        raise typer.BadParameter(f"{out} should end in {', '.join(PICTURES)}", param_hint="--out")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise typer.BadParameter(f"no folder for {out}: {error.strerror}", param_hint="--out") from None
 
 
 def main() -> None:

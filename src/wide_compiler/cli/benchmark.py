@@ -7,10 +7,10 @@ import typer
 from rich.console import Console
 
 from ..config import COMPILE_MODES
+from .files import check_picture
 
 # Written out, because the presets' own module would have to import PyTorch to be asked.
 PRESET_NAMES = ("quick", "full", "ci")
-PICTURES = (".png", ".pdf", ".svg")
 
 
 def _one_of(choices: tuple[str, ...], option: str, value: str | None) -> None:
@@ -114,17 +114,17 @@ def benchmark_command(
     _one_of(PRESET_NAMES, "--preset", preset)
     _one_of(COMPILE_MODES, "--compile-mode", compile_mode)
     counts = parse_lanes(lanes)
-    if plot is not None and plot.suffix.lower() not in PICTURES:
-        raise typer.BadParameter(f"{plot} should end in {', '.join(PICTURES)}", param_hint="--plot")
+    if plot is not None:
+        check_picture(plot, "--plot")
     from . import benchmark_run as bench
 
     if name is None and not (counts or batch or compile or compile_mode or train or peers):
         bench.listing(Console())
         return
     name = name or "mlp"
-    where = bench.known_device(device)
-    options = bench.options(
-        preset, counts, batch, train, compile or compile_mode is not None, compile_mode, peers, where
+    chosen, compiled = bench.benchmark.PRESETS[preset], compile or compile_mode is not None
+    options = bench.benchmark.Options(
+        chosen, counts, batch, train, compiled, compile_mode, peers, device=bench.known_device(device)
     )
     files = bench.Files(name, save, output, plot)
     code = bench.run(Console(), bench.known(name, train), options, files, top, quiet)

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from .. import benchmark
 from ..benchmark import plot as plots
 from ..benchmark import report
 from ..benchmark.runner import trainable
+from ..measure.progress import progress_bar
+from .files import make_folder
 
 INTERRUPTED = 130
 
@@ -34,13 +35,8 @@ class Files:
     def check(self) -> None:
         """Before anything is measured: is there a folder for the results, and something to draw with?"""
         for path, option in ((self.output, "--output"), (self.plot, "--plot")):
-            try:
-                if path is not None:
-                    path.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise typer.BadParameter(
-                    f"no folder for {path}: {error.strerror}", param_hint=option
-                ) from None
+            if path is not None:
+                make_folder(path, option)
         if self.plot is not None:
             try:
                 plots.require_matplotlib()
@@ -97,20 +93,6 @@ def known_device(name: str | None) -> torch.device:
     return device
 
 
-def options(
-    preset: str,
-    lanes: list[int] | None,
-    batch: int | None,
-    train: bool,
-    compile: bool,
-    compile_mode: str | None,
-    peers: bool,
-    device: torch.device,
-) -> benchmark.Options:
-    chosen = benchmark.PRESETS[preset]
-    return benchmark.Options(chosen, lanes, batch, train, compile, compile_mode, peers, device)
-
-
 def run(
     console: Console,
     workloads: Sequence[benchmark.Workload],
@@ -153,8 +135,7 @@ def measure(
     quiet: bool,
 ) -> None:
     """Append the rows as they come."""
-    columns = (TextColumn("{task.description:<44}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    progress = Progress(*columns, console=console, transient=True)
+    progress = progress_bar(console, transient=True)
     with nullcontext() if quiet else progress:
         task = progress.add_task("", total=len(points))
         for point in points:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 import wide_compiler
 from wide_compiler import oracle
 
+from ..measure.progress import progress_bar
 from .models import MODELS
 
 # In float64 only the order of sums tells wide from the loop, and that moves the last few of 16 digits.
@@ -71,9 +71,8 @@ def _worst(report: oracle.Report, what: str) -> float | None:
 
 def run(console: Console, names: Sequence[str], lanes: int) -> bool:
     """Check every named model, in eval and in training; print the table; True if all agree."""
-    columns = (TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     verdicts = []
-    with Progress(*columns, console=console, transient=True) as progress:
+    with progress_bar(console, transient=True) as progress:
         task = progress.add_task("", total=2 * len(names))
         for name in names:
             for train in (False, True):

@@ -4,10 +4,13 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor
 
+from ..errors import MissingExtraError
+from ..integrations._extras import needs
+from ..measure.progress import progress_bar
 from .demo_data import RANGE, Data, make_data
 from .demo_train import (
     LoopRun,
@@ -41,23 +44,12 @@ def _run(console: Console, lanes: int, steps: int, out: Path, seed: int) -> None
         f"with a gap in the middle, {steps} steps of Adam each. Losses: best / median / worst network."
     )
     warm_up(nets, data)
-    with _progress(console) as progress:
+    with progress_bar(console, news=True) as progress:
         wide = _train_wide(progress, nets, data, steps)
         loop = _train_loop(progress, nets, data, steps)
     grid = torch.linspace(RANGE[0] - 0.3, RANGE[1] + 0.3, 241, dtype=torch.float64).unsqueeze(-1)
     console.print(_table(wide, loop, lanes, steps, largest_difference(wide.model, loop.nets, grid)))
     _draw(console, wide, loop, data, grid, out)
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description:<18}"),
-        BarColumn(bar_width=18),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[news]}"),
-        console=console,
-    )
 
 
 def _train_wide(progress: Progress, nets: list[Net], data: Data, steps: int) -> WideRun:
@@ -106,12 +98,12 @@ def _threads() -> str:
 
 def _draw(console: Console, wide: WideRun, loop: LoopRun, data: Data, grid: Tensor, out: Path) -> None:
     try:
-        from .demo_picture import Story, draw
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] != "matplotlib":
-            raise
-        console.print("No picture, because matplotlib is not installed: pip install 'wide_compiler\\[plots]'")
+        needs("matplotlib", "plots")
+    except MissingExtraError as missing:
+        console.print(f"No picture, because {missing}", markup=False)
         return
+    from .demo_picture import Story, draw
+
     lanes = wide.model.n
     with torch.no_grad():
         predictions = wide.model.shared(grid)

@@ -7,18 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-
-class Mlp(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden = nn.Linear(16, 32)
-        self.head = nn.Linear(32, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(F.relu(self.hidden(x)))
+from ..benchmark.nets import Gpt, Mlp, Recurrent, ResBlock
 
 
-class DeepMlp(nn.Module):
+class ResidualMlp(nn.Module):
     """Pre-norm residual layers, as deep as a small transformer without its attention."""
 
     def __init__(self, width: int = 24, depth: int = 6) -> None:
@@ -33,20 +25,9 @@ class DeepMlp(nn.Module):
         return self.head(x)
 
 
-class ResBlock(nn.Module):
-    def __init__(self, channels: int = 8) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
+class NormedConvNet(nn.Module):
+    """Convolutions with groups, two kinds of norm, and pooling."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.bn1(self.conv1(x)))
-        return F.relu(x + self.bn2(self.conv2(out)))
-
-
-class ConvNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.features = nn.Sequential(
@@ -95,48 +76,11 @@ class Transformer(nn.Module):
         return self.head(self.encoder(x).mean(dim=1))
 
 
-class GptBlock(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        heads = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(heads[0], heads[1], heads[2], is_causal=True)
-        x = x + self.proj(mixed.transpose(1, 2).flatten(2))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
-
-
-class Gpt(nn.Module):
+def _tied_gpt() -> nn.Module:
     """Causal attention, learned positions, the head tied to the token embedding."""
-
-    def __init__(self, vocabulary: int = 32, width: int = 16, longest: int = 16) -> None:
-        super().__init__()
-        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(longest, width)
-        self.blocks = nn.ModuleList(GptBlock(width, heads=2) for _ in range(2))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, vocabulary, bias=False)
-        self.head.weight = self.tokens.weight
-
-    def forward(self, ids: Tensor) -> Tensor:
-        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x))
-
-
-class Lstm(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(8, 16, num_layers=2, batch_first=True)
-        self.head = nn.Linear(16, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        outputs, _ = self.lstm(x)
-        return self.head(outputs[:, -1])
+    gpt = Gpt(width=16, heads=2, depth=2, longest=16, words=32)
+    gpt.head.weight = gpt.tokens.weight
+    return gpt
 
 
 @dataclass(frozen=True)
@@ -157,12 +101,12 @@ def _token_ids(batch: int) -> Tensor:
 
 
 MODELS: dict[str, BuiltIn] = {
-    "mlp": BuiltIn("two linear layers", Mlp, _floats(16)),
-    "deep_mlp": BuiltIn("six residual layers, LayerNorm", DeepMlp, _floats(24)),
-    "resblock": BuiltIn("two convolutions, BatchNorm, skip", ResBlock, _floats(8, 8, 8)),
-    "convnet": BuiltIn("convolutions, norms, pooling", ConvNet, _floats(3, 12, 12)),
+    "mlp": BuiltIn("two linear layers", lambda: Mlp(16, 32, 4), _floats(16)),
+    "deep_mlp": BuiltIn("six residual layers, LayerNorm", ResidualMlp, _floats(24)),
+    "resblock": BuiltIn("two convolutions, BatchNorm, skip", lambda: ResBlock(8), _floats(8, 8, 8)),
+    "convnet": BuiltIn("convolutions, norms, pooling", NormedConvNet, _floats(3, 12, 12)),
     "unet": BuiltIn("down, up and a skip connection", UNet, _floats(1, 8, 8)),
     "transformer": BuiltIn("nn.TransformerEncoder", Transformer, _floats(6, 16)),
-    "gpt": BuiltIn("causal attention, tied embedding", Gpt, _token_ids),
-    "lstm": BuiltIn("two-layer nn.LSTM", Lstm, _floats(7, 8)),
+    "gpt": BuiltIn("causal attention, tied embedding", _tied_gpt, _token_ids),
+    "lstm": BuiltIn("two-layer nn.LSTM", lambda: Recurrent(nn.LSTM, 8, 16, layers=2), _floats(7, 8)),
 }

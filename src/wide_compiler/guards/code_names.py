@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from types import CodeType
 
 _GLOBAL_READS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
+_GLOBAL_STORES = {"STORE_GLOBAL", "DELETE_GLOBAL"}
 _ATTRIBUTE_READS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"}
 _STORES = {"STORE_GLOBAL", "STORE_NAME", "STORE_ATTR", "DELETE_GLOBAL", "DELETE_NAME", "DELETE_ATTR"}
 _STORES |= {"STORE_DEREF", "DELETE_DEREF"}
-_DYNAMIC = {"getattr", "hasattr", "vars", "__dict__", "__getattribute__", "attrgetter"}
+_DYNAMIC = {"getattr", "hasattr", "vars", "dir", "__dict__", "__getattribute__", "attrgetter"}
+_CATCHES_ABSENCE = {"AttributeError", "Exception", "BaseException"}
 _DYNAMIC_STORES = {"setattr", "delattr", "vars", "__dict__", "__setattr__", "__delattr__", "globals", "exec"}
 
 
@@ -18,41 +20,70 @@ _DYNAMIC_STORES = {"setattr", "delattr", "vars", "__dict__", "__setattr__", "__d
 class Names:
     """What a code object reads, and what it sets (`stores`; None if that may be anything: `setattr`, ...).
 
-    `dynamic`: it may read attributes whose names do not stand in it (`getattr`, `vars`, ...).
+    `dynamic`: it may read attributes whose names do not stand in it (`getattr`, `case Point(x)`, ...).
+    `optional`: attributes that may be absent where it looks for them. `imports`: modules that it imports, as
+    (level, name). `strings`: names among its constants.
     """
 
     globals: frozenset[str]
     attributes: frozenset[str]
     dynamic: bool
     stores: frozenset[str] | None
+    optional: frozenset[str] = frozenset()
+    imports: frozenset[tuple[int, str]] = frozenset()
+    strings: frozenset[str] = frozenset()
 
 
 @functools.cache
 def names_of(code: CodeType) -> Names:
     """The names that `code` and the functions written inside it read.
 
-    >>> names_of((lambda x: scale * x.size).__code__)
-    Names(globals=frozenset({'scale'}), attributes=frozenset({'size'}), dynamic=False, stores=frozenset())
+    >>> names = names_of((lambda x: scale * x.size).__code__)
+    >>> sorted(names.globals), sorted(names.attributes), names.dynamic
+    (['scale'], ['size'], False)
     """
     found_globals, attributes, stores = set(), set(), set()
+    imports, level, matches = set(), 0, False
     for instruction in dis.get_instructions(code):
-        if instruction.opname in _GLOBAL_READS:
+        if instruction.opname in _GLOBAL_READS | _GLOBAL_STORES:
             found_globals.add(instruction.argval)
         elif instruction.opname in _ATTRIBUTE_READS:
             attributes.add(instruction.argval)
-        elif instruction.opname in _STORES:
+        if instruction.opname in _STORES:
             stores.add(instruction.argval)
+        elif instruction.opname == "IMPORT_NAME":
+            imports.add((level, instruction.argval))
+        elif instruction.opname == "MATCH_CLASS":
+            matches = True
+        elif instruction.opname == "LOAD_CONST" and isinstance(instruction.argval, int):
+            level = instruction.argval  # an import's is the last number before it
     inner = [names_of(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    strings = {text for constant in code.co_consts for text in _names_in(constant)}
     for names in inner:
         found_globals |= names.globals
         attributes |= names.attributes
         stores |= names.stores or set()
+        imports |= names.imports
+        strings |= names.strings
     read = found_globals | attributes
-    dynamic = bool(_DYNAMIC & read) or any(names.dynamic for names in inner)
+    dynamic = matches or bool(_DYNAMIC & read) or any(names.dynamic for names in inner)
     anything = bool(_DYNAMIC_STORES & read) or any(names.stores is None for names in inner)
+    optional = (strings if dynamic else set()) | (attributes if _CATCHES_ABSENCE & found_globals else set())
     return Names(
-        frozenset(found_globals), frozenset(attributes), dynamic, None if anything else frozenset(stores)
+        frozenset(found_globals),
+        frozenset(attributes),
+        dynamic,
+        None if anything else frozenset(stores),
+        frozenset(optional),
+        frozenset(imports),
+        frozenset(strings),
     )
+
+
+def _names_in(constant: object) -> list[str]:
+    if isinstance(constant, str):
+        return [constant] if constant.isidentifier() else []
+    return [name for part in constant for name in _names_in(part)] if isinstance(constant, tuple) else []
 
 
 @functools.cache

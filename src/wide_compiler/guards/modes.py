@@ -3,6 +3,8 @@
 Asked at every call, so the plain C functions are asked, not the Python around them.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,6 +22,14 @@ def plain_world() -> bool:
         and _trace() is None
         and (_function_modes() == 0 or all(isinstance(mode, torch.device) for mode in function_modes()))
     )
+
+
+@contextlib.contextmanager
+def no_inference_mode() -> Iterator[None]:
+    """Inference mode is off; gradients are recorded or not as before (leaving it switches them on)."""
+    gradients = torch.is_grad_enabled()
+    with torch.inference_mode(False), torch.set_grad_enabled(gradients):
+        yield
 
 
 def function_modes() -> tuple[Any, ...]:

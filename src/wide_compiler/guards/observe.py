@@ -6,11 +6,19 @@ function is given, or that outlive the call, and their values are noted. Objects
 are not: they are gone when it ends.
 """
 
+import array
+import builtins
 import collections
+import contextlib
 import contextvars
+import dataclasses
 import functools
 import gc
+import importlib.util
 import inspect
+import logging
+import operator
+import os
 import random
 import sys
 import threading
@@ -29,21 +37,25 @@ from .reads import (
     ATOMS,
     Array,
     Attribute,
+    Bytes,
     ClassEntry,
     Entry,
+    Flag,
     Items,
+    Keys,
     Numbers,
     Read,
     Set,
     State,
     Table,
     Variable,
+    is_atom,
 )
 from .snapshot import Snapshot
 
 _RANDOM = (random.Random, np.random.Generator, np.random.RandomState)
 _MOVING = (*_RANDOM, torch.Generator, types.GeneratorType)
-_SKIPPED = (*ATOMS, types.CodeType, types.FrameType)
+_SKIPPED = frozenset((*ATOMS, types.CodeType, types.FrameType))
 # Objects of the standard library that no result depends on: loggers, locks, pools.
 _INERT = ("logging", "threading", "multiprocessing", "concurrent", "asyncio", "io", "_io", "re", "pathlib")
 _FUNCTION_FIELDS = ("__code__", "__defaults__", "__kwdefaults__")
@@ -62,6 +74,14 @@ _SEEDING = {
 }
 _REGISTER_HOOK = Tensor.register_hook.__code__
 _APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
+# C functions that answer for a setting of the process, by module and beginning of the name. Those that are
+# part of every program's key are left out.
+_SETTINGS = ("torch", "torch._C", "sys")
+_ASKS = ("get_", "_get_", "is_", "are_", "getrecursionlimit")
+_KEYED = {"is_grad_enabled", "is_autocast_enabled", "get_default_dtype", "get_autocast_dtype"}
+_TENSOR_NAMES = frozenset(dir(Tensor))
+# What `functools.singledispatch` remembers for itself.
+_MEMO = {"dispatch_cache", "cache_token", "_clear_cache"}
 
 
 class Observer:
@@ -92,12 +112,16 @@ class Observer:
         self.asks_grad_mode = False
         self._alive: list[Any] = []  # what was visited: an id must not be given to another object
         self._persistent: set[int] = set()
+        self._running: set[int] = set()  # the modules in `roots`, whose tensors the caller follows
         self._visited: set[tuple[int, int]] = set()
         self._classes: set[tuple[type, types.CodeType]] = set()
+        self._methods: set[tuple[type, types.CodeType]] = set()
+        self._dynamic: set[types.CodeType] = set()  # reads by names that stand elsewhere (`attrgetter`)
         self._entered: set[types.CodeType] = set()
         self._users: set[types.CodeType] = set()  # of those, the ones that are no library's
         self._functions_of: dict[types.CodeType, list[types.FunctionType]] = collections.defaultdict(list)
         self._paths: dict[int, str] = {}
+        self._importing: list[tuple[types.CodeType, dict[str, Any]]] = []
         self._paused: types.FrameType | None = None  # what runs below this frame is not noted
         for call in calls:
             self._keep(call)
@@ -105,6 +129,7 @@ class Observer:
         for root in roots:
             for path, module in root.named_modules():
                 self._keep(module)
+                self._running.add(id(module))
                 self._paths[id(module)] = path or type(module).__name__
                 if _CACHE in vars(module):  # what a tower leaves there, others read after it
                     self.reads.note(
@@ -122,6 +147,8 @@ class Observer:
             return call()
         finally:
             sys.setprofile(before)
+            for code, table in self._importing:
+                self._visit_imports(table, code)
             self._find_closures()
             changed = self.reads.changes(self._may_have_set)
             if changed:
@@ -179,12 +206,18 @@ class Observer:
             self._entered.add(code)
             if owner == "user":
                 self._users.add(code)
+            if owner != "library":
                 self._visit_globals(frame.f_globals, code)
             for function in list(self._functions_of[code]):
                 self._note_function(function)
-        for name, value in frame.f_locals.items():
+        values = frame.f_locals
+        if code.co_argcount and code.co_varnames[0] in values:
+            self._note_method(values[code.co_varnames[0]], code)
+        for name, value in values.items():
             if id(value) in self._persistent:
                 self._visit(value, code, self._paths.get(id(value), name))
+            elif owner_of(type(value).__module__) == "user":  # the object is the call's own, its class is not
+                self._visit_class(type(value), self._names(code), code)
 
     def _enter_torch(self, frame: types.FrameType, code: types.CodeType) -> None:
         if code is _APPLY:
@@ -199,41 +232,106 @@ class Observer:
             self.effects.append("its forward registers a gradient hook on a tensor, which a graph would lose")
 
     def _enter_builtin(self, frame: types.FrameType, function: Any) -> None:
+        owner = owner_of(frame.f_globals.get("__name__") or "")
         if function is torch.is_grad_enabled:
-            caller = frame.f_globals.get("__name__") or ""
-            self.asks_grad_mode |= owner_of(caller) == "user"
+            self.asks_grad_mode |= owner == "user"
+        elif owner == "user" and isinstance(getattr(function, "__self__", None), torch.Generator):
+            if function.__self__ in _default_generators():
+                name = function.__name__
+                self.effects.append(
+                    f"its forward calls {name} of PyTorch's generator, which a graph would lose"
+                )
+        elif function is torch.is_inference_mode_enabled and owner == "user":
+            self.effects.append("its forward asks for inference mode, which is off while it is captured")
+        elif (
+            owner in ("user", "torch")
+            and function.__module__ in _SETTINGS
+            and function.__name__.startswith(_ASKS)
+            and function.__name__ not in _KEYED
+            and (owner == "user" or not _called_by_torch(frame))
+        ):
+            with contextlib.suppress(TypeError):  # it takes arguments: no setting
+                self.reads.note(Flag, function, path=f"the result of {function.__name__}()")
 
     # What is read.
 
     def _visit_globals(self, table: dict[str, Any], code: types.CodeType) -> None:
-        module = table.get("__name__", "?")
-        for name in names_of(code).globals:
+        module, names = table.get("__name__", "?"), names_of(code)
+        owner = owner_of(module)
+        wanted = names.globals | (names.strings & table.keys() if "globals" in names.globals else set())
+        if any(isinstance(table.get(name), _GETTERS) for name in wanted):
+            self._dynamic.add(code)
+        for name in wanted:
             path = f"the global {name} of {module}"
-            self.reads.note(Entry, table, name, path=path)
             if name in table:
-                self._keep_visit(table[name], code, path)
+                if owner == "user" or isinstance(table[name], types.ModuleType):
+                    self.reads.note(Entry, table, name, path=path)
+                    self._keep_visit(table[name], code, path)
+            elif owner == "user":
+                self.reads.note(Entry, table, name, path=path)
+                self.reads.note(Entry, vars(builtins), name, path=f"the builtin {name}")
+        if owner == "user":
+            for name in names.attributes & (_TENSOR_NAMES | vars(Tensor).keys()):
+                self.reads.note(ClassEntry, Tensor, name, path=f"Tensor.{name}")
+            if names.imports:
+                self._importing.append((code, table))
+                self._visit_imports(table, code)
+
+    def _visit_imports(self, table: dict[str, Any], code: types.CodeType) -> None:
+        """What an `import` inside a function finds. A module that is imported for the first time is looked at
+        when the call has ended."""
+        for level, name in names_of(code).imports:
+            full = "." * level + name
+            package = table.get("__package__") or ""
+            full = importlib.util.resolve_name(full, package) if level and package else full
+            parts = full.split(".")
+            for module in (".".join(parts[: i + 1]) for i in range(len(parts))):
+                if module in sys.modules:
+                    if owner_of(module) == "user":
+                        self.reads.note(Entry, sys.modules, module, path=f"the module {module}")
+                    self._keep_visit(sys.modules[module], code, module)
+
+    def _note_method(self, first: Any, code: types.CodeType) -> None:
+        """The class's entry by which Python has found a method, whatever way it was asked for."""
+        cls = first if isinstance(first, type) else type(first)
+        if (cls, code) in self._methods:
+            return
+        self._methods.add((cls, code))
+        for kind in (cls, type(cls)) if cls is first else (cls,):
+            for base in kind.__mro__:
+                entry = vars(base).get(code.co_name)
+                if any(getattr(part, "__code__", None) is code for part in _opened(entry)):
+                    self._note_class_entry(kind, base, code.co_name, code)
+
+    def _names(self, code: types.CodeType) -> Names:
+        names = names_of(code)
+        return dataclasses.replace(names, dynamic=True) if code in self._dynamic else names
 
     def _keep_visit(self, value: Any, code: types.CodeType, path: str) -> None:
         self._keep(value)
         self._visit(value, code, path)
 
     def _keep(self, value: Any) -> None:
-        if not isinstance(value, ATOMS) and id(value) not in self._persistent:
+        if not is_atom(value) and id(value) not in self._persistent:
             self._persistent.add(id(value))
             self._alive.append(value)
 
     def _visit(self, value: Any, code: types.CodeType, path: str) -> None:
         """Note what `code` reads of a value that outlives the call."""
-        if isinstance(value, _SKIPPED):
+        kind = type(value)
+        if kind in _SKIPPED:
             return
         key = (id(value), id(code))
         if key in self._visited:
             return
         self._visited.add(key)
         self._paths.setdefault(id(value), path)
-        visitor = _VISITORS.get(type(value)) or next(
-            (visit for kind, visit in _VISITORS.items() if isinstance(value, kind)), Observer._visit_object
-        )
+        visitor = _VISITORS.get(kind)
+        if visitor is None:
+            known = (visit for base, visit in _VISITORS.items() if isinstance(value, base))
+            visitor = next(known, Observer._visit_object)
+            if visitor in _CONTENT and owner_of(kind.__module__) == "user":
+                self._visit_object(value, code, path)
         visitor(self, value, code, path)
 
     def _visit_object(self, value: Any, code: types.CodeType, path: str) -> None:
@@ -242,14 +340,18 @@ class Observer:
         if isinstance(value, Iterator) and owner_of(type(value).__module__) == "library":
             self.reads.note(State, value, path=path)
             return
-        names = names_of(code)
+        names = self._names(code)
+        self._note_kind(value, path)
         self._visit_class(type(value), names, code)
         own = getattr(value, "__dict__", None)
         slots = _slots(type(value))  # type: ignore[arg-type]
         present = {*(own or ()), *slots} if isinstance(own, dict) else set(slots)
         wanted = present if names.dynamic or _looks_up_by_itself(type(value)) else present & names.attributes
         local = isinstance(value, threading.local)
-        if isinstance(own, dict) and not local:
+        if local:
+            wanted |= {name for name in names.attributes if not callable(getattr(type(value), name, len))}
+            wanted |= {name for name in names.optional if not hasattr(value, name)}
+        elif isinstance(own, dict):
             self._note_unshadowed(type(value), own, names, path)
         for name in wanted:
             field = f"{path}.{name}"
@@ -257,15 +359,29 @@ class Observer:
             content = getattr(value, name, None) if local else _stored(value, name)
             self._keep_visit(content, code, field)
 
+    def _note_kind(self, value: Any, path: str) -> None:
+        if owner_of(type(value).__module__) in ("user", "layers"):
+            self.reads.note(Attribute, value, "__class__", path=f"{path}.__class__")
+
     def _note_unshadowed(self, cls: type, own: dict[str, Any], names: Names, path: str) -> None:
-        """A name that the class answers for: the object itself must not get one of that name."""
+        """Names that the class answers for, or nobody: the object itself must not get one of them."""
         for base in cls.__mro__:
             if owner_of(base.__module__) == "user":
                 for name in vars(base).keys() & names.attributes - own.keys():
                     self.reads.note(Entry, own, name, path=f"{path}.{name}")
+        for name in (names.optional | (names.stores or set())) - own.keys():
+            self.reads.note(Entry, own, name, path=f"{path}.{name}")
+        if names.dynamic:
+            self.reads.note(Keys, own, path=f"the attributes of {path}")
 
     def _visit_module(self, module: nn.Module, code: types.CodeType, path: str) -> None:
-        names, table = names_of(code), vars(module)
+        names, table = self._names(code), vars(module)
+        self._note_kind(module, path)
+        if id(module) not in self._running:
+            for name in _LIVING_TABLES:
+                self.reads.note(Table, table[name], path=f"{path}.{name}")
+            for child in module._modules.values():
+                self._keep(child)
         self._visit_class(type(module), names, code)
         self._note_unshadowed(type(module), table, names, path)
         self.reads.note(Entry, table, "forward", path=f"{path}.forward")
@@ -282,44 +398,69 @@ class Observer:
             return
         self._classes.add((cls, code))
         self._keep(cls)
+        bases = [base for base in cls.__mro__ if owner_of(base.__module__) == "user"]
+        if bases:
+            self.reads.note(Attribute, cls, "__mro__", path=f"the bases of {cls.__qualname__}")
         found: set[str] = set()
-        for base in cls.__mro__:
-            if owner_of(base.__module__) != "user":
-                continue
-            for name in vars(base).keys() & (names.attributes | _ENTERED_BY_NAME) - found:
+        for base in bases:
+            for name in vars(base).keys() & (names.attributes | _ASKED_FOR) - found:
                 found.add(name)
                 self._note_class_entry(cls, base, name, code)
+            for name in names.optional - vars(base).keys():
+                self.reads.note(ClassEntry, base, name, path=f"{base.__qualname__}.{name}")
 
     def _note_class_entry(self, cls: type, base: type, name: str, code: types.CodeType) -> None:
-        value = vars(base)[name]
-        if name in _ENTERED_BY_NAME and not isinstance(value, types.FunctionType):
-            return
         for nearer in cls.__mro__[: cls.__mro__.index(base) + 1]:
-            if owner_of(nearer.__module__) == "user":
+            if owner_of(nearer.__module__) in ("user", "layers"):
                 self.reads.note(ClassEntry, nearer, name, path=f"{nearer.__qualname__}.{name}")
-        for inner in _opened(value):
+        for inner in _opened(vars(base)[name]):
             self._keep_visit(inner, code, f"{base.__qualname__}.{name}")
 
     def _visit_type(self, cls: type, code: types.CodeType, path: str) -> None:
-        self._visit_class(cls, names_of(code), code)
+        names = self._names(code)
+        self._visit_class(cls, names, code)
+        self._visit_class(type(cls), names, code)
+        if _AS_A_WHOLE & (names.globals | names.attributes) and owner_of(cls.__module__) == "user":
+            self.reads.note(Keys, cls, path=f"the attributes of {path}")
+            for name, value in vars(cls).items():
+                if is_atom(value):
+                    self.reads.note(ClassEntry, cls, name, path=f"{path}.{name}")
 
     def _visit_python_module(self, module: types.ModuleType, code: types.CodeType, path: str) -> None:
         if owner_of(module.__name__) != "user":
             self._visit_library(module, names_of(code), path)
             return
-        names, table = names_of(code), vars(module)
+        names, table = self._names(code), vars(module)
+        for name in names.optional - table.keys():
+            self.reads.note(Entry, table, name, path=f"{path}.{name}")
         for name in table.keys() & names.attributes if not names.dynamic else list(table):
             self.reads.note(Entry, table, name, path=f"{path}.{name}")
-            self._keep_visit(table[name], code, f"{path}.{name}")
+            # `getattr` may read any entry, but of a whole package only what the code names is looked into.
+            if name in names.attributes or name in code.co_consts:
+                self._keep_visit(table[name], code, f"{path}.{name}")
 
     def _visit_library(self, module: types.ModuleType, names: Names, path: str) -> None:
-        """What moves in the libraries that everybody uses: the environment, and their random generators."""
+        """What moves in the libraries that everybody uses: functions that somebody replaces, the environment,
+        random generators."""
+        table = vars(module)
+        for name in table.keys() & names.attributes:
+            self.reads.note(Entry, table, name, path=f"{path}.{name}")
+            if isinstance(table[name], list):
+                self.reads.note(Items, table[name], path=f"{path}.{name}")
         if module.__name__ == "os" and names.attributes & {"environ", "getenv"}:
-            self.reads.note(Table, _environment(), path="os.environ")
+            self._note_environment()
         elif module.__name__ == "random":
             self.reads.note(State, random._inst, path="Python's own random numbers")  # type: ignore[attr-defined]
         elif module.__name__ in ("numpy", "numpy.random") and names.attributes & {"random", *_DRAWS}:
             self.reads.note(State, np.random.mtrand._rand, path="NumPy's random numbers")  # type: ignore[attr-defined]
+
+    def _note_environment(self) -> None:
+        self.reads.note(Table, os.environ._data, path="os.environ")  # type: ignore[attr-defined]
+
+    def _visit_logger(self, logger: logging.Logger | None, code: types.CodeType, path: str) -> None:
+        while logger is not None:
+            self.reads.note(Attribute, logger, "level", path=f"the level of the logger {logger.name}")
+            logger = logger.parent
 
     def _visit_builtin(self, function: Any, code: types.CodeType, path: str) -> None:
         if isinstance(function.__self__, _RANDOM):  # `from random import random`
@@ -338,8 +479,24 @@ class Observer:
             self._keep(function)
             if function.__code__ in self._entered:
                 self._note_function(function)
-        for value in vars(function).values():  # the attributes of a function, `__wrapped__` among them
-            self._keep_visit(value, code, path)
+        if function is os.getenv:
+            self._note_environment()
+        names = self._names(code)
+        for name, value in vars(function).items():  # the attributes of a function, `__wrapped__` among them
+            if names.dynamic or name in names.attributes:
+                self.reads.note(Entry, vars(function), name, path=f"{path}.{name}")
+            if name not in _MEMO:
+                self._keep_visit(value, code, path)
+
+    def _visit_remembered(self, wrapper: Any, code: types.CodeType, path: str) -> None:
+        """A function with `lru_cache`: what it would read, as if it were entered."""
+        function = wrapper.__wrapped__
+        if isinstance(function, types.FunctionType) and owner_of(function.__module__ or "") == "user":
+            self._keep(function)
+            self._note_function(function)
+            if function.__code__ not in self._entered:
+                self._entered.add(function.__code__)
+                self._visit_globals(function.__globals__, function.__code__)
 
     def _note_function(self, function: types.FunctionType) -> None:
         """A function that was entered: its closure, its defaults, its code."""
@@ -349,6 +506,8 @@ class Observer:
         for field in _FUNCTION_FIELDS:
             self.reads.note(Attribute, function, field, path=f"{path}.{field}")
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            if name in _MEMO and code.co_filename == functools.__file__:
+                continue
             field = f"the variable {name} around {path}"
             self.reads.note(Attribute, cell, "cell_contents", path=field)
             self._keep_visit(_stored(cell, "cell_contents"), code, field)
@@ -359,32 +518,50 @@ class Observer:
 
     def _visit_parts(self, value: Any, code: types.CodeType, path: str) -> None:
         """What a bound method, a partial, a weak reference or a wrapper stands for."""
+        if isinstance(value, functools.partial):
+            self.reads.note(Table, value.keywords, path=f"the keywords of {path}")
         for part in _opened(value):
             self._keep_visit(part, code, path)
 
+    def _visit_view(self, view: Any, code: types.CodeType, path: str) -> None:
+        """The dictionary behind a view of it."""
+        for table in gc.get_referents(view):
+            self._keep_visit(table, code, path)
+
     def _visit_tensor(self, tensor: Tensor, code: types.CodeType, path: str) -> None:
-        if id(tensor) not in self.owned and not _is_fake(tensor):
-            self.reads.note(Numbers, tensor, path=path)
+        if id(tensor) in self.owned or _is_fake(tensor):
+            return
+        self.reads.note(Numbers, tensor, path=path)
+        names = self._names(code)
+        for name in {*vars(tensor), "grad"} & names.attributes:
+            if name != "grad" or tensor.is_leaf:
+                self.reads.note(Attribute, tensor, name, path=f"{path}.{name}")
+                self._keep_visit(getattr(tensor, name), code, f"{path}.{name}")
 
     def _visit_array(self, array: Any, code: types.CodeType, path: str) -> None:
         self.reads.note(Array, array, path=path)
+
+    def _visit_bytes(self, memory: Any, code: types.CodeType, path: str) -> None:
+        self.reads.note(Bytes, memory, path=path)
 
     def _visit_items(self, items: Any, code: types.CodeType, path: str) -> None:
         if not isinstance(items, tuple):
             self.reads.note(Items, items, path=path)
         for place, item in enumerate(items):
-            if not isinstance(item, ATOMS):
+            if not is_atom(item):
                 self._keep_visit(item, code, f"{path}[{place}]")
 
     def _visit_table(self, table: dict, code: types.CodeType, path: str) -> None:
         self.reads.note(Table, table, path=path)
         for key, item in table.items():
-            if not isinstance(item, ATOMS):
+            if not is_atom(item):
                 self._keep_visit(item, code, f"{path}[{key!r}]")
 
     def _visit_set(self, members: Any, code: types.CodeType, path: str) -> None:
         if isinstance(members, set):
             self.reads.note(Set, members, path=path)
+        for member in members:
+            self._keep_visit(member, code, f"a member of {path}")
 
     def _visit_variable(self, variable: Any, code: types.CodeType, path: str) -> None:
         self.reads.note(Variable, variable, "", path=path)
@@ -402,11 +579,12 @@ class Observer:
                         self._note_function(function)
 
 
-# Methods that Python calls by itself, whatever names a caller's code has.
-_ENTERED_BY_NAME = frozenset(
-    {"forward", "__call__", "__getattr__", "__getattribute__", "__getitem__", "__iter__", "__len__"}
-    | {"__contains__", "__bool__", "__enter__", "__exit__", "__eq__", "__add__", "__mul__", "__float__"}
-)
+# Names that Python asks a class for by itself; a method that it finds so is noted when it is entered.
+_ASKED_FOR = frozenset({"forward", "__match_args__"})
+_AS_A_WHOLE = {"vars", "dir", "__dict__", "__annotations__"}
+_GETTERS = (operator.attrgetter, operator.methodcaller)
+# Of modules besides the call's own: children, tensors by identity, hooks.
+_LIVING_TABLES = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")
 _NO_CODE = (lambda: None).__code__
 _DRAWS = {name for name in dir(np.random) if name[0].islower()}
 _VISITORS: dict[type, Any] = {
@@ -415,7 +593,11 @@ _VISITORS: dict[type, Any] = {
     nn.Module: Observer._visit_module,
     Tensor: Observer._visit_tensor,
     np.ndarray: Observer._visit_array,
-    bytearray: Observer._visit_array,
+    **dict.fromkeys((bytearray, array.array, memoryview), Observer._visit_bytes),
+    **dict.fromkeys(map(type, ({}.keys(), {}.values(), {}.items())), Observer._visit_view),
+    types.MappingProxyType: Observer._visit_view,
+    logging.Logger: Observer._visit_logger,
+    functools._lru_cache_wrapper: Observer._visit_remembered,
     list: Observer._visit_items,
     tuple: Observer._visit_items,
     collections.deque: Observer._visit_items,
@@ -425,7 +607,7 @@ _VISITORS: dict[type, Any] = {
     types.FunctionType: Observer._visit_plain_function,
     types.MethodType: Observer._visit_parts,
     functools.partial: Observer._visit_parts,
-    weakref.ref: Observer._visit_parts,
+    **dict.fromkeys((weakref.ref, *weakref.ProxyTypes), Observer._visit_parts),
     property: Observer._visit_parts,
     staticmethod: Observer._visit_parts,
     classmethod: Observer._visit_parts,
@@ -434,6 +616,10 @@ _VISITORS: dict[type, Any] = {
     contextvars.ContextVar: Observer._visit_variable,
     type: Observer._visit_type,
 }
+
+
+# Those of these kinds may have attributes besides, if their class is somebody's own.
+_CONTENT = (Observer._visit_items, Observer._visit_table, Observer._visit_set, Observer._visit_array)
 
 
 def _opened(value: Any) -> list[Any]:
@@ -450,7 +636,13 @@ def _opened(value: Any) -> list[Any]:
         return [value.func]
     if isinstance(value, weakref.ref):
         return [value()]
+    if type(value) in weakref.ProxyTypes:
+        return [value.__repr__.__self__]
     return [value]
+
+
+def _default_generators() -> tuple[Any, ...]:
+    return (torch.default_generator, *torch.cuda.default_generators)
 
 
 def _stored(value: Any, name: str) -> Any:
@@ -471,12 +663,6 @@ def _slots(cls: type) -> tuple[str, ...]:
 def _looks_up_by_itself(cls: type) -> bool:
     """Does a class find attributes by other names than those it is asked for?"""
     return "__getattr__" in dir(cls) or cls.__getattribute__ is not object.__getattribute__
-
-
-def _environment() -> dict:
-    import os
-
-    return os.environ._data  # type: ignore[attr-defined]
 
 
 def _is_fake(tensor: Tensor) -> bool:

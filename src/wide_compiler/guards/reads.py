@@ -1,5 +1,6 @@
 """The kinds of things that Python reads: how each is compared with what it was, and how it is put back."""
 
+import collections
 import contextvars
 import operator
 import random
@@ -15,6 +16,7 @@ ATOMS = (
     *(bool, int, float, complex, str, bytes, type(None), type(...), range, slice),
     *(torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format),
 )
+_ATOMIC = frozenset(ATOMS)
 ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "absent"})()
 # A tensor that is read is copied, so that a write to it can be undone, up to this many numbers.
 _COPIED = 2**22
@@ -135,6 +137,44 @@ class Variable(Read):
             setattr(self.holder, self.name, self.value)
 
 
+class Flag(Read):
+    """What a function without arguments answers: one of the process's settings."""
+
+    __slots__ = ()
+
+    def now(self) -> Any:
+        return self.holder()
+
+    def put_back(self) -> None:
+        """Left as it is: nobody knows its setter."""
+
+    def term(self) -> tuple[str, Any]:
+        return "holder() == value", self.holder
+
+
+class Keys(Read):
+    """Which names a dictionary, or a class itself, has."""
+
+    __slots__ = ()
+
+    def now(self) -> Any:
+        return set(vars(self.holder) if isinstance(self.holder, type) else self.holder)
+
+    def same(self, now: Any) -> bool:
+        return bool(now == self.value)
+
+    def put_back(self) -> None:
+        for name in self.now() - self.value:
+            if isinstance(self.holder, type):
+                delattr(self.holder, name)
+            else:
+                del self.holder[name]
+
+    def term(self) -> tuple[str, Any]:
+        table = vars(self.holder) if isinstance(self.holder, type) else self.holder
+        return "holder.keys() == value", table
+
+
 class Items(Read):
     """The items of a list or deque, each by identity."""
 
@@ -165,7 +205,10 @@ class Table(Read):
         self.version = dict_version(holder)
 
     def now(self) -> Any:
-        return self.value if dict_version(self.holder) == self.version else dict(self.holder)
+        # An ordered dictionary changes its order without a new version.
+        ordered = isinstance(self.holder, collections.OrderedDict)
+        known = dict_version(self.holder) == self.version and not ordered
+        return self.value if known else dict(self.holder.items())
 
     def same(self, now: Any) -> bool:
         if now is self.value:
@@ -181,30 +224,51 @@ class Table(Read):
         self.version = dict_version(self.holder)
 
     def term(self) -> tuple[str, Any]:
+        if isinstance(self.holder, collections.OrderedDict):
+            return "", None
         return f"version(holder) == {self.version}", self.holder
 
 
 class Set(Read):
-    """The members of a set."""
+    """The members of a set, other than plain values by identity."""
+
+    __slots__ = ("members",)
+
+    def __init__(self, holder: set, name: str, path: str):
+        self.members = list(holder)
+        super().__init__(holder, name, path)
+
+    def now(self) -> Any:
+        return frozenset(member if is_atom(member) else id(member) for member in self.holder)
+
+    def same(self, now: Any) -> bool:
+        return bool(now == self.value)
+
+    def put_back(self) -> None:
+        self.holder.clear()
+        self.holder.update(self.members)
+
+    def term(self) -> tuple[str, Any]:
+        return ("holder == value", self.holder) if all(map(is_atom, self.members)) else ("", None)
+
+
+class Bytes(Read):
+    """The memory of a bytearray, an `array.array` or a `memoryview`."""
 
     __slots__ = ()
 
     def now(self) -> Any:
-        return frozenset(self.holder)
+        return bytes(self.holder)
 
     def same(self, now: Any) -> bool:
-        return now == self.value
+        return bool(now == self.value)
 
     def put_back(self) -> None:
-        self.holder.clear()
-        self.holder.update(self.value)
-
-    def term(self) -> tuple[str, Any]:
-        return "holder == value", self.holder
+        memoryview(self.holder).cast("B")[:] = self.value
 
 
 class Array(Read):
-    """The numbers of a NumPy array or a bytearray."""
+    """The numbers of a NumPy array."""
 
     __slots__ = ("copy",)
 
@@ -217,8 +281,6 @@ class Array(Read):
 
     def same(self, now: Any) -> bool:
         array, before = self.holder, self.copy
-        if isinstance(array, bytearray):
-            return array == before
         if array.dtype != before.dtype or array.shape != before.shape:
             return False
         if array.dtype == object:
@@ -291,7 +353,12 @@ def equal_atoms(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(_same_item, one, other))
     if kind in (float, complex):
         return repr(one) == repr(other)
-    return isinstance(one, ATOMS) and bool(one == other)
+    return kind in _ATOMIC and bool(one == other)
+
+
+def is_atom(value: Any) -> bool:
+    """A plain value, which nobody can change. An object of a class derived from `int` may have attributes."""
+    return type(value) in _ATOMIC
 
 
 def same_items(now: Any, before: tuple[Any, ...]) -> bool:

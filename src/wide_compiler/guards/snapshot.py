@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from .reads import Array, Numbers, Read, State, dict_version, same_items
+from .reads import Array, Flag, Numbers, Read, State, dict_version, same_items
 
 
 class Snapshot:
@@ -87,6 +87,11 @@ class Snapshot:
             elif isinstance(read, Array) and not read.same(now):
                 return read
         return None
+
+    def changed_flag(self) -> Read | None:
+        """The first of the process's settings that is another now."""
+        flags = (read for read in self.reads.values() if isinstance(read, Flag))
+        return next((flag for flag in flags if not flag.same(flag.now())), None)
 
     def changes(self, ours: Callable[[Read], bool]) -> list[Read]:
         """The reads that give something else now. Of those that are not `ours` the new value is taken over:

@@ -8,11 +8,13 @@ from ..errors import MissingExtraError
 
 def needs(package: str, extra: str) -> Any:
     """The package, or an error that says how to get it."""
+    top = package.partition(".")[0]
     try:
+        importlib.import_module(top)
         return importlib.import_module(package)
     except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] != package:
+        if (missing.name or "").partition(".")[0] != top:
             raise  # it is there, but something that it needs is not
         raise MissingExtraError(
-            f"{package} is not installed: pip install 'wide_compiler[{extra}]'", name=package
+            f"{top} is not installed: pip install 'wide_compiler[{extra}]'", name=top
         ) from missing

@@ -18,7 +18,7 @@ import triton
 from torch import Tensor
 
 from ..errors import ArgumentError
-from ._triton import next_pow2, on_device, products, span, supports
+from ._triton import next_pow2, on_device, products, span
 from .conv_backward import backward, setup_context
 from .conv_forward import conv_kernel
 from .operands import packed
@@ -35,7 +35,8 @@ def _empty_output(x: Tensor, weight: Tensor, stride, padding, dilation) -> Tenso
     return x.new_empty(x.shape[1], OH, OW, x.shape[0], weight.shape[1]).permute(3, 0, 4, 1, 2)
 
 
-def _run(
+@torch.library.custom_op("wide_compiler::lane_conv2d", mutates_args=())
+def _lane_conv2d(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -43,10 +44,12 @@ def _run(
     padding: Sequence[int],
     dilation: Sequence[int],
     activation: str,
+    backward: str = "own",
     scale: Tensor | None = None,
     shift: Tensor | None = None,
     residual: Tensor | None = None,
 ) -> Tensor:
+    """`lane_conv2d`; scale, shift and residual get no gradient."""
     y = _empty_output(x, weight, stride, padding, dilation)
     (N, B, O, OH, OW), (C, H, W), (KH, KW) = y.shape, x.shape[2:], weight.shape[3:]
     if y.numel() == 0:
@@ -73,52 +76,12 @@ def _run(
     return y
 
 
-@torch.library.custom_op("wide_compiler::lane_conv2d", mutates_args=())
-def _lane_conv2d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    activation: str,
-    backward: str = "own",
-) -> Tensor:
-    return _run(x, weight, bias, stride, padding, dilation, activation)
-
-
 @_lane_conv2d.register_fake
-def _(x, weight, bias, stride, padding, dilation, activation, backward="own"):
-    return _empty_output(x, weight, stride, padding, dilation)
-
-
-@torch.library.custom_op("wide_compiler::lane_conv2d_epilogue", mutates_args=())
-def _lane_conv2d_epilogue(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    residual: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    activation: str,
-) -> Tensor:
-    return _run(x, weight, bias, stride, padding, dilation, activation, scale, shift, residual)
-
-
-@_lane_conv2d_epilogue.register_fake
-def _(x, weight, bias, scale, shift, residual, stride, padding, dilation, activation):
+def _(x, weight, bias, stride, padding, dilation, *options):
     return _empty_output(x, weight, stride, padding, dilation)
 
 
 _lane_conv2d.register_autograd(backward, setup_context=setup_context)
-
-
-def fits(x: Tensor, weight: Tensor, groups: int = 1) -> bool:
-    """Whether `lane_conv2d` takes x `[N, B, C, H, W]` and weight `[N, O, C, kh, kw]` of a member's groups."""
-    return groups == 1 and x.dim() == weight.dim() == 5 and supports(x, weight)
 
 
 def lane_conv2d(
@@ -159,11 +122,10 @@ def lane_conv2d(
     stride, dilation = per_axis(stride, 2), per_axis(dilation, 2)
     x, padding = plain_padding(x, weight.shape[3:], padding, dilation)
     extra = scale, shift, residual
-    if all(t is None for t in extra):
-        return _lane_conv2d(x, weight, bias, stride, padding, dilation, activation, backward)
     given = [t for t in (x, weight, bias, *extra) if t is not None]
-    if torch.is_grad_enabled() and any(t.requires_grad for t in given):
+    inference = any(t is not None for t in extra)
+    if inference and torch.is_grad_enabled() and any(t.requires_grad for t in given):
         raise ArgumentError(
             "lane_conv2d: scale, shift and residual are for inference; they have no gradients"
         )
-    return _lane_conv2d_epilogue(x, weight, bias, *extra, stride, padding, dilation, activation)
+    return _lane_conv2d(x, weight, bias, stride, padding, dilation, activation, backward, *extra)

@@ -16,7 +16,7 @@ from .conv_dx import lane_conv2d_dx
 
 def setup_context(ctx, inputs, output):
     """Keep what `backward` reads."""
-    x, weight, _, *ctx.geometry, ctx.activation, ctx.backward = inputs
+    x, weight, _, *ctx.geometry, ctx.activation, ctx.backward, _, _, _ = inputs
     ctx.save_for_backward(x, weight, output if ctx.activation == "relu" else None)
 
 
@@ -27,7 +27,7 @@ def backward(ctx, dy):
         dy = torch.ops.aten.threshold_backward(dy, y, 0)
     need_x, need_weight, need_bias = needed = ctx.needs_input_grad[:3]
     if ctx.backward == "library":
-        return (*library_backward(dy, x, weight, *ctx.geometry, needed), *[None] * 5)
+        return (*library_backward(dy, x, weight, *ctx.geometry, needed), *[None] * 8)
     dw = lane_conv2d_dw(dy, x, weight.shape[3:], *ctx.geometry) if need_weight else None
     if dw is not None and dw.stride() != weight.stride():
         dw = torch.empty_like(weight).copy_(dw)  # laid out as the weight: nobody need turn it round later
@@ -35,7 +35,7 @@ def backward(ctx, dy):
         lane_conv2d_dx(dy, weight, x.shape[3:], *ctx.geometry) if need_x else None,
         dw,
         dy.sum((1, 3, 4)) if need_bias else None,
-        *[None] * 5,
+        *[None] * 8,
     )
 
 

@@ -9,10 +9,9 @@ import torch
 import triton
 import triton.language as tl
 
-from ._triton import next_pow2, precision
+from ._triton import MULTIPROCESSORS, next_pow2, precision
 from .operands import rounded
 
-MULTIPROCESSORS = 132  # of an H200
 SHARED = 227 * 1024  # bytes of shared memory that one of its programs can have
 
 

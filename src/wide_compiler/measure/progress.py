@@ -1,7 +1,20 @@
 """A sign of life for work that takes more than a moment."""
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+
+def progress_bar(console: "Console", news: bool = False, transient: bool = False) -> "Progress":
+    """What is done, a bar, how many of how many, and the time; with `news`, a task's field of that name."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = [TextColumn("{task.description:<20}"), BarColumn(18), MofNCompleteColumn(), TimeElapsedColumn()]
+    columns += [TextColumn("{task.fields[news]}")] if news else []
+    return Progress(*columns, console=console, transient=transient)
 
 
 class Patience:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import _tree
 from ..errors import InputError
-from .again import CHANGED, hook_tables
+from .replayed_call import CHANGED, hook_tables
 
 # Which door a call has come through, on its way through nn.Module's hooks to `forward`.
 _door: ContextVar[str] = ContextVar("door", default="packed")
@@ -20,8 +20,8 @@ def enter(model: Any, door: str, args: tuple, kwargs: dict) -> Any:
     """A call through a door other than `wide(packed)`, with the model's hooks around it."""
     # First of all, and in this order: the host is what a small model on a GPU waits for, and a trace must not
     # look further than at the first question.
-    if not torch.compiler.is_dynamo_compiling() and model.again is not None and not kwargs:
-        result = model.again.replay(args, door)
+    if not torch.compiler.is_dynamo_compiling() and model.replayed is not None and not kwargs:
+        result = model.replayed.replay(args, door)
         if result is not CHANGED:
             return result
     if not any(hook_tables(model)):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from .. import _tree
 from ..capture import observe_member
-from ..capture.memory import is_ragged_or_sparse, kind_of
+from ..capture.strides import is_ragged_or_sparse, kind_of
 from ..errors import InputError, SampleError
 from .program import Call
 from .scope import Place

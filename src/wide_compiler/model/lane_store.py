@@ -13,7 +13,7 @@ from . import saving
 from .marks import has_lanes, mark_parameters
 from .members import Skeletons, build_tree
 from .plans import channels_last
-from .registered import Registered, lane_tensor
+from .registered import Registered, stacked_tensor
 from .rows import select_rows
 from .scope import Children, Scope, find_ties
 from .views import Views
@@ -114,7 +114,7 @@ class LaneStore(Children, nn.Module):
         """One lane's tensor by the member's path, a view where there is a lane axis."""
         outer = self.registered.outer(path)
         if outer is not None:
-            return lane_tensor(self.get_submodule(outer), outer, path, lane, self.n)
+            return stacked_tensor(self.get_submodule(outer), outer, path, self.n).detach()[lane]
         tensor = self.tensors()[path].detach()
         return tensor[lane] if path in self.wide_states else tensor
 

@@ -17,6 +17,8 @@ from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..guards.modes import no_inference_mode
+
 _functorch: Any = torch._C._functorch
 _autograd: Any = torch._C._autograd
 _set_tracing_state: Any = torch._C._set_tracing_state  # type: ignore[attr-defined]
@@ -28,10 +30,8 @@ def neutral_world() -> Iterator[None]:
     users' own function modes stay: a program may depend on them."""
     from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack  # loads much of PyTorch
 
-    gradients = torch.is_grad_enabled()
     with (
-        torch.inference_mode(False),
-        torch.set_grad_enabled(gradients),  # leaving inference mode has switched it on
+        no_inference_mode(),
         temporarily_clear_interpreter_stack(),
         _disable_current_modes(),
         torch._guards.tracing(None),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..capture import Captured
 from ..capture.aliases import written_roots
-from ..capture.layout import strided_copy
+from ..capture.strides import strided_copy
 from ..errors import InputError
 
 _DENSE = torch.contiguous_format

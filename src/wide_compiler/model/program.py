@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
-from ..capture import OUTPUT_TENSOR, Captured, canonical_names
+from ..capture import Captured, canonical_names
 from ..errors import InputError
 from ..guards.modes import plain_world
 from ..lane_values import LaneValues
@@ -103,7 +103,7 @@ class WideProgram:
 
     def __post_init__(self) -> None:
         # Does what the members' Python read still hold? Asked at every call.
-        self.holds = self.captured.rests_on.holds
+        self.holds, self.rebuild = self.captured.rests_on.holds, self.captured.rebuild
         self.written_inputs = written_inputs(self.captured)  # their positions
 
     def check_packable(self) -> None:
@@ -144,13 +144,6 @@ class WideProgram:
             return self.rebuild(way(arguments))
         with autocast_restored():
             return self.rebuild(way(arguments))
-
-    def rebuild(self, outputs: Sequence[Tensor]) -> Any:
-        if self.captured.gives_one_tensor:
-            return outputs[0]
-        tensors = iter(outputs)
-        leaves = [next(tensors) if leaf is OUTPUT_TENSOR else leaf for leaf in self.captured.out_statics]
-        return _tree.unflatten(leaves, self.captured.out_spec)
 
 
 @dataclass

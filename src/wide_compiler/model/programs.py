@@ -20,7 +20,7 @@ from ..capture import (
     slots,
     zip_variants,
 )
-from ..capture.memory import overlaps_itself
+from ..capture.strides import overlaps_itself
 from ..config import WideConfig
 from ..errors import AlignmentError, InputError, UnsupportedError, one_line
 from ..guards import Observer, Snapshot

@@ -111,8 +111,3 @@ def registered_tensor(states: Mapping[str, Any], path: str, n: int) -> Tensor:
     parts = path.split(".")
     outer = next(o for i in range(len(parts)) if (o := ".".join(parts[:i])) in states)
     return stacked_tensor(states[outer], outer, path, n)
-
-
-def lane_tensor(module: nn.Module, outer: str, path: str, lane: int, n: int) -> Tensor:
-    """One lane's tensor inside a registered wide module, where it stacks tensors under the members' names."""
-    return stacked_tensor(module, outer, path, n).detach()[lane]

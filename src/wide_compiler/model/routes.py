@@ -10,11 +10,59 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .binding import Binding
+from ..widen import LaneGraph
 from .choice import Chooser
 from .neutral import neutral_world
 from .overlap import Writes
 from .program import Call, WideProgram
+from .scope import Place
+
+
+class Binding:
+    """Where each placeholder of one lane graph gets its value from, for one wide model.
+
+    Parameters and buffers are read from their modules each time: an optimiser, `load_state_dict` or the user
+    may have put another tensor there.
+    """
+
+    def __init__(self, graph: LaneGraph, model: Any):
+        self.model = model
+        homes = {place.path: place for place in model.places}
+        self.template: list[Any] = [None] * len(graph.feeds)
+        self.states: list[tuple[int, dict[str, Any], str, Place]] = []
+        self.modules: list[tuple[int, str]] = []  # members and registered wide modules
+        self.inputs: list[tuple[int, int]] = []
+        self.rng: list[int] = []
+        for position, (kind, key) in enumerate(graph.feeds):
+            if kind == "state" and key in homes:
+                place = homes[key]
+                self.states.append((position, place.home, place.name, place))
+            elif kind == "state":
+                self.modules.append((position, key))
+            elif kind == "input":
+                self.inputs.append((position, int(key)))
+            elif kind == "n":
+                self.template[position] = model.n
+            elif kind == "rng":
+                self.rng.append(position)
+            else:
+                self.template[position] = graph.lane_data[f"{kind}:{key}"]
+
+    def __call__(self, tensors: Sequence[Tensor], rng: Tensor | None) -> list[Any]:
+        arguments = self.template.copy()
+        for position, home, name, place in self.states:
+            tensor = home.get(name)
+            arguments[position] = tensor if tensor is not None else place.computed()
+        for position, index in self.inputs:
+            arguments[position] = tensors[index]
+        for position in self.rng:
+            arguments[position] = rng
+        if self.modules:
+            states = self.model.states()
+            for position, key in self.modules:
+                arguments[position] = states[key]
+        return arguments
+
 
 # More shapes than this, and the first ones are unlikely to come back.
 MAX_ROUTES = 512
@@ -52,22 +100,13 @@ class Route:
             return self.program.run_way(self.way, self.binding(tensors, rng))
 
 
-class Routes:
-    """Routes by the look of a call."""
+class Routes(dict[Any, Any]):
+    """What is known of calls, by their look. Forgets all when there are too many."""
 
-    def __init__(self) -> None:
-        self.by_look: dict[Any, Route] = {}
-
-    def get(self, key: Any) -> Route | None:
-        return self.by_look.get(key)
-
-    def keep(self, key: Any, route: Route) -> None:
-        if len(self.by_look) >= MAX_ROUTES:
-            self.by_look.clear()
-        self.by_look[key] = route
-
-    def clear(self) -> None:
-        self.by_look.clear()
+    def __setitem__(self, key: Any, route: Any) -> None:
+        if len(self) >= MAX_ROUTES:
+            self.clear()
+        super().__setitem__(key, route)
 
 
 def looks(args: tuple[Any, ...]) -> list[Any]:

@@ -13,16 +13,16 @@ from ..config import WideConfig
 from ..errors import ArgumentError, InputError
 from ..guards.modes import ambient_modes, plain_world
 from ..widen import MEMBERS
-from .again import CHANGED, Again
 from .doors import LaneArguments, enter, entered_door
 from .explain import ModelExplanation, summarize
-from .held import HeldLanes
+from .held_lanes import HeldLanes
 from .inputs import check_lanes, moved_sample
 from .marks import mark_parameters
 from .overlap import one_base_written
 from .program import Call, LoopProgram, PerLane, Program, WideProgram
 from .programmed_lanes import ProgrammedLanes
 from .programs import Programs, training_flags
+from .replayed_call import CHANGED, ReplayedCall
 from .routes import Route, Routes, looks
 from .seeds import LaneSeeds
 from .views import Views
@@ -50,7 +50,7 @@ class WideModel(ProgrammedLanes):
         models = list(models)
         super().__init__(models, sample, sample_kwargs, config, graph_passes)
         self.routes = Routes()
-        self.again: Again | None = None
+        self.replayed: ReplayedCall | None = None
         self.seeds = LaneSeeds()
         self.held = HeldLanes()
         self.traced_door = "packed"  # by which a call inside torch.compile has come
@@ -90,8 +90,8 @@ class WideModel(ProgrammedLanes):
         """A call through one of the doors, without the hooks around it."""
         if door == "packed":
             args, kwargs = lanes.packed_to_stacked((args, kwargs), self.n)
-            if not torch.compiler.is_dynamo_compiling() and self.again is not None and not kwargs:
-                result = self.again.replay(args, door)
+            if not torch.compiler.is_dynamo_compiling() and self.replayed is not None and not kwargs:
+                result = self.replayed.replay(args, door)
                 if result is not CHANGED:
                     return lanes.stacked_to_packed(result)
             return lanes.stacked_to_packed(self._run(door, args, kwargs))
@@ -130,15 +130,15 @@ class WideModel(ProgrammedLanes):
             if route.writes and (why := self._shared_write(route, self._call(door, args, kwargs, by_lane))):
                 return self._run_members(self._call(door, args, kwargs, by_lane), why)
             result = route(args, self.seeds.next())
-            self.again = Again.of(self, route, args, door)
+            self.replayed = ReplayedCall.of(self, route, args, door)
             return result
-        self.again = None
+        self.replayed = None
         call, program = self._found(door, args, kwargs, by_lane)
         if isinstance(program, LoopProgram):
             return self._run_plainly(call, program)
         route = Route(self, program, call)
         if key is not None:
-            self.routes.keep(key, route)
+            self.routes[key] = route
         if route.writes and (why := self._shared_write(route, call)):
             return self._run_members(call, why)
         return route(call.tensors, self.seeds.next())
@@ -187,7 +187,7 @@ class WideModel(ProgrammedLanes):
         program = LoopProgram(why, frozenset(self.wide_states), one_object)
         self.programs.refuse_loops(program)
         members = {MEMBERS: [self.example_member(lane) for lane in range(self.n)]}
-        self.programs.latest, self.again = program, None
+        self.programs.latest, self.replayed = program, None
         return program.run({**self.tensors(), **members}, call, self.n, rng=self.seeds.next())
 
     def _run_plainly(self, call: Call, program: Program) -> Any:
@@ -218,7 +218,7 @@ class WideModel(ProgrammedLanes):
 
     def _forget_routes(self) -> None:
         self.routes.clear()
-        self.again = None
+        self.replayed = None
 
     def seed(self, seeds: int | Sequence[int] | None) -> "WideModel":
         """Seed the random draws of each lane; None gives them back to PyTorch's own generator.
@@ -238,7 +238,7 @@ class WideModel(ProgrammedLanes):
         `lanes`: whole numbers; replaces those held before, an empty list holds none.
         """
         self.held.set([self._lane_number(lane) for lane in lanes], self._device())
-        self.again = None
+        self.replayed = None
         self.held.rows(self)  # a registered module that does not hold lanes says so now
         return self
 
@@ -301,7 +301,7 @@ class WideModel(ProgrammedLanes):
         # Graphs are rebuilt where they are needed, and copies do not pull the original models along.
         state["programs"] = Programs(self.config, self.programs.kept, self.programs.passes)
         state["routes"] = Routes()
-        state["again"] = None
+        state["replayed"] = None
         state["views"] = Views((), self.places, self.wide_states)
         return state
 

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..capture import clone_members
 from ..errors import ValidationError
-from .pair import Batch, Pair, clone_members, in_dtype
+from .pair import Batch, Pair, in_dtype
 from .report import Difference, Report, raise_tiny_scales
 
 SINGLE = 1e-3  # the tolerance where models compute in single precision; else it is `rtol`

@@ -8,26 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree, lanes
-from ..capture import slots
-from ..errors import ValidationError
-from .one_call import Arguments, compare_outputs, each_lane
+from ..capture import clone_members
+from ..errors import InputError, ValidationError
 from .report import Report
 
+Arguments = tuple[tuple, dict]
 Batch = Sequence[Arguments]  # one (args, kwargs) per lane
-
-
-def clone_members(models: Sequence[nn.Module]) -> list[nn.Module]:
-    """Copies with tensors of their own; what several models share, their copies share too."""
-    memo: dict[int, Any] = {}
-    for model in models:
-        for slot in slots(model):
-            if id(slot.tensor) not in memo:
-                data = slot.tensor.detach().clone()
-                learned = slot.tensor.requires_grad
-                memo[id(slot.tensor)] = (
-                    nn.Parameter(data, learned) if isinstance(slot.tensor, nn.Parameter) else data
-                )
-    return copy.deepcopy(list(models), memo)
 
 
 class Pair:
@@ -42,7 +28,7 @@ class Pair:
         alone = list(dict.fromkeys(p for member in self.members for p in member.parameters()))
         groups = [alone, list(self.wide.parameters())]
         # Not Adam: it divides rounding noise by rounding noise where a gradient is zero.
-        self.optimisers = [torch.optim.SGD(g, lr=self.learning_rate, momentum=0.9) for g in groups]
+        self.optimisers = [torch.optim.SGD(g, lr=self.learning_rate, momentum=0.9) for g in groups if g]
 
     def copied(self) -> "Pair":
         return Pair(clone_members(self.members), copy.deepcopy(self.wide), self.learning_rate)
@@ -72,36 +58,43 @@ class Pair:
     def call(self, report: Report, batch: Batch, shared: bool = False) -> None:
         """One call without gradients; compares outputs and the state it leaves behind."""
         with torch.no_grad():
-            alone = [m(*a, **k) for m, (a, k) in zip(self.members, own(batch), strict=True)]
-            if shared:
-                args, kwargs = own(batch)[0]
-                wide = lanes.unstack(self.wide.shared(*args, **kwargs), len(alone))
-            else:
-                wide = each_lane(self.wide, own(batch))
-        for lane, (got, want) in enumerate(zip(wide, alone, strict=True)):
-            compare_outputs(report, lane, got, want)
+            self._outputs(report, batch, shared, lambda outputs: None)
         self.compare_state(report)
 
-    def step(self, report: Report, batch: Batch) -> None:
+    def step(self, report: Report, batch: Batch, shared: bool = False) -> None:
         """One training step; compares outputs, gradients and the state afterwards."""
         for optimiser in self.optimisers:
             optimiser.zero_grad()
-        alone = [m(*a, **k) for m, (a, k) in zip(self.members, own(batch), strict=True)]
-        backward_mean(alone)
-        wide = each_lane(self.wide, own(batch))
-        backward_mean(wide)
-        for lane, (got, want) in enumerate(zip(wide, alone, strict=True)):
-            compare_outputs(report, lane, got, want)
+        with torch.enable_grad():
+            self._outputs(report, batch, shared, backward_mean)
         self.compare_gradients(report)
         for optimiser in self.optimisers:
             optimiser.step()
         self.compare_state(report)
 
+    def _outputs(self, report: Report, batch: Batch, shared: bool, then: Callable[[list[Any]], None]) -> None:
+        """Run all, do `then` with the outputs of each side, and compare them."""
+        alone = [m(*a, **k) for m, (a, k) in zip(self.members, own(batch), strict=True)]
+        then(alone)
+        if shared:
+            args, kwargs = own(batch)[0]
+            wide = lanes.unstack(self.wide.shared(*args, **kwargs), len(alone))
+        else:
+            wide = each_lane(self.wide, own(batch))
+        then(wide)
+        for lane, (got, want) in enumerate(zip(wide, alone, strict=True)):
+            compare_outputs(report, lane, got, want)
+
+    def _compared(self, name: str) -> bool:
+        """A parameter that is one for all lanes moves as the members' does only if they share it too."""
+        one = len({id(member.get_parameter(name)) for member in self.members}) == 1
+        return one or name in self.wide.wide_states or self.wide.registered.outer(name) is not None
+
     def compare_gradients(self, report: Report) -> None:
         held = self.wide.tensors()
         for lane, member in enumerate(self.members):
             for name, parameter in member.named_parameters():
-                if name not in held:
+                if name not in held or not self._compared(name):
                     continue
                 gradient = held[name].grad
                 if gradient is not None and name in self.wide.wide_states:
@@ -113,10 +106,13 @@ class Pair:
 
     def compare_state(self, report: Report) -> None:
         for lane, member in enumerate(self.members):
-            for name, parameter in member.named_parameters():
-                report.compare("parameter", name, lane, self.wide.lane_state(lane, name), parameter)
-            for name, buffer in member.named_buffers():
-                report.compare("buffer", name, lane, self.wide.lane_state(lane, name), buffer)
+            mine = [("parameter", *item) for item in member.named_parameters() if self._compared(item[0])]
+            for what, name, tensor in (*mine, *(("buffer", *item) for item in member.named_buffers())):
+                try:
+                    held = self.wide.lane_state(lane, name)
+                except InputError:  # a registered class keeps it in another form
+                    continue
+                report.compare(what, name, lane, held, tensor)
 
     def compare_lanes(self, report: Report, batch: Batch) -> None:
         """`wide.lane(i)` is member i: the names and numbers of its state, its flags, what it computes."""
@@ -136,6 +132,20 @@ class Pair:
             with torch.no_grad():
                 (args, kwargs), (args2, kwargs2) = own([arguments, arguments])
                 compare_outputs(report, lane, taken(*args, **kwargs), member(*args2, **kwargs2))
+
+
+def each_lane(wide: Any, per_lane: Batch) -> list[Any]:
+    args = tuple(zip(*(a for a, _ in per_lane), strict=True))
+    kwargs = {key: [k[key] for _, k in per_lane] for key in per_lane[0][1]}
+    return wide.each(*map(list, args), **kwargs)
+
+
+def compare_outputs(report: Report, lane: int, wide: Any, loop: Any) -> None:
+    (got, spec), (want, expected) = _tree.flatten(wide), _tree.flatten(loop)
+    if spec != expected:
+        raise ValidationError(f"lane {lane}: the output has structure {spec}, the loop gives {expected}")
+    for path, a, b in zip(_tree.leaf_paths(loop), got, want, strict=True):
+        report.compare("output", path, lane, a, b)
 
 
 def own(batch: Batch) -> list[Arguments]:

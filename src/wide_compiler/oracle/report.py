@@ -18,7 +18,7 @@ class Difference:
     a norm is rounding noise around zero), `scale` is a ten-thousandth of the largest of those instead.
     """
 
-    what: str  # 'output', 'gradient', 'buffer', 'parameter after a step'
+    what: str  # 'output', 'gradient', 'buffer' or 'parameter'
     path: str
     lane: int
     error: float
@@ -50,9 +50,6 @@ class Report:
     @property
     def worst(self) -> float:
         return max((d.relative for d in self.differences), default=0.0)
-
-    def worst_of(self, what: str) -> float:
-        return max((d.relative for d in self.differences if d.what == what), default=0.0)
 
     def check(self, rtol: float, atol: float = 0.0) -> "Report":
         """Raise `ValidationError` naming the worst tensor unless all agree within the tolerance."""

@@ -6,24 +6,32 @@ weights of N members: `WideLinear.from_modules(members)`.
 """
 
 from . import (  # noqa: F401  (their rules)
-    assertions,
-    conv_rules,
     dims,
     folds,
     indexing,
-    joining,
-    layout,
     losses,
     matmul,
     pointwise,
     random,
     reductions,
-    rnn_rules,
+    shapes,
 )
 from ._lanes import resolve
 from ._module import WideModule
 from .attention import WideAttention, wide_sdpa
-from .batch_norm import WideBatchNorm1d, WideBatchNorm2d, WideBatchNorm3d, wide_batch_norm
+from .channel_norms import (
+    WideBatchNorm1d,
+    WideBatchNorm2d,
+    WideBatchNorm3d,
+    WideGroupNorm,
+    WideInstanceNorm,
+    WideInstanceNorm1d,
+    WideInstanceNorm2d,
+    WideInstanceNorm3d,
+    wide_batch_norm,
+    wide_group_norm,
+    wide_instance_norm,
+)
 from .conv import shared_conv, wide_conv, wide_conv_transpose
 from .conv_modules import (
     WideConv1d,
@@ -36,46 +44,16 @@ from .conv_modules import (
 from .dropout import WideDropout, wide_dropout
 from .embedding import WideEmbedding, shared_embedding, wide_embedding
 from .embedding_bag import WideEmbeddingBag, wide_embedding_bag
-from .group_norm import WideGroupNorm, wide_group_norm
-from .instance_norm import (
-    WideInstanceNorm,
-    WideInstanceNorm1d,
-    WideInstanceNorm2d,
-    WideInstanceNorm3d,
-    wide_instance_norm,
-)
-from .layer_norm import WideLayerNorm, wide_layer_norm
+from .layer_norm import WideLayerNorm, WideRMSNorm, wide_layer_norm, wide_rms_norm
 from .linear import WideLinear, shared_linear, wide_linear
 from .prelu import WidePReLU, wide_prelu
-from .rms_norm import WideRMSNorm, wide_rms_norm
 from .rnn import wide_gru, wide_lstm, wide_rnn
 from .rnn_modules import WideGRU, WideLSTM, WideRNN
 
-PRIMITIVES: tuple[type[WideModule], ...] = (
-    WideLinear,
-    WideConv1d,
-    WideConv2d,
-    WideConv3d,
-    WideConvTranspose1d,
-    WideConvTranspose2d,
-    WideConvTranspose3d,
-    WideBatchNorm1d,
-    WideBatchNorm2d,
-    WideBatchNorm3d,
-    WideLayerNorm,
-    WideGroupNorm,
-    WideInstanceNorm1d,
-    WideInstanceNorm2d,
-    WideInstanceNorm3d,
-    WideRMSNorm,
-    WideEmbedding,
-    WideEmbeddingBag,
-    WideAttention,
-    WideLSTM,
-    WideGRU,
-    WideRNN,
-    WideDropout,
-    WidePReLU,
+PRIMITIVES: tuple[type[WideModule], ...] = tuple(
+    kind
+    for kind in dict(globals()).values()
+    if isinstance(kind, type) and issubclass(kind, WideModule) and kind not in (WideModule, WideInstanceNorm)
 )
 
 __all__ = [

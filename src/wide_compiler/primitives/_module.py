@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from ..capture import make_skeleton
 from ..errors import ArgumentError, WrongTypeError
+from ..widen.builder import Builder, Val
+from ..widen.rules import ops, rule
 from ._lanes import resolve
 
 
@@ -34,23 +36,33 @@ def _owner(root: nn.Module, name: str) -> tuple[nn.Module, str]:
     return root, leaf
 
 
+def _run_kernel(self: WideModule, x: Tensor) -> Tensor:
+    """x: `[N, *]`, the member's input with lanes in front -> the member's output likewise."""
+    self.check_input(x)
+    return self.kernel(x, *[getattr(self, name) for name in self.ARGUMENTS])
+
+
 class WideModule(nn.Module):
     """N modules of one class and configuration as one module with a lane axis in front.
 
     Every parameter and buffer of the member exists here under the member's name, stacked to
     `[N, *member_shape]`. A subclass names its `MEMBER` class, the attributes of the member that are its
     configuration (`CONFIG`), the strategies it can run with (`STRATEGIES`) and, where the member insists
-    on it, the number of axes of a wide input (`DIMS`, empty for any), and writes `forward`.
+    on it, the number of axes of a wide input (`DIMS`, empty for any). Its `kernel` takes the input and the
+    attributes named in `ARGUMENTS`, unless the subclass writes a `forward` of its own.
     """
 
     MEMBER: ClassVar[type[nn.Module] | tuple[type[nn.Module], ...]]
+    kernel: ClassVar[Callable[..., Any]]
     CONFIG: ClassVar[tuple[str, ...]] = ()
+    ARGUMENTS: ClassVar[tuple[str, ...]] = ()
     STRATEGIES: ClassVar[tuple[str, ...]] = ()
     DIMS: tuple[int, ...] = ()
 
     n: int
     strategy: str
     skeleton: nn.Module
+    forward: Callable[..., Any] = _run_kernel  # subclasses take what their member takes
 
     if TYPE_CHECKING:  # configuration and stacked tensors are set by name
 
@@ -158,15 +170,9 @@ class WideModule(nn.Module):
                     f"{wide}: lane {lane}: the parameters of {type(member).__name__} are not initialised; "
                     "run it once on an input first"
                 )
-            if nn.utils.parametrize.is_parametrized(member) or any(
-                getattr(member, hooks)
-                for hooks in (
-                    "_forward_hooks",
-                    "_forward_pre_hooks",
-                    "_backward_hooks",
-                    "_backward_pre_hooks",
-                )
-            ):
+            kinds_of_hooks = ("forward", "forward_pre", "backward", "backward_pre")
+            hooks = [hook for kind in kinds_of_hooks for hook in getattr(member, f"_{kind}_hooks")]
+            if nn.utils.parametrize.is_parametrized(member) or hooks:
                 raise ArgumentError(
                     f"{wide}: lane {lane}: this {type(member).__name__} has hooks or parametrizations, which "
                     "a wide module would lose; remove them first"
@@ -186,3 +192,16 @@ class WideModule(nn.Module):
         """n, the members' configuration and the strategy."""
         config = [f"{name}={getattr(self, name)!r}" for name in self.CONFIG if not name.startswith("_")]
         return ", ".join([f"n={self.n}", *config, f"strategy={self.strategy!r}"])
+
+
+def direct_rule(op: str, primitive: Any) -> None:
+    """The rule of an op whose arguments, each with lanes, are those of the primitive's kernel."""
+
+    (overload,) = ops(op)
+    count = sum("cudnn" not in argument.name for argument in overload._schema.arguments)  # it stands last
+
+    @rule(overload)
+    def run(b: Builder, *args: Any, **kwargs: Any) -> Val:
+        b.choose(primitive, "wide")
+        named = {name: b.wide(value) for name, value in kwargs.items() if "cudnn" not in name}
+        return b.call(primitive.kernel, *map(b.wide, args[:count]), **named)

@@ -1,4 +1,4 @@
-"""Convolutions of N lanes as one grouped convolution.
+"""Convolutions of N lanes as one grouped convolution, and the other ways in which they can run.
 
 Shapes: N lanes, B batch, C in-channels, O out-channels, G groups of one member, P folded N*C (or N*O).
 Suffixes list the leading axes only; 1, 2 or 3 spatial axes follow.
@@ -12,9 +12,42 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .. import kernels
 from ..errors import ArgumentError
 from ._lanes import autocast_dtype, cast, check_lanes, flat, fold_channels, per_lane, resolve, unfold_channels
-from .conv_strategies import CHANNELS_LAST, CONV_STRATEGIES, auto_strategy, possible
+
+CONV_STRATEGIES = ("grouped", "channels_last", "implicit_gemm", "implicit_forward", "streams", "sequential")
+TRANSPOSE_STRATEGIES = ("grouped", "channels_last", "sequential")
+CHANNELS_LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
+
+
+def auto_strategy(rank: int, x: Tensor) -> str:
+    """A CPU runs groups of few channels two to four times slower in the contiguous format."""
+    return "channels_last" if rank in CHANNELS_LAST and x.device.type == "cpu" else "grouped"
+
+
+def conv_choices(rank: int, x: Tensor, groups: int) -> tuple[str, ...]:
+    """The strategies worth trying on `x`, for members with so many groups."""
+    choices = ["grouped", "sequential"]
+    if rank in CHANNELS_LAST:
+        choices.insert(1, "channels_last")
+    if x.is_cuda:
+        choices.insert(-1, "streams")
+        if implicit_gemm_fits(rank, x, groups):
+            choices[-1:-1] = ["implicit_gemm", "implicit_forward"]
+    return tuple(choices)
+
+
+def implicit_gemm_fits(rank: int, x: Tensor, groups: int) -> bool:
+    return rank == 2 and groups == 1 and x.is_cuda and kernels.can_run(x)
+
+
+def possible(kind: str, rank: int, x: Tensor, groups: int) -> str:
+    """`kind`, or what stands in for it where it cannot run."""
+    if kind.startswith("implicit") and not implicit_gemm_fits(rank, x, groups):
+        return "grouped"
+    return "sequential" if kind == "streams" and not x.is_cuda else kind
+
 
 Ints = int | Sequence[int]
 

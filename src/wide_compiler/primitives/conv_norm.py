@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, fx
 
 from ._lanes import autocast_dtype, cast
-from .batch_norm import wide_batch_norm
-from .conv import wide_conv
-from .conv_strategies import implicit_gemm_fits
+from .channel_norms import wide_batch_norm
+from .conv import implicit_gemm_fits, wide_conv
 
 aten = torch.ops.aten
 

@@ -13,112 +13,22 @@ _DIM_NAMES = {"dim", "dims", "dim0", "dim1", "dim2", "start_dim", "end_dim", "so
 _DIM_NAMES |= {"axis0", "axis1"}
 
 _SHIFTED = ops(
-    *(
-        "transpose.int",
-        "transpose_",
-        "select.int",
-        "slice.Tensor",
-        "narrow.default",
-        "unbind.int",
-        "flatten.using_ints",
-    ),
-    *(
-        "unflatten.int",
-        "unsqueeze.default",
-        "unsqueeze_",
-        "squeeze.dim",
-        "squeeze.dims",
-        "split.Tensor",
-        "split.sizes",
-    ),
-    *(
-        "split_with_sizes.default",
-        "chunk.default",
-        "tensor_split.sections",
-        "tensor_split.indices",
-        "unsafe_split",
-    ),
-    *(
-        "diagonal.default",
-        "diag_embed.default",
-        "movedim",
-        "flip.default",
-        "swapaxes",
-        "swapdims",
-        "unsafe_chunk",
-    ),
-    *(
-        "softmax.int",
-        "log_softmax.int",
-        "_softmax",
-        "_log_softmax",
-        "softmin",
-        "cumsum",
-        "cumprod",
-        "logcumsumexp",
-    ),
-    *(
-        "cummax",
-        "cummin",
-        "cumsum_",
-        "sort.default",
-        "sort.stable",
-        "argsort",
-        "topk.default",
-        "kthvalue",
-        "glu",
-    ),
-    *(
-        "max.dim",
-        "min.dim",
-        "median.dim",
-        "nanmedian.dim",
-        "mode",
-        "prod.dim_int",
-        "all.dim",
-        "any.dim",
-        "all.dims",
-    ),
-    *(
-        "any.dims",
-        "logsumexp.default",
-        "sum.dim_IntList",
-        "mean.dim",
-        "nansum",
-        "nanmean",
-        "amax",
-        "amin",
-    ),
-    *("var.dim", "std.dim", "var.correction", "std.correction", "var_mean.correction", "std_mean.correction"),
-    *("var_mean.dim", "std_mean.dim", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype", "linalg_vector_norm"),
-    *("count_nonzero.dim_IntList", "fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_hfft"),
-    *(
-        "fft_fft2",
-        "fft_ifft2",
-        "fft_rfft2",
-        "fft_irfft2",
-        "diff",
-        "gather.default",
-        "scatter.src",
-        "scatter.value",
-    ),
-    *(
-        "scatter_.src",
-        "scatter_.value",
-        "scatter_add",
-        "scatter_add_",
-        "scatter_reduce.two",
-        "scatter_reduce_.two",
-    ),
-    *("scatter.reduce", "scatter.value_reduce", "take_along_dim", "select_scatter", "slice_scatter"),
-    *(
-        "linalg_cross",
-        "cross",
-        "quantile.scalar",
-        "rot90",
-        "gradient",
-        "linalg_matrix_norm",
-    ),
+    """
+    transpose.int transpose_ select.int slice.Tensor narrow.default unbind.int flatten.using_ints
+    unflatten.int unsqueeze.default unsqueeze_ squeeze.dim squeeze.dims split.Tensor split.sizes
+    split_with_sizes.default chunk.default tensor_split.sections tensor_split.indices unsafe_split
+    diagonal.default diag_embed.default movedim flip.default swapaxes swapdims unsafe_chunk softmax.int
+    log_softmax.int _softmax _log_softmax softmin cumsum cumprod logcumsumexp cummax cummin cumsum_
+    sort.default sort.stable argsort topk.default kthvalue glu max.dim min.dim median.dim nanmedian.dim
+    mode prod.dim_int all.dim any.dim all.dims any.dims logsumexp.default sum.dim_IntList mean.dim nansum
+    nanmean amax amin var.dim std.dim var.correction std.correction var_mean.correction
+    std_mean.correction var_mean.dim std_mean.dim norm.ScalarOpt_dim norm.ScalarOpt_dim_dtype
+    linalg_vector_norm count_nonzero.dim_IntList fft_fft fft_ifft fft_rfft fft_irfft fft_hfft fft_fft2
+    fft_ifft2 fft_rfft2 fft_irfft2 diff gather.default scatter.src scatter.value scatter_.src
+    scatter_.value scatter_add scatter_add_ scatter_reduce.two scatter_reduce_.two scatter.reduce
+    scatter.value_reduce take_along_dim select_scatter slice_scatter linalg_cross cross quantile.scalar
+    rot90 gradient linalg_matrix_norm
+    """
 )
 
 

@@ -53,6 +53,7 @@ class WideDropout(WideModule):
     MEMBER = nn.Dropout
     CONFIG = ("inplace",)
     STRATEGIES = ("wide",)
+    ARGUMENTS = ("p", "training", "inplace")
 
     p: float | Tensor
 
@@ -70,11 +71,6 @@ class WideDropout(WideModule):
         for module, rate in zip(modules, self.rates, strict=True):
             module.p = rate
         return modules
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: `[N, *]` -> the same shape."""
-        self.check_input(x)
-        return self.kernel(x, self.p, self.training, self.inplace)
 
     def extra_repr(self) -> str:
         """As in every wide module, with the rates."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -196,43 +196,39 @@ def shared_embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = 
     return _without_padding_grad(y.view(n, *indices.shape, width), indices, padding_idx)
 
 
-class WideEmbedding(WideModule):
+class WideTable(WideModule):
+    """What holds N tables of rows."""
+
+    CONFIG: ClassVar[tuple[str, ...]] = (
+        *("num_embeddings", "embedding_dim", "padding_idx", "max_norm", "norm_type"),
+        *("scale_grad_by_freq", "sparse"),
+    )
+
+    def setup(self, members: list[Any]) -> None:
+        if self.sparse:
+            raise ArgumentError(
+                f"{type(self).__name__}: sparse=True is not supported: a stacked table has no sparse "
+                f"gradient; build the members with sparse=False"
+            )
+
+    def _call(self, indices: Tensor, *args: Any) -> Tensor:
+        """The kernel with what both kinds of table take besides."""
+        names = ("max_norm", "norm_type", "scale_grad_by_freq")
+        options = {name: getattr(self, name) for name in names}
+        return self.kernel(indices, self.weight, *args, self.strategy, **options)
+
+
+class WideEmbedding(WideTable):
     """N `nn.Embedding` tables: indices `[N, *]` -> `[N, *, D]`."""
 
     kernel = staticmethod(wide_embedding)
 
     MEMBER = nn.Embedding
-    CONFIG = (
-        "num_embeddings",
-        "embedding_dim",
-        "padding_idx",
-        "max_norm",
-        "norm_type",
-        "scale_grad_by_freq",
-        "sparse",
-    )
     STRATEGIES = EMBEDDING_STRATEGIES
-
-    weight: Tensor
-
-    def setup(self, members: list[Any]) -> None:
-        if self.sparse:
-            raise ArgumentError(
-                "WideEmbedding: sparse=True is not supported: a stacked table has no sparse gradient; "
-                "build the members with sparse=False"
-            )
 
     def forward(self, indices: Tensor) -> Tensor:
         """indices: `[N, *]` -> `[N, *, D]`."""
-        return self.kernel(
-            indices,
-            self.weight,
-            self.padding_idx,
-            self.strategy,
-            max_norm=self.max_norm,
-            norm_type=self.norm_type,
-            scale_grad_by_freq=self.scale_grad_by_freq,
-        )
+        return self._call(indices, self.padding_idx)
 
 
 @rule(*ops("embedding.default"))

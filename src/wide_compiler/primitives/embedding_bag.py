@@ -17,8 +17,8 @@ from ..guards.modes import plain_world
 from ..widen.builder import Builder, Val
 from ..widen.rules import ops, rule
 from ._lanes import check_lanes, per_lane, resolve
-from ._module import WideModule
 from .embedding import (
+    WideTable,
     check_indices,
     flat_indices,
     flat_table,
@@ -158,50 +158,21 @@ def _flat_bags(
     return bags if starts is None else bags[:, :-1]
 
 
-class WideEmbeddingBag(WideModule):
+class WideEmbeddingBag(WideTable):
     """N `nn.EmbeddingBag` tables: indices `[N, B, L]`, or `[N, T]` with offsets `[N, B]` -> `[N, B, D]`."""
 
     kernel = staticmethod(wide_embedding_bag)
 
     MEMBER = nn.EmbeddingBag
-    CONFIG = (
-        "num_embeddings",
-        "embedding_dim",
-        "mode",
-        "padding_idx",
-        "include_last_offset",
-        "max_norm",
-        "norm_type",
-        "scale_grad_by_freq",
-        "sparse",
-    )
+    CONFIG = (*WideTable.CONFIG, "mode", "include_last_offset")
     STRATEGIES = EMBEDDING_BAG_STRATEGIES
-
-    weight: Tensor
-
-    def setup(self, members: list[Any]) -> None:
-        if self.sparse:
-            raise ArgumentError(
-                "WideEmbeddingBag: sparse=True is not supported: a stacked table has no sparse gradient; "
-                "build the members with sparse=False"
-            )
 
     def forward(
         self, indices: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
     ) -> Tensor:
         """indices: `[N, B, L]`, or `[N, T]` with offsets `[N, B]` -> `[N, B, D]`."""
-        return self.kernel(
-            indices,
-            self.weight,
-            offsets,
-            self.mode,
-            per_sample_weights,
-            self.padding_idx,
-            self.include_last_offset,
-            self.strategy,
-            max_norm=self.max_norm,
-            norm_type=self.norm_type,
-            scale_grad_by_freq=self.scale_grad_by_freq,
+        return self._call(
+            indices, offsets, self.mode, per_sample_weights, self.padding_idx, self.include_last_offset
         )
 
 

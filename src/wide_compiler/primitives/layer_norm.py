@@ -1,4 +1,4 @@
-"""Layer norm of N lanes: one normalisation, then each lane's own scale and shift.
+"""Norms over the last axes of N lanes: one normalisation, then each lane's own scale (and shift).
 
 Shapes: N lanes, `*` any number of axes, S the normalised axes (`normalized_shape`).
 """
@@ -11,10 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..widen.builder import Builder, Val
-from ..widen.rules import ops, rule
 from ._lanes import check_lanes
-from ._module import WideModule
+from ._module import WideModule, direct_rule
 
 
 def lane_affine(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -65,16 +63,39 @@ class WideLayerNorm(WideModule):
     MEMBER = nn.LayerNorm
     CONFIG = ("normalized_shape", "eps", "elementwise_affine")
     STRATEGIES = ("wide",)
-
-    weight: Tensor | None
-    bias: Tensor | None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: `[N, *, *normalized_shape]` -> the same shape."""
-        return self.kernel(x, self.normalized_shape, self.weight, self.bias, self.eps)
+    ARGUMENTS = ("normalized_shape", "weight", "bias", "eps")
 
 
-@rule(*ops("layer_norm.default"))
-def layer_norm_rule(b: Builder, x: Val, shape, weight=None, bias=None, eps: float = 1e-5, cudnn=None) -> Val:
-    b.choose(WideLayerNorm, "wide")
-    return b.call(WideLayerNorm.kernel, b.wide(x), shape, b.wide(weight), b.wide(bias), eps)
+direct_rule("layer_norm.default", WideLayerNorm)
+
+
+def wide_rms_norm(
+    x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """Divide by the root mean square over the last axes, then scale each lane by its own weight.
+
+    Args:
+        x: `[N, *, *normalized_shape]`.
+        normalized_shape: of one member.
+        weight: `[N, *normalized_shape]` or None.
+        eps: added to the mean square; None is torch's own choice for the dtype.
+
+    Returns:
+        The shape of x.
+    """
+    check_lanes("wide_rms_norm", x=x, weight=weight)
+    return lane_affine(F.rms_norm(x, list(normalized_shape), eps=eps), weight, None)
+
+
+class WideRMSNorm(WideModule):
+    """N `nn.RMSNorm` layers: `[N, *, *normalized_shape]`."""
+
+    kernel = staticmethod(wide_rms_norm)
+
+    MEMBER = nn.RMSNorm
+    CONFIG = ("normalized_shape", "eps", "elementwise_affine")
+    STRATEGIES = ("wide",)
+    ARGUMENTS = ("normalized_shape", "weight", "eps")
+
+
+direct_rule("rms_norm.default", WideRMSNorm)

@@ -121,13 +121,7 @@ class WideLinear(WideModule):
     MEMBER = nn.Linear
     CONFIG = ("in_features", "out_features")
     STRATEGIES = LINEAR_STRATEGIES
-
-    weight: Tensor
-    bias: Tensor | None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: `[N, *, I]` -> `[N, *, O]`."""
-        return self.kernel(x, self.weight, self.bias, self.strategy)
+    ARGUMENTS = ("weight", "bias", "strategy")
 
 
 @rule(*ops("linear.default"))

@@ -14,9 +14,11 @@ from ..widen.rules import ops, rule
 NONE, MEAN, SUM = 0, 1, 2  # ATen's numbers for `reduction`
 
 _ELEMENTWISE = ops(
-    *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "binary_cross_entropy"),
-    *("binary_cross_entropy_with_logits", "soft_margin_loss", "poisson_nll_loss", "hinge_embedding_loss"),
-    *("margin_ranking_loss",),
+    """
+    mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy
+    binary_cross_entropy_with_logits soft_margin_loss poisson_nll_loss hinge_embedding_loss
+    margin_ranking_loss
+    """
 )
 
 

@@ -12,48 +12,15 @@ aten = torch.ops.aten
 
 # Elementwise, though PyTorch does not tag them so.
 _UNTAGGED = ops(
-    *("copy_", "copy", "masked_fill", "masked_fill_", "where", "lerp", "addcmul", "addcdiv", "fill_.Tensor"),
-    *("hardswish", "hardswish_", "hardsigmoid", "hardsigmoid_", "hardtanh", "hardtanh_", "relu6", "relu6_"),
-    *(
-        "leaky_relu",
-        "leaky_relu_",
-        "elu",
-        "elu_",
-        "celu",
-        "selu",
-        "selu_",
-        "gelu",
-        "softplus",
-        "silu",
-        "silu_",
-    ),
-    *("mish", "threshold", "threshold_", "log_sigmoid", "softshrink", "square", "square_", "logit"),
-    *("__and__", "__or__", "__xor__", "__lshift__", "__rshift__", "__iand__", "__ior__", "float_power"),
-    *(
-        "true_divide",
-        "floor_divide",
-        "clip",
-        "clip_",
-        "absolute",
-        "negative",
-        "arctan2",
-        "multiply",
-        "subtract",
-    ),
-    *("divide", "greater", "less", "greater_equal", "less_equal", "not_equal", "rsub", "fix", "isclose"),
-    *("isfinite", "isreal", "logical_and_", "logical_or_", "logical_not_", "arccos", "arcsin", "arctan"),
-    *(
-        "arccosh",
-        "arcsinh",
-        "arctanh",
-        "positive",
-        "special_expit",
-        "complex",
-        "polar",
-        "angle",
-        "_conj",
-        "conj_physical",
-    ),
+    """
+    copy_ copy masked_fill masked_fill_ where lerp addcmul addcdiv fill_.Tensor hardswish hardswish_
+    hardsigmoid hardsigmoid_ hardtanh hardtanh_ relu6 relu6_ leaky_relu leaky_relu_ elu elu_ celu selu
+    selu_ gelu softplus silu silu_ mish threshold threshold_ log_sigmoid softshrink square square_ logit
+    __and__ __or__ __xor__ __lshift__ __rshift__ __iand__ __ior__ float_power true_divide floor_divide
+    clip clip_ absolute negative arctan2 multiply subtract divide greater less greater_equal less_equal
+    not_equal rsub fix isclose isfinite isreal logical_and_ logical_or_ logical_not_ arccos arcsin arctan
+    arccosh arcsinh arctanh positive special_expit complex polar angle _conj conj_physical
+    """
 )
 
 
@@ -113,22 +80,14 @@ for _op in _UNTAGGED:
 
 
 _AS_IS = ops(
-    *("clone", "contiguous", "detach", "detach_", "alias", "lift_fresh_copy", "lift_fresh", "view.dtype"),
-    *("to.dtype", "to.device", "to.dtype_layout", "_to_copy", "zeros_like", "ones_like", "full_like"),
-    *("empty_like", "zero_", "fill_.Scalar", "view_as_real", "view_as_complex", "nan_to_num"),
-    *("pixel_shuffle", "pixel_unshuffle", "triu", "tril", "triu_", "tril_", "matrix_exp", "inverse"),
-    *("linalg_inv_ex", "linalg_inv", "linalg_det", "linalg_cholesky", "linalg_cholesky_ex", "linalg_qr"),
-    *(
-        "linalg_svd",
-        "linalg_eigh",
-        "linalg_slogdet",
-        "linalg_eigvalsh",
-        "linalg_svdvals",
-        "linalg_pinv",
-        "linalg_matrix_exp",
-        "linalg_matrix_power",
-    ),
-    *("constant_pad_nd", "resolve_conj", "resolve_neg", "conj", "real", "imag", "logdet", "det"),
+    """
+    clone contiguous detach detach_ alias lift_fresh_copy lift_fresh view.dtype to.dtype to.device
+    to.dtype_layout _to_copy zeros_like ones_like full_like empty_like zero_ fill_.Scalar view_as_real
+    view_as_complex nan_to_num pixel_shuffle pixel_unshuffle triu tril triu_ tril_ matrix_exp inverse
+    linalg_inv_ex linalg_inv linalg_det linalg_cholesky linalg_cholesky_ex linalg_qr linalg_svd
+    linalg_eigh linalg_slogdet linalg_eigvalsh linalg_svdvals linalg_pinv linalg_matrix_exp
+    linalg_matrix_power constant_pad_nd resolve_conj resolve_neg conj real imag logdet det
+    """
 )
 
 

@@ -9,10 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import ArgumentError
-from ..widen.builder import Builder, Val
-from ..widen.rules import ops, rule
 from ._lanes import check_lanes, fold_channels, unfold_channels
-from ._module import WideModule
+from ._module import WideModule, direct_rule
 
 
 def wide_prelu(x: Tensor, weight: Tensor) -> Tensor:
@@ -45,15 +43,7 @@ class WidePReLU(WideModule):
     MEMBER = nn.PReLU
     CONFIG = ("num_parameters",)
     STRATEGIES = ("wide",)
-
-    weight: Tensor
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: `[N, B, C, *]` -> the same shape."""
-        return self.kernel(x, self.weight)
+    ARGUMENTS = ("weight",)
 
 
-@rule(*ops("prelu.default"))
-def prelu_rule(b: Builder, x: Val, weight: Val) -> Val:
-    b.choose(WidePReLU, "wide")
-    return b.call(WidePReLU.kernel, b.wide(x), b.wide(weight))
+direct_rule("prelu.default", WidePReLU)

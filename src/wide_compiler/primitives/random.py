@@ -64,38 +64,37 @@ def dropout(b: Builder, x: Val, p: Any, train: Any = True) -> Val | None:
     return b.call(draw_dropout, b.wide(x), p, train, b.rng, b.random_site())
 
 
+_DRAWS = {
+    True: (lane_normal, torch.randn, torch.randn_like),
+    False: (lane_uniform, torch.rand, torch.rand_like),
+}
+
+
 def draw_like(x: Tensor, normal: bool, rng: Tensor | None, site: int, **kwargs: Any) -> Tensor:
+    seeded, _, plain = _DRAWS[normal]
     if rng is None:
-        return (torch.randn_like if normal else torch.rand_like)(x, **kwargs)
-    draw = lane_normal if normal else lane_uniform
-    return draw(rng, site, x.shape[1:], kwargs.get("dtype") or x.dtype)
-
-
-@rule(*ops("randn_like.default"), seeded=True)
-def randn_like(b: Builder, x: Val, **kwargs: Any) -> Val:
-    return b.call(draw_like, b.wide(x), True, b.rng, b.random_site(), **_plain(kwargs))
-
-
-@rule(*ops("rand_like.default"), seeded=True)
-def rand_like(b: Builder, x: Val, **kwargs: Any) -> Val:
-    return b.call(draw_like, b.wide(x), False, b.rng, b.random_site(), **_plain(kwargs))
+        return plain(x, **kwargs)
+    return seeded(rng, site, x.shape[1:], kwargs.get("dtype") or x.dtype)
 
 
 def draw(n: int, size: list[int], normal: bool, rng: Tensor | None, site: int, **kwargs: Any) -> Tensor:
+    seeded, plain, _ = _DRAWS[normal]
     if rng is None:
-        return (torch.randn if normal else torch.rand)([n, *size], **kwargs)
-    function = lane_normal if normal else lane_uniform
-    return function(rng, site, size, kwargs.get("dtype") or torch.get_default_dtype())
+        return plain([n, *size], **kwargs)
+    return seeded(rng, site, size, kwargs.get("dtype") or torch.get_default_dtype())
 
 
-@rule(*ops("randn.default"), seeded=True)
-def randn(b: Builder, size: list[Any], **kwargs: Any) -> Val:
-    return b.call(draw, b.n, size, True, b.rng, b.random_site(), **_plain(kwargs))
+def _draw_rule(normal: bool, like: bool) -> Any:
+    def run(b: Builder, given: Any, **kwargs: Any) -> Val:
+        drawn = (draw_like, b.wide(given)) if like else (draw, b.n, given)
+        return b.call(*drawn, normal, b.rng, b.random_site(), **_plain(kwargs))
+
+    return run
 
 
-@rule(*ops("rand.default"), seeded=True)
-def rand(b: Builder, size: list[Any], **kwargs: Any) -> Val:
-    return b.call(draw, b.n, size, False, b.rng, b.random_site(), **_plain(kwargs))
+for _name, _normal in (("randn", True), ("rand", False)):
+    rule(*ops(f"{_name}.default"), seeded=True)(_draw_rule(_normal, like=False))
+    rule(*ops(f"{_name}_like.default"), seeded=True)(_draw_rule(_normal, like=True))
 
 
 def _plain(kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -122,17 +121,11 @@ def multinomial(b: Builder, p: Val, *args: Any, **kwargs: Any) -> Val:
 
 # Draws for each element: on the wide shape every lane has its own.
 _ELEMENTWISE = ops(
-    *(
-        "normal_.default",
-        "uniform_.default",
-        "bernoulli_",
-        "exponential_",
-        "random_",
-        "geometric_",
-        "cauchy_",
-    ),
-    *("log_normal_", "randint_like", "alpha_dropout", "alpha_dropout_", "dropout_", "poisson", "bernoulli.p"),
-    *("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", "binomial", "rrelu", "rrelu_"),
+    """
+    normal_.default uniform_.default bernoulli_ exponential_ random_ geometric_ cauchy_ log_normal_
+    randint_like alpha_dropout alpha_dropout_ dropout_ poisson bernoulli.p normal.Tensor_float
+    normal.float_Tensor normal.Tensor_Tensor binomial rrelu rrelu_
+    """
 )
 
 

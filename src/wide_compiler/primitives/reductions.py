@@ -1,4 +1,4 @@
-"""Reductions over a whole tensor: for lanes, over all of the member's dims."""
+"""Reductions over a whole tensor: for lanes, over all of a member's dims; assertions over all lanes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..widen.builder import Builder, Val
 from ..widen.rules import ops, rule
+from .dims import shift
 
 
 def flat_members(x: Tensor) -> Tensor:
@@ -48,14 +49,15 @@ def spread(x: Tensor, unbiased: bool, square_root: bool) -> Tensor:
     return (torch.std if square_root else torch.var)(x, dim=1, unbiased=unbiased)
 
 
-@rule(*ops("std.default"))
-def std(b: Builder, x: Val, unbiased: bool = True) -> Val:
-    return b.call(spread, b.call(flat_members, x), unbiased, True)
+def _spread_rule(square_root: bool) -> Callable[..., Val]:
+    def run(b: Builder, x: Val, unbiased: bool = True) -> Val:
+        return b.call(spread, b.call(flat_members, x), unbiased, square_root)
+
+    return run
 
 
-@rule(*ops("var.default"))
-def var(b: Builder, x: Val, unbiased: bool = True) -> Val:
-    return b.call(spread, b.call(flat_members, x), unbiased, False)
+rule(*ops("std.default"))(_spread_rule(True))
+rule(*ops("var.default"))(_spread_rule(False))
 
 
 @rule(*ops("norm.Scalar"))
@@ -63,21 +65,18 @@ def norm(b: Builder, x: Val, p: float = 2) -> Val:
     return b.call(torch.linalg.vector_norm, b.call(flat_members, x), p, 1)
 
 
-@rule(*ops("argmax.default"))
-def argmax(b: Builder, x: Val, dim: int | None = None, keepdim: bool = False) -> Val:
-    return _position(b, torch.argmax, x, dim, keepdim)
-
-
-@rule(*ops("argmin.default"))
-def argmin(b: Builder, x: Val, dim: int | None = None, keepdim: bool = False) -> Val:
-    return _position(b, torch.argmin, x, dim, keepdim)
-
-
-def _position(b: Builder, function: Callable[..., Tensor], x: Val, dim: int | None, keepdim: bool) -> Val:
-    if dim is None:
+def _position_rule(function: Callable[..., Tensor]) -> Callable[..., Val]:
+    def run(b: Builder, x: Val, dim: int | None = None, keepdim: bool = False) -> Val:
+        if dim is not None:
+            return b.call(function, x, shift(dim, x.rank), keepdim)
         flat = b.call(function, b.call(flat_members, x), 1)
         return b.call(torch.reshape, flat, [b.n, *[1] * x.rank]) if keepdim else flat
-    return b.call(function, x, dim + 1 if dim >= 0 else dim, keepdim)
+
+    return run
+
+
+rule(*ops("argmax.default"))(_position_rule(torch.argmax))
+rule(*ops("argmin.default"))(_position_rule(torch.argmin))
 
 
 @rule(*ops("_weight_norm.default"))
@@ -96,13 +95,13 @@ def scale_to_norm(v: Tensor, g: Tensor, dim: int) -> Tensor:
 def count_nonzero(b: Builder, x: Val, dim: int | None = None) -> Val:
     if dim is None:
         return b.call(torch.count_nonzero, b.call(flat_members, x), 1)
-    return b.call(torch.count_nonzero, x, dim + 1 if dim >= 0 else dim)
+    return b.call(torch.count_nonzero, x, shift(dim, x.rank))
 
 
 @rule(*ops("aminmax.default"))
 def aminmax(b: Builder, x: Val, *, dim: int | None = None, keepdim: bool = False) -> Val | None:
     if dim is not None:
-        return b.call(torch.aminmax, x, dim=dim + 1 if dim >= 0 else dim, keepdim=keepdim)
+        return b.call(torch.aminmax, x, dim=shift(dim, x.rank), keepdim=keepdim)
     return None if keepdim else b.call(torch.aminmax, b.call(flat_members, x), dim=1)
 
 
@@ -123,7 +122,7 @@ def linalg_norm(
     b: Builder, x: Val, ord: Any = None, dim: Any = None, keepdim: bool = False, **kwargs: Any
 ) -> Val | None:
     if dim is not None:
-        dims = [d + 1 if d >= 0 else d for d in ([dim] if isinstance(dim, int) else dim)]
+        dims = shift([dim] if isinstance(dim, int) else list(dim), x.rank)
         return b.call(torch.linalg.norm, x, ord, dims, keepdim, **kwargs)
     if ord is not None or keepdim:
         return None
@@ -147,3 +146,18 @@ def bucketize(b: Builder, x: Val, edges: Val, **kwargs: Any) -> Val:
 def lane_searchsorted(edges: Tensor, x: Tensor, **kwargs: Any) -> Tensor:
     """edges `[N, K]` ascending, x `[N, ...]`."""
     return torch.searchsorted(edges.contiguous(), flat_members(x).contiguous(), **kwargs).view(x.shape)
+
+
+aten = torch.ops.aten
+
+
+@rule(*ops("_assert_async"))
+def assert_async(b: Builder, x: Val, *message: str) -> Val:
+    every_lane = b.call(torch.all, x, wide=False)
+    op = aten._assert_async.msg if message else aten._assert_async.default
+    return b.call(op, every_lane, *message)
+
+
+@rule(*ops("_linalg_check_errors"))
+def linalg_check_errors(b: Builder, info: Val, api_name: str, **_: Any) -> Val:
+    return b.call(aten._linalg_check_errors.default, info, api_name, is_matrix=False)

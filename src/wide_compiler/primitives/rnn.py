@@ -12,8 +12,7 @@ from torch import Tensor
 
 from ..errors import ArgumentError, WrongTypeError
 from ._lanes import check_lanes, resolve
-from .rnn_cells import GRU, LSTM, RNN, Kind, State
-from .rnn_layers import layer_weights, run_layers
+from .rnn_layers import GRU, LSTM, RNN, Kind, State, layer_weights, run_layers
 
 RNN_STRATEGIES = ("batched", "persistent", "sequential")
 

@@ -12,13 +12,14 @@ from ..capture.state import has_gradient_hooks
 from ..config import WideConfig
 from ..errors import AlignmentError
 from ..guards import ModuleGuard
+from ..guards.modes import no_inference_mode
 from ..measure.contest import Candidate, Contest
 from ..measure.store import circumstances
 from ..model.program import Call
 from ..model.programs import Programs
 from .branches import Branches, Rehearsal
 from .explain import Declined, Plan
-from .living import LivingLanes
+from .module_lanes import ModuleLanes
 from .programs import InSequence, unfusable
 from .rewritten import Rewritten
 from .verdict import HOOKED, LOOP, TOGETHER, Verdict
@@ -33,7 +34,7 @@ class BranchPrograms(Programs):
     def __init__(self, model: nn.Module, config: WideConfig):
         super().__init__(config, {})
         self.model, self.guard = model, ModuleGuard([model])
-        self.living: LivingLanes | None = None
+        self.living: ModuleLanes | None = None
         self.rehearsal: Rehearsal | None = None
         self.declined: list[Declined] = []
         self.banned: set[str] = set()
@@ -43,13 +44,13 @@ class BranchPrograms(Programs):
         key = (mode, tuple(call.member_shapes), call.wide)
         return self.find(key) or self.build(key, call, None)
 
-    @torch.inference_mode(False)
+    @no_inference_mode()
     def build(self, key: Any, call: Call, model: Any) -> Any:
         why = unfusable([self.model])
         if why:
             return self.keep(key, InSequence(why))  # type: ignore[arg-type]
         try:
-            self.living = LivingLanes([self.model])
+            self.living = ModuleLanes([self.model])
             if self.rehearsal is None:
                 self.rehearsal = Rehearsal(self.model, *call.for_lane(0))
                 self.kept = self.rehearsal.candidates(self.banned)

@@ -1,6 +1,6 @@
 """Which nodes of a captured graph wait for which, and an order in which groups of calls can run."""
 
-import heapq
+import graphlib
 import itertools
 from collections.abc import Mapping, Sequence
 
@@ -50,27 +50,11 @@ class Dependencies:
             unit_of[node] = groups.setdefault(number, []) if number is not None else []
             unit_of[node].append(node)
         place = {node: i for i, node in enumerate(self.nodes)}
-
-        def key(unit: list[fx.Node]) -> int:
-            return place[unit[0]]
-
-        waits: dict[int, set[int]] = {}
-        units = {key(unit): unit for unit in unit_of.values()}
-        for number, unit in units.items():
-            waits[number] = {key(unit_of[b]) for node in unit for b in self.before[node]} - {number}
-        followers: dict[int, list[int]] = {}
-        for number, firsts in waits.items():
-            for first in firsts:
-                followers.setdefault(first, []).append(number)
-        ready = [number for number, firsts in waits.items() if not firsts]
-        heapq.heapify(ready)
-        ordered = []
-        while ready:
-            number = heapq.heappop(ready)
-            ordered.append(units[number])
-            for follower in followers.get(number, ()):
-                waits[follower].discard(number)
-                if not waits[follower]:
-                    heapq.heappush(ready, follower)
-        assert len(ordered) == len(units), "groups of one level cannot wait for each other"
-        return ordered
+        first = {node: place[unit[0]] for node, unit in unit_of.items()}  # a unit is known by its first node
+        units = {first[node]: unit for node, unit in unit_of.items()}
+        waits = {
+            number: {first[b] for node in unit for b in self.before[node]} - {number}
+            for number, unit in units.items()
+        }
+        # Groups of one level cannot wait for each other, so there is no cycle.
+        return [units[number] for number in graphlib.TopologicalSorter(waits).static_order()]

@@ -9,9 +9,9 @@ from torch import nn
 from ..capture import CaptureFailed, structure
 from ..config import WideConfig
 from ..guards import ModuleGuard
-from ..model.routes import MAX_ROUTES
+from ..model.routes import Routes
 from .explain import GroupRow
-from .memory import Memory
+from .stacked_memory import Memory
 from .tower_group import VMapTowerGroup
 
 
@@ -38,7 +38,7 @@ class Formation:
             name: (group, lane) for group in self.groups.values() for lane, name in enumerate(group.names)
         }
         self.latest: tuple[str, ...] = ()
-        self.splits: dict[tuple[str, ...], list[tuple[VMapTowerGroup | None, Any]]] = {}
+        self.splits = Routes()  # see `split`
 
     def move_together(self) -> None:
         """Move the numbers of each group's towers next to each other, see `memory`."""
@@ -66,8 +66,6 @@ class Formation:
     def split(self, names: tuple[str, ...]) -> list[tuple[VMapTowerGroup | None, Any]]:
         """Groups and the lanes of each that run; a tower that runs alone stands as (None, [name])."""
         if names not in self.splits:
-            if len(self.splits) >= MAX_ROUTES:
-                self.splits.clear()
             self.splits[names] = self._split(names)
         return self.splits[names]
 

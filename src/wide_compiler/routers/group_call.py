@@ -11,14 +11,13 @@ from .._dynamo_marks import constant_result
 from ..capture import Captured
 from ..capture.aliases import root_of
 from ..config import WideConfig
-from ..guards.modes import ambient_modes
 from ..model.numbered import Numbered
-from ..model.program import Call, WideProgram
+from ..model.program import Call
 from .branches import Branch
 from .calls import Calls, SameLook, plain_look
 from .recipe import Recipe, walk
 from .tower_group import Route, VMapTowerGroup
-from .traced import Step, look_of, programs_for
+from .traced import look_of, outside_the_trace, step_for
 
 
 class GroupCall:
@@ -109,9 +108,7 @@ class GroupCall:
     def _traced(self, root: nn.Module, tensors: list[list[Tensor]], sizes: list[int]) -> list[Any]:
         own = [walk(root, parts) for parts in self.parts]
         joined = self._joined(tensors)
-        kinds, shapes, any_batch = look_of(tensors[0])
-        signature = _tree.signature(self._arguments(tensors[0], sizes))
-        look = (signature, kinds, shapes, any_batch, ambient_modes(), torch.is_grad_enabled())
+        look = look_of(self._arguments(tensors[0], sizes), tensors[0])
         (step,) = self.plans.get(self._step_while_tracing(look))
         if step.program is not None:
             return step.run(own, joined)
@@ -123,18 +120,9 @@ class GroupCall:
 
     @constant_result
     def _step_while_tracing(self, look: Any) -> int:
-        signature, kinds, shapes, any_batch, modes, grad = look
-        step = Step(list(self.group.names))
-        with torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
-            with torch.set_grad_enabled(grad):
-                mode = (signature, kinds, modes, self.group.programs.grad_mode())
-            if self.watchable:
-                wide = tuple(not shared for shared in self.shared)
-                program = programs_for(self.group, mode, shapes, wide, any_batch)
-                if isinstance(program, WideProgram):
-                    step = Step.together(self.group, self.lanes, program)
-            self.group.note(self.lanes, step.program, "torch.compile is tracing")
-        return self.plans.keep([step])
+        wide = tuple(not shared for shared in self.shared)
+        with outside_the_trace():
+            return self.plans.keep([step_for(self.group, self.lanes, look, wide, self.watchable)])
 
 
 def _tensors_of(output: Any) -> list[Tensor]:

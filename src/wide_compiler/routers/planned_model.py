@@ -18,7 +18,7 @@ from .explain import Plan
 from .programs import InSequence
 from .recipe import Recipe
 from .rewritten import Rewritten
-from .traced import look_of, made_up_call
+from .traced import look_of, made_up_call, outside_the_trace
 
 # Train and eval, with a part frozen or not: more than these are not kept.
 MAX_STATES = 8
@@ -157,9 +157,7 @@ class PlannedModel(nn.Module):
         reads = self._recipe.read(original)
         if reads is None:
             return original(*args, **kwargs)
-        kinds, shapes, any_batch = look_of(tensors)
-        signature = _tree.signature((args, kwargs))
-        look = (signature, kinds, shapes, any_batch, ambient_modes(), torch.is_grad_enabled())
+        look = look_of((args, kwargs), tensors)
         (program,) = self._traced.get(self._program_while_tracing(reads, look))
         if program is None:
             return original(*args, **kwargs)
@@ -168,11 +166,10 @@ class PlannedModel(nn.Module):
     @constant_result
     def _program_while_tracing(self, reads: Any, look: Any) -> int:
         signature, kinds, shapes, any_batch, modes, grad = look
-        with torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
+        with outside_the_trace(grad):
             programs = self._current()
-            with torch.set_grad_enabled(grad):
-                mode = (signature, kinds, modes, programs.grad_mode())
-                program = self._recipe.watchable and self._built(programs, mode, shapes, any_batch)
+            mode = (signature, kinds, modes, programs.grad_mode())
+            program = self._recipe.watchable and self._built(programs, mode, shapes, any_batch)
             why = "it holds objects that no guard of a trace covers"
             self._calls.ran, self._calls.latest = (programs, program or InSequence(why)), None
         return self._traced.keep([program if isinstance(program, Rewritten) else None])

@@ -31,7 +31,7 @@ class InSequence:
         return True
 
 
-class LivingPrograms(Programs):
+class ModulePrograms(Programs):
     """Builds programs as for a wide model; what that would loop over runs by itself."""
 
     parted = False  # has the last capture failed because lanes compute different things?

@@ -6,13 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from .. import _tree
-from ..capture import OPAQUE, OUTPUT_TENSOR, Captured
+from ..capture import OPAQUE, Captured
 from ..capture.aliases import written_roots
-from ..capture.cleanup import enter_autocast
 from ..config import WideConfig
 from ..widen.classify import draws
-from ..widen.helpers import autocast_restored
 from .branches import Branch, Branches
 from .group_call import GroupCall, as_function
 from .recipe import walk
@@ -34,7 +31,6 @@ class Rewritten:
         self.places = [place if kind == "input" else None for kind, place, _ in self.feeds]
         self.homes = [_home(model, *feed) for feed in self.feeds]
         self.verdicts: dict[bool, Verdict] = {}  # by whether gradients are recorded
-        self.enters_autocast = any(n.target is enter_autocast for n in captured.graph.nodes)
 
     @property
     def verdict(self) -> Verdict | None:
@@ -47,27 +43,14 @@ class Rewritten:
         arguments: list[Any] = [root]
         for kind, place, name in self.feeds:
             arguments.append(tensors[place] if kind == "input" else getattr(walk(root, place), name))
-        if self.enters_autocast:
-            with autocast_restored():
-                return self._rebuild(self.module(*arguments))
-        return self._rebuild(self.module(*arguments))
+        return self.captured.rebuild(self.module(*arguments))
 
     def run_at_home(self, tensors: Sequence[Tensor]) -> Any:
         """The same for the model it was made of, while nobody has put other modules or tables into it."""
         arguments: list[Any] = [self.model]
         for place, (home, name) in zip(self.places, self.homes, strict=True):
             arguments.append(home[name] if place is None else tensors[place])
-        if self.enters_autocast:
-            with autocast_restored():
-                return self._rebuild(self.module.forward(*arguments))
-        return self._rebuild(self.module.forward(*arguments))
-
-    def _rebuild(self, outputs: Sequence[Any]) -> Any:
-        if self.captured.gives_one_tensor:
-            return outputs[0]
-        given = iter(outputs)
-        leaves = [next(given) if leaf is OUTPUT_TENSOR else leaf for leaf in self.captured.out_statics]
-        return _tree.unflatten(leaves, self.captured.out_spec)
+        return self.captured.rebuild(self.module.forward(*arguments))
 
     # The graph.
 

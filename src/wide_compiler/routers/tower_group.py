@@ -9,16 +9,16 @@ from torch import Tensor, nn
 from ..capture import CaptureFailed
 from ..config import WideConfig
 from ..guards import ModuleGuard
-from ..guards.modes import ambient_modes, plain_world
+from ..guards.modes import ambient_modes, no_inference_mode, plain_world
 from ..model.program import Call, WideProgram
-from ..model.routes import MAX_ROUTES
+from ..model.routes import Routes
 from .calls import Calls, plain_look
 from .explain import GroupRow
+from .fused_lanes import Fused
 from .label import labels_told_apart, watch_labels
-from .living import LivingLanes
-from .memory import Memory
-from .programs import InSequence, LivingPrograms, some_lanes
-from .route import Fused
+from .module_lanes import ModuleLanes
+from .programs import InSequence, ModulePrograms, some_lanes
+from .stacked_memory import Memory
 from .verdict import Verdict, judge
 
 Lanes = tuple[int, ...]
@@ -42,12 +42,12 @@ class VMapTowerGroup:
         self.names, self.towers = tuple(names), tuple(towers)
         self.config = config or WideConfig()
         self.guard, self.memory = guard, memory
-        self.programs = LivingPrograms(self.config, {})
-        self.routes: dict[Any, Route] = {}
+        self.programs = ModulePrograms(self.config, {})
+        self.routes = Routes()  # a `Route` by lanes and the look of a call
         # Smaller groups and their lanes here, where the towers' Python leads to different computations.
         self.parts: list[tuple[VMapTowerGroup, Lanes]] = []
         self.latest: Route | None = None
-        self._living: LivingLanes | None = None
+        self._living: ModuleLanes | None = None
         self._told_apart = False  # do the towers' names count?
 
     def __len__(self) -> int:
@@ -60,9 +60,9 @@ class VMapTowerGroup:
         return self.run(tuple(range(len(self))), args, kwargs)
 
     @property
-    def living(self) -> LivingLanes:
+    def living(self) -> ModuleLanes:
         if self._living is None:
-            self._living = LivingLanes(self.towers)
+            self._living = ModuleLanes(self.towers)
         return self._living
 
     def run(self, lanes: Lanes, args: tuple, kwargs: dict) -> list[Any]:
@@ -84,8 +84,6 @@ class VMapTowerGroup:
         route = self.routes.get(key)
         if route is None:
             route = self._route(lanes, calls)
-            if len(self.routes) >= MAX_ROUTES:
-                self.routes.clear()
             self.routes[key] = route
         self.latest = route
         if route.fused is not None:
@@ -107,7 +105,7 @@ class VMapTowerGroup:
         found: Any = self.programs.find(key)
         return found or self.build(key, call)
 
-    @torch.inference_mode(False)
+    @no_inference_mode()
     def build(self, key: Any, call: Call) -> Any:
         program: Any
         try:
@@ -121,7 +119,7 @@ class VMapTowerGroup:
             # A forward reads its tower's name: towers of other names may compute something else.
             self._told_apart = True
             with labels_told_apart():
-                self._living = LivingLanes(self.towers)
+                self._living = ModuleLanes(self.towers)
             self.programs.clear()
             self.routes.clear()
             program = self.programs.build(key, call, self.living)

@@ -4,7 +4,9 @@ The tracer follows all that is not marked as constant. So the code reads, tower 
 of a lane graph rests on: the tracer puts a guard on each, and a change is seen by the next call.
 """
 
+import contextlib
 import operator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
+from ..guards.modes import ambient_modes
 from ..lanes import hand_out
 from ..model.neutral import made_up
 from ..model.program import Call, WideProgram
@@ -72,6 +75,30 @@ class Step:
         return hand_out(result, len(own))
 
 
+@contextlib.contextmanager
+def outside_the_trace(grad: bool | None = None) -> Iterator[None]:
+    """While active, tensors are what they seem, and gradients are recorded if `grad` (None: as they are)."""
+    with (
+        torch._guards.tracing(None),
+        torch.utils._python_dispatch._disable_current_modes(),
+        torch.set_grad_enabled(torch.is_grad_enabled() if grad is None else grad),
+    ):
+        yield
+
+
+def step_for(group: VMapTowerGroup, lanes: tuple[int, ...], look: Any, wide: Any, watchable: bool) -> Step:
+    """How some towers of a group run a call of this look; `watchable`: can the trace guard all of them?"""
+    signature, kinds, shapes, any_batch, modes, grad = look
+    step = Step([group.names[lane] for lane in lanes])
+    with torch.set_grad_enabled(grad):
+        mode = (signature, kinds, modes, group.programs.grad_mode())
+    program = programs_for(group, mode, shapes, wide, any_batch) if watchable else None
+    if isinstance(program, WideProgram):
+        step = Step.together(group, lanes, program)
+    group.note(lanes, step.program, "torch.compile is tracing")
+    return step
+
+
 def programs_for(group: VMapTowerGroup, mode: Any, shapes: Any, wide: Any, any_batch: bool) -> Any:
     """The program for a call of which only the look is known: found, or built on numbers made up for it."""
     found = group.programs.find_traced(mode, shapes, wide, any_batch)
@@ -91,9 +118,11 @@ def made_up_call(mode: Any, shapes: Any, wide: tuple[bool, ...], any_batch: bool
     return Call(leaves, spec, wide, mode[0])
 
 
-def look_of(tensors: list[Tensor]) -> tuple[Any, Any, bool]:
-    """Kinds, and shapes as numbers: without the batch if there is one that may be of any size."""
+def look_of(arguments: Any, tensors: list[Tensor]) -> tuple[Any, ...]:
+    """How a call of (args, kwargs) with these tensors looks: its structure, kinds, shapes as numbers (without
+    the batch if there is one that may be of any size), whether that is so, and the modes around it."""
     kinds = tuple([(t.dtype, t.device, t.requires_grad) for t in tensors])
-    if all(t.dim() > 0 and t.shape[0] >= 2 for t in tensors):
-        return kinds, tuple([tuple(map(operator.index, t.shape[1:])) for t in tensors]), True
-    return kinds, tuple([tuple(map(operator.index, t.shape)) for t in tensors]), False
+    any_batch = all(t.dim() > 0 and t.shape[0] >= 2 for t in tensors)
+    shapes = tuple([tuple(map(operator.index, t.shape[int(any_batch) :])) for t in tensors])
+    modes = ambient_modes(), torch.is_grad_enabled()
+    return (_tree.signature(arguments), kinds, shapes, any_batch, *modes)

@@ -11,7 +11,7 @@ from ..config import WideConfig
 from ..measure.contest import Candidate, Contest, Decision
 from ..model.choice import Chooser
 from .calls import Calls
-from .route import Fused
+from .fused_lanes import Fused
 
 TOGETHER, LOOP = "together", "loop"
 # Seconds that a call of a group costs beside what is timed: finding it, and handing out the outputs by name.

@@ -9,19 +9,18 @@ from torch import Tensor, nn
 from .. import _tree
 from .._dynamo_marks import constant_result
 from ..config import WideConfig
-from ..guards.modes import ambient_modes, plain_world
+from ..guards.modes import plain_world
 from ..model.numbered import Numbered
-from ..model.program import WideProgram
-from .again import Again, Repeats
 from .base_router import RUNNING, forget_filled, given
 from .calls import plain_look
 from .explain import RouterExplanation
 from .formation import Formation
-from .memory import Memory
 from .recipe import Recipe
+from .repeated_calls import RepeatedCall, RepeatedCalls
+from .stacked_memory import Memory
 from .tower_group import VMapTowerGroup
 from .tower_holder import TowerHolder, check_takes_mask
-from .traced import Step, look_of, programs_for
+from .traced import Step, look_of, outside_the_trace, step_for
 
 # Train and eval, with a part frozen or not: more formations than these are not kept.
 MAX_FORMATIONS = 8
@@ -64,7 +63,7 @@ class WideRouter(TowerHolder):
         self._router_recipes: dict[str, Recipe] = {}
         self._router_traced_plans = Numbered()
         self._router_memory = Memory()
-        self._router_repeats = Repeats()
+        self._router_repeats = RepeatedCalls()
         self._kept_objects = _Objects()
 
     @property
@@ -87,7 +86,7 @@ class WideRouter(TowerHolder):
     def _changed(self) -> None:
         self._router_formations.clear()  # they would keep towers alive that have gone
         self._router_prepared = False
-        self._router_repeats = Repeats()
+        self._router_repeats = RepeatedCalls()
         self._kept_objects.groups = {}
 
     # Running.
@@ -163,7 +162,7 @@ class WideRouter(TowerHolder):
         formation = self._formation(towers)
         outputs = formation.run(names, args, kwargs)
         if look is not None:
-            repeats.keep(key, Again(circumstances, towers, names, args, kwargs, formation))
+            repeats.keep(key, RepeatedCall(circumstances, towers, names, args, kwargs, formation))
         return outputs
 
     def _traced_forward(
@@ -175,9 +174,7 @@ class WideRouter(TowerHolder):
         reads = tuple([self._router_recipes[name].read(tower) for name, tower in towers.items()])
         if any(read is None for read in reads):
             return {name: towers[name](*args, **kwargs) for name in names}
-        signature = _tree.signature((args, kwargs))
-        kinds, shapes, any_batch = look_of(tensors)
-        look = (signature, kinds, shapes, any_batch, ambient_modes(), torch.is_grad_enabled())
+        look = look_of((args, kwargs), tensors)
         plan = self._router_traced_plans.get(self._plan_while_tracing(names, reads, look))
         outputs: dict[str, Any] = dict.fromkeys(names)
         for step in plan:
@@ -196,24 +193,16 @@ class WideRouter(TowerHolder):
 
         `reads` is not looked at: reading it has put guards on all that the formation is made from.
         """
-        signature, kinds, shapes, any_batch, modes, grad = look
-        plan = []
-        with torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
+        plan, shared = [], (False,) * len(look[1])
+        with outside_the_trace():
             formation = self.formation()
             formation.latest, self._router_repeats.latest = names, None
             for group, lanes in formation.split(names):
                 if group is None:
                     plan.append(Step(lanes))
                     continue
-                with torch.set_grad_enabled(grad):
-                    mode = (signature, kinds, modes, group.programs.grad_mode())
-                step = Step([group.names[lane] for lane in lanes])
-                if all(self._router_recipes[name].watchable for name in step.names):
-                    program = programs_for(group, mode, shapes, (False,) * len(kinds), any_batch)
-                    if isinstance(program, WideProgram):
-                        step = Step.together(group, lanes, program)
-                group.note(lanes, step.program, "torch.compile is tracing")
-                plan.append(step)
+                watchable = all(self._router_recipes[group.names[lane]].watchable for lane in lanes)
+                plan.append(step_for(group, lanes, look, shared, watchable))
         return self._router_traced_plans.keep(plan)
 
     def formation(self) -> Formation:
@@ -253,7 +242,7 @@ class WideRouter(TowerHolder):
         self._kept_objects.groups = formation.groups
         self._router_recipes = {name: Recipe.of(tower) for name, tower in self._towers().items()}
         self._router_prepared = True
-        self._router_repeats = Repeats()
+        self._router_repeats = RepeatedCalls()
         return self
 
     def compile(self, **options: Any) -> Any:

@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ..errors import UnsupportedError
+from ..errors import UnsupportedError, UsageError
 from ..workers import templates
 from ..workers.engine import Engine
 from ..workers.sharded import is_view
@@ -154,6 +154,10 @@ def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Cal
         result = infer(func, args, kwargs, call.tensors, looks)
     except (DynamicOutputShapeException, DataDependentOutputException):
         asks = True
+    except RuntimeError as error:
+        if not func._schema.is_mutable:
+            raise
+        raise UsageError(f"{func}: {error} (a tensor on workers keeps its shape when it is written to)") from error
     spelled, named = spell(args, kwargs, call.constants)
     number = engine.new_template(templates.op_name(func), spelled, named)
     schema = func._schema

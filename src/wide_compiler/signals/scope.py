@@ -174,7 +174,7 @@ def _warn_of_idle_workers(scope: Scope, recorded: int) -> None:
     warnings.warn(
         f"signal {scope.name!r}: {scope.mode.plain} op(s) ran in this process and none on its workers, since their tensors "
         "are plain; bring data with signals.tensor(x) or signal.tensor(x, name), and modules with adopt(module)",
-        stacklevel=4,
+        stacklevel=5,
     )
 
 

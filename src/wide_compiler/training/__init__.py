@@ -5,12 +5,11 @@ from .adagrad import Adagrad
 from .adam import Adam, AdamW
 from .checkpoint import Checkpoints
 from .clipping import clip_lane_norms_, clip_lane_values_
-from .data import PerLane, Shared, Stacked
+from .data import PerLane, Shared, Stacked, fold_batches
 from .early_stop import EarlyStop
 from .evaluate import evaluate
 from .evolution import EvolutionStrategy
 from .fit import fit
-from .fold_batches import fold_batches
 from .history import History, Stop
 from .lift import lift
 from .lion import Lion

@@ -30,6 +30,7 @@ class Leaving:
         self.lanes, self.wide, self.total = lanes, lanes.wide, lanes.wide.n
         self.kept = list(range(self.total))  # number of each present lane
         self.parked: dict[int, list[Tensor]] = {}  # lane -> its rows of all tensors, in the order of `_homes`
+        self.lists: dict[str, list[Any]] = {}  # what the model has in Python for each of N lanes
         seen = [c for c in plan.callbacks if getattr(c, "by_number", True)]
         scheduled = plan.scheduler is not None and (
             not isinstance(plan.scheduler, LRScheduler) or isinstance(plan.scheduler, LaneLambdaLR)
@@ -53,6 +54,8 @@ class Leaving:
 
     def leave(self) -> None:
         """Go on without the lanes that have stopped."""
+        if not self.parked:
+            self.lists = {name: list(getattr(self.wide, name)) for name in getattr(self.wide, "by_lane", ())}
         stays = self.lanes.active.nonzero().flatten().tolist()
         for position in set(range(len(self.kept))) - set(stays):
             rows = [home[name][position].detach().clone() for home, name in self._homes()]
@@ -70,6 +73,7 @@ class Leaving:
             for lane, rows in self.parked.items():
                 for (home, name), row in zip(self._homes(), rows, strict=True):
                     home[name][lane].copy_(row)
+        vars(self.wide).update(self.lists)
         self.lanes.mask(sorted(self.parked))
         self.kept, self.parked = list(range(self.total)), {}
 

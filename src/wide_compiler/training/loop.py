@@ -155,11 +155,11 @@ class Loop:
         except (ValueError, RuntimeError):
             if self.take_step.checked or len(self.leaving.kept) == self.n:
                 raise
-            # The loss has something for each of N lanes, which cannot be seen before: all stay.
-            self.leaving.come_back()
-            self.leaving.allowed = False
-            self.take_step.select(self.leaving)
-            return self.take_step(batches())
+        # The loss has something for each of N lanes, which cannot be seen before: all stay.
+        self.leaving.come_back()
+        self.leaving.allowed = False
+        self.take_step.select(self.leaving)
+        return self.take_step(batches())
 
     def _schedule(self, event: str, *values: Tensor) -> None:
         if self.plan.scheduler is not None and self.plan.schedule == event:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from ..measure.progress import progress_bar
 from .moment import Moment
 
 if TYPE_CHECKING:
@@ -44,16 +45,7 @@ class ProgressLine:
             self._write(moment)
 
     def _begin(self, total: int | None) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=18),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[news]}"),
-            console=self.console,
-        )
+        self.progress = progress_bar(self.console, news=True)
         self.progress.start()
         self.task = self.progress.add_task("fit", total=total, news="")
 

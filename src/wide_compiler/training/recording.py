@@ -1,13 +1,208 @@
-"""A training step in a CUDA graph."""
+"""A training step in a CUDA graph: the recording, all that it rests on, and whether that still holds."""
 
+import operator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..guards.modes import current_stream
+from ..capture.state import has_gradient_hooks
+from ..guards.modes import current_stream, launch_settings, launch_state
+from ..guards.tensors import TableGuard, tensor_check
 from ..replay.cuda_graph import CaptureRefused, capture, uncached_autocast
-from .step_guard import StepGuard, can_record_optimizer
+
+_data_ptr = Tensor.data_ptr
+_PLAIN = (bool, int, float, str, type(None))
+# Optimisers whose step is all on the GPU: they have no option `capturable` because they need none.
+_ON_DEVICE = (torch.optim.SGD,)
+
+
+def can_record_optimizer(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether its step does nothing in Python that a replay would leave out.
+
+    Only exact types: a subclass may count steps in Python.
+    """
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        return False
+    if type(optimizer) in _ON_DEVICE:
+        return True
+    own = type(optimizer).__module__.startswith(("torch.optim.", "wide_compiler.training."))
+    return own and all(group.get("capturable", False) for group in optimizer.param_groups)
+
+
+class StepGuard:
+    """Arguments, modes, hyper-parameters, what the loss and the members read, and every tensor of one step.
+
+    Asked before every step. A quick look goes first: versions of tables and addresses, compared in C++. Only
+    if something was written since does it compare what was written with what was there.
+
+    Args:
+        in_place: the arguments' addresses count too.
+    """
+
+    def __init__(self, step: Any, args: tuple, targets: tuple, in_place: bool = False):
+        self.step, self.in_place = step, in_place
+        self.places = [(place.home, place.name) for place in step.wide.places]
+        self.reads = step.reads
+        self.arguments = looks(args, targets, in_place)
+        self.surroundings = self._surroundings()
+        held = self._held()
+        self.types = [*map(type, held)]
+        self.at = [i for i, value in enumerate(held) if isinstance(value, Tensor)]
+        self.tensors = [held[i] for i in self.at]
+        self.addresses = [*map(_data_ptr, self.tensors)]
+        self.quick: _QuickLook | None = _QuickLook.of(self, args, targets)
+
+    def holds(self, args: tuple, targets: tuple) -> bool:
+        """Is everything what it was?"""
+        if self.quick is not None and self.quick.holds(args, targets):
+            return True
+        if not self._compared(args, targets):
+            return False
+        if self.quick is not None:  # written, but with what was there: the next look can be a quick one
+            self.quick = _QuickLook.of(self, args, targets)
+        return True
+
+    def weights(self) -> list[Any]:
+        """Weights and buffers, where the model holds them now."""
+        return [home.get(name) for home, name in self.places]
+
+    def _compared(self, args: tuple, targets: tuple) -> bool:
+        held = self._held()
+        if looks(args, targets, self.in_place) != self.arguments or [*map(type, held)] != self.types:
+            return False
+        tensors = [held[i] for i in self.at]
+        return (
+            same_objects(tensors, self.tensors)
+            and [*map(_data_ptr, tensors)] == self.addresses
+            and self._surroundings() == self.surroundings
+            and self.reads.holds()
+        )
+
+    def _held(self) -> list[Any]:
+        """Weights and buffers; then all of the optimiser's state."""
+        held = self.weights()
+        for state in self.step.optimizer.state.values():
+            held += state.values()
+        return held
+
+    def _surroundings(self) -> tuple[Any, ...]:
+        optimizer, wide = self.step.optimizer, self.step.wide
+        groups = [[(k, _plain(v)) for k, v in g.items() if k != "params"] for g in optimizer.param_groups]
+        cuda = launch_settings() if torch.cuda.is_initialized() else None
+        weights = [(t.requires_grad, has_gradient_hooks(t)) for t in self.weights() if t is not None]
+        recordable = can_record_optimizer(optimizer)
+        return wide.circumstances(), groups, weights, recordable, cuda, wide.held.changes
+
+
+class _QuickLook:
+    """A true answer is certain; a false one says only that somebody has written somewhere."""
+
+    def __init__(self, guard: StepGuard, args: tuple, targets: tuple):
+        self.guard, self.step = guard, guard.step
+        self.counts, given = (len(args), len(targets)), (*args, *targets)
+        optimizer, wide = self.step.optimizer, self.step.wide
+        weights = self.weights = guard.weights()
+        states = list(optimizer.state.values())
+        self.check = tensor_check((*given, *weights))
+        self.addressed = 0 if guard.in_place else len(given)
+        settings = [v for group in optimizer.param_groups for v in _settings(group)]
+        self.lists = [v for v in settings if isinstance(v, list)]
+        self.listed = [v for values in self.lists for v in values]
+        held = [*settings, *self.listed, *(v for state in states for v in state.values())]
+        self.kept = [v for v in held if isinstance(v, Tensor)]
+        self.addresses = [*map(_data_ptr, (*given, *weights)[self.addressed :]), *map(_data_ptr, self.kept)]
+        self.groups, self.state = list(optimizer.param_groups), optimizer.state
+        hooks = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+        self.tables = TableGuard([optimizer.state, *states, *self.groups, *hooks])
+        self.scopes = wide.scopes
+        self.modes = self._modes()
+
+    @classmethod
+    def of(cls, guard: StepGuard, args: tuple, targets: tuple) -> "_QuickLook | None":
+        """None where only a comparison can tell."""
+        optimizer = guard.step.optimizer
+        states = list(optimizer.state.values())
+        can_tell = (
+            all(type(x) is Tensor and not x.is_nested for x in (*args, *targets))
+            and all(_is_settled(v) for group in optimizer.param_groups for v in _settings(group))
+            and all(isinstance(v, Tensor) or _is_settled(v) for state in states for v in state.values())
+            and not torch._C._is_any_autocast_enabled()  # to which dtype shows nowhere else
+        )
+        return cls(guard, args, targets) if can_tell else None
+
+    def holds(self, args: tuple, targets: tuple) -> bool:
+        if (len(args), len(targets)) != self.counts:
+            return False
+        given = (*args, *targets)
+        for x in given:
+            if type(x) is not Tensor or x.is_nested:  # the check cannot look at a nested tensor
+                return False
+        weights = self.guard.weights()
+        if not same_objects(weights, self.weights):
+            return False
+        tensors = [*given, *weights]
+        optimizer = self.step.optimizer
+        return (
+            self.check(*tensors)
+            and self.tables.holds()
+            and [*map(_data_ptr, (*tensors[self.addressed :], *self.kept))] == self.addresses
+            and same_objects(optimizer.param_groups, self.groups)
+            and same_objects([v for values in self.lists for v in values], self.listed)
+            and optimizer.state is self.state
+            and self.step.wide.scopes is self.scopes
+            and not any(map(has_gradient_hooks, weights))
+            and self.guard.reads.holds()
+            and self._modes() == self.modes
+        )
+
+    def _modes(self) -> tuple[Any, ...]:
+        wide = self.step.wide
+        return (
+            launch_state() if torch.cuda.is_initialized() else torch.is_grad_enabled(),
+            torch.get_default_dtype(),
+            [scope.training for scope in self.scopes],
+            wide.seeds.seeds is None,
+            wide.held.changes,
+        )
+
+
+def looks(args: tuple, targets: tuple, in_place: bool) -> list[Any]:
+    """All that a recording holds of a step's arguments; their addresses if it reads them where they lie."""
+    found: list[Any] = [len(args)]
+    for x in (*args, *targets):
+        if isinstance(x, Tensor):
+            address = x.data_ptr() if in_place else None
+            found.append((type(x), x.shape, x.dtype, x.device, x.stride(), x.requires_grad, address))
+        else:
+            found.append((type(x), x))
+    return found
+
+
+def same_objects(now: list[Any], before: list[Any]) -> bool:
+    """The very objects: tensors among them cannot be asked whether they are equal."""
+    return len(now) == len(before) and all(map(operator.is_, now, before))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, Tensor):  # on the GPU the recording reads it anew; on the CPU its number is held
+        return (id(value), value.data_ptr()) if value.is_cuda else value.tolist()
+    return value
+
+
+def _settings(group: dict[str, Any]) -> list[Any]:
+    return [value for name, value in group.items() if name != "params"]
+
+
+def _is_settled(value: Any) -> bool:
+    """Whether it cannot change unless somebody puts another in its place; a GPU's number is read anew."""
+    if isinstance(value, tuple):
+        return all(isinstance(v, _PLAIN) for v in value)
+    if isinstance(value, list):  # of those the items are looked at
+        return not any(isinstance(v, (list, tuple)) for v in value) and all(map(_is_settled, value))
+    return isinstance(value, _PLAIN) or (isinstance(value, Tensor) and value.is_cuda)
 
 
 class StepRecording:

@@ -17,8 +17,7 @@ from ..model.program import WideProgram
 from ..replay.cuda_graph import on_stream, uncached_autocast
 from .clipping import clip_lane_norms_
 from .losses import check_loss
-from .recording import StepRecording
-from .step_guard import StepGuard
+from .recording import StepGuard, StepRecording
 
 # Steps that run plainly before a recording: the first makes the optimiser's state and compiles, the second
 # finds everything warm.

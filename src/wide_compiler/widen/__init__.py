@@ -21,7 +21,6 @@ __all__ = [
     "Val",
     "WidenFailed",
     "lent",
-    "one_line",
     "rule",
     "run_in_layout",
     "widen",

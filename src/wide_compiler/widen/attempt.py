@@ -6,7 +6,7 @@ from torch import Tensor, fx
 
 from ..capture.aliases import written_tensor
 from ..errors import one_line
-from .builder import Builder, LaneScalar, Val, vals_in
+from .builder import Builder, LaneScalar, Val, map_leaves, vals_in
 from .check import differs, expected_per_lane, gradients_differ
 from .classify import (
     depends_on_values,
@@ -102,7 +102,7 @@ class Attempt:
         return result, problem
 
     def _by_loop(self) -> Val:
-        args, kwargs = self._with_lane_values(self.args), self._with_lane_values(self.kwargs)
+        args, kwargs = map_leaves(self._lane_values, self.args), map_leaves(self._lane_values, self.kwargs)
         # Only an op that gives back what it wrote: a norm writes its statistics, not its input.
         in_place = written_tensor(self.node) is not self.node
         loop = loop_in_place if in_place else loop_over_lanes
@@ -121,11 +121,5 @@ class Attempt:
         for value, old in zip(self.written, self.before, strict=True):
             value.copy_(old)
 
-    def _with_lane_values(self, tree: Any) -> Any:
-        if isinstance(tree, LaneScalar):
-            return self.builder.lane_values(tree)
-        if isinstance(tree, (list, tuple)):
-            return type(tree)(self._with_lane_values(item) for item in tree)
-        if isinstance(tree, dict):
-            return {key: self._with_lane_values(item) for key, item in tree.items()}
-        return tree
+    def _lane_values(self, x: Any) -> Any:
+        return self.builder.lane_values(x) if isinstance(x, LaneScalar) else x

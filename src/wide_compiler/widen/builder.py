@@ -4,7 +4,7 @@ The probe is a few lanes (two, where there are two) with real numbers. A rule th
 result than the member's own op on each lane, is seen at its node, before anything depends on it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,8 +92,8 @@ class Builder:
 
     def call(self, function: Callable[..., Any], *args: Any, wide: bool = True, **kwargs: Any) -> Val:
         """Evaluate `function` on the probe, then emit the call. `wide` tells what the result is."""
-        value = function(*_values(args), **_values(kwargs))
-        node = self.graph.call_function(function, _nodes(args), _nodes(kwargs))
+        value = function(*map_leaves(_value, args), **map_leaves(_value, kwargs))
+        node = self.graph.call_function(function, map_leaves(_node, args), map_leaves(_node, kwargs))
         node.meta.update(self.meta)
         if isinstance(value, Tensor):
             node.meta["shape"] = tuple(value.shape)  # on the probe: lanes differ, shapes of a lane do not
@@ -139,33 +139,36 @@ class Builder:
         del self.emitted[mark:]
 
 
-def _map(tree: Any, leaf: Callable[[Val], Any]) -> Any:
-    if isinstance(tree, Val):
-        return leaf(tree)
-    if isinstance(tree, (list, tuple)):
-        return type(tree)(_map(item, leaf) for item in tree)
+def map_leaves(leaf: Callable[[Any], Any], tree: Any) -> Any:
+    """Nested arguments with `leaf(x)` for every x in them that is no list, tuple or dict."""
     if isinstance(tree, dict):
-        return {key: _map(item, leaf) for key, item in tree.items()}
-    return tree
+        return {key: map_leaves(leaf, item) for key, item in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        items = [map_leaves(leaf, item) for item in tree]
+        return items if isinstance(tree, list) else tuple(items)
+    return leaf(tree)
 
 
-def _values(tree: Any) -> Any:
-    return _map(tree, lambda val: val.value)
-
-
-def _nodes(tree: Any) -> Any:
-    return _map(tree, lambda val: val.node)
+def leaves_in(tree: Any) -> Iterator[Any]:
+    """Every such x, in order."""
+    if not isinstance(tree, (list, tuple, dict)):
+        yield tree
+        return
+    for item in tree.values() if isinstance(tree, dict) else tree:
+        yield from leaves_in(item)
 
 
 def vals_in(tree: Any) -> list[Any]:
     """Every `Val` and `LaneScalar` in nested arguments."""
-    if isinstance(tree, (Val, LaneScalar)):
-        return [tree]
-    if isinstance(tree, (list, tuple)):
-        return [v for item in tree for v in vals_in(item)]
-    if isinstance(tree, dict):
-        return [v for item in tree.values() for v in vals_in(item)]
-    return []
+    return [x for x in leaves_in(tree) if isinstance(x, (Val, LaneScalar))]
+
+
+def _value(x: Any) -> Any:
+    return x.value if isinstance(x, Val) else x
+
+
+def _node(x: Any) -> Any:
+    return x.node if isinstance(x, Val) else x
 
 
 def is_tensor_val(x: Any) -> bool:

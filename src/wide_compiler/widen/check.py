@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import _tree
 from ..measure.compare import Limits, difference, one_op
-from .builder import LaneScalar, Val
+from .builder import LaneScalar, Val, map_leaves
 from .classify import is_random, wide_flags
 from .fallbacks import lane_call, stack_results, vmap_over_lanes
 
@@ -20,15 +20,13 @@ class WholeGraphDiffers(Exception):
 
 def probe_values(tree: Any, copies: dict[int, Tensor]) -> Any:
     """Nested arguments with probe values in place of `Val`s; tensors listed in `copies` by id are swapped."""
-    if isinstance(tree, Val):
-        return copies.get(id(tree.value), tree.value)
-    if isinstance(tree, LaneScalar):
-        return tree.values
-    if isinstance(tree, (list, tuple)):
-        return type(tree)(probe_values(item, copies) for item in tree)
-    if isinstance(tree, dict):
-        return {key: probe_values(item, copies) for key, item in tree.items()}
-    return tree
+
+    def value(x: Any) -> Any:
+        if isinstance(x, Val):
+            return copies.get(id(x.value), x.value)
+        return x.values if isinstance(x, LaneScalar) else x
+
+    return map_leaves(value, tree)
 
 
 def expected_per_lane(op: Any, args: Any, kwargs: Any, n: int, written: Sequence[Tensor]) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .builder import LaneScalar, Val
+from .builder import LaneScalar, Val, leaves_in
 
 # Ops whose result is unset memory: nothing to compare.
 _UNSET = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
@@ -88,10 +88,4 @@ def used_results(node: fx.Node) -> set[int] | None:
 
 def wide_flags(tree: Any) -> tuple[bool, ...]:
     """For each leaf of nested arguments, in order: does it carry lanes?"""
-    if isinstance(tree, (Val, LaneScalar)):
-        return (is_wide(tree),)
-    if isinstance(tree, (list, tuple)):
-        return tuple(f for item in tree for f in wide_flags(item))
-    if isinstance(tree, dict):
-        return tuple(f for item in tree.values() for f in wide_flags(item))
-    return (False,)
+    return tuple(isinstance(x, (Val, LaneScalar)) and is_wide(x) for x in leaves_in(tree))

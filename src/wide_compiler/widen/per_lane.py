@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..capture.memory import laid_out
 from ..capture.state import Slot, home_of, slots
+from ..capture.strides import laid_out
 from ..errors import UnsupportedError
 
 

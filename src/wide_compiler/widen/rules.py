@@ -73,9 +73,9 @@ def overloads(packet: Any, *names: str) -> list[Any]:
 
 
 def ops(*names: str) -> list[Any]:
-    """ATen overloads by name: `ops("softmax.int", "roll")`; a bare name means every overload."""
+    """ATen overloads by name: `ops("softmax.int roll")`; a bare name means every overload."""
     found: list[Any] = []
-    for name in names:
+    for name in " ".join(names).split():
         packet_name, _, overload = name.partition(".")
         packet = getattr(torch.ops.aten, packet_name, None)
         if packet is not None:

@@ -17,7 +17,7 @@ from ..lane_values import LaneValues
 from ..measure.compare import exact_products
 from . import opaque_nodes
 from .attempt import Attempt, ReadsLayout, WidenFailed
-from .builder import Builder, LaneScalar, Val, is_tensor_val, vals_in
+from .builder import Builder, LaneScalar, Val, is_tensor_val, map_leaves, vals_in
 from .check import WholeGraphDiffers, check_whole_graph
 from .classify import is_random, is_size, is_wide
 from .helpers import autocast_restored, own_lanes
@@ -230,17 +230,7 @@ class _Walk:
 
     def _resolve(self, tree: Any) -> Any:
         """A node's arguments with the lane graph's values in place of nodes."""
-        if isinstance(tree, fx.Node):
-            return self.env[tree]
-        if isinstance(tree, (list, tuple)):
-            return (
-                [self._resolve(x) for x in tree]
-                if isinstance(tree, list)
-                else tuple(map(self._resolve, tree))
-            )
-        if isinstance(tree, dict):
-            return {key: self._resolve(item) for key, item in tree.items()}
-        return tree
+        return map_leaves(lambda x: self.env[x] if isinstance(x, fx.Node) else x, tree)
 
     def _widened(self, node: fx.Node, args: Any, kwargs: Any, vals: list[Any]) -> Any:
         row, op = self.rows[-1], node.target

@@ -78,10 +78,13 @@ def _squeeze(x: DTensor) -> DTensor:
     return x
 
 
-def has_mask(indices: Any) -> bool:
-    """DTensor's rules for indexing take a mask for an index: as if it picked as many rows as it has
-    entries."""
-    return any(isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8) for i in indices)
+def beyond_rules(func: Op, indices: Any) -> bool:
+    """DTensor's rules for indexing take a mask for an index: as if it picked as many rows as it has entries. Those
+    for writing by several indices take minutes to find a layout."""
+    given = [i for i in indices if isinstance(i, Tensor)]
+    return any(i.dtype in (torch.bool, torch.uint8) for i in given) or (
+        func is not aten.index.Tensor and len(given) > 1
+    )
 
 
 INDEXING = {aten.index.Tensor, aten.index_put.default, aten._unsafe_index_put.default}

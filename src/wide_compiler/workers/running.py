@@ -100,7 +100,7 @@ class Running(Table):
             r for r in (result if isinstance(result, tuple | list) else [result]) if isinstance(r, Tensor)
         ]
         if made:
-            self._keep(made, outputs)
+            self._keep(made, outputs[: len(made)])
             answer: Any = [(tuple(m.shape), tuple(m.stride()), str(m.dtype)) for m in made]
         else:
             answer = result

@@ -16,7 +16,8 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from .corrections import INDEXING, OWN_RULES, PREPARE, WRONG_RULE, Op, has_mask
+from .corrections import INDEXING, OWN_RULES, PREPARE, WRONG_RULE, Op, beyond_rules
+from .layout import shard_bounds
 from .table import Ways
 from .values import is_partial, local_of, reduced, whole_of, wrap
 
@@ -31,7 +32,7 @@ def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
         if result is not None:
             ways.took("local")
             return result
-    if (func in INDEXING and has_mask(args[1])) or _any_empty(args):
+    if (func in INDEXING and beyond_rules(func, args[1])) or _any_empty(args):
         ways.took("gathered")
         return gathered(func, args, kwargs)
     if kwargs.get("dtype") is not None:
@@ -50,9 +51,10 @@ def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
     if way is None and not _averages(func) and func not in WRONG_RULE:
         try:
             result = func(*args, **kwargs)
-            ways.took("native")
-            # A partial sum with a mask, which the rules of many ops forget.
-            return reduced(result) if func in _MASKED else result
+            if all(_fits_its_layout(r) for r in (result if isinstance(result, tuple | list) else [result])):
+                ways.took("native")
+                # A partial sum with a mask, which the rules of many ops forget.
+                return reduced(result) if func in _MASKED else result
         except Exception as error:
             if not _viewed_out_of_order(error, args):
                 _only_if_unsupported(error)
@@ -174,6 +176,20 @@ def _viewed_out_of_order(error: Exception, args: tuple) -> bool:
     """PyTorch 2.11 makes shards whole without laying them in order, and cannot view them then. All workers
     find that alike: shards themselves lie in order by now (`_prepare_view`)."""
     return "view size is not compatible" in str(error) and args[0].is_contiguous()
+
+
+def _fits_its_layout(x: Any) -> bool:
+    """Is a result as large here as its layout says? Some rules are wrong, and every worker finds that alike."""
+    if not isinstance(x, DTensor):
+        return True
+    expected = list(x.shape)
+    place = x.device_mesh.get_coordinate()
+    assert place is not None
+    for placement, count, mine in zip(x.placements, x.device_mesh.shape, place, strict=True):
+        if isinstance(placement, Shard):
+            start, end = shard_bounds(expected[placement.dim], count)[mine]
+            expected[placement.dim] = end - start
+    return list(local_of(x).shape) == expected
 
 
 def _any_empty(args: Iterable[Any]) -> bool:

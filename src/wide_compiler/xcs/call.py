@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import timing
+from .filling import built, fill
 from .items import Items, made
-from .raising import raise_here, then_raises
+from .raising import raise_here, raises, then_raises
 
 if TYPE_CHECKING:
     from .ledger import Ledger
@@ -21,38 +22,39 @@ SWITCH_AFTER = 2e-3  # seconds of a loop before it is asked whether a rung shoul
 
 
 class Call:
-    """`done` with values or an error; or not, and then the text runs over the rest."""
+    """`done` with values or an error; or not, and then the text runs over the rest.
+
+    Attributes:
+        late: values that a rung gave for the last items.
+        items, ledger: set if the plain loop is timed.
+        body, cond: what a rung may take over on the way.
+        containers: those that a loop fills.
+        looked: when the site began to look at this call; later, how many seconds that took.
+        mapping: `map` and its function, where the text is that.
+    """
 
     __slots__ = (
         "body", "cond", "containers", "done", "error", "items", "late", "ledger", "looked", "mapping", "site",
         "source", "values",
     )  # fmt: skip
 
-    def __init__(self, site: "Site", source: Any):
-        self.site, self.source = site, source
-        self.done = False
-        self.values: Any = None
+    def __init__(self, site: "Site", source: Any, containers: tuple | None = None):
+        self.site, self.source, self.containers = site, source, containers
+        self.done, self.looked = False, 0.0
+        self.values = self.late = self.body = self.cond = self.mapping = None  # type: Any
         self.error: BaseException | None = None
-        self.late: Any = None  # values that a rung gave for the last items
-        self.items: Items | None = None  # if the plain loop is watched
+        self.items: Items | None = None
         self.ledger: Ledger | None = None
-        self.body: Any = None  # and cond: of what a rung may take over
-        self.cond: Any = None
-        self.containers: tuple | None = None  # that a loop fills
-        self.looked = 0.0  # seconds
-        self.mapping: Any = None
 
     # For the rewritten text.
 
     def take(self) -> Any:
-        """The result of a call that was taken."""
+        """The result of a call that is done."""
         text, values, error = self.site.text, self.values, self.error
         self.values = self.error = None
         if error is not None and text.kind == "generator":
             return then_raises(values, error)
-        whole = values
-        if text.kind in ("set", "dict"):
-            whole = set(values) if text.kind == "set" else dict(values)  # raises if a key cannot be hashed
+        whole = built(text, values)
         if error is not None:
             raise_here(error)
         return whole
@@ -65,17 +67,16 @@ class Call:
 
     def end(self, whole: Any) -> Any:
         """What the text has made, with what a rung has added to it."""
-        if self.site.text.kind == "generator":
+        kind = self.site.text.kind
+        if kind == "generator":
             return whole if self.body is None else itertools.chain(whole, self._added())
         if self.late is not None:
-            (whole.extend if self.site.text.kind == "list" else whole.update)(self.late)
-            self.late = None
+            (whole.extend if kind == "list" else whole.update)(self._added())
         return whole
 
     def map(self) -> Any:
         """`map` as it was written, of a function that was asked for once."""
-        mapper, function = self.mapping
-        self.mapping = None
+        (mapper, function), self.mapping = self.mapping, None
         return mapper(function, self.rest())
 
     def _added(self) -> Iterator[Any]:
@@ -84,12 +85,18 @@ class Call:
 
     # For the site.
 
-    def watch(self, items: Items, ledger: "Ledger") -> None:
-        """The text runs as written, timed; `take_over` may end it early."""
-        self.items, self.ledger = items, ledger
+    def filled(self, totals: list[Any]) -> Iterable[Any]:
+        """Put the values where the loop would have put them; what is left to do: nothing, or an error."""
+        values, error, self.values, self.error = self.values, self.error, None, None
+        try:
+            fill(self.site.text, values, self.containers or (), totals)
+        except Exception as refused:
+            error = refused
+        return () if error is None else raises(error)
 
-    def may_switch(self, body: Any, cond: Any) -> None:
-        self.body, self.cond = body, cond
+    def watch(self, items: Items, ledger: "Ledger", body: Any = None, cond: Any = None) -> None:
+        """The text runs as written, timed; with a body given, `take_over` may end it early."""
+        self.items, self.ledger, self.body, self.cond = items, ledger, body, cond
 
     def forget(self) -> None:
         self.items = self.ledger = self.body = self.cond = None

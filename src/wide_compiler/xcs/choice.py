@@ -65,9 +65,8 @@ def _attempt(work: Work, rung: Rung) -> list[Any] | Miss:
     work.new = False
     began = timing.now()
     try:
-        if not (record.looks and rung.again(work)):
-            look = look_of(work)
-            work.new = look not in record.looks
+        look = look_of(work)
+        work.new = look not in record.looks
         values = rung.run(work)
         if isinstance(values, Miss):
             return values
@@ -93,8 +92,6 @@ def _attempt(work: Work, rung: Rung) -> list[Any] | Miss:
         why = f"{type(error).__name__}: {error}"  # of a kind of item that nobody has thought of
     if why:
         seconds = timing.now() - began
-        if work.new:
-            rung.forget(work)
         record.failed(seconds, why)
         work.wasted += seconds
         return Miss()
@@ -108,29 +105,20 @@ def _took(work: Work, rung: Rung) -> None:
 
 
 def _verify(work: Work, rung: Rung, values: list[Any]) -> None:
-    """Items first, middle and last, by type, dtype, shape, value and aliasing with the item itself."""
+    """Items first, middle and last, by type, dtype, shape, value and aliasing with the item itself. Where
+    items add none or several values: all of them, or of many the first and the last."""
     if not rung.replayable:
         return
-    n = work.items.n
-    if work.cond is not None or work.events:
-        return _verify_all(work, values) if n <= 64 else _verify_some(work, values)
-    for i in (0, n // 2, n - 1):
-        plain, row = work.compared(i), work.items.row(i)
-        if not same((plain, row), ([values[i]], row), rtol=work.plan.rtol):
-            raise Bail(f"item {i} came out different")
-
-
-def _verify_all(work: Work, values: list[Any]) -> None:
-    plain = [v for i in range(work.items.n) for v in work.compared(i)]
-    if not same(plain, values, rtol=work.plan.rtol):
-        raise Bail("items came out different")
-
-
-def _verify_some(work: Work, values: list[Any]) -> None:
-    """Where items add none or several values: the first ones from the front, the last from the back."""
-    n = work.items.n
-    front = [v for i in range(3) for v in work.compared(i)]
-    back = [v for i in range(n - 3, n) for v in work.compared(i)]
-    tail = values[len(values) - len(back) :]
-    if not (same(front, values[: len(front)], work.plan.rtol) and same(back, tail, work.plan.rtol)):
+    n, rtol = work.items.n, work.plan.rtol
+    if work.cond is None and not work.events:
+        rows = {i: work.items.row(i) for i in (0, n // 2, n - 1)}
+        right = all(same((work.compared(i), row), ([values[i]], row), rtol) for i, row in rows.items())
+    elif n <= 64:
+        right = same([v for i in range(n) for v in work.compared(i)], values, rtol)
+    else:
+        front = [v for i in range(3) for v in work.compared(i)]
+        back = [v for i in range(n - 3, n) for v in work.compared(i)]
+        tail = values[len(values) - len(back) :]
+        right = same(front, values[: len(front)], rtol) and same(back, tail, rtol)
+    if not right:
         raise Bail("items came out different")

@@ -1,6 +1,4 @@
-"""What a site loops over, as columns: one sequence for each loop variable.
-
-Only exact lists, tuples, ranges, dict views, arrays and tensors are looked into, and `zip` and `enumerate` of
+"""What a site loops over: exact lists, tuples, ranges, dict views, arrays, tensors, `zip` and `enumerate` of
 them. Anything else might run code when it is iterated over, and goes to the plain loop untouched.
 """
 
@@ -12,6 +10,7 @@ import numpy as np
 import torch
 
 DICT_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
+Columns = list[Sequence[Any]]
 
 
 class Source(NamedTuple):
@@ -56,9 +55,8 @@ class Blocks:
 def kept_blocks(source: Any, before: list[Blocks] | None) -> Any:
     """The blocks of a list made by the statement before, which nothing can have changed since."""
     kept = before.pop() if before else None
-    if kept is None or kept.rows is not source:
-        return None
-    return kept if len(kept.rows) == kept.bounds[-1][1] else None
+    whole = kept is not None and kept.rows is source and len(kept.rows) == kept.bounds[-1][1]
+    return kept if whole else None
 
 
 class Items:
@@ -66,9 +64,8 @@ class Items:
 
     __slots__ = ("columns", "n")
 
-    def __init__(self, columns: list[Sequence[Any]], n: int):
-        self.columns = columns
-        self.n = n
+    def __init__(self, columns: Columns, n: int):
+        self.columns, self.n = columns, n
 
     def row(self, i: int) -> list[Any]:
         return [column[i] for column in self.columns]
@@ -79,14 +76,11 @@ class Items:
 
 def items_of(source: Any, shape: Any) -> Items | None:
     """The items of a source for a loop variable of that shape, or None."""
-    listed = type(source) is list and isinstance(shape, str)
-    columns: list[Sequence[Any]] | None = [source] if listed else _columns(source, shape)
-    if columns is None:
-        return None
-    return Items(columns, len(columns[0]))
+    columns = _columns(source, shape)
+    return None if columns is None else Items(columns, len(columns[0]))
 
 
-def _columns(source: Any, shape: Any) -> list[Sequence[Any]] | None:
+def _columns(source: Any, shape: Any) -> Columns | None:
     if type(source) is Source:
         return _zipped(source, shape)
     sequence = _sequence(source)
@@ -103,51 +97,41 @@ def _sequence(source: Any) -> Sequence[Any] | None:
         return source if source.ndim >= 1 and not source.dtype.hasobject else None
     if kind is torch.Tensor:
         return source if source.dim() >= 1 else None
-    if kind in DICT_VIEWS:
-        return list(source)
-    return None
+    return list(source) if kind in DICT_VIEWS else None
 
 
-def _zipped(source: Source, shape: Any) -> list[Sequence[Any]] | None:
+def _zipped(source: Source, shape: Any) -> Columns | None:
     function, args, kwargs = source
-    if (
-        function is enumerate
-        and len(args) == 1
-        and type(kwargs.get("start", 0)) is int
-        and set(kwargs) <= {"start"}
-    ):
-        parts: list[Any] = [None, args[0]]
-    elif function is zip and args and set(kwargs) <= {"strict"}:
-        parts = list(args)
+    numbered, start = function is enumerate, kwargs.get("start", 0)
+    if numbered:
+        known = len(args) == 1 and type(start) is int and set(kwargs) <= {"start"}
     else:
+        known = function is zip and len(args) > 0 and set(kwargs) <= {"strict"}
+    if not known:
         return None
     if isinstance(shape, str):
-        inner = _zipped(source, tuple("ab" if function is enumerate else "x" * len(args)))
+        inner = _zipped(source, tuple("ab" if numbered else "x" * len(args)))
         return None if inner is None else [list(zip(*inner, strict=True))]
-    if len(shape) != len(parts):
+    if len(shape) != numbered + len(args) or (numbered and not isinstance(shape[0], str)):
         return None
-    columns = [_columns(p, s) for p, s in zip(parts, shape, strict=True) if p is not None]
-    if any(c is None for c in columns):
+    groups = [_columns(part, inner) for part, inner in zip(args, shape[numbered:], strict=True)]
+    if any(group is None for group in groups):
         return None
-    lengths = [len(c[0]) for c in columns if c is not None]
+    lengths = [len(group[0]) for group in groups if group is not None]
     n = min(lengths)
-    if kwargs.get("strict") and len(set(lengths)) > 1:
+    if kwargs.get("strict") and max(lengths) > n:
         return None
-    if function is enumerate:
-        if not isinstance(shape[0], str):
-            return None
-        start = kwargs.get("start", 0)
-        columns.insert(0, [range(start, start + n)])
-    return [column if len(column) == n else column[:n] for group in columns for column in group or ()]
+    columns = [column if len(column) == n else column[:n] for group in groups for column in group or ()]
+    return [range(start, start + n), *columns] if numbered else columns
 
 
-def _unzipped(sequence: Any, shape: tuple[Any, ...]) -> list[Sequence[Any]] | None:
+def _unzipped(sequence: Any, shape: tuple[Any, ...]) -> Columns | None:
     """Columns of a list of tuples, all exactly as long as the loop variable is wide."""
-    if isinstance(sequence, (np.ndarray, torch.Tensor, range)) or not len(sequence):
+    if type(sequence) not in (list, tuple) or not len(sequence):
         return None
     if set(map(type, sequence)) != {tuple} or set(map(len, sequence)) != {len(shape)}:
         return None
-    columns: list[Sequence[Any]] = []
+    columns: Columns = []
     for part, inner in zip(zip(*sequence, strict=True), shape, strict=True):
         found = [part] if isinstance(inner, str) else _unzipped(part, inner)
         if found is None:

@@ -73,9 +73,7 @@ class Ledger:
     share: float | None = None  # of its items the plain loop comes to, where it may stop early
 
     def of(self, rung: str) -> Record:
-        if rung not in self.records:
-            self.records[rung] = Record()
-        return self.records[rung]
+        return self.records.setdefault(rung, Record())
 
     @property
     def plain_item(self) -> float:

@@ -17,29 +17,21 @@ MOST_LOOKS = 64  # kept for one rung; beyond that all are forgotten
 
 
 def look_of(work: Work) -> tuple[Any, ...]:
-    """Of the first item in each column, of what all items share, and of the modes around."""
-    columns = map(column_look, work.items.columns)
-    shared = list(map(_shared_look, work.body.__closure__ or ()))
-    if work.cond is not None:
-        shared += map(_shared_look, work.cond.__closure__ or ())
-    tensors, branches = any(map(_begins_with_tensor, work.items.columns)), work.plan.texts.branches
-    read = _read(work) if tensors or branches else []
-    if tensors:
-        shared += [_look(value) for value in read if isinstance(value, Tensor)]
-        shared.append(precision())
-    if branches:
-        shared += map(_value, read)
-    return (*columns, *shared, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast_state())
-
-
-def _read(work: Work) -> list[Any]:
-    """All that the body is known to read, but of the items. How types are joined depends on the dimensions of
-    tensors; which way the body goes, on numbers, texts and truths."""
-    guards = work.plan.guards
-    seen = work.seen
-    if seen is None:
-        seen = guards.values(work.functions, work.items.columns)
-    return [value for value, of_items in zip(seen, guards.vector, strict=True) if not of_items]
+    """Of the first item in each column, of what all items share, and of the modes around. How types are
+    joined depends on the dimensions of tensors; which way the body goes, on numbers, texts and truths."""
+    guards, columns = work.plan.guards, work.items.columns
+    look = [*map(column_look, columns), torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
+    look.append(autocast_state())
+    for function in filter(None, (work.body, work.cond)):
+        look += [_shared_look(cell) for cell in function.__closure__ or ()]
+    tensors, branches = any(isinstance(column[0], Tensor) for column in columns), work.plan.texts.branches
+    if tensors or branches:
+        seen = work.seen or guards.hold(work.functions, columns) or ()
+        shared = [value for value, many in zip(seen, guards.vector, strict=False) if not many]
+        look += [_look(value) for value in shared if tensors and isinstance(value, Tensor)]
+        look += [_value(value) for value in shared if branches]
+        look.append(precision() if tensors else None)
+    return tuple(look)
 
 
 def _value(value: Any) -> Any:
@@ -55,17 +47,12 @@ def _value(value: Any) -> Any:
 
 def column_look(column: Any) -> Any:
     """Of one loop variable, by its first item."""
-    if type(column) is np.ndarray:
-        return _type(column), column.shape[1:]
-    if type(column) is Blocks:
-        return _type(column.blocks[0]), column.blocks[0].shape[1:]
+    if type(column) in (np.ndarray, Blocks):
+        array = column.blocks[0] if type(column) is Blocks else column
+        return _type(array), array.shape[1:]
     if type(column) is Tensor:
         return column.dtype, column.shape[1:], column.device, column.requires_grad
     return _look(column[0])
-
-
-def _begins_with_tensor(column: Any) -> bool:
-    return isinstance(column[0], Tensor)
 
 
 def _shared_look(cell: Any) -> Any:

@@ -15,7 +15,7 @@ import torch
 from .config import cores
 from .ir import IRGraph, IRNode
 from .proof.analysis import Analyzer
-from .proof.calls import call_value
+from .proof.calls import Call, call_value
 from .proof.effects import Decline, Effect
 from .proof.guards import Guards
 from .proof.kinds import is_numpy_scalar
@@ -160,11 +160,11 @@ def prove(operator: Any) -> Proof:
         return Proof(operator, Effect.UNKNOWN, reason=f"a {type(operator).__name__} is not called")
     hints, keywords = _parameters(operator)
     analyzer = Analyzer(Guards())
-    callee = analyzer.look(operator, analyzer.guards.note("const", operator, None))
+    callee = analyzer.look(operator, analyzer.guards.note("const", operator))
     values = {name: value_of(hint) for name, hint in hints.items()}
     named = {name: values.pop(name) for name in keywords}
     try:
-        call_value(analyzer, callee, [*values.values()], named, _CALL)
+        call_value(analyzer, callee, Call([*values.values()], named, _CALL))
     except Decline as reason:
         return Proof(operator, reason.effect, reason=reason.reason)
     return Proof(operator, analyzer.effect, {name: stackable(hint) for name, hint in hints.items()})

@@ -14,16 +14,16 @@ from .ledger import Ledger
 from .module import get_tree_functions
 from .parallelism import GraphParallelismAnalyzer, ParallelismInfo, Proof, in_common, infos_by, stacks
 from .proof.analysis import Analyzer
-from .proof.columns import column_value, whole_value
 from .proof.effects import Decline, Effect
-from .proof.endings import Texts, may_run_long
 from .proof.guards import Guards, lookup_global
-from .proof.values import Value
+from .proof.objects import column_value
+from .proof.texts import Texts
+from .proof.values import list_of
 from .strategies import STRATEGIES, ExecutionStrategy, SequentialStrategy, StrategySelector
 from .text.names import reads
 
 if TYPE_CHECKING:
-    from .decisions import Decisions
+    from .site import Site
 
 RTOL = 1e-9  # of float64; float32 and float16 have their own, see oracle
 
@@ -66,7 +66,7 @@ class Plan:
         return self
 
 
-def make_plan(site: "Decisions", functions: dict[str, Any], nodes: dict[str, Any], columns: Any) -> Plan:
+def make_plan(site: "Site", functions: dict[str, Any], nodes: dict[str, Any], columns: Any) -> Plan:
     """Prove what the site's bodies do with the objects of this call; read off what that allows; choose a
     strategy. The words are those of spec 003: a graph, its analyser, its selector, a strategy."""
     analyzer = Analyzer(Guards())
@@ -107,27 +107,28 @@ def make_plan(site: "Decisions", functions: dict[str, Any], nodes: dict[str, Any
 
 
 def _proven(
-    site: "Decisions", analyzer: Analyzer, functions: dict[str, Any], nodes: dict[str, Any], columns: Any
+    site: "Site", analyzer: Analyzer, functions: dict[str, Any], nodes: dict[str, Any], columns: Any
 ) -> Effect:
     """What all bodies do. Raises `Decline`."""
     values = [column_value(analyzer, column, j) for j, column in enumerate(columns)]
     for which in sorted(functions, reverse=True):  # the test before the body
         given = list(values)
         if which == "body" and site.text.kind == "loop" and not site.text.single:
-            given.insert(0, Value(list, fresh=True))
+            given.insert(0, list_of(None))
         if which == "items":
-            given = [whole_value(columns[0], values[0])]
+            given = [list_of(values[0], type(columns[0]))]  # the column as a whole
+            given[0].fresh = False
         analyzer.site_body(which, nodes[which], functions[which], given)
     if analyzer.guards.hold(functions, columns) is None:
         raise Decline(Effect.UNKNOWN, "its items are not all of one kind")
     return analyzer.effect
 
 
-def _one_by_one(site: "Decisions", plan: Plan, ends: bool) -> str:
+def _one_by_one(site: "Site", plan: Plan, ends: bool) -> str:
     """Why an item must not begin before the one before it has ended."""
     if site.short_circuits and plan.effect is Effect.IO:
         return "it stops early, and later items must not be read then"
-    if site.short_circuits and may_run_long(plan.texts):
+    if site.short_circuits and plan.texts.may_run_long:
         return "it stops early, and a later item might never end"
     if ends and (site.text.kind == "loop" or site.text.maps):
         return "what it raises would end the loop"

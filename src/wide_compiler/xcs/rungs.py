@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from .lanes import standing, vectorize
-from .members import torch_vmap, wide
+from .lanes import run as numpy_lanes
+from .modules import group, torch_vmap
 from .parallel import computing, overlap, threads
-from .proof import endings
 from .proof.effects import Effect
 from .work import Miss, Work
 
@@ -28,14 +27,6 @@ class Rung:
         """What it could take if all goes well: a rung that was never tried must have a chance."""
         return 0.0
 
-    def again(self, work: Work) -> bool:
-        """Is this call, for this rung, an earlier one with other numbers? Then that one has answered all
-        questions but the price."""
-        return False
-
-    def forget(self, work: Work) -> None:
-        """It has failed with items like none before: `again` must not think of this call."""
-
     def run(self, work: Work) -> list[Any] | Miss:
         """The values of all items in order. Raises `Bail`."""
         raise NotImplementedError
@@ -52,10 +43,7 @@ class Vectorized(Rung):
 
     @staticmethod
     def _swallowed(work: Work) -> bool:
-        memory = work.plan.memory
-        if "tries for ever" not in memory:
-            memory["tries for ever"] = endings.may_try_for_ever(work.plan.texts)
-        return memory["tries for ever"]
+        return work.plan.texts.may_try_for_ever
 
 
 SHORT = 4e-7  # an item that takes less is as fast in the loop as on the way to NumPy and back
@@ -68,7 +56,7 @@ class NumpyLanes(Vectorized):
     name = "numpy lanes"
 
     def able(self, work: Work) -> bool:
-        return vectorize.able(work)
+        return True  # what the items are is known: `can_vmap`
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
         ledger = work.plan.ledger
@@ -79,14 +67,8 @@ class NumpyLanes(Vectorized):
         gained = plain_seconds > AT_ONCE or (plain_seconds > 5e-5 and ledger.spent > 5e-3)
         return gained and ledger.plain_item < 3e-4
 
-    def again(self, work: Work) -> bool:
-        return standing.again(work)
-
-    def forget(self, work: Work) -> None:
-        standing.forget(work)
-
     def run(self, work: Work) -> list[Any]:
-        return vectorize.vectorized(work)
+        return numpy_lanes.vectorized(work)
 
 
 class TorchVmap(Vectorized):
@@ -108,20 +90,20 @@ class TorchVmap(Vectorized):
 
 
 class WideModels(Vectorized):
-    """Distinct modules of one architecture: the wide model of this library."""
+    """Distinct modules of one architecture: lanes of one graph, as the routers run them."""
 
-    name = wide.NAME
+    name = group.NAME
     few_items = True
     splits = False
 
     def able(self, work: Work) -> bool:
-        return wide.able(work)
+        return group.able(work)
 
     def worth_a_try(self, work: Work, plain_seconds: float) -> bool:
-        return wide.paid_for(work, plain_seconds)
+        return group.paid_for(work, plain_seconds)
 
     def run(self, work: Work) -> list[Any]:
-        return wide.widened(work)
+        return group.widened(work)
 
 
 class Threads(Rung):

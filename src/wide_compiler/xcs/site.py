@@ -1,27 +1,33 @@
-"""A site at run time: what the rewritten text asks, and what goes back to it.
+"""A site at run time: what the rewritten text asks, what is decided, and what goes back to it.
 
 Whatever goes wrong in here that is not an error of the user's code means that the text runs as written, once:
 nothing has run by then but what is pure.
 """
 
 import builtins
-from collections.abc import Iterable
+import contextlib
+import itertools
+import operator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import WideError
 from . import timing
 from .call import Call, Timed, counted
-from .decisions import Decisions
-from .filling import fill, fillable, inert, rehearsed
+from .checking import check, run_own
+from .filling import carried_on, fill, fillable, inert, rehearsed
 from .interrupts import raise_interrupt
-from .items import Blocks, Items, items_of
+from .items import Blocks, Items, items_of, kept_blocks
 from .lanes.lane import Diverge
 from .ledger import Ledger
+from .pace import SHARE, Pace
 from .parallel.together import Started, Statements
+from .plan import Plan, make_plan
 from .proof.effects import Effect
-from .raising import raise_here, raises
+from .raising import raise_here
 from .surroundings import in_the_way
 from .text.site_text import SiteText
+from .text.sites import SHORT_CIRCUIT
 from .work import Bail, Failed, Miss, Work
 
 if TYPE_CHECKING:
@@ -30,55 +36,61 @@ if TYPE_CHECKING:
 
 OURS = (Exception, Bail, Diverge)  # no interrupts, and no exits
 WORTH_A_SWITCH = 1e-2  # seconds that the rest of a loop must take before a rung is asked to take it over
+PLANS = 4
+ANALYSIS_SECONDS = 5e-4  # about what an analysis takes
+MOST_ROUNDS = 2**20  # of several loops in one comprehension: they are listed, a sum of them would not be
+TOO_LITTLE = "there is too little to gain so far"
 
 
-class Site(Decisions):
-    """One site of one jitted function. `on()` is asked before every call, and costs next to nothing when
-    off."""
+class Site:
+    """One site of one jitted function. `on()` is asked before every call, and costs next to nothing when off.
+
+    Attributes:
+        plans: what is proven, for objects of several types; the latest first.
+        first: times of the plain loop before anything is proven.
+        spent: seconds of the plain loop; analysed: of analyses; latest: of the latest plain call.
+        accounted: calls that were not looked at, and whose time was added up.
+        why: why the latest call ran as written; faults: how often that was an error of ours.
+    """
 
     def __init__(self, text: SiteText, config: "Config", file: str, runtime: "Runtime"):
-        super().__init__(text, config)
-        self.runtime = runtime
-        self.file = file
-        self.accounted = 0  # calls that were not looked at, and whose time was added up
+        self.text, self.config, self.file, self.runtime = text, config, file, runtime
+        self.checking = config.checking
+        self.short_circuits = text.eater in SHORT_CIRCUIT
+        self.pace = Pace(config.measure, bool(text.reason))
         self.on = self.pace.ready
+        self.plans: list[Plan] = []
+        self.first = Ledger()
+        self.spent = self.analysed = self.latest = 0.0
+        self.accounted = self.faults = 0
+        self.why = text.reason
+        self.counts: dict[str, int] = {}
 
     # Called by the rewritten text.
 
     def run(
-        self,
-        source: Any,
-        body: Any,
-        cond: Any = None,
-        expand: Any = None,
-        consumer: Any = None,
-        *options: Any,
-        before: list[Blocks] | None = None,
-        after: list[Blocks] | None = None,
-    ) -> Call:
+        self, source: Any, body: Any, cond: Any = None, expand: Any = None, consumer: Any = None,
+        *options: Any, before: list[Blocks] | None = None, after: list[Blocks] | None = None,
+    ) -> Call:  # fmt: skip
         """A comprehension, or a generator that a builtin consumes whole, if `consumer` is that builtin.
         Blocks of what it loops over lie in `before`, those of what it makes are put into `after`."""
         call = Call(self, source)
-        try:
-            if not self._enter():
-                return call
-            call.looked = timing.now()
-            reason = self._unusual(consumer, options) or in_the_way()
-            if reason:
-                self.went_plain(reason)
+
+        def decide() -> None:
+            eater = self.text.eater
+            if consumer is not None and consumer is not getattr(builtins, eater):
+                self.went_plain(f"{eater} is not the builtin here")
+            elif options and not inert(eater, options):
+                self.went_plain("what is done with each item may change something before the next one")
+            elif expand is not None and not self.may_analyse():
+                self.went_plain(TOO_LITTLE)
+                items = items_of(source, self.text.shape)
+                if items is not None:
+                    call.watch(items, self.first)
             else:
-                self._decide(call, source, body, cond, expand, before, after)
-        except Failed as failure:
-            call.done, call.values, call.error = True, failure.values, failure.error
-        except WideError:
-            raise
-        except OURS as error:
-            raise_interrupt(error)
-            call.forget()
-            self.broke(error)
-        finally:
-            if call.items is None:
-                self._leave()
+                self._decide(call, self.items_in(source, expand, before), body, cond, after, expand is None)
+
+        self._guarded(call, decide)
         return call
 
     def mapped(self, mapper: Any, function: Any, source: Any, body: Any, *rest: Any, **to: Any) -> Call:
@@ -93,157 +105,190 @@ class Site(Decisions):
 
     def loop(self, source: Any, body: Any, containers: tuple, totals: tuple, *makers: Any) -> list[Any]:
         """A loop that fills things. Gives, last to first: each new total, and what is left to do."""
-        call = Call(self, source)
-        running, rest = list(totals), None
-        try:
-            if not self._enter():
-                return [call.rest(), *reversed(totals)]
-            call.looked = timing.now()
-            rest = self._decide_loop(call, source, body, containers, running, makers)
-        except WideError:
-            raise
-        except OURS as error:
-            raise_interrupt(error)
-            call.forget()
-            self.broke(error)
-            running = list(totals)
-        finally:
-            if call.items is None:
-                self._leave()
-        return [call.rest() if rest is None else rest, *reversed(running)]
+        call, running = Call(self, source, containers), list(totals)
+
+        def decide() -> None:
+            items = None
+            if fillable(self.text, containers, totals, makers):
+                items = items_of(source, self.text.shape)
+            if items is None:
+                self.went_plain("it fills, or runs over, something that may run code of its own")
+            work = self._decide(call, items, body, None, None, not totals)
+            # Where a `try` of the body would see an error of filling, what is pure can run again as written.
+            pure = work is not None and work.plan.effect is Effect.PURE
+            after: list[Any] | None = list(totals)
+            if pure and self.text.attempted and not rehearsed(self.text, call.values, containers, totals):
+                after = None
+            elif call.done and self.text.sinks[0].kind == "carried":
+                after, call.values = carried_on(call.values, list(totals), makers[-1]), []
+            if after is None:
+                call.done = False
+                self.pace.back_off()
+            else:
+                running[:] = after
+
+        self._guarded(call, decide)
+        if not call.done:
+            return [call.rest(), *reversed(totals)]
+        return [call.filled(running), *reversed(running)]
 
     def start(self, *thunks: Any) -> Started | Timed | None:
         """Independent statements: begin them together, or give None to run them as written."""
-        try:
-            if not self._enter():
-                return None
-            reason = in_the_way()
-            if reason:
-                self.went_plain(reason)
-                return None
+        call = Call(self, None)
+        started: list[Any] = []
+
+        def decide() -> None:
             functions = {f"thunk {i}": thunk for i, thunk in enumerate(thunks)}
             plan, _ = self.plan_for(functions, self.text.bodies, ())
             if plan is None:
-                self.went_plain("there is too little to gain so far")
-                return Timed(self)
-            if plan.declined:
+                self.went_plain(TOO_LITTLE)
+                started.append(Timed(self))
+            elif plan.declined:
                 self.decline(plan)
-                return None
-            return plan.strategy.start(Statements(self, plan, thunks))
+            else:
+                started.append(plan.strategy.start(Statements(self, plan, thunks)))
+
+        self._guarded(call, decide)
+        return started[0] if started else None
+
+    def _guarded(self, call: Call, decide: Callable[[], None]) -> None:
+        """Decide about a call. An error of ours is noted, and the text runs as written."""
+        try:
+            looked = self.pace.enter()
+            self.on = self.pace.ready
+            if not looked:
+                return
+            call.looked = timing.now()
+            skipped = self.pace.skipped
+            seconds, self.accounted = self.latest * (skipped - self.accounted), skipped
+            self._spent(seconds, self.plans[0].ledger if self.plans else None)
+            reason = in_the_way()
+            if reason:
+                self.went_plain(reason)
+            else:
+                decide()
+        except Failed as failure:
+            call.done, call.values, call.error = True, failure.values, failure.error
         except WideError:
             raise
         except OURS as error:
             raise_interrupt(error)
+            call.done = False
+            call.forget()
             self.broke(error)
-            return None
         finally:
-            self._leave()
+            if call.items is None:
+                self._leave()
+
+    def _leave(self) -> None:
+        with contextlib.suppress(*OURS):
+            self.pace.leave()
+            self.on = self.pace.ready
 
     # Deciding.
 
-    def _enter(self) -> bool:
-        """Is this call looked at?"""
-        looked = self.pace.enter()
-        self.on = self.pace.ready
-        if looked:
-            skipped = self.pace.skipped
-            self._spent(
-                self.latest * (skipped - self.accounted), self.plans[0].ledger if self.plans else None
-            )
-            self.accounted = skipped
-        return looked
+    def items_in(self, source: Any, expand: Any, before: list[Blocks] | None) -> Items | None:
+        """The items of a loop; of several loops in one comprehension all rounds, if finding them changes
+        nothing. Or None, and a reason is noted."""
+        if expand is None:
+            items = items_of(source, self.text.shape)
+            kept = kept_blocks(source, before)
+            if items is not None and kept is not None:
+                items.columns = [kept]
+        else:
+            items = self._expanded(source, expand)
+        if items is None:
+            declined = expand is not None and self.plans and self.plans[0].declined
+            other = "what it loops over is not a list, tuple, range, dict view, array or tensor"
+            self.went_plain(self.plans[0].reason if declined else other)
+        return items
 
-    def _leave(self) -> None:
-        self.pace.leave()
-        self.on = self.pace.ready
-
-    def _spent(self, seconds: float, ledger: Ledger | None) -> None:
-        self.spent += seconds
-        if ledger is not None:
-            ledger.went_plain(seconds)
-
-    def _unusual(self, consumer: Any, options: tuple[Any, ...]) -> str:
-        if consumer is not None and consumer is not getattr(builtins, self.text.eater):
-            return f"{self.text.eater} is not the builtin here"
-        if options and not inert(self.text.eater, options):
-            return "what is done with each item may change something before the next one"
-        return ""
+    def _expanded(self, source: Any, expand: Any) -> Items | None:
+        outer = items_of(source, "item")  # whole items, whatever they are unpacked into
+        if outer is None or outer.n == 0:
+            return None
+        plan, _ = self.plan_for({"items": expand}, {"items": self.text.bodies["items"]}, outer.columns)
+        if plan is None or plan.declined:
+            return None
+        try:
+            rows = list(itertools.islice(expand(outer.columns[0]), MOST_ROUNDS + 1))
+        except Exception as error:
+            raise_interrupt(error)
+            return None  # the plain loop will say so
+        if not 0 < len(rows) <= MOST_ROUNDS:
+            return None
+        return Items([list(map(operator.itemgetter(k), rows)) for k in range(len(rows[0]))], len(rows))
 
     def _decide(
-        self, call: Call, source: Any, body: Any, cond: Any, expand: Any, before: Any, after: Any
-    ) -> None:
-        if expand is not None and not self.may_analyse():
-            items = items_of(source, self.text.shape)
-            if items is not None:
-                self.went_plain("there is too little to gain so far")
-                call.watch(items, self.first)
-            return
-        items = self.items_in(source, expand, before)
+        self, call: Call, items: Items | None, body: Any, cond: Any, after: Any, switchable: bool
+    ) -> Work | None:
+        """Let a rung run the items, and give the work if it did. Else the plain loop is timed; where it is
+        switchable, a rung may take over later."""
         if items is None:
             self.pace.rest(timing.now() - call.looked, 0.0)
-            return
+            return None
         if items.n < 2:
             self.went_plain("there is nothing to run beside another")
-            return
+            return None
         values, work = self.values(items, body, cond, after)
         seconds = timing.now() - call.looked
         if type(values) is not Miss:
             assert work is not None
             work.took(seconds)
-            call.done = True
             call.values = counted(values, work.plan.ledger) if self.short_circuits else values
-            return
+            call.done = True
+            return work
         call.looked = seconds - (work.wasted if work is not None else 0.0)
         if self.pace.measure:
-            call.watch(items, self.first if work is None else work.plan.ledger)
-            if not self.plans and expand is None and not self.short_circuits:
-                call.may_switch(body, cond)
+            may_switch = switchable and not self.plans and not self.short_circuits
+            ledger = self.first if work is None else work.plan.ledger
+            call.watch(items, ledger, *((body, cond) if may_switch else ()))
+        return None
 
-    def _decide_loop(
-        self, call: Call, source: Any, body: Any, containers: tuple, running: list[Any], makers: tuple
-    ) -> Iterable[Any] | None:
-        """What is left to do, or None for all of it; new totals are in `running`."""
-        reason = in_the_way()
-        if reason:
-            self.went_plain(reason)
-            return None
-        items = None
-        if fillable(self.text, containers, tuple(running), makers):
-            items = items_of(source, self.text.shape)
-        if items is None:
-            self.went_plain("it fills, or runs over, something that may run code of its own")
-            self.pace.rest(timing.now() - call.looked, 0.0)
-            return None
-        if items.n < 2:
-            self.went_plain("there is nothing to run beside another")
-            return None
-        rest: Iterable[Any] = ()
-        work: Work | None = None
-        try:
-            values, work = self.values(items, body, None)
-        except Failed as failure:
-            values, rest = failure.values, raises(failure.error)
-        seconds = timing.now() - call.looked
-        if type(values) is Miss:
-            call.looked = seconds - (work.wasted if work is not None else 0.0)
-            if self.pace.measure:
-                call.watch(items, self.first if work is None else work.plan.ledger)
-                if not self.plans and not running:
-                    call.may_switch(body, None)
-                    call.containers = containers
-            return None
-        # Where a `try` of the body would see an error of filling, what is pure can run again as written.
-        again = self.text.attempted and work is not None and work.plan.effect is Effect.PURE
-        if again and not rehearsed(self.text, values, containers, tuple(running)):
-            self.pace.back_off()
-            return None
-        if work is not None:
-            work.took(seconds)  # before anything is filled: a fault of ours must not fill it twice
-        try:
-            fill(self.text, values, containers, running)
-        except Exception as error:
-            return raises(error)
-        return rest
+    def values(self, items: Items, body: Any, cond: Any, after: Any = None) -> tuple[Any, Work | None]:
+        """The values of all items, or a `Miss`; and the work, if it came so far that a rung was asked."""
+        functions = {"body": body} if cond is None else {"body": body, "cond": cond}
+        plan, seen = self.plan_for(functions, self.text.bodies, items.columns)
+        if plan is None:
+            self.went_plain(TOO_LITTLE)
+        elif plan.declined:
+            self.decline(plan)
+        elif self.text.caught and plan.effect is Effect.IO:
+            self.went_plain("it fills something within a try, which must see it if that raises")
+        else:
+            events = self.text.kind == "loop" and not self.text.single
+            work = Work(self, plan, items, body, cond, events)
+            work.seen, work.after = seen, after
+            values = run_own(work) if plan.own_strategy else plan.strategy.run(work)
+            if isinstance(values, Miss):
+                self.went_plain()
+            elif self.checking:
+                check(work, values)
+            return values, work
+        return Miss(), None
+
+    def may_analyse(self) -> bool:
+        """Has the plain loop taken so long that an analysis costs little beside it?"""
+        return not self.config.measure or SHARE * self.spent >= self.analysed + ANALYSIS_SECONDS
+
+    def plan_for(
+        self, functions: dict[str, Any], nodes: dict[str, Any], columns: Any
+    ) -> tuple[Plan | None, list[Any] | None]:
+        """An old plan, with what its guards' paths lead to; or a new one, if an analysis is paid for."""
+        for plan in self.plans:
+            seen = plan.holds(functions, columns)
+            if seen is not None:
+                return plan, seen
+        if not self.may_analyse():
+            return None, None
+        began = timing.now()
+        plan = make_plan(self, functions, nodes, columns)
+        if "items" not in nodes:  # else what was timed are rounds of its first loop
+            plan.ledger.recent, plan.ledger.idle_item = self.first.recent, self.first.idle_item
+        plan.ledger.share, plan.ledger.spent = self.first.share, self.spent
+        self.plans = [plan, *self.plans[: PLANS - 1]]
+        self.analysed += timing.now() - began
+        return plan, None
 
     # While the text runs as written.
 
@@ -251,18 +296,21 @@ class Site(Decisions):
         """A loop that is not analysed yet has come to so many items: does a rung take the rest?"""
         if seconds / done * (items.n - done) < WORTH_A_SWITCH:
             return False
-        values: Any
+        values: Any = Miss()
         error: BaseException | None = None
         before, self.spent = self.spent, self.spent + seconds
         try:
             self.first.measured(seconds, idle, done)
-            values = self._rest_by_rung(call, items, done) if self.may_analyse() else Miss()
+            if self.may_analyse():
+                body, cond, call.body = call.body, call.cond, None
+                self._count("plain", -1)  # as which this call was counted
+                remaining = Items([column[done:] for column in items.columns], items.n - done)
+                values = self.values(remaining, body, cond)[0]
         except Failed as failure:
             values, error = failure.values, failure.error
         except OURS as fault:
             raise_interrupt(fault)
             self.broke(fault)
-            values = Miss()
         self.spent = before
         if type(values) is Miss:
             return False
@@ -274,14 +322,6 @@ class Site(Decisions):
         if error is not None:
             raise_here(error)
         return True
-
-    def _rest_by_rung(self, call: Call, items: Items, done: int) -> Any:
-        body, cond, call.body = call.body, call.cond, None
-        self.counts["plain"] -= 1  # as which this call was counted
-        if not self.counts["plain"]:
-            del self.counts["plain"]
-        remaining = Items([column[done:] for column in items.columns], items.n - done)
-        return self.values(remaining, body, cond)[0]
 
     def ran_plainly(self, call: Call, n: int, done: int, seconds: float, idle: float, ended: bool) -> None:
         """The loop ran as written, to its end or as far as somebody wanted it."""
@@ -301,3 +341,43 @@ class Site(Decisions):
         except OURS as error:
             self.broke(error)
         self._leave()
+
+    # Notes.
+
+    def _spent(self, seconds: float, ledger: Ledger | None) -> None:
+        self.spent += seconds
+        if ledger is not None:
+            ledger.went_plain(seconds)
+
+    def decline(self, plan: Plan) -> None:
+        """Not proven: the text runs as written, and is looked at again ever more rarely."""
+        self.went_plain(plan.reason)
+        self.pace.back_off()
+
+    def broke(self, error: BaseException) -> None:
+        """Something of ours has failed: the text runs as written, and `explain` says so."""
+        self.faults += 1
+        self.went_plain(f"an error in the analysis or in a rung: {type(error).__name__}: {error}")
+        with contextlib.suppress(Exception, Bail):
+            self.pace.back_off()
+
+    def went_plain(self, why: str = "") -> None:
+        """A call ran as written; why, unless what was measured says that."""
+        self._count("plain", 1)
+        self.why = why
+
+    def took(self, rung: str) -> None:
+        """A rung has run a whole call."""
+        self._count(rung, 1)
+        self.why = ""
+
+    def _count(self, how: str, number: int) -> None:
+        self.counts[how] = self.counts.get(how, 0) + number
+        if not self.counts[how]:
+            del self.counts[how]
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """How many calls each rung has run, and how many the plain loop, looked at or not."""
+        plain = self.counts.get("plain", 0) + self.pace.skipped
+        return {**self.counts, "plain": plain} if plain else dict(self.counts)

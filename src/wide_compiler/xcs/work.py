@@ -26,32 +26,34 @@ class Failed(Exception):
 
     def __init__(self, values: list[Any], error: BaseException):
         super().__init__()
-        self.values = values
-        self.error = error
+        self.values, self.error = values, error
 
 
 class Work:
-    """Items, body and test of one call. A value is what an item adds: nothing, one thing, or noted events."""
+    """Items, body and test of one call. A value is what an item adds: nothing, one thing, or noted events.
+
+    Attributes:
+        seen: what the paths of the plan's guards lead to, if they were asked.
+        after: where blocks are put that the next site need not gather.
+        new: do the items look like none before?
+        record: of the rung that ran all items.
+        wasted: seconds of rungs that failed: their records see to it that this stays rare.
+        partial: what an item had noted when it raised.
+    """
 
     __slots__ = (
         "after", "body", "cond", "events", "items", "new", "partial", "plan", "record", "seen", "site",
-        "stands", "wasted",
+        "wasted",
     )  # fmt: skip
 
     def __init__(self, site: "Site", plan: "Plan", items: Items, body: Any, cond: Any, events: bool):
-        self.site = site
-        self.plan = plan
-        self.items = items
-        self.body = body
-        self.cond = cond
-        self.events = events
-        self.seen: list[Any] | None = None  # what the paths of the plan's guards lead to, if they were asked
-        self.after: list[Blocks] | None = None  # where blocks are put that the next site need not gather
-        self.stands: Any = None  # steps of an earlier call that this one would take again, once asked for
-        self.new = False  # do the items look like none before?
-        self.record: Any = None  # of the rung that ran all items
-        self.wasted = 0.0  # seconds of rungs that failed: their records see to it that this stays rare
-        self.partial: dict[int, list[Any]] = {}  # what an item had noted when it raised
+        self.site, self.plan, self.items = site, plan, items
+        self.body, self.cond, self.events = body, cond, events
+        self.seen: list[Any] | None = None
+        self.after: list[Blocks] | None = None
+        self.record: Any = None
+        self.new, self.wasted = False, 0.0
+        self.partial: dict[int, list[Any]] = {}
 
     def one(self, i: int) -> list[Any]:
         """What item i adds, computed as written."""

@@ -175,7 +175,7 @@ def in_place_on_fresh(xs):
     return out
 
 
-@pattern("plain", rows)
+@pattern("numpy lanes", rows)
 def in_place_on_items(xs):
     """In-place arithmetic on the items themselves."""
     for x in xs:
@@ -189,7 +189,7 @@ def views_of_items(xs):
     return [x[2:5] for x in xs]
 
 
-@pattern("plain", rows)
+@pattern("numpy lanes", rows)
 def items_themselves(xs):
     """Results that are the items themselves."""
     return [x for x in xs]  # noqa: C416

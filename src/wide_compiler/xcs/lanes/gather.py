@@ -12,63 +12,52 @@ import numpy as np
 from ..items import Blocks
 from ..proof.kinds import is_numpy_scalar
 from ..work import Bail, Work
-from .lane import COMPUTING
-from .lane_operators import Lane
+from .lane import COMPUTING, NUMBERS, Lane, Objects, Trace
 
+MOST_STEPS = 8
 CHUNK_BYTES = 2**19  # with what is made of them, about what a core's own cache holds
-FEWEST_ROWS = 64
-NUMBERS = {float: ("float", np.float64), int: ("int", np.int64), bool: ("bool", np.bool_)}
-Room = dict[str, np.ndarray]
 
 
 def chunks(work: Work) -> list[tuple[int, int]]:
-    """Where to cut: what is gathered, and what is made of it, then stays in the cache until it is used.
-
-    What a site before has made lies gathered already. Where no arrays are made of it, it is taken whole.
-    """
-    n, first = work.items.n, work.items.columns[0]
-    bounds = first.bounds if type(first) is Blocks else [(0, n)]
-    alone = work.plan.memory.get("makes no arrays")
-    if type(first) is Blocks and alone:
-        return bounds
+    """Where to cut: what is gathered, and what is made of it, then stays in the cache until it is used."""
+    first = work.items.columns[0]
+    bounds = first.bounds if type(first) is Blocks else [(0, work.items.n)]
     widest = max((c[0].nbytes for c in work.items.columns if type(c[0]) is np.ndarray), default=8)
-    size = min(max((4 if alone else 1) * CHUNK_BYTES // max(widest, 1), 256), 16384)
-    fitting = work.plan.memory.get("rows at once", 0)
-    if fitting >= FEWEST_ROWS:  # then what is made of them goes into its block without a copy
-        size = min(size, fitting)
+    size = min(max(CHUNK_BYTES // max(widest, 1), 256), 16384)
     return [(i, min(i + size, stop)) for start, stop in bounds for i in range(start, stop, size)]
 
 
-def gathered(whole: Any, start: int, stop: int, room: Room) -> Lane | Any:
-    """A part of a column as one array `[n, ...]`; what is neither array nor number must be one shared
-    object."""
-    if type(whole) is Blocks:
-        return Lane(whole.part(start, stop), "array", None, fresh=False)
-    column = whole if (start, stop) == (0, len(whole)) else whole[start:stop]
+def gathered(column: Any, trace: Trace) -> Any:
+    """A column as one array `[n, ...]`. What is neither array nor number is one object that all share, or
+    `Objects` whose fields are gathered when they are read."""
     if type(column) is np.ndarray:
         _computes(column.dtype)
         if column.ndim > 2 and not column[0].flags.c_contiguous:
             raise Bail(OTHER_ORDER)
-        # Sums of rows that lie apart would be added up in another order.
-        return Lane(np.ascontiguousarray(column), "array" if column.ndim > 1 else "np", None, fresh=False)
+        if column.ndim == 1:  # whose numbers are new objects in each round
+            return Lane(np.array(column), "np", trace)
+        rows = np.ascontiguousarray(column) if column.ndim > 2 else in_steps(column, column[0])
+        return Lane(rows, "array", trace, False, list(column))
     if type(column) is range:
-        return Lane(np.arange(column.start, column.stop, column.step, dtype=np.int64), "int", None)
-    kind = type(column[0])
-    if kind is np.ndarray:
-        return Lane(stacked(column, room), "array", None, fresh=False)
-    if kind in NUMBERS:
+        return Lane(np.arange(column.start, column.stop, column.step, dtype=np.int64), "int", trace)
+    kinds = set(map(type, column))
+    kind: Any = kinds.pop()
+    if not kinds and kind is np.ndarray and column[0].ndim:
+        return Lane(stacked(column), "array", trace, False, column)
+    if not kinds and kind in NUMBERS:
         name, dtype = NUMBERS[kind]
         try:
-            data: np.ndarray = np.array(column, dtype=dtype)
+            return Lane(np.array(column, dtype=dtype), name, trace, True, column)
         except OverflowError:
             raise Bail("integers too large for 64 bits") from None
-        return Lane(data, name, None)
-    if is_numpy_scalar(kind):
+    if not kinds and is_numpy_scalar(kind):
         _computes(column[0].dtype)
-        return Lane(np.array(column), "np", None)
+        return Lane(np.array(column), "np", trace, True, column)
     if all(map(operator.is_, column, itertools.repeat(column[0]))):
         return column[0]
-    raise Bail(f"items of type {kind.__name__} have no lane axis")
+    if kinds:
+        raise Bail("items of different types")
+    return Objects(column, trace, gathered)
 
 
 def _computes(dtype: np.dtype) -> None:
@@ -76,41 +65,43 @@ def _computes(dtype: np.dtype) -> None:
         raise Bail(f"items of type {dtype}")
 
 
-def stacked(arrays: Sequence[np.ndarray], room: Room) -> np.ndarray:
-    """Arrays of one shape and dtype as `[n, ...]`, in one copy, into memory used again. Raises `Bail`."""
+def stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Arrays of one shape and dtype as `[n, ...]`, in one copy. Raises `Bail`."""
     first, n = arrays[0], len(arrays)
     _computes(first.dtype)
-    if first.ndim == 0 or not first.size:
-        raise Bail("arrays that are empty, or without dimensions")
-    shape = (n * len(first), *first.shape[1:])
-    out: Any = room.get("room")
-    if out is None or out.dtype != first.dtype or out.shape[1:] != shape[1:] or len(out) < shape[0]:
-        out = room["room"] = np.empty(shape, first.dtype)
-    out = out[: shape[0]]
+    if not first.size:
+        raise Bail("arrays that are empty")
+    if len(set(map(_strides, arrays))) != 1 or (first.ndim > 1 and not first.flags.c_contiguous):
+        raise Bail(OTHER_ORDER)
+    out = np.empty((n * len(first), *first.shape[1:]), first.dtype)
     try:
         if first.ndim > 1:
-            if not first.flags.c_contiguous or len(set(map(_strides, arrays))) != 1:
-                raise Bail(OTHER_ORDER)
-            if len(set(map(_char, arrays))) != 1:
-                raise ValueError("types of the same numbers, but with scalars of their own")
-            if len(set(map(len, arrays))) != 1:
-                raise ValueError("lengths")
+            if len(set(map(_char, arrays))) != 1 or len(set(map(len, arrays))) != 1:
+                raise ValueError("types of the same numbers with scalars of their own, or other lengths")
             np.concatenate(arrays, out=out, casting="no")
         else:
-            places, copy = _places(len(first), _rounded(n)), cast(Any, operator.setitem)
+            places, copy = _places(len(first), 1 << (n - 1).bit_length()), cast(Any, operator.setitem)
             # Each copy compares type and shape itself: all checks are in this one pass.
-            deque(map(copy, itertools.repeat(memoryview(out)), places, arrays), 0)
+            deque(map(copy, itertools.repeat(memoryview(cast(Any, out))), places, arrays), 0)
     except (ValueError, TypeError):
         raise Bail("arrays of different shapes or types") from None
-    return out.reshape(n, *first.shape)
+    return in_steps(out.reshape(n, *first.shape), first)
+
+
+def in_steps(rows: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """The rows, as far from number to number as in an item: sums of those that lie apart round otherwise."""
+    steps, rest = divmod(first.strides[-1], first.itemsize)
+    if steps == 1 or len(first) == 1:
+        return np.ascontiguousarray(rows)
+    if rest or not 1 < steps <= MOST_STEPS:
+        raise Bail(OTHER_ORDER)
+    apart = np.empty((*rows.shape[:-1], rows.shape[-1] * steps), rows.dtype)[..., ::steps]
+    apart[...] = rows
+    return apart
 
 
 OTHER_ORDER = "arrays that do not lie in rows, as results of them would not"
 _strides, _char = operator.attrgetter("strides"), operator.attrgetter("dtype.char")
-
-
-def _rounded(n: int) -> int:
-    return 1 << (n - 1).bit_length()
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,143 +1,148 @@
-"""Calls on abstract values: whitelisted functions, and functions whose text is analysed in turn."""
+"""Calls on abstract values: whitelisted functions, methods of built-in values, arrays and tensors."""
 
 import ast
-import json
 import types
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
 from torch import nn
 
-from ..text.maps import as_generator
-from . import expressions, pure_numpy, pure_tables, pure_torch, waiting
-from .kinds import CONTAINERS, ITERATORS
-from .method_calls import call_builtin_method, only_computes
+from ..text.bodies import as_generator
+from . import expressions, numpy_tables, python_tables, torch_tables, waiting
+from .kinds import CHANGEABLE, HOLDERS, NUMBERS, DataType, Number, is_numpy_scalar
 from .python_calls import (
-    Keywords,
-    all_safe,
+    Call,
     call_function,
     call_inner,
     call_instance,
     call_layer,
     call_method_object,
     construct,
-    text_of,
-)
-from .values import Value, join, opaque
+)  # fmt: skip
+from .values import Value, join, join_all, opaque
 
 if TYPE_CHECKING:
     from .analysis import Analyzer
-    from .frames import Env, Frame
+
+TEXTS = (np.str_, np.bytes_)
+IMPURE = (print, input, exec, eval, setattr, delattr)
 
 
-def call(a: "Analyzer", node: ast.Call, env: "Env", frame: "Frame") -> Value:
+def call(a: "Analyzer", node: ast.Call) -> Value:
     if isinstance(node.func, ast.Name) and node.func.id == "super":
         raise a.decline("it calls super()", node)
-    callee = a.expr(node.func, env, frame)
+    callee = a.expr(node.func)
     if any(isinstance(arg, ast.Starred) for arg in node.args) or any(k.arg is None for k in node.keywords):
         raise a.decline("it calls with * or **", node)
-    eats = _eats_whole(callee)
     found = opaque()
 
     def one() -> None:
         nonlocal found
-        args = [_argument(a, arg, eats, env, frame) for arg in node.args]
-        keywords = {k.arg: a.expr(k.value, env, frame) for k in node.keywords if k.arg is not None}
-        found = call_value(a, callee, args, keywords, node)
+        args = [_argument(a, arg, callee) for arg in node.args]
+        keywords = {k.arg: a.expr(k.value) for k in node.keywords if k.arg is not None}
+        found = call_value(a, callee, Call(args, keywords, node))
 
     if any(k.arg == "key" for k in node.keywords):
-        a.settle(one, env, frame, node)  # it is called many times, between the rounds of a generator
+        a.settle(one, node)  # it is called many times, between the rounds of a generator
     else:
         one()
     return found
 
 
-def _eats_whole(callee: Value) -> bool:
-    """Does it take all that a generator gives before it returns?"""
+def _argument(a: "Analyzer", node: ast.expr, callee: Value) -> Value:
+    """A generator, or `map`, is analysed where the callee takes all that it gives before it returns."""
     if callee.method is not None:
-        return callee.method[0].type is str and callee.method[1] == "join"
-    return callee.known and callee.slot is not None and any(callee.obj is e for e in pure_tables.EATERS)
-
-
-def _argument(a: "Analyzer", node: ast.expr, eats: bool, env: "Env", frame: "Frame") -> Value:
+        eats = callee.method[0].type is str and callee.method[1] == "join"
+    else:
+        eats = callee.slot is not None and any(callee.obj is e for e in python_tables.EATERS)
     if isinstance(node, ast.GeneratorExp) and eats:
-        return expressions.comprehension(a, node, env, frame)
+        return expressions.comprehension(a, node)
     if eats and isinstance(node, ast.Call) and len(node.args) == 2 and not node.keywords:
-        callee = a.expr(node.func, env, frame)
-        if callee.known and callee.obj is map and callee.slot is not None:
-            a.guards.expect(callee.slot, "is", map)
-            return expressions.comprehension(a, as_generator(node), env, frame)
-    return a.expr(node, env, frame)
+        mapper = a.expr(node.func)
+        if mapper.obj is map and mapper.slot is not None:
+            a.guards.expect(mapper.slot, "is", map)
+            return expressions.comprehension(a, as_generator(node))
+    return a.expr(node)
 
 
-def call_value(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
+def call_value(a: "Analyzer", callee: Value, call: Call) -> Value:
     if isinstance(callee.function, tuple):
-        return call_inner(a, callee, args, keywords, node)
+        return call_inner(a, callee, call)
     if callee.method is not None:
         receiver, name = callee.method
         if callee.function is not None:
-            return call_function(a, callee.function, [receiver, *args], keywords, node)
-        return call_builtin_method(a, receiver, name, args, keywords, node)
+            return call_function(a, callee.function, call.with_first(receiver))
+        return _call_method(a, receiver, name, call)
     if not callee.known or callee.slot is None:
-        raise a.decline(f"it calls something unknown: {text_of(node)}", node)
+        raise a.decline(f"it calls something unknown: {call.text}", call.node)
     found, kind = callee.obj, type(callee.obj)
     if kind is types.MethodType:
-        return call_method_object(a, callee, args, keywords, node)
-    known = _call_known(a, found, args, keywords, node)
+        return call_method_object(a, callee, call)
+    known = _call_known(a, found, call)
     if known is not None:
         a.guards.expect(callee.slot, "is", found)  # which is not its text
-        a.calls.setdefault(text_of(node), "known")
         return known
     if kind is types.FunctionType:
-        return call_function(a, callee, args, keywords, node)
+        return call_function(a, callee, call)
     if issubclass(kind, type):
-        return construct(a, callee, args, keywords, node)
+        return construct(a, callee, call)
     if issubclass(kind, nn.Module):
-        return call_layer(a, callee, args, keywords, node)
+        return call_layer(a, callee, call)
     if callable(found) and kind.__module__ != "builtins":
-        return call_instance(a, callee, args, keywords, node)
-    raise a.decline(f"{getattr(found, '__name__', found)!s} is not known to be free of effects", node)
+        return call_instance(a, callee, call)
+    raise a.decline(f"{getattr(found, '__name__', found)!s} is not known to be free of effects", call.node)
 
 
-def _call_known(
-    a: "Analyzer", found: Any, args: list[Value], keywords: Keywords, node: ast.AST
-) -> Value | None:
+def _call_known(a: "Analyzer", found: Any, call: Call) -> Value | None:
     """A whitelisted function, or None."""
     if not _hashable(found):
         return None
-    if found in (print, input, exec, eval, setattr, delattr):
+    args, keywords, node = call
+    if found in IMPURE:
         raise a.decline(f"{found.__name__} has effects", node, impure=True)
-    if found in pure_tables.LOOKERS and not keywords:
+    if found in python_tables.LOOKERS and not keywords:
         if not _only_looks(a, found, args):
-            raise a.decline(f"{text_of(node)} may ask a class or object of the user's", node)
-        return Value(pure_tables.LOOKERS[found])
-    if waiting.waits(a, found, text_of(node), node):
-        return _wait(a, found, args, keywords, node)
-    if found in waiting.PATH_MAKERS and not keywords:
-        return waiting.path_of(a, args, node)
-    if found is json.load and not keywords:
-        return waiting.load_json(a, args, node)
-    if found in pure_tables.EXCEPTIONS:
+            raise a.decline(f"{call.text} may ask a class or object of the user's", node)
+        return Value(python_tables.LOOKERS[found])
+    waited = waiting.waiting_call(a, found, call)
+    if waited is not None:
+        return waited
+    if found in python_tables.EXCEPTIONS:
         return opaque()
-    if found in pure_torch.GRAD_MODES and not args and not keywords:
-        return Value(pure_torch.GradMode, fresh=True)
-    if found in pure_tables.FUNCTIONS:
-        return _call_builtin(a, found, args, keywords, node)
-    if found in pure_numpy.UFUNCS:
+    if found in torch_tables.GRAD_MODES and not args and not keywords:
+        return Value(torch_tables.GradMode, fresh=True)
+    if found in python_tables.FUNCTIONS:
+        return _call_builtin(a, found, call)
+    if found in numpy_tables.UFUNCS:
         options = set(keywords) - {"dtype", "axis", "keepdims"}
-        if len(args) > found.nin or options or not all_safe(args, keywords):
-            raise a.decline(f"{text_of(node)} gets something of unknown type, or writes into an array", node)
-        return pure_numpy.numpy_result("new", args)
-    numpy_kind = pure_numpy.NUMPY_FUNCTIONS.get(found)
-    if numpy_kind is not None or found in pure_numpy.NUMPY_TYPES:
-        only_computes(a, found, found.__name__, args, keywords, node)
-        return pure_numpy.numpy_result(numpy_kind or found, [*args, *keywords.values()])
-    if found in pure_torch.TORCH_FUNCTIONS:
-        if pure_torch.writes_into(found, args, keywords):
+        if len(args) > found.nin or options or not call.safe:
+            raise a.decline(f"{call.text} gets something of unknown type, or writes into an array", node)
+        return numpy_tables.numpy_result("new", args)
+    numpy_kind = numpy_tables.NUMPY_FUNCTIONS.get(found)
+    if numpy_kind is not None or found in numpy_tables.NUMPY_TYPES:
+        _only_computes(a, found, found.__name__, call)
+        return numpy_tables.numpy_result(numpy_kind or found, call.values)
+    if found in torch_tables.TORCH_FUNCTIONS:
+        if torch_tables.writes_into(found, args, keywords):
             a.changes(args[0], node)
             return args[0]
-        only_computes(a, found, found.__name__, args, keywords, node)
-        return pure_torch.tensor_result(found.__name__, None)
+        _only_computes(a, found, found.__name__, call)
+        return torch_tables.tensor_result(found.__name__, None)
     return None
+
+
+def _hashable(found: Any) -> bool:
+    """Can it be looked up without asking a class of the user's?"""
+    kind = type(found)
+    own = kind.__hash__ is not object.__hash__ or kind.__eq__ is not object.__eq__
+    if own and kind.__module__ not in ("builtins", "numpy"):
+        return False
+    try:
+        hash(found)
+    except TypeError:
+        return False
+    return True
 
 
 def _only_looks(a: "Analyzer", found: Any, args: list[Value]) -> bool:
@@ -146,12 +151,11 @@ def _only_looks(a: "Analyzer", found: Any, args: list[Value]) -> bool:
         return len(args) == 1
     if len(args) != 2 or not _plain_classes(a, args[1]):
         return False
-    held = args[0]
+    held, kind = args[0], args[0].type
     if found is issubclass:
-        return held.known and held.type in pure_tables.METACLASSES
-    if held.is_safe or held.type in (*CONTAINERS, *ITERATORS):
+        return held.known and kind in python_tables.METACLASSES
+    if held.is_safe or kind in HOLDERS:
         return True
-    kind = held.type
     tells = isinstance(kind, type) and kind.__getattribute__ is object.__getattribute__
     return held.known and tells and not any("__class__" in base.__dict__ for base in kind.__mro__[:-1])
 
@@ -162,78 +166,116 @@ def _plain_classes(a: "Analyzer", given: Value) -> bool:
         return all(_plain_classes(a, part) for part in given.parts)
     if given.type is tuple and given.known and given.slot is not None:
         a.guards.expect(given.slot, "is", given.obj)
-        return all(type(kind) in pure_tables.METACLASSES for kind in given.obj)
-    return given.known and given.type in pure_tables.METACLASSES
+        return all(type(kind) in python_tables.METACLASSES for kind in given.obj)
+    return given.known and given.type in python_tables.METACLASSES
 
 
-def _hashable(found: Any) -> bool:
-    """Can it be looked up without asking a class of the user's?"""
-    kind = type(found)
-    if kind.__module__ not in ("builtins", "numpy") and (
-        kind.__hash__ is not object.__hash__ or kind.__eq__ is not object.__eq__
-    ):
-        return False
-    try:
-        hash(found)
-    except TypeError:
-        return False
-    return True
-
-
-def _wait(a: "Analyzer", found: Any, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
-    for value in (*args, *keywords.values()):
-        if value.type in waiting.PATHS:
-            waiting.unpatched(a, waiting.FILES, text_of(node), node)
-        elif not value.is_safe:
-            raise a.decline(f"{text_of(node)} gets something of unknown type", node)
-    if found is open:
-        waiting.check_open(a, args[1:], keywords, node)
-        if args and args[0].type not in (str, *waiting.PATHS):
-            raise a.decline("open() gets something other than a path", node)
-    elif found not in waiting.FUNCTIONS:  # the get() of a client for the web
-        if set(keywords) - {"params", "timeout", "headers"}:
-            raise a.decline(f"{text_of(node)} is called with options that are not analysed", node)
-        a.waits()
-        return Value(waiting.ReadFile, fresh=True)
-    elif len(args) != 1 or set(keywords) - {"timeout"}:
-        raise a.decline(f"{text_of(node)} is called with options that are not analysed", node)
-    a.waits()
-    return waiting.result(waiting.FUNCTIONS[found])
-
-
-def _call_builtin(a: "Analyzer", found: Any, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
-    entry = pure_tables.FUNCTIONS[found]
-    key = keywords.pop("key", None)
+def _call_builtin(a: "Analyzer", found: Any, call: Call) -> Value:
+    entry, args, node = python_tables.FUNCTIONS[found], call.args, call.node
+    unknown = a.decline(f"{call.text} gets something of unknown type", node)
+    keywords = {name: value for name, value in call.keywords.items() if name != "key"}
+    key = call.keywords.get("key")
     if key is not None and found not in (min, max, sorted):
-        raise a.decline(f"{text_of(node)} takes no key", node)
+        raise a.decline(f"{call.text} takes no key", node)
+    nothing = a.decline(f"{call.text} is called without arguments", node)
     if key is not None and key.type is not type(None):
         if not args:
-            raise a.decline(f"{text_of(node)} is called without arguments", node)
-        elem = args[0].element() if len(args) == 1 else join_values(args)
-        chosen = call_value(a, key, [elem], {}, node)
-        if not chosen.is_deep_safe:
-            raise a.decline(f"the key function of {text_of(node)} returns something of unknown type", node)
-    several = key is not None and len(args) > 1  # max(a, b, key=...): nobody looks into them
-    sequences = found in (list, tuple, zip, enumerate, reversed, iter, len) or key is not None
-    if sequences:
+            raise nothing
+        elem = args[0].element() if len(args) == 1 else join_all(args)
+        if not call_value(a, key, Call([elem], {}, node)).is_deep_safe:
+            raise a.decline(f"the key function of {call.text} returns something of unknown type", node)
+    if found in python_tables.ITERATING or key is not None:
+        several = key is not None and len(args) > 1  # max(a, b, key=...): nobody looks into them
         for arg in [] if several else args[:1] if found is enumerate else args:
             if found is not len or not arg.is_safe:
                 a.iterable(arg, node)
-    elif not all_safe(args, keywords):
-        raise a.decline(f"{text_of(node)} gets something of unknown type", node)
-    if not all_safe([], keywords):
-        raise a.decline(f"{text_of(node)} gets something of unknown type", node)
+    elif not all(arg.is_deep_safe for arg in args):
+        raise unknown
+    if not all(value.is_deep_safe for value in keywords.values()):
+        raise unknown
     if entry == "operator":
         if not args or keywords:
-            raise a.decline(f"{text_of(node)} is called without arguments", node)
+            raise nothing
         return expressions.operate(a, ast.Add(), args[0], args[-1], node)
-    if not args and not isinstance(entry, type) and found not in (list, tuple, set, dict, frozenset):
-        raise a.decline(f"{text_of(node)} is called without arguments", node)
-    return pure_tables.result(entry, pure_tables.with_options(found, args, keywords))
+    if not args and not isinstance(entry, type) and found not in python_tables.MAKERS:
+        raise nothing
+    return python_tables.result(entry, python_tables.with_options(found, args, keywords))
 
 
-def join_values(values: list[Value]) -> Value:
-    found = values[0]
-    for value in values[1:]:
-        found = join(found, value)
-    return found
+def _only_computes(a: "Analyzer", function: Any, name: str, call: Call) -> None:
+    """Of a function or method of NumPy or PyTorch, whatever its options may be."""
+    args = [_as_data_type(v) for v in call.args]
+    keywords = {key: _as_data_type(v) for key, v in call.keywords.items()}
+    if not Call(args, keywords, call.node).safe or numpy_tables.may_hold_objects([*args, *keywords.values()]):
+        raise a.decline(f"{call.text} gets something of unknown type", call.node)
+    option = numpy_tables.risky_option(function, name, args, keywords)
+    if option is not None:
+        raise a.decline(f"{call.text} may write into an argument ({option}), or give it back", call.node)
+
+
+def _as_data_type(value: Value) -> Value:
+    """`float`, `np.float32` and the like, which the guards know by identity, as a dtype; so an object that is
+    one, of which they know the class."""
+    held = value.obj if value.slot is not None else None
+    number = isinstance(held, type) and (held in NUMBERS or (is_numpy_scalar(held) and held not in TEXTS))
+    return Value(DataType) if number or (isinstance(held, np.dtype) and held.kind in "biufc") else value
+
+
+def _call_method(a: "Analyzer", receiver: Value, name: str, call: Call) -> Value:
+    """Methods of built-in values, arrays and tensors: those that only compute, and those that change what the
+    analysed code made itself."""
+    kind, node = receiver.type, call.node
+    waited = waiting.waiting_method(a, kind, name, call)
+    if waited is not None:
+        return waited
+    changers = python_tables.CHANGERS.get(kind, {})
+    if name in changers:
+        a.changes(receiver, node)
+        return _change(a, receiver, name, changers[name], call)
+    if receiver.is_array or is_numpy_scalar(kind) or kind is Number:
+        if name not in numpy_tables.ARRAY_METHODS:
+            raise a.decline(f"a number has no .{name}()", node)
+        method = getattr(np.ndarray, name, getattr(np.float64, name, None))
+        _only_computes(a, method, name, call.with_first(receiver))
+        return numpy_tables.numpy_result(numpy_tables.ARRAY_METHODS[name], call.args, receiver)
+    if receiver.is_tensor:
+        _only_computes(a, getattr(torch.Tensor, name), name, call.with_first(receiver))
+        return torch_tables.tensor_result(name, receiver)
+    if not call.safe:
+        raise a.decline(f".{name}() gets something of unknown type", node)
+    if kind in (list, tuple, set) and not receiver.is_deep_safe:
+        raise a.decline(f".{name}() compares things of unknown type", node)
+    if kind is dict and call.args and not receiver.has_safe_keys:
+        raise a.decline("it looks into a dict whose keys could be anything", node)
+    return python_tables.result(python_tables.METHODS[kind][name], receiver, call.args)
+
+
+def _change(a: "Analyzer", held: Value, name: str, learns: str, call: Call) -> Value:
+    """A method that changes its fresh receiver."""
+    args, node, key = call.args, call.node, call.keywords.get("key")
+    if key is not None and not call_value(a, key, Call([held.element()], {}, node)).is_deep_safe:
+        raise a.decline(f"the key function of .{name}() returns something of unknown type", node)
+    if not all(value.is_deep_safe for option, value in call.keywords.items() if option != "key"):
+        raise a.decline(f".{name}() gets something of unknown type", node)
+    compares = name in ("sort", "remove", "discard") or held.type in (set, dict)
+    safe = (held.is_deep_safe or key is not None) and all(v.is_deep_safe for v in args[:1])
+    if compares and not safe:
+        raise a.decline(f".{name}() compares things of unknown type", node)
+    if len(args) not in python_tables.TAKES.get(learns, range(9)):
+        raise a.decline(f".{name}() is called with arguments that are not analysed", node)
+    if held.type in CHANGEABLE:
+        held.content.scatter()  # whatever it does: nothing is surely where it was
+    if learns in ("one", "second"):
+        held.may_hold(args[-1])
+    elif learns == "all":
+        for element in [e for arg in args for e in a.iterable(arg, node).elements()]:
+            held.may_hold(element)
+    elif learns == "value":
+        held.may_hold(args[1], args[0])
+        return held.elem or opaque()
+    elif learns == "dict":
+        raise a.decline(f".{name}() is not analysed", node)
+    elif learns == "gives":
+        gone = held.element() if held.type is list else held.elem or opaque()
+        return join(gone, args[1]) if held.type is dict and len(args) > 1 else gone
+    return Value(type(None))

@@ -26,32 +26,21 @@ class Opaque:
     """Stands for a value that may be passed on, but not looked at."""
 
 
-NUMBERS = (int, float, bool, complex)
-CONSTANTS = (type(None), *NUMBERS, str, bytes)
-IMMUTABLE = (
-    *NUMBERS,
-    str,
-    bytes,
-    type(None),
-    range,
-    slice,
-    type(Ellipsis),
-    torch.dtype,
-    torch.device,
-    torch.Size,
-)
-CONTAINERS = (list, tuple, dict, set, frozenset)
-CHANGEABLE = (list, dict, set)
-SAFE = (Plain, DataType, *IMMUTABLE)
-
-
 class Iterator:
     """Stands for a zip, enumerate, reversed or generator over analysed values."""
 
 
-ITERATORS = (Iterator,)
+class Bottom:
+    """The value of a call that does not return, or not yet: of a recursion."""
 
 
+NUMBERS = (int, float, bool, complex)
+CONSTANTS = (type(None), *NUMBERS, str, bytes)
+IMMUTABLE = (*CONSTANTS, range, slice, type(Ellipsis), torch.dtype, torch.device, torch.Size)
+CONTAINERS = (list, tuple, dict, set, frozenset)
+CHANGEABLE = (list, dict, set)
+HOLDERS = (*CONTAINERS, Iterator)  # of other values
+SAFE = (Plain, DataType, *IMMUTABLE)
 _SCALARS = frozenset(np.sctypeDict.values()) - {np.object_, np.void}
 
 
@@ -60,8 +49,6 @@ def is_numpy_scalar(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, np.generic) and kind in _SCALARS
 
 
-class Bottom:
-    """The value of a call that does not return, or not yet: of a recursion."""
-
-
-BOTTOM = Bottom
+def words(text: str) -> list[str]:
+    """The names in a text, for tables."""
+    return text.split()

@@ -3,209 +3,204 @@
 import ast
 import dataclasses
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 
 from ...global_hooks import foreign_hooks
 from ..text.source import NoSource, tree_of, written
-from . import pure_torch, waiting
-from .analysis import DEEPEST
-from .behaviour import PYTORCH
-from .fields import on_class, takes_writes
-from .frames import Frame, merge
+from . import torch_tables, waiting
+from .class_tables import PYTORCH, on_class, takes_writes
+from .frames import Env, Frame, merged
 from .guards import bare, called_plainly, static_lookup
-from .kinds import BOTTOM, CONTAINERS, ITERATORS
-from .outside import fields_of
+from .kinds import HOLDERS, Bottom
+from .objects import fields_of
 from .values import Value, join
 
 if TYPE_CHECKING:
     from .analysis import Analyzer
-    from .frames import Env
 
-Keywords = dict[str, Value]
-
-
-def text_of(node: ast.AST) -> str:
-    return ast.unparse(node.func) if isinstance(node, ast.Call) else "call"
+DEEPEST = 24
 
 
-def all_safe(args: list[Value], keywords: Keywords) -> bool:
-    return all(v.is_deep_safe for v in [*args, *keywords.values()])
+class Call(NamedTuple):
+    """What a callee is given, and where."""
+
+    args: list[Value]
+    keywords: dict[str, Value]
+    node: ast.AST
+
+    @property
+    def values(self) -> list[Value]:
+        return [*self.args, *self.keywords.values()]
+
+    @property
+    def safe(self) -> bool:
+        return all(v.is_deep_safe for v in self.values)
+
+    @property
+    def text(self) -> str:
+        return ast.unparse(self.node.func) if isinstance(self.node, ast.Call) else "call"
+
+    def with_first(self, value: Value) -> "Call":
+        return Call([value, *self.args], self.keywords, self.node)
 
 
-def call_method_object(
-    a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST
-) -> Value:
+def call_method_object(a: "Analyzer", callee: Value, call: Call) -> Value:
     """A bound method kept in a variable."""
-    assert callee.slot is not None
     owner = a.look(callee.obj.__self__, a.guards.note("getattr", callee.slot, "__self__"))
     function = callee.obj.__func__
     if not isinstance(function, types.FunctionType):
-        raise a.decline(f"{text_of(node)} is a method without text", node)
+        raise a.decline(f"{call.text} is a method without text", call.node)
     held = a.look(function, a.guards.note("getattr", callee.slot, "__func__"))
-    return call_function(a, held, [owner, *args], keywords, node)
+    return call_function(a, held, call.with_first(owner))
 
 
-def call_instance(
-    a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST
-) -> Value:
-    method = static_lookup(type(callee.obj), "__call__")
+def call_instance(a: "Analyzer", callee: Value, call: Call) -> Value:
+    kind = type(callee.obj)
+    method = static_lookup(kind, "__call__")
     if not isinstance(method, types.FunctionType):
-        raise a.decline(f"calling a {type(callee.obj).__name__} is not known to be free of effects", node)
+        raise a.decline(f"calling a {kind.__name__} is not known to be free of effects", call.node)
+    return _call_on_class(a, callee, "__call__", method, call)
+
+
+def _call_on_class(a: "Analyzer", callee: Value, name: str, method: Any, call: Call) -> Value:
     assert callee.slot is not None
     a.guards.expect(callee.slot, "type", type(callee.obj))
-    found = a.look(method, a.guards.note("class", callee.slot, "__call__"))
-    return call_function(a, found, [callee, *args], keywords, node)
+    found = a.look(method, a.guards.note("class", callee.slot, name))
+    return call_function(a, found, call.with_first(callee))
 
 
-def call_layer(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
+def call_layer(a: "Analyzer", callee: Value, call: Call) -> Value:
     """A module of PyTorch: one of the layers that only compute, or a forward whose text is analysed."""
-    layer, slot = callee.obj, callee.slot
+    layer, slot, node, kind, guards = callee.obj, callee.slot, call.node, type(callee.obj), a.guards
     assert slot is not None
-    kind = type(layer)
-    if called_plainly(kind, None) is None:
-        raise a.decline(f"{kind.__name__} is called in its own way", node)
-    if not PYTORCH.holds():
-        raise a.decline("a class or function of PyTorch was replaced", node)
-    if not bare(layer, None):
-        raise a.decline(f"{kind.__name__} has hooks or a forward of its own", node)
-    if foreign_hooks():
-        raise a.decline("a hook sees every call of a module", node)
-    a.guards.expect(a.guards.note("bare", slot, None), "is", True)
-    anywhere = a.guards.note("const", foreign_hooks, None)
-    a.guards.expect(a.guards.note("hooked", anywhere, None), "is", False)
-    library = a.guards.note("const", PYTORCH, None)
-    a.guards.expect(a.guards.note("behaves", library, None), "is", True)
-    a.guards.expect(slot, "type", kind)
     method = static_lookup(kind, "forward")
-    if method is not pure_torch.FORWARDS.get(kind, method):
-        raise a.decline(f"{kind.__name__} has another forward than PyTorch has given it", node)
-    if kind in pure_torch.LAYERS or (kind in pure_torch.EVAL_LAYERS and not layer.training):
-        a.guards.expect(a.guards.note("class", slot, "forward"), "is", method)
-        if kind in pure_torch.EVAL_LAYERS:
-            a.guards.expect(a.guards.note("covering", slot, "training"), "is", False)
-        if not all_safe(args, keywords):
+    for trouble, why in (
+        (called_plainly(kind) is None, f"{kind.__name__} is called in its own way"),
+        (not PYTORCH.holds(), "a class or function of PyTorch was replaced"),
+        (not bare(layer), f"{kind.__name__} has hooks or a forward of its own"),
+        (foreign_hooks(), "a hook sees every call of a module"),
+        (
+            method is not torch_tables.FORWARDS.get(kind, method),
+            f"{kind.__name__} has another forward than PyTorch has given it",
+        ),
+    ):
+        if trouble:
+            raise a.decline(why, node)
+    guards.require(True, "bare", slot)
+    guards.require(False, "hooked", guards.note("const", foreign_hooks))
+    guards.require(True, "behaves", guards.note("const", PYTORCH))
+    guards.expect(slot, "type", kind)
+    evaluated = kind in torch_tables.EVAL_LAYERS
+    if kind in torch_tables.LAYERS or (evaluated and not layer.training):
+        guards.require(method, "class", slot, "forward")
+        if evaluated:
+            guards.require(False, "covering", slot, "training")
+        if not call.safe:
             raise a.decline(f"{kind.__name__} gets something of unknown type", node)
-        return _layer_result(a, callee, args, keywords, node)
+        return _layer_result(a, callee, call)
     if kind is nn.Sequential:
         from .calls import call_value
 
-        if len(args) != 1 or keywords:
+        if len(call.args) != 1 or call.keywords:
             raise a.decline("Sequential gets other arguments than it takes", node)
-        layers = a.guards.note("covering", slot, "_modules")
-        a.guards.expect(a.guards.note("length", layers, None), "is", len(layer._modules))
-        found = args[0]
+        guards.require(len(layer._modules), "length", guards.note("covering", slot, "_modules"))
+        found = call.args[0]
         for name, inner in layer._modules.items():
-            held = a.look(inner, a.guards.note("module", slot, ("_modules", name)))
-            found = call_value(a, held, [found], {}, node)
+            held = a.look(inner, guards.note("module", slot, ("_modules", name)))
+            found = call_value(a, held, Call([found], {}, node))
         return found
-    if kind in pure_torch.EVAL_LAYERS:
+    if evaluated:
         raise a.decline(f"{kind.__name__} in training keeps count or draws numbers", node, impure=True)
     if not isinstance(method, types.FunctionType) or method.__module__.startswith("torch.nn"):
         raise a.decline(f"{kind.__name__} is not among the layers known to be free of effects", node)
     # Of PyTorch's own classes this is known. It is asked once of the class, which is that of all items.
-    of_class = a.guards.note("const", kind, None)
-    a.guards.expect(a.guards.note("called", of_class, None), "is", called_plainly(kind, None))
-    found_method = a.look(method, a.guards.note("class", slot, "forward"))
-    return call_function(a, found_method, [callee, *args], keywords, node)
+    guards.require(called_plainly(kind), "called", guards.note("const", kind))
+    return _call_on_class(a, callee, "forward", method, call)
 
 
-def _layer_result(
-    a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST
-) -> Value:
+def _layer_result(a: "Analyzer", callee: Value, call: Call) -> Value:
     """What a known layer gives, and whether it changes something on the way."""
-    layer, slot = callee.obj, callee.slot
-    assert slot is not None
-    for name, harmless in pure_torch.CHANGING.items():
+    layer, args = callee.obj, call.args
+    for name, harmless in torch_tables.CHANGING.items():
         if name not in layer.__dict__:
             continue
         held = layer.__dict__[name]
-        if held is not harmless and (held is not True or len(args) != 1 or keywords or not args[0].is_tensor):
-            raise a.decline(f"{type(layer).__name__} changes something it did not make", node, impure=True)
-        a.guards.expect(a.guards.note("covering", slot, name), "is", held)
+        one_tensor = len(args) == 1 and not call.keywords and args[0].is_tensor
+        if held is not harmless and (held is not True or not one_tensor):
+            why = f"{type(layer).__name__} changes something it did not make"
+            raise a.decline(why, call.node, impure=True)
+        a.guards.require(held, "covering", callee.slot, name)
         if held is not harmless:
-            a.changes(args[0], node)
+            a.changes(args[0], call.node)
             return args[0]
-    if type(layer) in pure_torch.PASSING:
-        return Value(torch.Tensor, fresh=all(v.fresh for v in args) and not keywords)
-    several = getattr(layer, "return_indices", False)
-    return Value(torch.Tensor, fresh=not several)
+    if type(layer) in torch_tables.PASSING:
+        return Value(torch.Tensor, fresh=all(v.fresh for v in args) and not call.keywords)
+    return Value(torch.Tensor, fresh=not getattr(layer, "return_indices", False))
 
 
-def construct(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
+def construct(a: "Analyzer", callee: Value, call: Call) -> Value:
     """A dataclass with a generated `__init__` and nothing after it."""
-    kind = callee.obj
-    assert callee.slot is not None
+    kind, node = callee.obj, call.node
     plain = dataclasses.is_dataclass(kind) and kind.__new__ is object.__new__ and type(kind) is type
-    init: Any = getattr(kind, "__init__", None)
-    generated = (
-        plain and getattr(init, "__code__", None) is not None and init.__code__.co_filename == "<string>"
-    )
-    frozen = plain and kind.__dataclass_params__.frozen
-    if (
-        not generated
-        or hasattr(kind, "__post_init__")
-        or not (frozen or kind.__setattr__ is object.__setattr__)
-    ):
+    code: Any = getattr(getattr(kind, "__init__", None), "__code__", None)
+    generated = plain and code is not None and code.co_filename == "<string>"
+    frozen = plain and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    stores = frozen or kind.__setattr__ is object.__setattr__
+    if not generated or hasattr(kind, "__post_init__") or not stores:
         raise a.decline(f"making a {kind.__name__} is not known to be free of effects", node)
     if kind.__getattribute__ is not object.__getattribute__ or hasattr(kind, "__del__"):
         raise a.decline(f"{kind.__name__} has a __getattribute__ or __del__ of its own", node)
     for name in ("__init__", "__new__", "__setattr__", "__getattribute__"):
-        a.guards.expect(a.guards.note("own", callee.slot, name), "is", static_lookup(kind, name))
-    fields = [f for f in dataclasses.fields(kind) if f.init]
+        a.guards.require(static_lookup(kind, name), "own", callee.slot, name)
     if any(f.default_factory is not dataclasses.MISSING for f in dataclasses.fields(kind)):
         raise a.decline(f"{kind.__name__} makes default values by a function", node)
-    for f in fields:
-        found = on_class(kind, f.name)
+    fields = [f.name for f in dataclasses.fields(kind) if f.init]
+    for name in fields:
+        found = on_class(kind, name)
         if takes_writes(found) and not isinstance(found, types.MemberDescriptorType):
-            raise a.decline(f"{kind.__name__}.{f.name} is a descriptor", node)
-    fields_of(a, kind).show(*(f.name for f in fields))
+            raise a.decline(f"{kind.__name__}.{name} is a descriptor", node)
+    fields_of(a, kind).show(*fields)
     fields_of(a, kind).fix("__del__")
     made = Value(kind, fresh=True)
     # As its `__init__` takes them: fields by keyword alone and those that are not stored have other places.
-    takes = init.__code__.co_varnames[1 : init.__code__.co_argcount]
-    given = dict(zip(takes, args, strict=False)) | keywords
-    made.attrs = {f.name: given[f.name] for f in fields if f.name in given}
+    given = dict(zip(code.co_varnames[1 : code.co_argcount], call.args, strict=False)) | call.keywords
+    made.attrs = {name: given[name] for name in fields if name in given}
     return made
 
 
-def call_function(
-    a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST
-) -> Value:
+def call_function(a: "Analyzer", callee: Value, call: Call) -> Value:
     """Analyse the text of a Python function with these arguments."""
     function, slot = callee.obj, callee.slot
     assert isinstance(function, types.FunctionType) and slot is not None
-    marked = waiting.marked_call(a, callee, [*args, *keywords.values()], node)
+    marked = waiting.marked_call(a, callee, call)
     if marked is not None:
         return marked
-    a.guards.expect(a.guards.note("code", slot, None), "is", function.__code__)
-    a.guards.expect(a.guards.note("getattr", slot, "__globals__"), "is", function.__globals__)
+    a.guards.require(function.__code__, "code", slot)
+    a.guards.require(function.__globals__, "getattr", slot, "__globals__")
     try:
         tree = tree_of(written(function))  # of a jitted function, too
     except NoSource as reason:
-        raise a.decline(f"{function.__qualname__}: {reason}", node) from None
-    env = _bind(a, tree, callee, args, keywords, node)
-    frame = Frame(tree, function, slot)
+        raise a.decline(f"{function.__qualname__}: {reason}", call.node) from None
+    env = _bind(a, tree, callee, call)
     a.functions[function.__code__] = tree
-    a.calls.setdefault(text_of(node), "analysed")
-    return _once(a, frame, env, (function.__code__, slot), node)
+    return _once(a, Frame(tree, function, slot), env, (function.__code__, slot), call.node)
 
 
-def call_inner(a: "Analyzer", callee: Value, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
+def call_inner(a: "Analyzer", callee: Value, call: Call) -> Value:
     """A lambda or function that the analysed code made itself."""
     tree, frame = callee.function
-    env = dict(zip((p.arg for p in tree.args.args), args, strict=False))
-    if keywords or len(env) != len(args) or len(args) != len(tree.args.args) or tree.args.kwonlyargs:
-        raise a.decline("it calls a function of its own with arguments that are not analysed", node)
+    env = dict(zip((p.arg for p in tree.args.args), call.args, strict=False))
+    if call.keywords or not len(env) == len(call.args) == len(tree.args.args) or tree.args.kwonlyargs:
+        raise a.decline("it calls a function of its own with arguments that are not analysed", call.node)
     if tree.args.vararg or tree.args.kwarg or tree.args.posonlyargs:
-        raise a.decline("it calls a function of its own that takes *, ** or /", node)
-    inner = Frame(tree, frame.function, frame.slot, frame)
-    return _analysed(a, inner, env, (tree,), node)
+        raise a.decline("it calls a function of its own that takes *, ** or /", call.node)
+    return _analysed(a, Frame(tree, frame.function, frame.slot, frame), env, (tree,), call.node)
 
 
-def _once(a: "Analyzer", frame: Frame, env: "Env", what: tuple, node: ast.AST) -> Value:
+def _once(a: "Analyzer", frame: Frame, env: Env, what: tuple[Any, ...], node: ast.AST) -> Value:
     """Helpers that call helpers twice would be looked at four, eight, sixteen times. What came of a call
     holds for each other one with such arguments, if nothing can be learnt of them or of the result later on,
     and if it took nothing from a call that is not at its end. The guards have all that it noted."""
@@ -214,82 +209,59 @@ def _once(a: "Analyzer", frame: Frame, env: "Env", what: tuple, node: ast.AST) -
         key = (*what, *((name, v.type, v.fresh, v.slot, id(v.obj)) for name, v in sorted(env.items())))
         if key in a.finished:
             return a.finished[key][0]
-    taken, given = a.unfinished, dict(env)
+    taken = a.unfinished
     found = _analysed(a, frame, env, what, node)
     if key is not None and a.unfinished == taken and _settled(found):
-        a.finished[key] = found, given  # the objects in the key must not go
+        a.finished[key] = found, env  # the objects in the key must not go
     return found
 
 
 def _settled(value: Value) -> bool:
     """Is all known of it that ever will be?"""
-    if value.type in CONTAINERS or value.type in ITERATORS:
-        return False
-    return value.attrs is None and value.function is None and value.method is None
+    return value.type not in HOLDERS and value.attrs is value.function is value.method is None
 
 
-def _analysed(a: "Analyzer", frame: Frame, env: "Env", what: tuple, node: ast.AST) -> Value:
+def _analysed(a: "Analyzer", frame: Frame, env: Env, what: tuple[Any, ...], node: ast.AST) -> Value:
     """Run a function's text once for each kind of arguments; recursion is followed until nothing changes."""
-    key = (*what, tuple(_look(v) for v in env.values()))
+    key = (*what, *((v.type, v.slot, v.fresh, v.slot is not None and id(v.obj)) for v in env.values()))
     if key in a.stack:
         a.recursive.add(key)
         a.unfinished += 1
-        merge(a.given[key], [dict(a.given[key]), env])  # the run in progress must hold for these, too
+        a.given[key] = merged([a.given[key], env])  # the run in progress must hold for these, too
         return a.answers[key]
     if len(a.stack) >= DEEPEST:
         raise a.decline("it calls too deep", node)
-    a.answers[key], a.given[key] = Value(BOTTOM), env
+    a.answers[key], a.given[key] = Value(Bottom), env
     a.stack.append(key)
-
-    answer: Env = {}
 
     def one() -> None:
         frame.returns = []
-        answer["returns"] = join(a.answers[key], a.run(frame, dict(a.given[key])))
-        a.answers[key] = answer["returns"]
+        a.answers[key] = join(a.answers[key], a.run(frame, a.given[key]))
 
-    try:
-        one()
-        if key in a.recursive:
-            a.settle(one, a.given[key], frame, node, answer)
-    finally:
-        a.stack.pop()
+    one()
+    if key in a.recursive:
+        a.settle(one, node, lambda: [a.given[key], {"returns": a.answers[key]}, *frame.spaces()])
+    a.stack.pop()
     return a.answers[key]
 
 
-def _look(value: Value) -> tuple[Any, ...]:
-    """What two arguments have in common if one analysis serves both."""
-    return (
-        value.type,
-        value.slot,
-        value.fresh,
-        id(value.obj) if value.known and value.slot is not None else 0,
-    )
-
-
-def _bind(
-    a: "Analyzer", tree: Any, callee: Value, args: list[Value], keywords: Keywords, node: ast.AST
-) -> "Env":
+def _bind(a: "Analyzer", tree: Any, callee: Value, call: Call) -> Env:
     """Arguments and defaults by parameter name."""
-    function, slot = callee.obj, callee.slot
-    assert slot is not None
-    spec = tree.args
+    function, slot, spec = callee.obj, callee.slot, tree.args
     if spec.vararg or spec.kwarg:
-        raise a.decline(f"{function.__qualname__} takes * or **", node)
+        raise a.decline(f"{function.__qualname__} takes * or **", call.node)
     positional = [p.arg for p in (*spec.posonlyargs, *spec.args)]
-    if len(args) > len(positional):
-        raise a.decline(f"{function.__qualname__} gets too many arguments", node)
-    env = dict(zip(positional, args, strict=False)) | keywords
-    defaults = function.__defaults__ or ()
+    if len(call.args) > len(positional):
+        raise a.decline(f"{function.__qualname__} gets too many arguments", call.node)
+    env = dict(zip(positional, call.args, strict=False)) | call.keywords
+    defaults, by_name = function.__defaults__ or (), function.__kwdefaults__ or {}
     # Counted from the last: there may be more of them, or fewer, the next time.
     for name, index in zip(reversed(positional), range(-1, -1 - len(defaults), -1), strict=False):
         if name not in env:
             env[name] = a.look(defaults[index], a.guards.note("defaults", slot, index))
-    for parameter in spec.kwonlyargs:
-        if parameter.arg not in env and parameter.arg in (function.__kwdefaults__ or {}):
-            held = function.__kwdefaults__[parameter.arg]  # type: ignore[index]
-            env[parameter.arg] = a.look(held, a.guards.note("kwdefaults", slot, parameter.arg))
-    wanted = {*positional, *(p.arg for p in spec.kwonlyargs)}
-    if set(env) != wanted:
-        raise a.decline(f"{function.__qualname__} gets other arguments than it takes", node)
+    for name in (p.arg for p in spec.kwonlyargs):
+        if name not in env and name in by_name:
+            env[name] = a.look(by_name[name], a.guards.note("kwdefaults", slot, name))
+    if set(env) != {*positional, *(p.arg for p in spec.kwonlyargs)}:
+        raise a.decline(f"{function.__qualname__} gets other arguments than it takes", call.node)
     return env

@@ -1,32 +1,40 @@
-"""What the analysis knows of a value: its exact type, maybe the object, whether it is fresh."""
+"""What the analysis knows of a value: its exact type, maybe the object, what it holds, is it fresh?"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
+from .effects import Decline, Effect
 from .kinds import (
-    BOTTOM,
     CHANGEABLE,
     CONTAINERS,
-    ITERATORS,
+    HOLDERS,
     NUMBERS,
     SAFE,
     Arrayish,
+    Bottom,
     Iterator,
     Number,
     Opaque,
     Plain,
     is_numpy_scalar,
-)
+)  # fmt: skip
 
 NOTHING = object()
+DEEPEST = 24
 
 
 class Content:
     """What a container holds. Names that may stand for one container share it, so that each of them learns
-    what is put into it through any other."""
+    what is put into it through any other.
+
+    Attributes:
+        parts: what a tuple or a display holds, in order; elem: what any element is; key: any key of a dict.
+        later: of an iterator, what it gives when it is asked.
+        into: the content that this one has become part of.
+    """
 
     __slots__ = ("elem", "into", "key", "later", "parts")
 
@@ -34,8 +42,8 @@ class Content:
         self.parts: list[Value] | None = None
         self.elem: Value | None = None
         self.key: Value | None = None
-        self.later: Callable[[], Value] | None = None  # of an iterator: what it gives when it is asked
-        self.into: Content | None = None  # the one that this has become part of
+        self.later: Callable[[], Value] | None = None
+        self.into: Content | None = None
 
     def root(self) -> "Content":
         found = self
@@ -50,63 +58,40 @@ class Content:
             self.elem = join_all(held) if held else None
 
 
+def _in_content(name: str) -> Any:
+    return property(
+        lambda self: getattr(self.content, name), lambda self, new: setattr(self.content, name, new)
+    )
+
+
 class Value:
     """One abstract value. Shared between all names that stand for it, so a fresh list learns what it holds.
 
     Attributes:
-        type: the exact type, one of the stand-ins above, or Opaque if unknown.
+        type: the exact type, one of the stand-ins of `kinds`, or Opaque if unknown.
         obj: the object the analysis looked at, or NOTHING.
         slot: where the guards fetch it from, or None.
         fresh: made by the analysed code itself, so that it may be changed.
-        parts: what a tuple or a display holds, in order; elem: what any element of a container is.
         attrs: fields of an object that the analysed code made.
-        function: (node, frame) of a lambda or nested function; method: (receiver, name) of a method.
+        function: (node, frame) of a lambda or nested function, or the function of a method.
+        method: (receiver, name) of a method.
     """
 
     __slots__ = ("_content", "attrs", "fresh", "function", "method", "obj", "slot", "type")
+    parts, elem, key = map(_in_content, ("parts", "elem", "key"))
 
     def __init__(self, type: Any, obj: Any = NOTHING, slot: int | None = None, fresh: bool = False):
-        self.type = type
-        self.obj = obj
-        self.slot = slot
-        self.fresh = fresh
+        self.type, self.obj, self.slot, self.fresh = type, obj, slot, fresh
         self._content: Content | None = None
         self.attrs: dict[str, Value] | None = None
         self.function: Any = None
         self.method: tuple[Value, str] | None = None
-
-    def __repr__(self) -> str:
-        return f"Value({getattr(self.type, '__name__', self.type)}{', fresh' if self.fresh else ''})"
 
     @property
     def content(self) -> Content:
         if self._content is None:
             self._content = Content()
         return self._content.root()
-
-    @property
-    def parts(self) -> "list[Value] | None":
-        return self.content.parts
-
-    @parts.setter
-    def parts(self, parts: "list[Value] | None") -> None:
-        self.content.parts = parts
-
-    @property
-    def elem(self) -> "Value | None":
-        return self.content.elem
-
-    @elem.setter
-    def elem(self, elem: "Value | None") -> None:
-        self.content.elem = elem
-
-    @property
-    def key(self) -> "Value | None":
-        return self.content.key
-
-    @key.setter
-    def key(self, key: "Value | None") -> None:
-        self.content.key = key
 
     @property
     def known(self) -> bool:
@@ -150,15 +135,13 @@ class Value:
         held = self.content
         return not self.fresh and held.elem is None and held.parts is None and held.later is None
 
-    def may_hold(self, value: "Value") -> None:
-        """A fresh container got one more element."""
+    def may_hold(self, value: "Value", key: "Value | None" = None) -> None:
+        """A fresh container got one more element; a dict under that key."""
         held = self.content
         held.scatter()
         held.elem = value if held.elem is None else join(held.elem, value)
-
-    def may_have_key(self, key: "Value") -> None:
-        held = self.content
-        held.key = key if held.key is None else join(held.key, key)
+        if key is not None:
+            held.key = key if held.key is None else join(held.key, key)
 
     def element(self) -> "Value":
         """What iterating over it gives."""
@@ -171,28 +154,19 @@ class Value:
             return held.key or opaque()
         if held.elem is not None:
             return held.elem
-        given = {str: str, range: int, bytes: int}
-        if self.type in given:
-            return Value(given[self.type])
-        if self.is_array:
-            return Value(Arrayish, fresh=self.fresh)
-        if self.is_tensor:
-            return Value(torch.Tensor, fresh=self.fresh)
-        return opaque()
+        if self.is_array or self.is_tensor:
+            return Value(Arrayish if self.is_array else torch.Tensor, fresh=self.fresh)
+        return Value({str: str, range: int, bytes: int}.get(self.type, Opaque))
 
     def elements(self) -> "list[Value]":
         """What it holds, as far as it is not known to be empty."""
-        empty = self.parts == [] or (
-            self.fresh and self.type in CONTAINERS and self.parts is self.elem is None
-        )
-        return [] if empty else [self.element()]
+        unseen = self.fresh and self.type in CONTAINERS and self.parts is self.elem is None
+        return [] if unseen or self.parts == [] else [self.element()]
 
 
 def _deep_safe(value: Value, seen: set[int]) -> bool:
-    if value.is_safe:
-        return True
-    if value.type not in CONTAINERS and value.type not in ITERATORS:
-        return False
+    if value.is_safe or value.type not in HOLDERS:
+        return value.is_safe
     held = value.content
     if id(held) in seen:
         return True
@@ -221,13 +195,10 @@ def list_of(elem: Value | None, kind: type = list) -> Value:
     return value
 
 
-def join_all(values: list[Value]) -> Value:
-    if not values:
-        return Value(Plain)
-    found = values[0]
-    for value in values[1:]:
-        found = join(found, value)
-    return found
+def joined_list(values: Iterable[Value], kind: type = list) -> Value:
+    """A container of what all of these hold."""
+    held = [element for value in values for element in value.elements()]
+    return list_of(join_all(held) if held else None, kind)
 
 
 def iterator(later: Callable[[], Value]) -> Value:
@@ -237,12 +208,19 @@ def iterator(later: Callable[[], Value]) -> Value:
     return value
 
 
+def join_all(values: list[Value]) -> Value:
+    found = values[0] if values else Value(Plain)
+    for value in values[1:]:
+        found = join(found, value)
+    return found
+
+
 def join(a: Value, b: Value) -> Value:
     """What is true of a value that may be either."""
-    if a is b:
+    if a is b or b.type is Bottom:
         return a
-    if a.type is BOTTOM or b.type is BOTTOM:
-        return b if a.type is BOTTOM else a
+    if a.type is Bottom:
+        return b
     made = Value(_join_types(a, b), fresh=a.fresh and b.fresh)
     if a.known and b.known and a.obj is b.obj and a.slot == b.slot:
         made.obj, made.slot = a.obj, a.slot
@@ -250,9 +228,19 @@ def join(a: Value, b: Value) -> Value:
         made._content = _unite(a, b)
     elif made.type in CONTAINERS:
         made.parts, made.elem = _either(a, b)
-    elif made.type in ITERATORS:
+    elif made.type is Iterator:
         made.content.later = lambda: join(a.element(), b.element())
     return made
+
+
+def _join_types(a: Value, b: Value) -> Any:
+    if a.type is b.type:
+        return a.type
+    if a.is_number and b.is_number:
+        return Number
+    if (a.is_array or a.is_number) and (b.is_array or b.is_number):
+        return Arrayish
+    return Plain if a.type in (Number, *SAFE) and b.type in (Number, *SAFE) else Opaque
 
 
 def _either(a: Value, b: Value) -> tuple[list[Value] | None, Value | None]:
@@ -279,7 +267,6 @@ def _unite(a: Value, b: Value) -> Content:
     second.into = first  # before going inside: it may hold itself
     first.parts = first.elem = first.key = None
     parts, elem = _either(*both)
-    key = join_all(keys) if keys else None
     found = first.root()
     if parts is not None and found.parts is None and found.elem is None:
         found.parts = parts
@@ -287,18 +274,39 @@ def _unite(a: Value, b: Value) -> Content:
         found.scatter()
         inside = [*(parts or []), *(v for v in (elem, found.elem) if v is not None)]
         found.elem = join_all(inside) if inside else None
-    if key is not None:
-        found.key = key if found.key is None else join(key, found.key)
+    if keys:
+        found.key = join_all(keys if found.key is None else [*keys, found.key])
     return found.root()
 
 
-def _join_types(a: Value, b: Value) -> Any:
-    if a.type is b.type:
-        return a.type
-    if a.is_number and b.is_number:
-        return Number
-    if (a.is_array or a.is_number) and (b.is_array or b.is_number):
-        return Arrayish
-    if a.type in (Number, *SAFE) and b.type in (Number, *SAFE):
-        return Plain
-    return Opaque
+# Written down to be compared: has another round of a loop taught the analysis anything?
+
+
+def shape(spaces: Iterable[Mapping[str, Value]]) -> list[Any]:
+    """All that is known of some names, the same for values that differ in nothing but their identity."""
+    seen: dict[int, int] = {}
+    return [[(name, _shape(space[name], seen, 0)) for name in sorted(space)] for space in spaces]
+
+
+def _shape(value: Value, seen: dict[int, int], depth: int) -> Any:
+    if depth > DEEPEST:
+        raise Decline(Effect.UNKNOWN, "it nests things too deep")
+    inner = depth + 1
+    head: tuple[Any, ...] = (value.type, value.fresh, value.slot, id(value.obj))
+    if value.function is not None:
+        made = value.function if isinstance(value.function, tuple) else (value.function.obj,)
+        head += (tuple(map(id, made)),)
+    if value.method is not None:
+        head += (value.method[1], _shape(value.method[0], seen, inner))
+    if value.attrs is not None:
+        head += tuple((name, _shape(held, seen, inner)) for name, held in value.attrs.items())
+    if value.type not in HOLDERS:
+        return head
+    held = value.content
+    if id(held) in seen:
+        return (*head, seen[id(held)])
+    seen[id(held)] = len(seen)
+    if held.later is not None:
+        return (*head, _shape(held.later(), seen, inner))
+    parts = None if held.parts is None else [_shape(part, seen, inner) for part in held.parts]
+    return (*head, parts, *(None if v is None else _shape(v, seen, inner) for v in (held.elem, held.key)))

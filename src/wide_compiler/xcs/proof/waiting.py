@@ -2,6 +2,7 @@
 those of functions that the user has marked as independent."""
 
 import ast
+import json
 import os
 import pathlib
 import time
@@ -10,13 +11,13 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from ..independent import is_independent
-from .kinds import CHANGEABLE, ITERATORS, Opaque, Plain
-from .unpatched import A_PATH, FILES, JSON, MADE_PATHS, WEB, Unpatched, client_of
-from .unpatched import PATHS as PATHS
+from .kinds import CHANGEABLE, Iterator, Opaque, Plain
+from .libraries import A_PATH, FILES, JSON, MADE_PATHS, PATHS, WEB, client_of, require
 from .values import Value, list_of, opaque
 
 if TYPE_CHECKING:
     from .analysis import Analyzer
+    from .python_calls import Call
 
 
 class ReadFile:
@@ -35,7 +36,7 @@ FUNCTIONS: dict[Any, Any] = {
     open: ReadFile,
 }
 READ_MODES = ("r", "rb", "rt", "br", "tr")
-METHODS = {
+METHODS: dict[str, Any] = {
     "read": Plain,
     "readline": Plain,
     "readlines": lambda: list_of(Value(Plain)),
@@ -43,24 +44,20 @@ METHODS = {
     "json": Opaque,
     "raise_for_status": type(None),
 }
-RESPONSE_ATTRIBUTES = {
-    "text": str,
-    "content": bytes,
-    "status": int,
-    "status_code": int,
-    "ok": bool,
-    "headers": Opaque,
-}
+ATTRIBUTES = {"text": str, "content": bytes, "status": int, "status_code": int, "ok": bool, "headers": Opaque}
 PATH_MAKERS = (pathlib.Path, A_PATH)
 PATH_ATTRIBUTES = {"name": str, "stem": str, "suffix": str, "parent": A_PATH}
-PATH_METHODS = {
+PATH_METHODS: dict[str, Any] = {
     "read_text": str,
     "read_bytes": bytes,
     "open": ReadFile,
-    "exists": bool,
-    "is_file": bool,
-    "is_dir": bool,
+    **dict.fromkeys(("exists", "is_file", "is_dir"), bool),
 }
+# Types, their attributes, and their methods that only read.
+READABLE: tuple[tuple[Any, dict[str, Any], dict[str, Any]], ...] = (
+    ((ReadFile,), ATTRIBUTES, METHODS),
+    (PATHS, PATH_ATTRIBUTES, PATH_METHODS),
+)
 # Classes whose calls stay in order, and why, by the modules they are defined in.
 _COOKIES = "sends cookies of one answer with the next request; @xcs.independent marks calls that may overlap"
 _THREAD = "belongs to the thread that has opened it"
@@ -72,42 +69,68 @@ IN_ORDER = {
 }
 
 
-def waits(a: "Analyzer", found: Any, what: str, node: ast.AST) -> bool:
-    """Is this function whitelisted? Then the library behind it must be what it was."""
+def waiting_call(a: "Analyzer", found: Any, call: "Call") -> Value | None:
+    """A call of a function that waits, or makes or reads what others wait for; None of any other function.
+    The library behind it must be what it was."""
+    if found in PATH_MAKERS and not call.keywords:
+        if not all(arg.type in (str, *PATHS) for arg in call.args):
+            raise a.decline("a path is made of something other than texts and paths", call.node)
+        for library in (FILES, *MADE_PATHS):
+            require(a, library, "a path", call.node)
+        return Value(A_PATH)
+    if found is json.load and not call.keywords:
+        if len(call.args) != 1 or call.args[0].type is not ReadFile:
+            raise a.decline("json.load gets something other than a file opened for reading", call.node)
+        require(a, JSON, "json.load", call.node)
+        a.waits()
+        return opaque()
     client = None if found in FUNCTIONS else client_of(found)
-    if client is not None:
-        unpatched(a, client, what, node)
-    elif found is urllib.request.urlopen:
-        unpatched(a, WEB, what, node)
-    elif found in FUNCTIONS and not isinstance(found, types.BuiltinFunctionType):  # of Python itself
-        unpatched(a, FILES, what, node)
-    return client is not None or found in FUNCTIONS
-
-
-def path_of(a: "Analyzer", args: list[Value], node: ast.AST) -> Value:
-    """`Path(...)` of texts and other paths."""
-    if not all(arg.type in (str, *PATHS) for arg in args):
-        raise a.decline("a path is made of something other than texts and paths", node)
-    for library in (FILES, *MADE_PATHS):
-        unpatched(a, library, "a path", node)
-    return Value(A_PATH)
-
-
-def call_path(a: "Analyzer", name: str, args: list[Value], keywords: Any, node: ast.AST) -> Value:
-    """A method of a path that only reads."""
-    if name == "open":
-        check_open(a, args, keywords, node)
+    if client is None and found not in FUNCTIONS:
+        return None
+    if not isinstance(found, types.BuiltinFunctionType):  # those are of Python itself
+        library = client or (WEB if found is urllib.request.urlopen else FILES)
+        require(a, library, call.text, call.node)
+    for value in call.values:
+        if value.type in PATHS:
+            require(a, FILES, call.text, call.node)
+        elif not value.is_safe:
+            raise a.decline(f"{call.text} gets something of unknown type", call.node)
+    if found is open:
+        _check_open(a, call.args[1:], call)
+        if call.args and call.args[0].type not in (str, *PATHS):
+            raise a.decline("open() gets something other than a path", call.node)
+    else:
+        allowed = {"timeout"} if client is None else {"params", "timeout", "headers"}
+        if set(call.keywords) - allowed or (client is None and len(call.args) != 1):
+            raise a.decline(f"{call.text} is called with options that are not analysed", call.node)
     a.waits()
-    return result(PATH_METHODS[name])
+    return _result(FUNCTIONS.get(found, ReadFile))
 
 
-def check_open(a: "Analyzer", args: list[Value], keywords: Any, node: ast.AST) -> None:
+def waiting_method(a: "Analyzer", kind: Any, name: str, call: "Call") -> Value | None:
+    """A method of a file or path that only reads; None of any other type."""
+    for kinds, _, methods in READABLE:
+        if kind in kinds:
+            if not call.safe:
+                raise a.decline(f".{name}() gets something of unknown type", call.node)
+            if name == "open":
+                _check_open(a, call.args, call)
+            a.waits()
+            return _result(methods[name])
+    return None
+
+
+def _check_open(a: "Analyzer", args: list[Value], call: "Call") -> None:
     """The arguments of `open()` after the path: is it for reading?"""
-    mode = args[0] if args else keywords.get("mode")
-    if len(args) > 1 or set(keywords) - {"mode", "encoding", "errors", "newline"}:
-        raise a.decline("open() is called with options that are not analysed", node)
+    mode = args[0] if args else call.keywords.get("mode")
+    if len(args) > 1 or set(call.keywords) - {"mode", "encoding", "errors", "newline"}:
+        raise a.decline("open() is called with options that are not analysed", call.node)
     if mode is not None and not (mode.is_constant and mode.obj in READ_MODES):
-        raise a.decline("open() is called for writing", node, impure=True)
+        raise a.decline("open() is called for writing", call.node, impure=True)
+
+
+def _result(given: Any) -> Value:
+    return Value(given, fresh=given is ReadFile) if isinstance(given, type) else given()
 
 
 def check_shared(a: "Analyzer", kind: type, name: str, node: ast.AST) -> None:
@@ -120,22 +143,22 @@ def check_shared(a: "Analyzer", kind: type, name: str, node: ast.AST) -> None:
             raise a.decline(reasons[0], node)
 
 
-def marked_call(a: "Analyzer", callee: Value, args: list[Value], node: ast.AST) -> Value | None:
+def marked_call(a: "Analyzer", callee: Value, call: "Call") -> Value | None:
     """A call of a function that the user has marked as independent: it waits, and nobody looks inside it. So
     nothing is known afterwards of what it was given. None for any other function."""
     if not is_independent(callee.obj):
         return None
     assert callee.slot is not None
     a.guards.expect(callee.slot, "is", callee.obj)
-    for value in args:
-        _hand_over(a, value, node, set())
+    for value in call.values:
+        _hand_over(a, value, call.node, set())
     a.waits()
     return opaque()
 
 
 def _hand_over(a: "Analyzer", value: Value, node: ast.AST, seen: set[int]) -> None:
     """Unknown code has got this object: it may keep it, and change all that it holds."""
-    if value.function is not None or value.method is not None or value.type in ITERATORS:
+    if value.function is not None or value.method is not None or value.type is Iterator:
         raise a.decline("it hands a function or iterator of its own to one marked as independent", node)
     value.fresh = False
     held = value.content
@@ -149,27 +172,3 @@ def _hand_over(a: "Analyzer", value: Value, node: ast.AST, seen: set[int]) -> No
     if value.type in CHANGEABLE:
         held.parts, held.elem = None, opaque()
         held.key = opaque() if value.type is dict else None
-
-
-def load_json(a: "Analyzer", args: list[Value], node: ast.AST) -> Value:
-    """`json.load` of a file that is open for reading, without hooks."""
-    if len(args) != 1 or args[0].type is not ReadFile:
-        raise a.decline("json.load gets something other than a file opened for reading", node)
-    unpatched(a, JSON, "json.load", node)
-    a.waits()
-    return opaque()
-
-
-def unpatched(a: "Analyzer", library: Unpatched, what: str, node: ast.AST) -> None:
-    """Asked of the library now and by the guards at each call: also when a patch is gone, that is seen."""
-    still = library.holds()
-    held = a.guards.note("const", library, None)
-    a.guards.expect(a.guards.note("still", held, None), "is", still)
-    if not still:
-        raise a.decline(f"something behind {what} was replaced, which must see each call in its turn", node)
-
-
-def result(given: Any) -> Value:
-    if isinstance(given, type):
-        return Value(given, fresh=given is ReadFile)
-    return given()

@@ -3,17 +3,9 @@
 import ast
 from typing import Any
 
-from . import sites
-from .site_text import EVENTS, ITEMS, name
-from .sites import Sink, flat_target
-from .trees import clone
-
-
-def lambda_of(parameters: list[str], value: ast.expr) -> ast.Lambda:
-    arguments = ast.arguments(
-        posonlyargs=[], args=[ast.arg(p) for p in parameters], kwonlyargs=[], kw_defaults=[], defaults=[]
-    )
-    return ast.fix_missing_locations(ast.copy_location(ast.Lambda(arguments, value), value))
+from .site_text import EVENTS, ITEM, ITEMS
+from .sites import Carrying, Sink, flat_target, sink_of
+from .trees import clone, expression, function_of, name
 
 
 def items_of(node: Any, targets: list[str]) -> ast.expr:
@@ -24,44 +16,52 @@ def items_of(node: Any, targets: list[str]) -> ast.expr:
     return ast.copy_location(ast.GeneratorExp(value, generators), node)
 
 
-def loop_body(node: ast.For, sinks: list[Sink], function: str) -> tuple[ast.FunctionDef, bool]:
-    """The loop's body as a function of the loop variables.
+def as_generator(mapped: ast.Call) -> ast.GeneratorExp:
+    """The generator `(f(x) for x in xs)` that `map(f, xs)` stands for."""
+    function, source = map(clone, mapped.args)
+    made = expression("(F(X) for X in S)", F=function, S=source, X=ITEM)
+    return ast.fix_missing_locations(ast.copy_location(made, mapped))
 
-    It notes what it would fill in a list of events, `(sink, value)`; where the one sink comes last and
-    always,
-    the value is simply returned.
-    """
+
+def loop_body(
+    node: ast.For, sinks: list[Sink], function: str, carried: Carrying | None
+) -> tuple[ast.FunctionDef, bool]:
+    """The loop's body as a function of the loop variables. It notes what it would fill in a list of events,
+    `(sink, value)`; where the one sink comes last and always, the value is simply returned."""
     body = [clone(part) for part in node.body]
     targets = flat_target(node.target) or []
+    if carried is not None:
+        return function_of(function, targets, [*body[: carried.start], _given(carried.reads)], node), True
     tail = body
     while isinstance(tail[-1], ast.With):  # what it fills last may stand within a context
         tail = tail[-1].body
-    ends = sites.sink_of(tail[-1])
-    count = sum(sites.sink_of(p) in sinks for t in body for p in ast.walk(t) if isinstance(p, ast.stmt))
-    leaves = any(isinstance(p, ast.Continue) for t in body for p in ast.walk(t))
-    single = ends in sinks and count == 1 and not leaves
+    parts = [part for top in body for part in ast.walk(top)]
+    count = sum(isinstance(p, ast.stmt) and sink_of(p) in sinks for p in parts)
+    leaves = any(isinstance(p, ast.Continue) for p in parts)
+    single = sink_of(tail[-1]) in sinks and count == 1 and not leaves
     if single:
-        parameters = targets
         tail[-1] = ast.copy_location(ast.Return(_sink_value(tail[-1])), tail[-1])
     else:
-        parameters = [EVENTS, *targets]
+        targets = [EVENTS, *targets]
         body = [_Events(sinks).visit(s) for s in body]
-    arguments = ast.arguments(
-        posonlyargs=[], args=[ast.arg(p) for p in parameters], kwonlyargs=[], kw_defaults=[], defaults=[]
-    )
-    made = ast.FunctionDef(name=function, args=arguments, body=body, decorator_list=[])
-    if "type_params" in ast.FunctionDef._fields:
-        made.type_params = []  # type: ignore[attr-defined]
-    return ast.fix_missing_locations(ast.copy_location(made, node)), single
+    return function_of(function, targets, body, node), single
+
+
+def step_of(node: ast.For, carried: Carrying, function: str) -> ast.FunctionDef:
+    """The last statements of a round as a function of what is carried and of what the round has made."""
+    last = [clone(part) for part in node.body[carried.start :]]
+    return function_of(function, [*carried.names, *carried.reads], [*last, _given(carried.names)], node)
+
+
+def _given(names: list[str]) -> ast.stmt:
+    return ast.Return(ast.Tuple([name(n) for n in names], ast.Load()))
 
 
 def _sink_value(statement: ast.stmt) -> ast.expr:
     match statement:
-        case ast.Expr(ast.Call(_, [value], _)):
-            return value
-        case ast.Assign([ast.Subscript(_, key)], value):
+        case ast.Assign([ast.Subscript(_, key)], value) | ast.AugAssign(ast.Subscript(_, key), _, value):
             return ast.Tuple([value, key], ast.Load())
-        case ast.AugAssign(_, _, value):
+        case ast.Expr(ast.Call(_, [value], _)) | ast.AugAssign(_, _, value):
             return value
     raise AssertionError(ast.dump(statement))
 
@@ -74,10 +74,10 @@ class _Events(ast.NodeTransformer):
         self.inner = 0
 
     def visit(self, node: ast.AST) -> Any:
-        sink = sites.sink_of(node) if isinstance(node, ast.stmt) else None
+        sink = sink_of(node) if isinstance(node, ast.stmt) else None
         if sink is not None and sink in self.sinks:
-            event = ast.Tuple([ast.Constant(self.sinks.index(sink)), _sink_value(node)], ast.Load())  # type: ignore[arg-type]
-            note = ast.Call(ast.Attribute(name(EVENTS), "append", ast.Load()), [event], [])
+            which, value = ast.Constant(self.sinks.index(sink)), _sink_value(node)  # type: ignore[arg-type]
+            note = expression("E.append((W, V))", E=EVENTS, W=which, V=value)
             return ast.copy_location(ast.Expr(note), node)
         return super().visit(node)
 

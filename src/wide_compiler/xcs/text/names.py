@@ -1,6 +1,7 @@
 """What a piece of code does with a name: who reads it, who writes it, who captures it."""
 
 import ast
+import builtins
 import types
 from collections.abc import Iterable, Iterator
 
@@ -53,13 +54,15 @@ def captured(function: ast.AST) -> set[str]:
     """Names that may be read or stored from elsewhere: those that functions, lambdas and kept generators
     inside mention (whoever's they are), and those declared global or nonlocal."""
     found: set[str] = set()
-    for node in ast.walk(function):
-        if isinstance(node, (ast.Global, ast.Nonlocal)):
-            found.update(node.names)
-        if isinstance(node, SCOPES) and node is not function:
-            found.update(n.id for n in ast.walk(node) if isinstance(n, ast.Name))
-    for generator in kept_generators(function):
-        found.update(n.id for n in ast.walk(generator) if isinstance(n, ast.Name))
+    body = getattr(function, "body", function)  # decorators, defaults and annotations are not inside
+    for top in body if isinstance(body, list) else [body]:
+        for node in ast.walk(top):
+            if isinstance(node, (ast.Global, ast.Nonlocal)):
+                found.update(node.names)
+            if isinstance(node, SCOPES):
+                found.update(n.id for n in ast.walk(node) if isinstance(n, ast.Name))
+        for generator in kept_generators(top):
+            found.update(n.id for n in ast.walk(generator) if isinstance(n, ast.Name))
     return found
 
 
@@ -110,3 +113,10 @@ def codes_of(code: types.CodeType) -> Iterator[types.CodeType]:
 def names_of(code: types.CodeType) -> set[str]:
     """Global names that a function may read, those of functions inside it too."""
     return {name for inner in codes_of(code) for name in inner.co_names}
+
+
+def handled(handler: ast.ExceptHandler) -> list[type | None]:
+    """The builtin classes that an `except` names; None for whatever else it may catch."""
+    named = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    found = [getattr(builtins, n.id, None) if isinstance(n, ast.Name) else None for n in named]
+    return [kind if isinstance(kind, type) else None for kind in found]

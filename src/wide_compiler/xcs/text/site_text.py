@@ -20,11 +20,8 @@ class SiteText:
     kind: str
     line: int
     text: str
-    targets: list[list[str]] = field(default_factory=list)
     shape: Any = None  # nesting of the loop variable: 'x', or a tuple of these
-    bodies: dict[str, Any] = field(
-        default_factory=dict
-    )  # 'body', 'cond', 'items' or 'thunk 0' -> Lambda or def
+    bodies: dict[str, Any] = field(default_factory=dict)  # 'body', 'cond', 'items', 'thunk 0': a function
     eater: str = ""
     keyed: bool = False  # the eater orders them by a function of its own
     maps: bool = False  # a generator that is written as `map(f, xs)`
@@ -32,18 +29,7 @@ class SiteText:
     single: bool = False  # a loop whose body ends in its one sink
     attempted: bool = False  # it fills something within a `try`, and that could raise
     caught: bool = False  # and what it raises there could be caught
-    names: list[str] = field(default_factory=list)  # of independent statements
     reason: str = ""  # why this is no site
-    fed: str = ""  # it loops over what the statement before it made: the name for the blocks of that
-
-    @property
-    def may_go_on(self) -> bool:
-        """May the text begin in the middle, after values that are there already?"""
-        return self.kind not in ("set", "dict") and "items" not in self.bodies
-
-
-def name(identifier: str, store: bool = False) -> ast.Name:
-    return ast.Name(identifier, ast.Store() if store else ast.Load())
 
 
 def shape_of(target: ast.expr) -> Any:

@@ -11,19 +11,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..ir import graph_of
-from .blocks import Block, Body, live_after
-from .liveness import read_before_stored
-from .names import COMPREHENSIONS, captured, kept_generators, reads, stored
+from .liveness import Block, Body, live_after, read_before_stored
+from .names import COMPREHENSIONS, captured, eaten, handled, kept_generators, reads, stored
 
 SHORT_CIRCUIT = ("any", "all")
 SOURCES = ("zip", "enumerate")
 FRAME_READERS = ("locals", "eval", "exec", "vars", "dir")
 METHODS = {"append": "list", "add": "set"}
+TOTALS = ("accumulate", "carried")
 
 
 @dataclass
 class Sink:
-    """What a loop fills: a fresh list, set or dict (by `append`, `add`, `[...] =`), or an accumulator."""
+    """What a loop fills: a fresh list, set or dict (by `append`, `add`, `[...] =`, `[...] +=`), an
+    accumulator, or a name that the last statements of a round carry on to the next."""
 
     name: str
     kind: str
@@ -85,9 +86,18 @@ def loop(node: ast.For, block: Block, function: ast.AST) -> tuple[list[Sink], st
     reason = unsuitable(ast.Module(node.body, [])) or _exits(node.body)
     if reason:
         return [], reason
+    carried = carrying(node, block)
+    if carried is not None:
+        return _checked([Sink(name, "carried") for name in carried.names], names, node, block, function)
     sinks = _sinks(node.body)
     if not sinks:
         return [], "it fills no list, set, dict or accumulator"
+    return _checked(sinks, names, node, block, function)
+
+
+def _checked(
+    sinks: list[Sink], names: list[str], node: ast.For, block: Block, function: ast.AST
+) -> tuple[list[Sink], str | None]:
     by_name = {sink.name: sink for sink in sinks}
     if any(by_name[s.name] != s for s in sinks):
         return [], "it fills one name in two ways"
@@ -121,7 +131,55 @@ def sink_of(statement: ast.stmt) -> Sink | None:
             return Sink(name, "setitem")
         case ast.AugAssign(ast.Name(name), operator, _):
             return Sink(name, "accumulate", type(operator))
+        case ast.AugAssign(ast.Subscript(ast.Name(name), _), operator, _):
+            return Sink(name, "update", type(operator))
     return None
+
+
+@dataclass
+class Carrying:
+    """The last statements of a round, which carry names on to the next: `if score > best: best = score`."""
+
+    names: list[str]  # that are carried
+    start: int  # of these statements
+    reads: list[str]  # of what the statements before them, or the loop itself, have stored
+    calls: list[str]  # builtins
+
+
+CALLED = ("min", "max", "abs", "len", "float", "int")
+_CARRYING = (
+    ast.If, ast.Assign, ast.AugAssign, ast.Pass, ast.Name, ast.Constant, ast.Compare, ast.BoolOp, ast.BinOp,
+    ast.UnaryOp, ast.IfExp, ast.Tuple, ast.Call, ast.expr_context, ast.operator, ast.unaryop, ast.cmpop,
+    ast.boolop,
+)  # fmt: skip
+
+
+def carrying(node: ast.For, block: Block) -> Carrying | None:
+    """Those of a loop, if they do nothing but compare, compute with and store plain names."""
+    own = [*stored(node.body)]
+    carried = sorted(name for name in own if read_before_stored(node.body, name))
+    mentions = [{n.id for n in ast.walk(s) if isinstance(n, ast.Name)} for s in node.body]
+    start = next((i for i, names in enumerate(mentions) if names & set(carried)), 0)
+    last = node.body[start:]
+    parts = [part for statement in last for part in ast.walk(statement)]
+    calls = [p.func.id if isinstance(p.func, ast.Name) else "" for p in parts if isinstance(p, ast.Call)]
+    if (
+        not start
+        or node.orelse
+        or not all(isinstance(p, _CARRYING) for p in parts)
+        or not set(calls) <= set(CALLED)
+    ):
+        return None
+    if all(sink_of(s) is not None for s in last) or any(
+        isinstance(p, ast.Call) and p.keywords for p in parts
+    ):
+        return None
+    if stored(last) & stored(node.body[:start]) or set(calls) & set(own):
+        return None
+    carried = sorted({*carried, *(n for n in stored(last) if live_after(node, block, n))})
+    before = [*(flat_target(node.target) or []), *sorted(stored(node.body[:start]))]
+    reads_ = [name for name in before if any(name in names for names in mentions[start:])]
+    return Carrying(carried, start, reads_, sorted(set(calls)))
 
 
 def _sinks(body: Body) -> list[Sink]:
@@ -136,11 +194,12 @@ def _sink_trouble(sink: Sink, node: ast.For, block: Block, function: ast.AST) ->
         n for top in node.body for n in ast.walk(top) if isinstance(n, ast.Name) and n.id == sink.name
     ]
     fills = [p for top in node.body for p in ast.walk(top) if isinstance(p, ast.stmt) and sink_of(p) == sink]
-    if len(mentions) != len(fills) or reads(node.iter, sink.name):
+    carried = sink.kind == "carried"
+    if (not carried and len(mentions) != len(fills)) or reads(node.iter, sink.name):
         return f"{sink.name!r} is read while it is filled"
-    if sink.kind != "accumulate" and not _fresh_before(sink, block):
+    if sink.kind not in TOTALS and not _fresh_before(sink, block):
         return f"{sink.name!r} is not made fresh right before the loop"
-    if sink.kind == "accumulate" and not _bound_before(sink.name, block, function):
+    if sink.kind in TOTALS and not _bound_before(sink.name, block, function):
         return f"{sink.name!r} may not be set before the loop"
     return None
 
@@ -182,12 +241,20 @@ def _fresh_before(sink: Sink, block: Block | None) -> bool:
 
 
 def _makes(value: ast.expr, sink: Sink) -> bool:
-    wanted = {"append": ("list", ast.List), "add": ("set", ast.Set), "setitem": ("dict", ast.Dict)}
+    wanted = {
+        "append": ("list", ast.List), "add": ("set", ast.Set), "setitem": ("dict", ast.Dict),
+        "update": ("dict", ast.Dict),
+    }  # fmt: skip
     name, display = wanted[sink.kind]
     if isinstance(value, display):
         return not reads(value, sink.name)
     called = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == name
     sink.maker = name if called else ""
+    match value:
+        case ast.Call(
+            ast.Attribute(ast.Name("collections"), "defaultdict") as maker, [ast.Name()], []
+        ) | ast.Call(ast.Name("defaultdict") as maker, [ast.Name()], []) if sink.kind == "update":
+            sink.maker, called = ast.unparse(maker), True
     return called
 
 
@@ -244,3 +311,58 @@ def _worth_overlapping(value: ast.expr) -> bool:
     if unsuitable(value) or any(isinstance(n, COMPREHENSIONS) for n in ast.walk(value)):
         return False
     return any(isinstance(n, ast.Call) for n in ast.walk(value))
+
+
+# Sinks within a `try`: they are filled after the bodies have run, yet the `try` must see any error.
+
+FILLING: dict[str, tuple[type[Exception], ...]] = {
+    "add": (TypeError,),
+    "setitem": (TypeError,),
+    "accumulate": (TypeError, ArithmeticError, ValueError, MemoryError),
+    "update": (TypeError, LookupError, ArithmeticError, ValueError, MemoryError),
+    "carried": (Exception,),
+}  # what filling a sink may raise
+
+
+def attempted(body: Body, sinks: list[Sink]) -> tuple[bool, bool]:
+    """Does a body fill something within a `try` where that could raise, and could somebody there notice?"""
+    tries = [t for top in body for t in ast.walk(top) if isinstance(t, (ast.Try, ast.TryStar))]
+    inside = [s for t in tries for s in _raising(t, sinks)]
+    return bool(inside), any(_catches(t, sink) for t in tries for sink in _raising(t, sinks))
+
+
+def _raising(node: ast.AST, sinks: list[Sink]) -> list[Sink]:
+    """What is filled inside that may refuse a value: a list takes anything."""
+    found = [sink_of(part) for part in ast.walk(node) if isinstance(part, ast.stmt)]
+    return [sink for sink in found if sink in sinks and sink is not None and sink.kind != "append"]
+
+
+def _catches(node: "ast.Try | ast.TryStar", sink: Sink) -> bool:
+    """Would a handler or `finally` of this `try` see the error of filling this sink?"""
+    if node.finalbody:
+        return True
+    if not any(sink in _raising(part, [sink]) for part in node.body):
+        return False
+    return any(_related(kind, FILLING[sink.kind]) for h in node.handlers for kind in handled(h))
+
+
+def _related(kind: type | None, errors: tuple[type[Exception], ...]) -> bool:
+    """May an `except` of this catch one of these errors? Only builtin classes say no."""
+    return kind is None or any(issubclass(kind, e) or issubclass(e, kind) for e in errors)
+
+
+def eaten_map(node: ast.Call) -> ast.Call | None:
+    """The `map` in `list(map(f, xs))` and the like. Only of a function and a list that have names: then
+    nothing happens between asking for one and the other, so it does not matter that `map` asks for its
+    function once."""
+    match node.args[:1]:
+        case [ast.Call(ast.Name("map"), [function, ast.Name()], []) as mapped] if _named(function):
+            generator = ast.GeneratorExp(function, [])
+            return mapped if eaten(ast.Call(node.func, [generator, *node.args[1:]], node.keywords)) else None
+    return None
+
+
+def _named(node: ast.expr) -> bool:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name)

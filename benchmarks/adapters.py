@@ -1,0 +1,321 @@
+"""Training N LoRA adapters of one frozen Llama at once, beside three peers, on a GPU.
+
+    python benchmarks/adapters.py --out benchmarks/results/h200_adapters.json
+    python benchmarks/adapters.py --out rows.json --only 100M:8:ours 1B:32:hand      some rows
+    python benchmarks/adapters.py --out rows.json --tiny                             the same rows on a CPU
+
+A row is one model size, one N and one way; each runs in a process of its own, and rows that are in the file
+already are not run again. The ways, all on a bfloat16 base with float32 adapters under autocast to bfloat16,
+AdamW on the adapters, the same tokens and the same first weights:
+
+    peft    a PEFT model for each adapter over the base's own tensors, one after another, eager
+    graph   the same loop, all N steps recorded in one CUDA graph
+    hand    a fusion written by hand for this model: batched products beside the base's linear layers,
+            compiled by torch.compile, the whole step recorded in a CUDA graph; one rate for all adapters
+    ours    adapters.compile(base, configs, sample) and TrainStep, WideConfig.fast(); a rate for each adapter
+    eager   ours with the default configuration: neither compiled nor recorded
+"""
+
+import argparse
+import copy
+import json
+import math
+import platform
+import subprocess
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+NAMES = ("hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads", "vocab_size")
+SIZES = {
+    "100M": (768, 12, 2048, 12, 8192),
+    "1B": (2048, 16, 5632, 16, 32000),
+    "tiny": (32, 2, 48, 2, 64),
+}
+LANES = (2, 8, 32)
+WAYS = ("peft", "graph", "hand", "ours", "eager")
+TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj"]
+RANK, BATCH, TOKENS = 8, 2, 256
+RATE = 1e-4
+CHECKED_STEPS = 5
+SECONDS = 5.0  # of timed steps
+
+
+def rates(n):
+    """The first adapter's is that of the hand-written fusion."""
+    return [RATE * 2 ** (-lane % 5) for lane in range(n)]
+
+
+def token_loss(logits, ids):
+    """`[R, T, V]` and `[R, T]` -> the mean of the next tokens' losses for each row block."""
+    flat = logits[:, :-1].float().flatten(0, 1)
+    return F.cross_entropy(flat, ids[:, 1:].flatten(), reduction="none").view(len(ids), -1)
+
+
+class Problem:
+    def __init__(self, size, n):
+        from peft import LoraConfig
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        self.n, self.device = n, "cuda" if torch.cuda.is_available() else "cpu"
+        self.batch, self.tokens = (2, 16) if size == "tiny" else (BATCH, TOKENS)
+        torch.manual_seed(0)
+        config = LlamaConfig(
+            **dict(zip(NAMES, SIZES[size], strict=True)), max_position_embeddings=2 * TOKENS, use_cache=False
+        )
+        with torch.device(self.device):
+            base = LlamaForCausalLM(config)
+        self.base = base.to(torch.bfloat16).requires_grad_(False).train()
+        self.parameters = sum(p.numel() for p in base.parameters())
+        self.configs = [
+            LoraConfig(r=RANK, lora_alpha=8 + lane % 4, target_modules=TARGETS) for lane in range(n)
+        ]
+        generator = torch.Generator().manual_seed(1)
+        shape = (n, self.batch, self.tokens)
+        self.ids = torch.randint(0, config.vocab_size, shape, generator=generator).to(self.device)
+
+    def autocast(self):
+        return torch.autocast(self.device, torch.bfloat16, cache_enabled=False)
+
+
+def peft_models(problem):
+    from peft import get_peft_model
+
+    torch.manual_seed(2)
+    models = []
+    for config in problem.configs:
+        shared = copy.deepcopy(problem.base, {id(p): p for p in problem.base.parameters()})
+        models.append(get_peft_model(shared, copy.deepcopy(config)))
+    return models
+
+
+def fused_adamw(parameters, rate, capturable):
+    return torch.optim.AdamW(parameters, lr=rate, weight_decay=0.01, fused=True, capturable=capturable)
+
+
+def peft_loop(problem, capturable=False):
+    models = peft_models(problem)
+    trained = [[p for p in model.parameters() if p.requires_grad] for model in models]
+    optimizers = [
+        fused_adamw(own, rate, capturable) for own, rate in zip(trained, rates(problem.n), strict=True)
+    ]
+    losses = torch.zeros(problem.n, device=problem.device)
+
+    def step():
+        for lane, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            optimizer.zero_grad(set_to_none=True)
+            with problem.autocast():
+                loss = token_loss(model(problem.ids[lane]).logits, problem.ids[lane]).mean()
+            loss.backward()
+            optimizer.step()
+            losses[lane] = loss.detach()
+        return losses
+
+    return step
+
+
+def recorded(step):
+    """A step as one CUDA graph; two plain steps come before."""
+    if not torch.cuda.is_available():
+        return step
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        losses = step()
+
+    def replay():
+        graph.replay()
+        return losses
+
+    return replay
+
+
+class HandLora(nn.Module):
+    """`[N * B, T, in]`: the base's product over all rows, and two batched products by lane."""
+
+    def __init__(self, linear, down, up, scale):
+        super().__init__()
+        self.linear, self.down, self.up = linear, nn.Parameter(down), nn.Parameter(up)
+        self.register_buffer("scale", scale)
+
+    def forward(self, x):
+        rows = x.view(len(self.down), -1, x.shape[-1])
+        low = torch.bmm(rows, self.down.to(x.dtype))
+        return self.linear(x) + (torch.bmm(low, self.up.to(x.dtype)) * self.scale.to(x.dtype)).view(
+            *x.shape[:-1], -1
+        )
+
+
+def hand_written(problem):
+    models = peft_models(problem)
+    model = copy.deepcopy(problem.base, {id(p): p for p in problem.base.parameters()})
+    for path, module in list(model.named_modules()):
+        if path.rpartition(".")[2] in TARGETS:
+            layers = [m.get_submodule(f"base_model.model.{path}") for m in models]
+            down = torch.stack([layer.lora_A["default"].weight.detach().T for layer in layers])
+            up = torch.stack([layer.lora_B["default"].weight.detach().T for layer in layers])
+            scale = torch.tensor([layer.scaling["default"] for layer in layers], device=down.device)
+            parent, _, name = path.rpartition(".")
+            fused = HandLora(module, down.contiguous(), up.contiguous(), scale.view(-1, 1, 1))
+            setattr(model.get_submodule(parent), name, fused)
+    del models
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = fused_adamw(trained, RATE, problem.device == "cuda")
+    rows = problem.ids.flatten(0, 1)
+
+    def losses_of(ids):
+        return token_loss(model(ids).logits, ids).view(problem.n, -1).mean(1)
+
+    compiled = torch.compile(losses_of, dynamic=False) if problem.device == "cuda" else losses_of
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        with problem.autocast():
+            losses = compiled(rows)
+        losses.sum().backward()
+        optimizer.step()
+        return losses.detach()
+
+    return recorded(step)
+
+
+def ours(problem, fast=True):
+    from wide_compiler import WideConfig, adapters
+    from wide_compiler.training import AdamW, TrainStep
+
+    torch.manual_seed(2)
+    config = WideConfig.fast() if fast and problem.device == "cuda" else WideConfig()
+    wide = adapters.compile(problem.base, problem.configs, problem.ids[0], config=config)
+    optimizer = AdamW(wide.parameters(), lr=rates(problem.n), weight_decay=0.01)
+
+    def loss(output, ids):
+        rows = token_loss(output.logits.flatten(0, 1), ids.flatten(0, 1))
+        return rows.view(problem.n, -1).mean(1)
+
+    take = TrainStep(wide, optimizer, loss, autocast=torch.bfloat16)
+
+    def step():
+        return take(problem.ids, problem.ids)
+
+    step.say = lambda: {
+        "nodes": str(wide.explain(measure=False)).splitlines()[0],
+        "recorded": len(take.recordings),
+        "why not": take.why,
+    }
+    return step
+
+
+MAKE = {
+    "peft": peft_loop,
+    "graph": lambda problem: recorded(peft_loop(problem, capturable=problem.device == "cuda")),
+    "hand": hand_written,
+    "ours": ours,
+    "eager": lambda problem: ours(problem, fast=False),
+}
+
+
+def synchronize():
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def measure(size, n, way):
+    warnings.simplefilter("ignore")
+    began = time.perf_counter()
+    problem = Problem(size, n)
+    step = MAKE[way](problem)
+    first = step().clone()
+    synchronize()
+    built = time.perf_counter() - began
+    for _ in range(CHECKED_STEPS):
+        losses = step()
+    later = losses.clone()
+    synchronize()
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    times = []
+    until = time.perf_counter() + SECONDS
+    while time.perf_counter() < until or len(times) < 3:
+        start = time.perf_counter()
+        step()
+        synchronize()
+        times.append(time.perf_counter() - start)
+    seconds = sorted(times)[len(times) // 2]
+    row = {
+        "row": f"{size}:{n}:{way}",
+        "parameters": problem.parameters,
+        "ms": round(1000 * seconds, 3),
+        "tokens_per_second": round(problem.ids.numel() / seconds),
+        "steps_timed": len(times),
+        "first_step_s": round(built, 1),
+        "first_losses": [round(x, 4) for x in first.tolist()[:4]],
+        "later_losses": [round(x, 4) for x in later.tolist()[:4]],
+    }
+    if torch.cuda.is_available():
+        # A graph's memory is in the pool that it reserved, whoever allocated it.
+        row["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
+        row["reserved_gib"] = round(torch.cuda.max_memory_reserved() / 2**30, 2)
+    return {**row, **(step.say() if hasattr(step, "say") else {})}
+
+
+def table(rows):
+    print(f"\n{'row':16}{'ms':>10}{'tokens/s':>12}{'peak GiB':>10}{'first step s':>14}   later losses")
+    for row in rows.values():
+        if "error" in row:
+            print(f"{row['row']:16} {row['error'][:100]}")
+            continue
+        peak = row.get("reserved_gib", math.nan)
+        print(
+            f"{row['row']:16}{row['ms']:10.2f}{row['tokens_per_second']:12d}{peak:10.2f}"
+            f"{row['first_step_s']:14.1f}   {row['later_losses'][:2]}"
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", nargs="*")
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--limit", type=float, default=240, help="seconds for one row")
+    parser.add_argument("--row", help="measure one row here, print it as JSON")
+    options = parser.parse_args()
+    if options.row:
+        size, n, way = options.row.split(":")
+        print("ROW " + json.dumps(measure(size, int(n), way)))
+        return
+    kept = json.loads(options.out.read_text()) if options.out.exists() else {}
+    rows = kept.get("rows", {})
+    sizes = ["tiny"] if options.tiny else [size for size in SIZES if size != "tiny"]
+    for name in options.only or [f"{s}:{n}:{way}" for s in sizes for n in LANES for way in WAYS]:
+        if name in rows and "error" not in rows[name]:
+            continue
+        command = [sys.executable, __file__, "--out", str(options.out), "--row", name]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=options.limit)
+            found = [line[4:] for line in done.stdout.splitlines() if line.startswith("ROW ")]
+            row = json.loads(found[0]) if found else {"error": done.stderr.strip()[-400:]}
+        except subprocess.TimeoutExpired:
+            row = {"error": f"more than {options.limit:g} s"}
+        except Exception:
+            row = {"error": traceback.format_exc()[-400:]}
+        rows[name] = {"row": name, **row}
+        device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
+        page = {"device": device, "torch": torch.__version__, "date": time.strftime("%Y-%m-%d"), "rows": rows}
+        options.out.write_text(json.dumps({**page, "command": "python " + " ".join(sys.argv)}, indent=1))
+        print(json.dumps(rows[name]), flush=True)
+    table(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""A captured graph run once beside the member: an answer that only a trace gets (`is_compiling()`,
+`type(x) is Tensor`, a setting that `torch.export` changes) shows in the numbers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from ..measure.compare import difference, whole_model
+from .captured import Captured
+from .failure import CaptureFailed
+from .observation import Observation, copy_of
+from .state import canonical_names, slots
+
+
+def confirm(captured: Captured, member: nn.Module, leaves: Sequence[Any], observation: Observation) -> None:
+    """Raise `CaptureFailed` unless the graph gives the tensors that the observed run gave.
+
+    Graphs with Python kept whole, and forwards that draw random numbers, are not compared.
+    """
+    expected, observation.output = observation.output, None
+    if expected is None or captured.calls:
+        return
+    names = canonical_names(member)
+    states = {names[slot.path]: slot.tensor for slot in slots(member)}
+    inputs = iter([copy_of(leaf) for leaf in leaves if isinstance(leaf, Tensor)])
+    arguments = [
+        next(inputs)
+        if node.name in captured.inputs
+        else captured.constants[node.name]
+        if node.name in captured.constants
+        else states[captured.states[node.name]].detach().clone()
+        for node in captured.graph.nodes
+        if node.op == "placeholder"
+    ]
+    try:
+        with torch.no_grad():
+            got = fx.Interpreter(fx.GraphModule({}, captured.graph)).run(*arguments)
+    except Exception:  # sizes that only the call knows: the check of each op sees them
+        return
+    given = [leaf for leaf in got if isinstance(leaf, Tensor)]
+    if len(given) != len(expected):
+        raise CaptureFailed(f"its graph gives {len(given)} tensors, its forward {len(expected)}")
+    for place, (mine, theirs) in enumerate(zip(given, expected, strict=True)):
+        problem = difference(mine, theirs, whole_model(theirs.dtype, theirs.is_cuda))
+        if problem:
+            raise CaptureFailed(
+                f"its graph does not compute what its forward does: output {place} {problem}; it may "
+                f"ask whether it is traced"
+            )

@@ -1,0 +1,117 @@
+"""How a tensor lies in memory: what a forward asks about it, and copies that keep its strides.
+
+A graph does not depend on strides, but Python may: `if x.is_contiguous(): ...`. For inputs the answer becomes
+part of what a capture rests on; for values inside the graph lanes have layouts of their own.
+"""
+
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from .._tree import is_fake
+from .failure import CaptureFailed
+
+
+def overlaps_itself(x: Tensor) -> bool:
+    """May two elements be one place in memory, as after `expand`?
+
+    >>> overlaps_itself(torch.zeros(3, 1).expand(3, 4)), overlaps_itself(torch.zeros(3, 4).t())
+    (True, False)
+    """
+    reach = 0
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += (size - 1) * stride
+    return False
+
+
+def laid_out(source: Tensor, like: Tensor) -> Tensor:
+    """A copy of `source` in memory of its own, with the strides of `like` (of the same shape)."""
+    if source.layout != torch.strided or like.layout != torch.strided or source.numel() == 0:
+        return source.clone()
+    if not overlaps_itself(like):
+        return torch.empty_strided(like.shape, like.stride(), dtype=source.dtype, device=source.device).copy_(
+            source
+        )
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(like.shape, like.stride(), strict=True))
+    places = torch.arange(extent, device=source.device).as_strided(like.shape, like.stride())
+    memory = source.new_zeros(extent).index_put((places,), source)
+    return memory.as_strided(like.shape, like.stride())
+
+
+def is_ragged_or_sparse(x: Tensor) -> bool:
+    """Has the tensor no strides, so that it cannot be stacked?"""
+    return x.layout != torch.strided or x.is_nested
+
+
+def kind_of(x: Tensor) -> str:
+    """`sparse_csr` or `nested`, for messages."""
+    return "nested" if x.is_nested else str(x.layout).removeprefix("torch.")
+
+
+_STRIDES = {Tensor.is_contiguous, Tensor.stride, Tensor.dim_order}
+_ADDRESSES = {Tensor.storage_offset, Tensor.data_ptr, Tensor.untyped_storage, Tensor._is_view}
+# What autograd knows of a tensor. Of a value inside the forward it depends on the gradient mode.
+_LEARNS = Tensor.requires_grad.__get__  # type: ignore[attr-defined]
+_HISTORY = {Tensor.is_leaf.__get__, Tensor.grad_fn.__get__, Tensor._version.__get__}  # type: ignore[attr-defined]
+_PASSED_OVER = ("torch.overrides", "torch._tensor")  # between a method and the mode that sees its call
+
+
+class LayoutReads(TorchFunctionMode):
+    """While active, notes what the model's own code (not PyTorch's) asks about the layout of tensors."""
+
+    def __init__(self, inputs: Sequence[Any]):
+        super().__init__()
+        self.inputs = inputs
+        self.of_inputs = False  # strides of an input were asked for
+        self.refused = ""  # what was asked for and cannot be answered for lanes
+        self.of_gradients = False  # whether a value inside requires gradients was asked for
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _STRIDES or func in _ADDRESSES or func == _LEARNS or func in _HISTORY:
+            self._note(func, args[0], sys._getframe(1))
+        if torch.is_grad_enabled():
+            for value in args:
+                if type(value) is nn.Parameter and value.requires_grad and not is_fake(value):
+                    self.refused = "its forward computes with a parameter of a module outside of it"
+        return func(*args, **(kwargs or {}))
+
+    def _note(self, func: Any, tensor: Any, frame: FrameType | None) -> None:
+        while frame is not None and frame.f_globals.get("__name__") in _PASSED_OVER:
+            frame = frame.f_back
+        if frame is None or frame.f_globals.get("__name__", "").split(".")[0] in ("torch", "wide_compiler"):
+            return
+        is_input = any(tensor is x for x in self.inputs)
+        if func in _STRIDES and is_input:
+            self.of_inputs = True
+        elif func == _LEARNS:  # of inputs it is part of every program's key
+            self.of_gradients |= not is_input
+        elif func in _HISTORY and not is_input:
+            self.of_gradients = True
+        elif func in _HISTORY:
+            self.refused = "its forward asks for an input's history, which a graph would freeze"
+        else:
+            self.refused = f"its forward asks for {func.__name__}() of a tensor, which lanes change"
+
+    def check(self) -> None:
+        if self.refused:
+            raise CaptureFailed(self.refused)
+
+
+def strided_copy(tensor: Tensor) -> Tensor:
+    """A copy with the same strides: a forward may ask for them."""
+    if tensor.is_contiguous():
+        return tensor.clone(memory_format=torch.contiguous_format)
+    repeated = [i for i, stride in enumerate(tensor.stride()) if stride == 0 and tensor.shape[i] > 1]
+    if repeated:
+        narrow = tensor[tuple(slice(1) if i in repeated else slice(None) for i in range(tensor.dim()))]
+        return strided_copy(narrow).expand_as(tensor)
+    empty = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return empty.copy_(tensor)

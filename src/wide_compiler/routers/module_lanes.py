@@ -1,0 +1,74 @@
+"""ModuleLanes: N modules that stay what they are, seen as lanes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..capture import CaptureFailed, canonical_names, slots
+from ..capture.state import home_of
+from ..errors import AlignmentError
+from ..model.members import Skeletons, is_one_object
+
+
+@dataclass
+class ModulePlace:
+    """Where the lanes' tensors of one canonical path live: in the modules' own tables."""
+
+    path: str
+    kind: str
+    homes: list[tuple[dict[str, Any], str]]  # one per lane
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [home[name] for home, name in self.homes]
+
+
+class ModuleLanes:
+    """What `Programs` asks of a holder of lanes, answered from the modules themselves.
+
+    Nothing is copied and kept: tensors are stacked when they are asked for.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module]):
+        self.living, self.n = list(modules), len(modules)
+        try:
+            self.skeletons = Skeletons.of(modules)
+        except (AlignmentError, RuntimeError) as error:  # deepcopy refuses, for one reason or another
+            raise CaptureFailed(f"it cannot be copied: {error}") from error
+        self.places = [_place(modules, path, slot) for path, slot in _canonical_slots(modules[0]).items()]
+        self.by_path = {place.path: place for place in self.places}
+        self.one_object = {place.path for place in self.places if is_one_object(place.tensors)}
+        self.wide_states = set(self.by_path) - self.one_object
+        # A single lane is wide all the same: its tensors are its own.
+        if self.n == 1:
+            self.wide_states, self.one_object = set(self.by_path), set()
+        self.gradient_hooks = ""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Canonical path -> tensor, `[N, ...]` where lanes have their own."""
+        return {
+            place.path: torch.stack(place.tensors) if place.path in self.wide_states else place.tensors[0]
+            for place in self.places
+        }
+
+    def capture_state(self, lane: int, path: str) -> Tensor:
+        return self.by_path[path].tensors[lane].detach()
+
+    def promote(self, path: str) -> None:
+        raise AssertionError(f"{path}: lanes of their own are wide from the start")
+
+    def separate_members(self) -> None:
+        raise CaptureFailed("a part of it can only run as Python, which its own forward does best")
+
+
+def _canonical_slots(module: nn.Module) -> dict[str, Any]:
+    names = canonical_names(module)
+    return {slot.path: slot for slot in slots(module) if names[slot.path] == slot.path}
+
+
+def _place(modules: Sequence[nn.Module], path: str, slot: Any) -> ModulePlace:
+    homes = [(home_of(module.get_submodule(slot.owner), slot.kind), slot.name) for module in modules]
+    return ModulePlace(path, slot.kind, homes)

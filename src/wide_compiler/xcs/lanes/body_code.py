@@ -1,0 +1,228 @@
+"""A function's text, made ready for lanes: every call and every index goes through a dispatcher that knows
+them.
+
+Operators and NumPy reach a lane through their own protocols. What does not (`float`, `len`, `math.sqrt`, a
+call of another analysed function, an array that is indexed by a lane) is looked at here.
+"""
+
+import ast
+import types
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from ..proof.python_tables import CHANGERS
+from ..text.source import NoSource, compiled, tree_of, written
+from ..text.trees import clone
+from .array_rules import apply_function
+from .indexing import item_at
+from .lane import Lane, Objects, Trace, bail, holds_lane
+from .python_functions import builtin_call
+
+DISPATCH = "\U0010fffe_call"  # nobody's name, see rewrite
+MOST_ROUNDS = 20_000
+CodeCache = dict[Any, types.CodeType]
+
+
+class _Calls(ast.NodeTransformer):
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        made = ast.Call(ast.Name(DISPATCH, ast.Load()), [node.func, *node.args], node.keywords)
+        return ast.copy_location(made, node)
+
+    def visit_While(self, node: ast.While) -> ast.AST:
+        """An item that plain Python never comes to, as one before it raises, might loop for ever."""
+        self.generic_visit(node)
+        node.test = ast.copy_location(ast.BoolOp(ast.And(), [self._told("again"), node.test]), node.test)
+        return node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        """An array that is no lane may be stored into, by whatever statement: that is told before. One that
+        is read may be indexed by lanes."""
+        self.generic_visit(node)
+        if isinstance(node.ctx, ast.Store):
+            node.value = ast.copy_location(self._told("writes", node.value), node.value)
+        if not isinstance(node.ctx, ast.Load):
+            return node
+        indices = ast.Attribute(ast.Name(DISPATCH, ast.Load()), "indices", ast.Load())
+        index = ast.Subscript(indices, node.slice, ast.Load())
+        return ast.copy_location(self._told("item", node.value, index), node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+        self.generic_visit(node)
+        if not isinstance(node.target, ast.Name):
+            return node
+        told = self._told("writes", ast.Name(node.target.id, ast.Load()))
+        return [ast.copy_location(ast.Expr(told), node), node]
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        """`a is b`: lanes are objects of their own, so identity is asked of the dispatcher. So is `in`."""
+        self.generic_visit(node)
+        if len(node.ops) == 1 and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+            node.left = ast.copy_location(self._told("sought", node.left), node.left)
+            return node
+        if not any(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
+            return node
+        same = ast.Attribute(ast.Name(DISPATCH, ast.Load()), "same", ast.Load())
+        chained = len(node.ops) > 1
+        right = ast.Name(DISPATCH, ast.Load()) if chained else node.comparators[0]
+        asked: ast.expr = ast.Call(same, [node.left, right], [])
+        if isinstance(node.ops[0], ast.IsNot):
+            asked = ast.UnaryOp(ast.Not(), asked)
+        return ast.copy_location(asked, node)
+
+    def visit_Raise(self, node: ast.Raise) -> Any:
+        """What the body raises itself, it raises for all lanes that came there."""
+        self.generic_visit(node)
+        if node.exc is None:
+            return [ast.copy_location(ast.Expr(self._told("raises")), node), node]
+        node.exc = ast.copy_location(self._told("raises", node.exc), node.exc)
+        return node
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
+        """Any other error belongs to one item, or to lanes: who would handle it goes no further."""
+        self.generic_visit(node)
+        node.body.insert(0, ast.copy_location(ast.Expr(self._told("caught")), node))
+        return node
+
+    @staticmethod
+    def _told(method: str, *given: ast.expr) -> ast.expr:
+        return ast.Call(ast.Attribute(ast.Name(DISPATCH, ast.Load()), method, ast.Load()), list(given), [])
+
+
+def lane_code(node: Any, like: types.CodeType) -> types.CodeType:
+    """The code of a function with its calls dispatched."""
+    tree = ast.fix_missing_locations(_Calls().visit(clone(node)))
+    free = [name for name in like.co_freevars if not name.startswith("\U0010fffe")]
+    return compiled(tree, like, [*free, DISPATCH])
+
+
+def lane_function(function: types.FunctionType, node: Any, dispatch: Any, cache: CodeCache) -> Any:
+    """The function with its calls dispatched, in its own globals and cells. `node` is its text, which is not
+    asked for where the cache has the code."""
+    key = function.__code__
+    code = cache.get(key)
+    if code is None:
+        code = cache[key] = lane_code(node, key)
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    cells[DISPATCH] = types.CellType(dispatch)
+    closure = tuple(cells[name] for name in code.co_freevars)
+    made = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+class _Indices:
+    """Gives an index as it is written between brackets."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return index
+
+
+_OURS = __name__.rpartition(".")[0]  # methods of lanes
+_FILLED = (list, dict, set)
+
+
+class Dispatcher:
+    """Calls for one run over lanes."""
+
+    indices = _Indices()
+
+    def __init__(self, cache: CodeCache):
+        self.trace = Trace()
+        self.raised = False  # an error by the body itself, that nobody has caught yet
+        self.cache = cache
+        self.ready: dict[types.FunctionType, Any] = {}
+
+    def __call__(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(function) is types.MethodType and type(function.__self__) is not Lane:
+            method: Any = function.__func__
+            return self._python(method, (function.__self__, *args), kwargs)
+        if type(function) is types.FunctionType:
+            if (function.__module__ or "").startswith(_OURS):
+                return function(*args, **kwargs)
+            return self._python(function, args, kwargs)
+        if isinstance(function, types.BuiltinFunctionType) and function.__name__ in CHANGERS[np.ndarray]:
+            self.writes(getattr(function, "__self__", None))
+        # A generator is made a list: what it gives may be lanes, and here it is read to its end in any case.
+        args = tuple(list(a) if type(a) is types.GeneratorType else a for a in args)
+        lanes = any(map(holds_lane, args)) or any(map(holds_lane, kwargs.values()))
+        if not lanes or isinstance(function, np.ufunc):
+            return function(*args, **kwargs) if not lanes or args else self._refuse(function)
+        if type(function).__name__ == "_ArrayFunctionDispatcher":
+            return apply_function(function, args, kwargs, self.trace)
+        if isinstance(function, types.BuiltinFunctionType) and isinstance(function.__self__, _FILLED):
+            return function(*args, **kwargs)  # `append` and the like
+        if isinstance(function, (type, types.BuiltinFunctionType)):
+            return builtin_call(function, args, kwargs, self.trace)
+        method = _call_of(function)
+        if isinstance(method, types.FunctionType) and not isinstance(function, nn.Module):
+            return self._python(method, (function, *args), kwargs)
+        return self._refuse(function)
+
+    def _refuse(self, function: Any) -> Any:
+        raise bail(f"a call of {getattr(function, '__name__', type(function).__name__)}", self.trace)
+
+    def item(self, value: Any, index: Any) -> Any:
+        """`value[index]`."""
+        if type(value) is Objects:
+            return value[index]
+        return item_at(value, index, self.trace)
+
+    def again(self) -> bool:
+        """One more round of a `while`: there may be so many in one run."""
+        self.trace.rounds += 1
+        if self.trace.rounds > MOST_ROUNDS:
+            raise bail("a loop of very many rounds", self.trace)
+        return True
+
+    def writes(self, held: Any) -> Any:
+        """If that is an array and no lane, what was read of it before is gone."""
+        if type(held) is np.ndarray:
+            self.trace.wrote()
+        return held
+
+    def sought(self, value: Any) -> Any:
+        """In a container, where nan is found if it is the same object."""
+        if type(value) is Objects or (type(value) is Lane and value.data.dtype.kind in "fc"):
+            raise bail("numbers or objects that are looked for", self.trace)
+        return value
+
+    def raises(self, error: Any = None) -> Any:
+        """The body raises this."""
+        self.raised = True
+        return error
+
+    def caught(self) -> None:
+        """An `except` of the body was entered."""
+        if self.trace.stopped is not None:
+            raise self.trace.stopped()
+        if not self.raised:
+            raise bail("an error that the body handles", self.trace)
+        self.raised = False
+
+    def same(self, a: Any, b: Any) -> bool:
+        """`a is b` for one item: None is told from lanes, anything else is not."""
+        lanes = type(a) in (Lane, Objects) or type(b) in (Lane, Objects)
+        if b is self or (lanes and a is not None and b is not None):
+            raise bail("the identity of numbers or arrays", self.trace)
+        return a is b
+
+    def _python(self, function: types.FunctionType, args: tuple, kwargs: dict[str, Any]) -> Any:
+        made = self.ready.get(function)
+        if made is None:
+            made = self.ready[function] = self._made_ready(function)
+        return made(*args, **kwargs)
+
+    def _made_ready(self, function: types.FunctionType) -> Any:
+        plain = written(function)
+        try:
+            node = None if plain.__code__ in self.cache else tree_of(plain)
+        except NoSource as reason:
+            raise bail(str(reason), self.trace) from None
+        return lane_function(plain, node, self, self.cache)
+
+
+def _call_of(function: Any) -> Any:
+    return next((b.__dict__["__call__"] for b in type(function).__mro__ if "__call__" in b.__dict__), None)

@@ -1,0 +1,103 @@
+"""Lane learns its operators: Python's, NumPy's protocols, attributes and indices. Importing this is
+enough."""
+
+from typing import Any
+
+import numpy as np
+
+from .array_rules import apply_function, attribute
+from .indexing import item_at, set_item
+from .lane import Lane
+from .ufunc_rules import apply_ufunc, arithmetic
+
+
+def _getattr(self: Lane, name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return attribute(self, name)
+
+
+def _array_ufunc(self: Lane, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    if method != "__call__" or kwargs:
+        raise self.stop(f"np.{ufunc.__name__}.{method} with options")
+    return apply_ufunc(ufunc, inputs, self.trace)
+
+
+def _array_function(self: Lane, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    return apply_function(function, args, kwargs, self.trace)
+
+
+def _iterate(self: Lane) -> Any:
+    if self.kind != "array":
+        raise self.stop("a loop over a number")
+    return iter([item_at(self, i, self.trace) for i in range(self.data.shape[1])])
+
+
+_QUICK = (np.add, np.subtract, np.multiply)
+
+
+def _binary(ufunc: np.ufunc, reflected: bool = False) -> Any:
+    """Most often both are floats of one kind, and no rule is needed: that is asked first."""
+    quick = ufunc in _QUICK
+
+    def operate(self: Lane, other: Any) -> Any:
+        if quick and self.again is None and self.data.dtype.kind == "f":
+            data: Any = None
+            if type(other) is float:
+                data = other
+            elif type(other) is Lane and other.kind == self.kind and other.again is None:
+                data = (
+                    other.data if other.data.dtype.kind == "f" and other.data.ndim == self.data.ndim else None
+                )
+            if data is not None:
+                out = ufunc(data, self.data) if reflected else ufunc(self.data, data)
+                return Lane(out, self.kind, self.trace)
+        return arithmetic(ufunc, (other, self) if reflected else (self, other), self.trace)
+
+    return operate
+
+
+def _inplace(ufunc: np.ufunc) -> Any:
+    """`x += y`: rebinds numbers; writes into arrays, which must then be fresh."""
+    binary = _binary(ufunc)
+
+    def operate(self: Lane, other: Any) -> Any:
+        result = binary(self, other)
+        if self.kind != "array":
+            return result
+        if not self.fresh or result.data.shape != self.data.shape or result.data.dtype != self.data.dtype:
+            raise self.stop("an array changed in place")
+        self.trace.wrote(result.rounded)
+        self.data[...] = result.data
+        return self
+
+    return operate
+
+
+def _unary(ufunc: np.ufunc) -> Any:
+    def operate(self: Lane) -> Any:
+        return arithmetic(ufunc, (self,), self.trace)
+
+    return operate
+
+
+_BINARY = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.true_divide, "mod": np.remainder,
+    "floordiv": np.floor_divide, "pow": np.power, "matmul": np.matmul, "and": np.bitwise_and,
+    "or": np.bitwise_or, "xor": np.bitwise_xor,
+}  # fmt: skip
+_COMPARE = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal,
+            "ne": np.not_equal}  # fmt: skip
+_UNARY = {"neg": np.negative, "pos": np.positive, "abs": np.absolute, "invert": np.invert}
+_METHODS: dict[str, Any] = {
+    **{f"__{name}__": _binary(ufunc) for name, ufunc in (_BINARY | _COMPARE).items()},
+    **{f"__r{name}__": _binary(ufunc, reflected=True) for name, ufunc in _BINARY.items()},
+    **{f"__i{name}__": _inplace(ufunc) for name, ufunc in _BINARY.items()},
+    **{f"__{name}__": _unary(ufunc) for name, ufunc in _UNARY.items()},
+    "__getattr__": _getattr, "__getitem__": lambda x, index: item_at(x, index, x.trace),
+    "__setitem__": set_item, "__iter__": _iterate,
+    "__array_ufunc__": _array_ufunc, "__array_function__":
+    _array_function,
+}  # fmt: skip
+for _name, _method in _METHODS.items():
+    setattr(Lane, _name, _method)

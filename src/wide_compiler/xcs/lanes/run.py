@@ -1,0 +1,163 @@
+"""NumPy lanes at a map site: gather the items, run the body once for a part of them, hand out the results.
+
+Where lanes disagree about a truth, they are run again in two groups, so that a rare branch costs two runs.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..interrupts import raise_interrupt
+from ..items import Blocks
+from ..noticing import noticing
+from ..work import Bail, Work
+from .body_code import Dispatcher, lane_function
+from .gather import chunks, gathered
+from .lane import Diverge, Lane, Objects, Trace, own_values
+from .operators import Lane as _Lane  # noqa: F401  it has its operators then
+from .results import Results, settle_keys
+
+MOST_PATHS = 16
+SKIPPED = object()  # an item that the test leaves out
+
+
+def vectorized(work: Work) -> list[Any]:
+    """The values of all items, in order. Raises `Bail`."""
+    noticed: list[str] = []
+    values: list[Any] = []
+    body = Body(work)
+    why: str | None = None
+    try:
+        with noticing(noticed):
+            for start, stop in chunks(work):
+                part = body.values(start, stop)
+                if noticed:
+                    raise Bail(f"{noticed[0]} in an item")
+                values = values + part if values else part
+    except Bail as bail:
+        why = str(bail)
+    except Diverge:
+        why = "items take too many different ways"
+    except Exception as error:
+        raise_interrupt(error)
+        why = f"{type(error).__name__}: {error}"
+    if why is not None:  # out here, so that it keeps nothing of what was raised
+        raise Bail(why)
+    if work.after is not None and body.results.blocks:
+        work.after.append(Blocks(values, body.results.blocks))
+    return values
+
+
+class Body:
+    """The site's test and body, ready for lanes, and what they gave so far."""
+
+    def __init__(self, work: Work):
+        nodes, cache = work.site.text.bodies, work.plan.lane_code
+        self.work = work
+        self.dispatch = Dispatcher(cache)
+        self.test = work.cond and lane_function(work.cond, nodes["cond"], self.dispatch, cache)
+        self.body = lane_function(work.body, nodes["body"], self.dispatch, cache)
+        self.results = Results(work.items.n, work.site.config.exact)
+        self.runs = 0
+
+    def values(self, start: int, stop: int) -> list[Any]:
+        """What items from start to stop give. Raises `Bail`."""
+        self.runs = 0
+        columns = [_part(column, start, stop) for column in self.work.items.columns]
+        added: list[Any] = [None] * (stop - start)
+        self._run(columns, None, added)
+        if self.work.events:
+            return [event for events in added for event in events]
+        return [v for v in added if v is not SKIPPED] if self.work.cond is not None else added
+
+    def _run(self, columns: list[Any], lanes: np.ndarray | None, added: list[Any]) -> None:
+        """What each of these lanes adds: a value, or a list of events. All lanes are None."""
+        self.runs += 1
+        if self.runs > MOST_PATHS:
+            raise Bail("items take too many different ways")
+        try:
+            found = self._once(columns, len(added) if lanes is None else len(lanes), lanes is None)
+        except Diverge as split:
+            for mask in (split.mask, ~split.mask):
+                chosen = np.flatnonzero(mask)
+                group = [_chosen(column, chosen) for column in columns]
+                self._run(group, chosen if lanes is None else lanes[chosen], added)
+            return
+        if lanes is None:
+            added[:] = found
+        else:
+            for i, value in zip(lanes.tolist(), found, strict=True):
+                added[i] = value
+
+    def _once(self, columns: list[Any], count: int, in_order: bool) -> list[Any]:
+        work, trace = self.work, Trace(count)
+        self.dispatch.trace = trace
+        given = [_lane(column, trace) for column in columns]
+        if work.cond is not None:
+            truth = bool(self.test(*given))
+            if trace.stopped is not None:
+                raise trace.stopped()
+            if not truth:
+                return [SKIPPED] * count
+        if work.events:
+            noted: list[Any] = []
+            self.body(noted, *given)
+            result: Any = [tuple(event) for event in noted]
+        else:
+            result = self.body(*given)
+        if trace.stopped is not None:
+            raise trace.stopped()  # swallowed by an `except` in the user's text
+        settle_keys(work.site.text, result, work.events)
+        hand = self.results.values
+        if work.events:
+            before: list[Any] = []
+            events = [(index, hand(value, count, False, before)) for index, value in result]
+            found: list[Any] = [[(index, column[i]) for index, column in events] for i in range(count)]
+        else:
+            found = hand(result, count, in_order)
+        if any(map(_has_nan, given)) and any(map(_is_nan, found)):
+            raise Bail("nan, which is only found again where it is the same object")
+        return found
+
+
+class Rows(NamedTuple):
+    """Items that a site has just made, which lie in one array."""
+
+    data: np.ndarray
+    items: list[Any]
+
+
+def _part(column: Any, start: int, stop: int) -> Any:
+    if type(column) is Blocks:
+        return Rows(column.part(start, stop), column.rows[start:stop])
+    return column if (start, stop) == (0, len(column)) else column[start:stop]
+
+
+def _chosen(column: Any, lanes: np.ndarray) -> Any:
+    """The items of some lanes."""
+    items = column.items if type(column) is Rows else column
+    return [items[i] for i in lanes.tolist()]
+
+
+def _lane(column: Any, trace: Trace) -> Any:
+    if type(column) is Rows:
+        return Lane(column.data, "array", trace, False, column.items)
+    return gathered(column, trace)
+
+
+def _has_nan(given: Any) -> bool:
+    """Is one of these numbers nan? A body may hand on the very number; of an array it gets new ones."""
+    if type(given) is Objects:
+        return any(map(_is_nan, own_values(given, 0)))
+    if type(given) is not Lane or given.kind == "array" or given.origin is None:
+        return False
+    return given.data.dtype.kind in "fc" and bool(np.isnan(given.data).any())
+
+
+def _is_nan(value: Any) -> bool:
+    """Is a result, or something in it, nan?"""
+    if type(value) in (tuple, list):
+        return any(map(_is_nan, value))
+    if type(value) is dict:
+        return any(map(_is_nan, value.values()))
+    return isinstance(value, (float, complex, np.inexact)) and bool(value != value)

@@ -1,0 +1,195 @@
+"""NumPy's ufuncs and products on lanes, with a lane axis in front of the axes of the items."""
+
+import functools
+import operator
+from typing import Any
+
+import numpy as np
+
+from .lane import Lane, Trace, bail, by_item, computed, data_of, settled
+from .number_rules import COMPARISONS, SAFE_INT, largest, python_arithmetic, python_number
+
+# Each number by itself, and the same alone as among others.
+ELEMENTWISE = frozenset((
+    np.add, np.subtract, np.multiply, np.true_divide, np.negative, np.positive, np.absolute, np.sqrt,
+    np.square,
+    np.maximum, np.minimum, np.sign, np.isfinite, np.isnan, np.isinf, np.logical_and,
+    np.logical_or, np.logical_not, np.logical_xor, np.floor, np.ceil, np.trunc, np.rint, np.bitwise_and,
+    np.bitwise_or, np.bitwise_xor, np.invert, np.reciprocal, np.remainder, np.floor_divide, np.fabs,
+    np.copysign, np.conjugate, *COMPARISONS,
+))  # fmt: skip
+# So are these by the same code wherever they stand in an array; that is tried once, as it is up to the
+# machine.
+FUNCTIONS = frozenset((
+    np.exp, np.exp2, np.expm1, np.log, np.log2, np.log10, np.log1p, np.sin, np.cos, np.tan, np.sinh, np.cosh,
+    np.tanh, np.arcsin, np.arccos, np.arctan, np.arctan2, np.arcsinh, np.arccosh, np.arctanh, np.hypot,
+    np.cbrt, np.power, np.float_power, operator.pow, np.logaddexp, np.deg2rad, np.rad2deg,
+))  # fmt: skip
+# A small change of a number may change the result a lot, or fail. Of a quotient that is the divisor.
+LEAPING = frozenset((
+    *COMPARISONS, np.remainder, np.floor_divide, np.floor, np.ceil, np.trunc, np.rint, np.sign,
+    np.logical_not,
+    np.logical_and, np.logical_or, np.logical_xor, np.copysign, np.isnan, np.isinf, np.isfinite, np.sqrt,
+    np.reciprocal, np.power, np.float_power, operator.pow, np.log, np.log2, np.log10, np.log1p, np.arccosh,
+    np.arcsin, np.arccos, np.arctanh, np.arctan2, np.tan,
+))  # fmt: skip
+POWERS = (np.power, np.float_power, operator.pow)  # of scalars, computed in another way than of arrays
+_OPERANDS = (Lane, np.ndarray, np.generic, bool, int, float)
+_INTEGER = np.dtype(int)
+_GROWING = (np.add, np.subtract, np.multiply, np.square, np.negative, np.absolute)
+REAL = (np.dtype(np.float64), np.dtype(np.float32))
+
+
+def arithmetic(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace) -> Any:
+    """An operator. Lanes of Python numbers among themselves by Python's rules, all else by NumPy's."""
+    if all(map(python_number, inputs)):
+        return python_arithmetic(ufunc, inputs, trace)
+    for x in inputs:
+        if not isinstance(x, _OPERANDS):
+            raise bail(f"an operator with a {type(x).__name__}", trace)
+    return apply_ufunc(operator.pow if ufunc is np.power else ufunc, inputs, trace)
+
+
+def apply_ufunc(ufunc: Any, inputs: tuple[Any, ...], trace: Trace) -> Any:
+    if ufunc is np.matmul:
+        return matmul(inputs[0], inputs[1], trace)
+    ranks = [rank_of(x, trace) for x in inputs]
+    wanted = max(ranks)
+    if ufunc is np.true_divide:
+        inputs = (inputs[0], settled(inputs[1]))
+    elif ufunc in LEAPING or any(getattr(d, "dtype", _INTEGER).kind == "c" for d in map(data_of, inputs)):
+        inputs = tuple(map(settled, inputs))
+    known = ufunc in ELEMENTWISE or (ufunc in FUNCTIONS and _the_same_anywhere(ufunc, *map(_char, inputs)))
+    if not known or (ufunc in POWERS and not wanted):
+        return by_item(ufunc, inputs, trace)
+    inputs = _cast(inputs, trace)
+    if wanted == 0 and ufunc in _GROWING:
+        _no_overflow(ufunc, list(map(data_of, inputs)), trace)
+    kind = "array" if wanted else "np"
+    if min(ranks) == wanted:
+        return computed(ufunc, inputs, kind, trace)
+    return computed(functools.partial(_aligned_ufunc, ufunc, ranks), inputs, kind, trace)
+
+
+def _aligned_ufunc(ufunc: Any, ranks: list[int], *data: Any) -> np.ndarray:
+    wanted = max(ranks)
+    return ufunc(*[aligned(d, rank, wanted) for d, rank in zip(data, ranks, strict=True)])
+
+
+def aligned(data: Any, rank: int, wanted: int) -> Any:
+    """The lane axis stays in front; missing axes come right behind it. What all share has no such axis."""
+    if not isinstance(data, np.ndarray) or data.ndim != rank + 1 or rank == wanted:
+        return data
+    return data.reshape(data.shape[0], *(1,) * (wanted - rank), *data.shape[1:])
+
+
+def _char(x: Any) -> str:
+    data = data_of(x)
+    return data.dtype.char if isinstance(data, (np.ndarray, np.generic)) else type(data).__name__
+
+
+@functools.cache
+def _the_same_anywhere(ufunc: Any, *chars: str) -> bool:
+    """Does the ufunc give the same bits for a number alone, and at any place among others?"""
+    made: dict[str, Any] = {"int": 2, "float": 1.7, "bool": True}
+    inputs = [made[c] if c in made else np.linspace(0.01, 0.99, 203).astype(c) for c in chars]
+    if ufunc is np.arccosh:
+        inputs = [x + 1 for x in inputs]
+    with np.errstate(all="ignore"):
+        try:
+            whole = ufunc(*inputs)
+            for length in (1, 2, 3, 5, 7, 64):
+                parts = [
+                    ufunc(*[x[i : i + length] if isinstance(x, np.ndarray) else x for x in inputs])
+                    for i in range(0, 203, length)
+                ]
+                if np.concatenate(parts).tobytes() != whole.tobytes():
+                    return False
+            alone = [ufunc(*[x[i] if isinstance(x, np.ndarray) else x for x in inputs]) for i in range(203)]
+        except TypeError:
+            return False
+    return np.array(alone).tobytes() == whole.tobytes()
+
+
+def rank_of(x: Any, trace: Trace, any_order: bool = False) -> int:
+    if type(x) is Lane:
+        return x.rank
+    if type(x) is np.ndarray:
+        if x.dtype.hasobject or x.ndim == 0:
+            raise bail("an array of objects, or without dimensions", trace)
+        if x.ndim > 1 and not (any_order or x.flags.c_contiguous):
+            raise bail("an array that does not lie in rows, as results of it would not", trace)
+        return x.ndim
+    if isinstance(x, (np.generic, bool, int, float)):
+        return 0
+    raise bail(f"a {type(x).__name__} among arrays", trace)
+
+
+def _cast(inputs: tuple[Any, ...], trace: Trace) -> tuple[Any, ...]:
+    """A Python number takes the type of the arrays beside it; so must a lane of Python numbers."""
+    strong: list[Any] = [
+        data_of(x).dtype
+        for x in inputs
+        if (type(x) is Lane and x.kind in ("array", "np")) or isinstance(x, (np.ndarray, np.generic))
+    ]
+    weak = [type(x) is Lane and x.kind in ("float", "int") for x in inputs]
+    if not strong or not any(weak):
+        return inputs
+    return tuple(_as_strong(x, strong, trace) if w else x for x, w in zip(inputs, weak, strict=True))
+
+
+def _as_strong(x: Lane, strong: list[Any], trace: Trace) -> Lane:
+    wanted = np.result_type(*strong, 1.0 if x.kind == "float" else 1)
+    if wanted.kind in "iu" and x.data.size:
+        limits = np.iinfo(wanted)
+        if x.data.max() > limits.max or x.data.min() < limits.min:
+            raise bail("an integer out of the array's range", trace)
+    return computed(lambda d: d.astype(wanted, copy=False), (x,), "np", trace)
+
+
+def _no_overflow(ufunc: np.ufunc, data: list[Any], trace: Trace) -> None:
+    """NumPy warns of overflow in scalars of integers, but not in arrays."""
+    kinds = {"f" if type(d) is float else getattr(d, "dtype", _INTEGER).kind for d in data}
+    if not kinds <= {"i", "u", "b"} or kinds == {"b"}:
+        return
+    if ufunc in (np.subtract, np.negative) and "u" in kinds:
+        raise bail("integers without sign that may fall below zero", trace)
+    narrow = any(isinstance(d, (np.ndarray, np.generic)) and d.dtype.itemsize < 8 for d in data)
+    sizes = [max(largest(d), 2) for d in data]
+    product = sizes[0] * sizes[-1] if len(sizes) == 2 else sizes[0] ** 2
+    if narrow or product >= SAFE_INT:
+        raise bail("integers of NumPy that may overflow", trace)
+
+
+def matmul(a: Any, b: Any, trace: Trace) -> Any:
+    """`a @ b` for every lane."""
+    ranks = (rank_of(a, trace, any_order=True), rank_of(b, trace, any_order=True))
+    x, y = data_of(a), data_of(b)
+    if 0 in ranks or max(ranks) > 2 or x.dtype != y.dtype or x.dtype not in REAL:
+        return by_item(np.matmul, (a, b), trace)
+    if x.shape[-1] != y.shape[-1 if ranks[1] == 1 else -2]:
+        raise bail("a product of shapes that do not fit", trace)
+    if ranks == (1, 1):
+        return computed(_vecdot, (a, b), "np", trace) if _vecdot else by_item(np.dot, (a, b), trace)
+    one_by_one = functools.partial(_one_by_one, ranks)
+    if ranks == (2, 2) or (type(a) is Lane and type(b) is Lane):
+        return computed(one_by_one, (a, b), "array", trace)
+    # One product with all vectors as rows takes less time, and rounds otherwise.
+    if type(a) is Lane and ranks == (1, 2):
+        return computed(np.matmul, (a, b), "array", trace, as_written=one_by_one)
+    if type(b) is Lane and ranks == (2, 1):
+        return computed(lambda m, v: np.matmul(v, m.T), (a, b), "array", trace, as_written=one_by_one)
+    return computed(one_by_one, (a, b), "array", trace)
+
+
+_vecdot: Any = getattr(np, "vecdot", None)  # NumPy 2: the very product that `dot` takes of two vectors
+
+
+def _one_by_one(ranks: tuple[int, int], x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The products that NumPy would take one by one, without a step of Python for each."""
+    left = x[..., None, :] if ranks[0] == 1 else x
+    right = y[..., :, None] if ranks[1] == 1 else y
+    out = np.matmul(left, right)
+    if ranks[1] == 1:
+        out = out[..., 0]
+    return out[..., 0, :] if ranks[0] == 1 else out

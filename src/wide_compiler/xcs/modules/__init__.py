@@ -1,0 +1,1 @@
+"""Loops over modules and tensors of PyTorch: the routers' lanes, and vmap."""

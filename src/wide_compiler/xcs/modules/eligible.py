@@ -1,0 +1,85 @@
+"""Which modules may be captured. Capturing copies and walks through them, as a class or module may do in its
+own way; a plain call runs none of that code, so modules with such overrides stay plain."""
+
+import abc
+import copyreg
+import enum
+import itertools
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules import module as pytorch
+
+from ..proof.kinds import IMMUTABLE, is_numpy_scalar
+from ..work import Bail
+
+INTERNAL = frozenset(vars(nn.Module()))
+# Names that classes may define: `forward` is analysed, and capturing asks for none of the others.
+_ALLOWED = {"forward", "extra_repr", "_get_name", "__init__", "__repr__", "__str__", "__doc__", "__module__"}
+_ALLOWED |= {"__init_subclass__", "__subclasshook__", "__annotations__", "__annotate__", "__annotate_func__"}
+_COPYING = {"__copy__", "__deepcopy__", "__del__", "__getnewargs__", "__getnewargs_ex__", "__bool__"}
+OVERRIDES = ({*dir(nn.Module)} | INTERNAL | _COPYING) - _ALLOWED - {"__annotations_cache__"}
+PLAIN = (*IMMUTABLE, types.BuiltinFunctionType, type, types.ModuleType)
+TENSORS = {Tensor, nn.Parameter, type(None)}  # others may compute in their own way
+_EMPTY = types.CellType()
+
+
+def walk(module: nn.Module, seen: set[int]) -> Iterator[nn.Module]:
+    """A module and all within it, each once, read from the tables: no class has a say in it."""
+    if id(module) not in seen:
+        seen.add(id(module))
+        yield module
+        for child in vars(module)["_modules"].values():
+            if child is not None:
+                yield from walk(child, seen)
+
+
+def check(modules: list[nn.Module]) -> None:
+    """Raise `Bail` if capturing one of these would run code of its own, or keep a member alive."""
+    if (
+        pytorch._global_module_registration_hooks
+        or pytorch._global_parameter_registration_hooks
+        or pytorch._global_buffer_registration_hooks
+    ):
+        raise Bail("a hook sees every parameter, buffer or submodule that a module is given")
+    for kind in {*map(type, modules)}:
+        if type(kind) not in (type, abc.ABCMeta):
+            raise Bail(f"{kind.__name__} has a metaclass of its own")
+        if kind in copyreg.dispatch_table:
+            raise Bail(f"{kind.__name__} is copied in its own way, by copyreg")
+        for base in kind.__mro__:
+            if not base.__module__.startswith("torch.") and base is not object:
+                _check_names(vars(base), base.__name__)
+    for module in modules:
+        name = type(module).__name__
+        own = {key: value for key, value in vars(module).items() if key not in INTERNAL}
+        _check_names(own, f"a {name} itself")
+        for key, value in own.items():
+            if not isinstance(value, Tensor) and not _is_plain(value):
+                raise Bail(f"{name}.{key} is a {type(value).__name__} that may hold the member itself")
+        held = [*vars(module)["_parameters"].values(), *vars(module)["_buffers"].values()]
+        for kind in {*map(type, held)} - TENSORS:
+            raise Bail(f"a parameter of type {kind.__name__}, which may compute in its own way")
+
+
+def _check_names(table: Any, owner: str) -> None:
+    for name, value in table.items():
+        if name in OVERRIDES and not isinstance(value, (*IMMUTABLE, types.GetSetDescriptorType)):
+            raise Bail(f"{owner} has its own {name}, which capturing it might run")
+
+
+def _is_plain(value: Any, depth: int = 0) -> bool:
+    """Of Python's or NumPy's own types, copied and compared in the usual way; it leads to no module."""
+    kind = type(value)
+    if kind in (list, tuple, set, frozenset, dict, types.FunctionType):
+        return depth < 8 and all(_is_plain(part, depth + 1) for part in _parts(value))
+    return kind in PLAIN or isinstance(value, (type, enum.Enum)) or is_numpy_scalar(kind)
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, types.FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != _EMPTY]
+        return [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), vars(value)]
+    return list(itertools.chain(value, value.values())) if isinstance(value, dict) else list(value)

@@ -1,0 +1,120 @@
+"""One PyTorch function or module over tensors of one shape: stacked, and mapped by `torch.func.vmap`."""
+
+import contextlib
+import operator
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ..interrupts import raise_interrupt
+from ..lanes.results import BLOCK_BYTES
+from ..proof.class_tables import TENSORS
+from ..work import Bail, Work
+from .trial import examine, finite, no_gradients, storage
+
+BATCH_BYTES = 2**28
+
+
+def able(work: Work) -> bool:
+    """Tensors among the loop variables, no test, no loop, nothing that could swallow an error."""
+    if work.cond is not None or work.events or work.site.config.exact or not TENSORS.holds():
+        return False
+    columns = work.items.columns
+    if not any(type(c) is Tensor or type(c[0]) is Tensor for c in columns):
+        return False
+    return not work.plan.texts.tries
+
+
+def mapped(work: Work) -> list[Any]:
+    """The values of all items, in order, each with memory of its own. Raises `Bail`."""
+    examine(work)
+    gathered = [_gathered(c) for c in work.items.columns]
+    finite(gathered)
+    dims = tuple(0 if type(g) is Tensor else None for g in gathered)
+    try:
+        # What has no rule for batches warns, and so may the items: how they look tells that. Done at every
+        # call, it would have Python forget which warnings it has shown.
+        with warnings.catch_warnings(action="error") if work.new else contextlib.nullcontext():
+            run = torch.func.vmap(work.body, in_dims=dims, randomness="error", chunk_size=_at_once(work))
+            out = run(*gathered)
+    except Exception as error:
+        raise_interrupt(error)
+        raise Bail(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from None
+    leaves = out if type(out) is tuple else (out,)
+    no_gradients(leaves)
+    finite(leaves)
+    _check_memory(leaves, gathered)
+    return apart(out, work.items.n)
+
+
+def _at_once(work: Work) -> int | None:
+    """How many items: what all of them make on the way must not be much more than what one makes."""
+    of_one = work.plan.memory["bytes of an item"]
+    return None if of_one * work.items.n <= BATCH_BYTES else max(BATCH_BYTES // of_one, 1)
+
+
+def _check_memory(leaves: Iterable[Any], gathered: list[Any]) -> None:
+    """Every result must have memory of its own, and lie there as it would for one item: in rows."""
+    used = {storage(g) for g in gathered if type(g) is Tensor}
+    for leaf in leaves:
+        if type(leaf) is not Tensor:
+            continue
+        if storage(leaf) in used or leaf.stride(0) == 0:
+            raise Bail("a result that shares memory with its item, or with another one")
+        if not leaf[0].is_contiguous():
+            raise Bail("a result that does not lie in rows")
+        used.add(storage(leaf))
+
+
+def _gathered(column: Any) -> Any:
+    if type(column) is Tensor:
+        _check_items([column[0]])
+        return column
+    first = column[0]
+    if type(first) is not Tensor:
+        if all(c is first for c in column):
+            return first
+        raise Bail(f"items of type {type(first).__name__} beside tensors")
+    if len(set(map(_look, column))) != 1:
+        raise Bail("tensors of different types")
+    _check_items(column)
+    if any(map(Tensor.is_inference, column)) and not torch.is_inference_mode_enabled():
+        raise Bail("tensors made in inference mode, which are other ones than their copies")
+    try:
+        return torch.stack(list(column))  # finds itself which shapes and devices differ
+    except RuntimeError:
+        raise Bail("tensors of different shapes or devices") from None
+
+
+def _check_items(tensors: Sequence[Tensor]) -> None:
+    if tensors[0].dim() == 0:
+        raise Bail("tensors without dimensions, whose types give way to others")
+    check_rows(tensors)
+
+
+def check_rows(tensors: Iterable[Tensor]) -> None:
+    if not all(map(Tensor.is_contiguous, tensors)):
+        raise Bail("tensors that do not lie in rows, as results of them would not")
+
+
+_data = cast(Any, Tensor.data).__get__
+_look = operator.attrgetter("dtype", "requires_grad", "layout")
+
+
+def apart(out: Any, n: int) -> list[Any]:
+    """Rows of stacked results, disjoint parts of one block of memory, each with a version counter of its own,
+    so that autograd sees no common writes."""
+    if type(out) is Tensor:
+        out = out.contiguous()  # as results of one item mostly are; where not, the comparison tells
+        if out.nbytes > BLOCK_BYTES:  # one row must not keep all that alive
+            return [row.clone() for row in out.unbind(0)]
+        if out.dim() > 1 and out.numel():  # this one gives version counters, and no views
+            lanes, rows, *rest = out.shape
+            return list(torch.unsafe_split_with_sizes(out.view(-1, *rest), [rows] * lanes))
+        return list(map(_data, out.unbind(0)))
+    if type(out) is tuple:
+        return list(zip(*[apart(o, n) for o in out], strict=True))
+    raise Bail(f"a result of type {type(out).__name__}")

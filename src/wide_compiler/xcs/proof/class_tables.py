@@ -1,0 +1,142 @@
+"""Classes and namespaces: are they what they were? Python counts the writes to their tables, so that asking
+costs next to nothing until there was one."""
+
+import gc
+import operator
+import types
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...guards.tensors import TableGuard
+from .kinds import IMMUTABLE
+from .torch_tables import EVAL_LAYERS, LAYERS
+
+# How modules are made, stored and shown, which no call of one comes to: torch.compile replaces the first two.
+MAKING = {"__init__", "__setstate__", "__getstate__", "__new__", "__repr__", "register_parameter"}
+MISSING = object()
+_HEAP_TYPE = 1 << 9  # of a class that was made by a `class` statement: no other can be written to
+
+
+def bases(classes: Iterable[type]) -> list[type]:
+    """The classes and all that they inherit from, each once, without those that nobody can write to."""
+    found = dict.fromkeys(base for kind in classes for base in kind.__mro__)
+    return [base for base in found if base.__flags__ & _HEAP_TYPE]
+
+
+def table_of(kind: type) -> dict[str, Any]:
+    """The dictionary of a class itself, which `__dict__` only shows."""
+    return next(table for table in gc.get_referents(kind.__dict__) if type(table) is dict)
+
+
+def on_class(kind: type, name: str) -> Any:
+    """What lies in a class or one it inherits from, without running descriptors; or `MISSING`."""
+    return next((base.__dict__[name] for base in kind.__mro__ if name in base.__dict__), MISSING)
+
+
+def takes_writes(found: Any) -> bool:
+    """Does it come before an object's own field of its name, as a property does?"""
+    return hasattr(type(found), "__set__") or hasattr(type(found), "__delete__")
+
+
+class Tables:
+    """Some tables; `check` says whether what is wanted of them is still so, asked only after a write."""
+
+    def __init__(self, tables: list[dict[str, Any]]):
+        self.tables = tables
+        self.guard = TableGuard(tables)
+
+    def holds(self) -> bool:
+        if self.guard.holds():
+            return True
+        guard = TableGuard(self.tables)  # before they are read: a write meanwhile must be seen the next time
+        if not self.check():
+            return False
+        self.guard = guard
+        return True
+
+    def check(self) -> bool:
+        raise NotImplementedError
+
+
+class Fields(Tables):
+    """What a class has of certain names. An object's own field is what a read of it gives, unless the class
+    has a descriptor of that name that also takes writes, or reads in a way of its own.
+
+    Attributes:
+        fixed: names that must be what they are; shown: those that may become anything that a field of an
+            object comes before.
+    """
+
+    def __init__(self, kind: type):
+        super().__init__([table_of(base) for base in bases([kind])])
+        self.kind, self.mro = kind, kind.__mro__
+        self.fixed: dict[str, Any] = {}
+        self.shown: dict[str, Any] = {}
+        self.fix("__getattribute__")
+
+    def fix(self, *names: str) -> None:
+        self.fixed |= {name: on_class(self.kind, name) for name in names}
+
+    def show(self, *names: str) -> None:
+        self.shown |= {name: on_class(self.kind, name) for name in names}
+
+    def holds(self) -> bool:
+        return self.kind.__mro__ is self.mro and super().holds()
+
+    def check(self) -> bool:
+        now = {name: on_class(self.kind, name) for name in (*self.fixed, *self.shown)}
+        return all(now[name] is had for name, had in self.fixed.items()) and all(
+            now[name] is had or not takes_writes(now[name]) for name, had in self.shown.items()
+        )
+
+
+class Behaviour(Tables):
+    """The methods, functions and descriptors in some tables, as far as a call of a module may come to them.
+    Numbers and names there are data, not behaviour; entries that come later count if they hide others.
+
+    Args:
+        names: what else later entries would hide, in classes that nobody can write to.
+    """
+
+    def __init__(
+        self, classes: Iterable[type], namespaces: Iterable[dict[str, Any]] = (), names: Iterable[str] = ()
+    ):
+        tables = [table_of(base) for base in bases(classes)]
+        self.classes = len(tables)
+        super().__init__([*tables, *namespaces])
+        self.kept = [_behaving(table, i < self.classes) for i, table in enumerate(self.tables)]
+        self.names = set(names).union(*self.kept[: self.classes])
+
+    def check(self) -> bool:
+        """Is nothing replaced, hidden or gone?"""
+        for i, (table, kept) in enumerate(zip(self.tables, self.kept, strict=True)):
+            later = _behaving(table, True).keys() - kept.keys() if i < self.classes else ()
+            if any(self._hides(name, table[name]) for name in later):
+                return False
+            if not all(map(operator.is_, map(table.get, kept), kept.values())):
+                return False
+        return True
+
+    def _hides(self, name: str, value: Any) -> bool:
+        """Python itself keeps notes in classes, such as `__slotnames__` when an object is copied."""
+        special = name.startswith("__") and (callable(value) or hasattr(value, "__get__"))
+        return name in self.names or special
+
+
+def _behaving(table: dict[str, Any], of_class: bool) -> dict[str, Any]:
+    """A class may hold descriptors of any kind, a namespace anything. Of `torch` only the operators count: no
+    layer calls what else is there, such as `torch.compile`, which others replace."""
+    if of_class:
+        return {n: v for n, v in table.items() if not isinstance(v, IMMUTABLE) and n not in MAKING}
+    if table is vars(torch):
+        return {n: v for n, v in table.items() if isinstance(v, types.BuiltinFunctionType)}
+    return {n: v for n, v in table.items() if callable(v)}
+
+
+# As they were when this library was imported: what the analysis takes for granted.
+NAMESPACES = (vars(torch.nn.functional), vars(torch), vars(nn.modules.module))
+PYTORCH = Behaviour([nn.Sequential, *LAYERS, *EVAL_LAYERS], NAMESPACES)
+TENSORS = Behaviour([torch.Tensor], names=dir(torch._C.TensorBase))

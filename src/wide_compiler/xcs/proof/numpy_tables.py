@@ -1,0 +1,138 @@
+"""Whitelists for NumPy: functions and methods that only compute, and options that would make one write."""
+
+import functools
+import inspect
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+
+from .kinds import Arrayish, Number, Plain
+from .values import Value, list_of
+
+_NEW = """sum prod mean std var median max min amax amin ptp argmax argmin any all cumsum cumprod sort
+ argsort dot vdot inner outer matmul tensordot kron cross clip where concatenate stack vstack hstack zeros
+ ones full empty zeros_like ones_like full_like empty_like arange linspace eye identity array copy round
+ around abs average percentile quantile count_nonzero isclose searchsorted interp convolve trace tile
+ repeat roll pad bincount unique tril triu nansum gradient polyval argwhere flatnonzero logspace geomspace
+ correlate take compress take_along_axis digitize column_stack delete append insert"""
+# Not among them: `nanmean`, `nanmax` and the like, which warn by Python's own means, at each call.
+_VIEWS = """reshape ravel transpose swapaxes squeeze atleast_1d atleast_2d asarray expand_dims moveaxis flip
+ fliplr flipud real imag diag einsum diff meshgrid histogram nan_to_num"""
+_LINALG = "norm det inv solve pinv cholesky eigvalsh matrix_rank"
+_FFT = "fft ifft rfft irfft fft2 ifft2 fftfreq rfftfreq"
+NUMPY_FUNCTIONS: dict[Any, Any] = {
+    **{getattr(np, name): "new" for name in _NEW.split()},
+    **{getattr(np, name): "view" for name in _VIEWS.split()},
+    **{getattr(np.linalg, name): "new" for name in _LINALG.split()},
+    **{getattr(np.fft, name): "new" for name in _FFT.split()},
+    np.linalg.matrix_power: "view",  # the first power is the matrix itself
+    np.allclose: bool,
+    np.array_equal: bool,
+}
+NUMPY_TYPES = (np.float64, np.float32, np.float16, np.int64, np.int32, np.int16, np.int8, np.uint8, np.bool_)
+UFUNCS = frozenset(f for f in vars(np).values() if isinstance(f, np.ufunc))  # `np.frompyfunc` makes others
+_ARRAY_NEW = """sum prod mean std var max min argmax argmin any all cumsum cumprod dot astype copy flatten
+ round clip argsort trace take repeat ptp nonzero searchsorted"""
+_ARRAY_VIEWS = "reshape ravel transpose swapaxes squeeze view conj conjugate"
+ARRAY_METHODS: dict[str, Any] = {
+    **dict.fromkeys(_ARRAY_NEW.split(), "new"),
+    **dict.fromkeys(_ARRAY_VIEWS.split(), "view"),
+    "tolist": "list",
+    "item": Number,
+    "tobytes": bytes,
+    "is_integer": bool,
+}
+ARRAY_ATTRIBUTES = {"T": "view", "real": "view", "imag": "view", "ndim": int, "size": int, "nbytes": int}
+
+
+def numpy_result(kind: Any, args: list[Value], receiver: Value | None = None) -> Value:
+    """What a NumPy function or method of that kind returns."""
+    if kind == "new":
+        return Value(Arrayish, fresh=True)
+    if kind == "view":  # or the very array; of any of the arguments, or of what they hold
+        given = [receiver] if receiver is not None else args
+        return Value(Arrayish, fresh=all(_owned(v) for v in given))
+    return list_of(Value(Number)) if kind == "list" else Value(kind)
+
+
+def _owned(value: Value) -> bool:
+    """Nobody else's array is in it."""
+    if value.is_array or value.is_tensor:
+        return value.fresh
+    return value.is_safe or all(_owned(v) for v in value.elements())
+
+
+def shape_value() -> Value:
+    return list_of(Value(int), tuple)
+
+
+# What these must be for a call that only computes and gives something of its own, if they are given at all.
+HARMLESS: dict[str, Any] = {
+    "out": None,
+    "overwrite_input": False,
+    "inplace": False,
+    "copy": True,
+    "like": None,
+    "dropout_p": 0.0,
+}
+# Where a version of NumPy gives no signature: so many arguments, the array among them, come before `out` or
+# `copy`. PyTorch's own take `out` by name alone.
+_POSITIONAL = {
+    "sum": 3, "prod": 3, "mean": 3, "std": 3, "var": 3, "max": 2, "min": 2, "argmax": 2, "argmin": 2,
+    "any": 2, "all": 2, "cumsum": 3, "cumprod": 3, "dot": 2, "astype": 2, "round": 2, "clip": 3,
+    "argsort": 3, "trace": 5, "take": 3, "repeat": 3, "searchsorted": 4, "reshape": 8, "transpose": 8,
+    "swapaxes": 3, "squeeze": 2, "ravel": 2, "view": 2, "item": 8, "flatten": 2, "vdot": 2, "inner": 2,
+    "where": 3, "concatenate": 2, "arange": 4, "zeros": 2, "empty": 2, "array": 2, "asarray": 2,
+    "bincount": 3, "interp": 3, "correlate": 2, "empty_like": 2,
+}  # fmt: skip
+_ATTENTION = ["query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale"]
+
+
+@functools.cache
+def _parameters(function: Any) -> list[str] | None:
+    """Names of what may be given by position; None if nobody says."""
+    if function is F.scaled_dot_product_attention:
+        return _ATTENTION
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (ValueError, TypeError):
+        return None
+    return [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def risky_option(function: Any, name: str, args: list[Value], keywords: dict[str, Value]) -> str | None:
+    """The name of an option, given by position or by name, that may make a call write or give back its
+    argument."""
+    names = _parameters(function)
+    if names is None and _of_numpy(function) and len(args) > _POSITIONAL.get(name, 1):
+        return "by position"
+    given = dict(zip(names or (), args, strict=False)) | keywords
+    for option, harmless in HARMLESS.items():
+        value = given.get(option)
+        if value is not None and not (value.is_constant and _identical(value.obj, harmless)):
+            return option
+    return None
+
+
+def _identical(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and a == b
+
+
+def _of_numpy(function: Any) -> bool:
+    owner = getattr(function, "__objclass__", function)
+    return (getattr(owner, "__module__", None) or "numpy").split(".")[0] == "numpy"
+
+
+def may_hold_objects(values: list[Value]) -> bool:
+    """Could one of these be a dtype of arrays that hold objects? `np.array(x, "O")` would hide them."""
+    return any(v.type is Plain or (v.type is str and not _plain_text(v)) for v in values)
+
+
+def _plain_text(value: Value) -> bool:
+    if not value.is_constant:
+        return False
+    try:
+        return not np.dtype(value.obj).hasobject
+    except (TypeError, ValueError, SyntaxError):
+        return True  # no dtype at all, such as the text of an einsum

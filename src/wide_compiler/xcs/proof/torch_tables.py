@@ -1,0 +1,78 @@
+"""Whitelists for PyTorch: functions, methods, layers and contexts that only compute."""
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from .kinds import Number, words
+from .numpy_tables import shape_value
+from .values import Value, list_of, tuple_of
+
+_TORCH = words("""abs add addmm amax amin any all argmax argmin argsort bmm cat ceil chunk clamp cos
+ cosh cumsum cumprod diag div dot einsum eq erf exp expm1 flatten floor full_like ge gt isfinite isnan
+ le log log1p log2 logsumexp lt matmul max maximum mean min minimum mm mul mv ne neg norm ones_like
+ outer permute pow prod reciprocal relu reshape round rsqrt sigmoid sign sin sinh softmax log_softmax
+ sort split sqrt square squeeze stack std sub sum t tan tanh topk trace transpose tril triu unsqueeze
+ var where zeros_like""")
+_TENSOR_ONLY = words("""view expand float double half bfloat16 int long bool to type_as contiguous clone
+ detach size dim numel flatten unflatten repeat roll masked_fill item numpy cpu""")
+_MAKERS = words("tensor zeros ones full arange linspace eye")  # of a tensor with its own memory
+_SHARERS = words("as_tensor asarray from_numpy")  # perhaps with that of an argument
+_FUNCTIONAL = words("""relu gelu silu elu leaky_relu softplus tanh sigmoid softmax log_softmax linear
+ layer_norm normalize mse_loss l1_loss cross_entropy cosine_similarity scaled_dot_product_attention pad""")
+TORCH_FUNCTIONS = {getattr(torch, n) for n in (*_TORCH, *_MAKERS, *_SHARERS)}
+TORCH_FUNCTIONS |= {getattr(F, n) for n in _FUNCTIONAL}
+TENSOR_METHODS = {n for n in (*_TORCH, *_TENSOR_ONLY) if hasattr(torch.Tensor, n)}
+_PLAIN = {"ndim": int, "dtype": torch.dtype, "device": torch.device, "requires_grad": bool, "is_cuda": bool}
+TENSOR_ATTRIBUTES = {"T", "mT", "shape", *_PLAIN}
+
+# Layers that keep no count and draw no numbers; EVAL_LAYERS only where they are not training. What they give
+# is new, but for those of PASSING, which may give their argument itself, or a view of it.
+LAYERS = (
+    nn.Linear, nn.Identity, nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softmax, nn.LogSoftmax, nn.ELU,
+    nn.LeakyReLU, nn.Softplus, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.Embedding, nn.Conv1d, nn.Conv2d,
+    nn.Flatten, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Bilinear, nn.PReLU, nn.Hardtanh,
+    nn.ReLU6,
+)  # fmt: skip
+EVAL_LAYERS = (nn.Dropout, nn.BatchNorm1d, nn.BatchNorm2d)
+PASSING = (nn.Identity, nn.Flatten, nn.Dropout, nn.AdaptiveAvgPool2d)
+FORWARDS: dict[type, Any] = {kind: kind.forward for kind in (*LAYERS, *EVAL_LAYERS)}
+CHANGING = {"inplace": False, "max_norm": None}  # fields that make a layer change something
+
+INPLACE = (F.relu, F.silu, F.elu, F.leaky_relu)
+GRAD_MODES = (torch.no_grad, torch.inference_mode)  # contexts that only switch gradients off, and back
+
+
+class GradMode:
+    """Stands for one of these contexts."""
+
+
+def writes_into(function: Any, args: list[Value], keywords: dict[str, Value]) -> bool:
+    """Is this, for certain, a call such as `F.relu(x, inplace=True)`?"""
+    inplace = keywords.get("inplace")
+    if inplace is None or not inplace.is_constant or inplace.obj is not True or function not in INPLACE:
+        return False
+    return len(args) > 0 and args[0].is_tensor and all(v.is_safe for v in (*args, *keywords.values()))
+
+
+def tensor_attribute(name: str, receiver: Value) -> Value:
+    if name == "shape":
+        return shape_value()
+    return Value(_PLAIN[name]) if name in _PLAIN else Value(torch.Tensor, fresh=receiver.fresh)
+
+
+def tensor_result(name: str, receiver: Value | None) -> Value:
+    """What a function or method of that name gives."""
+    if name in ("dim", "numel", "item"):
+        return Value(Number if name == "item" else int)
+    if name == "numpy":  # of the same memory
+        return Value(np.ndarray, fresh=receiver is not None and receiver.fresh)
+    if name in ("topk", "sort"):
+        return tuple_of([Value(torch.Tensor)] * 2)
+    if name in ("chunk", "split"):
+        return list_of(Value(torch.Tensor), tuple)
+    # Perhaps a view: fresh only if it is made.
+    return shape_value() if name == "size" else Value(torch.Tensor, fresh=name in _MAKERS)

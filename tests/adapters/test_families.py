@@ -1,0 +1,79 @@
+"""N adapters of stock PEFT, of different ranks, train at once as they train alone; the trunk is held once."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from peft import get_peft_model
+
+from adapters.families import FAMILIES, configs, inputs, make
+from wide_compiler import WideConfig, adapters
+from wide_compiler.training import AdamW, lane_losses
+
+RANKS = [1, 2, 3, 4, 5, 6, 7, 8]
+RATES = [1e-3 * (i + 1) for i in range(8)]
+STEPS = 30
+
+
+def batches(name, base, n):
+    found = []
+    for step in range(STEPS):
+        batch = inputs(name, n, 2, seed=step)
+        with torch.no_grad():
+            shape = base(**{k: v[0] for k, v in batch.items()}).logits.shape
+        generator = torch.Generator().manual_seed(100 + step)
+        found.append((batch, torch.randint(0, shape[-1], (n, *shape[:-1]), generator=generator)))
+    return found
+
+
+def train_alone(model, rate, lane, data):
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=rate)
+    for batch, target in data:
+        logits = model(**{k: v[lane] for k, v in batch.items()}).logits
+        loss = F.cross_entropy(logits.flatten(0, -2), target[lane].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return float(loss.detach())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_eight_adapters_train_as_each_alone(name):
+    base, targets = make(name)
+    lanes = configs(targets, RANKS)
+    data = batches(name, base, 8)
+    torch.manual_seed(1)
+    alone = [get_peft_model(copy.deepcopy(base), copy.deepcopy(config)) for config in lanes]
+    last = [train_alone(model, RATES[lane], lane, data) for lane, model in enumerate(alone)]
+
+    torch.manual_seed(1)
+    flags = [p.requires_grad for p in base.parameters()]
+    wide = adapters.compile(base, lanes, inputs(name, 2), config=WideConfig(tune_seconds=0))
+    assert flags == [p.requires_grad for p in base.parameters()] and not hasattr(base, "peft_config")
+    optimizer = AdamW(wide.parameters(), lr=RATES, weight_decay=0.01)
+    for batch, target in data:
+        logits = wide.stacked(**batch).logits
+        losses = lane_losses.cross_entropy(logits.flatten(1, -2), target.flatten(1))
+        optimizer.zero_grad()
+        losses.sum().backward()
+        optimizer.step()
+    torch.testing.assert_close(losses.detach(), torch.tensor(last, dtype=torch.float64), rtol=0, atol=1e-9)
+    for lane, model in enumerate(alone):
+        trained = {path: p for path, p in model.named_parameters() if p.requires_grad}
+        got = dict(wide.lane(lane).named_parameters())
+        assert trained and max(float(p.abs().max()) for path, p in trained.items() if "lora_B" in path) > 1e-3
+        for path, parameter in trained.items():
+            torch.testing.assert_close(got[path], parameter, rtol=0, atol=1e-9)
+
+    summary = str(wide.explain(measure=False)).splitlines()[0]
+    total = int(summary.split(" of ")[1].split()[0])
+    assert summary == f"8 lanes: {total} of {total} wide" and total > 20
+    trunk = {path: p for path, p in wide.named_parameters() if not wide.has_lanes(path)}
+    assert sum(p.numel() for p in trunk.values()) == sum(p.numel() for p in base.parameters())
+    places = {p.data_ptr() for p in base.parameters()}
+    assert all(p.data_ptr() in places and not p.requires_grad for p in trunk.values())
+    for path, parameter in wide.named_parameters():
+        if ".lora_A." in path:
+            assert all(not parameter[lane, rank:].any() for lane, rank in enumerate(RANKS))
+            assert parameter[0, :1].any()
