@@ -155,7 +155,8 @@ def _placed(x: Tensor) -> Tensor:
 
 
 def _states_follow(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    """What an optimiser keeps of a parameter lies as the parameter does, also if it was loaded or made before."""
+    """What an optimiser keeps of a parameter lies as the parameter does, also if it was loaded or made
+    before."""
     for p, state in optimizer.state.items():
         if type(p) is SignalTensor:
             for name, value in state.items():
