@@ -1,18 +1,21 @@
-"""Signals beside eager PyTorch and plain SPMD DTensor under torchrun, in one run.
+"""Signals beside eager PyTorch, plain SPMD DTensor and FSDP2 under torchrun: rounds in turns, one run.
 
     python benchmarks/signals.py --workers 4          CPU
-    python benchmarks/signals.py --workers 1 --gpu    one GPU
+    python benchmarks/signals.py --workers 1 --gpu    one GPU, without the peers under torchrun
 
-Prints one JSON object: microseconds of a small matmul, milliseconds of a training step of an MLP.
+Prints one JSON object: for each way microseconds of a small matmul, milliseconds of a training step of an
+MLP, and microseconds until a step is issued, medians over the rounds.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
+from datetime import timedelta
 
 import torch
 from torch import nn
@@ -20,7 +23,8 @@ from torch import nn
 from wide_compiler.benchmark.document import provenance
 
 HIDDEN, ROWS, LAYERS = 256, 256, 3
-ROUNDS, STEPS, OPS = 5, 20, 500
+ROUNDS, STEPS, OPS = 7, 20, 200
+WAIT = timedelta(minutes=30)
 
 
 def mlp(device="cpu"):
@@ -29,87 +33,100 @@ def mlp(device="cpu"):
     return nn.Sequential(*layers).to(device)
 
 
-def rounds(function, count, finish):
-    """Median seconds of one of `count` calls, over rounds that each end with a wait."""
-    function()
-    finish()
-    times = []
-    for _ in range(ROUNDS):
+class Way:
+    """op, step: one call of each; finish: waits for all that was issued."""
+
+    def __init__(self, op, step, finish):
+        self.op, self.step, self.finish = op, step, finish
+
+    def warm_up(self):
+        for _ in range(5):
+            self.step()
+        if self.op is not None:
+            self.op()
+        self.finish()
+
+    def round(self):
+        """Seconds of one op, of one step, and until one step is issued."""
+        times = {}
+        if self.op is not None:
+            times["us_per_op"] = self._timed(self.op, OPS) * 1e6
+        issued = []
+
+        def step():
+            start = time.perf_counter()
+            self.step()
+            issued.append(time.perf_counter() - start)
+
+        times["ms_per_step"] = self._timed(step, STEPS) * 1e3
+        return times | {"us_to_issue_a_step": statistics.median(issued) * 1e6}
+
+    def _timed(self, function, count):
         start = time.perf_counter()
         for _ in range(count):
             function()
-        finish()
-        times.append((time.perf_counter() - start) / count)
-    return statistics.median(times)
+        self.finish()
+        return (time.perf_counter() - start) / count
 
 
-def training(model, x, forward, before_update=lambda model: None):
+def training(model, x, here=contextlib.nullcontext, before_update=lambda model: None, wrap=lambda step: step):
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     last = []
 
-    def step():
-        loss = forward(model, x)
+    def step(x):
+        with here():
+            loss = model(x).square().mean()
         optimizer.zero_grad()
         loss.backward()
         before_update(model)
         optimizer.step()
-        last[:] = [loss.detach()]
+        return loss.detach()
 
-    return step, lambda: last[0]
+    wrapped = wrap(step)
 
+    def call():
+        last[:] = [wrapped(x)]
 
-def loss_of(model, x):
-    return model(x).square().mean()
+    return call, lambda: last[0]
 
 
 def eager(device):
     x = torch.randn(64, 64, device=device)
-    synchronize = torch.cuda.synchronize if device != "cpu" else lambda: None
-    op = rounds(lambda: x @ x, OPS, synchronize)
-    step, last = training(mlp(device), torch.randn(ROWS, HIDDEN, device=device), loss_of)
-    return {"us_per_op": op * 1e6, "ms_per_step": rounds(step, STEPS, lambda: last().cpu()) * 1e3}
+    step, last = training(mlp(device), torch.randn(ROWS, HIDDEN, device=device))
+    return Way(lambda: x @ x, step, lambda: last().cpu())
 
 
-def signals(workers, gpu):
-    import wide_compiler.signals as gt
+def signals(gt, workers, parameters=None, wrap=lambda step: step):
+    name = f"{workers} {parameters}"
+    shard = gt.ShardConfig(axis=0, workers=range(workers), parameters=parameters)
+    gt.register_config(name, gt.SignalConfig(shard=shard))
 
-    (gt.gpu_workers if gpu else gt.cpu_workers)(workers)
-    gt.register_config("dp", gt.SignalConfig(shard=gt.ShardConfig(axis=0, workers=range(workers))))
+    def here():
+        return gt.signal.context(name)
+
     layer = nn.Linear(64, 64, bias=False)
-    with gt.signal.context("dp"):
-        x = gt.randn(64, 64)
-        w = gt.adopt(layer).weight.detach()  # made outside the context: whole on every worker
-    last = [x]
+    with here():
+        x, data = gt.randn(64, 64), gt.randn(ROWS, HIDDEN)
+        w = gt.adopt(layer).weight.detach()
+    products = [x]
 
     def op():
-        last[0] = x @ w
+        products[0] = x @ w
 
-    seconds = rounds(op, OPS, lambda: last[0].cpu())
-    with gt.signal.context("dp"):
-        data = gt.randn(ROWS, HIDDEN)
-
-    def placed(model, x):
-        with gt.signal.context("dp"):
-            return loss_of(model, x)
-
-    step, last = training(mlp(), data, placed)
-    result = {"us_per_op": seconds * 1e6, "ms_per_step": rounds(step, STEPS, lambda: last().cpu()) * 1e3}
-    gt.shutdown()
-    return result
+    step, last = training(mlp(), data, here, wrap=wrap)
+    return Way(op if parameters is None else None, step, lambda: (last().cpu(), products[0].cpu()))
 
 
-def spmd():
-    """What each rank runs under torchrun; rank 0 prints."""
-    import torch.distributed as dist
+# ---- peers under torchrun
+
+
+def dtensor():
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_module, distribute_tensor
 
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
     x = distribute_tensor(torch.randn(64, 64), mesh, [Shard(0)])
     w = distribute_tensor(torch.randn(64, 64), mesh, [Replicate()])
-    op = rounds(lambda: x @ w, OPS, lambda: (x @ w).full_tensor())
     model = distribute_module(mlp(), mesh)
     data = distribute_tensor(torch.randn(ROWS, HIDDEN), mesh, [Shard(0)])
 
@@ -117,45 +134,111 @@ def spmd():
         for p in model.parameters():
             p.grad = p.grad.redistribute(placements=p.placements)
 
-    step, last = training(model, data, loss_of, sum_gradients)
-    seconds = rounds(step, STEPS, lambda: last().full_tensor())
-    if dist.get_rank() == 0:
-        print(json.dumps({"us_per_op": op * 1e6, "ms_per_step": seconds * 1e3}), flush=True)
+    step, last = training(model, data, before_update=sum_gradients)
+    return Way(lambda: x @ w, step, lambda: last().full_tensor())
+
+
+def fsdp():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    model = mlp()
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    step, _ = training(model, torch.randn(ROWS // torch.distributed.get_world_size(), HIDDEN))
+    return Way(None, step, torch.distributed.barrier)
+
+
+PEERS = {"plain SPMD DTensor, torchrun": dtensor, "FSDP2, torchrun": fsdp}
+
+
+def peer(name, port):
+    """What each rank runs under torchrun: a round whenever the benchmark asks for one; rank 0 answers."""
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=WAIT)
+    way = PEERS[name]()
+    way.warm_up()
+    for i in range(ROUNDS):
+        store.get(f"{name} {i}")
+        times = way.round()
+        if dist.get_rank() == 0:
+            store.set(f"{name} {i} done", json.dumps(times))
     dist.destroy_process_group()
 
 
-def torchrun(workers):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*launcher, f"--nproc-per-node={workers}", __file__, "--spmd"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=env)
-    if done.returncode:
-        sys.exit(f"the peer under torchrun ended with {done.returncode}:\n{done.stderr}")
-    return json.loads([line for line in done.stdout.splitlines() if line.startswith("{")][-1])
+class Torchrun:
+    """A peer, asked for its rounds one by one; between them it waits."""
+
+    def __init__(self, name, workers, store):
+        self.name, self.store, self.rounds = name, store, 0
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command = [
+            *launcher,
+            f"--nproc-per-node={workers}",
+            __file__,
+            "--peer",
+            name,
+            "--port",
+            str(store.port),
+        ]
+        self.process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+    def warm_up(self):
+        """It does so by itself."""
+
+    def round(self):
+        self.store.set(f"{self.name} {self.rounds}", "go")
+        answer = json.loads(self.store.get(f"{self.name} {self.rounds} done"))
+        self.rounds += 1
+        return answer
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--gpu", action="store_true")
-    parser.add_argument("--spmd", action="store_true", help="run as one rank of the peer")
+    parser.add_argument("--peer", help="run as one rank of a peer")
+    parser.add_argument("--port", type=int)
     options = parser.parse_args()
-    if options.spmd:
-        spmd()
+    if options.peer:
+        peer(options.peer, options.port)
         return
+    import wide_compiler.signals as gt
+
     torch.set_num_threads(1)
-    result = {
-        **provenance(torch.device("cuda" if options.gpu else "cpu")),
-        "load": os.getloadavg()[0],
-        "mlp": f"{LAYERS} x Linear({HIDDEN}), {ROWS} rows, SGD",
-        "eager": eager("cuda" if options.gpu else "cpu"),
-        "signals, 1 worker": signals(1, options.gpu),
-    }
-    if options.workers > 1:
+    workers = options.workers
+    (gt.gpu_workers if options.gpu else gt.cpu_workers)(workers)
+    ways = {"eager": eager("cuda" if options.gpu else "cpu")}
+    for count in sorted({1, workers}):
+        ways[f"signals, {count} workers"] = signals(gt, count)
+        ways[f"signals, {count} workers, gt.step"] = signals(gt, count, wrap=gt.step)
+    if workers > 1:
+        ways[f"signals, {workers} workers, cut parameters, gt.step"] = signals(gt, workers, 0, gt.step)
         if not options.gpu:
-            result[f"plain SPMD DTensor, torchrun, {options.workers} ranks"] = torchrun(options.workers)
-        result[f"signals, {options.workers} workers"] = signals(options.workers, options.gpu)
-    print(json.dumps(result, indent=2))
+            store = torch.distributed.TCPStore(
+                "127.0.0.1", 0, is_master=True, timeout=WAIT, wait_for_workers=False
+            )
+            ways |= {name: Torchrun(name, workers, store) for name in PEERS}
+    for way in ways.values():
+        way.warm_up()
+    rounds = {name: [] for name in ways}
+    for _ in range(ROUNDS):
+        for name, way in ways.items():
+            rounds[name].append(way.round())
+    gt.shutdown()
+    medians = {
+        name: {key: round(statistics.median(t[key] for t in times), 1) for key in times[0]}
+        for name, times in rounds.items()
+    }
+    head = provenance(torch.device("cuda" if options.gpu else "cpu"))
+    setting = {"load": os.getloadavg()[0], "mlp": f"{LAYERS} x Linear({HIDDEN}), {ROWS} rows, SGD"}
+    print(json.dumps({**head, **setting, **medians}, indent=2))
 
 
 if __name__ == "__main__":

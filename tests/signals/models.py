@@ -169,8 +169,8 @@ def momentum(model):
 
 @dataclasses.dataclass
 class Case:
-    """second: the submodule that is the pipeline's second stage. weight: one that is cut where parameters are.
-    mark: an op of the forward pass."""
+    """second: the submodule that is the pipeline's second stage. weight: one that is cut where parameters
+    are. mark: an op of the forward pass."""
 
     build: Callable
     data: Callable
@@ -181,7 +181,6 @@ class Case:
     mark: str
 
 
-ADDMM, LINEAR = "aten.addmm.default", "aten.mm.default"
 CASES = {
     "nanogpt": Case(NanoGpt, words, of_logits, adamw, "blocks.1", "blocks.0.up.weight", "aten.gelu.default"),
     "bert": Case(
@@ -202,8 +201,16 @@ CASES = {
         "model.layers.0.mlp.down_proj.weight",
         "aten.silu.default",
     ),
-    "vit": Case(vit, pictures, of_labels, adamw, "vit.layernorm", "classifier.weight", "aten.gelu.default"),
+    "vit": Case(
+        vit,
+        pictures,
+        of_labels,
+        adamw,
+        "vit.layernorm",
+        "vit.embeddings.patch_embeddings.projection.weight",
+        "aten.gelu.default",
+    ),
     "resnet": Case(resnet, pictures, of_logits, momentum, "3", "3.conv_1.weight", "aten.convolution.default"),
-    "lstm": Case(Lstm, words, of_logits, momentum, "head", "lstm.weight_hh_l0", "aten.sigmoid.default"),
+    "lstm": Case(Lstm, words, of_logits, momentum, "head", "lstm.weight_hh_l0", "aten.embedding.default"),
     "gan": Case(Gan, pairs, None, None, "critic", "maker.0.weight", "aten.leaky_relu.default"),
 }

@@ -15,7 +15,7 @@ def test_the_page_runs(tmp_path):
     text = PAGE.read_text()
     names: dict = {}
     blocks = re.findall(r"```python\n(.*?)```", text, re.S)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)
     assert gt.debug.placement(names["y"] if names["y"].shape == (100, 100) else names["x"])[1] == "S(0)"

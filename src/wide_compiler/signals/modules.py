@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from ..errors import UsageError
@@ -17,7 +19,7 @@ from ..global_hooks import HARMLESS
 from ..workers.layout import Axes
 from ..workers.stream import Mesh
 from . import runtime, scope
-from .moving import gather_for_use
+from .moving import gather_for_use, laid_out_as
 from .sending import put, put_on
 from .tensor import SignalTensor, respread
 
@@ -84,7 +86,8 @@ def become(x: Tensor, handle: Tensor, name: str) -> None:
         torch.utils.swap_tensors(x, handle)
     except RuntimeError as error:
         raise UsageError(
-            f"{name} cannot go to the workers now: a graph that is still alive, or a weak reference, holds it ({error}); "
+            f"{name} cannot go to the workers now: a graph that is still alive, or a weak reference, "
+            f"holds it ({error}); "
             "call signals.adopt(model) before the first forward, or drop that loss first"
         ) from None
 
@@ -113,7 +116,8 @@ def listener(hear: Any) -> Iterator[None]:
 
 
 def _before_forward(module: nn.Module, args: tuple) -> tuple | None:
-    """A module that is called with handles, or inside a signal's context, lives on the workers from now on, and
+    """A module that is called with handles, or inside a signal's context, lives on the workers from now
+    on, and
     inside a context so does the batch that it is called with."""
     if _listener is not None:
         _listener(module)
@@ -150,8 +154,19 @@ def _placed(x: Tensor) -> Tensor:
     return respread(x, scope.current()) if x.requires_grad else put(x)
 
 
+def _states_follow(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    """What an optimiser keeps of a parameter lies as the parameter does, also if it was loaded or made
+    before."""
+    for p, state in optimizer.state.items():
+        if type(p) is SignalTensor:
+            for name, value in state.items():
+                if type(value) is Tensor and name != "step" and value.shape == p._look.shape:
+                    state[name] = laid_out_as(put_on(value, p._ref.home.mesh, ()), p)
+
+
 class _DataOfHandles:
-    """While workers run, `x.data = handle` makes a plain `x` a handle. PyTorch itself would take a handle's memory,
+    """While workers run, `x.data = handle` makes a plain `x` a handle. PyTorch itself would take a
+    handle's memory,
     of which there is none, for that of `x`."""
 
     def __init__(self) -> None:
@@ -177,4 +192,5 @@ def _set_data(x: Tensor, value: Tensor) -> None:
 
 HARMLESS.append(_before_forward)  # outside contexts it looks for handles among the inputs, and finds none
 runtime.while_running.append(lambda: nn.modules.module.register_module_forward_pre_hook(_before_forward))
+runtime.while_running.append(lambda: register_optimizer_step_pre_hook(_states_follow))
 runtime.while_running.append(_DataOfHandles)

@@ -46,17 +46,24 @@ def _welcome_parameter(p: SignalTensor) -> None:
 
 
 def _settled(grad: Tensor, p: SignalTensor | None) -> Tensor | None:
-    """A gradient on its parameter's mesh, laid out as the parameter: partial sums are added up here, once."""
+    """A gradient on its parameter's mesh, laid out as the parameter; None: it is so already."""
     if p is None or not isinstance(grad, SignalTensor):
         return None
     mesh = p._ref.home.mesh
     moved = grad if grad._ref.home.mesh == mesh else move(grad, mesh, ())
+    settled = laid_out_as(moved, p)
+    return None if settled is grad else settled
+
+
+def laid_out_as(x: SignalTensor, p: SignalTensor) -> SignalTensor:
+    """A tensor on a parameter's mesh in the parameter's layout."""
+    mesh = p._ref.home.mesh
     if len(mesh.workers) == 1:
-        return moved if moved is not grad else None
+        return x
     engine = p._ref.engine
     number = next(engine.ids)
-    numbers = (moved._ref.number, p._ref.number)
-    settled = SignalTensor(Ref(engine, number, Home(mesh)), grad._look)
+    numbers = (x._ref.number, p._ref.number)
+    settled = SignalTensor(Ref(engine, number, Home(mesh)), x._look)
     engine.record("settle", (number, *numbers), mesh.workers, "settle", numbers, (number,))
     return settled
 

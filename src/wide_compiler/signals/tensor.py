@@ -41,11 +41,19 @@ def _without_onednn() -> Iterator[None]:
         torch._C._set_mkldnn_enabled(before)
 
 
+@contextmanager
+def _all_in_parts() -> Iterator[None]:
+    with _without_onednn(), sdpa_kernel(SDPBackend.MATH):
+        yield
+
+
 # What would be one kernel, which no layout can cut, and is made of ops that shard instead.
 _IN_PARTS: dict[Any, Callable[[], AbstractContextManager]] = {
     F.scaled_dot_product_attention: partial(sdpa_kernel, SDPBackend.MATH),
     F.multi_head_attention_forward: partial(sdpa_kernel, SDPBackend.MATH),
     torch.lstm: _without_onednn,
+    # A checkpointed region computes again in the backward pass, where nothing is asked op by op.
+    **dict.fromkeys((Tensor.backward, torch.autograd.backward, torch.autograd.grad), _all_in_parts),
 }
 _NO_DATA = "its data is not allocated yet"
 _run: Callable[[Any, tuple, dict], Any] = _unset
