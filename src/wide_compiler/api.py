@@ -9,18 +9,27 @@ models, sample
 """
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx, nn
 
+from . import _tree
 from .config import WideConfig
+from .elsewhere import here, memory_id
 from .errors import AlignmentError, ArgumentError, WrongTypeError
 from .initialize import make_lanes
 from .model import WideModel
 
 GraphPass = Callable[[fx.Graph], fx.Graph | None]
+# Calls the function that makes a wide model; `signals` puts its own here, which then places the lanes.
+build_model: Callable[[Callable[[], WideModel]], WideModel] = operator.call
+
+
+def _here(x: Any) -> Any:
+    return here(x) if isinstance(x, torch.Tensor) else x
 
 
 def compile(
@@ -76,7 +85,11 @@ def compile(
     config = (config or WideConfig()).replace(**{k: v for k, v in changes.items() if v is not None})
     with _unchanged_on_error():
         members = _members(models, n, init)
-        wide = WideModel(members, sample, sample_kwargs, config, views=views, graph_passes=graph_passes)
+        _refuse_elsewhere(members)
+        sample, sample_kwargs = _tree.tree_map(_here, (sample, sample_kwargs))
+        wide = build_model(
+            lambda: WideModel(members, sample, sample_kwargs, config, views=views, graph_passes=graph_passes)
+        )
     if config.debug:
         _print_build(wide)
     if config.validate:
@@ -111,6 +124,20 @@ def _members(models: Any, n: int | None, init: Any) -> list[nn.Module]:
     if n is not None and (n != len(members) or isinstance(n, bool)):
         raise AlignmentError(f"n={n} but {len(members)} models were given; n= goes with a single model")
     return members
+
+
+def _refuse_elsewhere(members: list[nn.Module]) -> None:
+    """Stacking members that lie elsewhere would bring all of them here."""
+    for lane, member in enumerate(members):
+        tensors = (
+            [*member.named_parameters(), *member.named_buffers()] if isinstance(member, nn.Module) else []
+        )
+        for name, x in tensors:
+            if memory_id(x) is not None:
+                raise AlignmentError(
+                    f"lane {lane}: {name} lies on workers already; make the models outside of any signal's "
+                    "context, and compile them inside it"
+                )
 
 
 def _print_build(wide: WideModel) -> None:

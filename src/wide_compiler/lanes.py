@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from . import _tree
+from .elsewhere import memory_id
 from .errors import InputError
 from .guards.modes import plain_world
 from .lane_values import LaneValues
@@ -84,16 +85,21 @@ def hand_out(tree: Any, n: int) -> list[Any]:
     if isinstance(tree, Tensor):
         return list(_handed_out(tree, n, plain))
     leaves, spec = _tree.flatten_output(tree)
-    memory = [x.untyped_storage()._cdata for x in leaves if plain and _is_dense(x)]
+    memory = [_storage_key(x) for x in leaves if plain and _is_dense(x)]
     rows: list[Sequence[Any]] = []
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
             rows.append(_rows(leaf, n))
-        elif plain and _is_dense(leaf) and memory.count(leaf.untyped_storage()._cdata) > 1:
+        elif plain and _is_dense(leaf) and memory.count(_storage_key(leaf)) > 1:
             rows.append([leaf[i] for i in range(n)])  # true views: a write shows in the other output too
         else:
             rows.append(_handed_out(leaf, n, plain))
     return [_tree.unflatten([row[i] for row in rows], spec) for i in range(n)]
+
+
+def _storage_key(leaf: Tensor) -> int:
+    number = memory_id(leaf)
+    return leaf.untyped_storage()._cdata if number is None else number
 
 
 def _is_dense(leaf: Any) -> bool:

@@ -150,15 +150,15 @@ def test_double_backward(shared):
 @pytest.mark.parametrize("keep", [False, True])
 def test_the_ops_keep_torchs_rules(keep):
     x, weights, biases = make((6, 5, 3))
-    torch.library.opcheck(chain._chain, (x, weights, biases[:1], [True, False], "silu,gelu", keep))
+    torch.library.opcheck(chain._chain, (x, weights, biases[:1], [True, False], "silu,gelu", keep, x.dtype))
 
 
 def test_the_gradient_op_keeps_torchs_rules():
     x, weights, biases = make((6, 5, 3), grad=False)
-    y, saved = chain._chain(x, weights, biases, [True, True], "silu,none", True)
+    y, saved = chain._chain(x, weights, biases, [True, True], "silu,none", True, x.dtype)
     torch.library.opcheck(
         chain._chain_backward,
-        (y, x, weights, saved, [True, True], "silu,none", True),
+        (y, x, weights, saved, [True, True], "silu,none", True, x.dtype),
         test_utils=("test_schema", "test_faketensor"),
     )
 

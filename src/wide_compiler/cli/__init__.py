@@ -1,4 +1,5 @@
-"""The command line: parse, call, print. The commands themselves: check, trace, info, demo, benchmark, xcs."""
+"""The command line: parse, call, print. The commands themselves: check, trace, info, demo, benchmark, xcs,
+signals."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,6 +10,7 @@ from rich.console import Console
 
 from .benchmark import benchmark_command
 from .files import check_picture, make_folder
+from .signals import signals_app
 from .xcs import xcs_app
 
 app = typer.Typer(
@@ -135,6 +137,7 @@ def demo_command(
 
 app.command("benchmark")(benchmark_command)
 app.add_typer(xcs_app, name="xcs")
+app.add_typer(signals_app, name="signals")
 
 
 def _known(names: Iterable[str]) -> list[str]:

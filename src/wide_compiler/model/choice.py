@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..config import WideConfig
+from ..elsewhere import lane_runner, memory_id
 from ..errors import one_line
 from ..guards.modes import capturing
 from ..measure.contest import Candidate, Contest, private_copies
@@ -19,7 +20,7 @@ from ..replay import Replay
 from ..replay.cuda_graph import recorded
 from ..widen import LaneGraph
 from .plans import CHUNKS, Built, Plan, Workshop, channels_last
-from .ways import MemberLoop
+from .ways import MemberLoop, Whole, has_lanes
 
 WIDE, LOOP = Plan(), Plan("loop")
 # The plainest first: the loop is what the user had, one wide call what was asked for.
@@ -67,6 +68,8 @@ class Chooser:
         self.plans: dict[str, Plan] = {}
         self.built: dict[str, Built] = {}
         self.runs_python = program.runs_members
+        self.draws = program.draws
+        self.elsewhere = any(_is_tensor(a) and memory_id(a) is not None for a in arguments)
         self.refused: dict[str, str] = {}
 
     @property
@@ -79,6 +82,8 @@ class Chooser:
         return (*circumstances(self.cuda), self.graph.code, tensors, self.n, self.gradients, compiled, forced)
 
     def choose(self) -> Tuned:
+        if self.elsewhere:
+            return self._there()
         plan = self._forced()
         if plan is not None:
             return self._tuned(plan, "as asked for")
@@ -102,6 +107,18 @@ class Chooser:
         if not self.config.tune_seconds:
             return "tuning is off"
         return "not measured: a CUDA graph is being recorded" if capturing() else ""
+
+    def _there(self) -> Tuned:
+        """Arguments lie outside of this process: the graph runs there as one call, if it can."""
+        tuned = self._tuned(WIDE, "not measured: the lanes lie elsewhere, and run op by op")
+        rng = [a for a, (kind, _) in zip(self.arguments, self.graph.feeds, strict=True) if kind == "rng"]
+        if self.runs_python or (self.draws and all(a is None for a in rng)):
+            return tuned  # the generator draws for all lanes at once
+        lanes = [has_lanes(self.graph, kind, key) for kind, key in self.graph.feeds]
+        runner = lane_runner(self.graph, lanes, self.arguments, self.n)
+        if runner is not None:
+            tuned.run, tuned.why = Whole(runner), "the lanes lie elsewhere: one call, each with its own"
+        return tuned
 
     def _forced(self) -> Plan | None:
         if self.config.chunk_lanes and self.config.chunk_lanes < self.n:

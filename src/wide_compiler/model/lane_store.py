@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..capture import CaptureFailed, canonical_names, check_models, materialize, slots
+from ..elsewhere import here
 from ..errors import AlignmentError, InputError, LaneIndexError
 from . import saving
 from .marks import has_lanes, mark_parameters
@@ -126,7 +127,7 @@ class LaneStore(Children, nn.Module):
             raise CaptureFailed(
                 f"{path} is a tensor that a member's forward has made, and a graph would freeze"
             )
-        return self.lane_state(lane, path)
+        return here(self.lane_state(lane, path))
 
     def example_member(self, lane: int = 0) -> nn.Module:
         """An ordinary model to try inputs on."""

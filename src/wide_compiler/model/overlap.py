@@ -13,6 +13,7 @@ from torch import Tensor
 from ..capture import Captured
 from ..capture.aliases import written_roots
 from ..capture.strides import strided_copy
+from ..elsewhere import address, memory_id
 from ..errors import InputError
 
 _DENSE = torch.contiguous_format
@@ -93,6 +94,9 @@ def overlap(a: Tensor, b: Tensor) -> bool:
 
 
 def _storage(tensor: Tensor) -> tuple[int, int]:
+    number = memory_id(tensor)
+    if number is not None:
+        return number, number + 1
     storage = tensor.untyped_storage()
     start = storage.data_ptr()
     return start, start + storage.nbytes()
@@ -100,6 +104,8 @@ def _storage(tensor: Tensor) -> tuple[int, int]:
 
 def _bytes(tensor: Tensor) -> tuple[int, int]:
     """The first byte of its memory, and the one after the last."""
+    if memory_id(tensor) is not None:
+        return _storage(tensor)
     start = tensor.data_ptr()
     if not tensor.numel():
         return start, start
@@ -117,9 +123,9 @@ def own_copies(
         contiguous: lay out the copies so, whatever the originals are.
     """
     copies: dict[int, Tensor] = {}
-    memory = {tensor.untyped_storage().data_ptr() for tensor in tensors}
+    memory = {_storage(tensor)[0] for tensor in tensors}
     for source, own in lent:
-        if source.untyped_storage().data_ptr() not in memory:
+        if _storage(source)[0] not in memory:
             continue
         for i, tensor in enumerate(tensors):
             if overlap(tensor, source):
@@ -150,7 +156,7 @@ def _group(i: int, tensors: Sequence[Tensor], done: dict[int, Tensor]) -> list[i
 
 
 def _same_view(a: Tensor, b: Tensor) -> bool:
-    same = a.data_ptr() == b.data_ptr() and a.dtype == b.dtype and a.size() == b.size()
+    same = address(a) == address(b) and a.dtype == b.dtype and a.size() == b.size()
     return same and a.stride() == b.stride() and (a is b or _root(a) is _root(b))
 
 

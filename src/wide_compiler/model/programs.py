@@ -22,6 +22,7 @@ from ..capture import (
 )
 from ..capture.strides import overlaps_itself
 from ..config import WideConfig
+from ..elsewhere import here
 from ..errors import AlignmentError, InputError, UnsupportedError, one_line
 from ..guards import Observer, Snapshot
 from ..widen import MEMBERS, Probe, ReadsLayout, WidenFailed, widen
@@ -216,7 +217,7 @@ class Programs:
     def _widened(self, captured: Captured, call: Call, model: Any) -> WideProgram:
         probe_lanes = min(2, model.n)
         states: dict[str, Any] = {
-            path: tensor.detach()[:probe_lanes] if path in model.wide_states else tensor.detach()
+            path: here(tensor.detach()[:probe_lanes] if path in model.wide_states else tensor.detach())
             for path, tensor in model.tensors().items()
         }
         # Copies: trying must not move their state.
@@ -225,7 +226,7 @@ class Programs:
             module = model.get_submodule(path)
             states[path] = model.registered.probe(path, probe_lanes, module.training)
         inputs = [
-            t.detach()[:probe_lanes] if w else t.detach()
+            here(t.detach()[:probe_lanes] if w else t.detach())
             for t, w in zip(call.tensors, call.wide, strict=True)
         ]
         layout = functools.partial(model.registered.layout, model) if self.kept else None

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..capture import slots
+from ..elsewhere import address, here
 from ..errors import InputError
 
 
@@ -19,9 +20,9 @@ def save(model: Any, path: Any, lane: int | None) -> None:
     seen: dict[int, str] = {}
     # safetensors wants every tensor once: tied names are left out and filled in again on loading.
     unique = {
-        k: t.detach().contiguous()
+        k: here(t).detach().contiguous()
         for k, t in state.items()
-        if seen.setdefault(t.data_ptr() if t.numel() else id(t), k) == k
+        if seen.setdefault(address(t) if t.numel() else id(t), k) == k
     }
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
@@ -102,16 +103,16 @@ def _compare_keys(state: Mapping[str, Any], expected: Mapping[str, Tensor], what
     unexpected = [key for key in state if key not in expected]
     if unexpected:
         raise InputError(f"{what} has {unexpected[0]!r}, which the members do not have")
-    pointers = {expected[key].data_ptr() for key in state}
-    missing = [key for key in expected if key not in state and expected[key].data_ptr() not in pointers]
+    pointers = {address(expected[key]) for key in state}
+    missing = [key for key in expected if key not in state and address(expected[key]) not in pointers]
     if missing:
         raise InputError(f"{what} lacks {missing[0]!r}, which the members have")
 
 
 def _fill_ties(state: dict[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    by_pointer = {expected[key].data_ptr(): state[key] for key in state}
+    by_pointer = {address(expected[key]): state[key] for key in state}
     for key, tensor in expected.items():
-        state.setdefault(key, by_pointer.get(tensor.data_ptr(), tensor))
+        state.setdefault(key, by_pointer.get(address(tensor), tensor))
 
 
 def fit_lane_axes(model: Any, state: dict[str, Tensor], prefix: str) -> None:

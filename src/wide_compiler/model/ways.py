@@ -41,7 +41,7 @@ class Chunks:
     def __init__(self, graph: LaneGraph, runner: Runner, n: int, size: int):
         self.graph, self.runner, self.n, self.size = graph, runner, n, size
         self.name = f"chunks of {size}"
-        self.wide = [_has_lanes(graph, kind, key) for kind, key in graph.feeds]
+        self.wide = [has_lanes(graph, kind, key) for kind, key in graph.feeds]
         self.written = [kind == "state" and key in graph.writes for kind, key in graph.feeds]
 
     def __call__(self, arguments: Arguments) -> Outputs:
@@ -69,7 +69,7 @@ class Chunks:
         return some
 
 
-def _has_lanes(graph: LaneGraph, kind: str, key: str) -> bool:
+def has_lanes(graph: LaneGraph, kind: str, key: str) -> bool:
     if kind == "state":
         return key in graph.wide_states or key == MEMBERS
     if kind == "input":

@@ -3,7 +3,7 @@
 from torch import manual_seed
 
 from ..workers.errors import ClusterError, NoWorkers, WorkerDied, WorkerFailed, WorkerHung
-from . import debug, modules, nn
+from . import debug, lanes, modules, nn, observing
 from . import scope as signal
 from .checkpoint import checkpoint, restart
 from .config import ShardConfig, SignalConfig, clear_configs, load_config, register_config
@@ -47,11 +47,13 @@ __all__ = [
     "from_numpy",
     "full",
     "gpu_workers",
+    "lanes",
     "linspace",
     "load_config",
     "manual_seed",
     "modules",
     "nn",
+    "observing",
     "ones",
     "rand",
     "randint",

@@ -16,6 +16,8 @@ from torch.utils._pytree import tree_iter, tree_map_only
 
 from ..errors import UsageError
 from ..global_hooks import HARMLESS
+from ..workers.layout import Axes
+from ..workers.stream import Mesh
 from . import runtime, scope
 from .moving import gather_for_use, laid_out_as
 from .sending import put, put_on
@@ -53,17 +55,23 @@ def _adopt_tensors(module: nn.Module) -> None:
 
 
 def _swap(x: Tensor, name: str) -> None:
-    """`x` keeps its identity and becomes a handle."""
+    """Move `x` to where the active signal says parameters go, else to worker 0."""
     placement = scope.current()
-    mesh = runtime.engine().mesh((0,)) if placement is None else placement.mesh
-    axes = placement.parameters if placement is not None and isinstance(x, nn.Parameter) else ()
+    if placement is None:
+        swap(x, runtime.engine().mesh((0,)), (), name, adopted=False)
+        return
+    axes = placement.parameters if isinstance(x, nn.Parameter) else ()
+    swap(x, placement.mesh, axes, name, adopted=True)
+    gather_for_use(x, placement)  # type: ignore[arg-type]
+
+
+def swap(x: Tensor, mesh: Mesh, axes: Axes, name: str, adopted: bool) -> None:
+    """`x` keeps its identity and becomes a handle. adopted: it stays on this mesh."""
     handle = put_on(x, mesh, axes)
     handle._ref.home.parameter = True
-    handle._ref.home.adopted = placement is not None
+    handle._ref.home.adopted = adopted
     grad = x.grad
     become(x, handle, name)
-    if placement is not None:
-        gather_for_use(x, placement)  # type: ignore[arg-type]
     if grad is not None:
         x.grad = grad if isinstance(grad, SignalTensor) else put_on(grad, mesh, axes)
 

@@ -120,7 +120,7 @@ def ray_workers(
         this machine, "local": one of this script's own; None: auto, else local.
     cpus, gpus: what Ray reserves for each worker; with a whole GPU each they talk by NCCL.
     strategy: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD, as Ray's placement groups have them.
-    wait: seconds until the cluster must have had room for all and the workers must have found each other.
+    wait: seconds until the cluster must have room for all of them.
     """
     _check_count(n)
     if strategy not in ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"):

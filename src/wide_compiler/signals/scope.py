@@ -230,6 +230,16 @@ def tensor(x: torch.Tensor, name: str) -> torch.Tensor:
     return respread(x, placement)
 
 
+@contextlib.contextmanager
+def suspended() -> Iterator[None]:
+    """Within, no signal is active."""
+    token = _scopes.set(())
+    try:
+        yield
+    finally:
+        _scopes.reset(token)
+
+
 def forget_ranges() -> None:
     """After a restart: meshes of the old run are no longer valid."""
     _ranges.clear()

@@ -183,6 +183,11 @@ class SignalTensor(Tensor):
 
     # ---- memory that is not in this process
 
+    @property
+    def memory_id(self) -> int:
+        """What tensors that share memory on the workers have in common; see `wide_compiler.elsewhere`."""
+        return id(self._ref.home)
+
     def data_ptr(self) -> int:
         raise _no_memory("data_ptr()")
 

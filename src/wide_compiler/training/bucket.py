@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..elsewhere import memory_id
 from .lane_numbers import LaneNumber
 
 Factor = float | list[Tensor]
@@ -33,7 +34,9 @@ class Bucket:
             yield from tensors
 
     def alike(self) -> bool:
-        """Is the memory of all tensors laid out alike, as kernels that take it for flat want it?"""
+        """Is the memory of all tensors laid out alike, and here, as kernels that take it for flat want it?"""
+        if memory_id(self.params[0]) is not None:
+            return False
         layouts = [p.stride() for p in self.params]
         return all([t.stride() for t in tensors] == layouts for tensors in (self.grads, *self.state.values()))
 

@@ -18,7 +18,7 @@ from .lane_step import PRECISIONS, LaneStep
 from .leaving import Leaving
 from .moment import Moment
 from .plan import Plan
-from .progress import ProgressLine
+from .progress import ProgressLine, listeners
 from .random_state import random_state, set_random_state
 from .run_state import generator_states, lane_tensors, restore_run, run_state, set_generator_states
 from .stopped_lanes import Lanes
@@ -233,7 +233,7 @@ class Loop:
             self.stop_lanes([lane], f"its loss is {value}", self.step - len(new) + row + 1)
 
     def _call(self, event: str) -> None:
-        if not self.callbacks:
+        if not self.callbacks and not listeners:
             return
         losses = self.rows[-1] if self.rows else self._last_losses()
         moment = Moment(
@@ -241,7 +241,8 @@ class Loop:
             *(self.leaving.active, self.plan.total_steps(), self.lanes, self.history),
             stop=self.stop_lanes,
         )
-        for callback in self.callbacks:
+        callbacks: list[Any] = [*self.callbacks, *listeners]
+        for callback in callbacks:
             callback(moment)
 
     def _last_losses(self) -> Tensor:

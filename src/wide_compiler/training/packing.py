@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..elsewhere import address
 from ..errors import CheckpointError
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -68,17 +69,16 @@ class _Packer:
 
     def _keep(self, tensor: Tensor, path: str) -> str:
         tensor = tensor.detach()
-        whole = tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+        whole = address(tensor), tensor.shape, tensor.stride(), tensor.dtype, tensor.device
         if tensor.numel() and whole in self.seen:
             return self.seen[whole]
         while path in self.tensors:  # {"a.b": x, "a": {"b": y}}
             path += "'"
         self.seen[whole] = path
-        storage = tensor.untyped_storage().data_ptr()
         kept = tensor.cpu().contiguous()
         if kept.untyped_storage().data_ptr() in self.storages:  # safetensors wants every storage once
             kept = kept.clone()
-        self.storages |= {storage, kept.untyped_storage().data_ptr()}
+        self.storages.add(kept.untyped_storage().data_ptr())
         self.tensors[path] = kept
         return path
 

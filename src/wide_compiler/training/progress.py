@@ -1,6 +1,7 @@
 """A line on the terminal while lanes learn."""
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 # Reading losses makes a GPU wait, so it is done a few times a second at most.
 SECONDS_BETWEEN = 0.2
+
+# Observers of the process: called like callbacks, in every `fit`.
+listeners: list[Callable[[Moment], None]] = []
 
 
 class ProgressLine:

@@ -16,8 +16,8 @@ from .callsite import user_place
 from .errors import NoWorkers, WorkerFailed
 from .failures import Failures
 from .regions import Regions
-from .stream import Mesh, Pool, Stream
-from .wire import NoAnswer
+from .stream import Mesh, Pool, Stream, Watcher
+from .wire import NoAnswer, dump
 
 # Said to workers while a region is open, in any order with its ops.
 _BESIDE_REGIONS = {"template", "mesh"}
@@ -171,9 +171,12 @@ class Engine(Stream):
                 self.answers[request] = payload
         elif kind == "failed":
             self.failures.worker_failed(worker, *message[1:])
+        elif kind == "seen":
+            if self.watcher is not None:
+                self.watcher.seen(worker, *message[1:])
         else:
             self.failures.broken(worker, f"it sent a message of an unknown kind ({str(kind)[:80]!r})")
-        if kind != "beat":
+        if kind not in ("beat", "seen"):
             with self.news:
                 self.news.notify_all()
 
@@ -220,6 +223,18 @@ class Engine(Stream):
 
     def forget_dead(self, number: int) -> None:
         self.failures.dead.pop(number, None)
+
+    # ---- what an observer asks
+
+    def watch(self, watcher: Watcher | None) -> None:
+        """From now on `watcher` hears what is sent and done; None: nobody does."""
+        self.watcher = watcher
+        for worker in self.everyone:
+            self.pool.post(worker, dump(("watch", watcher is not None)))
+
+    def meshes(self) -> list[tuple[int, ...]]:
+        """The workers of every mesh in use, in order of their numbers."""
+        return [mesh.workers for mesh in list(self._meshes.values())]
 
     # ---- the end
 

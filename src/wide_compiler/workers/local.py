@@ -16,10 +16,9 @@ from pathlib import Path
 
 from .errors import WorkerDied
 from .memory import make_folder
-from .pool import ConnectedPool
+from .pool import START_SECONDS, ConnectedPool
 from .wire import dump
 
-_START_SECONDS = 180.0
 _LEAVE_SECONDS = 2.0
 _KILL_SECONDS = 10.0
 _nursery: subprocess.Popen | None = None
@@ -29,7 +28,7 @@ class LocalPool(ConnectedPool):
     """`len(devices)` worker processes."""
 
     def __init__(self, devices: list[str], backend: str = "gloo", host: str = "127.0.0.1") -> None:
-        super().__init__(len(devices), _START_SECONDS)
+        super().__init__(len(devices))
         self._folder = tempfile.mkdtemp(prefix="wide_workers_")  # only this user may enter
         self.payloads = make_folder()
         self._host, self._backend = host, backend
@@ -85,12 +84,12 @@ class LocalPool(ConnectedPool):
 
 
 def alive(pid: int) -> bool:
-    """Is there a process with this id? (The nursery leaves no zombies.)"""
+    """Does a process with this id run? One that has ended and that its parent has not asked for does not."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return True
+    return state != "Z"
 
 
 def _wait_for_end(pids: list[int], seconds: float) -> None:
@@ -116,7 +115,7 @@ def _fork_worker(setup: dict) -> int:
     assert _nursery.stdin is not None and _nursery.stdout is not None
     _nursery.stdin.write(json.dumps(setup) + "\n")
     _nursery.stdin.flush()
-    heard, _, _ = select.select([_nursery.stdout], [], [], _START_SECONDS)
+    heard, _, _ = select.select([_nursery.stdout], [], [], START_SECONDS)
     answer = _nursery.stdout.readline() if heard else ""
     if not answer:
         raise WorkerDied("the process that starts workers ended; see its output above", setup["rank"])

@@ -6,6 +6,7 @@ Where they live and how they are started and killed is the business of `local.Lo
 import contextlib
 import queue
 import secrets
+import select
 import selectors
 import threading
 import time
@@ -17,22 +18,21 @@ from typing import Any, cast
 from .errors import WorkerDied
 from .wire import Door, load
 
+START_SECONDS = 180.0
 _TICK_SECONDS = 0.5
 
 
 class ConnectedPool(ABC):
     """`size` workers that connect to this process and prove the run's secret.
 
-    on_message(worker, message), on_gone(worker) and on_broken(worker, why) are called from the thread that reads;
-    on_tick() every half second from a thread of its own, which also says on_broken if the reader has ended.
-    start_seconds: how long the workers may take to connect and to find each other.
+    on_message(worker, message), on_gone(worker) and on_broken(worker, why) are called from the thread that
+    reads; on_tick() every half second from a thread of its own, which also says on_broken if the reader has ended.
     """
 
     payloads: str | None = None  # a folder for large tensors, where script and workers share memory
 
-    def __init__(self, size: int, start_seconds: float) -> None:
+    def __init__(self, size: int) -> None:
         self.size = size
-        self.start_seconds = start_seconds
         self.on_message: Callable[[int, tuple], None] = lambda worker, message: None
         self.on_gone: Callable[[int], None] = lambda worker: None
         self.on_tick: Callable[[], None] = lambda: None
@@ -86,7 +86,7 @@ class ConnectedPool(ABC):
 
     def _admit(self, door: Door, ranks: range, present: Callable[[], None]) -> None:
         """Wait for the greeting of these workers, and for all of them to have found each other."""
-        deadline = time.monotonic() + self.start_seconds
+        deadline = time.monotonic() + START_SECONDS
         pids = dict(enumerate(self.pids[: ranks.start]))
         new: dict[int, Connection] = {}
         while len(new) < len(ranks):
@@ -121,9 +121,9 @@ class ConnectedPool(ABC):
         if time.monotonic() > deadline:
             missing = [rank for rank in range(self.size) if rank not in self._connections]
             raise WorkerDied(
-                f"{len(missing)} of {self.size} workers did not connect within {self.start_seconds:.0f} s"
+                f"{len(missing)} of {self.size} workers did not connect within {START_SECONDS:.0f} s"
                 if missing
-                else f"the workers did not find each other within {self.start_seconds:.0f} s",
+                else f"the workers did not find each other within {START_SECONDS:.0f} s",
                 missing[0] if missing else 0,
             )
 
@@ -199,6 +199,21 @@ class ConnectedPool(ABC):
         if not self._reader.is_alive():  # it closes them itself, who reads them
             self._close()
         self._remove()
+
+    def wait_for_ends(self, seconds: float) -> None:
+        """Wait until the processes at the other ends are gone, without reading from the connections."""
+        waiting = select.poll()
+        left = set()
+        for worker, connection in self._connections.items():
+            with self._writing[worker]:
+                if not connection.closed:
+                    left.add(connection.fileno())
+                    waiting.register(connection.fileno(), select.POLLRDHUP)
+        deadline = time.monotonic() + seconds
+        while left and (rest := deadline - time.monotonic()) > 0:
+            for number, _ in waiting.poll(1000 * rest):
+                waiting.unregister(number)
+                left.discard(number)
 
     def abandon(self) -> None:
         """In a fork of the script: let go of the connections, which are its parent's."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
+import threading
 from collections.abc import Callable
 from importlib import metadata
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ import torch.distributed as dist
 
 from ..errors import MissingExtraError, one_line
 from .errors import ClusterError
-from .pool import ConnectedPool
+from .pool import START_SECONDS, ConnectedPool
 
 _REACH_SECONDS = 5.0
 _STORE_BYTES = 100 << 20  # of a local Ray's object store, which the workers do not use
@@ -51,72 +52,79 @@ class RayPool(ConnectedPool):
     """`size` workers, each in an actor of its own."""
 
     def __init__(self, size: int, cluster: Cluster) -> None:
-        super().__init__(size, cluster.wait)
+        super().__init__(size)
         self._ray = _import_ray()
         self._actors: list[Any] = []
         self._ends: list[Any] = []  # of `Host.serve`, one for each actor
+        self._groups: list[Any] = []
+        self._cluster = cluster
         connect(self._ray, cluster, size)
-        self._group = self._reserve(cluster)
-        try:
-            self._make_actors(cluster)
-            host = _own_host(self._ray, cluster.address)
-            listening = socket.create_server((host, 0), backlog=max(64, size))
-            port = listening.getsockname()[1]
-            self._store = dist.TCPStore(
-                host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
-            )
-        except BaseException:
-            self.kill()
-            raise
-        own = {
-            "store": [host, port],
+        self._host = _own_host(self._ray, cluster.address)
+        listening = socket.create_server((self._host, 0), backlog=max(64, size))
+        port = listening.getsockname()[1]
+        self._store = dist.TCPStore(
+            self._host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
+        )
+        self._own = {
+            "store": [self._host, port],
             "backend": "nccl" if cluster.gpus >= 1 else "gloo",
             "threads": max(1, int(cluster.cpus)),
             "device": "cuda:0" if cluster.gpus else "cpu",
         }
-        self._open(host, [own] * size)
+        self._add(size)
 
     def grow(self, devices: list[str], meet: Callable[[dict], None]) -> None:
-        """Not possible: a placement group has the size it was made with."""
-        raise ClusterError(
-            f"{self.size} Ray workers run, and more cannot join them; start {self.size + len(devices)} with "
-            "ray_workers(n) before the first use of a signal"
-        )
+        """Add workers. meet(setup): those that run already are told where to find the new ones."""
+        self.size += len(devices)
+        self._writing += [threading.Lock() for _ in devices]
+        self._add(len(devices), lambda: meet({**self._own, "world": self.size}))
 
-    def _reserve(self, cluster: Cluster) -> Any:
+    def _add(self, count: int, present: Callable[[], None] = lambda: None) -> None:
+        """Actors on a placement group of their own, which become workers."""
+        try:
+            group = self._reserve(count, self._cluster)
+            self._groups.append(group)
+            self._make_actors(count, group, self._cluster)
+        except BaseException:
+            self.kill()
+            raise
+        self._open(self._host, [self._own] * count, present)
+
+    def _reserve(self, count: int, cluster: Cluster) -> Any:
         bundle = {"CPU": cluster.cpus, "GPU": cluster.gpus}
         bundle = {name: amount for name, amount in bundle.items() if amount}
-        group = self._ray.util.placement_group([bundle] * self.size, strategy=cluster.strategy)
+        group = self._ray.util.placement_group([bundle] * count, strategy=cluster.strategy)
         if not group.wait(cluster.wait):
             self._ray.util.remove_placement_group(group)
             raise ClusterError(
-                f"no room for {self.size} workers of {_amounts(bundle)} each ({cluster.strategy}) within "
+                f"no room for {count} workers of {_amounts(bundle)} each ({cluster.strategy}) within "
                 f"{cluster.wait:.0f} s: {_room(self._ray)}; ask for fewer workers, add machines, or wait "
                 "longer with ray_workers(wait=...)"
             )
         return group
 
-    def _make_actors(self, cluster: Cluster) -> None:
+    def _make_actors(self, count: int, group: Any, cluster: Cluster) -> None:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         actor = self._ray.remote(Host)
-        for rank in range(self.size):
-            bundle = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=rank)
+        for number in range(count):
+            bundle = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
             options = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus, "max_restarts": 0}
             self._actors.append(actor.options(scheduling_strategy=bundle, **options).remote())
-        asked = [a.versions.remote() for a in self._actors]
+        asked = [a.versions.remote() for a in self._actors[-count:]]
         try:
-            answers = self._ray.get(asked, timeout=cluster.wait)
+            answers = self._ray.get(asked, timeout=START_SECONDS)
         except self._ray.exceptions.RayError as error:
             raise ClusterError(
-                f"an actor did not start within {cluster.wait:.0f} s, or could not import wide_compiler over "
-                f"there: {_told(error)}"
+                f"an actor did not start within {START_SECONDS:.0f} s, or could not import wide_compiler "
+                f"on its machine: {_told(error)}"
             ) from None
-        for rank, theirs in enumerate(answers):
+        for rank, theirs in enumerate(answers, self.size - count):
             check_versions(rank, theirs)
 
     def _launch(self, setups: list[dict]) -> None:
-        self._ends = [a.serve.remote(s) for a, s in zip(self._actors, setups, strict=True)]
+        new = self._actors[-len(setups) :]
+        self._ends += [a.serve.remote(s) for a, s in zip(new, setups, strict=True)]
 
     def _failed_start(self) -> tuple[int, str] | None:
         ended, _ = self._ray.wait(self._ends, timeout=0)
@@ -140,19 +148,18 @@ class RayPool(ConnectedPool):
         self.kill()  # what Ray kills is an end it expects; a process that leaves by itself is an error to it
 
     def _kill_workers(self) -> None:
-        """Waits for actors on machines that answer; of others Ray learns by itself."""
+        """Waits for the actors on machines that answer; of others Ray learns by itself."""
         if not self._ray.is_initialized():
             return  # Ray has ended, and its actors with it
         for actor in self._actors:
             self._ray.kill(actor)
-        if self._ends:
-            self._ray.wait(self._ends, num_returns=len(self._ends), timeout=_KILL_SECONDS)
         self._actors = []
+        self.wait_for_ends(_KILL_SECONDS)
 
     def _remove(self) -> None:
-        if self._group is not None and self._ray.is_initialized():
-            self._ray.util.remove_placement_group(self._group)
-        self._group = None
+        for group in self._groups if self._ray.is_initialized() else ():
+            self._ray.util.remove_placement_group(group)
+        self._groups = []
 
 
 def connect(ray: Any, cluster: Cluster, size: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from .compiled import CompiledRegion, Listening, Uncompilable, layouts
+from .lane_calls import LaneCalls
 from .placing import Placing
 from .running import Running
 from .table import Reply
@@ -48,7 +49,7 @@ class Region:
         self.compiled: CompiledRegion | None = None
 
 
-class Repeating(Placing, Running):
+class Repeating(Placing, Running, LaneCalls):
     def __init__(self, rank: int, device: torch.device, reply: Reply) -> None:
         super().__init__(rank, device, reply)
         self.regions: dict[int, Region] = {}

@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 import traceback
+from collections import deque
 from datetime import timedelta
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .seen import take_spans, take_stats
 from .table import Poisoned
 from .wire import NoAnswer, dump, interface_of, load, own_address, tune
 from .worker import Worker
@@ -34,6 +36,7 @@ class Service:
         self.current = 0
         self.said = 0  # what the script knows to be done
         self.said_at = 0.0
+        self.spans: deque[tuple[float, float, float]] | None = None  # while the script is being watched
 
     def send(self, *message: Any) -> None:
         with self.lock:
@@ -46,15 +49,20 @@ class Service:
                 kind, content = load(self.connection.recv_bytes())
                 if kind == "leave":
                     os._exit(0)
+                if kind == "watch":
+                    self.spans = deque() if content else None
+                    continue
                 (self.batches if kind == "batch" else self.verdicts).put(content)
         except (EOFError, OSError):
             os._exit(2)
 
-    def beat(self) -> None:
+    def beat(self, worker: Worker) -> None:
         stop = threading.Event()
         try:
             while not stop.wait(_BEAT_SECONDS):
                 self.send("beat", self.current)
+                if self.spans is not None:
+                    self.send("seen", take_stats(worker), take_spans(self.spans))
         except OSError:
             os._exit(2)
 
@@ -70,11 +78,22 @@ class Service:
 
     def work(self, worker: Worker) -> None:
         while True:
-            for instruction in self.next_batch():
-                self.current = instruction[1]
-                self.run_one(worker, instruction)
+            batch = self.next_batch()
+            if self.spans is None:
+                for instruction in batch:
+                    self.current = instruction[1]
+                    self.run_one(worker, instruction)
+            else:
+                self.run_timed(worker, batch, self.spans)
             if time.monotonic() - self.said_at > _ACK_SECONDS:
                 self.acknowledge()
+
+    def run_timed(self, worker: Worker, batch: list[tuple], spans: deque) -> None:
+        for instruction in batch:
+            self.current = seq = instruction[1]
+            start = time.time()
+            self.run_one(worker, instruction)
+            spans.append((seq, start, time.time()))
 
     def next_batch(self) -> list[tuple]:
         """Waits. Each word to the script takes a little of its time: while work keeps coming it hears now and
@@ -120,14 +139,15 @@ def serve(setup: dict) -> int:
     service = Service(connection, setup)
     service.send("hello", setup["rank"], os.getpid())
     threading.Thread(target=service.read, daemon=True).start()
-    threading.Thread(target=service.beat, daemon=True).start()
     device = torch.device(setup["device"])
+    worker = Worker(setup["rank"], device, service.reply, meet)
+    threading.Thread(target=service.beat, args=(worker,), daemon=True).start()
     if device.type == "cuda":
         torch.cuda.set_device(device)
     _use_interface(interface_of(own_address(connection)))
     meet(setup["rank"], setup)
     service.send("ready")
-    service.work(Worker(setup["rank"], device, service.reply, meet))
+    service.work(worker)
     return 0
 
 
@@ -158,4 +178,5 @@ def _find_store(setup: dict) -> dist.Store:
     if isinstance(where, str):
         return dist.FileStore(where, setup["world"])
     host, port = where
-    return dist.TCPStore(host, port, is_master=False)
+    # One store for every meeting of the workers, so each has names of its own there.
+    return dist.PrefixStore(f"of_{setup['world']}", dist.TCPStore(host, port, is_master=False))

@@ -49,6 +49,13 @@ class Recorder(Protocol):
     def hear(self, kind: str, content: tuple, workers: tuple[int, ...], what: str) -> None: ...
 
 
+class Watcher(Protocol):
+    """Hears of every instruction and of what the workers tell of themselves; see `observe.watch`."""
+
+    def sent(self, seq: int, kind: str, what: str, place: Place | None) -> None: ...
+    def seen(self, worker: int, stats: dict[str, Any], spans: bytes) -> None: ...
+
+
 class Mesh(NamedTuple):
     """Some of the workers, row by row of a grid of this shape."""
 
@@ -82,6 +89,7 @@ class Stream(ABC):
         self.done = [0] * pool.size
         self.freed: deque[tuple[tuple[int, ...], int]] = deque()
         self.recorder: Recorder | None = None  # hears of every instruction, and of every id that is freed
+        self.watcher: Watcher | None = None  # while somebody looks
         self._pending: list[tuple[tuple[int, ...], tuple]] = []
         self._first_pending = 0.0
 
@@ -112,6 +120,8 @@ class Stream(ABC):
         if self.recorder is not None:
             self.recorder.hear(kind, content, workers, what)
         self.in_flight.append(InFlight(seq, kind, what, place, inputs, outputs, workers))
+        if self.watcher is not None:
+            self.watcher.sent(seq, kind, what, place)
         pending = self._pending
         pending.append((workers, (kind, seq, *content)))
         if len(pending) == 1:
@@ -122,9 +132,12 @@ class Stream(ABC):
     def send_each(self, kind: str, contents: Sequence[tuple], mesh: Mesh, outputs: tuple[int, ...]) -> None:
         """One instruction, with another content for each worker of the mesh."""
         self.seq += 1
+        place = user_place()
         if self.recorder is not None:
             self.recorder.hear(kind, contents[0], mesh.workers, kind)
-        self.in_flight.append(InFlight(self.seq, kind, kind, user_place(), (), outputs, mesh.workers))
+        self.in_flight.append(InFlight(self.seq, kind, kind, place, (), outputs, mesh.workers))
+        if self.watcher is not None:
+            self.watcher.sent(self.seq, kind, kind, place)
         for worker, content in zip(mesh.workers, contents, strict=True):
             self._pending.append(((worker,), (kind, self.seq, *content)))
         self.flush()

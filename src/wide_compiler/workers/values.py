@@ -139,7 +139,18 @@ def whole_of(x: DTensor) -> Tensor:
 
 _UNKNOWN_TO_GLOO = {
     getattr(torch, name)
-    for name in ["int16", "uint16", "uint32", "uint64", "complex32", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"]
+    for name in [
+        "int16",
+        "uint16",
+        "uint32",
+        "uint64",
+        "complex32",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float8_e4m3fnuz",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    ]
 }
 
 

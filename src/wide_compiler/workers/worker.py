@@ -40,7 +40,7 @@ class Worker(Steps):
         """The instruction failed: what it would have made or written does not exist."""
         kind = instruction[0]
         outs: tuple = ()
-        if kind in ("op", "ask", "draw", "region", "step"):
+        if kind in ("op", "ask", "draw", "region", "step", "lanes", "lanes_backward"):
             outs = instruction[4]
             if kind == "step":
                 outs = (*outs, *self.steps[instruction[2]].replaced)

@@ -1,0 +1,96 @@
+"""The observer's end: find running scripts, connect, and read what they tell."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterator
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import ArgumentError
+from .endpoint import folder
+
+_REMEMBERED = 1 << 18  # instructions whose spans may still come
+
+
+class Span(NamedTuple):
+    """An instruction on one worker. `way`: forward, backward or no grad. Times in seconds of the epoch."""
+
+    worker: int
+    seq: int
+    op: str
+    signal: str
+    way: str
+    at: str
+    start: float
+    end: float
+
+
+class Frame(NamedTuple):
+    """about: `time`, `pid`, `workers`, `meshes`, `signals`, `done`, `stats` by worker, `losses`."""
+
+    about: dict[str, Any]
+    spans: list[Span]
+
+
+def running() -> dict[int, Path]:
+    """The scripts of this user that have workers: process id and socket."""
+    found = {}
+    for path in sorted(folder().glob("*.sock")):
+        try:
+            Client(str(path), "AF_UNIX").close()
+        except OSError:
+            path.unlink(missing_ok=True)  # of a script that was killed
+        else:
+            found[int(path.stem)] = path
+    return found
+
+
+def choose(pid: int | None) -> tuple[int, Path]:
+    """The script to look at: the one with this process id, or the only one."""
+    scripts = running()
+    names = ", ".join(map(str, scripts)) or "none"
+    if pid is not None:
+        if pid not in scripts:
+            raise ArgumentError(f"process {pid} has no workers to look at; running with workers: {names}")
+        return pid, scripts[pid]
+    if not scripts:
+        raise ArgumentError(
+            "no running script has workers; start one that uses wide_compiler.signals (as this user, and "
+            "not with GT_WORKERS=0), then look again"
+        )
+    if len(scripts) > 1:
+        raise ArgumentError(f"several scripts have workers: {names}; choose one with --pid")
+    return next(iter(scripts.items()))
+
+
+def frames(path: Path) -> Iterator[Frame]:
+    """What a script tells, from now until it ends or the caller stops reading."""
+    names: list[tuple[str, str, str, str]] = []
+    sent: dict[int, int] = {}
+    with Client(str(path), "AF_UNIX") as connection:
+        try:
+            while True:
+                yield _read(connection, names, sent)
+        except (EOFError, OSError):
+            return
+
+
+def _read(connection: Connection, names: list, sent: dict[int, int]) -> Frame:
+    head = json.loads(connection.recv_bytes())
+    names.extend(map(tuple, head.pop("names")))
+    pairs = array("q", connection.recv_bytes())
+    sent.update(zip(pairs[0::2], pairs[1::2], strict=True))
+    spans = []
+    for worker in head.pop("spans"):
+        values = array("d", connection.recv_bytes())
+        for seq, start, end in zip(values[0::3], values[1::3], values[2::3], strict=True):
+            number = sent.get(int(seq))
+            if number is not None:  # else it was sent before anybody looked, or only frees memory
+                op, signal, way, at = names[number]
+                spans.append(Span(worker, int(seq), op, signal, way, at, start, end))
+    for seq in list(sent)[: max(0, len(sent) - _REMEMBERED)]:
+        del sent[seq]
+    return Frame(head, spans)

@@ -1,0 +1,72 @@
+"""Instructions on one worker that follow each other under one signal and pass, as one block of a timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from .attach import Span
+
+_GAP_SECONDS = 0.002  # a worker that waits longer than this between two instructions was idle
+_TRANSFERS = {"move"}
+
+
+class Block(NamedTuple):
+    """A stretch of some `instructions`."""
+
+    worker: int
+    signal: str
+    way: str
+    start: float
+    end: float
+    instructions: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.signal or 'no signal'} {self.way}"
+
+
+def blocks(spans: Iterable[Span], gap: float = _GAP_SECONDS) -> list[Block]:
+    """By worker and start. A transfer between workers is a block of its own, of way "transfer"."""
+    found: list[Block] = []
+    open_: dict[int, Block] = {}
+    for s in sorted(spans, key=lambda s: (s.worker, s.start)):
+        way = "transfer" if s.op in _TRANSFERS else s.way
+        last = open_.get(s.worker)
+        if last is not None and (last.signal, last.way) == (s.signal, way) and s.start - last.end <= gap:
+            open_[s.worker] = last._replace(end=max(last.end, s.end), instructions=last.instructions + 1)
+            continue
+        if last is not None:
+            found.append(last)
+        open_[s.worker] = Block(s.worker, s.signal, way, s.start, s.end, 1)
+    return sorted([*found, *open_.values()], key=lambda b: (b.worker, b.start))
+
+
+def busy(spans: Iterable[Span], start: float, end: float) -> dict[int, float]:
+    """Each worker's share of the time from `start` to `end` in which it ran ops; without transfers."""
+    total: dict[int, float] = {}
+    for s in spans:
+        if s.op in _TRANSFERS:
+            continue
+        inside = min(s.end, end) - max(s.start, start)
+        if inside > 0:
+            total[s.worker] = total.get(s.worker, 0.0) + inside
+    return {worker: seconds / (end - start) for worker, seconds in total.items()}
+
+
+def typical_window(spans: Sequence[Span], cycles: int = 3) -> tuple[float, float]:
+    """A stretch from the middle of the trace with about so many passes of forward and backward; all of the
+    trace if it has fewer."""
+    first, last = spans[0].start, max(s.end for s in spans)
+    begins: list[float] = []
+    way = ""
+    for s in spans:
+        if s.way not in ("forward", "backward"):
+            continue
+        if s.way == "forward" and way == "backward" and (not begins or s.start - begins[-1] > 1e-3):
+            begins.append(s.start)
+        way = s.way
+    if len(begins) <= cycles + 1:
+        return first, last
+    middle = (len(begins) - cycles) // 2
+    return begins[middle], begins[middle + cycles]

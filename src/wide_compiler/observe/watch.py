@@ -1,0 +1,54 @@
+"""What is sent and done while somebody looks, collected until it is taken.
+
+Noting an instruction costs the script about a microsecond, so names are replaced by numbers here, and joined
+with the times of the workers only at the other end (`attach`).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ..workers.callsite import Place
+
+_KEPT = 1 << 20  # instructions that nobody has taken yet
+_KEPT_PARTS = 4096  # parts of a timeline that nobody has taken yet
+
+
+class Watch:
+    """label() -> (signal, pass) of the instruction that is being sent."""
+
+    def __init__(self, label: Callable[[], tuple[str, str]]) -> None:
+        self.label = label
+        self.names: list[tuple[str, str, str, str]] = []  # op, signal, pass, line
+        self.stats: dict[int, dict[str, Any]] = {}
+        self._numbers: dict[tuple, int] = {}
+        self._sent: deque[tuple[int, int]] = deque(maxlen=_KEPT)
+        self._spans: deque[tuple[int, bytes]] = deque(maxlen=_KEPT_PARTS)
+
+    def sent(self, seq: int, kind: str, what: str, place: Place | None) -> None:
+        signal, direction = self.label()
+        code = None if place is None else id(place.code)
+        key = (what, signal, direction, code, None if place is None else place.instruction)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.names)
+            self.names.append((what or kind, signal, direction, str(place) if place else ""))
+        self._sent.append((seq, number))
+
+    def seen(self, worker: int, stats: dict[str, Any], spans: bytes) -> None:
+        self.stats[worker] = stats
+        self._spans.append((worker, spans))
+
+    def take(self) -> tuple[bytes, list[tuple[int, bytes]]]:
+        """(number, name) of what was sent, as packed int64; the workers' spans, as `workers.seen` packs them.
+
+        Every span's instruction is among what was sent now or earlier.
+        """
+        spans = [self._spans.popleft() for _ in range(len(self._spans))]
+        sent = array("q")
+        for _ in range(len(self._sent)):
+            sent.extend(self._sent.popleft())
+        return sent.tobytes(), spans

@@ -1,0 +1,54 @@
+"""Lanes over workers: a wide model that is compiled inside a signal's context is cut along its lanes.
+
+Every worker holds some lanes of all that is stacked, and all of what lanes share. An op on lanes then needs
+nothing of other workers, neither forward nor backward.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+from torch.utils._python_dispatch import _disable_current_modes
+
+from .. import api
+from ..errors import ArgumentError
+from ..model import WideModel
+from ..model.marks import mark_parameters
+from ..workers.layout import fitting
+from . import lane_calls, scope  # noqa: F401  it runs what is placed here
+from .modules import swap
+
+
+def build_placed(build: Callable[[], WideModel]) -> WideModel:
+    """Build a wide model outside of all signals, then place it as the active one says."""
+    placement = scope.current()
+    if placement is None:
+        return build()
+    if 0 not in placement.axes:
+        raise ArgumentError(
+            f"the signal {placement.name!r} cuts axis {placement.axes[0]}; the lanes of a wide model are "
+            "axis 0: shard.axis must be 0"
+        )
+    with scope.suspended(), _disable_current_modes():
+        wide = build()
+    place(wide, placement)
+    return wide
+
+
+def place(wide: WideModel, placement: scope.Placement) -> None:
+    """Cut what has lanes over the signal's workers; what lanes share is whole on each of them."""
+    axes = tuple([0 if axis == 0 else None for axis in placement.axes])
+    if fitting((wide.n,), axes, placement.mesh.shape) != axes:
+        warnings.warn(
+            f"{wide.n} lanes cannot be cut over the {len(placement.mesh.workers)} workers of "
+            f"{placement.name!r} so that each has some (as torch.chunk cuts); each of them runs all lanes",
+            stacklevel=4,
+        )
+    stacked = {id(t) for t in wide.stacked_tensors()}
+    for name, x in (*wide.named_parameters(), *wide.named_buffers()):
+        swap(x, placement.mesh, axes if id(x) in stacked else (), name, adopted=True)
+    mark_parameters(wide)  # the marks were those of the tensors that lay here
+
+
+api.build_model = build_placed

@@ -1,0 +1,83 @@
+"""What observers of this script see of signals and lanes: set up with the workers, taken away with them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import Any
+
+import torch
+
+from ..observe.endpoint import Endpoint
+from ..training import progress
+from . import config, runtime, scope
+
+log = logging.getLogger(__name__)
+
+
+class LaneLosses:
+    """The latest losses of a population that is being trained: a callback of `fit` while somebody looks."""
+
+    def __init__(self) -> None:
+        self.latest: dict[str, Any] | None = None
+        self._at = 0.0
+
+    def told(self, moment: progress.Moment) -> None:
+        now = time.monotonic()
+        if moment.event == "end" or (moment.event == "step" and now - self._at > progress.SECONDS_BETWEEN):
+            self._at = now
+            losses, active = moment.losses.detach().cpu().tolist(), moment.active.cpu().tolist()
+            self.latest = {"step": moment.step, "losses": losses, "active": active}
+
+    def listen(self, on: bool) -> None:
+        if on:
+            progress.listeners.append(self.told)
+        elif self.told in progress.listeners:
+            progress.listeners.remove(self.told)
+
+
+class NoEndpoint:
+    """In place of an endpoint where there is none."""
+
+    def remove(self) -> None:
+        """Nothing to remove."""
+
+
+def label() -> tuple[str, str]:
+    """Signal and pass of the op that is being recorded."""
+    if torch._C._current_graph_task_id() != -1:
+        node = torch._C._current_autograd_node()
+        placement = None if node is None else scope.backward_placement(node._sequence_nr())
+        return (placement.name if placement is not None else "", "backward")
+    placement = scope.current()
+    return (
+        placement.name if placement is not None else "",
+        "forward" if torch.is_grad_enabled() else "no grad",
+    )
+
+
+def open_endpoint() -> Endpoint | NoEndpoint:
+    """The socket for observers of the engine that has just started."""
+    engine = runtime.running()
+    assert engine is not None
+    if runtime.in_process():
+        return NoEndpoint()
+    losses = LaneLosses()
+
+    def about() -> dict[str, Any]:
+        signals = {
+            name: list(found.shard.workers)
+            for name in config.known()
+            if (found := config.find(name)) is not None and found.shard is not None
+        }
+        return {"pid": os.getpid(), "signals": signals, "losses": losses.latest}
+
+    try:
+        return Endpoint(engine, label, about, losses.listen)
+    except OSError as error:  # a script must run where it cannot be looked at
+        log.warning("this run cannot be watched: %s", error)
+        return NoEndpoint()
+
+
+runtime.while_running.append(open_endpoint)

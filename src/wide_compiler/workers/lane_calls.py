@@ -1,0 +1,168 @@
+"""A lane graph on each worker's own lanes: one instruction forward, one backward, no other worker needed.
+
+The graph comes once, as source and the functions that it names. Every worker runs it on the lanes that it
+holds, as plain tensors, and keeps what a backward pass needs until the script lets go of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+
+from .layout import Axes
+from .table import Table
+from .values import Value, local_of, placements_of
+
+
+class LaneCode(NamedTuple):
+    """source: of `forward(self, ...)`. names: its globals, modules as their names. attributes: of `self`.
+
+    fixed: arguments that are no tensors, by position; `LaneValues` among them are cut by lane, and
+    `lane_count` is the position of the number of lanes, if the graph asks for it. lanes: which of the tensors
+    have a lane axis. written: which of them the graph writes. outputs: (shape, stride) of each output, for
+    all lanes.
+    """
+
+    source: str
+    names: dict[str, Any]
+    attributes: dict[str, Any]
+    fixed: dict[int, Any]
+    lane_count: int | None
+    lanes: tuple[bool, ...]
+    written: tuple[int, ...]
+    outputs: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
+    def pack(self) -> bytes:
+        """Raises what `pickle` raises of a function that has no name to be found by."""
+        names = {k: _Module(v.__name__) if isinstance(v, ModuleType) else v for k, v in self.names.items()}
+        return pickle.dumps(self._replace(names=names))
+
+
+class _Module(NamedTuple):
+    name: str
+
+
+class LaneGraphHere(NamedTuple):
+    """What `LaneCode` is on one worker, whose lanes are `start` to `end`."""
+
+    run: Callable[..., Any]
+    code: LaneCode
+    start: int
+    end: int
+    mesh: int
+    axes: Axes
+
+    def arguments(self, tensors: list[Tensor]) -> list[Any]:
+        values: list[Any] = []
+        rest = iter(tensors)
+        for position in range(len(tensors) + len(self.code.fixed)):
+            if position not in self.code.fixed:
+                values.append(next(rest))
+            elif position == self.code.lane_count:
+                values.append(self.end - self.start)
+            else:
+                fixed = self.code.fixed[position]
+                values.append(fixed[self.start : self.end] if isinstance(fixed, tuple) else fixed)
+        return values
+
+
+class Saved(NamedTuple):
+    """For a backward pass: the outputs, the inputs that learn, and their positions."""
+
+    outputs: list[Tensor]
+    inputs: list[Tensor]
+    positions: list[int]
+    graph: LaneGraphHere
+
+
+class LaneCalls(Table):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.lane_graphs: dict[int, LaneGraphHere] = {}
+
+    def do_lane_graph(
+        self, number: int, packed: bytes, bounds: dict[int, tuple[int, int]], mesh: int, axes: Axes
+    ) -> None:
+        """bounds: the lanes of each worker."""
+        code: LaneCode = pickle.loads(packed)
+        names = {
+            k: importlib.import_module(v.name) if isinstance(v, _Module) else v for k, v in code.names.items()
+        }
+        exec(code.source, names)
+        self.lane_graphs[number] = LaneGraphHere(
+            names["forward"].__get__(SimpleNamespace(**code.attributes)), code, *bounds[self.rank], mesh, axes
+        )
+
+    def do_forget_lane_graph(self, number: int) -> None:
+        self.lane_graphs.pop(number, None)
+
+    def do_lanes(self, number: int, inputs: tuple, outputs: tuple, learns: tuple[int, ...]) -> None:
+        """learns: positions among the inputs of those whose gradients will be asked for; then the last of the
+        outputs is the id of what is kept for that."""
+        self._count("lanes")
+        graph = self.lane_graphs[number]
+        values = [self._get(i) for i in inputs]
+        shards = [self._shard(v, graph, lanes) for v, lanes in zip(values, graph.code.lanes, strict=True)]
+        for position in learns:
+            shards[position] = shards[position].detach().requires_grad_()
+        with torch.set_grad_enabled(bool(learns)):
+            results = list(graph.run(*graph.arguments(shards)))
+        for position in graph.code.written:
+            if isinstance(values[position], Value):
+                values[position].root.writes += 1
+        for out, result, (shape, stride) in zip(outputs, results, graph.code.outputs, strict=False):
+            self.values[out] = self._kept(result.detach(), graph, placements_of(graph.axes), shape, stride)
+        if learns:
+            leaves = [shards[p] for p in learns]
+            self.values[outputs[-1]] = Saved(results, leaves, list(learns), graph)
+
+    def do_lanes_backward(self, kept: int, gradients: tuple, outputs: tuple, wanted: tuple[int, ...]) -> None:
+        """gradients: an id for each output, None for one that nothing depends on. wanted: positions of the
+        inputs; what lanes share gets a partial sum."""
+        self._count("lanes_backward")
+        saved: Saved = self._get(kept)
+        graph = saved.graph
+        given = [
+            (out, self._shard(self._get(g), graph, True))
+            for out, g in zip(saved.outputs, gradients, strict=True)
+            if g is not None and out.requires_grad
+        ]
+        inputs = [x for x, position in zip(saved.inputs, saved.positions, strict=True) if position in wanted]
+        results = torch.autograd.grad(
+            [o for o, _ in given], inputs, [g for _, g in given], retain_graph=True, allow_unused=True
+        )
+        n = graph.code.outputs[0][0][0]
+        for out, x, result, position in zip(outputs, inputs, results, wanted, strict=True):
+            gradient = torch.zeros_like(x) if result is None else result
+            lanes = graph.code.lanes[position]
+            shape = (n, *x.shape[1:]) if lanes else tuple(x.shape)
+            stride = torch.empty(shape, device="meta").stride()
+            places = placements_of(graph.axes)
+            if not lanes:
+                places = [Partial() if isinstance(p, Shard) else p for p in places]
+            self.values[out] = self._kept(gradient.detach(), graph, places, shape, stride)
+
+    def _shard(self, value: Any, graph: LaneGraphHere, lanes: bool) -> Tensor:
+        """This worker's lanes of a value, or all of one that lanes share."""
+        if not isinstance(value, Value):
+            return value
+        held = value.reduced()
+        goal = placements_of(graph.axes) if lanes else [Replicate() for _ in graph.axes]
+        return local_of(held if list(held.placements) == goal else held.redistribute(placements=goal))
+
+    def _kept(self, local: Tensor, graph: LaneGraphHere, places: list, shape: tuple, stride: tuple) -> Any:
+        mesh = self.meshes[graph.mesh].devices
+        if mesh is None:
+            return local
+        spec = DTensorSpec(
+            mesh, tuple(places), tensor_meta=TensorMeta(torch.Size(shape), stride, local.dtype)
+        )
+        return Value(DTensor(local, spec, requires_grad=False))  # type: ignore[call-arg]
