@@ -48,7 +48,9 @@ def outcomes_of(sample: Sample, seconds: int) -> Iterator[Outcome]:
         yield Outcome(case.name, "skip", "sparse and quantized tensors do not travel")
         return
     if expected.drew and not case.unset:  # not the numbers of one process, but those of one worker
-        drawn = _outcome(f"{sample} on 1", seconds, lambda: _run(member, arguments, case, 1, None), expected, case)
+        drawn = _outcome(
+            f"{sample} on 1", seconds, lambda: _run(member, arguments, case, 1, None), expected, case
+        )
         if drawn.bad:
             yield drawn
             return

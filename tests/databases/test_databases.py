@@ -19,6 +19,13 @@ def test_a_shard_of_the_databases_equals_the_loop():
     assert sum(o.kind == "rule" for o in equal) > 0.6 * len(equal)
 
 
+def test_a_shard_of_the_databases_on_workers_equals_one_process():
+    found = list(outcomes(SHARD, 10 * SHARDS, most=1, workers=True))
+    bad = [f"{o.kind} {o.sample}: {o.detail}" for o in found if o.bad]
+    assert not bad, "\n".join(bad)
+    assert sum(o.kind in ("local", "rule") for o in found) > 0.4 * len(found) > 4
+
+
 def test_samples_differ_by_lane_in_numbers_only():
     entry = next(e for e in samples.entries() if e.name == "addmm")
     for sample in entry.make(3, 2):

@@ -60,7 +60,8 @@ LOSSES = {
     "gaussian": lambda t, r: F.gaussian_nll_loss(t(logits), t(targets), t(targets), reduction=r),
     "poisson": lambda t, r: F.poisson_nll_loss(t(logits), t(targets), reduction=r),
     "ctc": lambda t, r: F.ctc_loss(
-        t(logits[:, None].log_softmax(-1)), t(labels[None, :2] % 4 + 1), t(torch.tensor([7])), t(torch.tensor([2])),
+        t(logits[:, None].log_softmax(-1)), t(labels[None, :2] % 4 + 1), t(torch.tensor([7])),
+        t(torch.tensor([2])),
         reduction=r,
     ),
 }  # fmt: skip

@@ -30,15 +30,18 @@ OPS = {
     "lstsq": lambda t: torch.linalg.lstsq(t(m), t(m[:, :2])).solution,
     "tensor_split": lambda t: torch.tensor_split(t(x), t(torch.tensor([1, 4])))[1],
     "hfft": lambda t: torch.fft.hfft(t(x), dim=2),
-    "conj": lambda t: torch.view_as_real(torch.view_as_complex(t(x[..., :2].contiguous())).conj().resolve_conj()),
+    "conj": lambda t: torch.view_as_real(torch.view_as_complex(t(x[...,
+    :2].contiguous())).conj().resolve_conj()),
     "bilinear": lambda t: F.interpolate(t(image), scale_factor=2, mode="bilinear"),
-    "grid": lambda t: F.grid_sample(t(image), F.affine_grid(t(torch.eye(2, 3).double().repeat(7, 1, 1)), (7, 2, 4, 4))),
+    "grid": lambda t: F.grid_sample(t(image), F.affine_grid(t(torch.eye(2, 3).double().repeat(7, 1, 1)),
+    (7, 2, 4, 4))),
     "embedding cut by rows": lambda t: F.embedding(t(torch.arange(9) % 7), t(m)).squeeze(),
     "gather": lambda t: t(m).gather(1, t(torch.arange(7).unsqueeze(1) % 4)).squeeze(1),
     "out of a view": lambda t: _out_of_a_view(t),
     "floor_divide_": lambda t: t(m).clone().floor_divide_(t(m.abs() + 1)),
     "pow_": lambda t: t(m.abs()).clone().pow_(t(m)),
-    "packed": lambda t: nn.utils.rnn.pack_padded_sequence(t(x), t(torch.tensor([4, 4, 3, 3, 2, 1, 1])), True).data,
+    "packed": lambda t: nn.utils.rnn.pack_padded_sequence(t(x), t(torch.tensor([4, 4, 3, 3, 2, 1, 1])),
+    True).data,
     "no rows": lambda t: t(x)[t(torch.zeros(7, dtype=torch.bool))].flatten(),
     "no rows, reshaped": lambda t: torch.arange(0).reshape(1, 0, 3),
     "no rows, reduced": lambda t: t(x)[:0].sum(0),
@@ -82,7 +85,9 @@ def test_the_values_and_gradients_of_one_process(name, workers, axis):
         torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("dtype", ["int16", "uint16", "uint32", "uint64", "complex32", "float8_e4m3fn", "bool", "half"])
+@pytest.mark.parametrize(
+    "dtype", ["int16", "uint16", "uint32", "uint64", "complex32", "float8_e4m3fn", "bool", "half"]
+)
 def test_every_dtype_can_be_fetched_gathered_and_moved(dtype):
     plain = torch.arange(14).reshape(7, 2).to(getattr(torch, dtype))
     with gt.signal.context(signal("three", [0, 1, 2])):
@@ -92,7 +97,9 @@ def test_every_dtype_can_be_fetched_gathered_and_moved(dtype):
     for got in (cut, moved, whole, cut[2:5]):
         back = got.cpu()
         assert back.dtype == plain.dtype
-        assert torch.equal(back.view(torch.uint8), (plain[2:5] if got.shape[0] == 3 else plain).view(torch.uint8))
+        assert torch.equal(
+            back.view(torch.uint8), (plain[2:5] if got.shape[0] == 3 else plain).view(torch.uint8)
+        )
 
 
 def test_dropout_in_attention_that_is_cut():

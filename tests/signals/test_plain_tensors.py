@@ -1,4 +1,5 @@
-"""What is plain is seen: its writes, the modules and batches of a context, and work that never left the script."""
+"""What is plain is seen: its writes, the modules and batches of a context, and work that never left the
+script."""
 
 import copy
 import warnings
@@ -25,7 +26,10 @@ WRITES = {
     "detach": (lambda: torch.zeros(6, requires_grad=True), lambda x: x.detach().fill_(5)),
     "minus zero": (lambda: torch.zeros(6), lambda x: x.data.mul_(-1)),
     "nan": (lambda: torch.full((6,), torch.nan), lambda x: x.data.fill_(1)),
-    "complex": (lambda: torch.zeros(6, dtype=torch.complex64), lambda x: torch.view_as_real(x).numpy().fill(2)),
+    "complex": (
+        lambda: torch.zeros(6, dtype=torch.complex64),
+        lambda x: torch.view_as_real(x).numpy().fill(2),
+    ),
     "scalar": (lambda: torch.zeros(()), lambda x: x.numpy().fill(3)),
 }
 
@@ -128,9 +132,9 @@ def test_a_batch_that_needs_a_gradient_gets_it():
 def test_work_that_stays_in_the_script_is_told():
     signal("idle", [0, 1])
     x = torch.randn(4, 4)
-    with pytest.warns(UserWarning, match=r"'idle': \d+ op\(s\) ran in this process.*signals.tensor"):
-        with gt.signal.context("idle"):
-            x @ x
+    told = pytest.warns(UserWarning, match=r"'idle': \d+ op\(s\) ran in this process.*signals.tensor")
+    with told, gt.signal.context("idle"):
+        x @ x
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with gt.signal.context("idle"):  # once is enough
@@ -142,9 +146,9 @@ def test_work_that_stays_in_the_script_is_told():
 def test_a_parameter_that_cannot_be_swapped_says_what_to_do():
     layer = nn.Linear(3, 2)
     held = weakref.ref(layer.weight)
-    with pytest.raises(UsageError, match=r"Linear.weight cannot go to the workers now.*adopt"):
-        with gt.signal.context(signal("dp", [0, 1])):
-            layer(torch.randn(4, 3))
+    refused = pytest.raises(UsageError, match=r"Linear.weight cannot go to the workers now.*adopt")
+    with refused, gt.signal.context(signal("dp", [0, 1])):
+        layer(torch.randn(4, 3))
     assert held() is layer.weight
 
 
@@ -187,4 +191,6 @@ def test_a_name_that_stands_twice_in_yaml_is_an_error(tmp_path, text, lines):
 def test_a_functional_loss_with_plain_targets():
     x, y = torch.randn(6, 3), torch.randint(0, 3, (6,))
     with gt.signal.context(signal("dp", [0, 1])):
-        assert F.cross_entropy(gt.tensor(x), y).item() == pytest.approx(F.cross_entropy(x, y).item(), rel=1e-5)
+        assert F.cross_entropy(gt.tensor(x), y).item() == pytest.approx(
+            F.cross_entropy(x, y).item(), rel=1e-5
+        )

@@ -1,4 +1,5 @@
-"""The script's own state has its effect on workers: random state, default dtype, deterministic flags, autocast."""
+"""The script's own state has its effect on workers: random state, default dtype, deterministic flags,
+autocast."""
 
 import copy
 
@@ -105,7 +106,12 @@ def test_the_default_dtype_is_followed_there_and_back():
         try:
             for dtype in (torch.float64, torch.float32, torch.float64):
                 torch.set_default_dtype(dtype)
-                for x in (torch.ones(7) / 3, torch.arange(7) / 3, torch.linspace(0, 1, 7), torch.arange(7).sqrt()):
+                for x in (
+                    torch.ones(7) / 3,
+                    torch.arange(7) / 3,
+                    torch.linspace(0, 1, 7),
+                    torch.arange(7).sqrt(),
+                ):
                     assert x.dtype == dtype
                     assert x.cpu().dtype == dtype
                 third = (gt.ones(7) / 3).cpu()

@@ -75,7 +75,8 @@ _creations: dict[Op, bool] = {}
 
 
 def _read_in() -> bool:
-    """Is a tensor made by what loads data, or unpickles it? Shuffles, batches and files are the script's own."""
+    """Is a tensor made by what loads data, or unpickles it? Shuffles, batches and files are the script's
+    own."""
     frame: Any = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(OURS):
         if frame.f_code.co_filename.startswith(_READERS):

@@ -86,7 +86,8 @@ def become(x: Tensor, handle: Tensor, name: str) -> None:
         torch.utils.swap_tensors(x, handle)
     except RuntimeError as error:
         raise UsageError(
-            f"{name} cannot go to the workers now: a graph that is still alive, or a weak reference, holds it ({error}); "
+            f"{name} cannot go to the workers now: a graph that is still alive, or a weak reference, "
+            f"holds it ({error}); "
             "call signals.adopt(model) before the first forward, or drop that loss first"
         ) from None
 
@@ -115,7 +116,8 @@ def listener(hear: Any) -> Iterator[None]:
 
 
 def _before_forward(module: nn.Module, args: tuple) -> tuple | None:
-    """A module that is called with handles, or inside a signal's context, lives on the workers from now on, and
+    """A module that is called with handles, or inside a signal's context, lives on the workers from now
+    on, and
     inside a context so does the batch that it is called with."""
     if _listener is not None:
         _listener(module)
@@ -162,7 +164,8 @@ def _states_follow(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 
 
 class _DataOfHandles:
-    """While workers run, `x.data = handle` makes a plain `x` a handle. PyTorch itself would take a handle's memory,
+    """While workers run, `x.data = handle` makes a plain `x` a handle. PyTorch itself would take a
+    handle's memory,
     of which there is none, for that of `x`."""
 
     def __init__(self) -> None:

@@ -54,7 +54,8 @@ def _turn(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
 
 
 def _unscale(func: Op, args: tuple, kwargs: dict[str, Any]) -> None:
-    """`GradScaler.unscale_`: gradients on any workers; what was found is written where the scaler keeps it."""
+    """`GradScaler.unscale_`: gradients on any workers; what was found is written where the scaler keeps
+    it."""
     gradients, found, inverse = args
     scale = inverse if isinstance(inverse, SignalTensor) else inverse.item()
     infinite: Any = None
@@ -83,7 +84,8 @@ def own_way(func: Op) -> Way | None:
 
 
 def _in_parts(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Made of other ops. Below autograd and in inference mode it comes here whole, and its schema may call a copy a
+    """Made of other ops. Below autograd and in inference mode it comes here whole, and its schema may
+    call a copy a
     view (`to`, `reshape`)."""
     return func.decompose(*args, **kwargs)
 
@@ -93,7 +95,8 @@ def _written_in_python(func: Op) -> Way:
     definition: Any = OPDEFS.get(f"{func.namespace}::{func._opname}")
     if definition is None:
         raise UnsupportedError(
-            f"{func}: workers know PyTorch's own ops and those made with torch.library.custom_op; fetch the operands "
+            f"{func}: workers know PyTorch's own ops and those made with torch.library.custom_op; "
+            "fetch the operands "
             "first with x.cpu()"
         )
     function = definition._backend_fns.get("cpu", definition._init_fn)

@@ -157,7 +157,9 @@ def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Cal
     except RuntimeError as error:
         if not func._schema.is_mutable:
             raise
-        raise UsageError(f"{func}: {error} (a tensor on workers keeps its shape when it is written to)") from error
+        raise UsageError(
+            f"{func}: {error} (a tensor on workers keeps its shape when it is written to)"
+        ) from error
     spelled, named = spell(args, kwargs, call.constants)
     number = engine.new_template(templates.op_name(func), spelled, named)
     schema = func._schema
@@ -167,7 +169,8 @@ def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Cal
     asks = asks or (bool(schema.returns) and not any(isinstance(r, Tensor) for r in results))
     if any(isinstance(r, Tensor) and r.layout != torch.strided for r in results):
         raise UnsupportedError(
-            f"{func} gives a sparse tensor, and workers hold dense ones; fetch the operands first with x.cpu()"
+            f"{func} gives a sparse tensor, and workers hold dense ones; fetch the operands first "
+            "with x.cpu()"
         )
     described = [
         (look_of(r) if isinstance(r, Tensor) else None, _same(func, i, written))

@@ -172,8 +172,10 @@ def _warn_of_idle_workers(scope: Scope, recorded: int) -> None:
         return
     _warned.add(f"idle {scope.name}")
     warnings.warn(
-        f"signal {scope.name!r}: {scope.mode.plain} op(s) ran in this process and none on its workers, since their tensors "
-        "are plain; bring data with signals.tensor(x) or signal.tensor(x, name), and modules with adopt(module)",
+        f"signal {scope.name!r}: {scope.mode.plain} op(s) ran in this process and none on its "
+        "workers, since their tensors "
+        "are plain; bring data with signals.tensor(x) or signal.tensor(x, name), and modules with "
+        "adopt(module)",
         stacklevel=5,
     )
 

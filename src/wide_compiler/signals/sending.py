@@ -72,7 +72,8 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def put_operand(x: Tensor, mesh: Mesh) -> SignalTensor:
-    """A plain operand, replicated on the mesh. Sent again only if its values have changed: they are compared, since
+    """A plain operand, replicated on the mesh. Sent again only if its values have changed: they are
+    compared, since
     NumPy and `.data` write without a trace."""
     key = (id(x), mesh.number)
     known = _copies.get(key)

@@ -45,8 +45,22 @@ def _prepare_view(args: tuple) -> tuple:
     return (x, *args[1:])
 
 
+def _prepare_picking(args: tuple) -> tuple:
+    """`gather` and `scatter` cut data and index alike, which is right only if they have the same rows."""
+    x, dim, index = args[:3]
+    rows = [
+        (a, b)
+        for d, (a, b) in enumerate(zip(x.shape, index.shape, strict=False))
+        if x.ndim and d != dim % x.ndim
+    ]
+    if all(a == b for a, b in rows):
+        return args
+    return tuple([_whole(a) if isinstance(a, DTensor) else a for a in args])
+
+
 def _resolve(args: tuple) -> tuple:
-    """The script's handles know nothing of a conjugation that is only noted; in one process it is resolved first."""
+    """The script's handles know nothing of a conjugation that is only noted; in one process it is
+    resolved first."""
     x = args[0]
     return (wrap(local_of(x).resolve_conj(), x, x.shape, x.stride()),)
 
@@ -79,7 +93,8 @@ def _squeeze(x: DTensor) -> DTensor:
 
 
 def beyond_rules(func: Op, indices: Any) -> bool:
-    """DTensor's rules for indexing take a mask for an index: as if it picked as many rows as it has entries. Those
+    """DTensor's rules for indexing take a mask for an index: as if it picked as many rows as it has
+    entries. Those
     for writing by several indices take minutes to find a layout."""
     given = [i for i in indices if isinstance(i, Tensor)]
     return any(i.dtype in (torch.bool, torch.uint8) for i in given) or (
@@ -105,6 +120,11 @@ PREPARE: dict[Op, Callable[[tuple], tuple]] = {
     aten.view.default: _prepare_view,
     aten._unsafe_view.default: _prepare_view,
     aten.view_as_real.default: _resolve,
+    aten.gather.default: _prepare_picking,
+    aten.scatter.src: _prepare_picking,
+    aten.scatter.value: _prepare_picking,
+    aten.scatter_add.default: _prepare_picking,
+    aten.scatter_reduce.two: _prepare_picking,
 }
 if hasattr(_tensor_ops, "prop_index_put"):  # PyTorch 2.11 cuts values along the dimension that is indexed
     PREPARE[aten.index_put.default] = _whole_at(0, 2)
@@ -121,4 +141,12 @@ WRONG_RULE: set[Op] = {
     # They take the sizes of the whole tensor as numbers.
     aten.native_group_norm.default,
     aten.native_group_norm_backward.default,
+    # Their operands have other dimensions in other places.
+    aten.fractional_max_pool2d.default,
+    aten.fractional_max_pool3d.default,
+    aten.fractional_max_pool2d_backward.default,
+    aten.fractional_max_pool3d_backward.default,
+    aten._adaptive_avg_pool2d_backward.default,
+    aten._adaptive_avg_pool3d_backward.default,
+    aten.linalg_ldl_solve.default,
 }

@@ -1,6 +1,7 @@
 """Random numbers that do not depend on the layout.
 
-Every draw has a seed of its own (see `travelling`). All workers make the same whole draw from it, and each keeps
+Every draw has a seed of its own (see `travelling`). All workers make the same whole draw from it, and
+each keeps
 its part, so the values are those of one process whatever the workers and shards.
 """
 

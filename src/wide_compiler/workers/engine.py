@@ -208,7 +208,8 @@ class Engine(Stream):
         """In a fork of the script, which has none of its threads: the workers are its parent's."""
         self.lock, self.news = threading.RLock(), threading.Condition()
         self.failures.fatal = NoWorkers(
-            "this process is a fork of the script, and the values are its parent's; fetch them before the fork with "
+            "this process is a fork of the script, and the values are its parent's; fetch them "
+            "before the fork with "
             "x.cpu(), or start a new process (spawn)"
         )
         self.pool.abandon()

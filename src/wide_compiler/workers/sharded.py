@@ -53,8 +53,7 @@ def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
             result = func(*args, **kwargs)
             if all(_fits_its_layout(r) for r in (result if isinstance(result, tuple | list) else [result])):
                 ways.took("native")
-                # A partial sum with a mask, which the rules of many ops forget.
-                return reduced(result) if func in _MASKED else result
+                return _plainly_laid_out(result)
         except Exception as error:
             if not _viewed_out_of_order(error, args):
                 _only_if_unsupported(error)
@@ -90,7 +89,8 @@ def _decomposed(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> An
 
 
 class _Inside(TorchDispatchMode):
-    """The ops of a decomposition, each by `run_op`; tensors that it makes itself are whole on every worker."""
+    """The ops of a decomposition, each by `run_op`; tensors that it makes itself are whole on every
+    worker."""
 
     def __init__(self, mesh: DeviceMesh, ways: Ways) -> None:
         super().__init__()
@@ -153,7 +153,6 @@ def _only_if_unsupported(error: Exception) -> None:
     raise error
 
 
-_MASKED = {torch.ops.aten.embedding.default, torch.ops.aten.gather.default}
 _NO_RULE = (
     "Sharding propagation failed",
     "not supported with DTensor",
@@ -178,18 +177,37 @@ def _viewed_out_of_order(error: Exception, args: tuple) -> bool:
     return "view size is not compatible" in str(error) and args[0].is_contiguous()
 
 
+def _plainly_laid_out(result: Any) -> Any:
+    """Results with no partial values but plain sums: the rules of many ops take products, norms,
+    extremes and sums
+    under a mask for these."""
+    if not isinstance(result, DTensor):
+        return (
+            type(result)([_plainly_laid_out(r) for r in result]) if type(result) in (list, tuple) else result
+        )
+    odd = [
+        p for p in result.placements if p.is_partial() and (type(p) is not Partial or p.reduce_op != "sum")
+    ]
+    return reduced(result) if odd else result
+
+
 def _fits_its_layout(x: Any) -> bool:
-    """Is a result as large here as its layout says? Some rules are wrong, and every worker finds that alike."""
-    if not isinstance(x, DTensor):
+    """Is a result as large here as its layout says, and has every worker a part of it? Some rules are
+    wrong; every
+    worker must find that alike."""
+    if not isinstance(x, DTensor) or not x.numel():
         return True
-    expected = list(x.shape)
     place = x.device_mesh.get_coordinate()
     assert place is not None
-    for placement, count, mine in zip(x.placements, x.device_mesh.shape, place, strict=True):
+    mine, last = list(x.shape), list(x.shape)
+    for placement, count, at in zip(x.placements, x.device_mesh.shape, place, strict=True):
         if isinstance(placement, Shard):
-            start, end = shard_bounds(expected[placement.dim], count)[mine]
-            expected[placement.dim] = end - start
-    return list(local_of(x).shape) == expected
+            dim = placement.dim
+            start, end = shard_bounds(mine[dim], count)[at]
+            mine[dim] = end - start
+            start, end = shard_bounds(last[dim], count)[-1]
+            last[dim] = end - start
+    return all(last) and list(local_of(x).shape) == mine
 
 
 def _any_empty(args: Iterable[Any]) -> bool:
@@ -205,7 +223,8 @@ def _any_empty(args: Iterable[Any]) -> bool:
 
 @functools.cache
 def _averages(func: Op) -> bool:
-    """Losses with a `reduction`: DTensor runs them shard by shard, and `mean` then divides by the rows, or the
+    """Losses with a `reduction`: DTensor runs them shard by shard, and `mean` then divides by the rows,
+    or the
     weights, of one shard. Their decompositions are made of sums and counts."""
     return any(a.name == "reduction" for a in func._schema.arguments)
 

@@ -1,9 +1,11 @@
 """The state of the script that its workers follow: the one place that says what travels, and how.
 
 - Settings (`SETTINGS`): read before every instruction, and sent ahead of it when one has changed.
-- Random numbers: every draw carries a seed taken from the script's generator, or from the one it was given. So
+- Random numbers: every draw carries a seed taken from the script's generator, or from the one it was
+  given. So
   `torch.manual_seed`, `get_rng_state`, `set_rng_state`, `fork_rng` and recomputed regions have their effect.
-- Grad mode, inference mode and autocast do not travel: they act in the script, above the ops that workers see.
+- Grad mode, inference mode and autocast do not travel: they act in the script, above the ops that
+  workers see.
 """
 
 from __future__ import annotations

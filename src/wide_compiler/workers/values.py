@@ -122,7 +122,8 @@ _lately_gathered: deque[Value] = deque()
 
 
 def whole_of(x: DTensor) -> Tensor:
-    """All of a tensor (of an empty one, without asking anybody). Where gloo has no name for its dtype, bytes travel, and
+    """All of a tensor (of an empty one, without asking anybody). Where gloo has no name for its dtype,
+    bytes travel, and
     sums are made in a wider one."""
     if not x.numel():
         return torch.empty(x.shape, dtype=x.dtype, device=local_of(x).device)

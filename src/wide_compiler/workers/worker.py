@@ -76,7 +76,8 @@ class Worker(Steps):
         self.meshes[number] = WorkerMesh(workers, shape, devices)
 
     def do_meet(self, setup: dict | None, meshes: list[tuple]) -> None:
-        """More workers have come: all meet anew, and make the groups of every mesh again, in the same order and so under
+        """More workers have come: all meet anew, and make the groups of every mesh again, in the same
+        order and so under
         the same names: the meshes of values that live here find them by these."""
         if setup is not None:
             assert self.meet is not None

@@ -1,7 +1,9 @@
 """Ops that write to their operands, on sharded values.
 
-Run the op's functional twin, then store the result where it belongs; an op without a twin runs on whole copies
-of what it writes to, which are then stored. DTensor's own in-place ops are not used: they refuse what would change the
+Run the op's functional twin, then store the result where it belongs; an op without a twin runs on whole
+copies
+of what it writes to, which are then stored. DTensor's own in-place ops are not used: they refuse what
+would change the
 placement, and know nothing of views of other shards.
 """
 
@@ -134,7 +136,8 @@ def written_positions(func: Op) -> tuple[int, ...]:
 
 @functools.cache
 def functional_twin(func: Op) -> Op | None:
-    """`aten.add.Tensor` for `aten.add_.Tensor`: the op of that name with the same arguments, if there is one."""
+    """`aten.add.Tensor` for `aten.add_.Tensor`: the op of that name with the same arguments, if there is
+    one."""
     if func in _TWINS:
         return _TWINS[func]
     packet = getattr(getattr(torch.ops, func.namespace), func._opname.removesuffix("_"), None)
