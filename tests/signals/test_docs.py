@@ -19,5 +19,12 @@ def test_the_page_runs(tmp_path):
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)
     assert gt.debug.placement(names["y"] if names["y"].shape == (100, 100) else names["x"])[1] == "S(0)"
-    (tmp_path / "config.yaml").write_text(re.findall(r"```yaml\n(.*?)```", text, re.S)[0])
+    for _ in range(5):
+        names["step"](names["X"], names["y"])
+    assert names["step"].replayed == 3, names["step"].why
+    stages, meshes = re.findall(r"```yaml\n(.*?)```", text, re.S)
+    (tmp_path / "config.yaml").write_text(stages)
     assert set(gt.load_config(tmp_path / "config.yaml")) == {"stage_1", "stage_1_backward"}
+    (tmp_path / "config.yaml").write_text(meshes)
+    read = gt.load_config(tmp_path / "config.yaml")
+    assert read["data_times_tensor"] == read["the_same"]

@@ -23,7 +23,9 @@ from ..workers.engine import Engine
 from ..workers.steps import DRAW, DRAWS, MADE, USED, Definition, mapped, places_of
 from ..workers.travelling import draw_seed
 from . import modules, runtime, sending
-from .step_guard import NotRepeatable, OptimizerState, StepGuard, StepObserver, optimizer_windows
+from .step_guard import StepGuard
+from .step_observer import StepObserver
+from .step_optimizers import NotRepeatable, OptimizerState, optimizer_windows
 from .tensor import Home, Ref, SignalTensor, handle
 
 _KEPT = 4  # recordings of one step

@@ -15,8 +15,24 @@ from .repeating import Repeating
 from .table import Reply
 
 # By kind of instruction: which of its fields are ids, used or made (a tuple of ids, or one).
-USED = {"op": (1,), "draw": (1,), "make": (), "move": (1,), "settle": (1, 2), "spread": (1,), "region": (1,)}
-MADE = {"op": (2,), "draw": (2,), "make": (0,), "move": (0,), "settle": (0,), "spread": (0,), "region": (2,)}
+USED: dict[str, tuple[int, ...]] = {
+    "op": (1,),
+    "draw": (1,),
+    "make": (),
+    "move": (1,),
+    "settle": (1, 2),
+    "spread": (1,),
+    "region": (1,),
+}
+MADE: dict[str, tuple[int, ...]] = {
+    "op": (2,),
+    "draw": (2,),
+    "make": (0,),
+    "move": (0,),
+    "settle": (0,),
+    "spread": (0,),
+    "region": (2,),
+}
 FLOATS, DRAW = 3, 4  # fields of ops; of draws, and of what is made
 DRAWS = ("draw", "make")
 
@@ -95,8 +111,8 @@ class _Step:
         for place, number in zip(self.definition.arguments, arguments, strict=True):
             ids[place] = number
         given = iter(outputs)
-        for place, number in self.definition.kept.items():
-            ids[place] = next(given) if number is None else number
+        for place, fixed in self.definition.kept.items():
+            ids[place] = next(given) if fixed is None else fixed
         return ids
 
     def floats(self, settings: tuple) -> dict[int, tuple[float, ...]]:

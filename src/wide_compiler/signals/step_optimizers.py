@@ -1,0 +1,139 @@
+"""The optimisers of a recorded step: which of its ops are theirs, and the numbers that change by step."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ..guards.reads import equal_atoms
+from ..workers.optimizer_numbers import GroupKind, Twin
+from ..workers.steps import FLOATS, Window
+
+_AHEAD = 12  # steps of an optimiser that must be alike
+
+
+class NotRepeatable(Exception):
+    """Why a call cannot be replayed."""
+
+
+class OptimizerState:
+    """An optimiser as it was before its step."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+        self.runs: list[tuple[dict, list, float]] = []  # of parameters that have taken as many steps
+        for group in optimizer.param_groups:
+            with_gradient = [p for p in group["params"] if p.grad is not None]
+            for steps, parameters in itertools.groupby(with_gradient, self._steps):
+                self.runs.append((group, list(parameters), steps))
+
+    def _steps(self, p: Tensor) -> float:
+        count = self.optimizer.state.get(p, {}).get("step")
+        return float(count) if type(count) is Tensor else 0.0
+
+
+def optimizer_windows(
+    optimizers: list[tuple[OptimizerState, int, int]], instructions: list[tuple]
+) -> tuple[tuple[Window, ...], list[GroupCount]]:
+    """The instructions of each group, after a check that a twin of the optimiser gives their numbers."""
+    windows, counts = [], []
+    for before, start, end in optimizers:
+        kind = type(before.optimizer)
+        if getattr(torch.optim, kind.__name__, None) is not kind:
+            raise NotRepeatable(f"{kind.__name__} is not an optimiser of torch.optim")
+        ops = [i for i in range(start, end) if instructions[i][0] != "move"]
+        for group, parameters, steps in before.runs:
+            window, count = _window(before.optimizer, group, parameters, steps, ops, instructions)
+            ops = ops[len(window.places) :]
+            windows.append(window)
+            counts.append(count)
+        if ops:
+            raise NotRepeatable(
+                f"{kind.__name__} does more in its step than once the same for each parameter"
+            )
+    return tuple(windows), counts
+
+
+def _window(
+    optimizer: Optimizer, group: dict, parameters: list, steps: float, ops: list[int], instructions: list
+) -> tuple[Window, GroupCount]:
+    count = GroupCount(optimizer, group, parameters)
+    name = type(optimizer).__name__
+    state = optimizer.state.get(parameters[0], {})
+    kind = GroupKind(name, count.all_settings(), tuple(k for k, v in state.items() if v is not None))
+    try:
+        twin = Twin(kind)
+        expected = twin.numbers(steps, {})
+        for ahead in range(1, _AHEAD):
+            if [op for op, _ in twin.numbers(steps + ahead, {})] != [op for op, _ in expected]:
+                raise NotRepeatable(f"the next steps of {name} are not like this one")
+    except (RuntimeError, TypeError, ValueError, KeyError, AssertionError) as error:
+        raise NotRepeatable(f"the numbers of {name} are not known: {error}") from None
+    window = Window(tuple(ops[: len(parameters) * len(expected)]), len(expected), kind)
+    for i, place in enumerate(window.places):
+        op, floats = expected[i % window.ops]
+        done, content, _, what = instructions[place]
+        if done != "op" or what != op or tuple(content[FLOATS]) != floats:
+            raise NotRepeatable(f"{name}: parameter {i // window.ops} of a group is treated otherwise")
+    return window, count
+
+
+class GroupCount:
+    """The settings and the counted steps of a group of parameters."""
+
+    def __init__(self, optimizer: Optimizer, group: dict, parameters: list) -> None:
+        self.group = group
+        states = [optimizer.state[p] for p in parameters if p in optimizer.state]
+        plain = [s for state in states for s in state.items() if type(s[1]) is Tensor]
+        if any(name != "step" for name, _ in plain) or any(
+            not isinstance(v, Tensor | None) for state in states for v in state.values()
+        ):
+            raise NotRepeatable(f"{type(optimizer).__name__} keeps numbers of its own beside the steps taken")
+        self.steps = [count for _, count in plain]
+        self.count: Tensor | None = None
+        self.states = states
+        self.settings = self.all_settings()
+        if any(isinstance(v, Tensor) for v in self.settings.values()):
+            raise NotRepeatable(f"a setting of {type(optimizer).__name__} is a tensor")
+
+    def all_settings(self) -> dict[str, Any]:
+        return {name: value for name, value in self.group.items() if name != "params"}
+
+    def share_count(self) -> None:
+        """The counts of all parameters, which are equal, become one in memory: counted by one op."""
+        if not self.steps:
+            return
+        base = self.steps[0]._base
+        if base is not None and base.numel() == len(self.steps) and all(s._base is base for s in self.steps):
+            self.count = base  # another recording has done so
+        else:
+            self.count = torch.stack(self.steps)
+            for state, own in zip(self.states, self.count.unbind(), strict=True):
+                state["step"] = own
+
+    def alike(self) -> bool:
+        """Are the settings those of the recording, floats other than 0 aside?"""
+        now = self.all_settings()
+        return now.keys() == self.settings.keys() and all(
+            _alike(now[name], value) for name, value in self.settings.items()
+        )
+
+    def next_step(self) -> tuple[float, dict[str, Any]]:
+        """The steps taken so far, and the settings; counts one."""
+        if self.count is None:
+            return 0.0, self.all_settings()
+        taken = self.states[0]["step"].item()
+        self.count.add_(1)
+        return taken, self.all_settings()
+
+
+def _alike(now: Any, before: Any) -> bool:
+    if type(now) is float and type(before) is float:
+        return (now == 0) == (before == 0)
+    if type(now) is tuple and type(before) is tuple:
+        return len(now) == len(before) and all(map(_alike, now, before))
+    return now is before or equal_atoms(now, before)
