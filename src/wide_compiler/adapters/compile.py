@@ -19,8 +19,12 @@ from ..errors import ArgumentError, InputError, WideError, WrongTypeError
 from .lane_table import check_ranks
 from .lora_library import LoraConfig, LoraLibrary, LoraModel
 from .peft_library import PeftLibrary
-from .trunk import Trunk
+from .trunk import Trunk, copy_flags
 from .wide_adapters import WideAdapters
+
+Lanes = tuple[
+    Trunk, Any, list[nn.Module], list[str]
+]  # who makes the adapters, the lanes' models, their names
 
 
 def compile(
@@ -70,7 +74,7 @@ def compile(
         check_ranks(library, model, f"lane {name!r}")
     with torch.random.fork_rng():
         room = library.room_for(trunk.copy(), models, max_rank)
-    room.train(models[0].training)
+    copy_flags(room, models[0])
     config = (config or WideConfig()).replace(**options)
     return WideAdapters(
         trunk, library, room, models, names, arguments[-1], sample_kwargs, config, memory_limit
@@ -81,7 +85,7 @@ def _takes_configs(base: Any) -> bool:
     return isinstance(base, nn.Module) and not hasattr(base, "peft_config")
 
 
-def _lanes(base: Any, arguments: list[Any]) -> tuple[Trunk, Any, list[nn.Module], list[str]]:
+def _lanes(base: Any, arguments: list[Any]) -> Lanes:
     """The trunk, who makes its adapters, the lanes' models, their names."""
     if _takes_configs(base):
         return _from_configs(base, arguments[0] if arguments else None)
@@ -94,7 +98,7 @@ def _lanes(base: Any, arguments: list[Any]) -> tuple[Trunk, Any, list[nn.Module]
     )
 
 
-def _from_configs(base: nn.Module, configs: Any) -> tuple[Trunk, Any, list[nn.Module], list[str]]:
+def _from_configs(base: nn.Module, configs: Any) -> Lanes:
     names = list(configs) if isinstance(configs, Mapping) else None
     configs = list(configs.values() if isinstance(configs, Mapping) else configs or ())
     if not configs:
@@ -110,15 +114,11 @@ def _from_configs(base: nn.Module, configs: Any) -> tuple[Trunk, Any, list[nn.Mo
         )
     trunk = Trunk(base)
     names = names or [f"lane{i}" for i in range(len(configs))]
-    return (
-        trunk,
-        library,
-        [injected(library, trunk, c, f"lane {n!r}") for n, c in zip(names, configs, strict=True)],
-        names,
-    )
+    models = [injected(library, trunk, c, f"lane {n!r}") for n, c in zip(names, configs, strict=True)]
+    return trunk, library, models, names
 
 
-def _from_named(model: nn.Module) -> tuple[Trunk, Any, list[nn.Module], list[str]]:
+def _from_named(model: nn.Module) -> Lanes:
     library: Any = LoraLibrary() if isinstance(model, LoraModel) else PeftLibrary()
     states = library.adapter_states(model)
     _check_frozen(model, library)
@@ -126,11 +126,11 @@ def _from_named(model: nn.Module) -> tuple[Trunk, Any, list[nn.Module], list[str
     trunk = Trunk(library.base_of(shared))
     models = [_restored(library, trunk, *state, f"adapter {name!r}") for name, state in states.items()]
     for lane in models:
-        lane.train(model.training)
+        copy_flags(lane, model)
     return trunk, library, models, list(states)
 
 
-def _from_models(models: list[nn.Module]) -> tuple[Trunk, Any, list[nn.Module], list[str]]:
+def _from_models(models: list[nn.Module]) -> Lanes:
     first, library, lanes, names = _from_named(models[0])
     places = {path: p.data_ptr() for path, p in first.model.named_parameters()}
     for number, model in enumerate(models[1:], start=1):
@@ -141,19 +141,12 @@ def _from_models(models: list[nn.Module]) -> tuple[Trunk, Any, list[nn.Module], 
                     f"model {number}: {path} of its base is not the tensor of model 0; give the "
                     f"base and the configs, or models made over the same tensors"
                 )
-        with torch.random.fork_rng():
-            lanes += [
-                _restored(library, first, *s, f"model {number}")
-                for s in library.adapter_states(model).values()
-            ]
+        for state in library.adapter_states(model).values():
+            lanes.append(_restored(library, first, *state, f"model {number}"))
+            copy_flags(lanes[-1], model)
         names += other
-        lanes[-1].train(model.training)
-    return (
-        first,
-        library,
-        lanes,
-        names if len(set(names)) == len(names) else [f"lane{i}" for i in range(len(lanes))],
-    )
+    unique = len(set(names)) == len(names)
+    return first, library, lanes, names if unique else [f"lane{i}" for i in range(len(lanes))]
 
 
 def injected(library: Any, trunk: Trunk, config: Any, what: str) -> nn.Module:

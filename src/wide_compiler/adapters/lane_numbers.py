@@ -39,6 +39,8 @@ class LaneNumbers(nn.Module):
 class LaneDropout(nn.Module):
     """Dropout whose rate is a buffer `p`: `x` or 0, scaled by `1 / (1 - p)`, in training mode."""
 
+    p: Tensor
+
     def __init__(self, p: float):
         super().__init__()
         self.register_buffer("p", torch.tensor(float(p)), persistent=False)

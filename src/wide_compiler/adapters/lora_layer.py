@@ -1,6 +1,7 @@
 """LoraLayer: a frozen linear, embedding or convolution module and a trained product of low rank."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,9 @@ class LoraLayer(nn.Module):
         path: of the module, for errors.
     """
 
+    base_layer: Any
+    scaling: Any  # {adapter: number}
+
     def __init__(self, base_layer: nn.Module, rank: int, scaling: float, dropout: float, path: str):
         super().__init__()
         self.base_layer, self.rank = base_layer, rank
@@ -29,7 +33,7 @@ class LoraLayer(nn.Module):
         self.lora_dropout = nn.ModuleDict({"default": nn.Dropout(dropout)})
         if isinstance(base_layer, nn.Embedding):
             weight = base_layer.weight
-            own = {"dtype": weight.dtype, "device": weight.device}
+            own: Any = {"dtype": weight.dtype, "device": weight.device}
             a = torch.zeros(rank, base_layer.num_embeddings, **own)
             b = torch.empty(base_layer.embedding_dim, rank, **own)
             self.lora_embedding_A = nn.ParameterDict({"default": nn.Parameter(a)})
@@ -54,20 +58,22 @@ class LoraLayer(nn.Module):
         if isinstance(self.base_layer, nn.Embedding):
             product = (self.lora_embedding_B["default"] @ self.lora_embedding_A["default"]).T
         else:
-            down, up = self.lora_A["default"].weight, self.lora_B["default"].weight
+            down: Any = self.lora_A["default"].weight
+            up: Any = self.lora_B["default"].weight
             product = (up.flatten(1) @ down.flatten(1)).reshape(self.base_layer.weight.shape)
         return product * self.scaling["default"]
 
 
-def _factors(module: nn.Module, rank: int, path: str) -> tuple[nn.Module, nn.Module]:
+def _factors(module: Any, rank: int, path: str) -> tuple[Any, Any]:
     """A and B, on the module's device and in its dtype."""
+    own: Any = {"bias": False}
+    if isinstance(module, (nn.Linear, *CONVS)):
+        own |= {"dtype": module.weight.dtype, "device": module.weight.device}
     if isinstance(module, nn.Linear):
-        own = {"bias": False, "dtype": module.weight.dtype, "device": module.weight.device}
         return nn.Linear(module.in_features, rank, **own), nn.Linear(rank, module.out_features, **own)
     if isinstance(module, CONVS) and module.groups == 1:
-        own = {"bias": False, "dtype": module.weight.dtype, "device": module.weight.device}
-        shape = (module.kernel_size, module.stride, module.padding, module.dilation)
-        kind = type(module)
+        shape: Any = (module.kernel_size, module.stride, module.padding, module.dilation)
+        kind: Any = type(module)
         down = kind(module.in_channels, rank, *shape, padding_mode=module.padding_mode, **own)
         return down, kind(rank, module.out_channels, 1, **own)
     raise ArgumentError(

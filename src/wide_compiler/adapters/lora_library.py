@@ -57,7 +57,7 @@ class LoraModel(nn.Module):
     def __init__(self, base: nn.Module, config: LoraConfig):
         super().__init__()
         self.peft_config = {"default": config}
-        self.base_model = nn.Module()
+        self.base_model: Any = nn.Module()
         self.base_model.model = base
         base.requires_grad_(False)
         found = [(path, module) for path, module in base.named_modules() if config.targets(path)]
@@ -82,7 +82,8 @@ class LoraLibrary:
         return LoraModel(base, copy.deepcopy(config))
 
     def config_of(self, model: nn.Module) -> LoraConfig:
-        return model.peft_config["default"]  # type: ignore[union-attr,index]
+        assert isinstance(model, LoraModel)
+        return model.peft_config["default"]
 
     def room_for(self, base: nn.Module, models: list[nn.Module], max_rank: int | None) -> nn.Module:
         layers = [_layers(model) for model in models]
@@ -119,7 +120,8 @@ class LoraLibrary:
         for path, layer in _layers(model).items():
             parent, _, name = path.rpartition(".")
             setattr(model.get_submodule(parent), name, layer.base_layer)
-        return model.get_base_model()  # type: ignore[operator]
+        assert isinstance(model, LoraModel)
+        return model.get_base_model()
 
     def adapter_states(self, model: nn.Module) -> dict[str, tuple[LoraConfig, dict[str, Tensor]]]:
         return {"default": (self.config_of(model), _state(model))}
@@ -156,7 +158,7 @@ class LoraLibrary:
         return self.base_of(model)
 
 
-def _layers(model: nn.Module) -> dict[str, LoraLayer]:
+def _layers(model: nn.Module) -> dict[str, Any]:
     return {path: m for path, m in model.named_modules() if isinstance(m, LoraLayer)}
 
 

@@ -10,7 +10,7 @@ from torch.func import functional_call, vmap
 
 from .. import _tree
 from ..errors import InputError
-from .trunk import adapter_tensors
+from .trunk import adapter_tensors, copy_flags
 
 
 class Arrangement:
@@ -87,8 +87,7 @@ def row_model(wide: Any, lanes: Sequence[int]) -> nn.Module:
     """The base with adapters of `lanes`, for rows sorted by them; its tensors are the wide model's own."""
     room = wide.room.model
     model = copy.deepcopy(room, {id(p): p for p in room.parameters() if wide.trunk.holds(p)})
-    for path, module in model.named_modules():
-        module.training = wide.get_submodule(path).training if path in wide.own_paths else wide.training
+    copy_flags(model, wide)
     stacked, index = wide.tensors(), torch.tensor(list(lanes), device=wide._device())
     own = list(adapter_tensors(room, wide.trunk))
     for path, layer in wide.library.layers(model).items():

@@ -59,3 +59,10 @@ def adapter_tensors(model: nn.Module, trunk: Trunk) -> dict[str, Tensor]:
     """Path -> every parameter and buffer of a model that is not the trunk's; tied ones once."""
     own = [*model.named_parameters(), *model.named_buffers()]
     return {path: tensor for path, tensor in own if not trunk.holds(tensor)}
+
+
+def copy_flags(target: nn.Module, source: nn.Module) -> None:
+    """Give every module the train flag that the one of its path has; the source's own where there is none."""
+    flags = {path: module.training for path, module in source.named_modules()}
+    for path, module in target.named_modules():
+        module.training = flags.get(path, source.training)

@@ -15,7 +15,7 @@ from ..model.marks import has_lanes
 from . import files, generation
 from .estimate import Estimate
 from .lane_table import check_ranks, corner, lane_tensors
-from .trunk import Trunk, adapter_tensors
+from .trunk import Trunk, adapter_tensors, copy_flags
 
 
 class WideAdapters(WideModel):
@@ -195,8 +195,7 @@ class WideAdapters(WideModel):
         with torch.no_grad():
             for path, tensor in adapter_tensors(model, self.trunk).items():
                 tensor.copy_(self.lane_state(number, path)[corner(tensor.shape)])
-        for path, module in model.named_modules():
-            module.training = self.get_submodule(path).training if path in self.own_paths else self.training
+        copy_flags(model, self)
         return model
 
     def _fitting(self, model: nn.Module, what: str) -> dict[str, Tensor]:
