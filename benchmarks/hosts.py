@@ -12,6 +12,8 @@ import argparse
 import contextlib
 import json
 import os
+import secrets
+import socket
 import subprocess
 import sys
 import tempfile
@@ -44,6 +46,7 @@ class Hosts:
         self.remove()
         ip("link", "add", "widebr", "type", "bridge")
         ip("link", "set", "widebr", "up")
+        ip("addr", "add", f"{NET}.254/24", "dev", "widebr")  # so that this script can look at the first host
         for name, address in zip(self.names, self.addresses, strict=True):
             ip("netns", "add", name)
             ip("link", "add", f"v{name}", "type", "veth", "peer", "name", "eth0", "netns", name)
@@ -82,7 +85,17 @@ class Hosts:
             where = head if host == 0 else [f"--address={self.addresses[0]}:{PORT}"]
             self.run(host, [*ray, f"--node-ip-address={address}", *where], **quiet)
             if host == 0:
-                time.sleep(15)
+                _wait_for(address)
+
+
+def _wait_for(address: str) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            socket.create_connection((address, PORT), timeout=1).close()
+            return
+        time.sleep(0.5)
+    sys.exit(f"no Ray at {address}:{PORT} within 120 s")
 
 
 def drive(hosts: int, workers: int) -> None:
@@ -94,8 +107,13 @@ def drive(hosts: int, workers: int) -> None:
     from signals.placed import signal
     from signals.soak import setting, steps
 
-    ray.init(address=f"{NET}.1:{PORT}", log_to_driver=False)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 180
+    while not ray.is_initialized():
+        try:
+            ray.init(address=f"{NET}.1:{PORT}", log_to_driver=False)
+        except (ConnectionError, RuntimeError):
+            assert time.monotonic() < deadline
+            time.sleep(2)
     while len([n for n in ray.nodes() if n["Alive"]]) < hosts:
         assert time.monotonic() < deadline, ray.nodes()
         time.sleep(0.5)
@@ -151,6 +169,7 @@ def main() -> None:
     if options.drive:
         drive(options.hosts, options.workers)
         return
+    os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))  # one for all hosts
     with tempfile.TemporaryDirectory(prefix="wr") as folder, Hosts(options.hosts) as hosts:
         hosts.start_ray(options.workers, folder)
         command = [

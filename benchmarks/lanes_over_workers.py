@@ -125,7 +125,10 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    result = {"provenance": provenance(), "population": table(options.lanes, options.steps, options.rounds)}
+    result = {
+        "provenance": provenance(torch.device("cpu")),
+        "population": table(options.lanes, options.steps, options.rounds),
+    }
     (whole, _), (interrupted, deaths) = search(64, False), search(64, True)
     result["search"] = {
         "settings": 64,

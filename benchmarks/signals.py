@@ -2,6 +2,7 @@
 
     python benchmarks/signals.py --workers 4          CPU
     python benchmarks/signals.py --workers 1 --gpu    one GPU
+    python benchmarks/signals.py --workers 2 --ray    local workers and Ray actors in turns, and being watched
 
 Prints one JSON object: microseconds of a small matmul, milliseconds of a training step of an MLP.
 """
@@ -70,10 +71,10 @@ def eager(device):
     return {"us_per_op": op * 1e6, "ms_per_step": rounds(step, STEPS, lambda: last().cpu()) * 1e3}
 
 
-def signals(workers, gpu):
+def signals(workers, gpu, ray=False):
     import wide_compiler.signals as gt
 
-    (gt.gpu_workers if gpu else gt.cpu_workers)(workers)
+    (gt.ray_workers if ray else gt.gpu_workers if gpu else gt.cpu_workers)(workers)
     gt.register_config("dp", gt.SignalConfig(shard=gt.ShardConfig(axis=0, workers=range(workers))))
     layer = nn.Linear(64, 64, bias=False)
     with gt.signal.context("dp"):
@@ -96,6 +97,69 @@ def signals(workers, gpu):
     result = {"us_per_op": seconds * 1e6, "ms_per_step": rounds(step, STEPS, lambda: last().cpu()) * 1e3}
     gt.shutdown()
     return result
+
+
+def in_turns(workers, turns=3):
+    """Local workers and Ray actors, one after the other, several times; the best of each."""
+    found = {"local": [], "ray": []}
+    for _ in range(turns):
+        for kind, results in found.items():
+            results.append(signals(workers, False, kind == "ray"))
+    return {
+        kind: {name: min(r[name] for r in results) for name in ("us_per_op", "ms_per_step")}
+        for kind, results in found.items()
+    }
+
+
+OBSERVER = """
+import os, sys
+from wide_compiler.observe import attach
+path = attach.choose(int(sys.argv[1]))[1]
+for line in sys.stdin:
+    stream = attach.frames(path)
+    next(stream)
+    print("on", flush=True)
+    os.set_blocking(0, False)
+    for frame in stream:
+        if sys.stdin.readline():
+            break
+    os.set_blocking(0, True)
+    stream.close()
+    print("off", flush=True)
+"""
+
+
+def watched(workers, turns=5):
+    """Milliseconds of a step while nobody looks and while somebody does, in turns; the best of each."""
+    import wide_compiler.signals as gt
+
+    gt.cpu_workers(workers)
+    gt.register_config("dp", gt.SignalConfig(shard=gt.ShardConfig(axis=0, workers=range(workers))))
+    with gt.signal.context("dp"):
+        data = gt.randn(ROWS, HIDDEN)
+
+    def placed(model, x):
+        with gt.signal.context("dp"):
+            return loss_of(model, x)
+
+    step, last = training(mlp(), data, placed)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    observer = subprocess.Popen([sys.executable, "-c", OBSERVER, str(os.getpid())], **pipes)
+    times = {"nobody looks": [], "watched": []}
+    for _ in range(turns):
+        for kind, found in times.items():
+            if kind == "watched":
+                observer.stdin.write("on\n")
+                observer.stdin.flush()
+                assert observer.stdout.readline() == "on\n"
+            found.append(rounds(step, STEPS, lambda: last().cpu()) * 1e3)
+            if kind == "watched":
+                observer.stdin.write("off\n")
+                observer.stdin.flush()
+                assert observer.stdout.readline() == "off\n"
+    observer.kill()
+    gt.shutdown()
+    return {kind: min(found) for kind, found in times.items()}
 
 
 def spmd():
@@ -138,12 +202,20 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--ray", action="store_true", help="Ray actors beside local workers")
     parser.add_argument("--spmd", action="store_true", help="run as one rank of the peer")
     options = parser.parse_args()
     if options.spmd:
         spmd()
         return
     torch.set_num_threads(1)
+    if options.ray:
+        result = {**provenance(torch.device("cpu")), "load": os.getloadavg()[0]}
+        result["watched, ms per step"] = watched(options.workers)
+        for workers in sorted({1, options.workers}):
+            result[f"{workers} workers"] = in_turns(workers)
+        print(json.dumps(result, indent=2))
+        return
     result = {
         **provenance(torch.device("cuda" if options.gpu else "cpu")),
         "load": os.getloadavg()[0],
