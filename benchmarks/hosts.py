@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -40,7 +41,7 @@ class Hosts:
     def __init__(self, count: int) -> None:
         self.names = [f"wide{k}" for k in range(count)]
         self.addresses = [f"{NET}.{k + 1}" for k in range(count)]
-        self.processes: list[subprocess.Popen] = []
+        self.ended = False
 
     def __enter__(self) -> "Hosts":
         self.remove()
@@ -57,6 +58,7 @@ class Hosts:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.ended = True
         self.remove()
 
     def remove(self) -> None:
@@ -73,19 +75,34 @@ class Hosts:
         return subprocess.Popen(["ip", "netns", "exec", self.names[host], *command], **options)  # type: ignore
 
     def cut(self, host: int) -> None:
+        self.ended = True
         ip("link", "set", f"v{self.names[host]}", "down")
 
     def start_ray(self, cpus: int, folder: str) -> None:
         ray = [str(Path(sys.executable).with_name("ray")), "start", "--block", f"--num-cpus={cpus}"]
         ray += ["--object-store-memory=100000000"]
+        # Ports that are known need not be waited for, which on a busy machine takes longer than Ray waits.
+        ports = {"dashboard-agent-grpc": 52001, "dashboard-agent-listen": 52002, "runtime-env-agent": 52003}
+        ray += [f"--{name}-port={port}" for name, port in ports.items()] + ["--metrics-export-port=52004"]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         head = ["--head", f"--port={PORT}", "--include-dashboard=false", f"--temp-dir={folder}"]
         head += [f"--system-config={json.dumps(HEALTH)}"]
         for host, address in enumerate(self.addresses):
             where = head if host == 0 else [f"--address={self.addresses[0]}:{PORT}"]
-            self.run(host, [*ray, f"--node-ip-address={address}", *where], **quiet)
+            command = [*ray, f"--node-ip-address={address}", *where]
+            started = self.run(host, command, **quiet)
             if host == 0:
                 _wait_for(address)
+            else:
+                threading.Thread(target=self._keep, args=(started, host, command), daemon=True).start()
+
+    def _keep(self, started: subprocess.Popen, host: int, command: list[str]) -> None:
+        """On a busy machine Ray may give up on its own agents: start it again until the host is cut off."""
+        while not self.ended:
+            started.wait()
+            if not self.ended:
+                quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+                started = self.run(host, command, **quiet)
 
 
 def _wait_for(address: str) -> None:
