@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 # for each other on a busy machine lose a great deal.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help demo test lint types docs clean
+.PHONY: help demo test lint types browser docs clean
 
 help:
 	@echo "make demo    train 64 networks at once and one after another; writes wide_demo.png"
@@ -22,7 +22,7 @@ help:
 demo: $(VENV)/.installed
 	$(BIN)/wide_compiler demo
 
-test: lint types
+test: lint types browser
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2
 
 lint: $(VENV)/.installed
@@ -31,6 +31,13 @@ lint: $(VENV)/.installed
 
 types: $(VENV)/.installed
 	$(BIN)/mypy
+
+# The web page of `wide_compiler signals web` is tested in a real browser; without root or apt that test is skipped.
+browser:
+	@command -v chromedriver >/dev/null || { \
+	  test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+	  apt-get update -qq && apt-get install -y -qq chromium chromium-driver >/dev/null; } || \
+	  echo "no chromium here: its test is skipped"
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/mkdocs build --strict

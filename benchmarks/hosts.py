@@ -12,9 +12,12 @@ import argparse
 import contextlib
 import json
 import os
+import secrets
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -38,12 +41,13 @@ class Hosts:
     def __init__(self, count: int) -> None:
         self.names = [f"wide{k}" for k in range(count)]
         self.addresses = [f"{NET}.{k + 1}" for k in range(count)]
-        self.processes: list[subprocess.Popen] = []
+        self.ended = False
 
     def __enter__(self) -> "Hosts":
         self.remove()
         ip("link", "add", "widebr", "type", "bridge")
         ip("link", "set", "widebr", "up")
+        ip("addr", "add", f"{NET}.254/24", "dev", "widebr")  # so that this script can look at the first host
         for name, address in zip(self.names, self.addresses, strict=True):
             ip("netns", "add", name)
             ip("link", "add", f"v{name}", "type", "veth", "peer", "name", "eth0", "netns", name)
@@ -54,6 +58,7 @@ class Hosts:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.ended = True
         self.remove()
 
     def remove(self) -> None:
@@ -70,19 +75,44 @@ class Hosts:
         return subprocess.Popen(["ip", "netns", "exec", self.names[host], *command], **options)  # type: ignore
 
     def cut(self, host: int) -> None:
+        self.ended = True
         ip("link", "set", f"v{self.names[host]}", "down")
 
     def start_ray(self, cpus: int, folder: str) -> None:
         ray = [str(Path(sys.executable).with_name("ray")), "start", "--block", f"--num-cpus={cpus}"]
         ray += ["--object-store-memory=100000000"]
+        # Ports that are known need not be waited for, which on a busy machine takes longer than Ray waits.
+        ports = {"dashboard-agent-grpc": 52001, "dashboard-agent-listen": 52002, "runtime-env-agent": 52003}
+        ray += [f"--{name}-port={port}" for name, port in ports.items()] + ["--metrics-export-port=52004"]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         head = ["--head", f"--port={PORT}", "--include-dashboard=false", f"--temp-dir={folder}"]
         head += [f"--system-config={json.dumps(HEALTH)}"]
         for host, address in enumerate(self.addresses):
             where = head if host == 0 else [f"--address={self.addresses[0]}:{PORT}"]
-            self.run(host, [*ray, f"--node-ip-address={address}", *where], **quiet)
+            command = [*ray, f"--node-ip-address={address}", *where]
+            started = self.run(host, command, **quiet)
             if host == 0:
-                time.sleep(15)
+                _wait_for(address)
+            else:
+                threading.Thread(target=self._keep, args=(started, host, command), daemon=True).start()
+
+    def _keep(self, started: subprocess.Popen, host: int, command: list[str]) -> None:
+        """On a busy machine Ray may give up on its own agents: start it again until the host is cut off."""
+        while not self.ended:
+            started.wait()
+            if not self.ended:
+                quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+                started = self.run(host, command, **quiet)
+
+
+def _wait_for(address: str) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            socket.create_connection((address, PORT), timeout=1).close()
+            return
+        time.sleep(0.5)
+    sys.exit(f"no Ray at {address}:{PORT} within 120 s")
 
 
 def drive(hosts: int, workers: int) -> None:
@@ -94,8 +124,13 @@ def drive(hosts: int, workers: int) -> None:
     from signals.placed import signal
     from signals.soak import setting, steps
 
-    ray.init(address=f"{NET}.1:{PORT}", log_to_driver=False)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 180
+    while not ray.is_initialized():
+        try:
+            ray.init(address=f"{NET}.1:{PORT}", log_to_driver=False)
+        except (ConnectionError, RuntimeError):
+            assert time.monotonic() < deadline
+            time.sleep(2)
     while len([n for n in ray.nodes() if n["Alive"]]) < hosts:
         assert time.monotonic() < deadline, ray.nodes()
         time.sleep(0.5)
@@ -151,6 +186,7 @@ def main() -> None:
     if options.drive:
         drive(options.hosts, options.workers)
         return
+    os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))  # one for all hosts
     with tempfile.TemporaryDirectory(prefix="wr") as folder, Hosts(options.hosts) as hosts:
         hosts.start_ray(options.workers, folder)
         command = [

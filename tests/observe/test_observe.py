@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+import urllib.error
 import urllib.request
 
 import pytest
@@ -164,6 +166,8 @@ def test_the_page_in_a_browser(scripts, tmp_path, name):
         assert not complaints
         folder = os.environ.get("WIDE_SCREENSHOTS")
         if folder:
+            page.execute_script("document.getElementById('span').value = '0.5'")
+            time.sleep(1.5)
             page.save_screenshot(os.path.join(folder, f"web_{name}.png"))
     finally:
         if page is not None:
