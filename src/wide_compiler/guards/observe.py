@@ -37,6 +37,7 @@ from .reads import (
     ATOMS,
     Array,
     Attribute,
+    ClassOf,
     Bytes,
     ClassEntry,
     Entry,
@@ -361,7 +362,7 @@ class Observer:
 
     def _note_kind(self, value: Any, path: str) -> None:
         if owner_of(type(value).__module__) in ("user", "layers"):
-            self.reads.note(Attribute, value, "__class__", path=f"{path}.__class__")
+            self.reads.note(ClassOf, value, path=f"{path}.__class__")
 
     def _note_unshadowed(self, cls: type, own: dict[str, Any], names: Names, path: str) -> None:
         """Names that the class answers for, or nobody: the object itself must not get one of them."""

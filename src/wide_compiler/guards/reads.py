@@ -2,10 +2,12 @@
 
 import collections
 import contextvars
+import functools
 import operator
 import random
 import threading
 import types
+import weakref
 from typing import Any
 
 import numpy as np
@@ -116,6 +118,32 @@ class Attribute(Read):
         if self.value is ABSENT:
             return "", None
         return f"get_attribute(holder, {self.name!r}) is value", self.holder
+
+
+class ClassOf(Read):
+    """The class of an object, which is not kept alive for it."""
+
+    __slots__ = ()
+
+    def __init__(self, holder: Any, name: str, path: str):
+        try:
+            reference: Any = weakref.ref(holder)
+        except TypeError:
+            reference = functools.partial(_itself, holder)
+        super().__init__(reference, name, path)
+
+    def now(self) -> Any:
+        return type(self.holder())
+
+    def put_back(self) -> None:
+        self.holder().__class__ = self.value
+
+    def term(self) -> tuple[str, Any]:
+        return "type(holder()) is value", self.holder
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 class Variable(Read):

@@ -34,6 +34,11 @@ LEAPING = frozenset((
     np.reciprocal, np.power, np.float_power, operator.pow, np.log, np.log2, np.log10, np.log1p, np.arccosh,
     np.arcsin, np.arccos, np.arctanh, np.arctan2, np.tan,
 ))  # fmt: skip
+# Of complex numbers only these: products, quotients, roots and magnitudes are computed otherwise for a scalar
+# than in an array, and for arrays that is up to the machine.
+OF_COMPLEX = frozenset((
+    np.add, np.subtract, np.negative, np.positive, np.conjugate, np.isfinite, np.isnan, np.isinf, *COMPARISONS,
+))  # fmt: skip
 POWERS = (np.power, np.float_power, operator.pow)  # of scalars, computed in another way than of arrays
 _OPERANDS = (Lane, np.ndarray, np.generic, bool, int, float)
 _INTEGER = np.dtype(int)
@@ -56,11 +61,16 @@ def apply_ufunc(ufunc: Any, inputs: tuple[Any, ...], trace: Trace) -> Any:
         return matmul(inputs[0], inputs[1], trace)
     ranks = [rank_of(x, trace) for x in inputs]
     wanted = max(ranks)
-    if ufunc is np.true_divide:
+    of_complex = any(getattr(d, "dtype", _INTEGER).kind == "c" for d in map(data_of, inputs))
+    if of_complex and not wanted and ufunc not in OF_COMPLEX:
+        raise bail("a product or function of complex numbers, which arrays round otherwise", trace)
+    if ufunc is np.true_divide and not of_complex:
         inputs = (inputs[0], settled(inputs[1]))
-    elif ufunc in LEAPING or any(getattr(d, "dtype", _INTEGER).kind == "c" for d in map(data_of, inputs)):
+    elif ufunc in LEAPING or of_complex:
         inputs = tuple(map(settled, inputs))
-    known = ufunc in ELEMENTWISE or (ufunc in FUNCTIONS and _the_same_anywhere(ufunc, *map(_char, inputs)))
+    known = ufunc in (OF_COMPLEX if of_complex else ELEMENTWISE)
+    if not known and ufunc in ELEMENTWISE | FUNCTIONS:
+        known = _the_same_anywhere(ufunc, *map(_char, inputs))
     if not known or (ufunc in POWERS and not wanted):
         return by_item(ufunc, inputs, trace)
     inputs = _cast(inputs, trace)
@@ -92,12 +102,17 @@ def _char(x: Any) -> str:
 def _the_same_anywhere(ufunc: Any, *chars: str) -> bool:
     """Does the ufunc give the same bits for a number alone, and at any place among others?"""
     made: dict[str, Any] = {"int": 2, "float": 1.7, "bool": True}
-    inputs = [made[c] if c in made else np.linspace(0.01, 0.99, 203).astype(c) for c in chars]
+    numbers = np.linspace(0.01, 0.99, 203)
+    inputs = [
+        made[c] if c in made else (numbers + 1j * numbers[::-1] if c in "FD" else numbers).astype(c)
+        for c in chars
+    ]
     if ufunc is np.arccosh:
         inputs = [x + 1 for x in inputs]
     with np.errstate(all="ignore"), contextlib.suppress(TypeError):
         whole = ufunc(*inputs).tobytes()
-        for length in (1 if ufunc in POWERS else 0, 2, 3, 5, 7, 64):  # 0: each number as a scalar
+        alone = 1 if ufunc in POWERS or {"F", "D"} & set(chars) else 0  # 0: each number as a scalar
+        for length in (alone, 2, 3, 5, 7, 64):
             parts = [slice(i, i + length) if length else i for i in range(0, 203, length or 1)]
             made_of = [ufunc(*[x[p] if type(x) is np.ndarray else x for x in inputs]) for p in parts]
             if np.hstack(made_of).tobytes() != whole:
