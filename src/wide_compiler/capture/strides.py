@@ -60,7 +60,7 @@ _STRIDES = {Tensor.is_contiguous, Tensor.stride, Tensor.dim_order}
 _ADDRESSES = {Tensor.storage_offset, Tensor.data_ptr, Tensor.untyped_storage, Tensor._is_view}
 # What autograd knows of a tensor. Of a value inside the forward it depends on the gradient mode.
 _LEARNS = Tensor.requires_grad.__get__  # type: ignore[attr-defined]
-_HISTORY = {Tensor.is_leaf.__get__, Tensor.grad_fn.__get__, Tensor._version.__get__}  # type: ignore[attr-defined]
+_HISTORY = {Tensor.is_leaf.__get__, Tensor.grad_fn.__get__, Tensor._version.__get__}  # type: ignore[attr-defined, union-attr]
 _PASSED_OVER = ("torch.overrides", "torch._tensor")  # between a method and the mode that sees its call
 
 
