@@ -54,7 +54,7 @@ OPS = {
 
 def _out_of_a_view(t):
     whole = torch.zeros(9, 4, dtype=torch.float64)
-    torch.mm(t(m).detach(), t(torch.eye(4).double()), out=whole.narrow(0, 1, 7))
+    torch.mm(t(m).detach(), t(torch.eye(4).double()).detach(), out=whole.narrow(0, 1, 7))
     return whole
 
 
