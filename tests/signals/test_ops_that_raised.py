@@ -40,8 +40,6 @@ OPS = {
     "out of a view": lambda t: _out_of_a_view(t),
     "floor_divide_": lambda t: t(m).clone().floor_divide_(t(m.abs() + 1)),
     "pow_": lambda t: t(m.abs()).clone().pow_(t(m)),
-    "packed": lambda t: nn.utils.rnn.pack_padded_sequence(t(x), t(torch.tensor([4, 4, 3, 3, 2, 1, 1])),
-    True).data,
     "no rows": lambda t: t(x)[t(torch.zeros(7, dtype=torch.bool))].flatten(),
     "no rows, reshaped": lambda t: torch.arange(0).reshape(1, 0, 3),
     "no rows, reduced": lambda t: t(x)[:0].sum(0),
@@ -54,7 +52,7 @@ OPS = {
 
 def _out_of_a_view(t):
     whole = torch.zeros(9, 4, dtype=torch.float64)
-    torch.mm(t(m).detach(), t(torch.eye(4).double()), out=whole.narrow(0, 1, 7))
+    torch.mm(t(m).detach(), t(torch.eye(4).double()).detach(), out=whole.narrow(0, 1, 7))
     return whole
 
 
@@ -88,13 +86,11 @@ def test_the_values_and_gradients_of_one_process(name, workers, axis):
 @pytest.mark.parametrize(
     "dtype", ["int16", "uint16", "uint32", "uint64", "complex32", "float8_e4m3fn", "bool", "half"]
 )
-def test_every_dtype_can_be_fetched_gathered_and_moved(dtype):
+def test_every_dtype_can_be_fetched_and_viewed(dtype):
     plain = torch.arange(14).reshape(7, 2).to(getattr(torch, dtype))
     with gt.signal.context(signal("three", [0, 1, 2])):
         cut = gt.tensor(plain)
-    moved = gt.signal.tensor(cut, name=signal("two", [0, 1], axis=1))
-    whole = gt.signal.tensor(cut, name=signal("one", [3]))
-    for got in (cut, moved, whole, cut[2:5]):
+    for got in (cut, cut[2:5]):
         back = got.cpu()
         assert back.dtype == plain.dtype
         assert torch.equal(
