@@ -74,7 +74,8 @@ def eager(device):
 def signals(workers, gpu, ray=False):
     import wide_compiler.signals as gt
 
-    (gt.ray_workers if ray else gt.gpu_workers if gpu else gt.cpu_workers)(workers)
+    start = gt.gpu_workers if gpu else gt.cpu_workers
+    start(workers) if not ray else gt.ray_workers(workers, address="local")
     gt.register_config("dp", gt.SignalConfig(shard=gt.ShardConfig(axis=0, workers=range(workers))))
     layer = nn.Linear(64, 64, bias=False)
     with gt.signal.context("dp"):

@@ -10,6 +10,7 @@ run.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ class Failures:
         self.dead: dict[int, WorkerFailed] = {}
         self.hang_seconds = float(os.environ.get("GT_HANG_SECONDS", "600"))
         self.silence_seconds = float(os.environ.get("GT_SILENCE_SECONDS", "60"))
+        self._ending = threading.RLock()
         self._error: WorkerFailed | None = None  # to be raised at the next chance
         self._reports: dict[int, tuple[int, str, str, str]] = {}
         self._first_report = 0.0
@@ -162,9 +164,10 @@ class Failures:
     # ---- words
 
     def _end(self, error: Exception) -> None:
-        if self.fatal is None:
-            self.engine.pool.kill()  # first: who hears of the error finds no process left
-            self.fatal = error
+        with self._ending:  # the thread that is second must not name another reason
+            if self.fatal is None:
+                self.engine.pool.kill()  # first: who hears of the error finds no process left
+                self.fatal = error
         with self.engine.news:
             self.engine.news.notify_all()
 
