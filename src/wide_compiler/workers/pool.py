@@ -26,7 +26,8 @@ class ConnectedPool(ABC):
     """`size` workers that connect to this process and prove the run's secret.
 
     on_message(worker, message), on_gone(worker) and on_broken(worker, why) are called from the thread that
-    reads; on_tick() every half second from a thread of its own, which also says on_broken if the reader has ended.
+    reads; on_tick() every half second from a thread of its own, which also says on_broken if the reader has
+    ended.
     """
 
     payloads: str | None = None  # a folder for large tensors, where script and workers share memory
