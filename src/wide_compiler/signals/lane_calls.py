@@ -6,8 +6,10 @@ op, as any other code does, with the same values: `LaneRunner.of` says None then
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from ..widen import LaneGraph
 from ..workers.lane_calls import LaneCode
 from ..workers.layout import Axes, fitting, part_of, places
 from ..workers.stream import Mesh
+from . import scope
 from .dispatch import operand_on
 from .moving import consider_adoption
 from .plans import Look, look_of
@@ -114,9 +117,9 @@ class _Lanes(torch.autograd.Function):
         ctx.runner, ctx.mesh, ctx.axes, ctx.needs = runner, mesh, axes, needs
         ctx.inputs = [look_of(tensors[i]) for i in needs]
         ctx.set_materialize_grads(False)
-        engine.record(
-            "lanes", (number, inputs, outputs, tuple(needs)), mesh.workers, "lanes", inputs, outputs
-        )
+        content = (number, inputs, outputs, tuple(needs))
+        with _labelled(mesh):
+            engine.record("lanes", content, mesh.workers, "lanes", inputs, outputs)
         made = [SignalTensor(ref, look) for ref, look in zip(refs, runner.looks, strict=True)]
         ctx.mark_non_differentiable(*[x for x, d in zip(made, runner.learning, strict=True) if not d])
         return tuple(made)
@@ -135,11 +138,25 @@ class _Lanes(torch.autograd.Function):
         inputs = (ctx.kept.number, *[n for n in numbers if n is not None])
         outputs = tuple([r.number for r in refs])
         content = (ctx.kept.number, numbers, outputs, tuple(wanted))
-        engine.record("lanes_backward", content, mesh.workers, "lanes_backward", inputs, outputs)
+        with _labelled(mesh):
+            engine.record("lanes_backward", content, mesh.workers, "lanes_backward", inputs, outputs)
         results: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
         for i, ref, look in zip(wanted, refs, looks, strict=True):
             results[1 + i] = SignalTensor(ref, _contiguous(look))
         return tuple(results)
+
+
+# By workers: the signal that cut the lanes on them, for observers.
+signal_of: dict[tuple[int, ...], str] = {}
+
+
+@contextlib.contextmanager
+def _labelled(mesh: Mesh) -> Iterator[None]:
+    token = scope.lanes_of.set(signal_of.get(mesh.workers, ""))
+    try:
+        yield
+    finally:
+        scope.lanes_of.reset(token)
 
 
 def _on(gradient: Tensor, mesh: Mesh, axes: Axes) -> SignalTensor:

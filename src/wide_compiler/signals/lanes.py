@@ -16,7 +16,7 @@ from ..errors import ArgumentError
 from ..model import WideModel
 from ..model.marks import mark_parameters
 from ..workers.layout import fitting
-from . import lane_calls, scope  # noqa: F401  it runs what is placed here
+from . import lane_calls, scope
 from .modules import swap
 
 
@@ -45,6 +45,7 @@ def place(wide: WideModel, placement: scope.Placement) -> None:
             f"{placement.name!r} so that each has some (as torch.chunk cuts); each of them runs all lanes",
             stacklevel=4,
         )
+    lane_calls.signal_of[placement.mesh.workers] = placement.name
     stacked = {id(t) for t in wide.stacked_tensors()}
     for name, x in (*wide.named_parameters(), *wide.named_buffers()):
         swap(x, placement.mesh, axes if id(x) in stacked else (), name, adopted=True)

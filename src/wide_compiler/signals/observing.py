@@ -49,12 +49,11 @@ def label() -> tuple[str, str]:
     if torch._C._current_graph_task_id() != -1:
         node = torch._C._current_autograd_node()
         placement = None if node is None else scope.backward_placement(node._sequence_nr())
-        return (placement.name if placement is not None else "", "backward")
-    placement = scope.current()
-    return (
-        placement.name if placement is not None else "",
-        "forward" if torch.is_grad_enabled() else "no grad",
-    )
+        return (placement.name if placement is not None else scope.lanes_of.get(), "backward")
+    placement, lanes = scope.current(), scope.lanes_of.get()
+    # The graph of a wide model is recorded inside an autograd function, where gradients are off.
+    forward = torch.is_grad_enabled() or lanes
+    return placement.name if placement is not None else lanes, "forward" if forward else "no grad"
 
 
 def open_endpoint() -> Endpoint | NoEndpoint:

@@ -51,6 +51,8 @@ class Scope(NamedTuple):
 
 _scopes: ContextVar[tuple[Scope, ...]] = ContextVar("wide_compiler_signal_scopes", default=())
 _nothing_new: ContextVar[bool] = ContextVar("wide_compiler_signal_nothing_new", default=False)
+# The signal by which the lanes of a wide model were cut, while its graph is called outside of any context.
+lanes_of: ContextVar[str] = ContextVar("wide_compiler_lanes_of", default="")
 _warned: set[str] = set()
 
 # Which autograd nodes were made under which signal: ranges of autograd's sequence numbers, oldest first.

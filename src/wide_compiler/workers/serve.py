@@ -61,8 +61,9 @@ class Service:
         try:
             while not stop.wait(_BEAT_SECONDS):
                 self.send("beat", self.current)
-                if self.spans is not None:
-                    self.send("seen", take_stats(worker), take_spans(self.spans))
+                spans = self.spans  # the reading thread may take it away at any moment
+                if spans is not None:
+                    self.send("seen", take_stats(worker), take_spans(spans))
         except OSError:
             os._exit(2)
 

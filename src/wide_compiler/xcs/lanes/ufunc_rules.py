@@ -37,7 +37,8 @@ LEAPING = frozenset((
 # Of complex numbers only these: products, quotients, roots and magnitudes are computed otherwise for a scalar
 # than in an array, and for arrays that is up to the machine.
 OF_COMPLEX = frozenset((
-    np.add, np.subtract, np.negative, np.positive, np.conjugate, np.isfinite, np.isnan, np.isinf, *COMPARISONS,
+    np.add, np.subtract, np.negative, np.positive, np.conjugate, np.isfinite, np.isnan, np.isinf,
+    *COMPARISONS,
 ))  # fmt: skip
 POWERS = (np.power, np.float_power, operator.pow)  # of scalars, computed in another way than of arrays
 _OPERANDS = (Lane, np.ndarray, np.generic, bool, int, float)
