@@ -93,7 +93,7 @@ class PeftLibrary:
         from peft.tuners.tuners_utils import BaseTunerLayer
         from peft.utils.other import AuxiliaryTrainingWrapper
 
-        found: dict[str, nn.Module] = {}
+        found: dict[str, Any] = {}
         for path, module in model.named_modules():
             inner = any(path.startswith(f"{outer}.") for outer in found)
             if isinstance(module, (BaseTunerLayer, AuxiliaryTrainingWrapper)) and not inner:
@@ -131,7 +131,7 @@ class PeftLibrary:
             if not torch.equal(here.cpu(), state[key].to("cpu", here.dtype)):
                 raise ArgumentError(f"{what} has other numbers for {key} of the base, which all lanes share")
         state = {key: tensor for key, tensor in state.items() if key.replace(".base_layer", "") not in base}
-        result = peft.set_peft_model_state_dict(model, state, NAME)
+        result: Any = peft.set_peft_model_state_dict(model, state, NAME)
         missing = [key for key in result.missing_keys if f".{NAME}" in key]
         if missing or result.unexpected_keys:
             wrong = missing or result.unexpected_keys
