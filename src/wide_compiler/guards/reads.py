@@ -121,7 +121,7 @@ class Attribute(Read):
 
 
 class ClassOf(Read):
-    """The class of an object, which is not kept alive for it."""
+    """The class of an object, which is not kept alive for it; nothing changes in one that is gone."""
 
     __slots__ = ()
 
@@ -133,13 +133,14 @@ class ClassOf(Read):
         super().__init__(reference, name, path)
 
     def now(self) -> Any:
-        return type(self.holder())
+        found = self.holder()
+        return self.value if found is None else type(found)
 
     def put_back(self) -> None:
         self.holder().__class__ = self.value
 
     def term(self) -> tuple[str, Any]:
-        return "type(holder()) is value", self.holder
+        return "holder() is None or type(holder()) is value", self.holder
 
 
 def _itself(value: Any) -> Any:
