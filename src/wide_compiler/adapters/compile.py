@@ -124,7 +124,7 @@ def _from_named(model: nn.Module) -> Lanes:
     _check_frozen(model, library)
     shared = copy.deepcopy(model, {id(p): p for p in model.parameters()})
     trunk = Trunk(library.base_of(shared))
-    models = [_restored(library, trunk, *state, f"adapter {name!r}") for name, state in states.items()]
+    models = [_restored(library, trunk, state, f"adapter {name!r}") for name, state in states.items()]
     for lane in models:
         copy_flags(lane, model)
     return trunk, library, models, list(states)
@@ -142,7 +142,7 @@ def _from_models(models: list[nn.Module]) -> Lanes:
                     f"base and the configs, or models made over the same tensors"
                 )
         for state in library.adapter_states(model).values():
-            lanes.append(_restored(library, first, *state, f"model {number}"))
+            lanes.append(_restored(library, first, state, f"model {number}"))
             copy_flags(lanes[-1], model)
         names += other
     unique = len(set(names)) == len(names)
@@ -161,7 +161,9 @@ def injected(library: Any, trunk: Trunk, config: Any, what: str) -> nn.Module:
         raise ArgumentError(f"{what}: {error} The base has {', '.join(sorted(modules))}") from error
 
 
-def _restored(library: Any, trunk: Trunk, config: Any, state: Any, what: str) -> nn.Module:
+def _restored(library: Any, trunk: Trunk, adapter: tuple[Any, Any], what: str) -> nn.Module:
+    """A model over the trunk with an adapter (its config, its tensors)."""
+    config, state = adapter
     with torch.random.fork_rng():
         model = injected(library, trunk, config, what)
     library.load_state(model, state, what)

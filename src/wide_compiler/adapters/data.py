@@ -89,7 +89,7 @@ class LaneBatches(PerLane):
         size = [max(sizes) for sizes in zip(*(t.shape for t in tensors), strict=True)]
         out = tensors[0].new_full((len(tensors), *size), number)
         for lane, tensor in enumerate(tensors):
-            out[(lane, *(slice(n) for n in tensor.shape))] = tensor
+            out[lane][tuple(map(slice, tensor.shape))] = tensor
         return out
 
 

@@ -30,6 +30,12 @@ class WideAdapters(WideModel):
 
     by_lane = ("names", "configs")  # lists with an entry for each lane
 
+    trunk: Trunk
+    library: Any
+    room: "_Held"
+    names: list[str]
+    configs: list[Any]
+
     def __init__(
         self,
         trunk: Trunk,

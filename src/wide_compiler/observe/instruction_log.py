@@ -34,7 +34,7 @@ def configure() -> None:
     path = os.environ.get("GT_INSTRUCTION_LOG")
     # Line by line: what was written is there even if the script is killed.
     mode = "a" if path in _written else "w"  # a new run of the script starts a new file
-    _file = open(path, mode, buffering=1) if path else None  # noqa: SIM115  open until the next start
+    _file = open(path, mode, buffering=1) if path else None  # type: ignore[assignment]  # noqa: SIM115
     _written.add(path)
     active = _debugging or _file is not None
 

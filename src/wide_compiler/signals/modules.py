@@ -191,6 +191,7 @@ def _set_data(x: Tensor, value: Tensor) -> None:
 
 
 HARMLESS.append(_before_forward)  # outside contexts it looks for handles among the inputs, and finds none
-runtime.while_running.append(lambda: nn.modules.module.register_module_forward_pre_hook(_before_forward))
+_hook_forwards: Any = nn.modules.module.register_module_forward_pre_hook
+runtime.while_running.append(lambda: _hook_forwards(_before_forward))
 runtime.while_running.append(lambda: register_optimizer_step_pre_hook(_states_follow))
 runtime.while_running.append(_DataOfHandles)

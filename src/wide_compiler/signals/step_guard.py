@@ -57,7 +57,7 @@ class StepGuard:
             for name in ("state", "param_groups"):  # load_state_dict puts others in their place
                 self.reads.note(Entry, vars(o), name, path=f"{type(o).__name__}.{name}")
             self.reads.note(Items, o.param_groups, path=f"{type(o).__name__}.param_groups")
-        self.listed = [(g, list(g["params"])) for o in optimizers for g in o.param_groups]
+        self.listed = [(g, tuple(g["params"])) for o in optimizers for g in o.param_groups]
         self.needs = [p.requires_grad for p in self.parameters]
         unknown = [p for p in self.parameters if id(p) not in recorder.before]
         if unknown:
@@ -167,7 +167,7 @@ def _usual_counts() -> tuple[int, int, int]:
     for _ in range(2):
         for _p, g in pairs:
             found.append(_count(g))
-            ref = g._ref  # type: ignore[union-attr]
+            ref = g._ref  # type: ignore[attr-defined]
             found.append(_count(ref))
             del ref
         del g

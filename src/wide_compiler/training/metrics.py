@@ -1,5 +1,6 @@
 """What is validated: functions that give a number per lane, and torchmetrics objects, each under a name."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -48,8 +49,9 @@ class ObjectByLane:
 
     def update(self, output: Any, targets: tuple, size: int, door: str) -> None:
         for lane, one in enumerate(self.objects):
-            own = targets if door == "shared" else _tree.tree_map(lambda x, i=lane: _row(x, i), targets)
-            one.update(_tree.tree_map(lambda x, i=lane: _row(x, i), output), *own)
+            row = functools.partial(_row, lane=lane)
+            own = targets if door == "shared" else _tree.tree_map(row, targets)
+            one.update(_tree.tree_map(row, output), *own)
 
     def compute(self) -> Tensor:
         return torch.stack([torch.as_tensor(one.compute()).double().cpu() for one in self.objects])
