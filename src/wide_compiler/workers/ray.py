@@ -23,7 +23,7 @@ from .pool import START_SECONDS, ConnectedPool
 
 _REACH_SECONDS = 5.0
 _STORE_BYTES = 100 << 20  # of a local Ray's object store, which the workers do not use
-_KILL_SECONDS = 3.0
+_KILL_SECONDS = 10.0
 
 
 class Cluster(NamedTuple):
