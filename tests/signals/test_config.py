@@ -145,15 +145,6 @@ def test_bad_python(make, message):
 
 @pytest.mark.usefixtures("workers")
 class TestWithWorkers:
-    def test_worker_out_of_range(self):
-        gt.register_config("far", gt.SignalConfig(shard=gt.ShardConfig(workers=[0, 7])))
-        with (
-            pytest.raises(ValueError, match=r"far\.shard\.workers: worker 7 is out of range, 4 workers run"),
-            gt.signal.context("far"),
-        ):
-            pass
-        assert torch.zeros(1).sum() == 0  # nothing is left entered
-
     def test_axis_out_of_range(self):
         gt.register_config("deep", gt.SignalConfig(shard=gt.ShardConfig(axis=2, workers=[0, 1])))
         with pytest.raises(
@@ -181,10 +172,6 @@ class TestWithWorkers:
         with pytest.raises(ValueError, match="entered last is 'a'"):
             gt.signal.exit("b")
         gt.signal.exit("a")
-
-    def test_another_number_of_workers(self):
-        with pytest.raises(ValueError, match=r"4 workers on \['cpu'\] run already; call shutdown"):
-            gt.cpu_workers(3)
 
     def test_no_gpu_is_said(self):
         if torch.cuda.is_available():
