@@ -43,6 +43,9 @@ PROTOCOL = {"AssertionError", "AttributeError", "NotImplementedError", "typer.Ba
 # raises for the same mistake.
 CAUGHT = {
     ("model/choice.py", "ValueError"),
+    ("observe/endpoint.py", "PermissionError"),
+    ("observe/trace_file.py", "ValueError"),
+    ("signals/lane_calls.py", "ValueError"),
     ("model/rows.py", "RuntimeError"),
     ("model/sites.py", "KeyError"),
     ("routers/wide_router.py", "KeyError"),

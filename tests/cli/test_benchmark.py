@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from wide_compiler import benchmark
-from wide_compiler.benchmark import MODELS, PRIMITIVE_CASES, presets, runner
+from wide_compiler.benchmark import MODELS, PRESETS, PRIMITIVE_CASES, runner
 from wide_compiler.cli import app, benchmark_run
 from wide_compiler.cli.benchmark import PRESET_NAMES
 from wide_compiler.cli.files import PICTURES
@@ -145,7 +145,7 @@ def test_mistakes_are_usage_errors_that_say_what_is_right(planned, arguments, to
 
 
 def test_names_for_the_help_are_the_presets_there_are():
-    assert set(PRESET_NAMES) == set(presets.PRESETS)
+    assert set(PRESET_NAMES) == set(PRESETS)
 
 
 def test_a_plot_is_written():

@@ -17,6 +17,7 @@ RATES = [1e-3, 1e-2, 3e-2]
 
 @pytest.fixture
 def accelerator(request):
+    wide_compiler.signals.shutdown()  # while workers run, calls of all modules pass a hook
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
     yield accelerate.Accelerator(cpu=True, **getattr(request, "param", {}))
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)

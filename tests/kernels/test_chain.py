@@ -184,7 +184,8 @@ def test_what_fits():
     x, weights, _ = make((6, 5, 3), grad=False)
     assert fits(x, weights)
     assert not fits(x, [])
-    assert not fits(x.bfloat16(), [w.bfloat16() for w in weights])
+    assert fits(x.bfloat16(), [w.bfloat16() for w in weights]) and fits(x.bfloat16(), weights)
+    assert not fits(x.double(), weights)
     assert not fits(x, [weights[0].double(), weights[1]])
     assert not fits(x[0], weights)
     assert not fits(x, [torch.empty(2, 129, 6, device=DEVICE)])
@@ -242,7 +243,7 @@ def test_pruning_leaves_something(lanes, batch, pads):
 
 def test_what_is_kept_for_the_gradient():
     x, weights, _ = make((7, 20, 12, 9), grad=False)
-    plan = chain._plan(x, weights, [True] * 3, "relu,gelu,silu")
+    plan = chain._plan(x, weights, [True] * 3, "relu,gelu,silu", x.dtype)
     assert plan["KEPT"] == (0, 20, -1) and plan["SLOPES"] == (0, 32, 44) and plan["ROWS"] == 53
-    plan = chain._plan(x, weights, [True] * 3, "none,none,tanh")
+    plan = chain._plan(x, weights, [True] * 3, "none,none,tanh", x.dtype)
     assert plan["KEPT"] == (0, 20, 32) and plan["SLOPES"] == (-1, -1, 32) and plan["ROWS"] == 41

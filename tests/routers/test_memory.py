@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from routers.towers import Conv, Mlp, assert_equal_to_sequence, collective, in_sequence
-from wide_compiler.routers import memory as memory_room
+from wide_compiler.routers import stacked_memory as memory_room
 
 
 def double(*shape):

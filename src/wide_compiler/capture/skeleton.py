@@ -26,9 +26,15 @@ def clone_member(model: nn.Module, shared: Collection[Any] = ()) -> nn.Module:
 
 
 def clone_members(models: Iterable[nn.Module]) -> list[nn.Module]:
-    """Such copies of several models; what they share, their copies share too."""
+    """Such copies of several models; what they share, their copies share too. A model that stands several
+    times has several copies."""
     memo: dict[int, Any] = {}
-    return [_copy_with(model, _own_memory, memo) for model in models]
+    copies: list[nn.Module] = []
+    seen: set[int] = set()
+    for model in models:
+        copies.append(_copy_with(model, _own_memory, {} if id(model) in seen else memo))
+        seen.add(id(model))
+    return copies
 
 
 def copy_member(

@@ -52,10 +52,11 @@ class Report:
         return max((d.relative for d in self.differences), default=0.0)
 
     def check(self, rtol: float, atol: float = 0.0) -> "Report":
-        """Raise `ValidationError` naming the worst tensor unless all agree within the tolerance."""
+        """Raise `ValidationError` naming the worst output, or other tensor, unless all agree within the
+        tolerance."""
         bad = [d for d in self.differences if not d.within(rtol, atol)]
         if bad:
-            worst = max(bad, key=lambda d: d.relative)
+            worst = max(bad, key=lambda d: (d.what == "output", d.relative))
             raise ValidationError(
                 f"{worst}; {len(bad)} of {len(self.differences)} comparisons exceed rtol={rtol}, atol={atol}"
             )

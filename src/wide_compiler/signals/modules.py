@@ -116,9 +116,10 @@ def listener(hear: Any) -> Iterator[None]:
 
 
 def _before_forward(module: nn.Module, args: tuple) -> tuple | None:
-    """A module that is called with handles, or inside a signal's context, lives on the workers from now
-    on, and
+    """A module that is called with handles, or inside a signal's context, lives on the workers from now on;
     inside a context so does the batch that it is called with."""
+    if torch.compiler.is_dynamo_compiling():  # first of all: a trace must not look further
+        return None
     if _listener is not None:
         _listener(module)
     placement = scope.current()
@@ -127,7 +128,7 @@ def _before_forward(module: nn.Module, args: tuple) -> tuple | None:
     if placement is None and not _called_with_handles(args, kwargs):
         return None
     if (
-        torch.compiler.is_compiling()
+        torch.compiler.is_compiling()  # torch.export
         or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
     ):
         return None
