@@ -31,7 +31,7 @@ def test_the_page(tmp_path, monkeypatch, capsys):
             exec(compile(block, str(PAGE), "exec"), names)
     printed = capsys.readouterr().out
     assert "6 lanes, 5 epochs" in printed and "\n18\n" in printed and "cross validation: " in printed
-    assert (tmp_path / "run").is_dir() and len(BLOCKS) == 7
+    assert (tmp_path / "run").is_dir() and len(BLOCKS) == 8
     if skipped:
         pytest.skip(f"not installed: {', '.join(skipped)}")
 

@@ -117,8 +117,8 @@ def test_jit_of_a_jitted_function():
     assert jit(run) is run and jit(run, config=Config()) is run
     exact = jit(run, config=Config(exact=True, measure=False))
     rows = [np.arange(3.0) + i for i in range(9)]
-    assert exact is not run and exact(rows) == run(rows) and not ran(exact)
-    assert "exact=True" in str(exact.explain())
+    assert exact is not run and exact(rows) == run(rows)
+    assert ran(exact) == {"numpy lanes"}  # sums of rows are the same bit by bit
 
 
 def test_jit_with_another_config_keeps_the_defaults_of_now():

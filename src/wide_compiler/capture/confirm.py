@@ -12,6 +12,7 @@ from .captured import Captured
 from .failure import CaptureFailed
 from .observation import Observation, copy_of
 from .state import canonical_names, slots
+from .strides import overlaps_itself
 
 
 def confirm(captured: Captured, member: nn.Module, leaves: Sequence[Any], observation: Observation) -> None:
@@ -24,6 +25,8 @@ def confirm(captured: Captured, member: nn.Module, leaves: Sequence[Any], observ
         return
     names = canonical_names(member)
     states = {names[slot.path]: slot.tensor for slot in slots(member)}
+    if any(path in states and overlaps_itself(states[path]) for path in captured.writes):
+        return  # refused by its own reason: a copy would not share memory as it does
     inputs = iter([copy_of(leaf) for leaf in leaves if isinstance(leaf, Tensor)])
     arguments = [
         next(inputs)

@@ -22,7 +22,7 @@ class Config:
     Attributes:
         enabled: False runs the function as it is written.
         max_workers: how many waiting calls may overlap.
-        exact: True never vectorises floating point numbers, so that results are equal to the last bit.
+        exact: True vectorises floating point numbers only where results are equal to the last bit.
         check: compare every call of a site with plain Python and raise `Mismatch` where they differ; also set
             by the environment variable `XCS_CHECK=1` (or yes, true, on) at the first call.
         measure: False takes the first proven way without asking the clock whether it pays: for tests.

@@ -85,7 +85,7 @@ def _why(site: "Site", plan: "Plan | None") -> str:
     if plan.effect is Effect.IO and config.max_workers == 1:
         return "max_workers=1 lets one call wait at a time"
     if config.exact and plan.info.can_vmap:
-        return "exact=True keeps floating point numbers in the loop"
+        return "exact=True keeps what rounds otherwise in the loop"
     if any(record.signatures for record in records.values()):
         return "the loop is as fast"
     barred = plan.effect is Effect.IO or plan.strategy.name == "sequential" or not plan.info.can_vmap

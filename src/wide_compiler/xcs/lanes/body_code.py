@@ -170,8 +170,10 @@ class Dispatcher:
 
     def sought(self, value: Any) -> Any:
         """In a container, where nan is found if it is the same object."""
-        if type(value) is Objects or (type(value) is Lane and value.data.dtype.kind in "fc"):
-            raise bail("numbers or objects that are looked for", self.trace)
+        if type(value) is Objects or (
+            type(value) is Lane and value.data.dtype.kind in "fc" and np.isnan(value.data).any()
+        ):
+            raise bail("nan or objects that are looked for", self.trace)
         return value
 
     def raises(self, error: Any = None) -> Any:
