@@ -52,7 +52,8 @@ class ProgrammedLanes(LaneStore):
         key = (self._mode(call), tuple(call.member_shapes), call.wide)
         program = self.programs.find(key)
         if program is None:
-            with CAPTURE:  # another thread may be building the same one
+            # Another thread may be building the same one, or run the members whose copies are taken here.
+            with self.skeletons.lock, CAPTURE:
                 program = self.programs.find(key) or self._build(key, call)
         if self.skeletons.may_have_moved and isinstance(program, WideProgram):
             moved = program.captured.own.first_change()
@@ -116,7 +117,7 @@ class ProgrammedLanes(LaneStore):
         """
         program = self.programs.find_traced(mode, shapes, wide, any_batch)
         if program is None:
-            with CAPTURE, neutral_world():
+            with self.skeletons.lock, CAPTURE, neutral_world():
                 self._build_from_sample(mode, shapes, wide, any_batch)
             program = self.programs.find_traced(mode, shapes, wide, any_batch)
         if program is None:
