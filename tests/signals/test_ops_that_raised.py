@@ -38,7 +38,7 @@ OPS = {
     "embedding cut by rows": lambda t: F.embedding(t(torch.arange(9) % 7), t(m)).squeeze(),
     "gather": lambda t: t(m).gather(1, t(torch.arange(7).unsqueeze(1) % 4)).squeeze(1),
     "out of a view": lambda t: _out_of_a_view(t),
-    "floor_divide_": lambda t: t(m).clone().floor_divide_(t(m.abs() + 1)),
+    "floor_divide_": lambda t: t(m).detach().clone().floor_divide_(t(m.abs() + 1).detach()),
     "pow_": lambda t: t(m.abs()).clone().pow_(t(m)),
     "no rows": lambda t: t(x)[t(torch.zeros(7, dtype=torch.bool))].flatten(),
     "no rows, reshaped": lambda t: torch.arange(0).reshape(1, 0, 3),
