@@ -74,14 +74,14 @@ class Pair:
 
     def _outputs(self, report: Report, batch: Batch, shared: bool, then: Callable[[list[Any]], None]) -> None:
         """Run all, do `then` with the outputs of each side, and compare them."""
-        alone = [m(*a, **k) for m, (a, k) in zip(self.members, own(batch), strict=True)]
-        then(alone)
-        if shared:
+        if shared:  # the wide model first: an input that is refused is refused by it, with its reason
             args, kwargs = own(batch)[0]
-            wide = lanes.unstack(self.wide.shared(*args, **kwargs), len(alone))
+            wide = lanes.unstack(self.wide.shared(*args, **kwargs), len(self.members))
         else:
             wide = each_lane(self.wide, own(batch))
         then(wide)
+        alone = [m(*a, **k) for m, (a, k) in zip(self.members, own(batch), strict=True)]
+        then(alone)
         for lane, (got, want) in enumerate(zip(wide, alone, strict=True)):
             compare_outputs(report, lane, got, want)
 
