@@ -3,13 +3,12 @@
 Whoever runs modules otherwise than one by one must know: a hook sees every call.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from torch.nn.modules import module as pytorch
 
-# Hooks of this library that do nothing to a module called with plain tensors.
-HARMLESS: list[Callable[..., Any]] = []
+# Hooks and descriptors of this library that do nothing to a module called with plain tensors.
+HARMLESS: list[Any] = []
 
 
 def foreign_hooks() -> bool:

@@ -166,12 +166,11 @@ def _states_follow(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 
 
 class _DataOfHandles:
-    """While workers run, `x.data = handle` makes a plain `x` a handle. PyTorch itself would take a
-    handle's memory,
-    of which there is none, for that of `x`."""
+    """While workers run, `x.data = handle` makes a plain `x` a handle. PyTorch itself would take a handle's
+    memory, of which there is none, for that of `x`."""
 
     def __init__(self) -> None:
-        Tensor.data = property(_data, _set_data)  # type: ignore[assignment,method-assign]
+        Tensor.data = _DATA  # type: ignore[assignment,method-assign]
 
     def remove(self) -> None:
         del Tensor.data
@@ -191,6 +190,8 @@ def _set_data(x: Tensor, value: Tensor) -> None:
         _own_data.__set__(x, value)
 
 
+_DATA = property(_data, _set_data)
+HARMLESS.append(_DATA)  # for tensors that are no handles it is PyTorch's own
 HARMLESS.append(_before_forward)  # outside contexts it looks for handles among the inputs, and finds none
 _hook_forwards: Any = nn.modules.module.register_module_forward_pre_hook
 runtime.while_running.append(lambda: _hook_forwards(_before_forward))

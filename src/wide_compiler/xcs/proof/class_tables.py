@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...global_hooks import HARMLESS
 from ...guards.tensors import TableGuard
 from .kinds import IMMUTABLE
 from .torch_tables import EVAL_LAYERS, LAYERS
@@ -122,6 +123,8 @@ class Behaviour(Tables):
 
     def _hides(self, name: str, value: Any) -> bool:
         """Python itself keeps notes in classes, such as `__slotnames__` when an object is copied."""
+        if any(value is own for own in HARMLESS):
+            return False
         special = name.startswith("__") and (callable(value) or hasattr(value, "__get__"))
         return name in self.names or special
 
