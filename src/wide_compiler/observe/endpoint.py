@@ -65,7 +65,6 @@ class Endpoint:
     def remove(self) -> None:
         """Close the socket and leave the observers."""
         self._listener.close()
-        self.path.unlink(missing_ok=True)
         with self._lock:
             for client, _ in self._clients:
                 client.close()

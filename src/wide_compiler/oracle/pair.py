@@ -74,16 +74,23 @@ class Pair:
 
     def _outputs(self, report: Report, batch: Batch, shared: bool, then: Callable[[list[Any]], None]) -> None:
         """Run all, do `then` with the outputs of each side, and compare them."""
-        if shared:  # the wide model first: an input that is refused is refused by it, with its reason
-            args, kwargs = own(batch)[0]
-            wide = lanes.unstack(self.wide.shared(*args, **kwargs), len(self.members))
-        else:
-            wide = each_lane(self.wide, own(batch))
-        then(wide)
+        if (
+            not torch.is_grad_enabled()
+        ):  # first of all: what the wide model refuses, it refuses with its reason
+            wide = self._wide_outputs(batch, shared)
         alone = [m(*a, **k) for m, (a, k) in zip(self.members, own(batch), strict=True)]
         then(alone)
+        if torch.is_grad_enabled():
+            wide = self._wide_outputs(batch, shared)
+        then(wide)
         for lane, (got, want) in enumerate(zip(wide, alone, strict=True)):
             compare_outputs(report, lane, got, want)
+
+    def _wide_outputs(self, batch: Batch, shared: bool) -> list[Any]:
+        if not shared:
+            return each_lane(self.wide, own(batch))
+        args, kwargs = own(batch)[0]
+        return lanes.unstack(self.wide.shared(*args, **kwargs), len(self.members))
 
     def _compared(self, name: str) -> bool:
         """A parameter that is one for all lanes moves as the members' does only if they share it too."""
