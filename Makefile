@@ -9,11 +9,12 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 # for each other on a busy machine lose a great deal.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help demo test lint types browser docs clean
+.PHONY: help demo test nightly lint types browser docs clean
 
 help:
 	@echo "make demo    train 64 networks at once and one after another; writes wide_demo.png"
-	@echo "make test    lint, types and all tests"
+	@echo "make test    lint, types and the tests (about 20 minutes on two cores)"
+	@echo "make nightly the tests with all cases of the long lists and many more random programs"
 	@echo "make lint    ruff: rules and format"
 	@echo "make types   mypy"
 	@echo "make docs    the documentation, into site/"
@@ -24,6 +25,9 @@ demo: $(VENV)/.installed
 
 test: lint types browser
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2
+
+nightly: $(VENV)/.installed browser
+	NIGHTLY=1 $(TEST_ENV) $(BIN)/python -m pytest -q -n 2
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -12,9 +12,10 @@ from torch import nn
 
 import wide_compiler
 from fn import Fn
+from nightly import count
 from wide_compiler import oracle
 
-EXAMPLES = 25
+EXAMPLES = count(8, 100)
 nodes: Counter[str] = Counter()  # how the nodes of all examples ran
 
 

@@ -1,6 +1,7 @@
 """Scripts to look at: `python -m observe.watched pipeline` (or `population`) runs until it is killed."""
 
 import sys
+import time
 
 import torch
 from torch import nn
@@ -10,6 +11,8 @@ import wide_compiler.signals as gt
 from wide_compiler.signals import ShardConfig, SignalConfig
 from wide_compiler.signals.nn import SGD, Linear
 from wide_compiler.training import Adam, fit
+
+PAUSE = 0.02  # leaves some of two cores to who looks at it
 
 
 def pipeline():
@@ -36,6 +39,7 @@ def pipeline():
         optimizer.zero_grad()
         loss.item()
         print("step", flush=True)
+        time.sleep(PAUSE)
 
 
 def population():
@@ -53,6 +57,7 @@ def population():
     def told(moment):
         if moment.event == "step":
             print("step", flush=True)
+            time.sleep(PAUSE)
 
     def loss(output, target):
         return (output - target).square().mean((1, 2))

@@ -2,11 +2,13 @@
 
 import pytest
 
+from nightly import count
 from signals.fuzz import run_many
 
 
 @pytest.mark.usefixtures("workers")
 def test_random_programs():
-    steps, instructions = run_many(0, 200)
-    assert steps > 1000
-    assert min(instructions) > 500, instructions
+    programs = count(60, 2000)
+    steps, instructions = run_many(0, programs)
+    assert steps > 5 * programs
+    assert min(instructions) > 2 * programs, instructions

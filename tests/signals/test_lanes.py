@@ -137,11 +137,20 @@ def test_even_and_uneven_lanes_over_several_workers(workers, lanes, workers_):
     torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-6)
 
 
-def test_more_workers_than_parts_is_said_and_right(workers):
-    with pytest.warns(UserWarning, match="5 lanes cannot be cut over the 4 workers"):
-        here, there = here_and_there(mlp, 5)
-    (x, _), *_ = batches(1)
-    torch.testing.assert_close(there.shared(x).cpu(), here.shared(x), rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize("lanes, used", [(5, (0, 1, 2)), (9, (0, 1, 2)), (2, (0, 1)), (1, (0,))])
+def test_workers_without_lanes_are_named_and_the_others_share_the_work(workers, lanes, used):
+    with pytest.warns(UserWarning, match=rf"{lanes} lanes over the 4 workers .* on {len(used)} of them"):
+        here, there = here_and_there(mlp, lanes)
+    (x, target), *_ = batches(1)
+    with gt.signal.context("population"):
+        x_there = gt.tensor(x)  # cut over all four workers
+    torch.testing.assert_close(there.shared(x_there).cpu(), here.shared(x), rtol=1e-5, atol=1e-6)
+    assert gt.debug.placement(there.shared(x))[0] == used
+    results = [
+        fit(wide, SGD(wide.parameters(), lr=0.1), loss, [(x, target)] * 3, epochs=1, progress=False).losses
+        for wide in (here, there)
+    ]
+    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-6)
 
 
 def test_doors_lanes_and_files(workers, tmp_path):

@@ -1,18 +1,18 @@
 """Every network with every optimiser under every kind of parallelism: 20 steps, equal to one process.
 
 Beside each equality stands a count of who did the work. Adam and AdamW run here with one network under every
-kind, and with every network under one; `MATRIX=all python -m pytest tests/signals/test_matrix.py` runs all.
+kind, and with every network under one, half of these by day; `NIGHTLY=1` runs all.
 """
 
 import copy
 import itertools
-import os
 from typing import NamedTuple
 
 import pytest
 import torch
 
 import wide_compiler.signals as gt
+from nightly import NIGHTLY, one_of
 from signals.nets import NETS
 from signals.placed import signal, train, work
 
@@ -127,12 +127,12 @@ LAYOUTS = [data, model, pipeline, hybrid, backward_elsewhere, two_of_four, uneve
 CASES = [
     (layout, name, optimizer)
     for layout, name, optimizer in itertools.product(LAYOUTS, NETS, OPTIMIZERS)
-    if optimizer == "sgd" or name == "mlp" or layout is data or os.environ.get("MATRIX") == "all"
+    if optimizer == "sgd" or name == "mlp" or layout is data or NIGHTLY
 ]
 
 
 @pytest.mark.parametrize(
-    ("layout", "name", "optimizer"), CASES, ids=lambda v: v if isinstance(v, str) else v.__name__
+    ("layout", "name", "optimizer"), one_of(2, CASES), ids=lambda v: v if isinstance(v, str) else v.__name__
 )
 def test_equal_to_one_process(layout, name, optimizer):
     placed = layout()

@@ -1,15 +1,13 @@
 """Seven networks under five kinds of parallelism, trained as people train them, equal to one process.
 
 Beside each equality stand the instructions of each worker, and that its memory fell where parameters are cut.
-Here each network runs under one or two kinds, a few steps; `MATRIX=all python -m pytest
-tests/signals/test_models.py` runs all pairs, 20 steps each.
+By day each network runs under one or two kinds, a few steps; `NIGHTLY=1` runs all pairs, 20 steps each.
 """
 
 import contextlib
 import copy
 import io
 import itertools
-import os
 
 import pytest
 import torch
@@ -17,12 +15,12 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import wide_compiler.signals as gt
+from nightly import NIGHTLY
 from signals.models import CASES
 from signals.placed import work
 
 pytestmark = pytest.mark.usefixtures("workers")
-ALL = os.environ.get("MATRIX") == "all"
-STEPS = 20 if ALL else 4
+STEPS = 20 if NIGHTLY else 4
 FOUR, GRID, LEFT, RIGHT = [0, 1, 2, 3], [[0, 1], [2, 3]], [0, 1], [2, 3]
 
 # For each kind: its signals (the second is the pipeline's second stage), and the layout of a weight.
@@ -140,8 +138,8 @@ def in_second_stage(module):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", CASES)
 def test_equal_to_one_process(name, layout):
-    if not ALL and (name, layout) not in DIAGONAL:
-        pytest.skip("runs with MATRIX=all")
+    if not NIGHTLY and (name, layout) not in DIAGONAL:
+        pytest.skip("runs with NIGHTLY=1")
     case, (signals, held) = CASES[name], LAYOUTS[layout]
     for signal, shard in signals.items():
         gt.register_config(signal, gt.SignalConfig(shard))

@@ -5,13 +5,14 @@ import torch
 from torch import nn
 
 import wide_compiler.signals as gt
+from nightly import count
 from signals.placed import signal
 from signals.soak import long_training
 
 
 @pytest.mark.usefixtures("workers")
-def test_500_steps():
-    live = long_training(500, window=100)
+def test_many_steps():
+    live = long_training(count(150, 2000), window=50)
     assert min(live[0][0], live[1][0]) > 10  # parameters and their moments
 
 

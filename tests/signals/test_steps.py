@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import wide_compiler.signals as gt
+from nightly import one_of
 from signals.placed import signal
 
 pytestmark = pytest.mark.usefixtures("workers")
@@ -96,12 +97,12 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", one_of(3, OPTIMIZERS))
 def test_optimisers(name):
     both(calls, 9, optimizer=getattr(torch.optim, name.partition(" ")[0]), **OPTIMIZERS[name])
 
 
-@pytest.mark.parametrize("name", ["RAdam", "NAdam", "ASGD", "Rprop"])
+@pytest.mark.parametrize("name", one_of(4, ["RAdam", "NAdam", "ASGD", "Rprop"]))
 def test_optimisers_with_more_than_a_count_run_as_written(name):
     both(calls, 0, optimizer=getattr(torch.optim, name))
 

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import wide_compiler
+from nightly import one_of
 from wide_compiler import oracle
 
 LINES = (Path(__file__).parent / "ops.txt").read_text().splitlines()
@@ -121,7 +122,7 @@ def inputs(batch):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("lanes", [3, 1])
+@pytest.mark.parametrize("lanes", one_of(2, [3, 1]))
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_op(expression, lanes):
     models = [Op(expression, lane) for lane in range(lanes)]

@@ -267,6 +267,23 @@ def test_another_way_of_being_called_put_there_later(name, of_class, x):
     assert ran(fast) == ran(mapped, "torch vmap") == (3 if ignored else 1)
 
 
+def test_a_method_of_tensors_that_was_replaced_and_put_back(x):
+    """`Tensor.relu` is inherited; what is put back lies in `Tensor` itself, and is the same."""
+    kind = new_kind()
+    models, fast = [kind() for _ in range(5)], fast_of(loop)
+    check(fast, loop, models, x)
+    before, relu = ran(fast), torch.Tensor.relu
+    torch.Tensor.relu = lambda t: t * 2
+    try:
+        check(fast, loop, models, x)
+        assert ran(fast) == before
+        torch.Tensor.relu = relu
+        check(fast, loop, models, x)
+        assert ran(fast) == before + 1
+    finally:
+        del torch.Tensor.relu
+
+
 def test_members_that_are_compiled_by_pytorch(x):
     seen = []
 

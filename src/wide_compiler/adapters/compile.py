@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .. import api
 from ..config import WideConfig
 from ..errors import ArgumentError, InputError, WideError, WrongTypeError
 from .lane_table import check_ranks
@@ -62,7 +63,24 @@ def compile(
     >>> wide.names, wide.shared(torch.randn(5, 4)).shape
     (['small', 'big'], torch.Size([2, 5, 2]))
     """
-    trunk, library, models, found = _lanes(base, list(arguments))
+    config = (config or WideConfig()).replace(**options)
+    wide = api.build_model(
+        lambda: _build(base, list(arguments), sample_kwargs, names, max_rank, config, memory_limit)
+    )
+    assert isinstance(wide, WideAdapters)
+    return wide
+
+
+def _build(
+    base: Any,
+    arguments: list[Any],
+    sample_kwargs: Mapping[str, Any] | None,
+    names: Sequence[str] | None,
+    max_rank: int | None,
+    config: WideConfig,
+    memory_limit: int | None,
+) -> WideAdapters:
+    trunk, library, models, found = _lanes(base, arguments)
     if len(arguments) != (2 if _takes_configs(base) else 1):
         raise ArgumentError(
             "adapters.compile takes (base, configs, sample), (peft_model, sample) or (models, sample)"
@@ -75,7 +93,6 @@ def compile(
     with torch.random.fork_rng():
         room = library.room_for(trunk.copy(), models, max_rank)
     copy_flags(room, models[0])
-    config = (config or WideConfig()).replace(**options)
     return WideAdapters(
         trunk, library, room, models, names, arguments[-1], sample_kwargs, config, memory_limit
     )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
+from ..elsewhere import address
 from ..guards import Observer, Snapshot
 from .failure import HasEffects
 from .lock import CAPTURE
@@ -79,8 +80,8 @@ def observe_member(
         drew = not all(map(torch.equal, before_draws, _random_states(copy, mine)))
     effects = list(observer.effects)
     for slot in slots(copy):
-        tensor, address = before.get(slot.path, (None, 0))
-        if slot.kind == "parameter" and (slot.tensor is not tensor or _address(slot.tensor) != address):
+        tensor, place = before.get(slot.path, (None, 0))
+        if slot.kind == "parameter" and (slot.tensor is not tensor or _address(slot.tensor) != place):
             effects.append(f"its forward puts other memory into the parameter {slot.path}")
     return Observation(
         observer.reads,
@@ -125,7 +126,7 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 def _address(tensor: Tensor) -> int:
     if tensor.layout != torch.strided or tensor.device.type == "meta" or torch.nn.parameter.is_lazy(tensor):
         return 0
-    return tensor.data_ptr()
+    return address(tensor)
 
 
 def _tensors(output: Any) -> list[Tensor]:

@@ -6,6 +6,7 @@ nothing of other workers, neither forward nor backward.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 
@@ -16,7 +17,8 @@ from ..errors import ArgumentError
 from ..model import WideModel
 from ..model.marks import mark_parameters
 from ..workers.layout import fitting
-from . import lane_calls, scope
+from ..workers.stream import Mesh
+from . import lane_calls, runtime, scope
 from .modules import swap
 
 
@@ -38,18 +40,36 @@ def build_placed(build: Callable[[], WideModel]) -> WideModel:
 
 def place(wide: WideModel, placement: scope.Placement) -> None:
     """Cut what has lanes over the signal's workers; what lanes share is whole on each of them."""
+    mesh = _with_lanes(wide.n, placement)
     axes = tuple([0 if axis == 0 else None for axis in placement.axes])
-    if fitting((wide.n,), axes, placement.mesh.shape) != axes:
+    if fitting((wide.n,), axes, mesh.shape) != axes:
         warnings.warn(
-            f"{wide.n} lanes cannot be cut over the {len(placement.mesh.workers)} workers of "
-            f"{placement.name!r} so that each has some (as torch.chunk cuts); each of them runs all lanes",
+            f"{wide.n} lanes cannot be cut over the mesh {'x'.join(map(str, mesh.shape))} of "
+            f"{placement.name!r} so that each worker has some (as torch.chunk cuts); "
+            "each of them runs all lanes",
             stacklevel=4,
         )
-    lane_calls.signal_of[placement.mesh.workers] = placement.name
+    lane_calls.signal_of[mesh.workers] = placement.name
     stacked = {id(t) for t in wide.stacked_tensors()}
     for name, x in (*wide.named_parameters(), *wide.named_buffers()):
-        swap(x, placement.mesh, axes if id(x) in stacked else (), name, adopted=True)
+        swap(x, mesh, axes if id(x) in stacked else (), name, adopted=True)
     mark_parameters(wide)  # the marks were those of the tensors that lay here
+
+
+def _with_lanes(n: int, placement: scope.Placement) -> Mesh:
+    """The workers that get lanes: 9 lanes over 4 workers are 3 each for the first 3 of them."""
+    mesh = placement.mesh
+    if len(mesh.shape) > 1:
+        return mesh
+    used = math.ceil(n / math.ceil(n / len(mesh.workers)))
+    if used == len(mesh.workers):
+        return mesh
+    warnings.warn(
+        f"{n} lanes over the {len(mesh.workers)} workers of {placement.name!r}: "
+        f"{math.ceil(n / used)} each on {used} of them, the others get none",
+        stacklevel=5,
+    )
+    return runtime.mesh_of(mesh.workers[:used], (used,))
 
 
 api.build_model = build_placed

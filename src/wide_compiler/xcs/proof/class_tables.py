@@ -105,25 +105,30 @@ class Behaviour(Tables):
     def __init__(
         self, classes: Iterable[type], namespaces: Iterable[dict[str, Any]] = (), names: Iterable[str] = ()
     ):
-        tables = [table_of(base) for base in bases(classes)]
-        self.classes = len(tables)
-        super().__init__([*tables, *namespaces])
-        self.kept = [_behaving(table, i < self.classes) for i, table in enumerate(self.tables)]
-        self.names = set(names).union(*self.kept[: self.classes])
+        self.classes = bases(classes)
+        super().__init__([*map(table_of, self.classes), *namespaces])
+        self.kept = [_behaving(table, i < len(self.classes)) for i, table in enumerate(self.tables)]
+        self.names = set(names).union(*self.kept[: len(self.classes)])
 
     def check(self) -> bool:
         """Is nothing replaced, hidden or gone?"""
         for i, (table, kept) in enumerate(zip(self.tables, self.kept, strict=True)):
-            later = _behaving(table, True).keys() - kept.keys() if i < self.classes else ()
-            if any(self._hides(name, table[name]) for name in later):
-                return False
+            if i < len(self.classes):
+                later = _behaving(table, True).keys() - kept.keys()
+                if any(self._hides(self.classes[i], name, table[name]) for name in later):
+                    return False
             if not all(map(operator.is_, map(table.get, kept), kept.values())):
                 return False
         return True
 
-    def _hides(self, name: str, value: Any) -> bool:
-        """Python itself keeps notes in classes, such as `__slotnames__` when an object is copied."""
-        if any(value is own for own in HARMLESS):
+    def _hides(self, kind: type, name: str, value: Any) -> bool:
+        """Does a new entry of a class change what a call comes to?
+
+        Python itself keeps notes in classes, such as `__slotnames__` when an object is copied; and an
+        inherited function that was replaced and put back lies in the class from then on.
+        """
+        inherited = next((base.__dict__[name] for base in kind.__mro__[1:] if name in base.__dict__), MISSING)
+        if value is inherited or any(value is own for own in HARMLESS):
             return False
         special = name.startswith("__") and (callable(value) or hasattr(value, "__get__"))
         return name in self.names or special

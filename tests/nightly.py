@@ -1,0 +1,17 @@
+"""Long lists of cases: `make test` runs some of them, spread over the list; `make nightly` runs all."""
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+NIGHTLY = bool(os.environ.get("NIGHTLY"))
+
+
+def one_of(every: int, cases: Iterable[Any]) -> list[Any]:
+    """Every k-th case; at night all of them."""
+    return list(cases) if NIGHTLY else list(cases)[::every]
+
+
+def count(by_day: int, at_night: int) -> int:
+    """How many random cases."""
+    return at_night if NIGHTLY else by_day
