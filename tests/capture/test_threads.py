@@ -1,5 +1,6 @@
 """Threads that compile and call at once: every result is right, and the process is what it was."""
 
+import functools
 import logging
 import random
 import sys
@@ -125,9 +126,33 @@ def test_what_another_thread_sets_meanwhile_is_not_undone():
     assert globals()["STEP"] == written[-1]
 
 
+def test_what_another_thread_sets_during_the_export_is_not_undone():
+    globals()["STEP"] = 0.0
+    members = [ReadsAStepThatMoves(3) for _ in range(2)]
+    wide = wide_compiler.compile(members, torch.randn(2, 3), config=UNTUNED)
+    assert STEP == 5.0
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(wide.shared(x)[1], members[1].fc(x) + 5.0)  # and is followed
+
+
 STEP = 0.0
 
 
 class ReadsTheStep(Plain):
     def forward(self, x):
         return self.fc(x) + STEP
+
+
+MOVE = functools.partial(globals().update, {"STEP": 5.0})
+
+
+class ReadsAStepThatMoves(Plain):
+    """While it is exported, another thread sets what it reads."""
+
+    def forward(self, x):
+        y = self.fc(x) + STEP
+        if type(y).__name__ == "FakeTensor":
+            other = threading.Thread(target=MOVE)
+            other.start()
+            other.join()
+        return y

@@ -119,7 +119,8 @@ def export_member(
             captured = _exported(member, leaves, spec, dict(kept), dynamic, observation, grad)
             confirm(captured, member, leaves, observation)
         finally:
-            observation.reads.put_back()  # a forward that differs on fake tensors may have left some behind
+            # A forward that differs on fake tensors may have left some behind.
+            observation.reads.put_back(observation.stores)
     missed = observation.written - captured.writes
     if missed:
         raise CaptureFailed(f"its forward writes {min(missed)} in a way that a graph does not show")

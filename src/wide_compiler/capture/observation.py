@@ -24,6 +24,7 @@ class Observation:
 
     Attributes:
         effects: why a graph would not be the member's forward, in words.
+        stores: the names that its code sets; None: any. Other names only another thread can have set.
         functions: classes of custom autograd functions that it applied.
         asks_grad_mode: did its code ask whether gradients are recorded?
         written: the tensors whose numbers it changed, by canonical path.
@@ -33,6 +34,7 @@ class Observation:
     reads: Snapshot
     originals: dict[int, Any]  # id of an object of the copy -> the member's own
     effects: list[str]
+    stores: frozenset[str] | None
     functions: list[type]
     asks_grad_mode: bool
     written: set[str] = field(default_factory=set)
@@ -87,6 +89,7 @@ def observe_member(
         observer.reads,
         originals,
         effects,
+        observer.stores,
         observer.functions,
         observer.asks_grad_mode,
         _written(member, copy, tensor_of),

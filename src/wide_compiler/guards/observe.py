@@ -45,7 +45,6 @@ from .reads import (
     Items,
     Keys,
     Numbers,
-    Read,
     Set,
     State,
     Table,
@@ -151,18 +150,17 @@ class Observer:
             for code, table in self._importing:
                 self._visit_imports(table, code)
             self._find_closures()
-            changed = self.reads.changes(self._may_have_set)
+            changed = self.reads.changes(self.stores)
             if changed:
                 self.effects.append(f"its forward changes {changed[0].path}")
             for read in reversed(changed if put_back else []):
                 read.put_back()
 
-    def _may_have_set(self, read: Read) -> bool:
-        """Whether the call can have changed this, or only another thread can: does its code set the name?"""
-        if not isinstance(read, (Entry, Attribute)) or read.name == "cell_contents":
-            return True
+    @property
+    def stores(self) -> frozenset[str] | None:
+        """The names that the code of the call sets; None if that may be any."""
         stores = [names_of(code).stores for code in self._entered]
-        return any(names is None or read.name in names for names in stores)
+        return frozenset().union(*stores) if all(names is not None for names in stores) else None  # type: ignore[arg-type]
 
     # What the interpreter tells.
 

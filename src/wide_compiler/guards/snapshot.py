@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from .reads import Array, Flag, Numbers, Read, State, dict_version, same_items
+from .reads import Array, Attribute, Entry, Flag, Numbers, Read, State, dict_version, same_items
 
 
 class Snapshot:
@@ -93,14 +93,14 @@ class Snapshot:
         flags = (read for read in self.reads.values() if isinstance(read, Flag))
         return next((flag for flag in flags if not flag.same(flag.now())), None)
 
-    def changes(self, ours: Callable[[Read], bool]) -> list[Read]:
-        """The reads that give something else now. Of those that are not `ours` the new value is taken over:
-        another thread has set it."""
+    def changes(self, stores: Collection[str] | None) -> list[Read]:
+        """The reads that give something else now. Of what code that sets the names in `stores` (None: any)
+        cannot have changed the new value is taken over: another thread has set it."""
         changed = []
         for read in self.reads.values():
             now = read.now()
             if not read.same(now):
-                if ours(read):
+                if _can_be_set(read, stores):
                     changed.append(read)
                 else:
                     read.value = now
@@ -112,11 +112,18 @@ class Snapshot:
         changed = self.first_change()
         return "" if changed is None else f"{changed.path} has changed"
 
-    def put_back(self) -> None:
-        """Undo every change since the reads."""
+    def put_back(self, stores: Collection[str] | None) -> None:
+        """Undo the changes since the reads that code which sets these names (None: any) can have made."""
         for read in reversed(self.reads.values()):
-            if not read.same(read.now()):
+            now = read.now()
+            if not read.same(now) and (_can_be_set(read, stores) or type(now).__name__ == "FakeTensor"):
                 read.put_back()
+
+
+def _can_be_set(read: Read, stores: Collection[str] | None) -> bool:
+    if stores is None or not isinstance(read, (Entry, Attribute)) or read.name == "cell_contents":
+        return True
+    return read.name in stores
 
 
 def _compiled(reads: list[Read]) -> Callable[[], bool]:

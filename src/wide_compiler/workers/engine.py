@@ -197,6 +197,7 @@ class Engine(Stream):
             self.done += [self.seq] * len(devices)
             self.pool.grow(devices, meet)
             self.everyone = tuple(range(self.pool.size))
+            self.pace()
             self.send("meet", (None, meshes), self.everyone[len(before) :], "meet")
             # What the new workers have not been told is told again, to all.
             self.regions.forget()

@@ -21,7 +21,9 @@ from .wire import NoAnswer, dump, interface_of, load, own_address, tune
 from .worker import Worker
 
 _BEAT_SECONDS = 0.5
-_ACK_SECONDS = 0.02
+_ACK_SECONDS = 0.02  # between acknowledgements, up to 64 workers; with more of them each says less
+_FEW_WORKERS = 64
+_ACK_INSTRUCTIONS = 1024
 
 
 class Service:
@@ -36,6 +38,7 @@ class Service:
         self.current = 0
         self.said = 0  # what the script knows to be done
         self.said_at = 0.0
+        self.ack_seconds = _ACK_SECONDS
         self.spans: deque[tuple[float, float, float]] | None = None  # while the script is being watched
 
     def send(self, *message: Any) -> None:
@@ -86,7 +89,8 @@ class Service:
                     self.run_one(worker, instruction)
             else:
                 self.run_timed(worker, batch, self.spans)
-            if time.monotonic() - self.said_at > _ACK_SECONDS:
+            waited = time.monotonic() - self.said_at
+            if waited > self.ack_seconds or self.current - self.said > _ACK_INSTRUCTIONS:
                 self.acknowledge()
 
     def run_timed(self, worker: Worker, batch: list[tuple], spans: deque) -> None:
@@ -108,6 +112,8 @@ class Service:
 
     def acknowledge(self) -> None:
         self.said, self.said_at = self.current, time.monotonic()
+        workers = dist.get_world_size() if dist.is_initialized() else 1
+        self.ack_seconds = _ACK_SECONDS * max(1.0, workers / _FEW_WORKERS)
         self.send("ack", self.current)
 
     def run_one(self, worker: Worker, instruction: tuple) -> None:

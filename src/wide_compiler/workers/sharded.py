@@ -4,7 +4,6 @@ Each way gives the values of one process. Which one ran is counted, so that a te
 """
 
 import functools
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -248,31 +247,6 @@ def gathered(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     result = func(*args, **kwargs)
     assert mesh is not None, "an op without tensors has nothing to gather"
     return tree_map_only(Tensor, lambda t: replicated(t, mesh), result)
-
-
-COLLECTIVES = {
-    (Shard, "_to_replicate_tensor"): "all_gathers",
-    (Partial, "_reduce_value"): "all_reduces",
-    (Partial, "_reduce_shard_value"): "reduce_scatters",
-}
-
-
-@functools.cache
-def count_collectives() -> Counter:
-    """From the first call on, what DTensor does between workers is counted, whoever asked for it."""
-    counted: Counter = Counter()
-    for (kind, method), name in COLLECTIVES.items():
-        setattr(kind, method, _counting(getattr(kind, method), counted, name))
-    return counted
-
-
-def _counting(function: Callable, counted: Counter, name: str) -> Callable:
-    @functools.wraps(function)
-    def counting(*args: Any, **kwargs: Any) -> Any:
-        counted[name] += 1
-        return function(*args, **kwargs)
-
-    return counting
 
 
 def replicated(x: Tensor, mesh: DeviceMesh) -> DTensor:

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, Protocol
 from .callsite import Place, user_place
 from .wire import dump
 
-_BATCH = 64
+_BATCH = 64  # instructions in a message; more for many workers, since each of them is written to
+_FLUSH_SECONDS = 0.004  # how long an instruction may wait for company
+_FEW_WORKERS = 128
 _WINDOW = 4096  # instructions that may be on their way to the slowest worker
-_FLUSH_SECONDS = 0.004
 
 
 class Pool(Protocol):
@@ -92,6 +93,12 @@ class Stream(ABC):
         self.watcher: Watcher | None = None  # while somebody looks
         self._pending: list[tuple[tuple[int, ...], tuple]] = []
         self._first_pending = 0.0
+        self.pace()
+
+    def pace(self) -> None:
+        """Choose the size of batches by the number of workers."""
+        larger = max(1.0, len(self.everyone) / _FEW_WORKERS)
+        self._batch, self._flush_seconds = int(_BATCH * larger), _FLUSH_SECONDS * larger
 
     @abstractmethod
     def held_back(self) -> bool:
@@ -126,7 +133,7 @@ class Stream(ABC):
         pending.append((workers, (kind, seq, *content)))
         if len(pending) == 1:
             self._first_pending = time.monotonic()
-        elif len(pending) >= _BATCH or time.monotonic() - self._first_pending > _FLUSH_SECONDS:
+        elif len(pending) >= self._batch or time.monotonic() - self._first_pending > self._flush_seconds:
             self.flush()
 
     def send_each(self, kind: str, contents: Sequence[tuple], mesh: Mesh, outputs: tuple[int, ...]) -> None:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .collectives import WITHOUT_NAME, to_bytes
 from .layout import fitting, nested_bounds
 
 
@@ -79,7 +80,7 @@ def exchange(
                 assert piece is not None
                 piece = piece.contiguous()
                 keep.append(piece.cpu() if through_host else piece)
-                requests.append(dist.isend(keep[-1], receiver))
+                requests.append(dist.isend(_sendable(keep[-1]), receiver))
                 sent += piece.numel() * piece.element_size()
             else:
                 assert held is not None
@@ -87,7 +88,7 @@ def exchange(
                 if axis is not None:
                     size[axis] = end - start
                 buffer = torch.empty(size, dtype=dtype, device="cpu" if through_host else device)
-                requests.append(dist.irecv(buffer, sender))
+                requests.append(dist.irecv(_sendable(buffer), sender))
                 arrived.append((buffer, start - r0))
     for request in requests:
         request.wait()
@@ -95,3 +96,8 @@ def exchange(
         assert held is not None
         (held if axis is None else held.narrow(axis, offset, buffer.shape[axis])).copy_(buffer)
     return held, sent
+
+
+def _sendable(x: Tensor) -> Tensor:
+    """The same memory, in a dtype that can be sent."""
+    return to_bytes(x) if x.dtype in WITHOUT_NAME else x

@@ -122,37 +122,10 @@ _lately_gathered: deque[Value] = deque()
 
 
 def whole_of(x: DTensor) -> Tensor:
-    """All of a tensor (of an empty one, without asking anybody). Where gloo has no name for its dtype,
-    bytes travel, and
-    sums are made in a wider one."""
+    """All of a tensor; of an empty one, without asking anybody."""
     if not x.numel():
         return torch.empty(x.shape, dtype=x.dtype, device=local_of(x).device)
-    if x.dtype not in _UNKNOWN_TO_GLOO or all(p.is_replicate() for p in x.placements):
-        return x.full_tensor()
-    if any(p.is_partial() for p in x.placements):
-        wide = torch.float32 if x.dtype.is_floating_point else torch.int64
-        return whole_of(wrap(local_of(x).to(wide), x, x.shape, x.stride())).to(x.dtype)
-    raw = local_of(x).contiguous().unsqueeze(-1).view(torch.uint8)
-    shape = torch.Size((*x.shape, raw.shape[-1]))
-    stride = torch.empty(shape, device="meta").stride()
-    return wrap(raw, x, shape, stride).full_tensor().view(x.dtype).squeeze(-1)
-
-
-_UNKNOWN_TO_GLOO = {
-    getattr(torch, name)
-    for name in [
-        "int16",
-        "uint16",
-        "uint32",
-        "uint64",
-        "complex32",
-        "float8_e4m3fn",
-        "float8_e5m2",
-        "float8_e4m3fnuz",
-        "float8_e5m2fnuz",
-        "float8_e8m0fnu",
-    ]
-}
+    return x.full_tensor()
 
 
 def local_of(x: DTensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from .sharded import COLLECTIVES, count_collectives
+from .collectives import count_collectives
 from .steps import Steps
 from .storing import load_values, save_values
 from .table import Poison, Reply, WorkerMesh
@@ -115,7 +115,7 @@ class Worker(Steps):
                 "memory": self.memory(),
                 "templates": len(self.templates),
                 "ways": self.ways.total(),
-                **{name: count_collectives()[name] for name in COLLECTIVES.values()},
+                **count_collectives(),
                 "op_ways": self.ways.by_op(),
                 "regions": {name: tally.as_dict() for name, tally in self.tallies.items()},
             },
