@@ -83,9 +83,38 @@ def test_the_values_and_gradients_of_one_process(name, workers, axis):
         torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    "dtype", ["int16", "uint16", "uint32", "uint64", "complex32", "float8_e4m3fn", "bool", "half"]
-)
+DTYPES = ["int16", "uint16", "uint32", "uint64", "complex32", "float8_e4m3fn", "bool", "half"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_goes_to_other_layouts_and_workers(dtype):
+    plain = torch.arange(14).reshape(7, 2).to(getattr(torch, dtype))
+    x = gt.signal.tensor(plain, signal("three", [0, 1, 2]))
+    for name, workers, axis in (
+        ("across", [0, 1], 1),
+        ("two", [1, 3], 0),
+        ("one", [2], 0),
+        ("all", [0, 1, 2, 3], 0),
+    ):
+        x = gt.signal.tensor(x, signal(name, workers, axis))
+        assert gt.debug.placement(x)[0] == tuple(workers)
+        assert torch.equal(x.cpu().view(torch.uint8), plain.view(torch.uint8))
+
+
+@pytest.mark.parametrize("dtype", ["int16", "uint8", "int8", "half", "bfloat16", "bool"])
+def test_sums_over_workers_of_every_dtype(dtype):
+    plain = (torch.arange(14).reshape(7, 2) % 2).to(getattr(torch, dtype))
+    x = gt.signal.tensor(plain, signal("three", [0, 1, 2]))
+    for function in (
+        lambda t: t.sum(0),
+        lambda t: t.sum(0, dtype=t.dtype),
+        lambda t: t.amax(0),
+        lambda t: t.cumsum(0),
+    ):
+        assert torch.equal(function(x).cpu(), function(plain))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype_can_be_fetched_and_viewed(dtype):
     plain = torch.arange(14).reshape(7, 2).to(getattr(torch, dtype))
     with gt.signal.context(signal("three", [0, 1, 2])):

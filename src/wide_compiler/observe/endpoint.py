@@ -10,12 +10,13 @@ import contextlib
 import json
 import logging
 import os
+import socket
 import stat
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +56,24 @@ class Endpoint:
     ) -> None:
         self.engine, self.label, self.about, self.listen = engine, label, about, listen
         self.path = folder() / f"{os.getpid()}.sock"
-        self.path.unlink(missing_ok=True)  # of an engine before this one
         self._clients: list[tuple[Connection, int]] = []  # each with the number of names that it knows
         self._lock = threading.Lock()
         self._publishing = False
-        self._listener = Listener(str(self.path), "AF_UNIX")
+        self._process = os.getpid()
+        self._listener = socket.socket(socket.AF_UNIX)
+        new = self.path.with_suffix(".new")  # an observer removes sockets at which nobody listens
+        new.unlink(missing_ok=True)
+        self._listener.bind(str(new))
+        self._listener.listen()
+        new.rename(self.path)
         threading.Thread(target=self._accept, daemon=True, name="wide-observers").start()
 
     def remove(self) -> None:
         """Close the socket and leave the observers."""
+        if os.getpid() == self._process:  # in a fork the socket is its parent's
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+            self.path.unlink(missing_ok=True)
         self._listener.close()
         with self._lock:
             for client, _ in self._clients:
@@ -73,11 +83,11 @@ class Endpoint:
     def _accept(self) -> None:
         while True:
             try:
-                client = self._listener.accept()
+                client, _ = self._listener.accept()
             except OSError:
                 return  # closed
             with self._lock:
-                self._clients.append((client, 0))
+                self._clients.append((Connection(client.detach()), 0))
                 if not self._publishing:
                     self._publishing = True
                     threading.Thread(target=self._publish, daemon=True, name="wide-frames").start()
