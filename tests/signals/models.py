@@ -160,7 +160,10 @@ def of_labels(model, x, y):
 def adamw(model):
     decayed = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1]
-    return torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": others}], lr=1e-2)
+    # A gradient of nothing but rounding errors, divided by its own size, would move a weight at random.
+    return torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.1}, {"params": others}], lr=1e-2, eps=1e-4
+    )
 
 
 def momentum(model):

@@ -4,8 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import wide_compiler.signals as gt
+from nightly import one_of
 from signals.placed import same_training, signal, work
 
 pytestmark = pytest.mark.usefixtures("workers")
@@ -58,6 +60,24 @@ def test_recurrent_layers(kind):
     done = same_training(model, forward, data, sgd, under("rows", forward))
     assert not done[1] and min(sum(done[0].values()), sum(done[2].values())) > 1000
     assert model._flat_weight_refs[0]() is model.weight_ih_l0
+
+
+@pytest.mark.parametrize("kind", one_of(3, [nn.LSTM, nn.GRU, nn.RNN]))
+@pytest.mark.parametrize("lengths", [[5, 3, 2, 4, 1, 5], torch.tensor([5, 5, 4, 2, 2, 1])])
+def test_sequences_of_different_lengths(kind, lengths):
+    signal("rows", [0, 2])
+
+    def forward(model, x, y):
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        padded, counts = pad_packed_sequence(model(packed)[0], batch_first=True)
+        assert counts.tolist() == torch.as_tensor(lengths).tolist()
+        return F.mse_loss(padded.sum(1), y)
+
+    x = torch.randn(6, 5, 3, dtype=torch.float64)
+    data = x, torch.randn(6, 8, dtype=torch.float64)
+    model = kind(3, 4, num_layers=2, bidirectional=True, batch_first=True).double()
+    done = same_training(model, forward, data, sgd, under("rows", forward))
+    assert not done[1] and min(sum(done[0].values()), sum(done[2].values())) > 1000
 
 
 def test_backward_named_by_the_context():

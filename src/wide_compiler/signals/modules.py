@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_iter, tree_map_only
@@ -138,8 +139,8 @@ def _before_forward(module: nn.Module, args: tuple) -> tuple | None:
     if placement is None or all(x.__class__ is SignalTensor for x in (*args, *kwargs.values())):
         return None
     for name, value in kwargs.items():
-        kwargs[name] = tree_map_only(Tensor, _placed, value)
-    return tree_map_only(Tensor, _placed, tuple(args))
+        kwargs[name] = _all_placed(value)
+    return _all_placed(tuple(args))
 
 
 def _called_with_handles(args: tuple, kwargs: dict[str, Any]) -> bool:
@@ -148,8 +149,16 @@ def _called_with_handles(args: tuple, kwargs: dict[str, Any]) -> bool:
     return any(isinstance(x, SignalTensor) for x in tree_iter((args, kwargs)))
 
 
-def _placed(x: Tensor) -> Tensor:
+def _all_placed(batch: Any) -> Any:
+    return tree_map_only(
+        (Tensor, PackedSequence), _placed, batch, is_leaf=lambda x: isinstance(x, PackedSequence)
+    )
+
+
+def _placed(x: Any) -> Any:
     """A plain tensor as the signal says; differentiable."""
+    if isinstance(x, PackedSequence):  # recurrent layers read its other fields here
+        return x._replace(data=_placed(x.data))
     if not _is_plain(x):
         return x
     return respread(x, scope.current()) if x.requires_grad else put(x)

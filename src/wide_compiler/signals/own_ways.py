@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch._library.custom_ops import OPDEFS
 from torch.utils._mode_utils import no_dispatch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..errors import UnsupportedError
 from .tensor import SignalTensor
@@ -67,6 +68,19 @@ def _unscale(func: Op, args: tuple, kwargs: dict[str, Any]) -> None:
         found.copy_(
             found.bool().logical_or(infinite if isinstance(found, SignalTensor) else infinite.fetch())
         )
+
+
+def _pack(func: Op, args: tuple, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """`pack_padded_sequence`: the rows on the workers; how many sequences each step has stays here, where
+    recurrent layers read it."""
+    x, lengths, batch_first = args
+    with _disable_current_modes():
+        lengths = lengths.fetch() if isinstance(lengths, SignalTensor) else lengths
+        sizes = (lengths > torch.arange(int(lengths[0])).unsqueeze(1)).sum(1)
+        batch = x.shape[0] if batch_first else x.shape[1]
+        index = torch.cat([step * batch + torch.arange(int(size)) for step, size in enumerate(sizes)])
+    steps = x.transpose(0, 1) if batch_first else x
+    return steps.flatten(0, 1).index_select(0, index), sizes
 
 
 def own_way(func: Op) -> Way | None:
@@ -135,6 +149,7 @@ _OWN_WAYS: dict[Op, Way] = {
     aten.lift_fresh.default: _alias,
     aten._local_scalar_dense.default: _scalar,
     aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
+    aten._pack_padded_sequence.default: _pack,
     aten.is_same_size.default: _shape_question,
     aten.is_pinned.default: lambda func, args, kwargs: False,
 }
