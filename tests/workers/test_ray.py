@@ -14,9 +14,8 @@ import torch
 
 import wide_compiler.signals as gt
 from signals.placed import signal
-from signals.soak import setting, steps
+from signals.soak import gone, setting, steps
 from wide_compiler.signals import runtime
-from wide_compiler.workers.local import alive
 from wide_compiler.workers.ray import check_versions, versions
 
 ray = pytest.importorskip("ray")
@@ -60,14 +59,6 @@ def nothing_left():
             return True
         time.sleep(0.2)
     return False
-
-
-def gone(pids):
-    """Have these processes ended? Their connections close a moment before."""
-    deadline = time.monotonic() + 10
-    while any(map(alive, pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not any(map(alive, pids))
 
 
 def test_training_death_and_restart_as_on_local_workers(two, tmp_path):

@@ -160,6 +160,7 @@ def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Cal
         raise UsageError(
             f"{func}: {error} (a tensor on workers keeps its shape when it is written to)"
         ) from error
+    asks = asks or _misjudged(func, looks)
     spelled, named = spell(args, kwargs, call.constants)
     number = engine.new_template(templates.op_name(func), spelled, named)
     schema = func._schema
@@ -191,6 +192,11 @@ def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Cal
         asks,
         None if more else described[0][0],
     )
+
+
+def _misjudged(func: Op, looks: tuple[Look, ...]) -> bool:
+    """Does PyTorch infer another shape than the op gives (for one sample, [1] instead of [])?"""
+    return func is torch.ops.aten.multilabel_margin_loss_forward.default and len(looks[0].shape) < 2
 
 
 def infer(func: Op, args: Sequence, kwargs: dict, tensors: list, looks: tuple[Look, ...]) -> Any:
