@@ -1377,4 +1377,63 @@ def read(y): return y * eval('V')
 def change():
     global V; V = 3.0
 """,
+    "decimal context": r"""
+import decimal
+third = decimal.Decimal(1)
+def read(y): return y * float(third / 3 * 3)
+def change(): decimal.getcontext().prec = 1
+def undo(): decimal.getcontext().prec = 28
+""",
+    "decimal context asked for": r"""
+from decimal import getcontext
+def read(y): return y * getcontext().prec
+def change(): getcontext().prec = 5
+def undo(): getcontext().prec = 28
+""",
+    "decimal class": r"""
+from decimal import Decimal, getcontext
+def read(y): return y * float(Decimal(2) / Decimal(3))
+def change(): getcontext().prec = 1
+def undo(): getcontext().prec = 28
+""",
+    "name of the thread": r"""
+import threading
+def read(y): return y * len(threading.current_thread().name)
+before = threading.current_thread().name
+def change(): threading.current_thread().name = before + "longer"
+def undo(): threading.current_thread().name = before
+""",
+    "name of the thread, imported function": r"""
+from threading import current_thread
+def read(y): return y * (3.0 if current_thread().name == "other" else 2.0)
+before = current_thread().name
+def change(): current_thread().name = "other"
+def undo(): current_thread().name = before
+""",
+    "class registered with an abstract one": r"""
+import abc
+class Kind(abc.ABC): pass
+class Mine: pass
+thing = Mine()
+def read(y): return y * (3.0 if isinstance(thing, Kind) else 2.0)
+def change(): Kind.register(Mine)
+""",
+    "class registered with one of collections.abc": r"""
+from collections.abc import Mapping
+class Mine: pass
+def read(y): return y * (3.0 if issubclass(Mine, Mapping) else 2.0)
+def change(): Mapping.register(Mine)
+""",
+    "new attribute of a function, by getattr": r"""
+def helper(): return getattr(helper, "scale", 2.0)
+def read(y): return y * helper()
+def change(): helper.scale = 3.0
+def undo(): del helper.scale
+""",
+    "new attribute of a function, by hasattr": r"""
+def helper(): return 1.0
+def read(y): return y * (3.0 if hasattr(helper, "flag") else 2.0)
+def change(): helper.flag = True
+def undo(): del helper.flag
+""",
 }

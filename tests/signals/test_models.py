@@ -153,9 +153,10 @@ def test_equal_to_one_process(name, layout):
     before = [s["memory"] for s in gt.debug.worker_stats()]
     with work() as done:
         got, optimizer = trained(name, model, given, placed=True)
-    torch.testing.assert_close(torch.tensor(got), torch.tensor(expected), rtol=1e-9, atol=1e-9)
+    limits = {"rtol": case.tolerance, "atol": case.tolerance}
+    torch.testing.assert_close(*(torch.tensor(v, dtype=torch.float64) for v in (got, expected)), **limits)
     for (key, a), b in zip(alone.state_dict().items(), model.state_dict().values(), strict=True):
-        torch.testing.assert_close(b.cpu(), a, rtol=1e-8, atol=1e-9, msg=lambda m, k=key: f"{k}: {m}")
+        torch.testing.assert_close(b.cpu(), a, **limits, msg=lambda m, k=key: f"{k}: {m}")
     weight = model.get_parameter(case.weight)
     assert gt.debug.placement(weight)[1] == held
     counts = [d[case.mark] for d in done]

@@ -6,12 +6,14 @@ function is given, or that outlive the call, and their values are noted. Objects
 are not: they are gone when it ends.
 """
 
+import abc
 import array
 import builtins
 import collections
 import contextlib
 import contextvars
 import dataclasses
+import decimal
 import functools
 import gc
 import importlib.util
@@ -420,6 +422,10 @@ class Observer:
 
     def _visit_type(self, cls: type, code: types.CodeType, path: str) -> None:
         names = self._names(code)
+        if isinstance(cls, abc.ABCMeta):  # whose `register` makes other classes its own
+            self.reads.note(Flag, abc.get_cache_token, path="the classes registered with abstract ones")
+        if cls is decimal.Decimal:
+            self._note_decimals()
         self._visit_class(cls, names, code)
         self._visit_class(type(cls), names, code)
         if _AS_A_WHOLE & (names.globals | names.attributes) and owner_of(cls.__module__) == "user":
@@ -451,6 +457,10 @@ class Observer:
                 self.reads.note(Items, table[name], path=f"{path}.{name}")
         if module.__name__ == "os" and names.attributes & {"environ", "getenv"}:
             self._note_environment()
+        elif module.__name__ in ("decimal", "_decimal"):
+            self._note_decimals()
+        elif module.__name__ == "threading" and names.attributes & {f.__name__ for f in _ASK_FOR_THREAD}:
+            self._note_thread()
         elif module.__name__ == "random":
             self.reads.note(State, random._inst, path="Python's own random numbers")  # type: ignore[attr-defined]
         elif module.__name__ in ("numpy", "numpy.random") and names.attributes & {"random", *_DRAWS}:
@@ -458,6 +468,15 @@ class Observer:
 
     def _note_environment(self) -> None:
         self.reads.note(Table, os.environ._data, path="os.environ")  # type: ignore[attr-defined]
+
+    def _note_decimals(self) -> None:
+        self.reads.note(Flag, _decimal_context, path="the context of decimal numbers")
+
+    def _note_thread(self) -> None:
+        self.reads.note(Flag, _thread, path="the thread that calls")
+
+    def _visit_decimal(self, value: decimal.Decimal, code: types.CodeType, path: str) -> None:
+        self._note_decimals()
 
     def _visit_logger(self, logger: logging.Logger | None, code: types.CodeType, path: str) -> None:
         while logger is not None:
@@ -467,6 +486,10 @@ class Observer:
     def _visit_builtin(self, function: Any, code: types.CodeType, path: str) -> None:
         if isinstance(function.__self__, _RANDOM):  # `from random import random`
             self.reads.note(State, function.__self__, path=path)
+        elif function in _ASK_FOR_THREAD:
+            self._note_thread()
+        elif function is decimal.getcontext:
+            self._note_decimals()
 
     def _visit_moving(self, value: Any, code: types.CodeType, path: str) -> None:
         self.reads.note(State, value, path=path)
@@ -483,7 +506,11 @@ class Observer:
                 self._note_function(function)
         if function is os.getenv:
             self._note_environment()
+        elif function in _ASK_FOR_THREAD:
+            self._note_thread()
         names = self._names(code)
+        for name in names.optional - vars(function).keys():
+            self.reads.note(Entry, vars(function), name, path=f"{path}.{name}")
         for name, value in vars(function).items():  # the attributes of a function, `__wrapped__` among them
             if names.dynamic or name in names.attributes:
                 self.reads.note(Entry, vars(function), name, path=f"{path}.{name}")
@@ -600,6 +627,7 @@ _VISITORS: dict[type, Any] = {
     **dict.fromkeys(map(type, ({}.keys(), {}.values(), {}.items())), Observer._visit_view),
     types.MappingProxyType: Observer._visit_view,
     logging.Logger: Observer._visit_logger,
+    decimal.Decimal: Observer._visit_decimal,
     functools._lru_cache_wrapper: Observer._visit_remembered,
     list: Observer._visit_items,
     tuple: Observer._visit_items,
@@ -623,6 +651,17 @@ _VISITORS: dict[type, Any] = {
 
 # Those of these kinds may have attributes besides, if their class is somebody's own.
 _CONTENT = (Observer._visit_items, Observer._visit_table, Observer._visit_set, Observer._visit_array)
+
+
+_ASK_FOR_THREAD = (threading.current_thread, threading.get_ident, threading.get_native_id)
+
+
+def _decimal_context() -> str:
+    return repr(decimal.getcontext())
+
+
+def _thread() -> tuple[int, str]:
+    return threading.get_ident(), threading.current_thread().name
 
 
 def _opened(value: Any) -> list[Any]:
