@@ -1,6 +1,9 @@
-"""What the page on signals shows is run."""
+"""What the pages on signals and clusters show is run."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,3 +31,18 @@ def test_the_page_runs(tmp_path):
     (tmp_path / "config.yaml").write_text(meshes)
     read = gt.load_config(tmp_path / "config.yaml")
     assert read["data_times_tensor"] == read["the_same"]
+
+
+CLUSTER = re.findall(r"```python\n(.*?)```", (PAGE.parent / "cluster.md").read_text(), re.S)
+
+
+@pytest.mark.parametrize("number", range(len(CLUSTER)))
+def test_a_block_of_the_page_on_clusters_runs_alone(number, tmp_path):
+    if "ray_workers" in CLUSTER[number]:
+        pytest.importorskip("ray")
+    (tmp_path / "pasted.py").write_text(CLUSTER[number])
+    environment = {**os.environ, "PYTHONPATH": str(PAGE.parents[1] / "src"), "GT_WORKERS": ""}
+    command = [sys.executable, "pasted.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip()
