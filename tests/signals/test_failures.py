@@ -11,7 +11,7 @@ import pytest
 
 import wide_compiler.signals as gt
 from signals.placed import signal
-from signals.soak import setting, steps
+from signals.soak import gone, setting, steps
 from wide_compiler.signals import runtime
 from wide_compiler.workers.local import alive
 
@@ -27,7 +27,7 @@ def two():
     yield pids
     gt.shutdown()
     gt.clear_configs()
-    assert not any(map(alive, pids))
+    assert gone(pids)
 
 
 def test_death_is_named_and_the_restart_goes_on_as_if_nothing_had_happened(two, tmp_path):
@@ -172,4 +172,5 @@ def test_no_process_is_left_when_the_script_goes(how, tmp_path):
     while left() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left(), errors
-    assert script.returncode == {"killed": -9, "interrupted": -2, "ends": 0}[how], errors
+    interrupted = (-2, 1)  # by the signal, or, with Ray in the process, by the exception
+    assert script.returncode in {"killed": (-9,), "interrupted": interrupted, "ends": (0,)}[how], errors

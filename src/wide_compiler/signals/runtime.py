@@ -116,8 +116,9 @@ def ray_workers(
 ) -> None:
     """Start `n` workers as Ray actors.
 
-    address: `host:port` of a cluster, `ray://host:port` of its client server, "auto": the Ray that runs on
-        this machine, "local": one of this script's own; None: auto, else local.
+    address: `host:port` of a cluster, `ray://host:port` of its client server, "auto": a Ray that runs on
+        this machine, "local": one of this script's own; None, as `ray.init()` does: $RAY_ADDRESS, else what
+        `ray start` has started here, else one of its own.
     cpus, gpus: what Ray reserves for each worker; with a whole GPU each they talk by NCCL.
     strategy: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD, as Ray's placement groups have them.
     wait: seconds until the cluster must have room for all of them.

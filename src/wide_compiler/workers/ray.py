@@ -62,7 +62,7 @@ class RayPool(ConnectedPool):
         self._host = _own_host(self._ray, cluster.address)
         listening = socket.create_server((self._host, 0), backlog=max(64, size))
         port = listening.getsockname()[1]
-        self._store = dist.TCPStore(
+        self._store: dist.TCPStore | None = dist.TCPStore(
             self._host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
         )
         self._own = {
@@ -141,7 +141,7 @@ class RayPool(ConnectedPool):
             return "its machine no longer answers"
         except self._ray.exceptions.RayError as error:
             return _told(error)
-        return f"it could not reach this script at {self._store.host}" if status == 3 else f"status {status}"
+        return f"it could not reach this script at {self._host}" if status == 3 else f"status {status}"
 
     def stop(self) -> None:
         """End the workers."""
@@ -159,7 +159,7 @@ class RayPool(ConnectedPool):
     def _remove(self) -> None:
         for group in self._groups if self._ray.is_initialized() else ():
             self._ray.util.remove_placement_group(group)
-        self._groups = []
+        self._groups, self._store = [], None
 
 
 def connect(ray: Any, cluster: Cluster, size: int) -> None:
@@ -181,16 +181,18 @@ def connect(ray: Any, cluster: Cluster, size: int) -> None:
 
 
 def _connect_here(ray: Any, cluster: Cluster, size: int) -> None:
-    if cluster.address != "local":
-        try:
-            ray.init(address="auto")
-            return
-        except ConnectionError:
-            if cluster.address == "auto" or os.environ.get("RAY_ADDRESS"):
-                raise
+    if cluster.address == "auto":
+        ray.init(address="auto")
+        return
     # Workers of one machine may outnumber its cores, as local ones do.
     cores = max(os.cpu_count() or 1, int(size * cluster.cpus + 1))
-    ray.init(address="local", num_cpus=cores, object_store_memory=_STORE_BYTES, include_dashboard=False)
+    own = {"num_cpus": cores, "object_store_memory": _STORE_BYTES, "include_dashboard": False}
+    try:
+        ray.init(address=cluster.address, **own)
+    except ValueError:
+        if cluster.address == "local":
+            raise
+        ray.init()  # $RAY_ADDRESS, or what `ray start` has started here, takes no such options
 
 
 def _reach(address: str) -> None:
