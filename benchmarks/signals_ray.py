@@ -118,8 +118,9 @@ for line in sys.stdin:
 """
 
 
-def watched(workers, turns=5):
-    """Milliseconds of a step while nobody looks and while somebody does, in turns; the best of each."""
+def watched(workers, turns=25):
+    """Milliseconds of a step while nobody looks and while somebody does, in turns: the medians, and the median
+    of the ratios of neighbours."""
     import wide_compiler.signals as gt
 
     gt.cpu_workers(workers)
@@ -148,7 +149,10 @@ def watched(workers, turns=5):
                 assert observer.stdout.readline() == "off\n"
     observer.kill()
     gt.shutdown()
-    return {kind: min(found) for kind, found in times.items()}
+    ratios = [on / off for off, on in zip(*times.values(), strict=True)]
+    return {kind: statistics.median(found) for kind, found in times.items()} | {
+        "ratio": statistics.median(ratios)
+    }
 
 
 def main():

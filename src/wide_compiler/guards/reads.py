@@ -234,10 +234,12 @@ class Table(Read):
         self.version = dict_version(holder)
 
     def now(self) -> Any:
-        # An ordered dictionary changes its order without a new version.
-        ordered = isinstance(self.holder, collections.OrderedDict)
-        known = dict_version(self.holder) == self.version and not ordered
+        known = dict_version(self.holder) == self.version and not self._reorders()
         return self.value if known else dict(self.holder.items())
+
+    def _reorders(self) -> bool:
+        """An ordered dictionary changes its order without a new version."""
+        return isinstance(self.holder, collections.OrderedDict) and len(self.holder) > 1
 
     def same(self, now: Any) -> bool:
         if now is self.value:
@@ -253,7 +255,9 @@ class Table(Read):
         self.version = dict_version(self.holder)
 
     def term(self) -> tuple[str, Any]:
-        if isinstance(self.holder, collections.OrderedDict):
+        if not self.value:
+            return "not holder", self.holder
+        if self._reorders():
             return "", None
         return f"version(holder) == {self.version}", self.holder
 

@@ -83,14 +83,16 @@ def _read(connection: Connection, names: list, sent: dict[int, int]) -> Frame:
     names.extend(map(tuple, head.pop("names")))
     pairs = array("q", connection.recv_bytes())
     sent.update(zip(pairs[0::2], pairs[1::2], strict=True))
-    spans = []
+    spans: list[Span] = []
     for worker in head.pop("spans"):
         values = array("d", connection.recv_bytes())
-        for seq, start, end in zip(values[0::3], values[1::3], values[2::3], strict=True):
-            number = sent.get(int(seq))
-            if number is not None:  # else it was sent before anybody looked, or only frees memory
-                op, signal, way, at = names[number]
-                spans.append(Span(worker, int(seq), op, signal, way, at, start, end))
+        numbers = array("q", map(int, values[0::3]))
+        spans += [
+            Span(worker, seq, *names[number], start, end)
+            for seq, start, end in zip(numbers, values[1::3], values[2::3], strict=True)
+            # Else it was sent before anybody looked, or only frees memory.
+            if (number := sent.get(seq)) is not None
+        ]
     for seq in list(sent)[: max(0, len(sent) - _REMEMBERED)]:
         del sent[seq]
     return Frame(head, spans)

@@ -176,7 +176,7 @@ class Engine(Stream):
                 self.watcher.seen(worker, *message[1:])
         else:
             self.failures.broken(worker, f"it sent a message of an unknown kind ({str(kind)[:80]!r})")
-        if kind not in ("beat", "seen"):
+        if kind in ("result", "failed") or (kind == "ack" and self.waits_for_room):
             with self.news:
                 self.news.notify_all()
 

@@ -20,9 +20,10 @@ from .table import Poisoned
 from .wire import NoAnswer, dump, interface_of, load, own_address, tune
 from .worker import Worker
 
+# Between heartbeats and between acknowledgements of up to so many workers; with more of them each says less.
 _BEAT_SECONDS = 0.5
-_ACK_SECONDS = 0.02  # between acknowledgements, up to 64 workers; with more of them each says less
-_FEW_WORKERS = 64
+_ACK_SECONDS = 0.02
+_FEW_WORKERS = 32
 _ACK_INSTRUCTIONS = 1024
 
 
@@ -62,7 +63,7 @@ class Service:
     def beat(self, worker: Worker) -> None:
         stop = threading.Event()
         try:
-            while not stop.wait(_BEAT_SECONDS):
+            while not stop.wait(_BEAT_SECONDS * self.rarer()):
                 self.send("beat", self.current)
                 spans = self.spans  # the reading thread may take it away at any moment
                 if spans is not None:
@@ -110,10 +111,14 @@ class Service:
                 self.acknowledge()
         return self.batches.get()
 
+    def rarer(self) -> float:
+        """How much longer than one of a few workers this one waits before it says the same again."""
+        workers = dist.get_world_size() if dist.is_initialized() else 1
+        return max(1.0, workers / _FEW_WORKERS)
+
     def acknowledge(self) -> None:
         self.said, self.said_at = self.current, time.monotonic()
-        workers = dist.get_world_size() if dist.is_initialized() else 1
-        self.ack_seconds = _ACK_SECONDS * max(1.0, workers / _FEW_WORKERS)
+        self.ack_seconds = _ACK_SECONDS * self.rarer()
         self.send("ack", self.current)
 
     def run_one(self, worker: Worker, instruction: tuple) -> None:

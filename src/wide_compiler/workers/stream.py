@@ -93,6 +93,7 @@ class Stream(ABC):
         self.watcher: Watcher | None = None  # while somebody looks
         self._pending: list[tuple[tuple[int, ...], tuple]] = []
         self._first_pending = 0.0
+        self.waits_for_room = False
         self.pace()
 
     def pace(self) -> None:
@@ -192,8 +193,10 @@ class Stream(ABC):
 
     def _wait_for_room(self) -> None:
         """Do not run far ahead of the workers: what they have not done yet costs memory."""
+        self.waits_for_room = len(self.in_flight) > _WINDOW
         while len(self.in_flight) > _WINDOW:
             with self.news:
                 self.news.wait(0.05)
             self.check()
             self.forget_finished()
+        self.waits_for_room = False
