@@ -88,7 +88,7 @@ def _read(connection: Connection, names: list, sent: dict[int, int]) -> Frame:
         values = array("d", connection.recv_bytes())
         numbers = array("q", map(int, values[0::3]))
         spans += [
-            Span(worker, seq, *names[number], start, end)
+            Span._make((worker, seq, *names[number], start, end))
             for seq, start, end in zip(numbers, values[1::3], values[2::3], strict=True)
             # Else it was sent before anybody looked, or only frees memory.
             if (number := sent.get(seq)) is not None
