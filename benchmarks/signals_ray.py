@@ -119,8 +119,8 @@ for line in sys.stdin:
 
 
 def watched(workers, turns=25):
-    """Milliseconds of a step while nobody looks and while somebody does, in turns: the medians, and the median
-    of the ratios of neighbours."""
+    """Milliseconds of a step while nobody looks and while somebody does, in turns: the medians, and that of
+    the ratios of neighbours."""
     import wide_compiler.signals as gt
 
     gt.cpu_workers(workers)
