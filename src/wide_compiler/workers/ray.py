@@ -177,7 +177,9 @@ def connect(ray: Any, cluster: Cluster, size: int) -> None:
     except (ConnectionError, RuntimeError, ValueError) as error:
         if isinstance(error, ClusterError):
             raise
-        raise ClusterError(f"no Ray at {address or 'this machine'}: {one_line(error)}") from error
+        client = (address or "").startswith("ray://")
+        hint = "; if the cluster asks for a token, set RAY_AUTH_MODE=token" if client else ""
+        raise ClusterError(f"no Ray at {address or 'this machine'}: {one_line(error)}{hint}") from error
 
 
 def _connect_here(ray: Any, cluster: Cluster, size: int) -> None:
