@@ -3,6 +3,7 @@
 `GT_WORKERS=ray pytest tests/signals` runs all tests of signals on Ray workers.
 """
 
+import builtins
 import os
 import random
 import socket
@@ -20,6 +21,14 @@ from wide_compiler.workers.ray import check_versions, versions
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="Ray clusters run on Linux")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _print_stays():
+    """Ray puts a `print` of its own among the builtins, and leaves it there."""
+    before = builtins.print
+    yield
+    builtins.print = before
 
 
 @pytest.fixture(scope="module")
