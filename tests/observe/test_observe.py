@@ -49,6 +49,7 @@ def scripts():
     for script in started.values():
         script.kill()
         script.wait()
+        script.stdout.close()
 
 
 def test_a_trace_of_a_pipeline_tells_stages_and_passes_apart(scripts, tmp_path):
@@ -174,6 +175,7 @@ def test_the_page_in_a_browser(scripts, tmp_path, name):
             page.quit()
         server.kill()
         server.wait()
+        server.stdout.close()
 
 
 def test_nothing_is_watched_before_and_after():

@@ -31,6 +31,10 @@ class Difference(Exception):
     """Where two results part, by path."""
 
 
+# Ours, and what the garbage collector says of somebody else's files at a moment of its own choice.
+_NOT_OF_THE_CALL = ("XcsWarning", "ResourceWarning")
+
+
 @dataclass
 class Observed:
     """All that one call showed."""
@@ -54,7 +58,9 @@ def observe(fn: Callable[..., Any], args: tuple, kwargs: dict | None = None, wor
         except Exception as error:
             seen.error = error
     seen.printed = out.getvalue()
-    seen.warned = [(w.category, str(w.message)) for w in caught if w.category.__name__ != "XcsWarning"]
+    seen.warned = [
+        (w.category, str(w.message)) for w in caught if w.category.__name__ not in _NOT_OF_THE_CALL
+    ]
     return seen
 
 
