@@ -10,24 +10,9 @@ import time
 import pytest
 
 import wide_compiler.signals as gt
-from signals.placed import signal
-from signals.soak import gone, setting, steps
+from signals.soak import setting, steps
 from wide_compiler.signals import runtime
 from wide_compiler.workers.local import alive
-
-
-@pytest.fixture
-def two():
-    """Two workers of this test's own."""
-    gt.shutdown()
-    gt.clear_configs()
-    gt.cpu_workers(2)
-    signal("dp", [0, 1])
-    pids = list(runtime.engine().pool.pids)
-    yield pids
-    gt.shutdown()
-    gt.clear_configs()
-    assert gone(pids)
 
 
 def test_death_is_named_and_the_restart_goes_on_as_if_nothing_had_happened(two, tmp_path):

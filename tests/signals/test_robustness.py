@@ -9,7 +9,6 @@ import threading
 import time
 from pathlib import Path
 
-import pytest
 import torch
 from torch import nn
 
@@ -28,16 +27,6 @@ GARBAGE = [
     b"\x80\x05\x95" + b"\xff" * 200,
     b"\xff" * 4096,
 ]
-
-
-@pytest.fixture
-def two():
-    gt.shutdown()
-    gt.cpu_workers(2)
-    signal("dp", [0, 1])
-    yield list(runtime.engine().pool.pids)
-    gt.shutdown()
-    gt.clear_configs()
 
 
 def listening_ports(pids):

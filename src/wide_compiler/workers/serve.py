@@ -63,7 +63,7 @@ class Service:
     def beat(self, worker: Worker) -> None:
         stop = threading.Event()
         try:
-            while not stop.wait(_BEAT_SECONDS * self.rarer()):
+            while not stop.wait(_BEAT_SECONDS * self.interval_factor()):
                 self.send("beat", self.current)
                 spans = self.spans  # the reading thread may take it away at any moment
                 if spans is not None:
@@ -111,14 +111,14 @@ class Service:
                 self.acknowledge()
         return self.batches.get()
 
-    def rarer(self) -> float:
-        """How much longer than one of a few workers this one waits before it says the same again."""
+    def interval_factor(self) -> float:
+        """How many times as long the intervals are as with a few workers."""
         workers = dist.get_world_size() if dist.is_initialized() else 1
         return max(1.0, workers / _FEW_WORKERS)
 
     def acknowledge(self) -> None:
         self.said, self.said_at = self.current, time.monotonic()
-        self.ack_seconds = _ACK_SECONDS * self.rarer()
+        self.ack_seconds = _ACK_SECONDS * self.interval_factor()
         self.send("ack", self.current)
 
     def run_one(self, worker: Worker, instruction: tuple) -> None:

@@ -34,7 +34,12 @@ def table_of(kind: type) -> dict[str, Any]:
 
 def on_class(kind: type, name: str) -> Any:
     """What lies in a class or one it inherits from, without running descriptors; or `MISSING`."""
-    return next((base.__dict__[name] for base in kind.__mro__ if name in base.__dict__), MISSING)
+    return first_of(kind.__mro__, name)
+
+
+def first_of(classes: Iterable[type], name: str) -> Any:
+    """The entry of this name in the first of some classes that has one; or `MISSING`."""
+    return next((kind.__dict__[name] for kind in classes if name in kind.__dict__), MISSING)
 
 
 def takes_writes(found: Any) -> bool:
@@ -127,8 +132,7 @@ class Behaviour(Tables):
         Python itself keeps notes in classes, such as `__slotnames__` when an object is copied; and an
         inherited function that was replaced and put back lies in the class from then on.
         """
-        inherited = next((base.__dict__[name] for base in kind.__mro__[1:] if name in base.__dict__), MISSING)
-        if value is inherited or any(value is own for own in HARMLESS):
+        if value is first_of(kind.__mro__[1:], name) or any(value is own for own in HARMLESS):
             return False
         special = name.startswith("__") and (callable(value) or hasattr(value, "__get__"))
         return name in self.names or special
