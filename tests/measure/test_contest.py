@@ -119,6 +119,32 @@ def test_draws_in_another_order_are_compared(kind):
         assert in_order.problem(forwards, backwards)
 
 
+@pytest.mark.parametrize("p", [0.2, 0.5])
+def test_dropout_is_compared_whoever_does_it(p):
+    """A fused kernel, an op of its own, a mask of coins: the same layer in any of these ways is the same."""
+
+    def fused(x, _):
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=p)
+
+    def by_hand(x, _):
+        weights = torch.softmax(x @ x.transpose(-2, -1) / x.shape[-1] ** 0.5, -1)
+        return torch.nn.functional.dropout(weights, p) @ x
+
+    def op(x, _):
+        weights = torch.softmax(x @ x.transpose(-2, -1) / x.shape[-1] ** 0.5, -1)
+        return torch.native_dropout(weights, p, True)[0] @ x
+
+    def coins(x, _):
+        weights = torch.softmax(x @ x.transpose(-2, -1) / x.shape[-1] ** 0.5, -1)
+        return weights * torch.bernoulli(torch.full_like(weights, 1 - p)) / (1 - p) @ x
+
+    x = torch.rand(3, 4, requires_grad=True)
+    call = Call(x, x, gradients=True, reordered=True)
+    for other in (by_hand, op, coins):
+        assert call.problem(fused, other) is None
+    assert "is off by" in call.problem(fused, lambda x, _: coins(x, _) * (1 - p))
+
+
 def test_a_draw_without_a_stand_in_is_a_problem():
     def rrelu(x):
         return [torch.nn.functional.rrelu(x, training=True)]

@@ -56,7 +56,7 @@ def test_a_schedule_moves_on_inside_one_recording(case, device):
     if device == "cuda":
         assert step.why == ""
         assert len(step.recordings) == 1 and step.recordings[0].whole
-        assert step.recordings[0].watch.unchanged(*_arguments(both))
+        assert step.recordings[0].guard.holds(*_arguments(both))
 
 
 def _arguments(both):

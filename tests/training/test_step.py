@@ -241,12 +241,12 @@ def test_tensors_filled_anew_are_read_where_they_lie_and_others_copied(device):
         pair.run(1, batch=(x, y))
         x.normal_()
         y.normal_()
-    in_place = [r.watch.in_place for r in pair.step.recordings]
+    in_place = [r.guard.in_place for r in pair.step.recordings]
     pair.run(5)
     pair.run(3, batch=(x, y))
     if device == "cuda":
         assert in_place == [True]
-        assert sorted(r.watch.in_place for r in pair.step.recordings) == [False, True]
+        assert sorted(r.guard.in_place for r in pair.step.recordings) == [False, True]
 
 
 def test_hooks_put_on_after_a_recording(device):

@@ -10,9 +10,11 @@ from .compare import Incomparable
 
 
 class FixedDraws(TorchDispatchMode):
-    """Every draw gives the same value in each element: dropout keeps all, uniform and normal numbers are 0.5.
+    """Every draw gives the same value in each element: dropout keeps its input as it is, a coin gives its
+    probability, uniform and normal numbers are 0.5.
 
-    A mode belongs to its thread, so nobody else's draws change.
+    So dropout is the same whether a fused kernel does it (with a rate of 0 here), or an op of its own, or a
+    mask of coins divided by their probability. A mode belongs to its thread: nobody else's draws change.
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
@@ -23,9 +25,13 @@ class FixedDraws(TorchDispatchMode):
         for rate in ("dropout_p", "dropout"):  # attention and recurrent kernels, forward and backward
             if rate in names:
                 return _without(func, names, rate, args, kwargs)
+        name = func._schema.name.removeprefix("aten::")
+        if name == "native_dropout_backward":
+            gradient, mask, _ = args
+            return gradient * mask
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
-        return _fixed(func._schema.name.removeprefix("aten::"), func, args, kwargs)
+        return _fixed(name, func, args, kwargs)
 
 
 def _without(func: Any, names: list[str], rate: str, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -40,7 +46,8 @@ def _without(func: Any, names: list[str], rate: str, args: tuple, kwargs: dict[s
 def _fixed(name: str, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     if name == "native_dropout":
         x, p, train = args
-        return (x / (1 - p) if train and p < 1 else x * 0 if train else x.clone(), torch.ones_like(x) > 0)
+        mask = torch.full_like(x, not train or p < 1, dtype=torch.bool)
+        return x * mask, mask
     if "rrelu" in name or "_fused_dropout" in name:
         raise Incomparable(f"{name} draws in a way that cannot be fixed")
     drawn = func(*args, **kwargs)
@@ -49,5 +56,14 @@ def _fixed(name: str, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     if name == "randperm":
         return torch.arange(drawn.numel(), dtype=drawn.dtype, device=drawn.device)
     if "bernoulli" in name:
-        return drawn.fill_(1)
+        return _expected_coin(func._schema, drawn, args, kwargs)
     return drawn.fill_(0.5) if drawn.is_floating_point() else drawn.zero_()
+
+
+def _expected_coin(schema: Any, drawn: Tensor, args: tuple, kwargs: dict[str, Any]) -> Tensor:
+    """Its probability: the argument `p`, given or not; without such an argument, the tensor given."""
+    if not drawn.is_floating_point():
+        return drawn.fill_(1)
+    probability = next((a.default_value for a in schema.arguments if a.name == "p"), args[0])
+    probability = kwargs.get("p", args[1] if len(args) > 1 else probability)
+    return drawn.copy_(probability) if isinstance(probability, Tensor) else drawn.fill_(probability)

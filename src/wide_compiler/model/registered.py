@@ -81,11 +81,14 @@ class Registered:
 
 
 def build_wide(builder: Any, members: Sequence[nn.Module]) -> nn.Module:
-    """The wide module of `members`, in their mode, and frozen where they are."""
+    """The wide module of `members`, where they are, in their mode, and frozen where they are."""
     module = builder.from_modules(members)
     if not isinstance(module, nn.Module):
         name = getattr(builder, "__name__", builder)
         raise WrongTypeError(f"{name}.from_modules gave {type(module).__name__}, expected an nn.Module")
+    devices = {t.device for member in members for t in (*member.parameters(), *member.buffers())}
+    if len(devices) == 1:  # a class may well make its tensors on the CPU and copy the members' into them
+        module.to(devices.pop())
     module.train(members[0].training)
     own = dict(module.named_parameters())
     for name, parameter in members[0].named_parameters():
