@@ -9,6 +9,7 @@ from torch import nn
 
 import wide_compiler
 from kinds_of_reads import KINDS, make
+from wide_compiler.replay.cuda_graph import uncached_autocast
 from wide_compiler.training import Adam, TrainStep
 from wide_compiler.training.recording import StepGuard
 
@@ -223,3 +224,19 @@ def test_a_loss_that_keeps_a_record_is_not_recorded():
     scene = Scene(loss=loss)
     assert len(record) == 1  # the step's own; what the observation added is gone
     assert "record" in scene.step.why
+
+
+def test_a_recorded_step_under_autocast_rests_on_no_cache():
+    """Entering autocast asks whether it keeps what it casts; a step is recorded without, and asked outside."""
+
+    def loss(y):
+        with torch.autocast("cpu", enabled=False):
+            return y.float().square().mean((1, 2))
+
+    wide = wide_compiler.compile(nn.Linear(3, 2), torch.randn(2, 3), n=4)
+    step = TrainStep(wide, torch.optim.SGD(wide.parameters(), 0.1), loss, autocast=torch.bfloat16)
+    x = torch.randn(4, 5, 3)
+    step.observing = True
+    with uncached_autocast(True):
+        step.run((x,), ())
+    assert step.reads.why_not() == "" and step.reads.holds()

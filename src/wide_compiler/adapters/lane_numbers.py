@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 
 class LaneNumbers(nn.Module):
-    """A dict of numbers, `{adapter: number}`, each a 0-dim buffer."""
+    """A dict of numbers, `{adapter: number}`, each a 0-dim buffer where `beside` lies."""
 
-    def __init__(self, numbers: dict[str, float]):
+    def __init__(self, numbers: dict[str, float], beside: Tensor):
         super().__init__()
         for name, number in numbers.items():
-            self.register_buffer(name, torch.tensor(float(number), dtype=torch.float64), persistent=False)
+            buffer = torch.tensor(float(number), dtype=torch.float64, device=beside.device)
+            self.register_buffer(name, buffer, persistent=False)
 
     def __getitem__(self, name: str) -> Tensor:
         return self._buffers[name]  # type: ignore[return-value]
@@ -37,13 +38,14 @@ class LaneNumbers(nn.Module):
 
 
 class LaneDropout(nn.Module):
-    """Dropout whose rate is a buffer `p`: `x` or 0, scaled by `1 / (1 - p)`, in training mode."""
+    """Dropout whose rate is a buffer `p`, which lies where `beside` does: `x` or 0, scaled by `1 / (1 - p)`,
+    in training mode."""
 
     p: Tensor
 
-    def __init__(self, p: float):
+    def __init__(self, p: float, beside: Tensor):
         super().__init__()
-        self.register_buffer("p", torch.tensor(float(p)), persistent=False)
+        self.register_buffer("p", torch.tensor(float(p), device=beside.device), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:

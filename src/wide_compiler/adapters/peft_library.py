@@ -67,9 +67,10 @@ class PeftLibrary:
         model = self.inject(base, config)
         rates = {_rate(layer) for lane in layers for layer in lane.values()}
         for layer in lora_layers(model).values():
-            layer.scaling = LaneNumbers({NAME: layer.scaling[NAME]})
+            weight = layer.get_base_layer().weight
+            layer.scaling = LaneNumbers({NAME: layer.scaling[NAME]}, weight)
             if len(rates) > 1:
-                layer.lora_dropout[NAME] = LaneDropout(0.0)
+                layer.lora_dropout[NAME] = LaneDropout(0.0, weight)
         return model
 
     def numbers(self, model: nn.Module) -> dict[str, float]:

@@ -7,6 +7,7 @@ import torch
 from torch import fx
 
 from .aliases import written_args, written_roots, written_tensor
+from .causal import mark_causal
 from .opaque import OPAQUE
 
 aten = torch.ops.aten
@@ -33,6 +34,7 @@ def clean(module: fx.GraphModule, inputs: set[str]) -> fx.Graph:
     env: dict[fx.Node, Any] = {}
     results = _inline(module, graph, env)
     graph.output(results)
+    mark_causal(graph)
     _drop_dead(graph, inputs)
     graph.lint()
     return graph

@@ -77,10 +77,14 @@ _SEEDING = {
 _REGISTER_HOOK = Tensor.register_hook.__code__
 _APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
 # C functions that answer for a setting of the process, by module and beginning of the name. Those that are
-# part of every program's key are left out.
+# part of every program's key are left out, and whether autocast keeps what it has cast, which changes no
+# number: entering autocast asks for it, and a recorded step is recorded without.
 _SETTINGS = ("torch", "torch._C", "sys")
 _ASKS = ("get_", "_get_", "is_", "are_", "getrecursionlimit")
-_KEYED = {"is_grad_enabled", "is_autocast_enabled", "get_default_dtype", "get_autocast_dtype"}
+_KEYED = {
+    *("is_grad_enabled", "is_autocast_enabled", "get_default_dtype", "get_autocast_dtype"),
+    "is_autocast_cache_enabled",
+}
 _TENSOR_NAMES = frozenset(dir(Tensor))
 # What `functools.singledispatch` remembers for itself.
 _MEMO = {"dispatch_cache", "cache_token", "_clear_cache"}

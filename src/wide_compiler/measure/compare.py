@@ -50,9 +50,13 @@ def one_op(dtype: torch.dtype) -> Limits:
 
 
 def whole_model(dtype: torch.dtype, cuda: bool) -> Limits:
-    """Limits for the results of a model, under the precision flags as they are now."""
+    """Limits for the results of a model, under the precision flags and the autocast of now."""
     rounded = dtype == torch.float32 and products_are_rounded(cuda)
-    return Limits(ROUNDED_PRODUCTS if rounded else ROUNDING.get(dtype, COARSE)[1], SINGLE)
+    mean = ROUNDED_PRODUCTS if rounded else ROUNDING.get(dtype, COARSE)[1]
+    kind = "cuda" if cuda else "cpu"
+    if torch.is_autocast_enabled(kind) and dtype != torch.float64:
+        mean = max(mean, ROUNDING.get(torch.get_autocast_dtype(kind), COARSE)[1])
+    return Limits(mean, SINGLE)
 
 
 def products_are_rounded(cuda: bool) -> bool:

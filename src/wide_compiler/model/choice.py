@@ -29,6 +29,8 @@ PLAINEST = [str(LOOP), str(WIDE)]
 HOPELESS = 3.0
 # What torch.compile is not expected to gain for the loop: with wide so far ahead the loop is not compiled.
 FAR_AHEAD = 0.3
+# Batched products that torch.compile fuses with their neighbours; and ways to run them op by op.
+FUSED, SINGLE_OPS = ("WideLinear", "WideAttention"), ("sequential", "transposed")
 
 
 @dataclass
@@ -213,7 +215,7 @@ class Chooser:
     def _search_compiled(self, best: Plan) -> Plan:
         """Through torch.compile: the best plan so far, and the loop unless wide is far ahead already."""
         wide = best if best.way != "loop" else WIDE
-        plans = [best, Plan(wide.way, wide.taken, compiled=True)]
+        plans = [best, Plan(wide.way, self._for_compiler(wide.taken), compiled=True)]
         if wide.taken and not self.cuda:
             # What wins op by op need not win where ops are fused. On CUDA compiling twice takes too long.
             plans.append(Plan(wide.way, compiled=True))
@@ -221,6 +223,17 @@ class Chooser:
             plans.append(Plan("loop", compiled=True))
         self._time(plans, 0.5, rounds=2 * FINAL_ROUNDS)
         return self._best(plans, [str(best)])
+
+    def _for_compiler(self, taken: dict[str, str]) -> dict[str, str]:
+        """Without what only spares single ops a copy or a kernel that is too large: fused, it is in the way."""
+        if not self.cuda:
+            return taken
+        sites = self.workshop.sites
+        return {
+            site: strategy
+            for site, strategy in taken.items()
+            if sites[site].primitive not in FUSED or strategy not in SINGLE_OPS
+        }
 
     def _best(self, plans: list[Plan], plain: list[str]) -> Plan:
         timed = {label: s for label in map(str, plans) if (s := self.contest.seconds.get(label)) is not None}

@@ -4,11 +4,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from ..capture import Captured
 from ..config import WideConfig
 from ..widen import LaneGraph
+from ..widen.autocast_regions import with_autocast_regions
 from .sites import channels_last_weights, sites, with_strategies
 from .ways import Chunks, MemberLoop, Way, Whole
 
@@ -101,14 +102,17 @@ class Workshop:
         sizes = {-(-self.n // parts) for parts in (2, 4, 8, 16) if self.n // parts >= 2}
         return [Plan(f"{CHUNKS}{size}") for size in sorted(sizes, reverse=True)]
 
-    def _compile(self, module: torch.nn.Module) -> Any:
+    def _compile(self, module: fx.GraphModule) -> Any:
         mode = self.config.compile_mode
         if self.cuda:  # recorded by `Replay`, which knows that weights stay where they are
             own = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
             mode = own.get(mode, mode)
         # Every shape has a program of its own, so nothing is left dynamic.
         return torch.compile(
-            module, mode=None if mode == "default" else mode, backend=self.config.backend, dynamic=False
+            with_autocast_regions(module),
+            mode=None if mode == "default" else mode,
+            backend=self.config.backend,
+            dynamic=False,
         )
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from ..widen.builder import Builder, LaneScalar, Val, is_tensor_val, vals_in
+from ..widen.builder import HALF, Builder, LaneScalar, Val, is_tensor_val, vals_in
 from ..widen.classify import op_name
 from ..widen.rules import generic_rule, ops, rule
 
@@ -43,17 +43,24 @@ def pointwise(op: Any) -> Any:
 
         # A per-lane number arrives as a tensor, so another overload of the op has to take it.
         function = op.overloadpacket if scalars else op
-        return b.call(function, *map(place, args), **{k: place(v) for k, v in kwargs.items()})
+        result = b.call(function, *map(place, args), **{k: place(v) for k, v in kwargs.items()})
+        own = _promoted([t.value for t in tensors if t.rank > 0] or [t.value for t in tensors])
+        if own in HALF and is_tensor_val(result) and result.dtype == torch.float32:  # the numbers by lane were not rounded: this is
+            return b.call(torch.Tensor.to, result, dtype=own)
+        return result
 
     return aligned
 
 
 def _as_number(b: Builder, x: Val, tensors: list[Val]) -> Val:
-    """A member's 0-d tensor takes the dtype of the tensors beside it, as a number would; `[N]` would not."""
+    """A member's 0-d tensor takes the dtype of the tensors beside it, as a number would; `[N]` would not.
+    Beside 16 bits it stays in float32, as a number does inside an op."""
     beside = [t.value for t in tensors if t.rank > 0]
     if x.rank or not x.wide or not beside:
         return x
     dtype = torch.result_type(torch.empty(0, dtype=_promoted(beside)), torch.empty((), dtype=x.dtype))
+    if dtype in HALF and x.dtype.itemsize > dtype.itemsize:
+        dtype = torch.float32
     return (
         x if dtype == x.dtype or not _same_kind(dtype, x.dtype) else b.call(torch.Tensor.to, x, dtype=dtype)
     )

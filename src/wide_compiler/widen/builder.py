@@ -59,6 +59,10 @@ class Choice(str):
         return choice
 
 
+# Precisions in which elementwise ops compute in float32, and round their result only.
+HALF = (torch.bfloat16, torch.float16)
+
+
 class Builder:
     def __init__(self, graph: fx.Graph, lanes: int, feed: Callable[[str, str], fx.Node]):
         self.graph = graph
@@ -118,11 +122,13 @@ class Builder:
         return x
 
     def lane_tensor(self, scalar: LaneScalar, like: Val) -> Val:
-        """A per-lane number as a `[N]` tensor that promotes like the number itself would beside `like`."""
+        """A per-lane number as a `[N]` tensor that promotes like the number itself would beside `like`; but
+        float32 beside 16 bits, in which a number is not rounded before it is used."""
         tensor = scalar_tensor(scalar.values)
         dtype = tensor.dtype
         if tensor.is_floating_point():
             dtype = like.dtype if like.value.is_floating_point() else torch.get_default_dtype()
+            dtype = torch.float32 if dtype in HALF else dtype
         elif dtype != torch.bool:
             dtype = like.dtype
         source = Val(self.feed("scalar", scalar.name), tensor, True)

@@ -92,9 +92,9 @@ def scalar_tensor(values: tuple[Any, ...]) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64 if isinstance(values[0], float) else None)
 
 
-def scalar_data(name: str, values: tuple[Any, ...]) -> dict[str, Any]:
+def scalar_data(name: str, values: tuple[Any, ...], device: torch.device) -> dict[str, Any]:
     """The two forms in which a lane graph may ask for per-lane Python numbers."""
     return {
-        f"scalar:{name}": scalar_tensor(values),
+        f"scalar:{name}": scalar_tensor(values).to(device),
         f"scalar_values:{name}": LaneValues(values),
     }

@@ -89,6 +89,7 @@ class _Walk:
         self.module = fx.GraphModule(torch.nn.Module(), self.graph)
         self.feeds: dict[tuple[str, str], fx.Node] = {}
         self.rows: list[NodeRow] = []
+        self.devices: set[torch.device] = set()  # of states and inputs
         self.env: dict[fx.Node, Any] = {}
         # What the graph writes is copied first: the probe must leave the lanes as they are.
         self.states = {
@@ -106,6 +107,7 @@ class _Walk:
                 value = self._placeholder(node)
                 if is_tensor_val(value):
                     value.node.meta["shape"] = tuple(value.value.shape)
+                    self.devices.add(value.value.device)
                 self.env[node] = self._root_ready(node, value)
             elif node.op == "output":
                 outputs = [self._output(self.env[n]) for n in node.args[0]]
@@ -134,8 +136,11 @@ class _Walk:
 
     def _finish(self, output_ranks: list[int | None]) -> LaneGraph:
         lane_data: dict[str, Any] = {}
+        gpus = [device for device in self.devices if device.type != "cpu"]
+        # On their way from the CPU at every call, numbers could be in no recording.
+        home = gpus[0] if len(gpus) == 1 else torch.device("cpu")
         for name, values in self.captured.scalars.items():
-            lane_data |= scalar_data(name, values)
+            lane_data |= scalar_data(name, values, home)
         for name, tensor in self.captured.lane_constants.items():
             lane_data[f"lane_constant:{name}"] = tensor
         self.graph.lint()

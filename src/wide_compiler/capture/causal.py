@@ -1,0 +1,101 @@
+"""Attention masks that are causal for every batch: kernels then skip what is masked, and read no mask.
+
+Libraries leave the mask out themselves when they run eagerly, but write it out while they are exported.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+_ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
+_MASK, _CAUSAL = 3, 5  # positions of its arguments
+_BATCHES = (2, 3)
+_LONGEST = 2**14  # masks of longer sequences are not computed to look at them
+
+
+def mark_causal(graph: fx.Graph) -> None:
+    """Give attention `is_causal=True` in place of a mask that is computed from the batch size alone, and is
+    causal for two of them. A mask that depends on another size, or on an input, stays."""
+    known: dict[fx.Node, bool] = {}
+    for node in graph.nodes:
+        if node.target is not _ATTENTION or len(node.args) <= _MASK:
+            continue
+        mask = node.args[_MASK]
+        if not isinstance(mask, fx.Node) or not _can_look(mask):
+            continue
+        if mask not in known:
+            known[mask] = _is_causal(mask)
+        if known[mask]:
+            args = [*node.args, 0.0, False][: _CAUSAL + 1]
+            args[_MASK], args[_CAUSAL] = None, True
+            node.args = tuple(args)
+
+
+def _can_look(mask: fx.Node) -> bool:
+    value = mask.meta.get("val")
+    sizes = value.shape[-2:] if isinstance(value, Tensor) else ()
+    return len(sizes) == 2 and all(isinstance(size, int) and size <= _LONGEST for size in sizes)
+
+
+def _is_causal(mask: fx.Node) -> bool:
+    try:
+        found = [_evaluate(mask, batch, {}) for batch in _BATCHES]
+    except Exception:  # it reads an input, or such a batch is not possible: nothing is known of it
+        return False
+    return found[0].shape[-2:] == found[1].shape[-2:] and all(map(_masks_what_follows, found))
+
+
+def _masks_what_follows(mask: Tensor) -> bool:
+    """Exactly the tokens after each one?"""
+    if mask.dim() < 2 or mask.shape[-1] != mask.shape[-2] or not mask.numel():
+        return False
+    if mask.is_floating_point():  # added to the scores
+        masked = mask <= torch.finfo(mask.dtype).min
+        if not bool((masked | (mask == 0)).all()):
+            return False
+    elif mask.dtype == torch.bool:
+        masked = ~mask
+    else:
+        return False
+    after = torch.ones(mask.shape[-2:], dtype=torch.bool, device=mask.device).triu(1)
+    return bool((masked == after).all())
+
+
+class _Unknown(Exception):
+    """The value depends on more than the batch size."""
+
+
+def _evaluate(value: Any, batch: int, env: dict[fx.Node, Any]) -> Any:
+    """The value of a node where the first dim of every input has this size."""
+    nodes = [value]
+    while nodes:  # not by recursion: chains of ops may be long
+        node = nodes[-1]
+        missing = [n for n in node.all_input_nodes if n not in env]
+        if node in env:
+            nodes.pop()
+        elif _is_batch(node):
+            env[node] = batch
+        elif node.op != "call_function" or not _is_repeatable(node.target):
+            raise _Unknown
+        elif missing:
+            nodes += missing
+        else:
+            args, kwargs = (fx.node.map_arg(a, env.__getitem__) for a in (node.args, node.kwargs))
+            env[node] = node.target(*args, **kwargs)
+    return env[value]
+
+
+def _is_batch(node: fx.Node) -> bool:
+    """The size of an input's first dim."""
+    if node.target is not torch.ops.aten.sym_size.int:
+        return False
+    source, dim = node.args
+    return isinstance(source, fx.Node) and source.op == "placeholder" and dim == 0
+
+
+def _is_repeatable(target: Any) -> bool:
+    """Arithmetic on sizes, or an op that neither draws nor writes."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return getattr(target, "__module__", "") in ("_operator", "math", "builtins", "torch")
+    return torch.Tag.nondeterministic_seeded not in target.tags and not target._schema.is_mutable
