@@ -1,28 +1,30 @@
 """Training N LoRA adapters of one frozen Llama at once, beside three peers, on a GPU.
 
     python benchmarks/adapters.py --out benchmarks/results/h200_adapters.json
-    python benchmarks/adapters.py --out rows.json --only 100M:8:ours 1B:32:hand      some rows
-    python benchmarks/adapters.py --out rows.json --tiny                             the same rows on a CPU
+    python benchmarks/adapters.py --out rows.json --only 100M:8 1B:32      some cases
+    python benchmarks/adapters.py --out rows.json --tiny                   small ones, on a CPU too
 
-A row is one model size, one N and one way; each runs in a process of its own, and rows that are in the file
-already are not run again. The ways, all on a bfloat16 base with float32 adapters under autocast to bfloat16,
-AdamW on the adapters, the same tokens and the same first weights:
+A case is one model size and one N, in a process of its own. All are built at the same time; then each is
+measured alone, its ways in turns. The ways, all on a bfloat16 base with float32 adapters under autocast to
+bfloat16, AdamW on the adapters, the same tokens and the same first weights:
 
-    peft    a PEFT model for each adapter over the base's own tensors, one after another, eager
-    graph   the same loop, all N steps recorded in one CUDA graph
+    ours    adapters.compile(base, configs, sample) and TrainStep, WideConfig.fast(); a rate for each adapter
     hand    a fusion written by hand for this model: batched products beside the base's linear layers,
             compiled by torch.compile, the whole step recorded in a CUDA graph; one rate for all adapters
-    ours    adapters.compile(base, configs, sample) and TrainStep, WideConfig.fast(); a rate for each adapter
-    eager   ours with the default configuration: neither compiled nor recorded
+    graph   the loop below, all N steps recorded in one CUDA graph
+    peft    a PEFT model for each adapter over the base's own tensors, one after another, eager
+    eager   ours with the default configuration: neither compiled nor recorded (not by default)
 """
 
 import argparse
 import copy
+import fcntl
 import json
 import math
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -39,12 +41,12 @@ SIZES = {
     "tiny": (32, 2, 48, 2, 64),
 }
 LANES = (2, 8, 32)
-WAYS = ("peft", "graph", "hand", "ours", "eager")
+WAYS = ("ours", "hand", "graph", "peft", "eager")
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj"]
 RANK, BATCH, TOKENS = 8, 2, 256
 RATE = 1e-4
 CHECKED_STEPS = 5
-SECONDS = 5.0  # of timed steps
+SECONDS = 6.0  # of timed steps, all ways together
 
 
 def rates(n):
@@ -230,90 +232,130 @@ def synchronize():
         torch.cuda.synchronize()
 
 
-def measure(size, n, way):
-    warnings.simplefilter("ignore")
-    began = time.perf_counter()
-    problem = Problem(size, n)
-    step = MAKE[way](problem)
-    first = step().clone()
-    synchronize()
-    built = time.perf_counter() - began
-    for _ in range(CHECKED_STEPS):
-        losses = step()
-    later = losses.clone()
-    synchronize()
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-    times = []
+def reserved():
+    """Memory of the GPU that this process holds; a graph's is in the pool that it reserved."""
+    if not torch.cuda.is_available():
+        return math.nan
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved() / 2**30
+
+
+def build(size, n, ways):
+    """The steps by way, and a row for each; a way that cannot be built has an error in its row."""
+    problem, steps, rows = Problem(size, n), {}, {}
+    base = reserved()
+    for way in ways:
+        before, began = reserved(), time.perf_counter()
+        row = rows[way] = {"row": f"{size}:{n}:{way}", "parameters": problem.parameters}
+        try:
+            step = MAKE[way](problem)
+            row["first_losses"] = [round(x, 4) for x in step().tolist()[:4]]
+            row["first_step_s"] = round(time.perf_counter() - began, 1)
+            for _ in range(CHECKED_STEPS):
+                losses = step()
+            row["later_losses"] = [round(x, 4) for x in losses.tolist()[:4]]
+            row["ready_s"] = round(time.perf_counter() - began, 1)
+            if torch.cuda.is_available():
+                torch.cuda.reset_peak_memory_stats()
+                step()
+                synchronize()
+                row["peak_gib"] = round(torch.cuda.max_memory_reserved() / 2**30 - before + base, 2)
+            row |= step.say() if hasattr(step, "say") else {}
+            steps[way] = step
+        except Exception as error:
+            traceback.print_exc()
+            row["error"] = f"{type(error).__name__}: {error}"[:300]
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+    return problem, steps, rows
+
+
+def measure(problem, steps, rows):
+    """The steps timed in turns."""
+    times = {way: [] for way in steps}
     until = time.perf_counter() + SECONDS
-    while time.perf_counter() < until or len(times) < 3:
-        start = time.perf_counter()
-        step()
-        synchronize()
-        times.append(time.perf_counter() - start)
-    seconds = sorted(times)[len(times) // 2]
-    row = {
-        "row": f"{size}:{n}:{way}",
-        "parameters": problem.parameters,
-        "ms": round(1000 * seconds, 3),
-        "tokens_per_second": round(problem.ids.numel() / seconds),
-        "steps_timed": len(times),
-        "first_step_s": round(built, 1),
-        "first_losses": [round(x, 4) for x in first.tolist()[:4]],
-        "later_losses": [round(x, 4) for x in later.tolist()[:4]],
-    }
-    if torch.cuda.is_available():
-        # A graph's memory is in the pool that it reserved, whoever allocated it.
-        row["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
-        row["reserved_gib"] = round(torch.cuda.max_memory_reserved() / 2**30, 2)
-    return {**row, **(step.say() if hasattr(step, "say") else {})}
+    while time.perf_counter() < until or len(times[next(iter(times))]) < 3:
+        for way, step in steps.items():
+            repeats = 1 if times[way] and times[way][-1] > 0.2 else 5
+            synchronize()
+            start = time.perf_counter()
+            for _ in range(repeats):
+                step()
+            synchronize()
+            times[way].append((time.perf_counter() - start) / repeats)
+    for way, taken in times.items():
+        seconds = sorted(taken)[len(taken) // 2]
+        rows[way] |= {
+            "ms": round(1000 * seconds, 3),
+            "tokens_per_second": round(problem.ids.numel() / seconds),
+            "rounds": len(taken),
+        }
+
+
+def one_case(name, ways, meeting):
+    """Build, wait until every case is built, then measure alone."""
+    warnings.simplefilter("ignore")
+    size, n = name.split(":")
+    problem, steps, rows = build(size, int(n), ways)
+    (meeting / f"{name}.built").touch()
+    while len(list(meeting.glob("*.built"))) < len(list(meeting.glob("*.case"))):
+        time.sleep(0.2)
+    with open(meeting / "turn", "w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        if steps:
+            measure(problem, steps, rows)
+        print(f"{name} measured", flush=True)
+    (meeting / f"{name}.json").write_text(json.dumps(rows))
 
 
 def table(rows):
     print(f"\n{'row':16}{'ms':>10}{'tokens/s':>12}{'peak GiB':>10}{'first step s':>14}   later losses")
     for row in rows.values():
-        if "error" in row:
-            print(f"{row['row']:16} {row['error'][:100]}")
+        if "ms" not in row:
+            print(f"{row['row']:16} {row.get('error', 'not measured')[:100]}")
             continue
-        peak = row.get("reserved_gib", math.nan)
         print(
-            f"{row['row']:16}{row['ms']:10.2f}{row['tokens_per_second']:12d}{peak:10.2f}"
+            f"{row['row']:16}{row['ms']:10.2f}{row['tokens_per_second']:12d}"
+            f"{row.get('peak_gib', math.nan):10.2f}"
             f"{row['first_step_s']:14.1f}   {row['later_losses'][:2]}"
         )
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", nargs="*")
+    parser.add_argument("--only", nargs="*", help="cases, as 100M:8")
+    parser.add_argument("--ways", nargs="*", default=WAYS[:4], choices=WAYS)
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--limit", type=float, default=240, help="seconds for one row")
-    parser.add_argument("--row", help="measure one row here, print it as JSON")
+    parser.add_argument("--limit", type=float, default=900, help="seconds for all")
+    parser.add_argument("--meeting", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.row:
-        size, n, way = options.row.split(":")
-        print("ROW " + json.dumps(measure(size, int(n), way)))
+    if options.meeting:
+        one_case(options.only[0], options.ways, options.meeting)
         return
-    kept = json.loads(options.out.read_text()) if options.out.exists() else {}
-    rows = kept.get("rows", {})
     sizes = ["tiny"] if options.tiny else [size for size in SIZES if size != "tiny"]
-    for name in options.only or [f"{s}:{n}:{way}" for s in sizes for n in LANES for way in WAYS]:
-        if name in rows and "error" not in rows[name]:
-            continue
-        command = [sys.executable, __file__, "--out", str(options.out), "--row", name]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=options.limit)
-            found = [line[4:] for line in done.stdout.splitlines() if line.startswith("ROW ")]
-            row = json.loads(found[0]) if found else {"error": done.stderr.strip()[-400:]}
-        except subprocess.TimeoutExpired:
-            row = {"error": f"more than {options.limit:g} s"}
-        except Exception:
-            row = {"error": traceback.format_exc()[-400:]}
-        rows[name] = {"row": name, **row}
-        device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
-        page = {"device": device, "torch": torch.__version__, "date": time.strftime("%Y-%m-%d"), "rows": rows}
-        options.out.write_text(json.dumps({**page, "command": "python " + " ".join(sys.argv)}, indent=1))
-        print(json.dumps(rows[name]), flush=True)
+    cases = options.only or [f"{size}:{n}" for size in sizes for n in LANES]
+    rows = json.loads(options.out.read_text())["rows"] if options.out.exists() else {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in cases:
+            (Path(folder) / f"{name}.case").touch()
+        command = [sys.executable, __file__, "--out", str(options.out), "--meeting", folder, "--ways"]
+        processes = [subprocess.Popen([*command, *options.ways, "--only", name]) for name in cases]
+        until = time.perf_counter() + options.limit
+        for name, process in zip(cases, processes, strict=True):
+            try:
+                process.wait(max(1.0, until - time.perf_counter()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+            (Path(folder) / f"{name}.built").touch()  # nobody waits for one that has died
+        for found in Path(folder).glob("*.json"):
+            rows |= {row["row"]: row for row in json.loads(found.read_text()).values()}
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
+    page = {"device": device, "torch": torch.__version__, "date": time.strftime("%Y-%m-%d"), "rows": rows}
+    options.out.write_text(json.dumps({**page, "command": "python " + " ".join(sys.argv)}, indent=1))
     table(rows)
 
 

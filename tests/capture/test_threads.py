@@ -1,5 +1,6 @@
 """Threads that compile and call at once: every result is right, and the process is what it was."""
 
+import cProfile
 import functools
 import logging
 import random
@@ -156,3 +157,21 @@ class ReadsAStepThatMoves(Plain):
             other.start()
             other.join()
         return y
+
+
+def test_a_profiler_that_runs_goes_on():
+    """cProfile's hook is no function: it cannot be handed back to `sys.setprofile`."""
+    profiler = cProfile.Profile()
+    profiler.enable()
+    wide = wide_compiler.compile([nn.Linear(3, 2) for _ in range(2)], torch.randn(2, 3))
+    wide.shared(torch.randn(2, 3))
+    profiler.disable()
+    names = {row.code.co_name for row in profiler.getstats() if not isinstance(row.code, str)}
+    assert {"build_model", "shared"} <= names
+    seen = []
+    sys.setprofile(lambda frame, event, argument: seen.append(frame.f_code.co_name))
+    try:
+        wide.shared(torch.randn(3, 3))
+    finally:
+        sys.setprofile(None)
+    assert "shared" in seen

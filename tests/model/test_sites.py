@@ -6,11 +6,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import wide_compiler
-from wide_compiler.model.sites import CHAINS, channels_last_weights, sites, with_strategies
+from wide_compiler.model.sites import CHAINS, JOINED, channels_last_weights, sites, with_strategies
 from wide_compiler.primitives.chain import wide_chain, wide_linear_activation
 from wide_compiler.primitives.conv import CONV_STRATEGIES
 from wide_compiler.primitives.conv_norm import wide_conv_norm
-from wide_compiler.primitives.linear import LINEAR_STRATEGIES
+from wide_compiler.primitives.joined import joined_linear
+from wide_compiler.primitives.linear import LINEAR_STRATEGIES, wide_linear
 from wide_compiler.widen.builder import Choice
 
 N = 3
@@ -136,3 +137,53 @@ def test_strategies_that_a_site_has_not():
         with_strategies(graph, {site: "grouped"})
     with pytest.raises(KeyError):
         with_strategies(graph, {"no such site": "einsum"})
+
+
+class Heads(nn.Module):
+    """Three heads of casts of one input, one of many outputs, and one that reads another."""
+
+    def __init__(self, bias):
+        super().__init__()
+        self.actor, self.critic = nn.Linear(8, 3, bias=bias), nn.Linear(8, 1, bias=bias)
+        self.other, self.large = nn.Linear(8, 2, bias=bias), nn.Linear(8, 300, bias=bias)
+        self.after = nn.Linear(3, 2, bias=bias)
+
+    def forward(self, x):
+        actor = self.actor(x.double())
+        parts = [
+            actor,
+            self.critic(x.double()),
+            self.after(actor),
+            self.other(x.double()),
+            self.large(x.double()),
+        ]
+        return torch.cat(parts, -1)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear_layers_of_one_input_are_joined(bias):
+    members = [Heads(bias).double() for _ in range(N)]
+    x = torch.randn(N, 5, 8)
+    wide = wide_compiler.compile(members, x[0])
+    wide.stacked(x)
+    graph = wide.programs.latest.graph
+    assert sites(graph, cuda=True)[JOINED].choices == ("apart", "joined")
+    assert JOINED not in sites(graph)
+    joined = with_strategies(graph, {JOINED: "joined"})
+    targets = [node.target for node in joined.module.graph.nodes]
+    assert targets.count(joined_linear) == 1 and targets.count(wide_linear) == 2
+    assert [row.strategy for row in joined.rows].count("joined") == 3
+    leaves = [p.requires_grad_() for p in wide.parameters()]
+    states = dict(wide.named_parameters())
+    results = []
+    for one in (graph, joined):
+        (y,) = one(states, [x], N)
+        results.append((y, *torch.autograd.grad(y.square().sum(), leaves)))
+    for got, want in zip(*results, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_a_linear_layer_alone_has_nothing_to_join():
+    wide = wide_compiler.compile([nn.Linear(4, 4) for _ in range(N)], torch.randn(2, 4))
+    wide.stacked(torch.randn(N, 2, 4))
+    assert JOINED not in sites(wide.programs.latest.graph, cuda=True)

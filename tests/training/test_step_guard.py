@@ -227,7 +227,7 @@ def test_a_loss_that_keeps_a_record_is_not_recorded():
 
 
 def test_a_recorded_step_under_autocast_rests_on_no_cache():
-    """Entering autocast asks whether it keeps what it casts; a step is recorded without, and asked outside."""
+    """Entering autocast asks whether it keeps what it casts; a step is recorded without."""
 
     def loss(y):
         with torch.autocast("cpu", enabled=False):

@@ -97,9 +97,10 @@ class LoraLibrary:
         model = LoraModel(base, config)
         rates = {layer.lora_dropout["default"].p for lane in layers for layer in lane.values()}
         for layer in _layers(model).values():
-            layer.scaling = LaneNumbers({"default": 1.0}, layer.base_layer.weight)
-            layer.lora_dropout["default"] = nn.Dropout(rates.pop()) if len(rates) == 1 else LaneDropout(0.0, layer.base_layer.weight)
-            rates = rates or {layer.lora_dropout["default"].p}
+            weight = layer.base_layer.weight
+            layer.scaling = LaneNumbers({"default": 1.0}, weight)
+            one_rate = len(rates) == 1
+            layer.lora_dropout["default"] = nn.Dropout(*rates) if one_rate else LaneDropout(0.0, weight)
         return model
 
     def numbers(self, model: nn.Module) -> dict[str, float]:

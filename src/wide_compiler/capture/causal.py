@@ -91,7 +91,7 @@ def _is_batch(node: fx.Node) -> bool:
     if node.target is not torch.ops.aten.sym_size.int:
         return False
     source, dim = node.args
-    return isinstance(source, fx.Node) and source.op == "placeholder" and dim == 0
+    return isinstance(source, fx.Node) and source.op == "placeholder" and bool(dim == 0)
 
 
 def _is_repeatable(target: Any) -> bool:

@@ -90,6 +90,13 @@ _TENSOR_NAMES = frozenset(dir(Tensor))
 _MEMO = {"dispatch_cache", "cache_token", "_clear_cache"}
 
 
+def _profile_again(profiler: Any) -> None:
+    """Go on with the profiler that ran before; cProfile's is no function, and sets itself."""
+    sys.setprofile(profiler if callable(profiler) else None)
+    if profiler is not None and not callable(profiler):
+        profiler.enable()
+
+
 class Observer:
     """What one call read, and what it did that a graph cannot repeat.
 
@@ -152,7 +159,7 @@ class Observer:
         try:
             return call()
         finally:
-            sys.setprofile(before)
+            _profile_again(before)
             for code, table in self._importing:
                 self._visit_imports(table, code)
             self._find_closures()

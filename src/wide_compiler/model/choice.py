@@ -20,6 +20,7 @@ from ..replay import Replay
 from ..replay.cuda_graph import recorded
 from ..widen import LaneGraph
 from .plans import CHUNKS, Built, Plan, Workshop, channels_last
+from .sites import JOINED
 from .ways import MemberLoop, Whole, has_lanes
 
 WIDE, LOOP = Plan(), Plan("loop")
@@ -99,6 +100,11 @@ class Chooser:
             try:
                 with Contest(reference, self.gradients, self.cuda, wrap=wrap) as self.contest:
                     return self._remembered() or self._measured()
+            except torch.cuda.OutOfMemoryError:
+                self.built.clear()
+                torch.cuda.empty_cache()
+                plan = Plan(compiled=True, taken=self._for_compiler({})) if self.config.compile else WIDE
+                return self._tuned(plan, "not measured: ways do not fit in memory beside each other")
             except Exception as error:  # the call itself must not suffer; if it is at fault, it will say so
                 return self._tuned(WIDE, f"not measured: {one_line(error)}")
 
@@ -219,21 +225,24 @@ class Chooser:
         if wide.taken and not self.cuda:
             # What wins op by op need not win where ops are fused. On CUDA compiling twice takes too long.
             plans.append(Plan(wide.way, compiled=True))
-        if self._took(wide) > FAR_AHEAD * self._took(LOOP):
-            plans.append(Plan("loop", compiled=True))
         self._time(plans, 0.5, rounds=2 * FINAL_ROUNDS)
+        if min(map(self._took, plans)) > FAR_AHEAD * self._took(LOOP):
+            plans.append(Plan("loop", compiled=True))
+            self._time(plans, 0.5, rounds=2 * FINAL_ROUNDS)
         return self._best(plans, [str(best)])
 
     def _for_compiler(self, taken: dict[str, str]) -> dict[str, str]:
-        """Without what only spares single ops a copy or a kernel that is too large: fused, it is in the way."""
+        """What is worth compiling: without strategies that only spare single ops a copy or a large kernel,
+        which hinder fusion, and with products joined whose copies are fused."""
+        sites = self.workshop.sites
         if not self.cuda:
             return taken
-        sites = self.workshop.sites
-        return {
+        kept = {
             site: strategy
             for site, strategy in taken.items()
             if sites[site].primitive not in FUSED or strategy not in SINGLE_OPS
         }
+        return kept | ({JOINED: "joined"} if JOINED in sites else {})
 
     def _best(self, plans: list[Plan], plain: list[str]) -> Plan:
         timed = {label: s for label in map(str, plans) if (s := self.contest.seconds.get(label)) is not None}

@@ -7,11 +7,13 @@ from torch import fx
 
 from ..primitives.chain import find_chains, fuse_activations, fuse_chains
 from ..primitives.conv_norm import fuse_conv_norms, wide_conv_norm
+from ..primitives.joined import find_joinable, join_products
 from ..widen import LaneGraph
 from ..widen.builder import Choice
 
 # Not one place but many: all layers of a small MLP in one kernel.
 CHAINS = "chains of linear layers"
+JOINED = "linear layers of one input"
 
 
 def sites(graph: LaneGraph, cuda: bool = False) -> dict[str, Choice]:
@@ -22,6 +24,8 @@ def sites(graph: LaneGraph, cuda: bool = False) -> dict[str, Choice]:
             found[node.meta["site"]] = next(a for a in node.args if isinstance(a, Choice))
     if cuda and find_chains(graph.module.graph):
         found[CHAINS] = Choice.of("apart", CHAINS, ("apart", "fused"))
+    if cuda and find_joinable(graph.module.graph):
+        found[JOINED] = Choice.of("apart", JOINED, ("apart", "joined"))
     return found
 
 
@@ -45,6 +49,9 @@ def with_strategies(graph: LaneGraph, taken: Mapping[str, str], gradients: bool 
                 Choice.of(own, a.primitive, a.choices) if isinstance(a, Choice) else a for a in new.args
             )
             strategies[node.name] = own
+    if taken.get(JOINED) == "joined":
+        strategies |= {node.name: "joined" for group in find_joinable(copied) for node in group}
+        join_products(copied)
     if taken.get(CHAINS) == "fused":
         for links in find_chains(copied):
             strategies |= {node.name: "chain" for link in links for node in (link[0], link[2])}

@@ -45,7 +45,8 @@ def pointwise(op: Any) -> Any:
         function = op.overloadpacket if scalars else op
         result = b.call(function, *map(place, args), **{k: place(v) for k, v in kwargs.items()})
         own = _promoted([t.value for t in tensors if t.rank > 0] or [t.value for t in tensors])
-        if own in HALF and is_tensor_val(result) and result.dtype == torch.float32:  # the numbers by lane were not rounded: this is
+        if own in HALF and is_tensor_val(result) and result.dtype == torch.float32:
+            # The numbers by lane were not rounded; the result is, as a member's.
             return b.call(torch.Tensor.to, result, dtype=own)
         return result
 

@@ -24,8 +24,8 @@ from .optimizer import FUSED_ON, LaneOptimizer, by_lane, single, used
 # Elements of a lane's tensor, on average, from which on a CPU a kernel for it alone is worth its call: beside
 # operations on all lanes, and beside the kernel for all lanes where only learning rates and decays differ.
 LARGE, LARGE_FOR_RATES = 2000, 6000
-# Launches of the own kernel that cost less than what they save; more of them if tensors are as large as this.
-MOST_LAUNCHES, LARGE_ON_GPU = 16, 2**17
+# Launches of the own kernel that cost less than one kernel of torch for all tensors.
+MOST_LAUNCHES = 16
 
 
 class Adam(LaneOptimizer):
@@ -202,13 +202,13 @@ class AdamW(Adam):
 def _fits_lanes(bucket: Bucket, by_lane: bool) -> bool:
     """Whether the own kernel takes these tensors, and is worth a launch for each.
 
-    The other way with one set of numbers is one kernel of torch; with numbers by lane a dozen passes.
+    The other way with one set of numbers is one kernel of torch; with numbers by lane it is that and two more
+    passes over every tensor, or a dozen.
     """
     param, tensors = bucket.params[0], len(bucket.params)
     if not param.is_cuda or not available() or param.dtype not in (torch.float32, torch.float64):
         return False
-    few = tensors <= MOST_LAUNCHES or (by_lane and bucket.elements() > LARGE_ON_GPU * tensors)
-    if not few or not bucket.alike() or not bucket.in_one_piece():
+    if not (by_lane or tensors <= MOST_LAUNCHES) or not bucket.alike() or not bucket.in_one_piece():
         return False
     from ..kernels.adam import works_on
 
