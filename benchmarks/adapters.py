@@ -293,14 +293,16 @@ def measure(problem, steps, rows):
         }
 
 
-def one_case(name, ways, meeting):
-    """Build, wait until every case is built, then measure alone."""
+def one_case(name, ways, meeting, wait):
+    """Build, wait until every case is built (but no longer than until `wait`), then measure alone."""
     warnings.simplefilter("ignore")
     size, n = name.split(":")
     problem, steps, rows = build(size, int(n), ways)
     (meeting / f"{name}.built").touch()
-    while len(list(meeting.glob("*.built"))) < len(list(meeting.glob("*.case"))):
+    while len(list(meeting.glob("*.built"))) < len(list(meeting.glob("*.case"))) and time.time() < wait:
         time.sleep(0.2)
+    for row in rows.values():
+        row["built_alone"] = len(list(meeting.glob("*.case"))) == 1
     with open(meeting / "turn", "w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         if steps:
@@ -332,9 +334,10 @@ def main():
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--limit", type=float, default=900, help="seconds for all")
     parser.add_argument("--meeting", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--wait", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.meeting:
-        one_case(options.only[0], options.ways, options.meeting)
+        one_case(options.only[0], options.ways, options.meeting, options.wait)
         return
     sizes = ["tiny"] if options.tiny else [size for size in SIZES if size != "tiny"]
     cases = options.only or [f"{size}:{n}" for size in sizes for n in LANES]
@@ -342,7 +345,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for name in cases:
             (Path(folder) / f"{name}.case").touch()
-        command = [sys.executable, __file__, "--out", str(options.out), "--meeting", folder, "--ways"]
+        wait = time.time() + 0.7 * options.limit
+        command = [sys.executable, __file__, "--out", str(options.out), "--meeting", folder]
+        command += ["--wait", str(wait), "--ways"]
         processes = [subprocess.Popen([*command, *options.ways, "--only", name]) for name in cases]
         until = time.perf_counter() + options.limit
         for name, process in zip(cases, processes, strict=True):

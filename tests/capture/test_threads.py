@@ -167,7 +167,7 @@ def test_a_profiler_that_runs_goes_on():
     wide.shared(torch.randn(2, 3))
     profiler.disable()
     names = {row.code.co_name for row in profiler.getstats() if not isinstance(row.code, str)}
-    assert {"build_model", "shared"} <= names
+    assert "shared" in names
     seen = []
     sys.setprofile(lambda frame, event, argument: seen.append(frame.f_code.co_name))
     try:
