@@ -136,7 +136,7 @@ def recorded(step):
     with torch.cuda.graph(graph):
         losses = step()
 
-    def replay():
+    def replay(step=step):  # the graph reads what the step holds, which must stay alive
         graph.replay()
         return losses
 
