@@ -77,3 +77,33 @@ def test_eight_adapters_train_as_each_alone(name):
         if ".lora_A." in path:
             assert all(not parameter[lane, rank:].any() for lane, rank in enumerate(RANKS))
             assert parameter[0, :1].any()
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name in ("llama", "gpt2", "bert")])
+def test_a_base_that_computes_its_layers_again_keeps_little(name):
+    kept, found = [], []
+    for again in (False, True):
+        base, targets = make(name)
+        base.train()
+        if again:
+            base.gradient_checkpointing_enable({"use_reentrant": False})
+            base.enable_input_require_grads()
+        torch.manual_seed(1)
+        wide = adapters.compile(
+            base, configs(targets, [2, 3]), inputs(name, 2), config=WideConfig(tune_seconds=0)
+        )
+        weights = {p.untyped_storage().data_ptr() for p in wide.parameters()}
+        sizes = {}
+
+        def pack(t, weights=weights, sizes=sizes):
+            if t.untyped_storage().data_ptr() not in weights:
+                sizes[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+            return t
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            logits = wide.stacked(**inputs(name, 2, 2)).logits
+        trained = [p for p in wide.parameters() if p.requires_grad]
+        found.append((logits, *torch.autograd.grad(logits.square().sum(), trained)))
+        kept.append(sum(sizes.values()))
+    torch.testing.assert_close(found[1], found[0])
+    assert kept[1] < kept[0] / 2

@@ -35,6 +35,7 @@ class Captured:
     reads_grad_mode: bool = False
     rests_on: Snapshot = field(default_factory=Snapshot)  # what the members' Python read outside of them
     own: Snapshot = field(default_factory=Snapshot)  # what it read in the skeletons
+    checkpointed: frozenset[str] = frozenset()  # paths of submodules that members compute again in backward
     reads_layout: bool = False  # does the forward ask how its inputs lie in memory?
     shapes: list[tuple[int, ...]] = field(default_factory=list)  # of the inputs it was captured at
 

@@ -125,6 +125,7 @@ def export_member(
     if missed:
         raise CaptureFailed(f"its forward writes {min(missed)} in a way that a graph does not show")
     captured.reads_grad_mode |= observation.asks_grad_mode
+    captured.checkpointed = observation.checkpointed
     return captured
 
 

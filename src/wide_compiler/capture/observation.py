@@ -27,6 +27,7 @@ class Observation:
         stores: the names that its code sets; None: any. Other names only another thread can have set.
         functions: classes of custom autograd functions that it applied.
         asks_grad_mode: did its code ask whether gradients are recorded?
+        checkpointed: paths of the submodules that it ran under `torch.utils.checkpoint`.
         written: the tensors whose numbers it changed, by canonical path.
         output: the tensors that it gave, unless it has drawn random numbers.
     """
@@ -37,6 +38,7 @@ class Observation:
     stores: frozenset[str] | None
     functions: list[type]
     asks_grad_mode: bool
+    checkpointed: frozenset[str] = frozenset()
     written: set[str] = field(default_factory=set)
     output: list[Tensor] | None = None
 
@@ -92,6 +94,7 @@ def observe_member(
         observer.stores,
         observer.functions,
         observer.asks_grad_mode,
+        frozenset(observer.checkpointed),
         _written(member, copy, tensor_of),
         None if drew else _tensors(output),
     )

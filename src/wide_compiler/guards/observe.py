@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import CheckpointFunction
+from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 from .code_names import Names, names_of, owner_of
 from .reads import (
@@ -75,6 +75,8 @@ _SEEDING = {
     )
 }
 _REGISTER_HOOK = Tensor.register_hook.__code__
+_CALL_MODULE = nn.Module._wrapped_call_impl.__code__
+_CHECKPOINT = inspect.unwrap(checkpoint).__code__
 _APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
 # C functions that answer for a setting of the process, by module and beginning of the name. Those that are
 # part of every program's key are left out, and whether autocast keeps what it has cast, which changes no
@@ -88,6 +90,16 @@ _KEYED = {
 _TENSOR_NAMES = frozenset(dir(Tensor))
 # What `functools.singledispatch` remembers for itself.
 _MEMO = {"dispatch_cache", "cache_token", "_clear_cache"}
+
+
+def _is_checkpointed(call: types.FrameType) -> bool:
+    """Is a module called under a checkpoint, and not by a module that is?"""
+    frame = call.f_back
+    while frame is not None and frame.f_code is not _CALL_MODULE:
+        if frame.f_code is _CHECKPOINT:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _profile_again(profiler: Any) -> None:
@@ -110,6 +122,8 @@ class Observer:
         effects: why a graph of the call would not be the call, in words.
         functions: classes of custom autograd functions that were applied.
         asks_grad_mode: did code outside PyTorch ask whether gradients are recorded?
+        checkpointed: paths of the modules that `torch.utils.checkpoint` was given, as such, by a method or as
+            the first argument of a partial function; and of those that were called right under it.
     """
 
     def __init__(
@@ -123,6 +137,7 @@ class Observer:
         self.effects: list[str] = []
         self.functions: list[type] = []
         self.asks_grad_mode = False
+        self.checkpointed: set[str] = set()
         self._alive: list[Any] = []  # what was visited: an id must not be given to another object
         self._persistent: set[int] = set()
         self._running: set[int] = set()  # the modules in `roots`, whose tensors the caller follows
@@ -238,6 +253,13 @@ class Observer:
                 owner_of(cls.__module__) != "torch" or cls is CheckpointFunction
             ) and cls not in self.functions:
                 self.functions.append(cls)
+        elif code is _CHECKPOINT:
+            function = frame.f_locals["function"]
+            own = [getattr(function, "__self__", None), *getattr(function, "args", ())[:1], function]
+            self.checkpointed |= {self._paths[id(one)] for one in own if id(one) in self._running}
+        elif code is _CALL_MODULE:
+            if _is_checkpointed(frame):
+                self.checkpointed.add(self._paths.get(id(frame.f_locals["self"]), ""))
         elif code in _SEEDING and not _called_by_torch(frame):
             self.effects.append(f"its forward calls torch's {_SEEDING[code]}, which a graph would freeze")
         elif code is _REGISTER_HOOK and not _called_by_torch(frame):

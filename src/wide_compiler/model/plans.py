@@ -9,7 +9,8 @@ from torch import Tensor, fx
 from ..capture import Captured
 from ..config import WideConfig
 from ..widen import LaneGraph
-from ..widen.autocast_regions import with_autocast_regions
+from ..widen.classify import draws
+from ..widen.regions import with_autocast_regions, with_checkpoints
 from .sites import channels_last_weights, sites, with_strategies
 from .ways import Chunks, MemberLoop, Way, Whole
 
@@ -77,10 +78,9 @@ class Workshop:
             graph = with_strategies(self.graph, plan.taken, self.gradients)
         if plan.way == "loop":
             loop = MemberLoop(self.captured, graph, self.n)
-            if plan.compiled:
-                loop.runner = self._compile(loop.module)
+            loop.runner = self._runner(loop.module, plan.compiled)
             return Built(loop, graph, [])
-        runner = self._compile(graph.module) if plan.compiled else graph.module.forward
+        runner = self._runner(graph.module, plan.compiled)
         wanting = channels_last_weights(graph) if self.cuda else set()
         places = [i for i, (kind, key) in enumerate(graph.feeds) if kind == "state" and key in wanting]
         if plan.way == "wide":
@@ -101,6 +101,12 @@ class Workshop:
     def chunkings(self) -> list[Plan]:
         sizes = {-(-self.n // parts) for parts in (2, 4, 8, 16) if self.n // parts >= 2}
         return [Plan(f"{CHUNKS}{size}") for size in sorted(sizes, reverse=True)]
+
+    def _runner(self, module: fx.GraphModule, compiled: bool) -> Any:
+        if self.gradients and self.captured.checkpointed:
+            random = any(map(draws, self.captured.graph.nodes))
+            module = with_checkpoints(module, self.captured.checkpointed, random)
+        return self._compile(module) if compiled else module.forward
 
     def _compile(self, module: fx.GraphModule) -> Any:
         mode = self.config.compile_mode
