@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from peft import get_peft_model
 
 from adapters.families import FAMILIES, configs, inputs, make
+from nightly import one_of
 from wide_compiler import WideConfig, adapters
 from wide_compiler.training import AdamW, lane_losses
 
@@ -107,3 +108,42 @@ def test_a_base_that_computes_its_layers_again_keeps_little(name):
         kept.append(sum(sizes.values()))
     torch.testing.assert_close(found[1], found[0])
     assert kept[1] < kept[0] / 2
+
+
+def adapter_of(model):
+    return torch.cat([p.detach().double().flatten() for p in model.parameters() if p.requires_grad])
+
+
+def cast(batch, dtype):
+    return {name: x.to(dtype) if x.is_floating_point() else x for name, x in batch.items()}
+
+
+@pytest.mark.parametrize("name", one_of(3, FAMILIES))
+def test_in_float32_lanes_are_no_further_from_float64_than_peft(name, tmp_path):
+    base, targets = make(name)
+    lanes = configs(targets, RANKS)
+    data = batches(name, base, 8)
+    torch.manual_seed(1)
+    begin = [get_peft_model(copy.deepcopy(base), copy.deepcopy(config)) for config in lanes]
+    found = {}
+    for dtype in (torch.float64, torch.float32):
+        own = [(cast(batch, dtype), target) for batch, target in data]
+        models = [copy.deepcopy(model).to(dtype) for model in begin]
+        for lane, model in enumerate(models):
+            train_alone(model, RATES[lane], lane, own)
+        found[dtype] = [adapter_of(model) for model in models]
+    sample = cast(inputs(name, 2), torch.float32)
+    wide = adapters.compile(copy.deepcopy(base).float(), lanes, sample, config=WideConfig(tune_seconds=0))
+    for lane, model in enumerate(begin):
+        model.float().save_pretrained(tmp_path / str(lane))
+        wide.load_adapter(lane, tmp_path / str(lane))
+    optimizer = AdamW(wide.parameters(), lr=RATES, weight_decay=0.01)
+    for batch, target in own:
+        losses = lane_losses.cross_entropy(wide.stacked(**batch).logits.flatten(1, -2), target.flatten(1))
+        optimizer.zero_grad()
+        losses.sum().backward()
+        optimizer.step()
+    right = found[torch.float64]
+    alone = [(one - other).norm() for one, other in zip(found[torch.float32], right, strict=True)]
+    together = [(adapter_of(wide.lane(i)) - other).norm() for i, other in enumerate(right)]
+    assert float((torch.stack(together) / torch.stack(alone)).log().mean().exp()) < 1.0
