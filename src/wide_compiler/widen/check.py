@@ -91,10 +91,10 @@ def gradients_differ(
         return stack_results([lane_call(op, flags, lane, a, k) for lane in range(n)])
 
     try:
-        expected = _gradients(looped, values)
+        expected = gradients_of(looped, values)
     except Exception:  # it has none for these arguments, and says so in a way of its own
         return None
-    got = _gradients(lambda a, k: mapped(op, flags, *a, **k), values)
+    got = gradients_of(lambda a, k: mapped(op, flags, *a, **k), values)
     for mine, theirs in zip(got, expected, strict=True):
         if mine is None or theirs is None:
             present = mine if theirs is None else theirs
@@ -105,7 +105,7 @@ def gradients_differ(
     return None
 
 
-def _gradients(run: Callable[[Any, Any], Any], values: Any) -> list[Tensor | None]:
+def gradients_of(run: Callable[[Any, Any], Any], values: Any) -> list[Tensor | None]:
     """Of every floating tensor in `values` (args, kwargs), through all results of `run`, each weighted."""
     leaves, spec = _tree.flatten(values)
     leaves = [leaf.detach().clone().requires_grad_() if _is_float(leaf) else leaf for leaf in leaves]
