@@ -81,7 +81,7 @@ class WideModule(nn.Module):
         def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self, modules: Iterable[nn.Module] | int, *args: Any, **kwargs: Any) -> None:
-        """`(modules, strategy="auto")`, as `from_modules`; or `(n, ...)`: n fresh members of the arguments."""
+        """`(modules, strategy="auto")`, as `from_modules`; or `(n, ...)`: n fresh members of the rest."""
         super().__init__()
         packed = isinstance(modules, int)
         if packed:
