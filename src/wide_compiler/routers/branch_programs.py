@@ -64,6 +64,8 @@ class BranchPrograms(Programs):
     def _captured(self, mode: Any, call: Call, model: Any) -> Captured:
         """A capture in which every branch that was kept whole has found another."""
         assert self.rehearsal is not None
+        if not self.banned:
+            self._look_ahead(mode, call, model)
         for _ in range(MAX_ROUNDS):
             if not self.kept:
                 raise CaptureFailed("no two of its modules are alike, called alike, and independent")
@@ -90,6 +92,24 @@ class BranchPrograms(Programs):
             self.kept = self.rehearsal.candidates(self.banned)
             self.captures[mode].remove(captured)
         raise CaptureFailed(f"its modules are nested more than {MAX_ROUNDS} deep")
+
+    def _look_ahead(self, mode: Any, call: Call, model: Any) -> None:
+        """Ban all modules that a look into everything shows to be loose: captures cost more than looks."""
+        assert self.rehearsal is not None
+        self.kept = {}
+        try:
+            captured = super()._captured(mode, call, model)
+            self.captures[mode].remove(captured)
+        except CaptureFailed:
+            captured = None
+        self.kept = self.rehearsal.candidates(self.banned)
+        while captured is not None and self.kept:
+            loose, declined = self.rehearsal.joined(captured, self.kept)
+            if not loose:
+                break
+            self.declined += declined
+            self.banned |= loose
+            self.kept = self.rehearsal.candidates(self.banned)
 
     def _widened(self, captured: Captured, call: Call, model: Any) -> Any:
         return Rewritten(captured, self.model, self.config)

@@ -1,6 +1,7 @@
 """Finding branches: modules of one structure, called alike, that do not wait for each other."""
 
 from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import Tensor, fx, nn
 
 from .. import _tree
 from ..capture import OPAQUE, Captured, clone_member, structure
-from .dependencies import Dependencies
+from .dependencies import Dependencies, Joining
 from .explain import Declined, GroupRow
 from .programs import unfusable
 from .wide_router import WideRouter
@@ -51,6 +52,52 @@ class Rehearsal:
         learns = next(module.parameters(), None) is not None and not isinstance(module, WideRouter)
         return learns and self.structures[path] is not None and not unfusable([module])
 
+    def joined(self, captured: Captured, kept: Collection[str]) -> tuple[set[str], list[Declined]]:
+        """The modules of `kept` that find no other to be joined with, by a capture that looks into them.
+
+        The nodes that one call of a kept module has made count as one.
+        """
+        looks = {(path, i): look for path, i, look in _numbered(self.calls)}
+        unit_of = {node: _unit(node, kept) for node in captured.graph.nodes if node.op != "output"}
+        dependencies = Dependencies(captured.graph)
+        before: dict[Any, set[Any]] = {}
+        for node in dependencies.nodes:
+            unit = unit_of[node]
+            before.setdefault(unit, set()).update(unit_of[b] for b in dependencies.before[node])
+            before[unit].discard(unit)
+        paths = {unit: unit[0] for unit in before if isinstance(unit, tuple)}
+        keys = {unit: (self.structures[path], looks.get(unit)) for unit, path in paths.items()}
+        joining = Joining(list(before), before, keys)
+        by_key: dict[Any, list[Any]] = {}
+        for unit in joining.loose:
+            by_key.setdefault(keys[unit], []).append(unit)
+        declined = [
+            Declined.of(
+                tuple(paths[unit] for unit in units),
+                "loop",
+                joining.why_not(units),
+                op=type(self.model.get_submodule(paths[units[0]])).__name__,
+            )
+            for units in by_key.values()
+        ]
+        return {paths[unit] for unit in joining.loose}, declined
+
+
+def _unit(node: fx.Node, kept: Collection[str]) -> Any:
+    """(path, number of the call) of the kept module whose call has made this node, else the node itself."""
+    for key, (path, _) in (node.meta.get("nn_module_stack") or {}).items():
+        own = path.partition("member.")[2]
+        if own in kept:
+            return own, int(key.rpartition("@")[2]) if "@" in key else 0
+    return node
+
+
+def _numbered(calls: list[tuple[str, Any]]) -> Iterator[tuple[str, int, Any]]:
+    count: Counter[str] = Counter()
+    for path, look in calls:
+        yield path, count[path], look
+        count[path] += 1
+
 
 def _own(leaf: Any) -> Any:
     return leaf.detach().clone() if isinstance(leaf, Tensor) else leaf
@@ -86,13 +133,12 @@ class Branches:
             same = [node for node in nodes if self._call(node).path == path]
             if len(same) > 1 and _remembers(model.get_submodule(path)):
                 self.dependencies.in_turn(same)
-        levels = self.dependencies.levels(set(nodes))
-        self.all = [Branch(n, self._call(n).path, levels[n], self._key(n)) for n in nodes]
-        by_key: dict[Any, list[Branch]] = {}
-        for branch in self.all:
-            by_key.setdefault((branch.level, branch.key), []).append(branch)
-        self.groups = [group for group in by_key.values() if len(group) > 1]
-        self.loose = [group[0] for group in by_key.values() if len(group) == 1]
+        keys = {node: self._key(node) for node in nodes}
+        self.joining = Joining(self.dependencies.nodes, self.dependencies.before, keys)
+        branch = {n: Branch(n, self._call(n).path, self.joining.stage[n], keys[n]) for n in nodes}
+        self.all = list(branch.values())
+        self.groups = [[branch[node] for node in group] for group in self.joining.groups]
+        self.loose = [branch[node] for node in self.joining.loose]
 
     def _call(self, node: fx.Node) -> Any:
         return self.captured.calls[node.args[2]]  # type: ignore[index]
@@ -121,11 +167,7 @@ class Branches:
         found = []
         for branches in by_kind.values():
             paths = tuple(branch.path for branch in branches)
-            why = (
-                "each waits for the one before"
-                if len(paths) > 1
-                else "the others wait for it, or it for them"
-            )
+            why = self.joining.why_not([branch.node for branch in branches])
             kind = type(self.model.get_submodule(paths[0])).__name__
             found.append(Declined.of(paths, "loop", why, op=kind))
         return found
