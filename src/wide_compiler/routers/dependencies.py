@@ -32,6 +32,15 @@ class Dependencies:
         for first, second in itertools.pairwise(nodes):
             self.before[second].add(first)
 
+    def barrier(self, node: fx.Node) -> None:
+        """All that comes before this node stays before it, all that comes after it stays after."""
+        place = self.nodes.index(node)
+        computed = [other for other in self.nodes if other.op != "placeholder"]
+        self.before[node] |= set(computed[: computed.index(node)])
+        for other in self.nodes[place + 1 :]:
+            if other.op != "placeholder":
+                self.before[other].add(node)
+
     def order(self, group_of: Mapping[fx.Node, int]) -> list[list[fx.Node]]:
         """The nodes in an order that keeps all dependencies, each group as one entry."""
         unit_of: dict[fx.Node, list[fx.Node]] = {}
@@ -139,5 +148,5 @@ class Joining:
             if a != b
         )
         if not chain:
-            return "joined, it would wait for a group that waits for it"
+            return "the group that it could join waits for it, or it for the group"
         return "each waits for the one before" if len(calls) > 1 else "the others wait for it, or it for them"
