@@ -172,3 +172,17 @@ def test_from_models_is_the_same_road():
     wide = TracedWideModel.from_models(models, torch.randn(1, 4))
     x = torch.randn(5, 4)
     torch.testing.assert_close(wide.shared(x), torch.stack([m(x) for m in models]))
+
+
+def test_names_of_the_first_document():
+    import wide_compiler
+
+    models, x = [torch.nn.Linear(4, 2) for _ in range(3)], torch.randn(1, 4)
+    wide = wide_compiler.compile(models, sample_input=x)
+    assert wide.shared(torch.ones(5, 4)).shape == (3, 5, 2)
+    with pytest.raises(ValueError, match="another name for sample"):
+        wide_compiler.compile(models, x, sample_input=x)
+    assert wide_compiler.VERSION == wide_compiler.__version__ == "0.5.0"
+    builders = wide_compiler.auto_register_primitives()
+    assert builders["Linear"] is wide_compiler.WideLinear
+    assert builders == wide_compiler.auto_register_primitives() == wide_compiler.REGISTRY.listing()

@@ -4,7 +4,7 @@ import importlib
 import pkgutil
 from typing import TYPE_CHECKING, Any
 
-from .version import __version__
+from .version import VERSION, __version__
 
 if TYPE_CHECKING:
     from . import primitives, routers, signals, training, xcs  # noqa: F401
@@ -54,12 +54,13 @@ if TYPE_CHECKING:
         WideRMSNorm,
         WideRNN,
     )
-    from .registry import REGISTRY, WideRegistry, register
+    from .registry import REGISTRY, WideRegistry, auto_register_primitives, register
 
     TracedWideModel = WideModel
 
 __all__ = [
     "REGISTRY",
+    "VERSION",
     "AlignmentError",
     "ArgumentError",
     "CheckpointError",
@@ -104,6 +105,7 @@ __all__ = [
     "WideRegistry",
     "WrongTypeError",
     "__version__",
+    "auto_register_primitives",
     "compile",
     "pack",
     "pack_inputs",
@@ -122,7 +124,7 @@ _HOMES = {
     "explain": ("Explanation",),
     "lanes": ("pack", "pack_inputs", "stack", "unpack", "unpack_outputs", "unstack"),
     "model": ("TracedWideModel", "WideModel"),
-    "registry": ("REGISTRY", "WideRegistry", "register"),
+    "registry": ("REGISTRY", "WideRegistry", "auto_register_primitives", "register"),
 }
 
 

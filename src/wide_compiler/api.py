@@ -37,6 +37,7 @@ def compile(
     sample: Any = None,
     n: int | None = None,
     *,
+    sample_input: Any = None,
     sample_kwargs: Mapping[str, Any] | None = None,
     init: str | Callable[..., Any] = "fresh",
     config: WideConfig | None = None,
@@ -55,6 +56,7 @@ def compile(
         sample: one member's input: a tensor, a tuple of positional arguments or a dict of keywords. Its batch
             size is free, and so is every dim that the model leaves free.
         n: with one model: the number of lanes to make of it.
+        sample_input: another name for `sample`.
         sample_kwargs: keywords beside a tensor or tuple.
         init: with `n`: 'fresh' gives every lane newly initialised weights, 'copy' the model's own,
             a callable is given (copy of the model, lane) and initialises it or returns another.
@@ -82,6 +84,10 @@ def compile(
         raise WrongTypeError(
             f"config must be a WideConfig, got {config!r}; WideConfig.preset(name) gives one by name"
         )
+    if sample_input is not None:
+        if sample is not None:
+            raise ArgumentError("sample_input is another name for sample: give one of the two")
+        sample = sample_input
     config = (config or WideConfig()).replace(**{k: v for k, v in changes.items() if v is not None})
     with _unchanged_on_error():
         members = _members(models, n, init)

@@ -20,10 +20,15 @@ class WideRegistry:
     def __init__(self) -> None:
         self._builtin: dict[str, Any] = {}
         self._custom: dict[str, Any] = {}
+        self.add_primitives()
+
+    def add_primitives(self) -> Mapping[str, Any]:
+        """List the built-in primitives under the types they run; gives all entries."""
         for primitive in PRIMITIVES:
             members = primitive.MEMBER if isinstance(primitive.MEMBER, tuple) else (primitive.MEMBER,)
             for member in members:
                 self._builtin.setdefault(member.__name__, primitive)
+        return self.listing()
 
     def register(self, name: str, wide: Any = None) -> Any:
         """Register `wide` for modules of type `name`; as a decorator when called with the name alone."""
@@ -91,6 +96,11 @@ def register(name: str, wide: Any = None) -> Callable[..., Any] | Any:
     `[B, N*C, ...]` as `pack` makes it. `compile` finds out which, by comparing it with the modules.
     """
     return REGISTRY.register(name, wide)
+
+
+def auto_register_primitives() -> Mapping[str, Any]:
+    """Done on import; to call it again changes nothing. Gives every type name with its wide class."""
+    return REGISTRY.add_primitives()
 
 
 def strategies_of(wide: Any) -> tuple[str, ...]:

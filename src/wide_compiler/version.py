@@ -1,3 +1,4 @@
 """The version, in one place that everything may import."""
 
-__version__ = "0.1.0"
+__version__ = "0.5.0"
+VERSION = __version__

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+import wide_compiler
 from primitives.loop import make_members, rand
+from wide_compiler import primitives as library
 from wide_compiler.primitives import (
     WideAttention,
     WideBatchNorm2d,
@@ -147,3 +149,54 @@ def test_repr() -> None:
         repr(WideLinear.from_modules(linears()))
         == "WideLinear(n=4, in_features=3, out_features=2, strategy='auto')"
     )
+
+
+PACKED = {
+    "WideLinear": ((6, 5), (2, 6)),
+    "WideConv1d": ((4, 5, 3), (2, 4, 6)),
+    "WideConv2d": ((4, 5, 3), (2, 4, 6, 6)),
+    "WideConvTranspose2d": ((4, 5, 3), (2, 4, 6, 6)),
+    "WideBatchNorm1d": ((4,), (2, 4, 6)),
+    "WideBatchNorm2d": ((4,), (2, 4, 6, 6)),
+    "WideLayerNorm": ((6,), (2, 4, 6)),
+    "WideRMSNorm": ((6,), (2, 4, 6)),
+    "WideGroupNorm": ((2, 4), (2, 4, 6)),
+    "WidePReLU": ((4,), (2, 4, 6)),
+    "WideInstanceNorm2d": ((4, 1e-5, 0.1, True), (2, 4, 6, 6)),
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_made_of_a_number_of_lanes_it_takes_and_gives_packed_tensors(name):
+    torch.compiler.reset()  # one code object for all of them, which Dynamo compiles eight times at most
+    arguments, shape = PACKED[name]
+    wide = getattr(library, name)(3, *arguments)
+    members = wide.to_modules()
+    inputs = [torch.randn(shape) for _ in members]
+    got = wide(wide_compiler.pack(inputs))
+    expected = wide_compiler.pack([m(x) for m, x in zip(members, inputs, strict=True)])
+    torch.testing.assert_close(got, expected)
+    got.sum().backward()
+    compiled = torch.compile(wide.eval(), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(wide_compiler.pack(inputs)), wide(wide_compiler.pack(inputs)))
+
+
+def test_lanes_made_of_a_number_start_differently_and_take_a_strategy():
+    wide = library.WideLinear(3, 4, 2, bias=False, strategy="sequential")
+    assert wide.bias is None and wide.strategy == "sequential" and "n=3" in repr(wide)
+    assert not torch.equal(wide.weight[0], wide.weight[1])
+    assert wide(torch.randn(5, 12)).shape == (5, 6)
+    assert copy.deepcopy(wide)(torch.ones(1, 12)).shape == (1, 6)
+    stacked = library.WideLinear.from_modules([torch.nn.Linear(4, 2) for _ in range(3)])
+    assert stacked(torch.randn(3, 5, 4)).shape == (3, 5, 2)
+
+
+@pytest.mark.parametrize("n", [0, -1, True])
+def test_a_number_of_lanes_that_is_none(n):
+    with pytest.raises(ValueError, match="must be a positive integer"):
+        library.WideLinear(n, 4, 2)
+
+
+def test_a_channel_count_that_does_not_divide():
+    with pytest.raises(ValueError, match="not divisible by 3 lanes"):
+        library.WideLinear(3, 4, 2)(torch.randn(5, 13))

@@ -133,7 +133,7 @@ BAD = {
         "'forward' is an attribute of WideRouter",
     ),
     "a dotted name": (lambda r: r.attach("x.y", Mlp("a")), "without dots, got 'x.y'"),
-    "no module": (lambda r: r.attach("n", 3), "'n' is int, expected a torch.nn.Module"),
+    "no module": (lambda r: r.replace("a", 3), "'a' is int, expected a torch.nn.Module"),
     "a stage that is no module": (lambda r: r["a"].append("relu"), "a stage is a torch.nn.Module, got str"),
     "registered twice": (lambda r: r.register_tower("a"), "'a' is registered already; the towers are a, b"),
     "nothing to register": (
@@ -183,3 +183,68 @@ def test_the_towers_own_errors_are_what_one_sees():
     router = collective(*[Attention(str(i)) for i in range(3)])
     with pytest.raises(RuntimeError, match="normalized_shape"):
         router.wide_forward(torch.randn(2, 5, 7, dtype=torch.float64))
+
+
+class ConditionalTower(BaseTower):
+    """As geofractal writes it: numbers are attached beside modules."""
+
+    def __init__(self, name, scale, **options):
+        super().__init__(name, **options)
+        self.attach("config", {"scale": scale})
+        self.attach("proj", torch.nn.Linear(6, 6))
+
+    def forward(self, x):
+        return self["proj"](x) * self["config"]["scale"]
+
+
+def test_names_of_geofractals_routers():
+    router = WideRouter("r", uuid="4711", strict=False, config=AT_ONCE)
+    assert router.uuid == "4711" and WideRouter("r").uuid != WideRouter("r").uuid
+    for i in range(3):
+        router.attach(f"t{i}", ConditionalTower(f"t{i}", 1.0 + i, strict=False))
+    router.attach("config", {"depth": 3})
+    router.attach("norm", torch.nn.LayerNorm(6))
+    assert router["config"] == {"depth": 3} and router.get("config") is router.objects["config"]
+    assert router.has("config") and "config" in router and router.get("nothing") is None
+    assert list(router.components) == ["t0", "t1", "t2", "norm"] and router.get("norm") is router.norm
+    x = torch.randn(2, 6)
+    opinions = router.wide_forward(x)
+    for i in range(3):
+        torch.testing.assert_close(opinions[f"t{i}"], router[f"t{i}"].proj(x) * (1.0 + i))
+    assert router.explain().together == 3
+    assert list(router.wide_forward(x, ["t2", "t0"], None)) == ["t0", "t2"]
+    assert "_vmap_groups" in router.objects and router.objects.get("_vmap_groups") == {}
+    assert router.network_to(dtype=torch.float64)["t0"].proj.weight.dtype == torch.float64
+    router["t0"].cache_set("left", x)
+    assert router["t0"].cache_keys() == ["left"]
+    router.clear_tower_caches()
+    assert router["t0"].cache_keys() == []
+    router["t0"].cache_set("left", x)
+    router.reset()
+    assert router["t0"].cache_get("left") is None
+    assert router.detach("config") == {"depth": 3} and "config" not in router
+
+
+def test_a_module_may_be_attached_as_config():
+    router = WideRouter("r").attach("config", torch.nn.Linear(2, 2))
+    assert router["config"] is router.config and router.detach("config").in_features == 2
+
+
+def test_a_router_of_one_dtype_refuses_others():
+    router = BaseRouter("half", strict_dtype=torch.float16, strict_device="cpu")
+    with pytest.raises(RouterError, match=r"weight has dtype torch\.float32, 'half' takes torch\.float16"):
+        router.attach("a", torch.nn.Linear(2, 2))
+    assert router.attach("a", torch.nn.Linear(2, 2).half()).has("a")
+
+
+def test_opinions_with_gradients_may_be_written():
+    router = WideRouter("r", config=AT_ONCE)
+    for i in range(3):
+        router.attach(f"t{i}", ConditionalTower(f"t{i}", 1.0 + i))
+    x = torch.randn(2, 6)
+    opinions = router.wide_forward(x)
+    opinions["t1"].mul_(2.0)
+    sum(opinion.sum() for opinion in opinions.values()).backward()
+    got = router["t1"].proj.weight.grad
+    (expected,) = torch.autograd.grad((router["t1"](x) * 2).sum(), router["t1"].proj.weight)
+    torch.testing.assert_close(got, expected)

@@ -339,3 +339,124 @@ def test_a_copy_runs_its_own_model():
     torch.testing.assert_close(clone(x), clone.original(x))
     torch.testing.assert_close(planned(x), model(x))
     assert not torch.allclose(clone(x), planned(x))
+
+
+class Sampled(nn.Module):
+    """A gate that asks for values, as mixtures have: no graph can hold it."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 6))
+
+    def forward(self, x):
+        return x @ self.weight if x.abs().sum() > 3.0 else x * 2
+
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.last = Sampled(), Sampled()
+        self.heads = nn.ModuleList([nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(4)])
+
+    def forward(self, x):
+        h = self.gate(x)
+        return self.last(sum(head(h) for head in self.heads))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_part_that_no_graph_can_hold_runs_as_python_between_the_others(training):
+    model = Gated().double().train(training)
+    x = torch.randn(3, 6, dtype=torch.float64, requires_grad=True)
+    router = CompileRouter.from_module(model, x, config=AT_ONCE)
+    joined = router.compile()
+    for scale in (1.0, 0.01, 5.0):  # both branches of the gate
+        got, expected = joined(x * scale), model(x * scale)
+        torch.testing.assert_close(got, expected)
+        leaves = [x, *model.parameters()]
+        mine, theirs = (
+            torch.autograd.grad(y.square().sum(), leaves, allow_unused=True) for y in (got, expected)
+        )
+        torch.testing.assert_close(mine, theirs)
+    assert [group.paths for group in router.plan.groups] == [tuple(f"heads.{i}" for i in range(4))]
+    assert {row.paths for row in router.plan.declined} >= {("gate",), ("last",)}
+    assert not router.plan.why
+
+
+class Lopsided(nn.Module):
+    """As a residual block: the short cut is as its last layer, but waits for nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last, self.short = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+        self.end = nn.Linear(6, 6)
+
+    def forward(self, x):
+        return self.end(self.last(self.first(x).relu()) + self.short(x))
+
+
+def test_calls_of_several_depths_are_joined_and_the_rest_has_a_true_reason():
+    model = Lopsided().double()
+    x = torch.randn(3, 6, dtype=torch.float64)
+    router = CompileRouter.from_module(model, x, config=AT_ONCE)
+    torch.testing.assert_close(router.compile()(x), model(x))
+    (group,) = router.plan.groups
+    assert "short" in group.paths and len(group.paths) == 2
+    left = {path for row in router.plan.declined for path in row.paths}
+    assert left == {"first", "last", "short", "end"} - set(group.paths)
+    assert {row.why for row in router.plan.declined} == {
+        "the group that it could join waits for it, or it for the group"
+    }
+
+
+class Chosen(nn.Module):
+    """Gives as many rows as its values say."""
+
+    def forward(self, x):
+        return x[: 2 + int(x[0, 0] > 0)]
+
+
+class Ragged(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.choose, self.norm = Chosen(), nn.BatchNorm1d(6)
+        self.heads = nn.ModuleList([nn.Linear(6, 6) for _ in range(3)])
+
+    def forward(self, x):
+        h = self.choose(self.norm(x))
+        return sum(head(h) for head in self.heads) / h.shape[0]
+
+
+def test_python_that_gives_other_shapes_runs_the_whole_model_as_it_is():
+    model = Ragged().double()
+    other = copy.deepcopy(model)
+    x = torch.randn(5, 6, dtype=torch.float64)
+    x[0, 0] = x[:, 0].max() + 1
+    router = CompileRouter.from_module(model, x, config=AT_ONCE)
+    joined = router.compile()
+    model.load_state_dict(other.state_dict())
+    for batch in (x, -x, x, -x):
+        torch.testing.assert_close(joined(batch), other(batch))
+        torch.testing.assert_close(model.norm.running_mean, other.norm.running_mean)
+    assert "a shape that depends on values" in router.plan.why
+
+
+class Fused(nn.Module):
+    """As HRNet's fusing layers: one branch reads what was computed from what the other reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        h = self.stem(x).tanh()
+        return self.a(h) + self.b(h.exp().tanh())
+
+
+def test_inputs_of_which_one_was_computed_from_the_other_are_measured_apart():
+    model = Fused().double()
+    x = torch.randn(3, 6, dtype=torch.float64)
+    router = CompileRouter.from_module(model, x)
+    y = router.compile()(x)
+    assert "raises" not in router.plan.why
+    mine, theirs = (torch.autograd.grad(o.sum(), list(model.parameters())) for o in (y, model(x)))
+    torch.testing.assert_close(mine, theirs)

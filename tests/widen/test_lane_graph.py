@@ -1,5 +1,6 @@
 """The lane graph is a pure function of (states, inputs): whoever holds the states may run it."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -53,3 +54,22 @@ def test_it_runs_for_any_number_of_lanes():
 def test_the_code_is_readable():
     code = wide_compiler.compile([Net() for _ in range(N)], torch.randn(2, 4)).programs.latest.graph.code
     assert "wide_linear" in code and "fc_weight" in code and "wide_batch_norm" in code
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_op_run_by_its_decomposition_compiles_without_a_graph_break():
+    class Member(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(4, 4))
+
+        def forward(self, x):
+            return torch.renorm(x @ self.w, 2, 1, 1.5) + torch.column_stack([x[:, 0], x[:, :3]]) * self.w[0]
+
+    models, x = [Member() for _ in range(3)], torch.randn(5, 4)
+    wide = wide_compiler.compile(models, x)
+    expected = torch.stack([model(x) for model in models])
+    torch.testing.assert_close(wide.shared(x), expected)
+    assert {row.op: row.how for row in wide.explain(measure=False).rows}["renorm.default"] == "vmap"
+    compiled = torch.compile(wide.shared, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), expected)

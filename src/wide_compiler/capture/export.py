@@ -28,6 +28,8 @@ from .opaque import NeedsRealShapes, Recorder, watch_real_shapes
 from .shape_guards import ShapeGuards
 from .state import canonical_names
 from .strides import LayoutReads
+from .substitutes import average_of_all_batches
+from .value_reads import ValueReads
 
 _PREFIX = "member."
 
@@ -56,9 +58,10 @@ class _Flat(nn.Module):
         buffers = _buffers(self.member)
         if flag := self.reads.changed_flag():
             raise CaptureFailed(f"its forward asks for {flag.path}, which torch.export changes")
-        with LayoutReads(tensors) as self.seen.layout:
+        with ValueReads() as values, LayoutReads(tensors) as self.seen.layout:
             out, self.seen.out_spec = _tree.flatten_output(self.member(*args, **kwargs))
         self.seen.layout.check()
+        values.check()
         if any(home[name] is not old for home, name, old in buffers):
             # Copied before the write: what is returned may be the old buffer, or a view of it.
             out = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in out]
@@ -242,7 +245,7 @@ def _watch_failures(member: nn.Module, failures: list[str]) -> Iterator[None]:
             continue
         seen.add(id(module))
         patched.append((module, vars(module).get("forward")))
-        module.forward = _reporting(module.forward, path, failures)
+        module.forward = _reporting(average_of_all_batches(module) or module.forward, path, failures)
     try:
         yield
     finally:

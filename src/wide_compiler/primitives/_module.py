@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..capture import make_skeleton
 from ..errors import ArgumentError, WrongTypeError
+from ..lanes import packed_to_stacked, stacked_to_packed
 from ..widen.builder import Builder, Val
 from ..widen.rules import ops, rule
 from ._lanes import resolve
@@ -42,8 +43,19 @@ def _run_kernel(self: WideModule, x: Tensor) -> Tensor:
     return self.kernel(x, *[getattr(self, name) for name in self.ARGUMENTS])
 
 
+def _split_arguments(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return packed_to_stacked((args, kwargs), module.n)
+
+
+def _join_results(module: Any, args: tuple[Any, ...], results: Any) -> Any:
+    return stacked_to_packed(results)
+
+
 class WideModule(nn.Module):
     """N modules of one class and configuration as one module with a lane axis in front.
+
+    `from_modules(modules)` stacks given members, and takes and gives `[N, B, ...]`. `WideLinear(n, 4, 8)`
+    makes n fresh members of what follows n, and takes and gives `[B, N*C, ...]`, as `pack` makes it.
 
     Every parameter and buffer of the member exists here under the member's name, stacked to
     `[N, *member_shape]`. A subclass names its `MEMBER` class, the attributes of the member that are its
@@ -68,8 +80,30 @@ class WideModule(nn.Module):
 
         def __getattr__(self, name: str) -> Any: ...
 
-    def __init__(self, modules: Iterable[nn.Module], strategy: str = "auto") -> None:
+    def __init__(self, modules: Iterable[nn.Module] | int, *args: Any, **kwargs: Any) -> None:
+        """`(modules, strategy="auto")`, as `from_modules`; or `(n, ...)`: n fresh members of the rest."""
         super().__init__()
+        packed = isinstance(modules, int)
+        if packed:
+            strategy = kwargs.pop("strategy", "auto")
+            modules = self._fresh(modules, args, kwargs)  # type: ignore[arg-type]
+        else:
+            (strategy,) = args or (kwargs.pop("strategy", "auto"),)
+        self._stack(modules, strategy)  # type: ignore[arg-type]
+        if packed:
+            self.register_forward_pre_hook(_split_arguments, with_kwargs=True)
+            self.register_forward_hook(_join_results)
+
+    @classmethod
+    def _fresh(cls, n: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[nn.Module]:
+        if isinstance(n, bool) or n < 1:
+            raise ArgumentError(f"{cls.__name__}: the number of lanes must be a positive integer, got {n!r}")
+        if isinstance(cls.MEMBER, tuple):
+            kinds = ", ".join(f"nn.{kind.__name__}" for kind in cls.MEMBER)
+            raise ArgumentError(f"{cls.__name__} may be of {kinds}: make them yourself, and use from_modules")
+        return [cls.MEMBER(*args, **kwargs) for _ in range(n)]
+
+    def _stack(self, modules: Iterable[nn.Module], strategy: str) -> None:
         if isinstance(modules, nn.Module) and not isinstance(modules, nn.ModuleList):
             raise WrongTypeError(
                 f"{type(self).__name__}: expected a sequence of modules, one for each lane, "

@@ -24,15 +24,15 @@ _SHIFTED = ops(
     nanmean amax amin var.dim std.dim var.correction std.correction var_mean.correction
     std_mean.correction var_mean.dim std_mean.dim norm.ScalarOpt_dim norm.ScalarOpt_dim_dtype
     linalg_vector_norm count_nonzero.dim_IntList fft_fft fft_ifft fft_rfft fft_irfft fft_hfft fft_fft2
-    fft_ifft2 fft_rfft2 fft_irfft2 diff gather.default scatter.src scatter.value scatter_.src
-    scatter_.value scatter_add scatter_add_ scatter_reduce.two scatter_reduce_.two scatter.reduce
-    scatter.value_reduce take_along_dim select_scatter slice_scatter linalg_cross cross quantile.scalar
-    rot90 gradient linalg_matrix_norm
+    fft_ifft2 fft_rfft2 fft_irfft2 fft_hfft2 fft_ihfft fft_ihfft2 diff gather.default scatter.src
+    scatter.value scatter_.src scatter_.value scatter_add scatter_add_ scatter_reduce.two scatter_reduce_.two
+    scatter.reduce scatter.value_reduce take_along_dim select_scatter slice_scatter linalg_cross cross
+    rot90 gradient linalg_matrix_norm squeeze_.dim squeeze_.dims swapaxes_ swapdims_
     """
 )
 
 
-_RESHAPING = {"unsqueeze", "unsqueeze_", "flatten", "squeeze", "diag_embed"}
+_RESHAPING = {"unsqueeze", "unsqueeze_", "flatten", "squeeze", "squeeze_", "diag_embed"}
 
 
 def shifted(op: Any) -> Any:
@@ -99,3 +99,17 @@ def cosine_similarity(b: Builder, x: Val, y: Val, dim: int = 1, eps: float = 1e-
     rank = max(x.rank, y.rank)
     x, y = b.aligned(b.wide(x), rank), b.aligned(b.wide(y), rank)
     return b.call(torch.cosine_similarity, x, y, shift(dim, rank), eps)
+
+
+def _fft_of_all(op: Any) -> Any:
+    """Without `dim`, all dims, or as many of the last as sizes are given."""
+
+    def run(b: Builder, x: Val, s: Any = None, dim: Any = None, norm: str | None = None) -> Val:
+        dim = range(x.rank - len(s), x.rank) if dim is None and s is not None else dim
+        return b.call(op, x, s, shift(dim if dim is None else list(dim), x.rank), norm)
+
+    return run
+
+
+for _op in ops("fft_fftn fft_ifftn fft_rfftn fft_irfftn fft_hfftn fft_ihfftn"):
+    rule(_op)(_fft_of_all(_op))

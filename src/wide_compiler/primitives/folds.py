@@ -57,6 +57,31 @@ def grid_sampler(b: Builder, x: Val, grid: Val, *args: Any) -> Val:
     return b.call(fold_pair, op, b.wide(x), b.wide(grid), *args)
 
 
+for _rank, _name in ((2, "stft"), (3, "istft")):
+    for _op in ops(_name):
+        rule(_op)(folded(_op, _rank))
+
+
+def fractional_pool(op: Any, batched_rank: int) -> Any:
+    def run(b: Builder, x: Val, kernel: list[Any], size: list[Any], samples: Val) -> Val:
+        return b.call(pool_at_samples, op, b.wide(x), kernel, size, b.wide(samples), x.rank == batched_rank)
+
+    return run
+
+
+def pool_at_samples(
+    op: Any, x: Tensor, kernel: list[int], size: list[int], samples: Tensor, batched: bool
+) -> Any:
+    """x `[N, B, C, ...]` (or without B), samples `[N, B, C, dims]` (then with B = 1)."""
+    results = op(x.flatten(0, 1) if batched else x, kernel, size, samples.flatten(0, 1))
+    return tuple(r.unflatten(0, x.shape[:2]) if batched else r for r in results)
+
+
+for _rank, _name in ((4, "fractional_max_pool2d.default"), (5, "fractional_max_pool3d.default")):
+    for _op in ops(_name):
+        rule(_op)(fractional_pool(_op, _rank))
+
+
 @rule(*ops("affine_grid_generator"))
 def affine_grid(b: Builder, theta: Val, size: list[Any], align_corners: bool) -> Val:
     return b.call(lane_affine_grid, b.wide(theta), size, align_corners)

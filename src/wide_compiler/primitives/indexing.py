@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..widen.builder import Builder, Val
+from ..widen.classify import op_name
 from ..widen.rules import ops, rule
 from .embedding import flat_indices
 
@@ -115,27 +116,35 @@ def index_select(b: Builder, x: Val, dim: int, index: Val) -> Val | None:
 
 
 def _index_write(op: Any) -> Any:
-    """index_add, index_copy, index_fill along `dim`: lanes become rows of one longer dim."""
+    """index_add, index_copy, index_fill, index_reduce along `dim`: lanes become rows of one longer dim."""
 
-    def run(b: Builder, x: Val, dim: int, index: Val, source: Any, **kwargs: Any) -> Val | None:
-        if index.rank != 1 or not x.rank:
+    def run(b: Builder, x: Val, dim: int, index: Val, source: Any, *args: Any, **kwargs: Any) -> Val | None:
+        if index.rank > 1:
             return None
-        x, dim = b.wide(x), dim % x.rank + 1
-        source = b.wide(source) if isinstance(source, Val) and source.rank else source
-        if not index.wide:
-            return b.call(op, x, dim, index, source, **kwargs)
-        return b.call(write_rows, op, x, dim, index, source, **kwargs)
+        index = b.aligned(b.wide(index), 1) if index.wide else index
+        number = not x.rank  # a member's 0-d tensor counts as having one dim of size 1
+        x = b.aligned(b.wide(x), 1)
+        dim = dim % x.rank + 1
+        if isinstance(source, Val) and (source.rank or number or op_name(op).rstrip("_") != "index_fill"):
+            source = b.aligned(b.wide(source), x.rank if source.rank else 1)
+        write = op if not index.wide else write_rows
+        given = (x, dim, index, source) if not index.wide else (op, x, dim, index, source)
+        result = b.call(write, *given, *args, **kwargs)
+        return b.call(torch.squeeze, result, 1) if number else result
 
     return run
 
 
-for _op in ops("index_add.default", "index_add_.default", "index_copy.default", "index_copy_.default"):
-    rule(_op)(_index_write(_op))
-for _op in ops("index_fill.int_Scalar", "index_fill_.int_Scalar"):
+for _op in ops(
+    """
+    index_add.default index_add_.default index_copy.default index_copy_.default index_reduce.default
+    index_fill.int_Scalar index_fill_.int_Scalar
+    """
+):
     rule(_op)(_index_write(_op))
 
 
-def write_rows(op: Any, x: Tensor, dim: int, index: Tensor, source: Tensor, **kwargs: Any) -> Tensor:
+def write_rows(op: Any, x: Tensor, dim: int, index: Tensor, source: Any, *args: Any, **kwargs: Any) -> Tensor:
     """One call for all lanes: row r of lane n is row n*R + r of the joined dim."""
     rows = x.shape[dim]
     joined = x.movedim(dim, 1)
@@ -146,10 +155,50 @@ def write_rows(op: Any, x: Tensor, dim: int, index: Tensor, source: Tensor, **kw
         0,
         index_flat,
         source.movedim(dim, 1).flatten(0, 1) if isinstance(source, Tensor) else source,
+        *args,
         **kwargs,
     )
     out = out.unflatten(0, (x.shape[0], rows)).movedim(1, dim)
     return x.copy_(out) if op._schema.name.endswith("_") else out
+
+
+@rule(*ops("take.default"))
+def take(b: Builder, x: Val, index: Val) -> Val:
+    return b.call(take_lanes, b.wide(x), b.wide(index))
+
+
+def take_lanes(x: Tensor, index: Tensor) -> Tensor:
+    """x `[N, ...]` read as `[N, elements]` at index `[N, ...]`, which may count from the end."""
+    flat = x.reshape(x.shape[0], -1)
+    places = index.reshape(index.shape[0], -1)
+    return aten.index.Tensor(flat, [lane_index(x, 1), places]).view(index.shape)
+
+
+@rule(*ops("put.default"))
+def put(b: Builder, x: Val, index: Val, source: Val, accumulate: bool = False) -> Val:
+    return b.call(put_flat, b.wide(x), b.wide(index), b.wide(source), accumulate)
+
+
+def put_flat(x: Tensor, index: Tensor, source: Tensor, accumulate: bool) -> Tensor:
+    """The same for writing: source has as many elements as index."""
+    flat, places = x.reshape(x.shape[0], -1), index.reshape(index.shape[0], -1)
+    values = source.reshape(places.shape)
+    return aten.index_put.default(flat, [lane_index(x, 1), places], values, accumulate).view(x.shape)
+
+
+@rule(*ops("masked_scatter.default"))
+def masked_scatter(b: Builder, x: Val, mask: Val, source: Val) -> Val:
+    rank = max(x.rank, mask.rank)
+    return b.call(scatter_masked, b.aligned(b.wide(x), rank), b.aligned(b.wide(mask), rank), b.wide(source))
+
+
+def scatter_masked(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """The k-th place of a lane's mask takes element k of the lane's source; too few are an index error."""
+    x, mask = torch.broadcast_tensors(x, mask)
+    chosen = mask.reshape(mask.shape[0], -1)
+    place = torch.where(chosen, chosen.cumsum(1) - 1, 0)
+    values = source.reshape(source.shape[0], -1).gather(1, place)
+    return torch.where(mask, values.view(x.shape), x)
 
 
 @rule(*ops("one_hot.default"))

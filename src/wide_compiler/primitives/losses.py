@@ -51,6 +51,18 @@ def reduce_lanes(loss: Tensor, reduction: int) -> Tensor:
     return flat.mean(1) if reduction == MEAN else flat.sum(1)
 
 
+@rule(*ops("multilabel_margin_loss.default"))
+def multilabel_margin_loss(b: Builder, x: Val, target: Val, reduction: int = MEAN) -> Val:
+    return b.call(margin_loss_of_rows, b.aligned(b.wide(x), 1), b.aligned(b.wide(target), 1), reduction)
+
+
+def margin_loss_of_rows(x: Tensor, target: Tensor, reduction: int) -> Tensor:
+    """x and target `[N, B, C]` or `[N, C]`."""
+    rows, classes = (t.reshape(-1, t.shape[-1]) for t in (x, target))
+    loss = torch.nn.functional.multilabel_margin_loss(rows, classes, reduction="none").view(x.shape[:-1])
+    return reduce_lanes(loss, reduction) if loss.dim() > 1 else loss
+
+
 @rule(*ops("cross_entropy_loss.default"))
 def cross_entropy(
     b: Builder, x: Val, target: Val, weight: Val | None = None, reduction: int = MEAN,

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from ..widen.builder import Builder, Val
-from ..widen.rules import ops, rule
+from ..widen.classify import op_name
+from ..widen.rules import generic_rule, ops, rule
 
 LANE_LETTERS = "ZYXWVUTSRQPONMLKJIHGFEDCBAzyxwvutsrqponmlkjihgfedcba"
 
@@ -108,3 +109,33 @@ def cdist(b: Builder, x: Val, y: Val, *args: Any, **kwargs: Any) -> Val:
     return b.call(
         torch.ops.aten.cdist.default, b.aligned(b.wide(x), rank), b.aligned(b.wide(y), rank), *args, **kwargs
     )
+
+
+@generic_rule(lambda op: op_name(op) in ("_grouped_mm", "grouped_mm_fallback"))
+def grouped_mm(op: Any) -> Any:
+    """Products of groups of rows, one matrix for each group: PyTorch's own op, and that of transformers."""
+
+    def run(
+        b: Builder, x: Val, weight: Val, offs: Val | None = None, *args: Any, **kwargs: Any
+    ) -> Val | None:
+        if x.rank != 2 or weight.rank != 3 or offs is None or kwargs.get("bias") is not None or any(args):
+            return None
+        return b.call(lane_grouped_mm, op, b.wide(x), b.wide(weight), b.wide(offs), **kwargs)
+
+    return run
+
+
+def lane_grouped_mm(op: Any, x: Tensor, weight: Tensor, offs: Tensor, **kwargs: Any) -> Tensor:
+    """x `[N, S, I]`, weight `[N, E, I, O]`, offs `[N, E]`, where each group of rows ends -> `[N, S, O]`.
+
+    The groups of all lanes follow each other, so a lane's last one is made to reach the lane's end; rows
+    behind the end that the member gave are zeros, as they count for nothing.
+    """
+    n, rows = x.shape[:2]
+    lane = torch.arange(n, device=x.device)
+    ends = offs.clone()
+    ends[:, -1] = rows
+    ends = (ends + (lane * rows).unsqueeze(1)).flatten().to(offs.dtype)
+    out = op(x.flatten(0, 1), weight.flatten(0, 1), ends, **kwargs).unflatten(0, (n, rows))
+    counted = torch.arange(rows, device=x.device) < offs[:, -1:]
+    return torch.where(counted.unsqueeze(2), out, 0.0)

@@ -4,9 +4,11 @@ from typing import Any
 
 import torch
 
+from .. import _tree
 from ..widen.builder import HALF, Builder, LaneScalar, Val, is_tensor_val, vals_in
 from ..widen.classify import op_name
-from ..widen.rules import generic_rule, ops, rule
+from ..widen.equivalents import functional_of, view_of
+from ..widen.rules import find_rule, generic_rule, ops, rule
 
 aten = torch.ops.aten
 
@@ -25,8 +27,9 @@ _UNTAGGED = ops(
 
 
 def _is_pointwise(op: Any) -> bool:
-    # PReLU's weight lies along channels, whatever the tag says.
-    return torch.Tag.pointwise in getattr(op, "tags", ()) and "prelu" not in op_name(op)
+    # PReLU's weight lies along channels, whatever the tag says. Some ops that write have lost their tag.
+    forms = [op, functional_of(op)] if hasattr(op, "_schema") else []
+    return "prelu" not in op_name(op) and any(torch.Tag.pointwise in f.tags for f in forms if f is not None)
 
 
 @generic_rule(_is_pointwise, lane_scalars=True)
@@ -87,6 +90,29 @@ for _op in _UNTAGGED:
     rule(_op, lane_scalars=True)(pointwise(_op))
 
 
+def _is_copied_view(op: Any) -> bool:
+    view = view_of(op) if hasattr(op, "_schema") else None
+    return view is not None and find_rule(view) is not None
+
+
+@generic_rule(_is_copied_view)
+def copied_view(op: Any) -> Any:
+    """`permute_copy` and its like: the view by its own rule, then a copy."""
+    view = find_rule(view_of(op))
+    assert view is not None
+
+    def run(b: Builder, *args: Any, **kwargs: Any) -> Val | None:
+        kwargs.pop("memory_format", None)
+        found = view.function(b, *args, **kwargs)
+        return found if found is None else b.call(copies, found, wide=found.wide)
+
+    return run
+
+
+def copies(views: Any) -> Any:
+    return _tree.tree_map(lambda x: x.clone(memory_format=torch.contiguous_format), views)
+
+
 _AS_IS = ops(
     """
     clone contiguous detach detach_ alias lift_fresh_copy lift_fresh view.dtype to.dtype to.device
@@ -94,7 +120,9 @@ _AS_IS = ops(
     view_as_complex nan_to_num pixel_shuffle pixel_unshuffle triu tril triu_ tril_ matrix_exp inverse
     linalg_inv_ex linalg_inv linalg_det linalg_cholesky linalg_cholesky_ex linalg_qr linalg_svd
     linalg_eigh linalg_slogdet linalg_eigvalsh linalg_svdvals linalg_pinv linalg_matrix_exp
-    linalg_matrix_power constant_pad_nd resolve_conj resolve_neg conj real imag logdet det
+    linalg_matrix_power linalg_lu linalg_lu_factor linalg_lu_factor_ex linalg_ldl_factor
+    linalg_ldl_factor_ex geqrf cholesky cholesky_inverse constant_pad_nd resolve_conj resolve_neg
+    conj real imag logdet det
     """
 )
 
@@ -112,6 +140,21 @@ def as_is(op: Any) -> Any:
 
 for _op in _AS_IS:
     rule(_op)(as_is(_op))
+
+
+def _batched(op: Any) -> Any:
+    """Linear algebra with several operands, whose leading dims must be the same."""
+
+    def run(b: Builder, *args: Any, **kwargs: Any) -> Val:
+        return b.call(op, *map(b.wide, args), **kwargs)
+
+    return run
+
+
+for _op in ops(
+    "ormqr lu_solve linalg_ldl_solve linalg_lu_solve cholesky_solve lu_unpack linalg_householder_product"
+):
+    rule(_op)(_batched(_op))
 
 
 @rule(*ops("type_as", "to.other"))
@@ -165,6 +208,16 @@ def clamp(b: Builder, x: Val, low: Val | None = None, high: Val | None = None, *
 @rule(*ops("fill_.Tensor"))
 def fill(b: Builder, x: Val, value: Val) -> Val:
     return b.call(torch.Tensor.copy_, x, b.aligned(value, x.rank))
+
+
+@rule(*ops("fill.Tensor"))
+def filled(b: Builder, x: Val, value: Val) -> Val:
+    return b.call(filled_like, b.wide(x), b.aligned(b.wide(value), x.rank))
+
+
+def filled_like(x: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """x's gradient is zeros, as the op's own, not None."""
+    return torch.where(torch.ones_like(x, dtype=torch.bool), value.to(x.dtype), x)
 
 
 @rule(*ops("broadcast_to.default"))

@@ -138,3 +138,18 @@ def _elementwise(op: Any) -> Any:
 
 for _op in _ELEMENTWISE:
     rule(_op)(_elementwise(_op))
+
+
+def _sized(op: Any) -> Any:
+    """A draw of a given size: lanes are one more dim of it."""
+    place = [a.name for a in op._schema.arguments].index("size")
+
+    def run(b: Builder, *args: Any, **kwargs: Any) -> Val:
+        args = (*args[:place], [b.n, *args[place]], *args[place + 1 :])
+        return b.call(op, *args, **kwargs)
+
+    return run
+
+
+for _op in ops("randint.default randint.low normal.float_float"):
+    rule(_op)(_sized(_op))

@@ -148,6 +148,59 @@ def lane_searchsorted(edges: Tensor, x: Tensor, **kwargs: Any) -> Tensor:
     return torch.searchsorted(edges.contiguous(), flat_members(x).contiguous(), **kwargs).view(x.shape)
 
 
+def quantile(op: Any) -> Any:
+    def run(
+        b: Builder, x: Val, q: Any, dim: int | None = None, keepdim: bool = False, **kwargs: Any
+    ) -> Val | None:
+        several = isinstance(q, Val) and q.rank == 1
+        if isinstance(q, Val) and q.wide:
+            return None
+        flat, along = (b.call(flat_members, x), 1) if dim is None else (x, shift(dim, x.rank))
+        found = b.call(op, flat, q, along, keepdim and dim is not None, **kwargs)
+        if several:  # one result for each of q, in front of the member's dims
+            found = b.call(torch.movedim, found, 0, 1)
+        if keepdim and dim is None:
+            lead = [b.n, q.shape[0]] if several else [b.n]
+            found = b.call(torch.reshape, found, [*lead, *[1] * x.rank])
+        return found
+
+    return run
+
+
+for _op in ops("quantile.default quantile.scalar nanquantile.default nanquantile.scalar"):
+    rule(_op)(quantile(_op))
+
+
+@rule(*ops("pdist.default"))
+def pdist(b: Builder, x: Val, p: float = 2) -> Val:
+    return b.call(lane_pdist, x, p)
+
+
+def lane_pdist(x: Tensor, p: float) -> Tensor:
+    """x `[N, M, D]` -> the distances of each lane's rows i < j, `[N, M * (M - 1) / 2]`."""
+    distances = torch.cdist(x, x, p, compute_mode="donot_use_mm_for_euclid_dist")
+    i, j = torch.triu_indices(x.shape[1], x.shape[1], 1, device=x.device)
+    return distances[:, i, j]
+
+
+@rule(*ops("histc.default"))
+def histc(b: Builder, x: Val, bins: int = 100, min: float = 0, max: float = 0) -> Val:
+    return b.call(lane_histc, b.call(flat_members, b.wide(x)), bins, min, max)
+
+
+def lane_histc(x: Tensor, bins: int, low: float, high: float) -> Tensor:
+    """x `[N, elements]` -> counts `[N, bins]`; as in PyTorch equal bounds mean those of the data."""
+    left, right = x.new_full((len(x), 1), low), x.new_full((len(x), 1), high)
+    if low == high and x.shape[1]:
+        left, right = torch.aminmax(x, dim=1, keepdim=True)
+        aten._assert_async.msg((left.isfinite() & right.isfinite()).all(), "histc: its range is not finite")
+    same = left == right
+    left, right = left - same.to(x.dtype), right + same.to(x.dtype)
+    inside = (x >= left) & (x <= right)
+    place = torch.where(inside, (x - left) * bins / (right - left), 0.0).long().clamp(max=bins - 1)
+    return x.new_zeros(len(x), bins).scatter_add(1, place, inside.to(x.dtype))
+
+
 aten = torch.ops.aten
 
 

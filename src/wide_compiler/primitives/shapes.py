@@ -33,6 +33,15 @@ def squeeze(b: Builder, x: Val) -> Val:
     return b.call(squeeze_member, x)
 
 
+@rule(*ops("squeeze_.default"))
+def squeeze_in_place(b: Builder, x: Val) -> Val:
+    return b.call(squeeze_member_, x)
+
+
+def squeeze_member_(x: Tensor) -> Tensor:
+    return x.squeeze_(tuple(d for d in range(1, x.dim()) if x.shape[d] == 1))
+
+
 def squeeze_member(x: Tensor) -> Tensor:
     """Drop the member's dims of size 1, whatever the number of lanes."""
     return x.squeeze(tuple(d for d in range(1, x.dim()) if x.shape[d] == 1))

@@ -3,7 +3,9 @@
 import threading
 import types
 from typing import Any
+from uuid import uuid4
 
+import torch
 from torch import Tensor, nn
 
 from ..errors import WideError
@@ -41,11 +43,28 @@ class BaseRouter(nn.Module):
     (True, False)
     """
 
-    def __init__(self, name: str):
+    def __init__(
+        self,
+        name: str,
+        uuid: str | None = None,
+        strict: bool = False,
+        strict_dtype: torch.dtype | None = None,
+        strict_device: torch.device | str | None = None,
+    ):
+        """
+        Args:
+            name: what people call it.
+            uuid: what programs call it; a new one by default.
+            strict: taken for the sake of geofractal's routers, which then warn of `to`; here it is safe.
+            strict_dtype: refuse components with parameters of another dtype.
+            strict_device: refuse components on another device.
+        """
         super().__init__()
         if not isinstance(name, str):
             raise RouterError(f"a router's name is a string, got {name!r}")
         self._label = Label(name)
+        self._identity = Label(uuid or str(uuid4()))
+        self._required = (strict_dtype, torch.device(strict_device) if strict_device is not None else None)
         self._kept_objects: dict[str, Any] = {}
         self._router_cache: dict[str, Tensor] = {}
 
@@ -75,16 +94,40 @@ class BaseRouter(nn.Module):
     def objects(self, value: Any) -> None:
         self.__dict__["objects"] = value
 
+    @property
+    def uuid(self) -> Any:
+        """What programs call the router."""
+        own = given(self, "uuid", None)
+        return self._identity.read() if own is None else own
+
+    @uuid.setter
+    def uuid(self, value: Any) -> None:
+        self.__dict__["uuid"] = value
+
+    @property
+    def components(self) -> Any:
+        """The modules by name."""
+        parts = {name: part for name, part in self._modules.items() if part is not None and name != "stages"}
+        return given(self, "components", parts)
+
+    @components.setter
+    def components(self, value: Any) -> None:
+        self.__dict__["components"] = value
+
     # Components.
 
-    def attach(self, name: str, module: nn.Module) -> "BaseRouter":
-        """Add a component under a new name."""
+    def attach(self, name: str, module: Any) -> "BaseRouter":
+        """Add a component under a new name; what is no module is kept in `objects`."""
+        self._check_name(name)
+        if not isinstance(module, nn.Module):
+            self._kept_objects[name] = module
+            return self
         self._check_component(name, module)
         if name in self._modules:
             raise RouterError(
                 f"{name!r} is attached already; replace({name!r}, module) exchanges it, detach removes it"
             )
-        if hasattr(self, name):
+        if hasattr(self, name) and not isinstance(getattr(type(self), name, None), property):
             raise RouterError(f"{name!r} is an attribute of {type(self).__name__}; choose another name")
         setattr(self, name, module)
         return self
@@ -99,32 +142,47 @@ class BaseRouter(nn.Module):
     def detach(self, name: str) -> nn.Module:
         """Remove a component and give it back."""
         module = self[name]
-        delattr(self, name)
+        if self._modules.get(name) is module:
+            del self._modules[name]
+        else:
+            del self._kept_objects[name]
         return module
 
     def has(self, name: str) -> bool:
-        """Is there a component of this name?"""
-        return self._modules.get(name) is not None
+        """Is there a component, or an object, of this name?"""
+        return self._modules.get(name) is not None or name in self._kept_objects
+
+    def get(self, name: str) -> Any:
+        """The component or object of this name; None if there is none."""
+        return self[name] if self.has(name) else None
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.has(name)
 
-    def __getitem__(self, name: Any) -> nn.Module:
+    def __getitem__(self, name: Any) -> Any:
         module = self._modules.get(name) if isinstance(name, str) else None
-        if module is None:
-            raise UnknownComponent(
-                f"{name!r} is not attached; there are {', '.join(self._modules) or 'none'}"
-            )
-        return module
+        if module is not None:
+            return module
+        if isinstance(name, str) and name in self._kept_objects:
+            return self._kept_objects[name]
+        known = ", ".join([*self._modules, *self._kept_objects])
+        raise UnknownComponent(f"{name!r} is not attached; there are {known or 'none'}")
 
-    def _check_component(self, name: str, module: nn.Module) -> None:
+    def _check_name(self, name: str) -> None:
         if not isinstance(name, str) or not name or "." in name:
             raise RouterError(f"a component's name is a string without dots, got {name!r}")
+
+    def _check_component(self, name: str, module: nn.Module) -> None:
+        self._check_name(name)
         if not isinstance(module, nn.Module):
-            raise RouterError(
-                f"{name!r} is {type(module).__name__}, expected a torch.nn.Module; "
-                f"keep other things in router.objects[{name!r}]"
-            )
+            raise RouterError(f"{name!r} is {type(module).__name__}, expected a torch.nn.Module")
+        for path, parameter in module.named_parameters():
+            for kind, wanted in zip(("dtype", "device"), self._required, strict=True):
+                got = getattr(parameter, kind)
+                if wanted is not None and got != wanted:
+                    raise RouterError(
+                        f"{name!r}: {path} has {kind} {got}, {self._label.text!r} takes {wanted} only"
+                    )
 
     def __setattr__(self, name: str, value: Any) -> None:
         what = _taken_for(getattr(type(self), name, None), value)
@@ -154,6 +212,31 @@ class BaseRouter(nn.Module):
         for part in self.modules() if recursive else (self,):
             if isinstance(part, BaseRouter) and part._router_cache:
                 part._router_cache.clear()
+
+    def cache_clear_recursive(self) -> None:
+        """`cache_clear()`, under another name."""
+        self.cache_clear()
+
+    def cache_keys(self) -> list[str]:
+        """What was left in this forward."""
+        return list(self._router_cache)
+
+    def reset(self) -> None:
+        """Forget what belongs to one forward, here and in all routers inside."""
+        self.cache_clear()
+
+    def network_to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None, **_: Any
+    ) -> "BaseRouter":
+        """`to(device, dtype)`, after emptying the caches."""
+        self.cache_clear()
+        self.to(device=device, dtype=dtype)
+        now = torch.device(device) if device is not None else None
+        self._required = (
+            dtype if self._required[0] is not None and dtype is not None else self._required[0],
+            now if self._required[1] is not None and now is not None else self._required[1],
+        )
+        return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Only the outermost router empties the caches: a collective reads what its towers have left.

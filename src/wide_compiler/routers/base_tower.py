@@ -18,8 +18,8 @@ class BaseTower(BaseRouter):
     (3, 2)
     """
 
-    def __init__(self, name: str):
-        super().__init__(name)
+    def __init__(self, name: str, *args: Any, **options: Any):
+        super().__init__(name, *args, **options)
         self.stages = nn.ModuleList()
 
     def append(self, stage: nn.Module) -> "BaseTower":

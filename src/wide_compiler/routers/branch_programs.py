@@ -17,10 +17,11 @@ from ..measure.contest import Candidate, Contest
 from ..measure.store import circumstances
 from ..model.program import Call
 from ..model.programs import Programs
-from .branches import Branches, Rehearsal
+from .branches import Branches
 from .explain import Declined, Plan
 from .module_lanes import ModuleLanes
 from .programs import InSequence, unfusable
+from .rehearsal import Rehearsal
 from .rewritten import Rewritten
 from .verdict import HOOKED, LOOP, TOGETHER, Verdict
 
@@ -50,10 +51,10 @@ class BranchPrograms(Programs):
         if why:
             return self.keep(key, InSequence(why))  # type: ignore[arg-type]
         try:
-            self.living = ModuleLanes([self.model])
+            self.living = ModuleLanes([self.model], runs_python=True)
             if self.rehearsal is None:
                 self.rehearsal = Rehearsal(self.model, *call.for_lane(0))
-                self.kept = self.rehearsal.candidates(self.banned)
+                self.kept = self._candidates()
         except (AlignmentError, CaptureFailed) as error:
             return self.keep(key, InSequence(str(error)))  # type: ignore[arg-type]
         program: Any = super().build(key, call, self.living)
@@ -68,14 +69,13 @@ class BranchPrograms(Programs):
             if not self.kept:
                 raise CaptureFailed("no two of its modules are alike, called alike, and independent")
             captured = super()._captured(mode, call, model)
-            own = [c for c in captured.calls if c.path and c.path not in self.kept]
-            if own:
-                raise CaptureFailed(f"{own[0].path} can only run as Python ({own[0].why})")
+            # Parts that no graph can hold run as Python, between what comes before and after them.
+            own = {c.path: c.why for c in captured.calls if c.path and c.path not in self.kept}
             if any(node.target is enter_autocast for node in captured.graph.nodes):
                 raise CaptureFailed("it switches autocast on or off inside, and the order of calls counts")
-            branches = Branches(captured, self.model)
+            branches = Branches(captured, self.model, own)
             missing = set(self.kept) - {branch.path for branch in branches.all}
-            loose = {branch.path for branch in branches.loose} | missing
+            loose = {branch.path for branch in branches.loose} - own.keys() | missing
             apart = {
                 call.path for call in captured.calls if call.path and not call.records and self.grad_mode()
             }
@@ -83,16 +83,31 @@ class BranchPrograms(Programs):
                 why = "it is called where no gradients are recorded"
                 self.declined.append(Declined.of(tuple(sorted(apart - loose)), "loop", why))
             loose |= apart
+            if not branches.groups and loose == own.keys():
+                raise CaptureFailed("no two of its modules are alike, called alike, and independent")
             if not loose:
+                self.declined += [Declined.of((path,), "loop", why) for path, why in own.items()]
                 return captured
             self.declined += branches.declined()
             self.banned |= loose
-            self.kept = self.rehearsal.candidates(self.banned)
+            self.kept = self._candidates()
             self.captures[mode].remove(captured)
         raise CaptureFailed(f"its modules are nested more than {MAX_ROUNDS} deep")
 
+    def _candidates(self) -> dict[str, str]:
+        """Modules that the rehearsal shows to have another to be joined with; the others are declined."""
+        assert self.rehearsal is not None
+        while kept := self.rehearsal.candidates(self.banned):
+            loose, declined = self.rehearsal.loose(kept)
+            if not loose:
+                break
+            self.declined += declined
+            self.banned |= loose
+        return kept
+
     def _widened(self, captured: Captured, call: Call, model: Any) -> Any:
-        return Rewritten(captured, self.model, self.config)
+        own = {call.path for call in captured.calls if call.path} - self.kept.keys()
+        return Rewritten(captured, self.model, self.config, own)
 
     def _loop(self, why: str, call: Call, model: Any) -> Any:
         return InSequence(why)

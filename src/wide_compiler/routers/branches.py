@@ -1,63 +1,14 @@
 """Finding branches: modules of one structure, called alike, that do not wait for each other."""
 
-from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, fx, nn
 
-from .. import _tree
-from ..capture import OPAQUE, Captured, clone_member, structure
-from .dependencies import Dependencies
+from ..capture import OPAQUE, Captured, structure
+from .dependencies import Dependencies, Joining
 from .explain import Declined, GroupRow
-from .programs import unfusable
-from .wide_router import WideRouter
-
-
-class Rehearsal:
-    """One forward of a copy of the model: which modules are called, and with what."""
-
-    def __init__(self, model: nn.Module, args: tuple, kwargs: dict):
-        self.model = model
-        self.structures = {path: structure(module) for path, module in model.named_modules() if path}
-        self.calls: list[tuple[str, Any]] = []
-        double = clone_member(model)
-        for path, module in double.named_modules():
-            module.register_forward_pre_hook(self._noting(path), with_kwargs=True)
-        with torch.no_grad(), torch.random.fork_rng():
-            double(*_tree.tree_map(_own, args), **_tree.tree_map(_own, kwargs))
-
-    def _noting(self, path: str) -> Any:
-        def note(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            tensors = [leaf for leaf in _tree.flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
-            self.calls.append((path, tuple((t.shape, t.dtype, t.device) for t in tensors)))
-
-        return note
-
-    def candidates(self, banned: set[str]) -> dict[str, str]:
-        """The outermost modules that are called like another one (or twice), without those in `banned`."""
-        sorts = Counter((self.structures.get(path), look) for path, look in self.calls if path not in banned)
-        alike = {
-            path
-            for path, look in self.calls
-            if path and path not in banned and sorts[self.structures[path], look] > 1 and self._eligible(path)
-        }
-        return {path: "a branch" for path in alike if not any(_inside(path, other) for other in alike)}
-
-    def _eligible(self, path: str) -> bool:
-        module = self.model.get_submodule(path)
-        # A router only calls its towers: these are what goes together.
-        learns = next(module.parameters(), None) is not None and not isinstance(module, WideRouter)
-        return learns and self.structures[path] is not None and not unfusable([module])
-
-
-def _own(leaf: Any) -> Any:
-    return leaf.detach().clone() if isinstance(leaf, Tensor) else leaf
-
-
-def _inside(path: str, other: str) -> bool:
-    return path.startswith(f"{other}.")
 
 
 @dataclass
@@ -77,7 +28,8 @@ class Branch:
 class Branches:
     """The kept calls of a captured graph, in groups."""
 
-    def __init__(self, captured: Captured, model: nn.Module):
+    def __init__(self, captured: Captured, model: nn.Module, python: Collection[str] = ()):
+        """`python`: the paths of modules that no graph can hold. Nobody knows what these write or draw."""
         self.captured, self.model = captured, model
         graph = captured.graph
         nodes = [node for node in graph.nodes if node.target is OPAQUE and self._call(node).path]
@@ -86,13 +38,15 @@ class Branches:
             same = [node for node in nodes if self._call(node).path == path]
             if len(same) > 1 and _remembers(model.get_submodule(path)):
                 self.dependencies.in_turn(same)
-        levels = self.dependencies.levels(set(nodes))
-        self.all = [Branch(n, self._call(n).path, levels[n], self._key(n)) for n in nodes]
-        by_key: dict[Any, list[Branch]] = {}
-        for branch in self.all:
-            by_key.setdefault((branch.level, branch.key), []).append(branch)
-        self.groups = [group for group in by_key.values() if len(group) > 1]
-        self.loose = [group[0] for group in by_key.values() if len(group) == 1]
+        for node in nodes:
+            if self._call(node).path in python:
+                self.dependencies.barrier(node)
+        keys = {node: self._key(node) if self._call(node).path not in python else node for node in nodes}
+        self.joining = Joining(self.dependencies.nodes, self.dependencies.before, keys)
+        branch = {n: Branch(n, self._call(n).path, self.joining.stage[n], keys[n]) for n in nodes}
+        self.all = list(branch.values())
+        self.groups = [[branch[node] for node in group] for group in self.joining.groups]
+        self.loose = [branch[node] for node in self.joining.loose]
 
     def _call(self, node: fx.Node) -> Any:
         return self.captured.calls[node.args[2]]  # type: ignore[index]
@@ -117,15 +71,13 @@ class Branches:
         """Calls that have found no other; alike ones in one entry."""
         by_kind: dict[Any, list[Branch]] = {}
         for branch in self.loose:
+            if branch.key is branch.node:  # Python, which never joins
+                continue
             by_kind.setdefault(branch.key, []).append(branch)
         found = []
         for branches in by_kind.values():
             paths = tuple(branch.path for branch in branches)
-            why = (
-                "each waits for the one before"
-                if len(paths) > 1
-                else "the others wait for it, or it for them"
-            )
+            why = self.joining.why_not([branch.node for branch in branches])
             kind = type(self.model.get_submodule(paths[0])).__name__
             found.append(Declined.of(paths, "loop", why, op=kind))
         return found

@@ -52,12 +52,16 @@ class Calls:
         for_lane: the arguments of the i-th lane that runs.
         sources: the tensors as they were given.
         gather: the call's tensors made of these again, to measure what that costs.
+        alone: the same call on tensors without a history, to be measured: of two tensors one may have been
+            computed from the other, and a backward to both would go through what lies between them. None: as
+            it is.
     """
 
     call: Call
     for_lane: Callable[[int], tuple[tuple, dict]]
     sources: list[Tensor]
     gather: Callable[[], list[Tensor]]
+    alone: "Callable[[], Calls] | None" = None
 
     @classmethod
     def shared(cls, args: tuple, kwargs: dict) -> "Calls":
@@ -65,7 +69,8 @@ class Calls:
         leaves, spec = _tree.flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         call = Call(leaves, spec, (False,) * len(tensors), _tree.signature((args, kwargs)))
-        return cls(call, lambda lane: (args, kwargs), tensors, lambda: tensors)
+        own = lambda: cls.shared(*_tree.tree_map(without_history, (args, kwargs)))  # noqa: E731
+        return cls(call, lambda lane: (args, kwargs), tensors, lambda: tensors, own)
 
     def some(self, lanes: list[int]) -> "Calls":
         """The same for some of the lanes that run."""
@@ -76,4 +81,10 @@ class Calls:
         ]
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         call = replace(self.call, leaves=leaves)
-        return Calls(call, lambda i: self.for_lane(lanes[i]), tensors, lambda: tensors)
+        alone = self.alone
+        own = None if alone is None else lambda: alone().some(lanes)
+        return Calls(call, lambda i: self.for_lane(lanes[i]), tensors, lambda: tensors, own)
+
+
+def without_history(x: Any) -> Any:
+    return x.detach().requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x

@@ -1,8 +1,9 @@
-"""Which nodes of a captured graph wait for which, and an order in which groups of calls can run."""
+"""Which nodes of a captured graph wait for which; calls that can run as one, and an order of all of them."""
 
 import graphlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 from torch import fx
 
@@ -31,15 +32,14 @@ class Dependencies:
         for first, second in itertools.pairwise(nodes):
             self.before[second].add(first)
 
-    def levels(self, counted: set[fx.Node]) -> dict[fx.Node, int]:
-        """For each counted node the length of the longest chain of counted nodes that ends in it.
-
-        Nodes of one level never wait for each other, not even through groups of other nodes of one level.
-        """
-        depth: dict[fx.Node, int] = {}
-        for node in self.nodes:
-            depth[node] = max((depth[b] for b in self.before[node]), default=0) + (node in counted)
-        return {node: depth[node] for node in counted}
+    def barrier(self, node: fx.Node) -> None:
+        """All that comes before this node stays before it, all that comes after it stays after."""
+        place = self.nodes.index(node)
+        computed = [other for other in self.nodes if other.op != "placeholder"]
+        self.before[node] |= set(computed[: computed.index(node)])
+        for other in self.nodes[place + 1 :]:
+            if other.op != "placeholder":
+                self.before[other].add(node)
 
     def order(self, group_of: Mapping[fx.Node, int]) -> list[list[fx.Node]]:
         """The nodes in an order that keeps all dependencies, each group as one entry."""
@@ -56,5 +56,97 @@ class Dependencies:
             number: {first[b] for node in unit for b in self.before[node]} - {number}
             for number, unit in units.items()
         }
-        # Groups of one level cannot wait for each other, so there is no cycle.
+        # Groups that wait for each other were not made, so there is no cycle.
         return [units[number] for number in graphlib.TopologicalSorter(waits).static_order()]
+
+
+class Joining:
+    """Calls in groups of one key, such that neither calls of a group nor groups wait for each other.
+
+    Args:
+        order: units of a graph, in an order that keeps all dependencies.
+        before: for each unit the units that must come first.
+        key: for each unit that is a call: what it must have in common with others to be joined with them.
+    """
+
+    def __init__(
+        self,
+        order: Sequence[Hashable],
+        before: Mapping[Any, set[Any]],
+        key: Mapping[Any, Any],
+    ):
+        self.key, self.bit = key, {call: 1 << i for i, call in enumerate(u for u in order if u in key)}
+        reached: dict[Any, int] = {}  # for each unit the calls it waits for, as bits
+        level: dict[Any, int] = {}
+        for unit in order:
+            reached[unit] = level[unit] = 0
+            for other in before[unit]:
+                reached[unit] |= reached[other] | self.bit.get(other, 0)
+                level[unit] = max(level[unit], level[other])
+            level[unit] += unit in key
+        self.waits_for = {call: reached[call] for call in self.bit}
+        by_level: dict[Any, list[Any]] = {}
+        for call in self.bit:
+            by_level.setdefault((level[call], key[call]), []).append(call)
+        # Calls of one level cannot wait for each other, nor can groups of one level each.
+        self.members = list(by_level.values())
+        self.bits = [sum(self.bit[call] for call in group) for group in self.members]
+        self.behind = [0] * len(self.members)
+        for i in sorted(range(len(self.members)), key=lambda i: level[self.members[i][0]]):
+            for call in self.members[i]:
+                self.behind[i] |= self.waits_for[call]
+            for j, bits in enumerate(self.bits):
+                if j != i and self.behind[i] & bits:
+                    self.behind[i] |= self.behind[j] | bits
+        self._join_across_levels()
+        joined = [sorted(group, key=self.bit.__getitem__) for group in self.members if group]
+        self.groups = [group for group in joined if len(group) > 1]
+        self.loose = [group[0] for group in joined if len(group) == 1]
+        self.stage = self._stages()
+
+    def _join_across_levels(self) -> None:
+        """A call that is alone at its level joins the first group of its key that may run beside it."""
+        of_key: dict[Any, list[int]] = {}
+        for i, group in enumerate(self.members):
+            of_key.setdefault(self.key[group[0]], []).append(i)
+        for alike in of_key.values():
+            for i in alike:
+                for j in alike:
+                    if j != i and len(self.members[i]) == 1 and self.members[j] and self._may_join(i, j):
+                        self._join(i, j)
+
+    def _may_join(self, i: int, j: int) -> bool:
+        return not (self.behind[i] & self.bits[j] or self.behind[j] & self.bits[i])
+
+    def _join(self, i: int, j: int) -> None:
+        self.members[j] += self.members[i]
+        self.bits[j] |= self.bits[i]
+        self.behind[j] |= self.behind[i]
+        self.members[i], self.bits[i], self.behind[i] = [], 0, 0
+        for k, behind in enumerate(self.behind):
+            if k != j and behind & self.bits[j]:
+                self.behind[k] |= self.behind[j] | self.bits[j]
+
+    def _stages(self) -> dict[Any, int]:
+        """For each call the length of the longest chain of groups that ends in its own."""
+        stages: dict[Any, int] = {}
+        done: list[tuple[int, int]] = []
+        for i in sorted(range(len(self.members)), key=lambda i: self.behind[i].bit_count()):
+            if self.members[i]:
+                stage = 1 + max((s for bits, s in done if self.behind[i] & bits), default=0)
+                done.append((self.bits[i], stage))
+                stages |= dict.fromkeys(self.members[i], stage)
+        return stages
+
+    def why_not(self, calls: Sequence[Any]) -> str:
+        """Why calls of one key, which are loose, have not been joined."""
+        alike = [call for call in self.bit if self.key[call] == self.key[calls[0]]]
+        chain = all(
+            self.waits_for[a] & self.bit[b] or self.waits_for[b] & self.bit[a]
+            for a in calls
+            for b in alike
+            if a != b
+        )
+        if not chain:
+            return "the group that it could join waits for it, or it for the group"
+        return "each waits for the one before" if len(calls) > 1 else "the others wait for it, or it for them"

@@ -14,7 +14,7 @@ from ..config import WideConfig
 from ..model.numbered import Numbered
 from ..model.program import Call
 from .branches import Branch
-from .calls import Calls, SameLook, plain_look
+from .calls import Calls, SameLook, plain_look, without_history
 from .recipe import Recipe, walk
 from .tower_group import Route, VMapTowerGroup
 from .traced import look_of, outside_the_trace, step_for
@@ -101,7 +101,13 @@ class GroupCall:
             lambda lane: self._arguments(tensors[lane], sizes),
             [tensor for lane in tensors for tensor in lane],
             lambda: self._joined(tensors),
+            lambda: self._alone(tensors, sizes),
         )
+
+    def _alone(self, tensors: list[list[Tensor]], sizes: list[int]) -> Calls:
+        once = {id(tensor): without_history(tensor) for lane in tensors for tensor in lane}
+        own = [[once[id(tensor)] for tensor in lane] for lane in tensors]
+        return self._calls(own, sizes, self._joined(own))
 
     # While torch.compile is tracing.
 

@@ -32,8 +32,9 @@ class ModuleLanes:
     Nothing is copied and kept: tensors are stacked when they are asked for.
     """
 
-    def __init__(self, modules: Sequence[nn.Module]):
-        self.living, self.n = list(modules), len(modules)
+    def __init__(self, modules: Sequence[nn.Module], runs_python: bool = False):
+        """`runs_python`: may parts that no graph can hold run as they are?"""
+        self.living, self.n, self.runs_python = list(modules), len(modules), runs_python
         try:
             self.skeletons = Skeletons.of(modules)
         except (AlignmentError, RuntimeError) as error:  # deepcopy refuses, for one reason or another
@@ -61,7 +62,8 @@ class ModuleLanes:
         raise AssertionError(f"{path}: lanes of their own are wide from the start")
 
     def separate_members(self) -> None:
-        raise CaptureFailed("a part of it can only run as Python, which its own forward does best")
+        if not self.runs_python:
+            raise CaptureFailed("a part of it can only run as Python, which its own forward does best")
 
 
 def _canonical_slots(module: nn.Module) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """PlannedModel: a model that runs by its plan."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from .calls import SameLook, plain_look
 from .explain import Plan
 from .programs import InSequence
 from .recipe import Recipe
-from .rewritten import Rewritten
+from .rewritten import OtherShapes, Rewritten
 from .traced import look_of, made_up_call, outside_the_trace
 
 # Train and eval, with a part frozen or not: more than these are not kept.
@@ -92,7 +93,7 @@ class PlannedModel(nn.Module):
             if latest.program is None:
                 return self.original(*args, **kwargs)
             if latest.guard.holds():
-                return latest.program.run_at_home((*args, *kwargs.values()))
+                return self._run(latest.program, (*args, *kwargs.values()), args, kwargs)
         if not plain_world():
             return self.original(*args, **kwargs)
         look = plain_look(args, kwargs)
@@ -109,8 +110,15 @@ class PlannedModel(nn.Module):
         if known is not None:
             calls.keep(key, known)
         if isinstance(program, Rewritten) and program.verdict.together:  # type: ignore[union-attr]
-            return program.run_at_home(call.tensors)
+            return self._run(program, call.tensors, args, kwargs)
         return self.original(*args, **kwargs)
+
+    def _run(self, program: Rewritten, tensors: Sequence[Any], args: tuple, kwargs: dict) -> Any:
+        try:
+            return program.run_at_home(tensors)
+        except OtherShapes:
+            self._calls.latest = None
+            return self.original(*args, **kwargs)
 
     def settle(self, call: Call) -> Any:
         """The program for a call: found, or built, compared with the original, and timed."""
@@ -179,6 +187,8 @@ class PlannedModel(nn.Module):
         call = made_up_call(mode, shapes, wide, any_batch)
         program: Any = programs.program(mode, call)
         if isinstance(program, Rewritten):
+            if program.python:
+                return InSequence(f"{min(program.python)} can only run as Python, which torch.compile traces")
             if any_batch and not all(guards.any_batch() for guards in program.captured.guards):
                 return InSequence("its graph is not for every batch size")
             program.verdicts.setdefault(

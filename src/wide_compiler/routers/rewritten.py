@@ -1,6 +1,7 @@
 """A model's graph with its branches joined: what `CompileRouter` runs."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,9 +20,13 @@ from .verdict import Verdict
 class Rewritten:
     """Runs a captured model on its own living tensors, groups of branches as one call each."""
 
-    def __init__(self, captured: Captured, model: nn.Module, config: WideConfig):
+    def __init__(
+        self, captured: Captured, model: nn.Module, config: WideConfig, python: Collection[str] = ()
+    ):
+        """`python`: the paths of modules that no graph can hold, and that run as they are."""
         self.captured, self.holds = captured, captured.rests_on.holds
-        branches = Branches(captured, model)
+        self.python = frozenset(python)
+        branches = Branches(captured, model, python)
         self.plan = branches.planned()
         self.calls: list[GroupCall] = []
         self.feeds: list[tuple[str, Any, Any]] = []
@@ -50,7 +55,10 @@ class Rewritten:
         arguments: list[Any] = [self.model]
         for place, (home, name) in zip(self.places, self.homes, strict=True):
             arguments.append(home[name] if place is None else tensors[place])
-        return self.captured.rebuild(self.module.forward(*arguments))
+        if not self.python:
+            return self.captured.rebuild(self.module.forward(*arguments))
+        with _undone_if_shapes_differ(self):
+            return self.captured.rebuild(self.module.forward(*arguments))
 
     # The graph.
 
@@ -95,9 +103,52 @@ class Rewritten:
         self.calls.append(call)
         tensors = [[env[t] for t in branch.tensors] for branch in group]
         sizes = fx.node.map_arg(group[0].node.args[1], lambda n: env[n])
-        joined = graph.call_function(as_function(call), (root, tensors, sizes))
+        function = as_function(call)
+        if group[0].path in self.python:
+            function = _of_known_shapes(function, group[0])
+        joined = graph.call_function(function, (root, tensors, sizes))
         for lane, branch in enumerate(group):
             env[branch.node] = graph.call_function(_lane_of, (joined, lane))
+
+
+class OtherShapes(Exception):
+    """Python gave tensors of other shapes than when the graph around it was captured."""
+
+
+def _of_known_shapes(function: Any, branch: Branch) -> Any:
+    """`function`, which runs one module as Python; raises `OtherShapes` if the graph is not made for them.
+
+    Sizes that follow from those of the inputs are part of the graph; others were seen in one run.
+    """
+    expected = [tuple(value.shape) for value in branch.node.meta["val"]]
+    seen_only = all(isinstance(size, int) for shape in expected for size in shape)
+
+    def run_python(root: nn.Module, tensors: Any, sizes: Any) -> Any:
+        outputs = function(root, tensors, sizes)
+        if seen_only and [tuple(leaf.shape) for leaf in outputs[0]] != expected:
+            raise OtherShapes(f"{branch.path} gives tensors of a shape that depends on values")
+        return outputs
+
+    return run_python
+
+
+@contextlib.contextmanager
+def _undone_if_shapes_differ(program: Rewritten) -> Iterator[None]:
+    """Where the graph turns out not to be the model's, buffers and random numbers are as before."""
+    buffers = [(buffer, buffer.clone()) for buffer in program.model.buffers()]
+    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+    draws = torch.get_rng_state(), torch.cuda.get_rng_state_all() if cuda else []
+    try:
+        yield
+    except OtherShapes as error:
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        torch.set_rng_state(draws[0])
+        if cuda:
+            torch.cuda.set_rng_state_all(draws[1])
+        program.verdicts = dict.fromkeys((True, False), Verdict(False, str(error)))
+        raise
 
 
 def _home(model: nn.Module, kind: str, place: Any, name: str) -> tuple[dict[str, Any], str]:

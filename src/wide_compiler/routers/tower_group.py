@@ -145,6 +145,7 @@ class VMapTowerGroup:
         if isinstance(program, WideProgram):
             fused = Fused(some_lanes(program, lanes, len(self)), self.living, lanes, self.guard, self.memory)
             route.program = program
+            calls = calls.alone() if calls.alone is not None else calls
             each = [(tower, *calls.for_lane(i)) for i, tower in enumerate(route.towers)]
             sequence = lambda: [tower(*args, **kwargs) for tower, args, kwargs in each]  # noqa: E731
             route.verdict = judge(fused, sequence, calls, self.config)

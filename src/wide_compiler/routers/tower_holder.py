@@ -13,8 +13,8 @@ from .base_tower import BaseTower
 class TowerHolder(BaseRouter):
     """A router that knows its towers by name, in the order of their registration."""
 
-    def __init__(self, name: str, auto_discover: bool = True):
-        super().__init__(name)
+    def __init__(self, name: str, auto_discover: bool = True, **options: Any):
+        super().__init__(name, **options)
         self.auto_discover = auto_discover
         self._tower_names: list[str] = []
 
@@ -36,7 +36,7 @@ class TowerHolder(BaseRouter):
     def towers(self, value: Any) -> None:
         self.__dict__["towers"] = value
 
-    def attach(self, name: str, module: nn.Module) -> "TowerHolder":
+    def attach(self, name: str, module: Any) -> "TowerHolder":
         """Add a component; a tower is registered as well if `auto_discover`."""
         super().attach(name, module)
         if self.auto_discover and isinstance(module, BaseTower):
@@ -75,6 +75,12 @@ class TowerHolder(BaseRouter):
         self._check_names([name])
         self._tower_names.remove(name)
         self._changed()
+
+    def clear_tower_caches(self) -> None:
+        """Empty the caches of all towers."""
+        for tower in self._towers().values():
+            if isinstance(tower, BaseRouter):
+                tower.cache_clear()
 
     def discover_towers(self) -> list[str]:
         """Register every `BaseTower`, those in containers under dotted names; gives all towers' names.

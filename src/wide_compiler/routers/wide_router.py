@@ -39,6 +39,12 @@ class _Objects(dict):
             return self.groups
         raise KeyError(key)
 
+    def __contains__(self, key: object) -> bool:
+        return key == GROUPS or super().__contains__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.groups if key == GROUPS else super().get(key, default)
+
     def __reduce__(self) -> Any:
         return _Objects, (dict(self),)
 
@@ -51,12 +57,15 @@ class WideRouter(TowerHolder):
         auto_discover: register every `BaseTower` when it is attached.
         config: how groups are built and measured; `WideConfig(tune_seconds=0)` runs every group together
             without measuring.
+        options: of `BaseRouter` (`uuid`, `strict_dtype`, ...).
     """
 
     _kept_objects: _Objects
 
-    def __init__(self, name: str, auto_discover: bool = True, config: WideConfig | None = None):
-        super().__init__(name, auto_discover)
+    def __init__(
+        self, name: str, auto_discover: bool = True, config: WideConfig | None = None, **options: Any
+    ):
+        super().__init__(name, auto_discover, **options)
         self._router_settings = config or WideConfig()
         self._router_formations: list[Formation] = []  # the one that ran last first
         self._router_prepared = False
@@ -98,8 +107,8 @@ class WideRouter(TowerHolder):
     def wide_forward(
         self,
         x: Any,
-        mask: Tensor | None = None,
-        tower_names: Sequence[str] | None = None,
+        mask: Any = None,
+        tower_names: Any = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
         """The towers' outputs by name, in the order of registration.
@@ -107,9 +116,12 @@ class WideRouter(TowerHolder):
         Args:
             x: the input of every tower.
             mask: given to the towers as `mask=`, if it is not None.
-            tower_names: which towers run; all by default.
+            tower_names: which towers run; all by default. Names and mask may also come in the other order,
+                as geofractal's routers take them.
             kwargs: given to every tower.
         """
+        if isinstance(mask, (list, tuple)) or isinstance(tower_names, Tensor):
+            mask, tower_names = tower_names, mask
         if RUNNING.forward:
             return self._run_towers(x, mask, tower_names, kwargs)
         RUNNING.forward = True  # what the towers leave in their caches can be read afterwards
@@ -248,6 +260,10 @@ class WideRouter(TowerHolder):
     def compile(self, **options: Any) -> Any:
         """`prepare_for_compile`, then `torch.compile` with these options; gives the compiled router."""
         return torch.compile(self.prepare_for_compile(), **options)
+
+    def prepare_and_compile(self, **options: Any) -> Any:
+        """`compile`, under geofractal's name."""
+        return self.compile(**options)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "WideRouter":
         before = _kinds(self)

@@ -1,7 +1,10 @@
 """One node, three ways: its own rule, vmap of the op, a loop over lanes. The first that is right is taken."""
 
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from ..capture.aliases import written_tensor
@@ -17,6 +20,7 @@ from .classify import (
     wide_flags,
     with_dense_gradient,
 )
+from .equivalents import decomposition_of, functional_of, vmap_parts_over_lanes
 from .fallbacks import loop_in_place, loop_over_lanes, vmap_must_be_whole, vmap_over_lanes
 from .helpers import refuse_seeds
 from .lane_graph import NodeRow
@@ -60,7 +64,7 @@ class Attempt:
 
     def run(self) -> Val:
         reasons: list[str] = []
-        for how, way in (("rule", self._by_rule), ("vmap", self._by_vmap)):
+        for how, way in self._ways():
             mark = len(self.builder.emitted)
             try:
                 result, problem = way()
@@ -69,20 +73,37 @@ class Attempt:
             if problem is None and result is not None:
                 self.row.how, self.row.why = how, "; ".join(reasons)
                 return result
-            if problem:
-                reasons.append(problem if how == "rule" else f"vmap: {problem}")
+            if problem and problem not in reasons:
+                reasons.append(problem)
             self._take_back(mark)
         self.row.how, self.row.why = "loop", "; ".join(reasons)
         return self._by_loop()
 
-    def _by_rule(self) -> tuple[Val | None, str | None]:
-        rule = find_rule(self.op)
+    def _ways(self) -> Iterator[tuple[str, Callable[[], tuple[Val | None, str | None]]]]:
+        """What to try, best first. An op that writes is also tried as the op that does not, then a copy."""
+        functional = functional_of(self.op) if self.written else None
+        yield "rule", functools.partial(self._by_rule, self.op)
+        if functional is not None:
+            yield "rule", functools.partial(self._by_rule, functional)
+        if self.scalars or (self.written and functional is None):
+            return
+        op = functional or self.op
+        yield "vmap", functools.partial(self._by_vmap, vmap_over_lanes, op)
+        if decomposition_of(op) is not None:
+            yield "vmap", functools.partial(self._by_vmap, vmap_parts_over_lanes, op)
+
+    def _by_rule(self, op: Any) -> tuple[Val | None, str | None]:
+        rule = find_rule(op)
         if rule is None:
             return None, "no rule"
         if self.scalars and not rule.lane_scalars:
             return None, "a Python number differs by lane"
         try:
-            result = rule.function(self.builder, *self.args, **self.kwargs)
+            if op is self.op:
+                result = rule.function(self.builder, *self.args, **self.kwargs)
+            else:
+                result = rule.function(self.builder, *self._unwritten(), **self.kwargs)
+                result = result and self._written_back(result)
         except Exception as error:
             return None, f"its rule: {one_line(error)}"
         if result is None:
@@ -90,16 +111,29 @@ class Attempt:
         problem = self._difference(result)
         return result, None if problem is None else f"its rule: {problem}"
 
-    def _by_vmap(self) -> tuple[Val | None, str | None]:
-        if self.scalars or self.written:
-            return None, None
-        with vmap_must_be_whole():
-            result = self.builder.call(vmap_over_lanes, self.op, self.flags, *self.args, **self.kwargs)
-        problem = self._difference(result)
-        if problem is None and self.comparable:
-            # vmap is right about values more often than about gradients (padding_idx is one trap).
-            problem = gradients_differ(self.op, self.flags, self.args, self.kwargs, self.lanes)
-        return result, problem
+    def _by_vmap(self, mapped: Callable[..., Any], op: Any) -> tuple[Val | None, str | None]:
+        """`mapped`: vmap of an op or of its decomposition; `op` the node's own, or that without a write."""
+        args = self._unwritten() if self.written else self.args
+        try:
+            with vmap_must_be_whole():
+                result = self.builder.call(mapped, op, self.flags, *args, **self.kwargs)
+                problem = None
+                if self.comparable:
+                    # vmap is right about values more often than about gradients (padding_idx is one trap).
+                    problem = gradients_differ(mapped, op, self.flags, args, self.kwargs, self.lanes)
+        except Exception as error:
+            return None, f"vmap: {one_line(error)}"
+        if self.written:
+            result = self._written_back(result)
+        problem = self._difference(result) or problem
+        return result, None if problem is None else f"vmap: {problem}"
+
+    def _unwritten(self) -> tuple[Any, ...]:
+        """The arguments with a copy of what is written: autograd may have to remember it as it was."""
+        return self.builder.call(torch.clone, self.args[0]), *self.args[1:]
+
+    def _written_back(self, result: Val) -> Val:
+        return self.builder.call(torch.Tensor.copy_, self.args[0], result)
 
     def _by_loop(self) -> Val:
         args, kwargs = map_leaves(self._lane_values, self.args), map_leaves(self._lane_values, self.kwargs)
@@ -119,7 +153,7 @@ class Attempt:
     def _take_back(self, mark: int) -> None:
         self.builder.undo(mark)
         for value, old in zip(self.written, self.before, strict=True):
-            value.copy_(old)
+            value.resize_(old.shape).copy_(old) if value.shape != old.shape else value.copy_(old)
 
     def _lane_values(self, x: Any) -> Any:
         return self.builder.lane_values(x) if isinstance(x, LaneScalar) else x

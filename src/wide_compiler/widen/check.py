@@ -1,7 +1,7 @@
 """Is what a rule gives what the member's own op gives on each lane? Asked at every node, on the probe."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from .. import _tree
 from ..measure.compare import Limits, difference, one_op
 from .builder import LaneScalar, Val, map_leaves
 from .classify import is_random, wide_flags
-from .fallbacks import lane_call, stack_results, vmap_over_lanes
+from .fallbacks import lane_call, stack_results
 
 
 class WholeGraphDiffers(Exception):
@@ -78,37 +78,48 @@ def tensors_differ(got: Any, expected: Tensor, factor: float = 1.0) -> str | Non
     return difference(got, expected, Limits(mean, factor * single))
 
 
-def gradients_differ(op: Any, flags: tuple[bool, ...], args: Any, kwargs: Any, n: int) -> str | None:
-    """Does vmap of `op` have the same gradient as the loop over lanes?"""
-    args_values, kwargs_values = probe_values(args, {}), probe_values(kwargs, {})
-    gradients = []
-    for vmapped in (True, False):
-        leaves, spec = _tree.flatten((args_values, kwargs_values))
-        leaves = [leaf.detach().clone().requires_grad_() if _is_float(leaf) else leaf for leaf in leaves]
-        roots = [leaf for leaf in leaves if _is_float(leaf)]
-        if not roots:
-            return None
-        a, k = _tree.unflatten(leaves, spec)
-        with torch.enable_grad():
-            if vmapped:
-                out = vmap_over_lanes(op, flags, *a, **k)
-            else:
-                out = stack_results([lane_call(op, flags, lane, a, k) for lane in range(n)])
-            outputs = [o for o in _tree.flatten(out)[0] if _is_float(o) and o.requires_grad]
-            if not outputs:
-                return None
-            weights = [
-                torch.linspace(0.5, 1.5, o.numel(), dtype=o.dtype, device=o.device).view(o.shape)
-                for o in outputs
-            ]
-            total = sum((o * w).sum() for o, w in zip(outputs, weights, strict=True))
-            gradients.append(torch.autograd.grad(total, roots, allow_unused=True))  # type: ignore[arg-type]
-    for got, expected in zip(*gradients, strict=True):
-        if (got is None) != (expected is None):
-            return "has a gradient where the loop has none, or the reverse"
-        if got is not None and (problem := tensors_differ(got, expected)):
+def gradients_differ(
+    mapped: Callable[..., Any], op: Any, flags: tuple[bool, ...], args: Any, kwargs: Any, n: int
+) -> str | None:
+    """Does `mapped`, a vmap of `op`, have the same gradient as the loop over lanes?
+
+    Where the op itself has no gradient there is none to compare.
+    """
+    values = probe_values(args, {}), probe_values(kwargs, {})
+
+    def looped(a: Any, k: Any) -> Any:
+        return stack_results([lane_call(op, flags, lane, a, k) for lane in range(n)])
+
+    try:
+        expected = gradients_of(looped, values)
+    except Exception:  # it has none for these arguments, and says so in a way of its own
+        return None
+    got = gradients_of(lambda a, k: mapped(op, flags, *a, **k), values)
+    for mine, theirs in zip(got, expected, strict=True):
+        if mine is None or theirs is None:
+            present = mine if theirs is None else theirs
+            if present is not None and present.any():  # one of zeros is as good as none
+                return "has a gradient where the loop has none, or the reverse"
+        elif problem := tensors_differ(mine, theirs):
             return f"gradient {problem}"
     return None
+
+
+def gradients_of(run: Callable[[Any, Any], Any], values: Any) -> list[Tensor | None]:
+    """Of every floating tensor in `values` (args, kwargs), through all results of `run`, each weighted."""
+    leaves, spec = _tree.flatten(values)
+    leaves = [leaf.detach().clone().requires_grad_() if _is_float(leaf) else leaf for leaf in leaves]
+    roots = [leaf for leaf in leaves if _is_float(leaf)]
+    with torch.enable_grad():
+        out = run(*_tree.unflatten(leaves, spec)) if roots else ()
+        outputs = [o for o in _tree.flatten(out)[0] if _is_float(o) and o.requires_grad]
+        terms = [
+            (o * torch.linspace(0.5, 1.5, o.numel(), dtype=o.dtype, device=o.device).view(o.shape)).sum()
+            for o in outputs
+        ]
+        if not terms:
+            return [None] * len(roots)
+        return list(torch.autograd.grad(sum(terms[1:], terms[0]), roots, allow_unused=True))
 
 
 def check_whole_graph(

@@ -6,10 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .. import _tree
 from ..capture import OpaqueCall, canonical_names, slots
-from ..errors import UnsupportedError, UsageError
+from ..errors import UnsupportedError, UsageError, one_line
 from ..lanes import join_lanes, split_lanes
-from .builder import Val
+from .builder import Val, map_leaves
+from .check import gradients_of, tensors_differ
+from .fallbacks import vmap_must_be_whole
+from .lane_function import LanesFunction
 from .lane_graph import NodeRow
 from .per_lane import give_back, lane_generator, lent
 
@@ -35,7 +39,13 @@ def widen_call(walk: Any, call: OpaqueCall, tensors: list[Val], sizes: list[Any]
     row.how = "loop"
     flags = tuple(t.wide for t in tensors)
     if not call.path:
-        return builder.call(_function_per_lane(call, flags), builder.n, tensors, sizes, builder.rng)
+        operands = (builder.n, tensors, sizes, builder.rng)
+        problem = _over_lanes_differs(call, flags, operands)
+        if problem is None:
+            row.how = "vmap"
+            return builder.call(_function_over_lanes(call, flags), *operands)
+        row.why = f"{row.why}; {problem}"
+        return builder.call(_function_per_lane(call, flags), *operands)
     members = Val(walk.feed("state", MEMBERS), walk.states[MEMBERS], wide=True)
     names = _state_names(walk.states[MEMBERS][0], call.path)
     states = {inner: walk.state(canonical) for inner, canonical in names.items()}
@@ -90,6 +100,49 @@ def _function_per_lane(call: OpaqueCall, wide: tuple[bool, ...]) -> Callable[...
         return tuple(torch.stack(column) for column in zip(*lanes, strict=True))
 
     return _named(run_per_lane, call)
+
+
+def _function_over_lanes(call: OpaqueCall, wide: tuple[bool, ...]) -> Callable[..., Any]:
+    """An autograd function under vmap; lane by lane where lanes draw from seeds, and while being traced."""
+    per_lane, function = _function_per_lane(call, wide), call.function.args[0]  # type: ignore[attr-defined]
+
+    def run_over_lanes(
+        n: int, tensors: list[Tensor], sizes: list[int], rng: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        if rng is not None or torch.compiler.is_dynamo_compiling():
+            return per_lane(n, tensors, sizes, rng)
+        flags = iter(wide)
+        args, kwargs = _tree.unflatten(call.leaves(tensors, sizes), call.spec)
+        assert not kwargs and not any(isinstance(arg, (list, tuple, dict)) for arg in args)
+        mapped = tuple(isinstance(arg, Tensor) and next(flags) for arg in args)
+        return LanesFunction.apply(function, mapped, n, *args)
+
+    return _named(run_over_lanes, call)
+
+
+def _over_lanes_differs(call: OpaqueCall, wide: tuple[bool, ...], operands: Any) -> str | None:
+    """None if the function under vmap gives the results and gradients that it gives lane by lane."""
+    if not any(wide):
+        return "no argument has lanes"
+    n, tensors, sizes, rng = map_leaves(lambda x: x.value if isinstance(x, Val) else x, operands)
+    ways = []
+    for way in (_function_per_lane(call, wide), _function_over_lanes(call, wide)):
+
+        def run(args: Any, _: Any, way: Callable[..., Any] = way) -> Any:
+            with vmap_must_be_whole():
+                return way(n, list(args), sizes, rng)
+
+        try:
+            ways.append((run(tensors, {}), gradients_of(run, (tuple(tensors), {}))))
+        except Exception as error:
+            return one_line(error)
+    (expected, theirs), (got, mine) = ways
+    for a, b in zip([*got, *mine], [*expected, *theirs], strict=True):
+        if (a is None) != (b is None):
+            return "has a gradient where the loop has none, or the reverse"
+        if a is not None and (problem := tensors_differ(a, b)):
+            return problem
+    return None
 
 
 def _module_per_lane(

@@ -1,0 +1,94 @@
+"""Functions and layers of PyTorch that ask for values, written so that a graph can hold them."""
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def cov(
+    x: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None
+) -> Tensor:
+    """`torch.cov`, its checks of the weights as assertions in the graph."""
+    rows = x.reshape(1, -1) if x.dim() < 2 else x
+    given = [w for w in (fweights, aweights) if w is not None]
+    for w in given:
+        torch._assert_async((w >= 0).all(), "cov(): weights cannot be negative")
+    if not given:
+        count: Any = rows.shape[1]
+        centred = rows - rows.sum(1, keepdim=True) / count
+        return (centred @ centred.mT.conj() / max(count - correction, 0)).squeeze()
+    weights = given[0] if len(given) == 1 else given[0] * given[1]
+    total = weights.sum()
+    torch._assert_async(total != 0, "cov(): weights sum to zero, can't be normalized")
+    centred = rows - (rows * weights).sum(1, keepdim=True) / total
+    spread = total - correction
+    if aweights is not None and correction:
+        spread = total - correction * (weights * aweights).sum() / total
+    return (centred @ (centred * weights).mT.conj() / spread.clamp(min=0)).squeeze()
+
+
+def corrcoef(x: Tensor) -> Tensor:
+    """`torch.corrcoef` by the above."""
+    c = cov(x)
+    if c.dim() == 0:
+        return c / c
+    deviation = c.diagonal().real.sqrt()
+    c = c / deviation.unsqueeze(1) / deviation
+    return torch.complex(c.real.clip(-1, 1), c.imag.clip(-1, 1)) if c.is_complex() else c.clip(-1, 1)
+
+
+SUBSTITUTES: dict[Any, Callable[..., Tensor]] = {
+    torch.cov: cov,
+    Tensor.cov: cov,
+    torch.corrcoef: corrcoef,
+    Tensor.corrcoef: corrcoef,
+}
+
+
+def _without_dispatch(function: Any) -> Callable[..., Any]:
+    """A copy of a Python function of `torch.nn.functional` that a mode can look into."""
+    asks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    world = {**function.__globals__, **dict.fromkeys(asks, lambda *_: False)}
+    copy = types.FunctionType(function.__code__, world, function.__name__, function.__defaults__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+LOOKED_INTO = {F.gaussian_nll_loss: _without_dispatch(F.gaussian_nll_loss)}
+
+
+def average_of_all_batches(module: Any) -> Callable[[Tensor], Tensor] | None:
+    """The forward of a batch norm without momentum, which reads its counter as a Python number; else None.
+
+    Its running statistics are the mean over all batches so far: batch k counts by 1 / k.
+    """
+    norm = torch.nn.modules.batchnorm._BatchNorm
+    if (
+        not isinstance(module, norm)
+        or type(module).forward is not norm.forward
+        or module.momentum is not None
+    ):
+        return None
+    if not module.training or module.running_mean is None or module.num_batches_tracked is None:
+        return None
+
+    def forward(x: Tensor) -> Tensor:
+        module._check_input_dim(x)
+        # Read anew: a trace puts tensors of its own in their places.
+        count, mean, var = (
+            getattr(module, n) for n in ("num_batches_tracked", "running_mean", "running_var")
+        )
+        count.add_(1)
+        out = F.batch_norm(x, None, None, module.weight, module.bias, True, 0.0, module.eps)
+        with torch.no_grad():
+            dims = [d for d in range(x.dim()) if d != 1]
+            for running, now in ((mean, x.mean(dims)), (var, x.var(dims, unbiased=True))):
+                share = 1.0 / count.to(running.dtype)
+                running.copy_(running * (1.0 - share) + now.to(running.dtype) * share)
+        return out
+
+    return forward

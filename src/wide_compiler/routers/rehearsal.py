@@ -1,0 +1,130 @@
+"""One forward of a copy of a model, watched: which modules are called, with what, and who waits for whom."""
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .. import _tree
+from ..capture import clone_member, structure
+from .dependencies import Joining
+from .explain import Declined
+from .programs import unfusable
+from .wide_router import WideRouter
+
+CallId = tuple[str, int]  # a module's path, and the number of its call
+
+
+class Rehearsal:
+    """What one forward shows of a model's calls."""
+
+    def __init__(self, model: nn.Module, args: tuple, kwargs: dict):
+        self.model = model
+        self.structures = {path: structure(module) for path, module in model.named_modules() if path}
+        self.looks: dict[CallId, Any] = {}  # the tensors each call was given: shapes, dtypes, devices
+        self.flow = _Flow()
+        count: Counter[str] = Counter()
+        double = clone_member(model)
+        for path, module in double.named_modules():
+            module.register_forward_pre_hook(self._entering(path, count), with_kwargs=True)
+            module.register_forward_hook(self._leaving)
+        with torch.no_grad(), torch.random.fork_rng(), self.flow:
+            double(*_tree.tree_map(_own, args), **_tree.tree_map(_own, kwargs))
+
+    def _entering(self, path: str, count: Counter[str]) -> Any:
+        def enter(module: nn.Module, args: tuple, kwargs: dict) -> None:
+            tensors = [leaf for leaf in _tree.flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
+            call = (path, count[path])
+            count[path] += 1
+            self.looks[call] = tuple((t.shape, t.dtype, t.device) for t in tensors)
+            self.flow.stack.append(call)
+
+        return enter
+
+    def _leaving(self, module: nn.Module, args: tuple, output: Any) -> None:
+        self.flow.stack.pop()
+
+    def candidates(self, banned: Collection[str]) -> dict[str, str]:
+        """The outermost modules that are called like another one (or twice), without those in `banned`."""
+        calls = [(path, look) for (path, _), look in self.looks.items() if path and path not in banned]
+        sorts = Counter((self.structures[path], look) for path, look in calls)
+        alike = {p for p, look in calls if sorts[self.structures[p], look] > 1 and self._eligible(p)}
+        return {path: "a branch" for path in alike if not any(outer in alike for outer in _around(path))}
+
+    def _eligible(self, path: str) -> bool:
+        module = self.model.get_submodule(path)
+        # A router only calls its towers: these are what goes together.
+        learns = next(module.parameters(), None) is not None and not isinstance(module, WideRouter)
+        return learns and self.structures[path] is not None and not unfusable([module])
+
+    def loose(self, kept: Collection[str]) -> tuple[set[str], list[Declined]]:
+        """The modules of `kept` that find no other to be joined with, and why. All ops of a call are one."""
+        units = [next((c for c in stack if c[0] in kept), i) for i, stack in enumerate(self.flow.stacks)]
+        before: dict[Any, set[Any]] = {}
+        for unit, earlier in zip(units, self.flow.before, strict=True):
+            before.setdefault(unit, set()).update(units[i] for i in earlier)
+            before[unit].discard(unit)
+        keys = {u: (self.structures[u[0]], self.looks[u]) for u in before if isinstance(u, tuple)}
+        joining = Joining(list(before), before, keys)
+        by_key: dict[Any, list[CallId]] = {}
+        for call in joining.loose:
+            by_key.setdefault(keys[call], []).append(call)
+        declined = []
+        for calls in by_key.values():
+            kind = type(self.model.get_submodule(calls[0][0])).__name__
+            paths = tuple(path for path, _ in calls)
+            declined.append(Declined.of(paths, "loop", joining.why_not(calls), op=kind))
+        return {path for path, _ in joining.loose}, declined
+
+
+class _Flow(TorchDispatchMode):
+    """Records for each op which ops it waits for, by the memory they touch, and in which calls it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack: list[CallId] = []
+        self.stacks: list[tuple[CallId, ...]] = []
+        self.before: list[set[int]] = []
+        self.memory: dict[int, StorageWeakRef] = {}  # kept: an address is not given to others meanwhile
+        self.written: dict[int, int] = {}  # memory -> the op that has written it last
+        self.read: dict[int, list[int]] = {}  # memory -> the ops that have read it since
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        number, before = len(self.before), set[int]()
+        self.before.append(before)
+        self.stacks.append(tuple(self.stack))
+        reads = self._places((args, kwargs))
+        result = func(*args, **kwargs)
+        for place in reads:
+            if place in self.written:
+                before.add(self.written[place])
+            self.read.setdefault(place, []).append(number)
+        writes = func._schema.is_mutable
+        for place in reads if writes else self._places(result) - reads:
+            before.update(i for i in self.read.pop(place, ()) if i != number)
+            self.written[place] = number
+        return result
+
+    def _places(self, tree: Any) -> set[int]:
+        places = set()
+        for leaf in _tree.flatten(tree)[0]:
+            if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
+                reference = StorageWeakRef(leaf.untyped_storage())
+                self.memory.setdefault(reference.cdata, reference)
+                places.add(reference.cdata)
+        return places
+
+
+def _own(leaf: Any) -> Any:
+    return leaf.detach().clone() if isinstance(leaf, Tensor) else leaf
+
+
+def _around(path: str) -> list[str]:
+    """`a`, `a.b` for `a.b.c`."""
+    parts = path.split(".")
+    return [".".join(parts[:i]) for i in range(1, len(parts))]

@@ -1,0 +1,148 @@
+"""Reads of a tensor's values that a graph can answer: equal in a whole life, and never as a loop."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import wide_compiler
+from life_oracle import FEATURES, live, looped
+
+
+def member(function, **state):
+    class Member(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin = nn.Linear(FEATURES, FEATURES)
+            for name, value in state.items():
+                setattr(self, name, value)
+
+        def forward(self, x):
+            return function(self, self.lin(x))
+
+    return Member
+
+
+def drop_layers(m, h):
+    """As Whisper, Bart, OPT and Wav2Vec2 do."""
+    for _ in range(2):
+        skip = m.training and torch.rand([]) < m.drop
+        if not skip:
+            h = m.lin(h)
+    return h
+
+
+def drop_layers_at_once(m, h):
+    if m.training:
+        draw = torch.rand(())
+        if draw < m.drop:
+            return h
+    return m.lin(h)
+
+
+def check_positive(m, h):
+    if (h.square() < 0).any():
+        raise ValueError("negative")
+    return h.square()
+
+
+def check_otherwise(m, h):
+    if not torch.isfinite(h).all() or (h.abs() > 1e6).any():
+        raise ValueError(f"out of range: {h}")
+    assert (h.abs() >= 0).all(), "negative"
+    return h * 2
+
+
+CASES = {
+    "a layer drop that is off": member(drop_layers, drop=0.0),
+    "the same by an early return": member(drop_layers_at_once, drop=0.0),
+    "a layer drop that is always on": member(drop_layers_at_once, drop=1.0),
+    "a check": member(check_positive),
+    "checks of all kinds": member(check_otherwise),
+    "gaussian_nll_loss": member(lambda m, h: F.gaussian_nll_loss(h, h * 2, h.square() + 0.1)),
+    "cov": member(lambda m, h: torch.cov(h.mT)),
+    "cov of one row": member(lambda m, h: torch.cov(h.flatten()) + h.sum()),
+    "cov without correction": member(lambda m, h: h.mT.cov(correction=0)),
+    "weighted cov": member(lambda m, h: torch.cov(h, fweights=torch.tensor([1, 2, 1, 3]))),
+    "doubly weighted cov": member(
+        lambda m, h: torch.cov(h, fweights=torch.tensor([1, 2, 1, 3]), aweights=h[0].abs())
+    ),
+    "corrcoef": member(lambda m, h: torch.corrcoef(h)),
+    "an index that is a number": member(lambda m, h: h[h.sum().abs().long().clamp(max=1)]),
+    "the same in a second dim": member(lambda m, h: h[..., h[0].argmax()] + h[:, h[1].argmin()]),
+    "beside other indices": member(lambda m, h: h[None, torch.tensor([0, 1]), h[0].argmax()]),
+    "from the end": member(lambda m, h: h[torch.tensor(-1)]),
+    "norm over all batches": lambda: nn.Sequential(
+        nn.Linear(FEATURES, 4), nn.BatchNorm1d(4, momentum=None), nn.Tanh(), nn.Linear(4, 2)
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CASES)
+def test_a_life_without_a_loop(name):
+    life = live(CASES[name])
+    assert not looped(life)
+    assert life.coverage == 1.0
+
+
+def test_a_check_that_fails_is_an_error():
+    models = [member(check_positive)() for _ in range(2)]
+    wide = wide_compiler.compile(models, torch.randn(3, FEATURES))
+    assert not wide.explain(measure=False).why
+
+    class Shifted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.low = nn.Parameter(torch.zeros(()))
+
+        def forward(self, x):
+            if (x < self.low).any():
+                raise ValueError("too low")
+            return x + self.low
+
+    wide = wide_compiler.compile([Shifted() for _ in range(2)], torch.ones(3))
+    assert not wide.explain(measure=False).why
+    wide.shared(torch.ones(3))
+    with pytest.raises(RuntimeError, match="a check of the member failed"):
+        wide.shared(-torch.ones(3))
+
+
+def test_a_layer_drop_that_is_on_runs_as_python():
+    models = [member(drop_layers_at_once, drop=0.5)() for _ in range(2)]
+    wide = wide_compiler.compile(models, torch.randn(3, FEATURES))
+    assert wide.explain(measure=False).why
+
+
+def branch(m, h):
+    if (h.sum() > 0).any():
+        return h * 2
+    return h
+
+
+def caught(m, h):
+    try:
+        if (h.sum() > 0).any():
+            raise ValueError
+    except ValueError:
+        return h * 3
+    return h
+
+
+def write_chosen(m, h):
+    row = h[h[0].argmax().clamp(max=1)]
+    row.mul_(2)
+    return h * 1
+
+
+def write_behind(m, h):
+    h = h * 1
+    row = h[h[0].argmax().clamp(max=1)]
+    h.mul_(2)
+    return h + row
+
+
+@pytest.mark.parametrize("function", [branch, caught, write_chosen, write_behind])
+def test_what_is_no_check_runs_as_python_and_is_right(function):
+    life = live(member(function))
+    assert looped(life)
