@@ -85,7 +85,7 @@ KERNEL = (
     *("call", "reraise", "interrupts", "jit", "text", "mapping", "explain", "oracle", "module", "statics"),
     *("ir", "module_trees", "parallelism"),
 )
-KERNEL_CLASSES = ("Site", "Overlap", "Source", "Started")
+KERNEL_CLASSES = ("Site", "Overlap", "Source")
 # The last two hash and add values of the user: their errors are errors of the text.
 KERNEL_FUNCTIONS = {"Schedule.skipped", "made", "Work.one", "Items.row", "built", "fill"}
 

@@ -49,7 +49,7 @@ def _fastest(work: Work, rungs: Sequence[Rung]) -> Rung | None:
         expected = record.predicted(n)
         if expected is None:
             enough = n >= FEWEST or rung.few_items
-            if enough and rung.at_best(plain) < least and race_is_paid_for(work, rung):
+            if enough and race_is_paid_for(work, rung):
                 return rung
         elif expected < least:
             best, least = rung, expected
@@ -65,16 +65,17 @@ def _attempt(work: Work, rung: Rung) -> list[Any] | Miss:
     work.new = False
     began = timing.now()
     try:
-        signature = signature_of(work)
+        signature = signature_of(work) if rung.replayable else None
         work.new = signature not in record.signatures
         values = rung.run(work)
         if isinstance(values, Miss):
             return values
         first = not record.signatures
         if work.new:
-            _verify(work, rung, values)
-            if work.site.config.measure:
-                race(work, rung)
+            if rung.replayable:
+                _verify(work, values)
+                if work.site.config.measure:
+                    race(work, rung)
             if len(record.signatures) >= MOST_SIGNATURES:
                 record.signatures.clear()
             record.signatures.add(signature)
@@ -104,11 +105,9 @@ def _took(work: Work, rung: Rung) -> None:
     work.site.took(rung.name)
 
 
-def _verify(work: Work, rung: Rung, values: list[Any]) -> None:
+def _verify(work: Work, values: list[Any]) -> None:
     """Items first, middle and last, by type, dtype, shape, value and aliasing with the item itself. Where
     items add none or several values: all of them, or of many the first and the last."""
-    if not rung.replayable:
-        return
     n, rtol = work.items.n, work.plan.rtol
     if work.cond is None and not work.events:
         rows = {i: work.items.row(i) for i in (0, n // 2, n - 1)}

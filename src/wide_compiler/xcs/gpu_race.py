@@ -24,7 +24,7 @@ _EMPTY = types.CellType()
 
 def race_is_paid_for(work: Work, rung: "Rung") -> bool:
     """Has the plain loop taken so long by now, this call included, that a race costs little beside it?"""
-    if gpu_of(work) is None:
+    if not rung.replayable or gpu_of(work) is None:
         return True
     costs = work.plan.costs
     return LOOPS * costs.plain(_runners(work, rung)) < SHARE * (costs.spent + costs.plain(work.items.n))
@@ -39,7 +39,7 @@ def race(work: Work, rung: "Rung") -> None:
         return
     count = _runners(work, rung)
     items = Items([column[:count] for column in work.items.columns], count)
-    runners = Work(work.site, work.plan, items, work.body, work.cond, work.events)
+    runners = Work(work.site, work.plan, items, work.functions)
     with torch.cuda.device(gpu):
         for _ in range(WARM):
             rung.run(runners)

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import WideError
 from . import timing
-from .call import Call, Timed, counted
+from .call import Call, counted
 from .checking import check, run_own
 from .costs import Costs
 from .interrupts import raise_interrupt
 from .items import Blocks, Items, items_of, kept_blocks
 from .lanes.lane import Diverge
 from .outputs import carried_on, fill, fillable, inert, rehearsed
-from .parallel.together import Started, Statements
 from .plan import Plan, make_plan
 from .proof.effects import Effect
 from .reraise import raise_here
@@ -78,6 +77,7 @@ class Site:
 
         def decide() -> None:
             eater = self.text.eater
+            functions = {"body": body} if cond is None else {"body": body, "cond": cond}
             if consumer is not None and consumer is not getattr(builtins, eater):
                 self.went_plain(f"{eater} is not the builtin here")
             elif options and not inert(eater, options):
@@ -89,7 +89,8 @@ class Site:
                     call.looked = timing.now() - call.looked
                     call.watch(items, self.first)
             else:
-                self._decide(call, self.items_in(source, expand, before), body, cond, after, expand is None)
+                items = self.items_in(source, expand, before)
+                self._decide(call, items, functions, after, switchable=expand is None)
 
         self._guarded(call, decide)
         return call
@@ -114,7 +115,7 @@ class Site:
                 items = items_of(source, self.text.shape)
             if items is None:
                 self.went_plain("it fills, or runs over, something that may run code of its own")
-            work = self._decide(call, items, body, None, None, not totals)
+            work = self._decide(call, items, {"body": body}, None, switchable=not totals)
             # Where a `try` of the body would see an error of filling, what is pure can run again as written.
             pure = work is not None and work.plan.effect is Effect.PURE
             after: list[Any] | None = list(totals)
@@ -133,24 +134,16 @@ class Site:
             return [call.rest(), *reversed(totals)]
         return [call.filled(running), *reversed(running)]
 
-    def start(self, *thunks: Any) -> Started | Timed | None:
-        """Independent statements: begin them together, or give None to run them as written."""
+    def start(self, *thunks: Any) -> Call:
+        """Independent statements: each is an item, which is called."""
         call = Call(self, None)
-        started: list[Any] = []
 
         def decide() -> None:
             functions = {f"thunk {i}": thunk for i, thunk in enumerate(thunks)}
-            plan, _ = self.plan_for(functions, self.text.bodies, ())
-            if plan is None:
-                self.went_plain(TOO_LITTLE)
-                started.append(Timed(self))
-            elif plan.declined:
-                self.decline(plan)
-            else:
-                started.append(plan.strategy.start(Statements(self, plan, thunks)))
+            self._decide(call, Items([thunks], len(thunks)), functions, None, switchable=False)
 
         self._guarded(call, decide)
-        return started[0] if started else None
+        return call
 
     def _guarded(self, call: Call, decide: Callable[[], None]) -> None:
         """Decide about a call. An error of ours is noted, and the text runs as written."""
@@ -221,7 +214,7 @@ class Site:
         return Items([list(map(operator.itemgetter(k), rows)) for k in range(len(rows[0]))], len(rows))
 
     def _decide(
-        self, call: Call, items: Items | None, body: Any, cond: Any, after: Any, switchable: bool
+        self, call: Call, items: Items | None, functions: dict[str, Any], after: Any, switchable: bool
     ) -> Work | None:
         """Let a rung run the items, and give the work if it did. Else the plain loop is timed; where it is
         switchable, a rung may take over later."""
@@ -231,7 +224,7 @@ class Site:
         if items.n < 2:
             self.went_plain("there is nothing to run beside another")
             return None
-        values, work = self.values(items, body, cond, after)
+        values, work = self.values(items, functions, after)
         seconds = timing.now() - call.looked
         if type(values) is not Miss:
             assert work is not None
@@ -243,24 +236,28 @@ class Site:
         if self.schedule.measure:
             may_switch = switchable and not self.plans and not self.short_circuits
             costs = self.first if work is None else work.plan.costs
-            call.watch(items, costs, *((body, cond) if may_switch else ()))
+            call.watch(items, costs, functions if may_switch else None)
         return None
 
-    def values(self, items: Items, body: Any, cond: Any, after: Any = None) -> tuple[Any, Work | None]:
+    def values(self, items: Items, functions: dict[str, Any], after: Any = None) -> tuple[Any, Work | None]:
         """The values of all items, or a `Miss`; and the work, if it came so far that a rung was asked."""
-        functions = {"body": body} if cond is None else {"body": body, "cond": cond}
-        plan, seen = self.plan_for(functions, self.text.bodies, items.columns)
+        statements = self.text.kind == "statements"
+        plan, seen = self.plan_for(functions, self.text.bodies, () if statements else items.columns)
         if plan is None:
             self.went_plain(TOO_LITTLE)
         elif plan.declined:
-            self.decline(plan)
+            self.decline(plan.reason)
+        elif statements and plan.effect is Effect.PURE:
+            self.decline("nothing in it waits")
         elif self.text.caught and plan.effect is Effect.IO:
             self.went_plain("it fills something within a try, which must see it if that raises")
         else:
-            events = self.text.kind == "loop" and not self.text.single
-            work = Work(self, plan, items, body, cond, events)
+            work = Work(self, plan, items, functions)
             work.seen, work.after = seen, after
-            values = run_own(work) if plan.own_strategy else plan.strategy.run(work)
+            if plan.own_strategy:
+                values = Miss() if statements else run_own(work)
+            else:
+                values = plan.strategy.run(work)
             if isinstance(values, Miss):
                 self.went_plain()
             elif self.checking:
@@ -303,10 +300,10 @@ class Site:
         try:
             self.first.measured(seconds, idle, done)
             if self.may_analyse():
-                body, cond, call.body = call.body, call.cond, None
+                functions, call.functions = call.functions, None
                 self._count("plain", -1)  # as which this call was counted
                 remaining = Items([column[done:] for column in items.columns], items.n - done)
-                values = self.values(remaining, body, cond)[0]
+                values = self.values(remaining, functions)[0]
         except Failed as failure:
             values, error = failure.values, failure.error
         except OURS as fault:
@@ -350,9 +347,9 @@ class Site:
         if costs is not None:
             costs.went_plain(seconds)
 
-    def decline(self, plan: Plan) -> None:
+    def decline(self, why: str) -> None:
         """Not proven: the text runs as written, and is looked at again ever more rarely."""
-        self.went_plain(plan.reason)
+        self.went_plain(why)
         self.schedule.back_off()
 
     def broke(self, error: BaseException) -> None:

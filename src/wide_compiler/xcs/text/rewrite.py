@@ -267,7 +267,7 @@ class Rewriter(ast.NodeTransformer):
         for i, statement in enumerate(map(clone, statements)):
             assert isinstance(statement, ast.Assign)
             site.bodies[f"thunk {i}"] = lambda_of([], clone(statement.value))
-            value = expression("V if H is None or H.plain else H.take(I)", V=statement.value, H=held,
+            value = expression("V if H is None or not H.done else H.value(I)", V=statement.value, H=held,
                                I=ast.Constant(i))  # fmt: skip
             statement.value = ast.copy_location(value, statement.value)
             out.append(statement)
