@@ -16,13 +16,11 @@ def overlapped(work: Work) -> list[Any]:
     run = Overlap(work.one, n, config.max_workers)
     level = work.plan.memory.setdefault("level", Level(config.max_workers))
     if config.measure and n > 2 * PART:  # a long loop: do they still wait?
-        run.limit = PART
-        _run(run, level)
+        run.up_to(PART, level.of(PART))
         if not run.errors and _cheap(run):
             work.plan.costs.idle_item = 0.0
             return _one_by_one(work, run)
-        run.limit = n
-    _run(run, level)
+    run.up_to(n, level.of(n))
     if run.errors:
         if not may_repeat(run.errors[min(run.errors)], work.plan):
             raise _failed(work, run)
@@ -33,13 +31,6 @@ def overlapped(work: Work) -> list[Any]:
         if _cheap(run):
             work.plan.costs.idle_item = 0.0
     return [v for i in range(n) for v in run.results[i]]
-
-
-def _run(run: Overlap, level: Level) -> None:
-    try:
-        run.start(level.of(run.limit) - 1)
-    finally:
-        run.finish()  # whatever happens here: what was begun must not run twice
 
 
 def may_repeat(error: BaseException, plan: Any) -> bool:

@@ -78,11 +78,19 @@ class Overlap:
         self.modes = current_modes()
         self.caller = threading.get_ident()
 
+    def up_to(self, limit: int, threads: int) -> None:
+        """Run the items below this one, in so many threads with this one."""
+        self.limit = limit
+        try:
+            self.start(threads - 1)
+        finally:
+            self.finish()  # whatever happens here: what was begun must not run twice
+
     def start(self, threads: int) -> None:
         """Let that many threads help as soon as they are free, if this is not over by then."""
         try:
             for _ in range(threads):
-                self.pool.submit(_help, weakref.ref(self))
+                self.pool.submit(_help, weakref.ref(self), self.limit)
         except RuntimeError:
             pass  # the system gives no more threads: those that there are do it, the calling one among them
 
@@ -137,8 +145,8 @@ class Overlap:
         return self.stopped or bool(self.errors) or self.next >= self.limit
 
 
-def _help(overlap: "weakref.ref[Overlap]") -> None:
-    """Work on it, unless it was over before a thread was free."""
+def _help(overlap: "weakref.ref[Overlap]", limit: int) -> None:
+    """Work on it, unless the items below this limit were all begun before a thread was free."""
     run = overlap()
-    if run is not None:
+    if run is not None and run.limit == limit:
         run.work()
