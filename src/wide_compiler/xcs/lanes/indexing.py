@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from ..proof.kinds import CONTAINERS
-from .lane import COMPUTING, Lane, Objects, Trace, bail, by_item, computed, settled
+from .gather import by_item
+from .lane import COMPUTING, Lane, Objects, Trace, bail, computed, settled
 from .number_rules import SAFE_INT
 
 _PLAIN = (int, slice, type(None), type(Ellipsis))

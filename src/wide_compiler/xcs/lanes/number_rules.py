@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from .lane import Lane, Trace, bail, by_item, computed, data_of, settled
+from .gather import by_item
+from .lane import Lane, Trace, bail, computed, data_of, settled
 
 SAFE_INT = 2**62
 EXACT_FLOAT = 2**53

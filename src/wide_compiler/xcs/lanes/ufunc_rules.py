@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .lane import Lane, Trace, bail, by_item, computed, data_of, settled
+from .gather import by_item
+from .lane import Lane, Trace, bail, computed, data_of, settled
 from .number_rules import COMPARISONS, SAFE_INT, largest, python_arithmetic, python_number
 
 # Each number by itself, and the same alone as among others.

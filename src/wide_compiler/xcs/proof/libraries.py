@@ -14,8 +14,7 @@ import types
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-from .class_tables import Behaviour
-from .kinds import words
+from .class_tables import Behaviour, Fields
 
 if TYPE_CHECKING:
     from .analysis import Analyzer
@@ -25,7 +24,17 @@ A_PATH = type(pathlib.Path())
 # What urllib makes an opener of, if nobody gives it another one. None of them keeps anything of a call.
 _HANDLERS = tuple(
     getattr(urllib.request, f"{name}Handler")
-    for name in words("Proxy Unknown HTTP HTTPDefaultError HTTPRedirect FTP File Data HTTPS")
+    for name in [
+        "Proxy",
+        "Unknown",
+        "HTTP",
+        "HTTPDefaultError",
+        "HTTPRedirect",
+        "FTP",
+        "File",
+        "Data",
+        "HTTPS",
+    ]
     if hasattr(urllib.request, f"{name}Handler")  # HTTPS: where Python has ssl
 )
 _HANDLERS += (urllib.request.HTTPErrorProcessor,)
@@ -46,20 +55,6 @@ class Web(Behaviour):
         return plain and all(type(h) in _HANDLERS for h in handlers) and super().holds()
 
 
-class Made:
-    """Objects of a class are made as they were: by the methods that it had then."""
-
-    def __init__(self, kind: type):
-        self.kind = kind
-        self.way = self._way()
-
-    def _way(self) -> tuple[Any, ...]:
-        return self.kind.__new__, self.kind.__init__  # type: ignore[misc]
-
-    def holds(self) -> bool:
-        return self._way() == self.way
-
-
 class Client(Behaviour):
     """A client for the web, with its classes as they are when it is first met: if they are its own."""
 
@@ -71,16 +66,12 @@ class Client(Behaviour):
         return self.own and super().holds()
 
 
-def _behaviour(kind: Any, classes: Any, *modules: types.ModuleType) -> Any:
-    return kind(classes, [vars(module) for module in modules])
-
-
 # As they were when this library was imported.
-MADE_PATHS = (Made(pathlib.Path), Made(A_PATH))
-JSON = _behaviour(Behaviour, [json.JSONDecoder], json, json.decoder, json.scanner)  # type: ignore[attr-defined]
-FILES = _behaviour(Behaviour, PATHS, pathlib, io, os, os.path, sys.modules[os.path.exists.__module__])
+MADE_PATHS = tuple(Fields(kind, "__new__", "__init__") for kind in (pathlib.Path, A_PATH))
+JSON = Behaviour([json.JSONDecoder], map(vars, (json, json.decoder, json.scanner)))  # type: ignore[attr-defined]
+FILES = Behaviour(PATHS, map(vars, (pathlib, io, os, os.path, sys.modules[os.path.exists.__module__])))
 _CLASSES = [urllib.request.OpenerDirector, *_HANDLERS, http.client.HTTPConnection]
-WEB = _behaviour(Web, _CLASSES, urllib.request, http.client, socket)
+WEB = Web(_CLASSES, map(vars, (urllib.request, http.client, socket)))
 
 
 def client_of(function: Any) -> Client | None:
