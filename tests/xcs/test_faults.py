@@ -86,8 +86,7 @@ KERNEL = (
     *("ir", "module_trees", "parallelism"),
 )
 KERNEL_CLASSES = ("Site", "Overlap", "Source")
-# The last two hash and add values of the user: their errors are errors of the text.
-KERNEL_FUNCTIONS = {"Schedule.skipped", "made", "Work.one", "Items.row", "built", "fill"}
+KERNEL_FUNCTIONS = {"Schedule.skipped", "made", "Work.one", "Items.row"}
 
 
 def functions():

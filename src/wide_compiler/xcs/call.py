@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from . import timing
 from .items import Items, made
-from .outputs import built, fill
 from .reraise import raise_here, raises, then_raises
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ class Call:
     """`done` with values or an error; or not, and then the text runs over the rest.
 
     Attributes:
+        pure: what it is done by could run again as written.
         late: values that a rung gave for the last items.
         items, costs: set if the plain loop is timed.
         functions: of the items, where a rung may take them over on the way.
@@ -45,6 +45,7 @@ class Call:
         "late",
         "looked",
         "mapping",
+        "pure",
         "site",
         "source",
         "values",
@@ -52,7 +53,7 @@ class Call:
 
     def __init__(self, site: "Site", source: Any, containers: tuple | None = None):
         self.site, self.source, self.containers = site, source, containers
-        self.done, self.looked = False, 0.0
+        self.done, self.pure, self.looked = False, False, 0.0
         self.values = self.late = self.functions = self.mapping = self.clock = None  # type: Any
         self.error: BaseException | None = None
         self.items: Items | None = None
@@ -66,10 +67,9 @@ class Call:
         self.values = self.error = None
         if error is not None and text.kind == "generator":
             return then_raises(values, error)
-        whole = built(text, values)
         if error is not None:
             raise_here(error)
-        return whole
+        return values
 
     def rest(self) -> Iterable[Any]:
         """What is left to do as written."""
@@ -110,14 +110,16 @@ class Call:
 
     # For the site.
 
-    def filled(self, totals: list[Any]) -> Iterable[Any]:
+    def filled(self) -> Iterable[Any]:
         """Put the values where the loop would have put them; what is left to do: nothing, or an error."""
         values, error, self.values, self.error = self.values, self.error, None, None
-        try:
-            fill(self.site.text, values, self.containers or (), totals)
-        except Exception as refused:
-            error = refused
+        self.put(values)
         return () if error is None else raises(error)
+
+    def put(self, values: Iterable[Any]) -> None:
+        """Into each container, what a new one holds."""
+        for held, new in zip(self.containers or (), values, strict=False):
+            (held.extend if type(held) is list else held.update)(new)
 
     def watch(self, items: Items, costs: "Costs", functions: Any = None) -> None:
         """The text runs as written, timed; with functions given, `take_over` may end it early."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..explain import Explanation, Row
 from .independent import marked_in
 from .proof.effects import Effect
+from .surroundings import SEES
 
 if TYPE_CHECKING:
     from .jit import Runtime
@@ -59,7 +60,7 @@ def _row(text: Any, site: "Site | None") -> SiteRow:
     plan = site.plans[0] if site.plans else None
     ran = [f"{name} ({n} call{'s' * (n > 1)})" for name, n in site.calls.items() if name != "plain"]
     row.how = ", ".join(ran) or ("loop" if site.calls or plan else "not run")
-    row.why = _why(site, plan)
+    row.why = SEES if text.index in site.runtime.traced else _why(site, plan)
     if plan is not None:
         row.effect = plan.effect.name
         if not plan.declined:

@@ -19,7 +19,7 @@ from .costs import Costs
 from .interrupts import raise_interrupt
 from .items import Blocks, Items, items_of, kept_blocks
 from .lanes.lane import Diverge
-from .outputs import carried_on, fill, fillable, inert, rehearsed
+from .outputs import carried_on, fill, fillable, inert, rooms
 from .plan import Plan, make_plan
 from .proof.effects import Effect
 from .reraise import raise_here
@@ -91,6 +91,9 @@ class Site:
             else:
                 items = self.items_in(source, expand, before)
                 self._decide(call, items, functions, after, switchable=expand is None)
+                if call.done and self.text.kind in ("set", "dict"):
+                    values, call.values = call.values, set() if self.text.kind == "set" else {}
+                    call.error = self._put(call.pure, call.values.update, values) or call.error
 
         self._guarded(call, decide)
         return call
@@ -115,24 +118,18 @@ class Site:
                 items = items_of(source, self.text.shape)
             if items is None:
                 self.went_plain("it fills, or runs over, something that may run code of its own")
-            work = self._decide(call, items, {"body": body}, None, switchable=not totals)
-            # Where a `try` of the body would see an error of filling, what is pure can run again as written.
-            pure = work is not None and work.plan.effect is Effect.PURE
-            after: list[Any] | None = list(totals)
-            if pure and self.text.attempted and not rehearsed(self.text, call.values, containers, totals):
-                after = None
-            elif call.done and self.text.sinks[0].kind == "carried":
-                after, call.values = carried_on(call.values, list(totals), makers[-1]), []
-            if after is None:
-                call.done = False
-                self.schedule.back_off()
-            else:
-                running[:] = after
+            self._decide(call, items, {"body": body}, None, switchable=not totals)
+            if call.done:
+                values, call.values = call.values, rooms(containers)
+                carried = self.text.sinks[0].kind == "carried"
+                steps = (carried_on, values, running, makers[-1]) if carried else ()
+                put = steps or (fill, self.text, values, call.values, running)
+                call.error = self._put(call.pure, *put) or call.error
 
         self._guarded(call, decide)
         if not call.done:
             return [call.rest(), *reversed(totals)]
-        return [call.filled(running), *reversed(running)]
+        return [call.filled(), *reversed(running)]
 
     def start(self, *thunks: Any) -> Call:
         """Independent statements: each is an item, which is called."""
@@ -161,13 +158,11 @@ class Site:
                 self.went_plain(reason)
             else:
                 decide()
-        except Failed as failure:
-            call.done, call.values, call.error = True, failure.values, failure.error
         except WideError:
             raise
         except OURS as error:
             raise_interrupt(error)
-            call.done = False
+            call.done, call.error = False, None
             call.forget()
             self.broke(error)
         finally:
@@ -178,6 +173,17 @@ class Site:
         with contextlib.suppress(*OURS):
             self.schedule.leave()
             self.on = self.schedule.ready
+
+    def _put(self, pure: bool, put: Callable[..., None], *given: Any) -> BaseException | None:
+        """Put values where the text puts them, into new containers. An error of that is given back, or, where
+        all is pure, left to the text as written: so a `try` in there sees it."""
+        try:
+            put(*given)
+        except Exception as refused:
+            if not pure:
+                return refused
+            raise Bail(f"what becomes of its values raises {type(refused).__name__}: {refused}") from None
+        return None
 
     # Deciding.
 
@@ -215,23 +221,25 @@ class Site:
 
     def _decide(
         self, call: Call, items: Items | None, functions: dict[str, Any], after: Any, switchable: bool
-    ) -> Work | None:
-        """Let a rung run the items, and give the work if it did. Else the plain loop is timed; where it is
-        switchable, a rung may take over later."""
+    ) -> None:
+        """Let a rung run the items. Else the plain loop is timed; where it is switchable, a rung may take it
+        over later."""
         if items is None:
-            self.schedule.rest(timing.now() - call.looked, 0.0)
-            return None
+            return self.schedule.rest(timing.now() - call.looked, 0.0)
         if items.n < 2:
-            self.went_plain("there is nothing to run beside another")
+            return self.went_plain("there is nothing to run beside another")
+        try:
+            values, work = self.values(items, functions, after)
+        except Failed as failure:
+            call.done, call.values, call.error = True, failure.values, failure.error
             return None
-        values, work = self.values(items, functions, after)
         seconds = timing.now() - call.looked
         if type(values) is not Miss:
             assert work is not None
             work.took(seconds)
             call.values = counted(values, work.plan.costs) if self.short_circuits else values
-            call.done = True
-            return work
+            call.done, call.pure = True, work.plan.effect is Effect.PURE
+            return None
         call.looked = seconds - (work.wasted if work is not None else 0.0)
         if self.schedule.measure:
             may_switch = switchable and not self.plans and not self.short_circuits
@@ -303,18 +311,25 @@ class Site:
                 functions, call.functions = call.functions, None
                 self._count("plain", -1)  # as which this call was counted
                 remaining = Items([column[done:] for column in items.columns], items.n - done)
-                values = self.values(remaining, functions)[0]
-        except Failed as failure:
-            values, error = failure.values, failure.error
+                pure = False
+                try:
+                    values, work = self.values(remaining, functions)
+                    pure = work is not None and work.plan.effect is Effect.PURE
+                except Failed as failure:
+                    values, error = failure.values, failure.error
+                if call.containers is not None and type(values) is not Miss:
+                    given, values = values, rooms(call.containers)
+                    error = self._put(pure, fill, self.text, given, values, []) or error
         except OURS as fault:
             raise_interrupt(fault)
             self.broke(fault)
+            values = Miss()
         self.spent = before
         if type(values) is Miss:
             return False
         call.costs = None  # this was no plain loop
         if call.containers is not None:
-            fill(self.text, values, call.containers, [])
+            call.put(values)
         else:
             call.late = values
         if error is not None:
@@ -355,7 +370,8 @@ class Site:
     def broke(self, error: BaseException) -> None:
         """Something of ours has failed: the text runs as written, and `explain` says so."""
         self.faults += 1
-        self.went_plain(f"an error in the analysis or in a rung: {type(error).__name__}: {error}")
+        what = f"an error in the analysis or in a rung: {type(error).__name__}: {error}"
+        self.went_plain(str(error) if type(error) is Bail else what)
         with contextlib.suppress(Exception, Bail):
             self.schedule.back_off()
 

@@ -146,7 +146,7 @@ class Rewriter(ast.NodeTransformer):
         """mapped: the `map` for which the generator `node` stands."""
         written = node if mapped is None else mapped
         site = self._new(kind, written)
-        site.eater, site.keyed, site.maps = eater, bool(options), mapped is not None
+        site.eater, site.maps = eater, mapped is not None
         site.reason = sites.comprehension(node) or ("it is inside another comprehension" * self.inside)
         if site.reason:
             return self.generic_visit(written)
@@ -221,10 +221,10 @@ class Rewriter(ast.NodeTransformer):
             return None
         site = self._new("loop", node)
         site.sinks, site.shape = sinks, shape_of(node.target)
-        site.attempted, site.caught = sites.attempted(node.body, sinks)
         body_name, state = f"__xcs_body{site.index}", f"__xcs_state{site.index}"
         carried = sites.carrying(node, block) if sinks[0].kind == "carried" else None
-        site.caught = site.caught or carried is not None  # then the loop may have to run as written after all
+        # Where something is carried on, the loop may have to run as written after all.
+        site.caught = carried is not None or sites.caught(node.body, sinks)
         body, site.single = loop_body(node, sinks, body_name, carried)
         site.bodies["body"] = body
         totals = [s.name for s in sinks if s.kind in sites.TOTALS]
@@ -290,8 +290,10 @@ class Rewriter(ast.NodeTransformer):
         self._new(kind, node).reason = reason
 
     def _on(self, site: SiteText) -> ast.expr:
-        """`torch.compile` knows the first question for a constant, and then reads the original text alone."""
-        return expression(f"not R.compiling() and R.s{site.index}.on()", R=RUNTIME)
+        """Asked without a step into a function of ours, which a debugger would show. `torch.compile` knows
+        the first question for a constant, and then reads the original text alone."""
+        untraced = f"(R.tracer() is None or R.traced.add({site.index}))"
+        return expression(f"not R.compiling() and {untraced} and R.s{site.index}.on()", R=RUNTIME)
 
     def _call(self, site: SiteText, method: str, given: list[Any]) -> ast.Call:
         return expression(f"R.s{site.index}.{method}(*A)", R=RUNTIME, A=given)
