@@ -82,8 +82,7 @@ PROGRAMS = {
 # What the rewritten text itself stands on; what runs an item, so that its errors are the item's; threads,
 # that know which items have begun.
 KERNEL = (
-    *("call", "reraise", "interrupts", "jit", "text", "mapping", "explain", "oracle", "module", "statics"),
-    *("ir", "module_trees", "parallelism"),
+    *("call", "exceptions", "jit", "text", "mapping", "explain", "oracle", "module", "ir", "parallelism"),
 )
 KERNEL_CLASSES = ("Site", "Overlap", "Source")
 KERNEL_FUNCTIONS = {"Schedule.skipped", "made", "Work.one", "Items.row"}

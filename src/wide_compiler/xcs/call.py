@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import timing
+from .exceptions import raise_here, raises, then_raises
 from .items import Items, made
-from .reraise import raise_here, raises, then_raises
 
 if TYPE_CHECKING:
     from .costs import Costs

@@ -88,5 +88,5 @@ NUMPY_LANES = Rung(
 # Items that wait, and those that compute where another core is of use. They are the items as written.
 THREADS = Rung("threads", _threads_apply, _threads_pay, _in_threads, replayable=False, few_items=True)
 
-VECTORIZED = (WIDE_MODELS, TORCH_VMAP, NUMPY_LANES)
-PARALLEL = (THREADS,)
+VECTORIZED: tuple[Rung, ...] = (WIDE_MODELS, TORCH_VMAP, NUMPY_LANES)
+PARALLEL: tuple[Rung, ...] = (THREADS,)

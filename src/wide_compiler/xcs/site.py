@@ -16,13 +16,12 @@ from . import timing
 from .call import Call, counted
 from .checking import check, run_own
 from .costs import Costs
-from .interrupts import raise_interrupt
+from .exceptions import raise_here, raise_interrupt
 from .items import Blocks, Items, items_of, kept_blocks
 from .lanes.lane import Diverge
 from .outputs import carried_on, fill, fillable, inert, rooms
 from .plan import Plan, make_plan
 from .proof.effects import Effect
-from .reraise import raise_here
 from .schedule import SHARE, Schedule
 from .surroundings import in_the_way
 from .text.site_text import SiteText

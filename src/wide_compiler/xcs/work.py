@@ -3,7 +3,7 @@
 import operator
 from typing import TYPE_CHECKING, Any
 
-from .interrupts import raise_interrupt
+from .exceptions import raise_interrupt
 from .items import Blocks, Items
 
 if TYPE_CHECKING:

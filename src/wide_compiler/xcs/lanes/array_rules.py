@@ -14,9 +14,9 @@ import numpy as np
 
 from ..proof.numpy_tables import ARRAY_METHODS, NUMPY_FUNCTIONS
 from ..work import Bail
+from .arithmetic import REAL, matmul, on_aligned, rank_of
 from .gather import by_item
 from .lane import COMPUTING, Lane, Objects, Trace, bail, computed, data_of, holds_lane, settled
-from .ufunc_rules import REAL, matmul, on_aligned, rank_of
 
 _SUMS = (np.sum, np.mean, np.std, np.var, np.prod)
 _CHOOSING = (np.argmax, np.argmin, np.argsort, np.any, np.all, np.count_nonzero)

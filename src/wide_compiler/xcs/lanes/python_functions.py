@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..proof.python_tables import FUNCTIONS
+from .arithmetic import SAFE_INT, arithmetic, python_number
 from .array_rules import as_python, made_array
 from .gather import by_item
 from .lane import Lane, Objects, Trace, bail, computed, own_values, settled
-from .number_rules import SAFE_INT, python_number
-from .ufunc_rules import arithmetic
 
 HOLDERS = (list, tuple, zip, enumerate, reversed, iter, dict)  # they only arrange what they are given
 

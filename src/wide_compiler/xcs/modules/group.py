@@ -27,7 +27,7 @@ from ...model.program import Call
 from ...routers.calls import Calls, SameLook
 from ...routers.fused_lanes import Fused
 from ...routers.tower_group import VMapTowerGroup
-from ..interrupts import raise_interrupt
+from ..exceptions import raise_interrupt
 from ..proof.class_tables import NAMESPACES, PYTORCH, TENSORS, Behaviour
 from ..proof.guards import bare
 from ..work import Bail, Work

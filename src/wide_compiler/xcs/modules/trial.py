@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..parallel.thread_state import saves_are_seen
+from ..parallel.threads import saves_are_seen
 from ..work import Bail, Work
 
 # Operators that give the same bits for one item and for many.

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from . import libraries, numpy_tables, python_tables, torch_tables, waiting
+from . import numpy_tables, python_tables, torch_tables, waiting
 from .class_tables import MISSING, Fields, on_class, takes_writes
 from .guards import held_types
 from .kinds import CONTAINERS, IMMUTABLE, DataType, Number, Opaque, is_numpy_scalar
@@ -100,8 +100,8 @@ def attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> Value:
         return a.look(vars(held.obj)[name], a.guards.note("field", held.slot, name))
     builtin = _builtin_attribute(held, name)
     if builtin is not None:
-        if held.type in libraries.PATHS:
-            libraries.require(a, libraries.FILES, f".{name}", node)
+        if held.type in waiting.PATHS:
+            waiting.require(a, waiting.FILES, f".{name}", node)
         return builtin
     if held.slot is None or not held.known:
         raise a.decline(f"it reads {name!r} of something of unknown type", node)

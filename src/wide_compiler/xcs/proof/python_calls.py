@@ -98,8 +98,7 @@ def call_layer(a: "Analyzer", callee: Value, call: Call) -> Value:
         guards.require(method, "class", slot, "forward")
         if evaluated:
             guards.require(False, "covering", slot, "training")
-        if not call.safe:
-            raise a.decline(f"{kind.__name__} gets something of unknown type", node)
+        a.demand(call.safe, f"{kind.__name__} gets something of unknown type", node)
         return _layer_result(a, callee, call)
     if kind is nn.Sequential:
         from .calls import call_value
