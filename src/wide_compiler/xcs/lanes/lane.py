@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..proof.class_tables import on_class
 from ..work import Bail
 
 PYTHON: dict[str, Any] = {"float": float, "int": int, "bool": bool}
@@ -164,7 +165,7 @@ class Objects:
         column, read = _of(self, "column"), _of(self, "read")
         if name not in read:
             kind = type(column[0])
-            found = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+            found = on_class(kind, name)
             if isinstance(found, type(_of)):
                 return found.__get__(self)
             if isinstance(found, (property, staticmethod, classmethod)) or name.startswith("__"):

@@ -16,7 +16,7 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from ..independent import is_independent
-from .class_tables import Behaviour, Fields
+from .class_tables import Behaviour, Fields, on_class
 from .kinds import CHANGEABLE, Iterator, Opaque, Plain
 from .values import Value, list_of, opaque
 
@@ -226,7 +226,7 @@ def check_shared(a: "Analyzer", kind: type, name: str, node: ast.AST) -> None:
     order, unless the user has marked them."""
     reasons = [r for base in kind.__mro__ if (r := IN_ORDER.get((base.__module__, base.__name__)))]
     if reasons:
-        found = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+        found = on_class(kind, name)
         if callable(found) and not is_independent(found):
             raise a.decline(reasons[0], node)
 

@@ -96,7 +96,8 @@ class Rewriter(ast.NodeTransformer):
             out.append(ast.copy_location(nothing, node))
         match original, node:
             case ast.Assign([ast.Name(made)], ast.ListComp()), ast.Assign() if made not in self.held:
-                if block.after and _mentions(block.after[0], made) == 1:
+                following = ast.walk(block.after[0]) if block.after else ()
+                if [n.id for n in following if isinstance(n, ast.Name)].count(made) == 1:
                     self.offered = (made, (id(block.statements), block.index + 1), node.value)
         return out
 
@@ -293,11 +294,7 @@ class Rewriter(ast.NodeTransformer):
         """Asked without a step into a function of ours, which a debugger would show. `torch.compile` knows
         the first question for a constant, and then reads the original text alone."""
         untraced = f"(R.tracer() is None or R.traced.add({site.index}))"
-        return expression(f"not R.compiling() and {untraced} and R.s{site.index}.on()", R=RUNTIME)
+        return expression(f"not R.compiling() and R.s{site.index}.on() and {untraced}", R=RUNTIME)
 
     def _call(self, site: SiteText, method: str, given: list[Any]) -> ast.Call:
         return expression(f"R.s{site.index}.{method}(*A)", R=RUNTIME, A=given)
-
-
-def _mentions(statement: ast.stmt, identifier: str) -> int:
-    return sum(isinstance(part, ast.Name) and part.id == identifier for part in ast.walk(statement))

@@ -219,8 +219,10 @@ def _sink_trouble(sink: Sink, node: ast.For, block: Block, function: ast.AST) ->
 
 def _bound_before(name: str, block: Block | None, function: ast.AST) -> bool:
     """Is the name a parameter, or plainly assigned above, and never unset?"""
-    if any(_unsets(node, name) for node in ast.walk(function)):
-        return False
+    for node in ast.walk(function):
+        deleted = isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Del)
+        if deleted or (isinstance(node, ast.ExceptHandler) and node.name == name):
+            return False
     while block is not None:
         for statement in block.statements[: block.index]:
             if isinstance(statement, ast.Assign) and name in stored(statement.targets):
@@ -229,12 +231,6 @@ def _bound_before(name: str, block: Block | None, function: ast.AST) -> bool:
             return name in {a.arg for a in ast.walk(block.owner.args) if isinstance(a, ast.arg)}
         block = block.outer
     return False
-
-
-def _unsets(node: ast.AST, name: str) -> bool:
-    if isinstance(node, ast.ExceptHandler):
-        return node.name == name
-    return isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Del)
 
 
 def _fresh_before(sink: Sink, block: Block | None) -> bool:

@@ -83,7 +83,8 @@ def _candidates(text: str, start: int, code: types.CodeType) -> list[FunctionNod
     """Functions of that name in the text; for a lambda, those of the whole file that begin on its line."""
     if code.co_name == "<lambda>":
         whole = "".join(linecache.getlines(code.co_filename))
-        return [n for n in ast.walk(_parsed(whole)) if isinstance(n, ast.Lambda) and _near(n, code)]
+        lambdas = [n for n in ast.walk(_parsed(whole)) if isinstance(n, ast.Lambda)]
+        return [n for n in lambdas if n.lineno <= code.co_firstlineno <= (n.end_lineno or n.lineno)]
     if text[:1].isspace():  # not dedented: that would change strings of several lines
         text, start = "if True:\n" + text, start - 1
     tree = ast.increment_lineno(_parsed(text), start - 1)
@@ -102,10 +103,6 @@ def unwarned(file: str) -> Iterator[None]:
         yield
     finally:
         filters.remove(ignored)
-
-
-def _near(node: ast.Lambda, code: types.CodeType) -> bool:
-    return node.lineno <= code.co_firstlineno <= (node.end_lineno or node.lineno)
 
 
 def _parsed(text: str) -> ast.Module:
@@ -149,7 +146,7 @@ def compiled(
     """Compile a function node as it would be where `free` are names of an enclosing function."""
     bare = node
     if isinstance(node, ast.FunctionDef):
-        bare = ast.FunctionDef(**{**_fields(node), "decorator_list": []})
+        bare = ast.FunctionDef(**{**dict(ast.iter_fields(node)), "decorator_list": []})
         statement: ast.stmt = ast.copy_location(bare, node)
     else:
         statement = ast.copy_location(ast.Expr(node), node)
@@ -168,10 +165,6 @@ def compiled(
         built = compile(module, like.co_filename, "exec", flags=flags, dont_inherit=True)
     name = node.name if isinstance(node, ast.FunctionDef) else "<lambda>"
     return _nested(_nested(built, "outer"), name)
-
-
-def _fields(node: ast.AST) -> dict[str, Any]:
-    return dict(ast.iter_fields(node))
 
 
 def _nested(code: types.CodeType, name: str) -> types.CodeType:
