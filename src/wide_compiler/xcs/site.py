@@ -120,9 +120,9 @@ class Site:
             self._decide(call, items, {"body": body}, None, switchable=not totals)
             if call.done:
                 values, call.values = call.values, rooms(containers)
-                carried = self.text.sinks[0].kind == "carried"
-                steps = (carried_on, values, running, makers[-1]) if carried else ()
-                put = steps or (fill, self.text, values, call.values, running)
+                put: tuple[Any, ...] = (fill, self.text, values, call.values, running)
+                if self.text.sinks[0].kind == "carried":
+                    put = (carried_on, values, running, makers[-1])
                 call.error = self._put(call.pure, *put) or call.error
 
         self._guarded(call, decide)

@@ -36,16 +36,11 @@ class Sink:
 
 def flat_target(target: ast.expr) -> list[str] | None:
     """Names of `x`, `(a, b)` or `(i, (a, b))` in order, if that is all there is."""
-    if isinstance(target, ast.Name):
-        return [target.id]
-    if not isinstance(target, (ast.Tuple, ast.List)):
+    parts = list(ast.walk(target))
+    if not all(isinstance(part, (ast.Name, ast.Tuple, ast.List, ast.expr_context)) for part in parts):
         return None
-    names: list[str] = []
-    for part in target.elts:
-        inner = flat_target(part)
-        if inner is None:
-            return None
-        names += inner
+    found = [part for part in parts if isinstance(part, ast.Name)]
+    names = [part.id for part in sorted(found, key=lambda part: (part.lineno, part.col_offset))]
     return names if len(set(names)) == len(names) else None
 
 
@@ -100,9 +95,7 @@ def loop(node: ast.For, block: Block, function: ast.AST) -> tuple[list[Sink], st
     if reason:
         return [], reason
     carried = carrying(node, block)
-    if carried is not None:
-        return _checked([Sink(name, "carried") for name in carried.names], names, node, block, function)
-    sinks = _sinks(node.body)
+    sinks = _sinks(node.body) if carried is None else [Sink(name, "carried") for name in carried.names]
     if not sinks:
         return [], "it fills no list, set, dict or accumulator"
     return _checked(sinks, names, node, block, function)
@@ -249,22 +242,26 @@ def _fresh_before(sink: Sink, block: Block | None) -> bool:
     return False
 
 
+MAKES: dict[str, tuple[str, type[ast.expr]]] = {
+    "append": ("list", ast.List), "add": ("set", ast.Set), "setitem": ("dict", ast.Dict),
+    "update": ("dict", ast.Dict),
+}  # fmt: skip
+
+
 def _makes(value: ast.expr, sink: Sink) -> bool:
-    wanted = {
-        "append": ("list", ast.List), "add": ("set", ast.Set), "setitem": ("dict", ast.Dict),
-        "update": ("dict", ast.Dict),
-    }  # fmt: skip
-    name, display = wanted[sink.kind]
-    if isinstance(value, display):
-        return not reads(value, sink.name)
-    called = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == name
-    sink.maker = name if called else ""
+    name, display = MAKES[sink.kind]
     match value:
+        case ast.Call(ast.Name(called)) if called == name:
+            sink.maker = name
+            return True
         case ast.Call(
-            ast.Attribute(ast.Name("collections"), "defaultdict") as maker, [ast.Name()], []
-        ) | ast.Call(ast.Name("defaultdict") as maker, [ast.Name()], []) if sink.kind == "update":
-            sink.maker, called = ast.unparse(maker), True
-    return called
+            (ast.Name("defaultdict") | ast.Attribute(ast.Name("collections"), "defaultdict")) as maker,
+            [ast.Name()],
+            [],
+        ) if sink.kind == "update":
+            sink.maker = ast.unparse(maker)
+            return True
+    return isinstance(value, display) and not reads(value, sink.name)
 
 
 def _breaks(node: ast.AST) -> bool:
