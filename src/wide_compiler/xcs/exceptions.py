@@ -45,7 +45,8 @@ def raises(error: BaseException) -> Iterable[Any]:
 
 
 def raise_interrupt(error: BaseException) -> None:
-    """Raise this exception again if a handler of signals has raised it, Python's own or another."""
+    """Raise this exception again if a handler of signals has raised it, Python's own or another: a fast path
+    that takes it for trouble of its own would swallow a time limit."""
     if isinstance(error, KeyboardInterrupt):
         raise error
     handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}

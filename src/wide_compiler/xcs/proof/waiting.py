@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..independent import is_independent
 from .class_tables import Behaviour, Fields, on_class
-from .kinds import CHANGEABLE, Iterator, Opaque, Plain
+from .kinds import CHANGEABLE, Iterator, Opaque, Plain, words
 from .values import Value, list_of, opaque
 
 if TYPE_CHECKING:
@@ -29,17 +29,7 @@ A_PATH = type(pathlib.Path())
 # What urllib makes an opener of, if nobody gives it another one. None of them keeps anything of a call.
 _HANDLERS = tuple(
     getattr(urllib.request, f"{name}Handler")
-    for name in [
-        "Proxy",
-        "Unknown",
-        "HTTP",
-        "HTTPDefaultError",
-        "HTTPRedirect",
-        "FTP",
-        "File",
-        "Data",
-        "HTTPS",
-    ]
+    for name in words("Proxy Unknown HTTP HTTPDefaultError HTTPRedirect FTP File Data HTTPS")
     if hasattr(urllib.request, f"{name}Handler")  # HTTPS: where Python has ssl
 )
 _HANDLERS += (urllib.request.HTTPErrorProcessor,)
