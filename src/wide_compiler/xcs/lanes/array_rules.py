@@ -47,8 +47,10 @@ def along(function: Any, trace: Trace, *args: Any, **kwargs: Any) -> Any:
     names = _names(function)
     given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
     x, axis = given.pop(names[0]), given.pop("axis", ALONG[function])
-    if not _is_array(x) or 0 in x.data.shape or any(map(holds_lane, given.values())):
+    if not _is_array(x) or any(map(holds_lane, given.values())):
         return NotImplemented
+    if 0 in x.data.shape:
+        raise bail(f"{function.__name__} of nothing, of which NumPy may warn by Python's means", trace)
     if axis is None:
         fits = x.rank == 1 or not (function in _KEEP_SHAPE or given.get("keepdims"))
     else:
@@ -312,8 +314,8 @@ def _applied(rule: Any, function: Any, new: bool, args: tuple, kwargs: dict[str,
             raise bail(f"{function.__name__}: {error}", trace) from None
     if found is not NotImplemented:
         return found
-    if "out" in kwargs:
-        raise bail(f"{function.__name__} into an array", trace)
+    if "out" in kwargs or "ddof" in kwargs:
+        raise bail(f"{function.__name__} into an array, or of which NumPy may warn by Python's means", trace)
     return by_item(function, args, trace, new, **kwargs)
 
 
