@@ -5,7 +5,7 @@ import pytest
 from wide_compiler.xcs import choice
 from wide_compiler.xcs.costs import Costs
 from wide_compiler.xcs.parallel import computing
-from wide_compiler.xcs.rungs import NumpyLanes, TorchVmap
+from wide_compiler.xcs.rungs import NUMPY_LANES, TORCH_VMAP
 from wide_compiler.xcs.schedule import Schedule
 from wide_compiler.xcs.site import Site
 
@@ -28,5 +28,5 @@ def eager_threads(eager, monkeypatch):
     monkeypatch.setattr(computing, "cores", lambda: 2)
     monkeypatch.setattr(computing, "beats", lambda seconds, plain: True)
     monkeypatch.setattr(computing, "pays", lambda work: True)
-    for rung in (NumpyLanes, TorchVmap):
-        monkeypatch.setattr(rung, "worth_a_try", lambda self, work, seconds: False)
+    for rung in (NUMPY_LANES, TORCH_VMAP):
+        monkeypatch.setattr(rung, "worth_a_try", lambda work, seconds: False)

@@ -263,7 +263,7 @@ def test_it_is_tried_when_it_may_pay(monkeypatch):
     fast(ITEMS)
     (site,) = fast.__xcs__.sites
     plan = site.plans[0]
-    work = computing.Work(site, plan, site.items_in(ITEMS, None, None), None, None, False)
+    work = computing.Work(site, plan, site.items_in(ITEMS, None, None), {})
     plan.costs.spent = 10.0
     plan.costs.recent = [1e-4]
     assert not computing.pays(work)  # items too short

@@ -82,12 +82,10 @@ PROGRAMS = {
 # What the rewritten text itself stands on; what runs an item, so that its errors are the item's; threads,
 # that know which items have begun.
 KERNEL = (
-    *("call", "reraise", "interrupts", "jit", "text", "mapping", "explain", "oracle", "module", "statics"),
-    *("ir", "module_trees", "parallelism"),
+    *("call", "exceptions", "jit", "text", "mapping", "explain", "oracle", "module", "ir", "parallelism"),
 )
-KERNEL_CLASSES = ("Site", "Overlap", "Source", "Started")
-# The last two hash and add values of the user: their errors are errors of the text.
-KERNEL_FUNCTIONS = {"Schedule.skipped", "made", "Work.one", "Items.row", "built", "fill"}
+KERNEL_CLASSES = ("Site", "Overlap", "Source")
+KERNEL_FUNCTIONS = {"Schedule.skipped", "made", "Work.one", "Items.row"}
 
 
 def functions():

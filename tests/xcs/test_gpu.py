@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from wide_compiler.xcs import Config, gpu_race, jit, oracle
+from wide_compiler.measure.clock import Clock, Times
+from wide_compiler.xcs import Config, choice, jit, oracle
 
 from .module_loops import loop, rows, zipped
 
@@ -182,16 +183,17 @@ def test_a_rung_must_win_a_race(monkeypatch, ahead):
     """The time of a call says nothing of the GPU's: what lost a race with the plain loop is not taken."""
     races = []
 
-    def decided(candidates, seconds, cuda):
-        assert cuda
-        races.append([call() for call in candidates.values()])
-        return {"plain": 1.0, "rung": 0.5 if ahead else 1.0}
+    class Decided(Clock):
+        def turns(self, candidates, seconds, cuda=False, **options):
+            assert cuda
+            races.append([call() for call in candidates.values()])
+            return Times({"plain": 1.0, "rung": 0.5 if ahead else 1.0})
 
-    monkeypatch.setattr(gpu_race, "interleaved", decided)
-    monkeypatch.setattr(gpu_race, "SHARE", 10.0)
+    monkeypatch.setattr(choice, "current_clock", Decided)
+    monkeypatch.setattr(choice, "SHARE", 10.0)
     fast, xs = jit(softmaxes), [torch.randn(100, device="cuda") for _ in range(2000)]
     for _ in range(6):
         check(softmaxes, fast, xs)
-    assert races and all(len(some) == gpu_race.RUNNERS for some in races[0])
+    assert races and all(len(some) == choice.RUNNERS for some in races[0])
     assert (ran(fast, "torch vmap") > 0) is ahead
     assert not ahead or len(races) == 1

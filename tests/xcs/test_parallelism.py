@@ -248,9 +248,7 @@ def together(a, b):
 
 def test_independent_statements_go_by_the_graph_and_the_strategy(monkeypatch):
     asked = []
-    monkeypatch.setattr(
-        ParallelStrategy, "start", lambda self, statements: asked.append(len(statements.thunks))
-    )
+    monkeypatch.setattr(ParallelStrategy, "run", lambda self, work: asked.append(work.items.n) or Miss())
     assert jit(together, config=NOW)(1, 2) == (1, 2) and asked == [2]
     monkeypatch.undo()
     fast = jit(together, config=NOW)

@@ -11,7 +11,7 @@ from torch import nn
 from wide_compiler.xcs import Config, jit, oracle
 from wide_compiler.xcs.costs import Costs
 from wide_compiler.xcs.modules import group
-from wide_compiler.xcs.parallel.level import Level
+from wide_compiler.xcs.parallel.overlap import Level
 
 ALWAYS = Config(measure=True)
 

@@ -7,8 +7,8 @@ import warnings
 import pytest
 
 from wide_compiler.xcs import Config, jit
-from wide_compiler.xcs.text.private import private_names
 from wide_compiler.xcs.text.rewrite import Rewriter
+from wide_compiler.xcs.text.source import private_names
 
 NOW = Config(measure=False)
 

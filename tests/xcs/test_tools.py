@@ -102,6 +102,21 @@ def test_a_tool_sees_every_call(plain, tool):
         assert "sees each line" in str(fast.explain())
 
 
+@pytest.mark.parametrize("warm", [0, 3])
+@pytest.mark.parametrize("plain", PLAINS)
+def test_a_debugger_steps_through_no_frame_of_the_library(plain, warm):
+    before, files = sys.gettrace(), []
+    fast = jit(plain, config=Config(measure=False))
+    for _ in range(warm):
+        fast(ROWS)
+    sys.settrace(lambda frame, event, arg: files.append(frame.f_code.co_filename))
+    try:
+        fast(ROWS)
+    finally:
+        sys.settrace(before)
+    assert __file__ in files and not [file for file in files if "wide_compiler" in file and file != __file__]
+
+
 def fails(x):
     return 1.0 / x
 

@@ -153,11 +153,11 @@ AT_EXIT = """
 import atexit, time
 from wide_compiler.xcs import Config, jit, schedule
 from wide_compiler.xcs.parallel import computing
-from wide_compiler.xcs.rungs import NumpyLanes
+from wide_compiler.xcs.rungs import NUMPY_LANES
 
 computing.pays, computing.cores, computing.beats = lambda *_: True, lambda: 2, lambda *_: True
 computing.SEVERAL = 0.0
-NumpyLanes.worth_a_try = lambda *_: False
+NUMPY_LANES.worth_a_try = lambda *_: False
 
 def waits(x):
     time.sleep(0.003)

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import timing
+from .exceptions import raise_here, raises, then_raises
 from .items import Items, made
-from .outputs import built, fill
-from .reraise import raise_here, raises, then_raises
 
 if TYPE_CHECKING:
     from .costs import Costs
@@ -25,25 +24,28 @@ class Call:
     """`done` with values or an error; or not, and then the text runs over the rest.
 
     Attributes:
+        pure: what it is done by could run again as written.
         late: values that a rung gave for the last items.
         items, costs: set if the plain loop is timed.
-        body, cond: what a rung may take over on the way.
+        functions: of the items, where a rung may take them over on the way.
         containers: those that a loop fills.
         looked: when the site began to look at this call; later, how many seconds that took.
         mapping: `map` and its function, where the text is that.
+        clock: the time, and that of this thread's CPU, when the text began to run as written.
     """
 
     __slots__ = (
-        "body",
-        "cond",
+        "clock",
         "containers",
         "costs",
         "done",
         "error",
+        "functions",
         "items",
         "late",
         "looked",
         "mapping",
+        "pure",
         "site",
         "source",
         "values",
@@ -51,8 +53,8 @@ class Call:
 
     def __init__(self, site: "Site", source: Any, containers: tuple | None = None):
         self.site, self.source, self.containers = site, source, containers
-        self.done, self.looked = False, 0.0
-        self.values = self.late = self.body = self.cond = self.mapping = None  # type: Any
+        self.done, self.pure, self.looked = False, False, 0.0
+        self.values = self.late = self.functions = self.mapping = self.clock = None  # type: Any
         self.error: BaseException | None = None
         self.items: Items | None = None
         self.costs: Costs | None = None
@@ -65,10 +67,9 @@ class Call:
         self.values = self.error = None
         if error is not None and text.kind == "generator":
             return then_raises(values, error)
-        whole = built(text, values)
         if error is not None:
             raise_here(error)
-        return whole
+        return values
 
     def rest(self) -> Iterable[Any]:
         """What is left to do as written."""
@@ -80,10 +81,23 @@ class Call:
         """What the text has made, with what a rung has added to it."""
         kind = self.site.text.kind
         if kind == "generator":
-            return whole if self.body is None else itertools.chain(whole, self._added())
+            return whole if self.functions is None else itertools.chain(whole, self._added())
         if self.late is not None:
             (whole.extend if kind == "list" else whole.update)(self._added())
         return whole
+
+    def value(self, i: int) -> Any:
+        """Of independent statements that are done: what the i-th gave."""
+        if i < len(self.values):
+            return self.values[i]
+        assert self.error is not None
+        raise_here(self.error)
+
+    def over(self) -> None:
+        """All independent statements were run."""
+        if self.items is not None:
+            n, self.items = self.items.n, None
+            self.site.ran_plainly(self, n, n, *self.taken(), True)
 
     def map(self) -> Any:
         """`map` as it was written, of a function that was asked for once."""
@@ -96,39 +110,42 @@ class Call:
 
     # For the site.
 
-    def filled(self, totals: list[Any]) -> Iterable[Any]:
+    def filled(self) -> Iterable[Any]:
         """Put the values where the loop would have put them; what is left to do: nothing, or an error."""
         values, error, self.values, self.error = self.values, self.error, None, None
-        try:
-            fill(self.site.text, values, self.containers or (), totals)
-        except Exception as refused:
-            error = refused
+        self.put(values)
         return () if error is None else raises(error)
 
-    def watch(self, items: Items, costs: "Costs", body: Any = None, cond: Any = None) -> None:
-        """The text runs as written, timed; with a body given, `take_over` may end it early."""
-        self.items, self.costs, self.body, self.cond = items, costs, body, cond
+    def put(self, values: Iterable[Any]) -> None:
+        """Into each container, what a new one holds."""
+        for held, new in zip(self.containers or (), values, strict=False):
+            (held.extend if type(held) is list else held.update)(new)
+
+    def watch(self, items: Items, costs: "Costs", functions: Any = None) -> None:
+        """The text runs as written, timed; with functions given, `take_over` may end it early."""
+        self.items, self.costs, self.functions = items, costs, functions
+        self.clock = timing.now(), timing.cpu_time()
+
+    def taken(self) -> tuple[float, float]:
+        """Seconds since the text began to run as written, and those in which nothing was computed."""
+        seconds = timing.now() - self.clock[0]
+        return seconds, seconds - (timing.cpu_time() - self.clock[1])
 
     def forget(self) -> None:
-        self.items = self.costs = self.body = self.cond = None
+        self.items = self.costs = self.functions = None
 
 
 def watched(call: Call, source: Any, items: Items) -> Iterator[Any]:
     """The source, timed while it is looped over; not to its end if a rung takes the rest."""
     site, n, things = call.site, items.n, iter(source)
-    began, computed = timing.now(), timing.cpu_time()
+    call.clock = began, _ = timing.now(), timing.cpu_time()
     done, block, ended = 0, 1, False
-
-    def taken() -> tuple[float, float]:
-        seconds = timing.now() - began
-        return seconds, seconds - (timing.cpu_time() - computed)
-
     try:
         while not site.short_circuits and done < n:
             yield from itertools.islice(things, block)
             done = min(done + block, n)
-            long = call.body is not None and done < n and timing.now() - began > SWITCH_AFTER
-            if long and site.take_over(call, items, done, *taken()):
+            long = call.functions is not None and done < n and timing.now() - began > SWITCH_AFTER
+            if long and site.take_over(call, items, done, *call.taken()):
                 return
             block = done
         for thing in things:  # a list may have grown meanwhile
@@ -136,7 +153,7 @@ def watched(call: Call, source: Any, items: Items) -> Iterator[Any]:
             yield thing
         ended = True
     finally:
-        site.ran_plainly(call, n, done, *taken(), ended)
+        site.ran_plainly(call, n, done, *call.taken(), ended)
 
 
 def counted(values: list[Any], costs: "Costs") -> Iterator[Any]:
@@ -148,17 +165,3 @@ def counted(values: list[Any], costs: "Costs") -> Iterator[Any]:
             yield value
     finally:
         costs.stops_at(max(count, 1) / max(len(values), 1))
-
-
-class Timed:
-    """Independent statements that run as written, one after another, and are timed."""
-
-    plain = True
-
-    def __init__(self, site: "Site"):
-        self.site = site
-        self.began = timing.now()
-
-    def over(self) -> None:
-        """The last of them is done."""
-        self.site.spent += timing.now() - self.began

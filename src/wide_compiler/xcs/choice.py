@@ -1,14 +1,20 @@
 """The choice at a site: the cheapest rung by what was measured, or the plain loop."""
 
+import types
 from collections.abc import Sequence
 from typing import Any
 
-from ..measure.policy import margin
+import torch
+from torch import Tensor
+
+from ..measure.clock import current_clock
+from ..measure.policy import beats, margin
 from . import timing
-from .gpu_race import race, race_is_paid_for
-from .interrupts import raise_interrupt
+from .exceptions import raise_interrupt
+from .items import Items
 from .oracle import same
 from .rungs import Rung
+from .schedule import SHARE
 from .signature import MOST_SIGNATURES, signature_of
 from .work import Bail, Failed, Miss, Work
 
@@ -49,7 +55,7 @@ def _fastest(work: Work, rungs: Sequence[Rung]) -> Rung | None:
         expected = record.predicted(n)
         if expected is None:
             enough = n >= FEWEST or rung.few_items
-            if enough and rung.at_best(plain) < least and race_is_paid_for(work, rung):
+            if enough and race_is_paid_for(work, rung):
                 return rung
         elif expected < least:
             best, least = rung, expected
@@ -65,16 +71,17 @@ def _attempt(work: Work, rung: Rung) -> list[Any] | Miss:
     work.new = False
     began = timing.now()
     try:
-        signature = signature_of(work)
+        signature = signature_of(work) if rung.replayable else None
         work.new = signature not in record.signatures
         values = rung.run(work)
         if isinstance(values, Miss):
             return values
         first = not record.signatures
         if work.new:
-            _verify(work, rung, values)
-            if work.site.config.measure:
-                race(work, rung)
+            if rung.replayable:
+                _verify(work, values)
+                if work.site.config.measure:
+                    race(work, rung)
             if len(record.signatures) >= MOST_SIGNATURES:
                 record.signatures.clear()
             record.signatures.add(signature)
@@ -104,11 +111,9 @@ def _took(work: Work, rung: Rung) -> None:
     work.site.took(rung.name)
 
 
-def _verify(work: Work, rung: Rung, values: list[Any]) -> None:
+def _verify(work: Work, values: list[Any]) -> None:
     """Items first, middle and last, by type, dtype, shape, value and aliasing with the item itself. Where
     items add none or several values: all of them, or of many the first and the last."""
-    if not rung.replayable:
-        return
     n, rtol = work.items.n, work.plan.rtol
     if work.cond is None and not work.events:
         rows = {i: work.items.row(i) for i in (0, n // 2, n - 1)}
@@ -122,3 +127,66 @@ def _verify(work: Work, rung: Rung, values: list[Any]) -> None:
         right = same(front, values[: len(front)], rtol) and same(back, tail, rtol)
     if not right:
         raise Bail("items came out different")
+
+
+# On a GPU the time of a call is that of launching it, and tells little of when it is computed. So a rung must
+# win a race against the plain loop there, with the GPU waited for on both sides.
+
+RUNNERS = 128  # items that run, where a rung can run some of them alone
+WARM = 4  # calls before the clock is read: a wide call is recorded on the way
+LOOPS = 4  # plain loops over the runners that a race takes
+_EMPTY = types.CellType()
+
+
+def race_is_paid_for(work: Work, rung: Rung) -> bool:
+    """Has the plain loop taken so long by now, this call included, that a race costs little beside it?"""
+    if not rung.replayable or gpu_of(work) is None:
+        return True
+    costs = work.plan.costs
+    return LOOPS * costs.plain(_runners(work, rung)) < SHARE * (costs.spent + costs.plain(work.items.n))
+
+
+def race(work: Work, rung: Rung) -> None:
+    """Let the rung run against the plain loop, once for items of about this size. Raises `Bail` if it does
+    not win."""
+    gpu = gpu_of(work)
+    won = work.plan.memory.setdefault("races won", set())
+    if gpu is None or (rung.name, _size(work)) in won:
+        return
+    count = _runners(work, rung)
+    items = Items([column[:count] for column in work.items.columns], count)
+    runners = Work(work.site, work.plan, items, work.functions)
+    with torch.cuda.device(gpu):
+        for _ in range(WARM):
+            rung.run(runners)
+        plain = lambda: [runners.compared(i) for i in range(count)]  # noqa: E731
+        ways = {"plain": plain, "rung": lambda: rung.run(runners)}
+        seconds = current_clock().turns(ways, seconds=0.0, cuda=True).seconds
+    if not beats(seconds["rung"], seconds["plain"]):
+        raise Bail("the GPU takes no less time for all items at once")
+    won.add((rung.name, _size(work)))
+
+
+def gpu_of(work: Work) -> torch.device | None:
+    """The GPU on which the items are computed: where their tensors lie, or one that all of them share."""
+    if not torch.cuda.is_initialized():
+        return None
+    return next((tensor.device for tensor in _tensors(work) if tensor.is_cuda), None)
+
+
+def _runners(work: Work, rung: Rung) -> int:
+    return min(work.items.n, RUNNERS) if rung.splits else work.items.n
+
+
+def _tensors(work: Work) -> list[Tensor]:
+    """Those of the first item, and those in the closure of the body."""
+    first = [column if type(column) is Tensor else column[0] for column in work.items.columns]
+    cells = [cell.cell_contents for cell in work.body.__closure__ or () if cell != _EMPTY]
+    return [value for value in (*first, *cells) if isinstance(value, Tensor)]
+
+
+def _size(work: Work) -> int:
+    """How many numbers an item has, to a factor of four."""
+    n = work.items.n
+    counts = [t.numel() // (n if t.dim() and len(t) == n else 1) for t in _tensors(work)]
+    return sum(counts).bit_length() // 2

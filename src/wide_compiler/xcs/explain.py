@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..explain import Explanation, Row
 from .independent import marked_in
 from .proof.effects import Effect
+from .surroundings import SEES
 
 if TYPE_CHECKING:
     from .jit import Runtime
@@ -59,7 +60,7 @@ def _row(text: Any, site: "Site | None") -> SiteRow:
     plan = site.plans[0] if site.plans else None
     ran = [f"{name} ({n} call{'s' * (n > 1)})" for name, n in site.calls.items() if name != "plain"]
     row.how = ", ".join(ran) or ("loop" if site.calls or plan else "not run")
-    row.why = _why(site, plan)
+    row.why = SEES if text.index in site.runtime.traced else _why(site, plan)
     if plan is not None:
         row.effect = plan.effect.name
         if not plan.declined:
@@ -81,22 +82,17 @@ def _why(site: "Site", plan: "Plan | None") -> str:
     reasons = [f"{name}: {record.why_not}" for name, record in records.items() if record.why_not]
     if site.why or reasons or plan.last != "plain":
         return site.why or "; ".join(reasons)
-    config = site.config
-    if plan.effect is Effect.IO and config.max_workers == 1:
-        return "max_workers=1 lets one call wait at a time"
-    if config.exact and plan.info.can_vmap:
-        return "exact=True keeps what rounds otherwise in the loop"
-    if any(record.signatures for record in records.values()):
-        return "the loop is as fast"
-    barred = plan.effect is Effect.IO or plan.strategy.name == "sequential" or not plan.info.can_vmap
-    if barred and (config.analyzer or config.selector):
-        return "the given analyzer or selector leaves it in the loop"
-    if plan.effect is Effect.IO:
-        return ""
-    if not plan.info.data_parallel_axes:
-        return "its body does not read the loop variable"
-    if not plan.info.can_vmap:
-        return "its items are neither arrays nor numbers, and take too little time for threads"
-    if not config.measure:
-        return "its items cannot be stacked"
-    return "there is too little to gain so far"
+    config, waits, can_vmap = site.config, plan.effect is Effect.IO, plan.info.can_vmap
+    given = bool(config.analyzer or config.selector)
+    return next(why for holds, why in (
+        (waits and config.max_workers == 1, "max_workers=1 lets one call wait at a time"),
+        (config.exact and can_vmap, "exact=True keeps what rounds otherwise in the loop"),
+        (any(record.signatures for record in records.values()), "the loop is as fast"),
+        (given and (waits or plan.strategy.name == "sequential" or not can_vmap),
+         "the given analyzer or selector leaves it in the loop"),
+        (waits, ""),
+        (not plan.info.data_parallel_axes, "its body does not read the loop variable"),
+        (not can_vmap, "its items are neither arrays nor numbers, and take too little time for threads"),
+        (not config.measure, "its items cannot be stacked"),
+        (True, "there is too little to gain so far"),
+    ) if holds)  # fmt: skip

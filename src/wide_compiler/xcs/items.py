@@ -3,7 +3,7 @@ them. Anything else might run code when it is iterated over, and goes to the pla
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,9 +69,6 @@ class Items:
 
     def row(self, i: int) -> list[Any]:
         return [column[i] for column in self.columns]
-
-    def rows(self) -> Iterable[Sequence[Any]]:
-        return zip(*self.columns, strict=True)
 
 
 def items_of(source: Any, shape: Any) -> Items | None:

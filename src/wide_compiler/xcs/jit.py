@@ -9,6 +9,7 @@ import functools
 import inspect
 import itertools
 import linecache
+import sys
 import threading
 import types
 import warnings
@@ -48,11 +49,13 @@ class Runtime:
         self.code: types.CodeType | None = None  # that `jit` gave to it
         self.texts: list[SiteText] = []
         self.sites: list[Site] = []
+        self.traced: set[int] = set()  # sites that a debugger or coverage tool was at
         self.why = ""
         self.ready = False
         self.lock = threading.RLock()
 
     compiling = staticmethod(torch.compiler.is_dynamo_compiling)
+    tracer = staticmethod(sys.gettrace)
 
     @staticmethod
     def source(function: Any, *args: Any, **kwargs: Any) -> Source:
@@ -146,7 +149,7 @@ def _trampoline(free: tuple[str, ...]) -> types.CodeType:
         f"def outer({mention}):\n"
         f"    def first(*args, **kwargs):\n"
         f"        if False:\n            {mention}\n"
-        f"        if {inner[-1]}.compiling():\n"
+        f"        if {inner[-1]}.compiling() or {inner[-1]}.tracer() is not None:\n"
         f"            return {inner[-1]}.original(*args, **kwargs)\n"
         f"        return {inner[-1]}.prepared()(*args, **kwargs)\n"
         f"    return first\n"

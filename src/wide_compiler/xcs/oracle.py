@@ -159,7 +159,7 @@ class Comparison:
             return
         if a.layout is not torch.strided or a.is_quantized:
             raise Difference(f"{path}: a tensor that is not compared, of layout {a.layout}")
-        self.extents.append((path, _tensor_extent(a), _tensor_extent(b)))
+        self.extents.append((path, _extent(a), _extent(b)))
         one, two = (t.detach().cpu().resolve_conj().resolve_neg() for t in (a, b))
         limit = None
         if a.dtype is torch.bfloat16:  # of which NumPy knows only the bits
@@ -214,18 +214,17 @@ def _scale(a: np.ndarray) -> float:
     return max(largest, 1.0) if math.isfinite(largest) else 1.0
 
 
-def _extent(array: np.ndarray) -> Extent:
-    start = array.ctypes.data
-    steps = [(size - 1) * step for size, step in zip(array.shape, array.strides, strict=True)]
-    if not array.size:
+def _extent(held: Any) -> Extent:
+    """Of an array or a tensor."""
+    if isinstance(held, torch.Tensor):
+        start, size = held.data_ptr(), held.element_size()
+        steps = [size * step for step in held.stride()]
+    else:
+        start, size, steps = held.ctypes.data, held.itemsize, list(held.strides)
+    if 0 in held.shape:
         return start, start
-    return start + sum(s for s in steps if s < 0), start + sum(s for s in steps if s > 0) + array.itemsize
-
-
-def _tensor_extent(tensor: torch.Tensor) -> Extent:
-    start = tensor.data_ptr()
-    steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return start, start + (steps + 1) * tensor.element_size() if tensor.numel() else start
+    ends = [(length - 1) * step for length, step in zip(held.shape, steps, strict=True)]
+    return start + sum(e for e in ends if e < 0), start + sum(e for e in ends if e > 0) + size
 
 
 def _overlap(a: Extent, b: Extent) -> bool:

@@ -30,11 +30,6 @@ OPERATORS = {
 }  # fmt: skip
 
 
-def built(text: SiteText, values: list[Any]) -> Any:
-    """What a comprehension makes of its values; raises if a key cannot be hashed."""
-    return set(values) if text.kind == "set" else dict(values) if text.kind == "dict" else values
-
-
 def inert(eater: str, options: tuple[Any, ...]) -> bool:
     """Does the eater run nobody's code between items? What `key` and the start of a sum do is theirs."""
     if eater == "sum":
@@ -61,30 +56,23 @@ def _holds_numbers(held: Any) -> bool:
     return (made is int or made is float) and all(type(value) in IMMUTABLE_TOTALS for value in held.values())
 
 
-def carried_on(values: list[Any], totals: list[Any], step: Any) -> list[Any] | None:
-    """Do what the last statements of each round do, in order. None if anything is in the way: they have
-    changed nothing by then, and run as written."""
+def carried_on(values: list[Any], totals: list[Any], step: Any) -> None:
+    """Do what the last statements of each round do, in order; new totals are put into `totals`, unless
+    anything raises on the way."""
     now: Any = totals
     for value in values:
         if not all(type(part) in COMPARED_BY_NO_USER for part in value):
-            return None
-        try:
-            now = step(*now, *value)
-        except Exception:
-            return None
-    return list(now)
+            raise TypeError("comparing it may run code of its own")
+        now = step(*now, *value)
+    totals[:] = now
 
 
-def rehearsed(text: SiteText, values: list[Any], containers: tuple, totals: tuple) -> bool:
-    """Can all be filled without an error? One that the body would meet is the plain loop's to raise."""
-    try:
-        fill(text, values, tuple(type(c)() for c in containers), list(totals))
-    except Exception:
-        return False
-    return True
+def rooms(containers: tuple) -> list[Any]:
+    """New containers, to be filled before those of the text get what they hold."""
+    return [[] if type(held) is list else held.copy() for held in containers]
 
 
-def fill(text: SiteText, values: list[Any], containers: tuple, totals: list[Any]) -> None:
+def fill(text: SiteText, values: list[Any], containers: list[Any], totals: list[Any]) -> None:
     """Do what the loop's body would have done with each value, in order; new totals are put into `totals`."""
     if text.single and text.sinks[0].kind == "append":
         containers[0].extend(values)

@@ -130,15 +130,10 @@ class GraphParallelismAnalyzer:
 
 def in_common(infos: Iterable[Any]) -> ParallelismInfo:
     """What all of them allow; the axes of the first, and a reason that one of them gives."""
-    infos = list(infos)
-    return ParallelismInfo(
-        can_vmap=all(info.can_vmap for info in infos),
-        can_pmap=all(info.can_pmap for info in infos),
-        can_batch=all(info.can_batch for info in infos),
-        can_parallelize=all(info.can_parallelize for info in infos),
-        data_parallel_axes=infos[0].data_parallel_axes,
-        reason=next((info.reason for info in infos if getattr(info, "reason", "")), ""),
-    )
+    infos, facts = list(infos), ("can_vmap", "can_pmap", "can_batch", "can_parallelize")
+    reason = next((info.reason for info in infos if getattr(info, "reason", "")), "")
+    allowed = {fact: all(getattr(info, fact) for info in infos) for fact in facts}
+    return ParallelismInfo(**allowed, data_parallel_axes=infos[0].data_parallel_axes, reason=reason)
 
 
 def infos_by(analyzer: Any, graph: IRGraph) -> Mapping[str, Any]:

@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import WideError
 from . import timing
-from .call import Call, Timed, counted
+from .call import Call, counted
 from .checking import check, run_own
 from .costs import Costs
-from .interrupts import raise_interrupt
+from .exceptions import raise_here, raise_interrupt
 from .items import Blocks, Items, items_of, kept_blocks
 from .lanes.lane import Diverge
-from .outputs import carried_on, fill, fillable, inert, rehearsed
-from .parallel.together import Started, Statements
+from .outputs import carried_on, fill, fillable, inert, rooms
 from .plan import Plan, make_plan
 from .proof.effects import Effect
-from .reraise import raise_here
 from .schedule import SHARE, Schedule
 from .surroundings import in_the_way
 from .text.site_text import SiteText
@@ -78,6 +76,7 @@ class Site:
 
         def decide() -> None:
             eater = self.text.eater
+            functions = {"body": body} if cond is None else {"body": body, "cond": cond}
             if consumer is not None and consumer is not getattr(builtins, eater):
                 self.went_plain(f"{eater} is not the builtin here")
             elif options and not inert(eater, options):
@@ -89,7 +88,11 @@ class Site:
                     call.looked = timing.now() - call.looked
                     call.watch(items, self.first)
             else:
-                self._decide(call, self.items_in(source, expand, before), body, cond, after, expand is None)
+                items = self.items_in(source, expand, before)
+                self._decide(call, items, functions, after, switchable=expand is None)
+                if call.done and self.text.kind in ("set", "dict"):
+                    values, call.values = call.values, set() if self.text.kind == "set" else {}
+                    call.error = self._put(call.pure, call.values.update, values) or call.error
 
         self._guarded(call, decide)
         return call
@@ -114,43 +117,29 @@ class Site:
                 items = items_of(source, self.text.shape)
             if items is None:
                 self.went_plain("it fills, or runs over, something that may run code of its own")
-            work = self._decide(call, items, body, None, None, not totals)
-            # Where a `try` of the body would see an error of filling, what is pure can run again as written.
-            pure = work is not None and work.plan.effect is Effect.PURE
-            after: list[Any] | None = list(totals)
-            if pure and self.text.attempted and not rehearsed(self.text, call.values, containers, totals):
-                after = None
-            elif call.done and self.text.sinks[0].kind == "carried":
-                after, call.values = carried_on(call.values, list(totals), makers[-1]), []
-            if after is None:
-                call.done = False
-                self.schedule.back_off()
-            else:
-                running[:] = after
+            self._decide(call, items, {"body": body}, None, switchable=not totals)
+            if call.done:
+                values, call.values = call.values, rooms(containers)
+                put: tuple[Any, ...] = (fill, self.text, values, call.values, running)
+                if self.text.sinks[0].kind == "carried":
+                    put = (carried_on, values, running, makers[-1])
+                call.error = self._put(call.pure, *put) or call.error
 
         self._guarded(call, decide)
         if not call.done:
             return [call.rest(), *reversed(totals)]
-        return [call.filled(running), *reversed(running)]
+        return [call.filled(), *reversed(running)]
 
-    def start(self, *thunks: Any) -> Started | Timed | None:
-        """Independent statements: begin them together, or give None to run them as written."""
+    def start(self, *thunks: Any) -> Call:
+        """Independent statements: each is an item, which is called."""
         call = Call(self, None)
-        started: list[Any] = []
 
         def decide() -> None:
             functions = {f"thunk {i}": thunk for i, thunk in enumerate(thunks)}
-            plan, _ = self.plan_for(functions, self.text.bodies, ())
-            if plan is None:
-                self.went_plain(TOO_LITTLE)
-                started.append(Timed(self))
-            elif plan.declined:
-                self.decline(plan)
-            else:
-                started.append(plan.strategy.start(Statements(self, plan, thunks)))
+            self._decide(call, Items([thunks], len(thunks)), functions, None, switchable=False)
 
         self._guarded(call, decide)
-        return started[0] if started else None
+        return call
 
     def _guarded(self, call: Call, decide: Callable[[], None]) -> None:
         """Decide about a call. An error of ours is noted, and the text runs as written."""
@@ -168,13 +157,11 @@ class Site:
                 self.went_plain(reason)
             else:
                 decide()
-        except Failed as failure:
-            call.done, call.values, call.error = True, failure.values, failure.error
         except WideError:
             raise
         except OURS as error:
             raise_interrupt(error)
-            call.done = False
+            call.done, call.error = False, None
             call.forget()
             self.broke(error)
         finally:
@@ -185,6 +172,17 @@ class Site:
         with contextlib.suppress(*OURS):
             self.schedule.leave()
             self.on = self.schedule.ready
+
+    def _put(self, pure: bool, put: Callable[..., None], *given: Any) -> BaseException | None:
+        """Put values where the text puts them, into new containers. An error of that is given back, or, where
+        all is pure, left to the text as written: so a `try` in there sees it."""
+        try:
+            put(*given)
+        except Exception as refused:
+            if not pure:
+                return refused
+            raise Bail(f"what becomes of its values raises {type(refused).__name__}: {refused}") from None
+        return None
 
     # Deciding.
 
@@ -221,46 +219,52 @@ class Site:
         return Items([list(map(operator.itemgetter(k), rows)) for k in range(len(rows[0]))], len(rows))
 
     def _decide(
-        self, call: Call, items: Items | None, body: Any, cond: Any, after: Any, switchable: bool
-    ) -> Work | None:
-        """Let a rung run the items, and give the work if it did. Else the plain loop is timed; where it is
-        switchable, a rung may take over later."""
+        self, call: Call, items: Items | None, functions: dict[str, Any], after: Any, switchable: bool
+    ) -> None:
+        """Let a rung run the items. Else the plain loop is timed; where it is switchable, a rung may take it
+        over later."""
         if items is None:
-            self.schedule.rest(timing.now() - call.looked, 0.0)
-            return None
+            return self.schedule.rest(timing.now() - call.looked, 0.0)
         if items.n < 2:
-            self.went_plain("there is nothing to run beside another")
+            return self.went_plain("there is nothing to run beside another")
+        try:
+            values, work = self.values(items, functions, after)
+        except Failed as failure:
+            call.done, call.values, call.error = True, failure.values, failure.error
             return None
-        values, work = self.values(items, body, cond, after)
         seconds = timing.now() - call.looked
         if type(values) is not Miss:
             assert work is not None
             work.took(seconds)
             call.values = counted(values, work.plan.costs) if self.short_circuits else values
-            call.done = True
-            return work
+            call.done, call.pure = True, work.plan.effect is Effect.PURE
+            return None
         call.looked = seconds - (work.wasted if work is not None else 0.0)
         if self.schedule.measure:
             may_switch = switchable and not self.plans and not self.short_circuits
             costs = self.first if work is None else work.plan.costs
-            call.watch(items, costs, *((body, cond) if may_switch else ()))
+            call.watch(items, costs, functions if may_switch else None)
         return None
 
-    def values(self, items: Items, body: Any, cond: Any, after: Any = None) -> tuple[Any, Work | None]:
+    def values(self, items: Items, functions: dict[str, Any], after: Any = None) -> tuple[Any, Work | None]:
         """The values of all items, or a `Miss`; and the work, if it came so far that a rung was asked."""
-        functions = {"body": body} if cond is None else {"body": body, "cond": cond}
-        plan, seen = self.plan_for(functions, self.text.bodies, items.columns)
+        statements = self.text.kind == "statements"
+        plan, seen = self.plan_for(functions, self.text.bodies, () if statements else items.columns)
         if plan is None:
             self.went_plain(TOO_LITTLE)
         elif plan.declined:
-            self.decline(plan)
+            self.decline(plan.reason)
+        elif statements and plan.effect is Effect.PURE:
+            self.decline("nothing in it waits")
         elif self.text.caught and plan.effect is Effect.IO:
             self.went_plain("it fills something within a try, which must see it if that raises")
         else:
-            events = self.text.kind == "loop" and not self.text.single
-            work = Work(self, plan, items, body, cond, events)
+            work = Work(self, plan, items, functions)
             work.seen, work.after = seen, after
-            values = run_own(work) if plan.own_strategy else plan.strategy.run(work)
+            if plan.own_strategy:
+                values = Miss() if statements else run_own(work)
+            else:
+                values = plan.strategy.run(work)
             if isinstance(values, Miss):
                 self.went_plain()
             elif self.checking:
@@ -303,21 +307,28 @@ class Site:
         try:
             self.first.measured(seconds, idle, done)
             if self.may_analyse():
-                body, cond, call.body = call.body, call.cond, None
+                functions, call.functions = call.functions, None
                 self._count("plain", -1)  # as which this call was counted
                 remaining = Items([column[done:] for column in items.columns], items.n - done)
-                values = self.values(remaining, body, cond)[0]
-        except Failed as failure:
-            values, error = failure.values, failure.error
+                pure = False
+                try:
+                    values, work = self.values(remaining, functions)
+                    pure = work is not None and work.plan.effect is Effect.PURE
+                except Failed as failure:
+                    values, error = failure.values, failure.error
+                if call.containers is not None and type(values) is not Miss:
+                    given, values = values, rooms(call.containers)
+                    error = self._put(pure, fill, self.text, given, values, []) or error
         except OURS as fault:
             raise_interrupt(fault)
             self.broke(fault)
+            values = Miss()
         self.spent = before
         if type(values) is Miss:
             return False
         call.costs = None  # this was no plain loop
         if call.containers is not None:
-            fill(self.text, values, call.containers, [])
+            call.put(values)
         else:
             call.late = values
         if error is not None:
@@ -350,15 +361,16 @@ class Site:
         if costs is not None:
             costs.went_plain(seconds)
 
-    def decline(self, plan: Plan) -> None:
+    def decline(self, why: str) -> None:
         """Not proven: the text runs as written, and is looked at again ever more rarely."""
-        self.went_plain(plan.reason)
+        self.went_plain(why)
         self.schedule.back_off()
 
     def broke(self, error: BaseException) -> None:
         """Something of ours has failed: the text runs as written, and `explain` says so."""
         self.faults += 1
-        self.went_plain(f"an error in the analysis or in a rung: {type(error).__name__}: {error}")
+        what = f"an error in the analysis or in a rung: {type(error).__name__}: {error}"
+        self.went_plain(str(error) if type(error) is Bail else what)
         with contextlib.suppress(Exception, Bail):
             self.schedule.back_off()
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ArgumentError
 from .choice import choose
 from .ir import IRGraph
-from .parallel.together import Started, Statements, begun
 from .rungs import PARALLEL, VECTORIZED, Rung
 from .work import Miss, Work
 
@@ -24,10 +23,6 @@ class ExecutionStrategy:
         if not self.rungs:
             raise NotImplementedError(f"{type(self).__name__} must define run(work)")
         return choose(work, self.rungs)
-
-    def start(self, statements: Statements) -> Started | None:
-        """Begin independent statements together, or give None: then they run as written."""
-        return None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -54,9 +49,6 @@ class ParallelStrategy(ExecutionStrategy):
 
     name = "parallel"
     rungs = PARALLEL
-
-    def start(self, statements: Statements) -> Started | None:
-        return begun(statements)
 
 
 class AdaptiveStrategy(ParallelStrategy):

@@ -1,8 +1,9 @@
 """One call of a site: its items, its body, and what to do with an item plainly."""
 
+import operator
 from typing import TYPE_CHECKING, Any
 
-from .interrupts import raise_interrupt
+from .exceptions import raise_interrupt
 from .items import Blocks, Items
 
 if TYPE_CHECKING:
@@ -42,13 +43,15 @@ class Work:
     """
 
     __slots__ = (
-        "after", "body", "cond", "events", "items", "new", "partial", "plan", "record", "seen", "site",
-        "wasted",
+        "after", "body", "cond", "events", "functions", "items", "new", "partial", "plan", "record", "seen",
+        "site", "wasted",
     )  # fmt: skip
 
-    def __init__(self, site: "Site", plan: "Plan", items: Items, body: Any, cond: Any, events: bool):
-        self.site, self.plan, self.items = site, plan, items
-        self.body, self.cond, self.events = body, cond, events
+    def __init__(self, site: "Site", plan: "Plan", items: Items, functions: dict[str, Any]):
+        self.site, self.plan, self.items, self.functions = site, plan, items, functions
+        self.body: Any = functions.get("body", operator.call)
+        self.cond: Any = functions.get("cond")
+        self.events = site.text.kind == "loop" and not site.text.single
         self.seen: list[Any] | None = None
         self.after: list[Blocks] | None = None
         self.record: Any = None
@@ -83,7 +86,3 @@ class Work:
         self.plan.costs.unseen += seconds
         if self.record is not None:
             self.record.succeeded(seconds, self.items.n)
-
-    @property
-    def functions(self) -> dict[str, Any]:
-        return {"body": self.body} if self.cond is None else {"body": self.body, "cond": self.cond}

@@ -1,7 +1,8 @@
 """NumPy's functions on lanes: an axis of an item is the next one of the lanes.
 
-What is in no table is called item by item, as written, so that one such call does not keep a whole body in
-the plain loop.
+A rule gives `NotImplemented` for arguments that it is not for. Then, and for functions without a rule, the
+function is called item by item, as written, so that one such call does not keep a whole body in the plain
+loop.
 """
 
 import functools
@@ -13,8 +14,9 @@ import numpy as np
 
 from ..proof.numpy_tables import ARRAY_METHODS, NUMPY_FUNCTIONS
 from ..work import Bail
-from .lane import COMPUTING, Lane, Objects, Trace, bail, by_item, computed, data_of, holds_lane, settled
-from .ufunc_rules import REAL, matmul, on_aligned, rank_of
+from .arithmetic import REAL, matmul, on_aligned, rank_of
+from .gather import by_item
+from .lane import COMPUTING, Lane, Objects, Trace, bail, computed, data_of, holds_lane, settled
 
 _SUMS = (np.sum, np.mean, np.std, np.var, np.prod)
 _CHOOSING = (np.argmax, np.argmin, np.argsort, np.any, np.all, np.count_nonzero)
@@ -31,32 +33,48 @@ _FIRST_AXIS_ADDED = (np.percentile, np.quantile)
 OF_MATRICES = (np.linalg.det, np.linalg.inv, np.linalg.cholesky, np.linalg.eigvalsh)
 
 
+def _is_array(x: Any) -> bool:
+    return type(x) is Lane and x.kind == "array"
+
+
+def _next(axis: int) -> int:
+    """The axis of the lanes that stands for this one of an item."""
+    return axis + 1 if axis >= 0 else axis
+
+
 def along(function: Any, trace: Trace, *args: Any, **kwargs: Any) -> Any:
     """A function along an axis, if that is one axis, or all numbers of an item in a row."""
     names = _names(function)
     given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
     x, axis = given.pop(names[0]), given.pop("axis", ALONG[function])
-    plain = type(x) is Lane and x.kind == "array" and not any(map(holds_lane, given.values()))
-    if not plain or 0 in x.data.shape or not (axis is None or type(axis) is int):
-        return _as_written(function, trace, *args, **kwargs)
-    if axis is not None and not -x.rank <= axis < x.rank:
-        raise bail(f"{function.__name__} over an axis that is not there", trace)
-    if axis is None and x.rank > 1 and (function in _KEEP_SHAPE or given.get("keepdims")):
-        return _as_written(function, trace, *args, **kwargs)
-    q = np.ndim(given["q"]) if function in _FIRST_AXIS_ADDED else 0
-    count = x.data[0].size if axis is None else x.data.shape[1:][axis]
-    if given.get("ddof", 0) >= count:  # of which NumPy warns by Python's own means
-        raise bail(f"{function.__name__} with as many degrees of freedom as numbers", trace)
-    if q > 1 or "dtype" in given or "out" in given:
-        return _as_written(function, trace, *args, **kwargs)
+    if not _is_array(x) or any(map(holds_lane, given.values())):
+        return NotImplemented
+    if 0 in x.data.shape:
+        raise bail(f"{function.__name__} of nothing, of which NumPy may warn by Python's means", trace)
+    if axis is None:
+        fits = x.rank == 1 or not (function in _KEEP_SHAPE or given.get("keepdims"))
+    else:
+        fits = type(axis) is int and -x.rank <= axis < x.rank
+    added = np.ndim(given["q"]) if function in _FIRST_AXIS_ADDED else 0
+    if not fits or added > 1 or "dtype" in given or "out" in given:
+        return NotImplemented
+    if given.get("ddof", 0) >= (x.data[0].size if axis is None else x.data.shape[1:][axis]):
+        raise bail(f"{function.__name__} of too few numbers, of which NumPy warns by Python's means", trace)
     if function in _CHOOSING:
         settled(x)
-    run = functools.partial(_shifted, function, axis, bool(q), given)
+
+    def run(data: np.ndarray) -> np.ndarray:
+        rows, where = (data.reshape(len(data), -1), 1) if axis is None else (data, _next(axis))
+        out = function(rows, axis=where, **given)
+        return np.ascontiguousarray(np.moveaxis(out, 0, 1)) if added else out
+
+    def one_by_one(data: np.ndarray) -> np.ndarray:
+        return np.array([function(row, axis=axis, **given) for row in data])
+
     # Numbers that do not lie in a row are added up in another order, and so are those that are converted.
     whole = x.data.dtype.kind in "iub" and function in (np.sum, np.prod)
     exact = function not in _SUMS or whole or (x.in_rows and x.data.dtype in REAL)
-    written = None if exact else functools.partial(_rows, function, axis, given)
-    return computed(run, (x,), None, trace, as_written=written)
+    return computed(run, (x,), None, trace, as_written=None if exact else one_by_one)
 
 
 @functools.cache
@@ -64,61 +82,32 @@ def _names(function: Any) -> list[str]:
     return list(inspect.signature(function).parameters)
 
 
-def _shifted(
-    function: Any, axis: int | None, added: bool, given: dict[str, Any], data: np.ndarray
-) -> np.ndarray:
-    if axis is None:
-        data, where_ = data.reshape(len(data), -1), 1
-    else:
-        where_ = axis + 1 if axis >= 0 else axis
-    out = function(data, axis=where_, **given)
-    return np.ascontiguousarray(np.moveaxis(out, 0, 1)) if added else out
-
-
-def _rows(function: Any, axis: int | None, given: dict[str, Any], data: np.ndarray) -> np.ndarray:
-    return np.array([function(row, axis=axis, **given) for row in data])
-
-
-def _as_written(function: Any, trace: Trace, *args: Any, **kwargs: Any) -> Any:
-    if "out" in kwargs:
-        raise bail(f"{function.__name__} into an array", trace)
-    return by_item(function, args, trace, NUMPY_FUNCTIONS.get(function) == "new", **kwargs)
-
-
 def norm(trace: Trace, x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     """The length of a vector, or of all numbers of a matrix."""
-    plain = type(x) is Lane and x.kind == "array" and x.data.dtype in REAL and x.in_rows
-    if (
-        not plain
-        or ord is not None
-        or keepdims
-        or not hasattr(np, "vecdot")
-        or (axis is not None and x.rank > 1)
-    ):
-        return _as_written(np.linalg.norm, trace, x, ord=ord, axis=axis, keepdims=keepdims)
-    if axis not in (None, 0, -1):
-        raise bail("a norm over an axis that is not there", trace)
-    return computed(_length, (x,), "np", trace)
+    plain = _is_array(x) and x.data.dtype in REAL and x.in_rows and hasattr(np, "vecdot")
+    if not plain or ord is not None or keepdims or not (axis is None or (x.rank == 1 and axis in (0, -1))):
+        return NotImplemented
 
+    def length(data: np.ndarray) -> np.ndarray:
+        rows = data.reshape(len(data), -1)
+        return np.sqrt(np.vecdot(rows, rows))
 
-def _length(data: np.ndarray) -> np.ndarray:
-    rows = data.reshape(len(data), -1)
-    return np.sqrt(np.vecdot(rows, rows))
+    return computed(length, (x,), "np", trace)
 
 
 def solve(trace: Trace, a: Any, b: Any) -> Any:
     ranks = [rank_of(x, trace, any_order=True) for x in (a, b)]
-    if ranks[0] != 2 or ranks[1] not in (1, 2) or any(data_of(x).dtype not in REAL for x in (a, b)):
-        return _as_written(np.linalg.solve, trace, a, b)
-    a, b = settled(a), settled(b)
+    if ranks not in ([2, 1], [2, 2]) or any(data_of(x).dtype not in REAL for x in (a, b)):
+        return NotImplemented
+    run: Any = np.linalg.solve
     if ranks[1] == 1:
-        return computed(lambda m, v: np.linalg.solve(m, v[..., None])[..., 0], (a, b), "array", trace)
-    return computed(np.linalg.solve, (a, b), "array", trace)
+        run = lambda m, v: np.linalg.solve(m, v[..., None])[..., 0]  # noqa: E731
+    return computed(run, (settled(a), settled(b)), "array", trace)
 
 
 def of_matrices(function: Any, trace: Trace, x: Any) -> Any:
     if type(x) is not Lane or x.rank != 2 or x.data.dtype not in REAL:
-        return _as_written(function, trace, x)
+        return NotImplemented
     return computed(function, (settled(x),), None, trace)
 
 
@@ -128,55 +117,41 @@ def dot(trace: Trace, a: Any, b: Any) -> Any:
     return matmul(a, b, trace)
 
 
+def _aligned(function: Any, inputs: tuple[Any, ...], trace: Trace) -> Lane:
+    """Number by number, of lanes and shared arrays of any rank."""
+    ranks = [rank_of(x, trace) for x in inputs]
+    return computed(functools.partial(on_aligned, function, ranks), inputs, "array", trace)
+
+
 def clip(trace: Trace, x: Any, a_min: Any = None, a_max: Any = None) -> Any:
     """By the function itself: of two zeros it chooses otherwise than `minimum` and `maximum`."""
     inputs = (x, a_min, a_max)
-    plain = (
-        type(x) is Lane
-        and x.kind == "array"
-        and not any(isinstance(v, (Objects, type(None))) for v in inputs)
-    )
-    if not plain or any(type(limit) is Lane and limit.kind in ("float", "int", "bool") for limit in inputs):
-        return _as_written(np.clip, trace, *inputs)
-    return computed(
-        functools.partial(on_aligned, np.clip, [rank_of(v, trace) for v in inputs]), inputs, "array", trace
-    )
+    numbers = any(type(v) is Lane and v.kind in ("float", "int", "bool") for v in inputs)
+    if not _is_array(x) or numbers or any(isinstance(v, (Objects, type(None))) for v in inputs):
+        return NotImplemented
+    return _aligned(np.clip, inputs, trace)
 
 
 def where(trace: Trace, condition: Any, a: Any = None, b: Any = None) -> Any:
     inputs = (settled(condition), a, b)
     if a is None or b is None or any(type(x) is Lane and x.kind != "array" for x in inputs):
-        return _as_written(np.where, trace, *[x for x in inputs if x is not None])
-    ranks = [rank_of(x, trace) for x in inputs]
-    return computed(functools.partial(on_aligned, np.where, ranks), inputs, "array", trace)
+        return NotImplemented
+    return _aligned(np.where, inputs, trace)
 
 
-def _with_lanes(parts: Any, trace: Trace) -> tuple[Any, ...]:
-    """Arrays of each item, and those that all share, of one rank."""
-    if not all(type(p) is np.ndarray or (type(p) is Lane and p.kind == "array") for p in parts):
-        raise bail("joining other things than arrays", trace)
-    if len({rank_of(p, trace) for p in parts}) != 1:
-        raise bail("joining arrays of different ranks", trace)
-    return tuple(
+def joining(function: Any, trace: Trace, parts: Any, axis: int = 0) -> Any:
+    """`concatenate` or `stack`, of arrays of each item and those that all share, of one rank."""
+    arrays = all(type(p) is np.ndarray or _is_array(p) for p in parts)
+    if not arrays or len({rank_of(p, trace) for p in parts}) != 1 or type(axis) is not int:
+        return NotImplemented
+    rank = rank_of(parts[0], trace) + (function is np.stack)
+    if not -rank <= axis < rank:
+        return NotImplemented
+    inputs = tuple(
         p if type(p) is Lane else Lane(np.broadcast_to(p, (trace.n, *p.shape)), "array", trace, fresh=False)
         for p in parts
     )
-
-
-def concatenate(trace: Trace, parts: Any, axis: int = 0) -> Lane:
-    inputs = _with_lanes(parts, trace)
-    if type(axis) is not int or not -inputs[0].rank <= axis < inputs[0].rank:
-        raise bail("joining arrays along an axis that is not there", trace)
-    return computed(lambda *d: np.concatenate(d, axis + 1 if axis >= 0 else axis), inputs, "array", trace)
-
-
-def stack(trace: Trace, parts: Any, axis: int = 0) -> Any:
-    if any(type(p) is Lane and p.kind != "array" for p in parts):
-        return made_array(trace, list(parts))
-    inputs = _with_lanes(parts, trace)
-    if type(axis) is not int or not -inputs[0].rank - 1 <= axis <= inputs[0].rank:
-        raise bail("stacking arrays along an axis that is not there", trace)
-    return computed(lambda *d: np.stack(d, axis + 1 if axis >= 0 else axis), inputs, "array", trace)
+    return computed(lambda *d: function(d, _next(axis)), inputs, "array", trace)
 
 
 def made_array(trace: Trace, value: Any, dtype: Any = None) -> Any:
@@ -198,41 +173,41 @@ def made_array(trace: Trace, value: Any, dtype: Any = None) -> Any:
 
 def outer(trace: Trace, a: Any, b: Any) -> Any:
     if not (type(a) is Lane and type(b) is Lane and a.rank == b.rank == 1):
-        return _as_written(np.outer, trace, a, b)
+        return NotImplemented
     return computed(lambda x, y: x[:, :, None] * y[:, None, :], (a, b), "array", trace)
 
 
 def like(function: Any, trace: Trace, x: Any) -> Any:
-    if type(x) is not Lane or x.kind != "array" or not x.in_rows:
-        return _as_written(function, trace, x)
+    if not _is_array(x) or not x.in_rows:
+        return NotImplemented
     return Lane(function(x.data), "array", trace)
 
 
 def take_along_axis(trace: Trace, arr: Any, indices: Any, axis: int = -1) -> Any:
     lanes = type(arr) is Lane and type(indices) is Lane and arr.rank == indices.rank
     if not lanes or type(axis) is not int or not -arr.rank <= axis < arr.rank:
-        return _as_written(np.take_along_axis, trace, arr, indices, axis=axis)
-    where_ = axis + 1 if axis >= 0 else axis
-    return computed(lambda d, i: np.take_along_axis(d, i, where_), (arr, settled(indices)), "array", trace)
+        return NotImplemented
+    run = lambda d, i: np.take_along_axis(d, i, _next(axis))  # noqa: E731
+    return computed(run, (arr, settled(indices)), "array", trace)
 
 
 def histogram(trace: Trace, a: Any, bins: Any = 10, range: Any = None, **options: Any) -> Any:
     """Of given range and number of bins: then edges are the same for all items."""
-    plain = type(a) is Lane and a.kind == "array" and a.data.dtype in REAL and type(bins) is int and bins > 0
+    plain = _is_array(a) and a.data.dtype in REAL and type(bins) is int and bins > 0
     if not plain or options or type(range) is not tuple or holds_lane(range):
-        return _as_written(np.histogram, trace, a, bins=bins, range=range, **options)
+        return NotImplemented
     edges = np.histogram_bin_edges(np.zeros(0, a.data.dtype), bins, range)
-    counts = computed(functools.partial(_counts, edges), (settled(a),), "array", trace)
-    return counts, Lane(np.tile(edges, (trace.n, 1)), "array", trace)
 
+    def counts(data: np.ndarray) -> np.ndarray:
+        rows = data.reshape(len(data), -1)
+        place = np.searchsorted(edges, rows, side="right") - 1
+        place[rows == edges[-1]] = bins - 1
+        inside = (place >= 0) & (place < bins)
+        place += (np.arange(len(rows)) * bins)[:, None]
+        return np.bincount(place[inside], minlength=len(rows) * bins).reshape(len(rows), bins)
 
-def _counts(edges: np.ndarray, data: np.ndarray) -> np.ndarray:
-    rows, bins = data.reshape(len(data), -1), len(edges) - 1
-    place = np.searchsorted(edges, rows, side="right") - 1
-    place[rows == edges[-1]] = bins - 1
-    inside = (place >= 0) & (place < bins)
-    place += (np.arange(len(rows)) * bins)[:, None]
-    return np.bincount(place[inside], minlength=len(rows) * bins).reshape(len(rows), bins)
+    counted = computed(counts, (settled(a),), "array", trace)
+    return counted, Lane(np.tile(edges, (trace.n, 1)), "array", trace)
 
 
 def reshape(trace: Trace, x: Lane, *shape: Any) -> Lane:
@@ -269,87 +244,87 @@ def astype(trace: Trace, x: Lane, dtype: Any) -> Lane:
         raise bail("a change of type that loses half of each number, or to other than numbers", trace)
     if wanted.kind not in "fc":
         settled(x)
-    if x.data.dtype.kind == "f" and wanted.kind in "iu":
-        return computed(functools.partial(_to_integers, wanted), (x,), x.kind, trace)
-    return computed(lambda d: d.astype(wanted), (x,), x.kind, trace)
+    to_integers = x.data.dtype.kind == "f" and wanted.kind in "iu"
+
+    def run(data: np.ndarray) -> np.ndarray:
+        """What integers cannot hold becomes anything, and not the same for one number as for many."""
+        limits: Any = np.iinfo(wanted) if to_integers else None
+        if to_integers and not ((data > limits.min - 1.0) & (data < limits.max + 1.0)).all():
+            raise Bail("numbers out of the range of the integers they are turned into")
+        return data.astype(wanted)
+
+    return computed(run, (x,), x.kind, trace)
 
 
-def _to_integers(wanted: np.dtype, data: np.ndarray) -> np.ndarray:
-    """What integers cannot hold becomes anything, and not the same for one number as for many."""
-    limits = np.iinfo(wanted)
-    if not ((data > limits.min - 1.0) & (data < limits.max + 1.0)).all():
-        raise Bail("numbers out of the range of the integers they are turned into")
-    return data.astype(wanted)
+_PYTHON_KINDS = {"f": "float", "i": "int", "u": "int", "b": "bool"}
+_PYTHON_TYPES = {"float": np.float64, "int": np.int64, "bool": np.bool_}
 
 
 def as_python(trace: Trace, x: Lane) -> Lane:
     """`.item()`, `float()` and the like of a NumPy scalar: the same number, Python's type."""
-    kinds = {
-        "f": ("float", np.float64),
-        "i": ("int", np.int64),
-        "u": ("int", np.int64),
-        "b": ("bool", np.bool_),
-    }
-    if x.kind == "array" or x.data.dtype.kind not in kinds or x.data.dtype == np.uint64:
+    kind = _PYTHON_KINDS.get(x.data.dtype.kind)
+    if x.kind == "array" or kind is None or x.data.dtype == np.uint64:
         raise bail("a Python number from an array", trace)
-    kind, wanted = kinds[x.data.dtype.kind]
-    return computed(functools.partial(np.asarray, dtype=wanted), (x,), kind, trace)
+    return computed(functools.partial(np.asarray, dtype=_PYTHON_TYPES[kind]), (x,), kind, trace)
 
 
 def rounded(trace: Trace, x: Lane, decimals: int = 0) -> Any:
     if x.kind != "array" or type(decimals) is not int:
-        return _as_written(np.round, trace, x, decimals=decimals)
+        return NotImplemented
     return computed(functools.partial(np.round, decimals=decimals), (settled(x),), "array", trace)
 
 
+_OF_LISTS = (np.concatenate, np.stack, np.array)
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **{function: functools.partial(along, function) for function in ALONG},
     **{function: functools.partial(of_matrices, function) for function in OF_MATRICES},
-    np.linalg.norm: norm, np.linalg.solve: solve, np.dot: dot,
-    np.clip: clip, np.where: where, np.concatenate: concatenate,
-    np.stack: stack, np.outer: outer, np.zeros_like: functools.partial(like, np.zeros_like),
-    np.ones_like: functools.partial(like, np.ones_like), np.copy: copied, np.take_along_axis:
-    take_along_axis, np.histogram: histogram, np.array: made_array, np.round: rounded, np.around: rounded,
+    **{function: functools.partial(joining, function) for function in (np.concatenate, np.stack)},
+    **{function: functools.partial(like, function) for function in (np.zeros_like, np.ones_like)},
+    np.linalg.norm: norm, np.linalg.solve: solve, np.dot: dot, np.clip: clip, np.where: where,
+    np.outer: outer, np.copy: copied, np.take_along_axis: take_along_axis, np.histogram: histogram,
+    np.array: made_array, np.round: rounded, np.around: rounded,
 }  # fmt: skip
 FUNCTIONS[np.amax], FUNCTIONS[np.amin] = FUNCTIONS[np.max], FUNCTIONS[np.min]
-
+_BOTH = (*_SUMS, np.cumsum, np.cumprod, np.argsort, np.any, np.all, np.argmax, np.argmin)
 METHODS: dict[str, Callable[..., Any]] = {
-    **{f.__name__: FUNCTIONS[f] for f in (*_SUMS, np.cumsum, np.cumprod, np.argsort, np.any, np.all,
-    np.argmax,
-                                          np.argmin)},
+    **{function.__name__: FUNCTIONS[function] for function in _BOTH},
     "max": FUNCTIONS[np.max], "min": FUNCTIONS[np.min], "dot": dot, "clip": clip, "reshape": reshape,
-    "astype": astype, "copy": copied, "flatten": flat, "transpose": transpose, "item": as_python, "ravel":
-    ravel,
-    "round": rounded,
+    "astype": astype, "copy": copied, "flatten": flat, "transpose": transpose, "item": as_python,
+    "ravel": ravel, "round": rounded,
 }  # fmt: skip
 
 
 def apply_function(function: Any, args: tuple, kwargs: dict[str, Any], trace: Trace) -> Any:
     """By its rule, or as written."""
-    found = FUNCTIONS.get(function)
-    if found is None:
-        return _as_written(function, trace, *args, **kwargs)
     # A list of numbers or arrays of each item is an array to NumPy.
-    if function not in _OF_LISTS:
+    if function in FUNCTIONS and function not in _OF_LISTS:
         args = tuple(made_array(trace, a) if type(a) in (list, tuple) and holds_lane(a) else a for a in args)
-    return _called(function.__name__, found, trace, args, kwargs)
+    new = NUMPY_FUNCTIONS.get(function) == "new"
+    return _applied(FUNCTIONS.get(function), function, new, args, kwargs, trace)
 
 
-_OF_LISTS = (np.concatenate, np.stack, np.array)
-
-
-def _called(name: str, function: Any, trace: Trace, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Options that are not known here are no error of the user's."""
-    try:
-        return function(trace, *args, **kwargs)
-    except TypeError as error:
-        raise bail(f"{name}: {error}", trace) from None
+def _applied(rule: Any, function: Any, new: bool, args: tuple, kwargs: dict[str, Any], trace: Trace) -> Any:
+    """By a rule, if there is one for these arguments. Options that it does not know are no error of the
+    user's."""
+    found = NotImplemented
+    if rule is not None:
+        try:
+            found = rule(trace, *args, **kwargs)
+        except TypeError as error:
+            raise bail(f"{function.__name__}: {error}", trace) from None
+    if found is not NotImplemented:
+        return found
+    if "out" in kwargs or "ddof" in kwargs:
+        raise bail(f"{function.__name__} into an array, or of which NumPy may warn by Python's means", trace)
+    return by_item(function, args, trace, new, **kwargs)
 
 
 def attribute(x: Lane, name: str) -> Any:
     if x.kind in ("array", "np") and hasattr(np.ndarray, name):
-        if name in METHODS and (x.kind == "array" or name in ("item", "astype")):
-            return lambda *args, **kwargs: _called(name, METHODS[name], x.trace, (x, *args), kwargs)
+        rule = METHODS.get(name) if x.kind == "array" or name in ("item", "astype") else None
+        if rule is not None or ARRAY_METHODS.get(name) in ("new", "list"):
+            method = getattr(np.ndarray if x.kind == "array" else x.stands_for, name)
+            return lambda *args, **kwargs: _applied(rule, method, True, (x, *args), kwargs, x.trace)
         if name == "shape":
             return x.data.shape[1:]
         if name in ("ndim", "size"):
@@ -358,7 +333,4 @@ def attribute(x: Lane, name: str) -> Any:
             return x.data.dtype
         if name == "T" and x.kind == "array":
             return transpose(x.trace, x)
-        if ARRAY_METHODS.get(name) in ("new", "list"):
-            method = getattr(np.ndarray if x.kind == "array" else x.stands_for, name)
-            return lambda *args, **kwargs: by_item(method, (x, *args), x.trace, **kwargs)
     raise x.stop(f".{name}")

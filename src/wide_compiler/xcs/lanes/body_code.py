@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from ..proof.class_tables import on_class
 from ..proof.python_tables import CHANGERS
 from ..text.source import NoSource, compiled, tree_of, written
 from ..text.trees import clone
@@ -141,7 +142,7 @@ class Dispatcher:
             return function(*args, **kwargs)  # `append` and the like
         if isinstance(function, (type, types.BuiltinFunctionType)):
             return builtin_call(function, args, kwargs, self.trace)
-        method = _call_of(function)
+        method = on_class(type(function), "__call__")
         if isinstance(method, types.FunctionType) and not isinstance(function, nn.Module):
             return self._python(method, (function, *args), kwargs)
         return self._refuse(function)
@@ -209,7 +210,3 @@ class Dispatcher:
         except NoSource as reason:
             raise bail(str(reason), self.trace) from None
         return lane_function(plain, node, self, self.cache)
-
-
-def _call_of(function: Any) -> Any:
-    return next((b.__dict__["__call__"] for b in type(function).__mro__ if "__call__" in b.__dict__), None)

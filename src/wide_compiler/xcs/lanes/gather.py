@@ -12,7 +12,7 @@ import numpy as np
 from ..items import Blocks
 from ..proof.kinds import is_numpy_scalar
 from ..work import Bail, Work
-from .lane import COMPUTING, NUMBERS, Lane, Objects, Trace
+from .lane import COMPUTING, NUMBERS, Lane, Objects, Trace, bail, holds_lane, own_values
 
 MOST_STEPS = 8
 CHUNK_BYTES = 2**19  # with what is made of them, about what a core's own cache holds
@@ -98,6 +98,33 @@ def in_steps(rows: np.ndarray, first: np.ndarray) -> np.ndarray:
     apart = np.empty((*rows.shape[:-1], rows.shape[-1] * steps), rows.dtype)[..., ::steps]
     apart[...] = rows
     return apart
+
+
+def by_item(function: Any, args: tuple, trace: Trace, fresh: bool = True, **options: Any) -> Any:
+    """A pure function that is called as written, item by item; its results become lanes again."""
+    if any(map(holds_lane, options.values())):
+        raise bail("options that differ from item to item", trace)
+    run = functools.partial(function, **options) if options else function
+    return _made(list(map(run, *[own_values(x, trace.n) for x in args])), trace, fresh)
+
+
+def _made(values: list[Any], trace: Trace, fresh: bool) -> Any:
+    """One value of each item, as a lane; tuples and lists of them, as tuples and lists of lanes."""
+    kind: Any = type(values[0])
+    if (
+        kind in (tuple, list)
+        and values[0]
+        and {(type(v), len(v)) for v in values} == {(kind, len(values[0]))}
+    ):
+        return kind([_made(list(part), trace, fresh) for part in zip(*values, strict=True)])
+    try:
+        made = gathered(values, trace)
+    except Bail as reason:
+        raise bail(str(reason), trace) from None
+    if type(made) is not Lane:
+        raise bail(f"a {kind.__name__} from each item", trace)
+    made.fresh, made.origin = fresh, None
+    return made
 
 
 OTHER_ORDER = "arrays that do not lie in rows, as results of them would not"

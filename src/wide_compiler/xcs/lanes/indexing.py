@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from ..proof.kinds import CONTAINERS
-from .lane import COMPUTING, Lane, Objects, Trace, bail, by_item, computed, settled
-from .number_rules import SAFE_INT
+from .arithmetic import SAFE_INT
+from .gather import by_item
+from .lane import COMPUTING, Lane, Objects, Trace, bail, computed, settled
 
 _PLAIN = (int, slice, type(None), type(Ellipsis))
 

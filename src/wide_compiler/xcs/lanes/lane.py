@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..proof.kinds import is_numpy_scalar
+from ..proof.class_tables import on_class
 from ..work import Bail
 
 PYTHON: dict[str, Any] = {"float": float, "int": int, "bool": bool}
@@ -165,7 +165,7 @@ class Objects:
         column, read = _of(self, "column"), _of(self, "read")
         if name not in read:
             kind = type(column[0])
-            found = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+            found = on_class(kind, name)
             if isinstance(found, type(_of)):
                 return found.__get__(self)
             if isinstance(found, (property, staticmethod, classmethod)) or name.startswith("__"):
@@ -219,37 +219,3 @@ def own_values(x: Any, n: int) -> list[Any]:
     if type(x) in (list, tuple) and holds_lane(x):
         return list(map(type(x), zip(*[own_values(part, n) for part in x], strict=True)))
     return [x] * n
-
-
-def by_item(function: Any, args: tuple, trace: Trace, fresh: bool = True, **options: Any) -> Any:
-    """A pure function that is called as written, item by item; its results become lanes again."""
-    if any(map(holds_lane, options.values())):
-        raise bail("options that differ from item to item", trace)
-    run = functools.partial(function, **options) if options else function
-    return joined(list(map(run, *[own_values(x, trace.n) for x in args])), trace, fresh)
-
-
-def joined(values: list[Any], trace: Trace, fresh: bool = True) -> Any:
-    """One value of each item, as a lane; tuples and lists of them, as tuples and lists of lanes."""
-    kinds = set(map(type, values))
-    kind: Any = kinds.pop()
-    if kinds:
-        raise bail("results of different types", trace)
-    if kind is np.ndarray:
-        first = values[0]
-        alike = {(v.shape, v.dtype.char, v.flags.c_contiguous) for v in values}
-        if (
-            len(alike) != 1
-            or first.dtype.char not in COMPUTING
-            or not first.ndim
-            or not first.flags.c_contiguous
-        ):
-            raise bail("arrays of different shapes or types, or in another order", trace)
-        return Lane(np.stack(values), "array", trace, fresh)
-    if kind in NUMBERS:
-        return Lane(np.array(values, dtype=NUMBERS[kind][1]), NUMBERS[kind][0], trace)
-    if is_numpy_scalar(kind) and np.dtype(kind).char in COMPUTING:
-        return Lane(np.array(values), "np", trace)
-    if kind in (tuple, list) and len(set(map(len, values))) == 1 and values[0]:
-        return kind([joined(list(part), trace, fresh) for part in zip(*values, strict=True)])
-    raise bail(f"a {kind.__name__} from each item", trace)

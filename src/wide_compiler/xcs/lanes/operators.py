@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from .arithmetic import apply_ufunc, arithmetic
 from .array_rules import apply_function, attribute
 from .indexing import item_at, set_item
 from .lane import Lane
-from .ufunc_rules import apply_ufunc, arithmetic
 
 
 def _getattr(self: Lane, name: str) -> Any:

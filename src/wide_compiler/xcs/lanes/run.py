@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..interrupts import raise_interrupt
+from ..exceptions import raise_interrupt
 from ..items import Blocks
 from ..numpy_errors import recorded_errors
 from ..work import Bail, Work

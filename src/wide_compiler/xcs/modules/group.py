@@ -12,7 +12,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from ...model.program import Call
 from ...routers.calls import Calls, SameLook
 from ...routers.fused_lanes import Fused
 from ...routers.tower_group import VMapTowerGroup
-from ..interrupts import raise_interrupt
+from ..exceptions import raise_interrupt
 from ..proof.class_tables import NAMESPACES, PYTORCH, TENSORS, Behaviour
 from ..proof.guards import bare
 from ..work import Bail, Work
@@ -140,24 +140,35 @@ def able(work: Work) -> bool:
     if work.cond is not None or work.events or work.site.config.exact or not TENSORS.holds():
         return False
     memory = work.plan.memory
-    if "modules column" not in memory:
-        memory["modules column"] = _modules_column(work)
-    j = memory["modules column"]
-    return j is not None and isinstance(work.items.columns[j], (list, tuple))
+    if "members" not in memory:
+        memory["members"] = _members(work)
+    return memory["members"] is not None and isinstance(
+        work.items.columns[memory["members"].column], (list, tuple)
+    )
 
 
-def _modules_column(work: Work) -> int | None:
+class Members(NamedTuple):
+    """Of a body `m(a, b)`: which column of items the modules are, and where each argument comes from: its
+    place among the columns, or (not wide) among the cells of the body, which all members share."""
+
+    column: int
+    places: list[int]
+    wide: tuple[bool, ...]
+
+
+def _members(work: Work) -> Members | None:
     body = work.site.text.bodies.get("body")
-    value = body.body if isinstance(body, ast.Lambda) else None
-    if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Name) or value.keywords:
-        return None
-    names = [p.arg for p in body.args.args]  # type: ignore[union-attr]
-    given = [a.id for a in value.args if isinstance(a, ast.Name)]
-    if value.func.id not in names or value.func.id in given or len(given) != len(value.args):
-        return None
-    j = names.index(value.func.id)
-    column = work.items.columns[j]
-    return j if isinstance(column, (list, tuple)) and isinstance(column[0], nn.Module) else None
+    match body:
+        case ast.Lambda(body=ast.Call(ast.Name(called), [_, *_] as args, [])):
+            names, free = [p.arg for p in body.args.args], work.body.__code__.co_freevars
+            given = [a.id if isinstance(a, ast.Name) else "" for a in args]
+            known = all(name in names or name in free for name in given)
+            if known and called in names and called not in given:
+                column = names.index(called)
+                if isinstance(work.items.columns[column][0], nn.Module):
+                    places = [names.index(name) if name in names else free.index(name) for name in given]
+                    return Members(column, places, tuple(name in names for name in given))
+    return None
 
 
 def paid_for(work: Work, plain_seconds: float) -> bool:
@@ -172,8 +183,8 @@ def paid_for(work: Work, plain_seconds: float) -> bool:
 
 def widened(work: Work) -> list[Any]:
     """All members' outputs by one call of their lanes. Raises `Bail`."""
-    models = work.items.columns[work.plan.memory["modules column"]]
-    inputs, wide = _inputs(work)
+    members: Members = work.plan.memory["members"]
+    models, wide, inputs = work.items.columns[members.column], members.wide, _inputs(work, members)
     group = work.plan.memory.get("wide")
     if group is None or not group.holds:
         group = _new_group(work, models)
@@ -207,7 +218,7 @@ def _new_group(work: Work, models: Sequence[nn.Module]) -> Group:
     memory.pop("wide", None)
     memory["spent when built"] = work.plan.costs.spent
     began = now()
-    group = memory["wide"] = Group(memory["modules column"], models, _forget(work.plan))
+    group = memory["wide"] = Group(memory["members"].column, models, _forget(work.plan))
     work.plan.costs.of(NAME).signatures.clear()  # what was seen of other members says nothing of these
     work.new = True
     if not group.look(work.items.columns):
@@ -238,19 +249,16 @@ def _calls(inputs: list[Any], tensors: list[Tensor], wide: tuple[bool, ...], gat
     return Calls(call, for_lane, gradients.all_of(inputs), gather)
 
 
-def _inputs(work: Work) -> tuple[list[Any], tuple[bool, ...]]:
-    """The arguments of the call, and for each: is it a list or stack with a tensor for each member?"""
-    memory = work.plan.memory
-    if "sources" not in memory:
-        memory["sources"] = _sources(work)
+def _inputs(work: Work, members: Members) -> list[Any]:
+    """The arguments of the call: each a tensor, or a list or stack with one for each member."""
     found = []
-    for place, wide in memory["sources"]:
+    for place, wide in zip(members.places, members.wide, strict=True):
         x: Any = work.items.columns[place] if wide else work.body.__closure__[place].cell_contents
         if type(x) is not Tensor and not (wide and type(x) is list and {*map(type, x)} == {Tensor}):
             raise Bail("arguments other than tensors")
+        _check_alike(gradients.all_of([x]))
         found.append(x)
-        _check_alike(gradients.all_of(found[-1:]))
-    return found, tuple(wide for _, wide in memory["sources"])
+    return found
 
 
 def _check_alike(tensors: list[Tensor]) -> None:
@@ -265,13 +273,3 @@ def _check_alike(tensors: list[Tensor]) -> None:
 
 _look = operator.attrgetter("dtype", "layout", "requires_grad")
 _learns = operator.attrgetter("requires_grad")
-
-
-def _sources(work: Work) -> list[tuple[int, bool]]:
-    """Where the arguments come from: columns of items, or cells of the body that all members share."""
-    body = work.site.text.bodies["body"]
-    names, free = [p.arg for p in body.args.args], work.body.__code__.co_freevars
-    given = [argument.id for argument in body.body.args]
-    if not given or not all(name in names or name in free for name in given):
-        raise Bail("no arguments, or global ones")
-    return [(names.index(n), True) if n in names else (free.index(n), False) for n in given]

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..interrupts import raise_interrupt
+from ..exceptions import raise_interrupt
 from ..lanes.results import BLOCK_BYTES
 from ..proof.class_tables import TENSORS
 from ..work import Bail, Work

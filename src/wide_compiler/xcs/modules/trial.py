@@ -8,14 +8,15 @@ numbers.
 
 import cmath
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..parallel.thread_state import saves_are_seen
+from ... import _tree
+from ..parallel.threads import saves_are_seen
 from ..work import Bail, Work
 
 # Operators that give the same bits for one item and for many.
@@ -103,7 +104,8 @@ class Watch(TorchDispatchMode):
         if before & self.told and not func.is_view:
             self.decided = True
         rounded = [t for t in given if storage(t) in self.rounded and _floats(t)]
-        if rounded and (_steps(name, args, kwargs) or not all(map(_is_tensor, _leaves(out)))):
+        told = [leaf for leaf in _tree.flatten(out)[0] if not isinstance(leaf, (Tensor, type(None)))]
+        if rounded and (told or _steps(name, args, kwargs)):
             self.decided = True
         for tensor in _tensors(out):
             place = storage(tensor)
@@ -143,22 +145,8 @@ def _steps(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     return name in STEPS or name in STEPS_ROUNDED or kwargs.get("rounding_mode") is not None
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, (tuple, list)):
-        for inner in value:
-            yield from _leaves(inner)
-    elif isinstance(value, dict):
-        yield from _leaves(list(value.values()))
-    elif value is not None:
-        yield value
-
-
 def _tensors(value: Any) -> list[Tensor]:
-    return [leaf for leaf in _leaves(value) if _is_tensor(leaf)]
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, Tensor)
+    return [leaf for leaf in _tree.flatten(value)[0] if isinstance(leaf, Tensor)]
 
 
 def _floats(tensor: Tensor) -> bool:

@@ -61,17 +61,12 @@ def computed(work: Work) -> list[Any]:
         cpu.append(cpu_time() - began)
         return value
 
-    run = Overlap(one, n, threads)
-    run.limit = min(n, _trial_items(work))
-    began = now()
-    run.start(threads - 1)
-    run.finish()
+    run, began = Overlap(one, n, threads), now()
+    run.up_to(min(n, _trial_items(work)), threads)
     seconds = now() - began
     # The clock alone may mislead on a busy machine: threads that share one GIL use one core together.
     gained = sum(cpu) > SEVERAL * seconds and beats(seconds, item * run.limit)
-    run.limit = n
-    run.start(threads - 1 if gained else 0)
-    run.finish()
+    run.up_to(n, threads if gained else 1)
     if run.errors:
         error = run.errors[min(run.errors)]
         raise Bail(str(error) if type(error) is Bail else f"an item raises {type(error).__name__}")

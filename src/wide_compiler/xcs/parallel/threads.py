@@ -7,22 +7,65 @@ import contextlib
 import contextvars
 import errno
 import os
+import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ...measure.clock import cpu_time, now
-from ..interrupts import raise_interrupt
-from ..reraise import chain
-from .thread_state import current_modes, flushing, modes, saved_as_ever
+import torch
+
+from ...guards.modes import autocast_state, function_modes
+from ...measure.clock import now
+from ..exceptions import chain, raise_interrupt
+
+Modes = tuple[bool, bool, list[tuple[str, Any]], tuple[torch.device, ...]]
+
+
+def current_modes() -> Modes:
+    """Gradients, inference, autocast and default devices of PyTorch in this thread."""
+    casts = list(autocast_state())
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), casts, function_modes()
+
+
+@contextlib.contextmanager
+def modes(grad: bool, inference: bool, casts: list[tuple[str, Any]], devices: tuple) -> Iterator[None]:
+    """The modes of another thread, in this one."""
+    with contextlib.ExitStack() as stack:
+        for default in devices:
+            stack.enter_context(default)
+        if inference:
+            stack.enter_context(torch.inference_mode())
+        stack.enter_context(torch.set_grad_enabled(grad))
+        for device, dtype in casts:
+            stack.enter_context(torch.autocast(device, dtype=dtype))
+        yield
+
+
+def flushing() -> bool:
+    """Does this thread round denormal numbers to zero?"""
+    return _smallest_normal * 0.5 == 0.0
+
+
+_smallest_normal = sys.float_info.min
+
+
+def saves_are_seen() -> bool:
+    """Are there hooks in this thread for tensors that are saved for gradients?"""
+    return _hooks(False) is not None
+
+
+def saved_as_ever() -> bool:
+    """Are such hooks neither present nor forbidden in this thread?"""
+    return not saves_are_seen() and _hooks_allowed()
+
+
+_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks  # its argument: even under a trace
+_hooks_allowed: Any = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
+
 
 CHEAP = 1e-3  # seconds: a call that ends within this time is not worth a thread
-# Bound once: a test may replace the clocks of `time`.
-_cpu_clock_of: Any = getattr(time, "pthread_getcpuclockid", None)
-_read: Any = getattr(time, "clock_gettime", None)
 _pools: dict[int, ThreadPoolExecutor] = {}
 _here = threading.local()
 _lock = threading.Lock()
@@ -38,11 +81,6 @@ def usable(max_workers: int) -> bool:
     and some state of a thread cannot be carried to another one."""
     alone = max_workers < 2 or in_worker() or not threading.main_thread().is_alive()
     return not alone and not flushing() and saved_as_ever()
-
-
-def waited(seconds: float, cpu_seconds: float) -> bool:
-    """Was a call long enough for a thread, and mostly idle?"""
-    return seconds > CHEAP and cpu_seconds < 0.5 * seconds
 
 
 def crowded(error: BaseException) -> bool:
@@ -86,22 +124,30 @@ class Overlap:
         self.changed = threading.Condition()
         self.context = contextvars.copy_context()
         self.modes = current_modes()
-        self.caller = self.first_thread = threading.get_ident()
+        self.caller = threading.get_ident()
+
+    def up_to(self, limit: int, threads: int) -> None:
+        """Run the items below this one, in so many threads with this one."""
+        self.limit = limit
+        try:
+            self.start(threads - 1)
+        finally:
+            self.finish()  # whatever happens here: what was begun must not run twice
 
     def start(self, threads: int) -> None:
         """Let that many threads help as soon as they are free, if this is not over by then."""
         try:
             for _ in range(threads):
-                self.pool.submit(_help, weakref.ref(self))
+                self.pool.submit(_help, weakref.ref(self), self.limit)
         except RuntimeError:
             pass  # the system gives no more threads: those that there are do it, the calling one among them
 
-    def work(self, enough: Callable[[], bool] = lambda: False) -> None:
-        """Run items in this thread until all have started, or there is enough."""
+    def work(self) -> None:
+        """Run items in this thread until all have started."""
         nested, _here.worker = in_worker(), True
         try:
             with modes(*self.modes):
-                while not enough() and (i := self._take()) is not None:
+                while (i := self._take()) is not None:
                     self._run(i)
         finally:
             _here.worker = nested
@@ -110,8 +156,6 @@ class Overlap:
         with self.changed:
             if self._all_started():
                 return None
-            if self.next == 0:
-                self.first_thread = threading.get_ident()
             self.next += 1
             self.running += 1
             return self.next - 1
@@ -133,72 +177,24 @@ class Overlap:
         if error is not None and threading.get_ident() == self.caller:
             raise_interrupt(error)
 
-    def done(self, i: int) -> bool:
-        return i in self.results or i in self.errors
-
-    def wait_for(self, i: int) -> bool:
-        """Until item i is done, or will not be started any more."""
-        self._wait(lambda: self.done(i), lambda: self.done(i) or self._ended())
-        return self.done(i)
-
     def finish(self) -> None:
-        """Until all items have started, and every started one is done."""
-        self._wait(lambda: False, self._ended)
-
-    def _all_started(self) -> bool:
-        return self.stopped or bool(self.errors) or self.next >= self.limit
-
-    def _ended(self) -> bool:
-        return self._all_started() and self.running == 0
-
-    def _wait(self, enough: Callable[[], bool], over: Callable[[], bool]) -> None:
-        """Run items that no other thread has started, until there is enough; then wait for the others."""
-        with self._interruptible():
-            if not (enough() or self._all_started()):
-                self.work(enough)
-            with self.changed:
-                self.changed.wait_for(over)
-
-    @contextlib.contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """After Ctrl-C no more items are started."""
+        """Run the items that no other thread has started, and wait for the others. After Ctrl-C no more are
+        started."""
         try:
-            yield
+            if not self._all_started():
+                self.work()
+            with self.changed:
+                self.changed.wait_for(lambda: self._all_started() and self.running == 0)
         except BaseException:
             self.stopped = True
             raise
 
-    def first_waits(self) -> bool:
-        """Start the first item alone. Does it wait, rather than compute or end at once?"""
-        self.limit = 1
-        self.start(1)
-        over = self._pause()
-        if self.next:
-            return not over and self._idle(self.first_thread)
-        began, spent = now(), cpu_time()  # no other thread was free
-        self.wait_for(0)
-        return waited(now() - began, cpu_time() - spent)
-
-    def _pause(self) -> bool:
-        """Wait a short while: is the first item done?"""
-        with self._interruptible(), self.changed:
-            return self.changed.wait_for(lambda: self.done(0), CHEAP)
-
-    def _idle(self, thread: int) -> bool:
-        """Does the thread that runs the first item use little CPU time?"""
-        if _cpu_clock_of is None:
-            return True
-        try:
-            cpu = _cpu_clock_of(thread)
-            before, began = _read(cpu), now()
-            self._pause()
-            return _read(cpu) - before < 0.5 * (now() - began)
-        except OSError:
-            return True
+    def _all_started(self) -> bool:
+        return self.stopped or bool(self.errors) or self.next >= self.limit
 
 
-def _help(overlap: "weakref.ref[Overlap]") -> None:
-    """Work on it, unless it was over before a thread was free."""
+def _help(overlap: "weakref.ref[Overlap]", limit: int) -> None:
+    """Work on it, unless the items below this limit were all begun before a thread was free."""
     run = overlap()
-    if run is not None:
+    if run is not None and run.limit == limit:
         run.work()

@@ -97,6 +97,11 @@ class Analyzer:
     def decline(self, reason: str, node: ast.AST | None = None, impure: bool = False) -> Decline:
         return Decline(Effect.IMPURE if impure else Effect.UNKNOWN, reason, getattr(node, "lineno", None))
 
+    def demand(self, holds: bool, reason: str, node: ast.AST) -> None:
+        """Go on only if this holds."""
+        if not holds:
+            raise self.decline(reason, node)
+
     def waits(self) -> None:
         self.effect = max(self.effect, Effect.IO)
 

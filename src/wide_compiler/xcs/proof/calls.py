@@ -241,8 +241,7 @@ def _call_method(a: "Analyzer", receiver: Value, name: str, call: Call) -> Value
     if receiver.is_tensor:
         _only_computes(a, getattr(torch.Tensor, name), name, call.with_first(receiver))
         return torch_tables.tensor_result(name, receiver)
-    if not call.safe:
-        raise a.decline(f".{name}() gets something of unknown type", node)
+    a.demand(call.safe, f".{name}() gets something of unknown type", node)
     if kind in (list, tuple, set) and not receiver.is_deep_safe:
         raise a.decline(f".{name}() compares things of unknown type", node)
     if kind is dict and call.args and not receiver.has_safe_keys:

@@ -76,12 +76,12 @@ class Fields(Tables):
             object comes before.
     """
 
-    def __init__(self, kind: type):
+    def __init__(self, kind: type, *names: str):
         super().__init__([table_of(base) for base in bases([kind])])
         self.kind, self.mro = kind, kind.__mro__
         self.fixed: dict[str, Any] = {}
         self.shown: dict[str, Any] = {}
-        self.fix("__getattribute__")
+        self.fix("__getattribute__", *names)
 
     def fix(self, *names: str) -> None:
         self.fixed |= {name: on_class(self.kind, name) for name in names}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import libraries
+from . import waiting
 from .kinds import CHANGEABLE, Arrayish, Bottom, Number, Plain
 from .objects import attribute
 from .values import Value, join, join_all, joined_list, list_of, opaque, tuple_of
@@ -56,8 +56,7 @@ def evaluate(a: "Analyzer", node: ast.expr) -> Value:
             return made
         case ast.Set(elts=elts):
             found = [a.expr(e) for e in elts]
-            if not all(f.is_deep_safe for f in found):
-                raise a.decline("it makes a set of things of unknown type", node)
+            a.demand(all(f.is_deep_safe for f in found), "it makes a set of things of unknown type", node)
             return list_of(join_all(found), set)
         case ast.Dict(keys=keys, values=values):
             return _dict(a, keys, values, node)
@@ -123,15 +122,14 @@ def operate(a: "Analyzer", op: ast.operator, left: Value, right: Value, node: as
     kind, same = left.type, left.type is right.type
     if kind in (list, tuple) and (same or right.type is int):
         return joined_list([left, right] if same else [left], kind)
-    if kind in libraries.PATHS and isinstance(op, ast.Div) and right.type is str:
-        libraries.require(a, libraries.FILES, "a path", node)
+    if kind in waiting.PATHS and isinstance(op, ast.Div) and right.type is str:
+        waiting.require(a, waiting.FILES, "a path", node)
         return Value(kind)
     if kind is str and isinstance(op, ast.Mod) and right.is_deep_safe:
         return Value(str)
     if kind in (set, frozenset) and same and left.is_deep_safe and right.is_deep_safe:
         return joined_list([left, right], kind)
-    if not (left.is_safe and right.is_safe):
-        raise a.decline("it computes with something of unknown type", node)
+    a.demand(left.is_safe and right.is_safe, "it computes with something of unknown type", node)
     if left.is_tensor or right.is_tensor:
         return Value(torch.Tensor, fresh=True)
     if left.is_array or right.is_array:
@@ -158,8 +156,7 @@ def _unary(a: "Analyzer", op: ast.unaryop, value: Value, node: ast.AST) -> Value
         return a.truth(value, node)
     if value.type is Bottom or (isinstance(op, ast.UAdd) and value.is_tensor):
         return value  # the very tensor
-    if not value.is_safe:
-        raise a.decline("it computes with something of unknown type", node)
+    a.demand(value.is_safe, "it computes with something of unknown type", node)
     fresh = value.is_array or value.is_tensor
     return Value(int if value.type is bool else value.type, fresh=fresh)
 
@@ -176,8 +173,7 @@ def _compare(a: "Analyzer", node: ast.AST, values: list[Value], ops: list[ast.cm
 
 def _subscript(a: "Analyzer", held: Value, index: ast.expr, node: ast.AST) -> Value:
     key = a.expr(index)
-    if not key.is_deep_safe:
-        raise a.decline("it looks something up by a key of unknown type", node)
+    a.demand(key.is_deep_safe, "it looks something up by a key of unknown type", node)
     if held.is_array or held.is_tensor:
         return Value(Arrayish if held.is_array else torch.Tensor, fresh=held.fresh)
     kind, sliced = held.type, isinstance(index, ast.Slice) or key.type is slice
@@ -194,8 +190,7 @@ def _subscript(a: "Analyzer", held: Value, index: ast.expr, node: ast.AST) -> Va
             return parts[constant]
         return held.element()
     if kind is dict:
-        if not held.has_safe_keys:
-            raise a.decline("it looks into a dict whose keys could be anything", node)
+        a.demand(held.has_safe_keys, "it looks into a dict whose keys could be anything", node)
         return held.elem or opaque()
     if kind is Plain:
         return Value(Plain)
@@ -205,11 +200,9 @@ def _subscript(a: "Analyzer", held: Value, index: ast.expr, node: ast.AST) -> Va
 def _dict(a: "Analyzer", keys: Any, values: Any, node: ast.AST) -> Value:
     made = Value(dict, fresh=True)
     for key, value in zip(keys, values, strict=True):
-        if key is None:
-            raise a.decline("it unpacks a dict", node)
+        a.demand(key is not None, "it unpacks a dict", node)
         found = a.expr(key)
-        if not found.is_deep_safe:
-            raise a.decline("it makes a dict with keys of unknown type", node)
+        a.demand(found.is_deep_safe, "it makes a dict with keys of unknown type", node)
         made.may_hold(a.expr(value), found)
     return made
 
@@ -230,8 +223,7 @@ def comprehension(a: "Analyzer", node: Any) -> Value:
 
 def _one_round(a: "Analyzer", node: Any) -> Value:
     for generator in node.generators:
-        if generator.is_async:
-            raise a.decline("it is asynchronous", node)
+        a.demand(not generator.is_async, "it is asynchronous", node)
         source = a.iterable(a.expr(generator.iter), generator.iter)
         assign(a, generator.target, source.element())
         for test in generator.ifs:
@@ -239,8 +231,7 @@ def _one_round(a: "Analyzer", node: Any) -> Value:
     if isinstance(node, ast.DictComp):
         made = Value(dict, fresh=True)
         made.key, made.elem = a.expr(node.key), a.expr(node.value)
-        if not made.key.is_deep_safe:
-            raise a.decline("it makes a dict with keys of unknown type", node)
+        a.demand(made.key.is_deep_safe, "it makes a dict with keys of unknown type", node)
         return made
     elem = a.expr(node.elt)
     if isinstance(node, ast.SetComp) and not elem.is_deep_safe:
@@ -272,11 +263,9 @@ def assign(a: "Analyzer", target: ast.expr, value: Value) -> None:
 
 def _store(a: "Analyzer", held: Value, key: Value, value: Value, target: ast.expr) -> None:
     a.changes(held, target)
-    if not key.is_deep_safe:
-        raise a.decline("it stores under a key of unknown type", target)
+    a.demand(key.is_deep_safe, "it stores under a key of unknown type", target)
     if held.type is dict:
-        if not held.has_safe_keys:
-            raise a.decline("it stores into a dict whose keys could be anything", target)
+        a.demand(held.has_safe_keys, "it stores into a dict whose keys could be anything", target)
         held.may_hold(value, key)
     elif held.type is list:
         by_slice = key.type in (slice, Plain)

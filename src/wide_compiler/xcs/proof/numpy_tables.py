@@ -110,13 +110,10 @@ def risky_option(function: Any, name: str, args: list[Value], keywords: dict[str
     given = dict(zip(names or (), args, strict=False)) | keywords
     for option, harmless in HARMLESS.items():
         value = given.get(option)
-        if value is not None and not (value.is_constant and _identical(value.obj, harmless)):
+        known = value is not None and value.is_constant and type(value.obj) is type(harmless)
+        if value is not None and not (known and value.obj == harmless):
             return option
     return None
-
-
-def _identical(a: Any, b: Any) -> bool:
-    return type(a) is type(b) and a == b
 
 
 def _of_numpy(function: Any) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from . import libraries, numpy_tables, python_tables, torch_tables, waiting
+from . import numpy_tables, python_tables, torch_tables, waiting
 from .class_tables import MISSING, Fields, on_class, takes_writes
 from .guards import held_types
 from .kinds import CONTAINERS, IMMUTABLE, DataType, Number, Opaque, is_numpy_scalar
@@ -23,6 +23,7 @@ IDENTICAL = (types.ModuleType, types.BuiltinFunctionType, types.BuiltinMethodTyp
 _C_FUNCTIONS = ("_ArrayFunctionDispatcher", "builtin_function_or_method", "method_descriptor",
                 "wrapper_descriptor")  # fmt: skip
 NAMED = type(vars(collections.namedtuple("NAMED", "field"))["field"])  # of a field of a named tuple
+SAFE_INSIDE = (*IMMUTABLE, np.ndarray, torch.Tensor)  # a container that is looked through
 MANY = 256  # containers as items are looked through up to so many
 
 
@@ -46,15 +47,12 @@ def look(a: "Analyzer", held: Any, slot: int) -> Value:
 
 def _learn(a: "Analyzer", value: Value, kinds: frozenset[Any], slot: int) -> None:
     """What a container holds, if that is safe; the guards look through it at each call."""
-    if all(_safe_kind(k[1] if isinstance(k, tuple) else k) for k in kinds):
+    plain = [k[1] if isinstance(k, tuple) else k for k in kinds]
+    if all(k in SAFE_INSIDE or is_numpy_scalar(k) for k in plain):
         a.guards.expect(slot, "holds", (value.type, kinds))
         held = [Value(k) for k in kinds if not isinstance(k, tuple)]
         keys = [Value(k[1]) for k in kinds if isinstance(k, tuple)]
         value.elem, value.key = join_all(held), join_all(keys) if keys else None
-
-
-def _safe_kind(kind: Any) -> bool:
-    return kind in IMMUTABLE or kind in (np.ndarray, torch.Tensor) or is_numpy_scalar(kind)
 
 
 def column_value(a: "Analyzer", column: Any, j: int) -> Value:
@@ -65,7 +63,8 @@ def column_value(a: "Analyzer", column: Any, j: int) -> Value:
     if type(column) in (np.ndarray, torch.Tensor, range):
         a.guards.expect(slot, "type", kind)
         return Value(kind, first, slot)
-    if kind is tuple and 0 < len(first) <= MANY and _all_tuples(column, len(first)):
+    alike = kind is tuple and all(type(c) is tuple and len(c) == len(first) for c in column)
+    if alike and 0 < len(first) <= MANY:
         a.guards.expect(slot, "type", tuple)
         a.guards.require(len(first), "length", slot)
         made = tuple_of([_part(a, column, slot, k) for k in range(len(first))])
@@ -78,10 +77,6 @@ def column_value(a: "Analyzer", column: Any, j: int) -> Value:
     if len(column) <= MANY and all(type(c) is kind for c in column):
         _learn(a, value, frozenset().union(*map(held_types, column)), slot)
     return value
-
-
-def _all_tuples(column: Any, length: int) -> bool:
-    return all(type(c) is tuple and len(c) == length for c in column)
 
 
 def _part(a: "Analyzer", column: Any, slot: int, k: int) -> Value:
@@ -100,8 +95,8 @@ def attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> Value:
         return a.look(vars(held.obj)[name], a.guards.note("field", held.slot, name))
     builtin = _builtin_attribute(held, name)
     if builtin is not None:
-        if held.type in libraries.PATHS:
-            libraries.require(a, libraries.FILES, f".{name}", node)
+        if held.type in waiting.PATHS:
+            waiting.require(a, waiting.FILES, f".{name}", node)
         return builtin
     if held.slot is None or not held.known:
         raise a.decline(f"it reads {name!r} of something of unknown type", node)

@@ -98,8 +98,7 @@ def call_layer(a: "Analyzer", callee: Value, call: Call) -> Value:
         guards.require(method, "class", slot, "forward")
         if evaluated:
             guards.require(False, "covering", slot, "training")
-        if not call.safe:
-            raise a.decline(f"{kind.__name__} gets something of unknown type", node)
+        a.demand(call.safe, f"{kind.__name__} gets something of unknown type", node)
         return _layer_result(a, callee, call)
     if kind is nn.Sequential:
         from .calls import call_value
@@ -192,11 +191,7 @@ def call_function(a: "Analyzer", callee: Value, call: Call) -> Value:
 def call_inner(a: "Analyzer", callee: Value, call: Call) -> Value:
     """A lambda or function that the analysed code made itself."""
     tree, frame = callee.function
-    env = dict(zip((p.arg for p in tree.args.args), call.args, strict=False))
-    if call.keywords or not len(env) == len(call.args) == len(tree.args.args) or tree.args.kwonlyargs:
-        raise a.decline("it calls a function of its own with arguments that are not analysed", call.node)
-    if tree.args.vararg or tree.args.kwarg or tree.args.posonlyargs:
-        raise a.decline("it calls a function of its own that takes *, ** or /", call.node)
+    env = _bind(a, tree, callee, call)
     return _analysed(a, Frame(tree, frame.function, frame.slot, frame), env, (tree,), call.node)
 
 
@@ -246,22 +241,22 @@ def _analysed(a: "Analyzer", frame: Frame, env: Env, what: tuple[Any, ...], node
 
 
 def _bind(a: "Analyzer", tree: Any, callee: Value, call: Call) -> Env:
-    """Arguments and defaults by parameter name."""
-    function, slot, spec = callee.obj, callee.slot, tree.args
-    if spec.vararg or spec.kwarg:
-        raise a.decline(f"{function.__qualname__} takes * or **", call.node)
+    """Arguments and defaults by parameter name. What the analysed code made itself has no defaults."""
+    function, slot, spec = callee.obj if callee.known else None, callee.slot, tree.args
+    name = getattr(function, "__qualname__", "a function of its own")
+    a.demand(not (spec.vararg or spec.kwarg), f"{name} takes * or **", call.node)
     positional = [p.arg for p in (*spec.posonlyargs, *spec.args)]
-    if len(call.args) > len(positional):
-        raise a.decline(f"{function.__qualname__} gets too many arguments", call.node)
+    a.demand(len(call.args) <= len(positional), f"{name} gets too many arguments", call.node)
     env = dict(zip(positional, call.args, strict=False)) | call.keywords
-    defaults, by_name = function.__defaults__ or (), function.__kwdefaults__ or {}
+    defaults = getattr(function, "__defaults__", None) or ()
+    by_name = getattr(function, "__kwdefaults__", None) or {}
     # Counted from the last: there may be more of them, or fewer, the next time.
-    for name, index in zip(reversed(positional), range(-1, -1 - len(defaults), -1), strict=False):
-        if name not in env:
-            env[name] = a.look(defaults[index], a.guards.note("defaults", slot, index))
-    for name in (p.arg for p in spec.kwonlyargs):
-        if name not in env and name in by_name:
-            env[name] = a.look(by_name[name], a.guards.note("kwdefaults", slot, name))
-    if set(env) != {*positional, *(p.arg for p in spec.kwonlyargs)}:
-        raise a.decline(f"{function.__qualname__} gets other arguments than it takes", call.node)
+    for parameter, index in zip(reversed(positional), range(-1, -1 - len(defaults), -1), strict=False):
+        if parameter not in env:
+            env[parameter] = a.look(defaults[index], a.guards.note("defaults", slot, index))
+    by_keyword = [p.arg for p in spec.kwonlyargs]
+    for parameter in by_keyword:
+        if parameter not in env and parameter in by_name:
+            env[parameter] = a.look(by_name[parameter], a.guards.note("kwdefaults", slot, parameter))
+    a.demand(set(env) == {*positional, *by_keyword}, f"{name} gets other arguments than it takes", call.node)
     return env

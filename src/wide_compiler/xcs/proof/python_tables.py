@@ -109,23 +109,13 @@ def _dict(args: Values) -> Value:
     return made
 
 
-def _iterator(args: Values) -> Value:
-    return iterator(args[0].element)
-
-
-def _zip(args: Values) -> Value:
-    return iterator(lambda: tuple_of([a.element() for a in args]))
-
-
-def _enumerate(args: Values) -> Value:
-    return iterator(lambda: tuple_of([Value(int), args[0].element()]))
-
-
 FUNCTIONS: dict[Any, Any] = {
     abs: _absolute, len: int, min: _least, max: _least, sum: _sum, round: _rounded, int: int, float: float,
     bool: bool, complex: complex, str: str, bytes: bytes, repr: str, sorted: _sequence(list, False),
     list: _sequence(list), tuple: _sequence(tuple), set: _sequence(set), frozenset: _sequence(frozenset),
-    dict: _dict, range: range, zip: _zip, enumerate: _enumerate, reversed: _iterator, iter: _iterator,
+    dict: _dict, range: range, zip: lambda args: iterator(lambda: tuple_of([a.element() for a in args])),
+    enumerate: lambda args: iterator(lambda: tuple_of([Value(int), args[0].element()])),
+    **dict.fromkeys((reversed, iter), lambda args: iterator(args[0].element)),
     any: bool, all: bool, divmod: _arithmetic(Number, Number), pow: _arithmetic(Number), ord: int, chr: str,
     hex: str, bin: str, oct: str, ascii: str, format: str, slice: slice, hash: int, callable: bool,
     zlib.crc32: int, zlib.adler32: int, zlib.compress: bytes, zlib.decompress: bytes,
@@ -163,33 +153,12 @@ _TEXT_BOOL = words("""endswith isalnum isalpha isascii isdecimal isdigit isident
  isprintable isspace istitle isupper startswith""")
 
 
-def _texts(receiver: Value, args: Values) -> Value:
-    return list_of(Value(receiver.type))
+def _elem(held: Value) -> Value:
+    return held.elem or opaque()
 
 
-def _three(receiver: Value, args: Values) -> Value:
-    return tuple_of([Value(receiver.type)] * 3)
-
-
-def _got(receiver: Value, args: Values) -> Value:
-    default = args[1] if len(args) > 1 else Value(type(None))
-    return join_all([receiver.elem or opaque(), default])
-
-
-def _items(receiver: Value, args: Values) -> Value:
-    return iterator(lambda: tuple_of([receiver.key or opaque(), receiver.elem or opaque()]))
-
-
-def _values(receiver: Value, args: Values) -> Value:
-    return iterator(lambda: receiver.elem or opaque())
-
-
-def _keys(receiver: Value, args: Values) -> Value:
-    return iterator(lambda: receiver.key or opaque())
-
-
-def _union(receiver: Value, args: Values) -> Value:
-    return joined_list((receiver, *args), receiver.type)
+def _key(held: Value) -> Value:
+    return held.key or opaque()
 
 
 def _copy(receiver: Value, args: Values) -> Value:
@@ -200,21 +169,30 @@ def _copy(receiver: Value, args: Values) -> Value:
     return made
 
 
+# Of a receiver and arguments.
 METHODS: dict[Any, dict[str, Any]] = {
     str: {
         **dict.fromkeys(_TEXT, str), **dict.fromkeys(_TEXT_INT, int), **dict.fromkeys(_TEXT_BOOL, bool),
-        "encode": bytes, **dict.fromkeys(("split", "rsplit", "splitlines"), _texts),
-        **dict.fromkeys(("partition", "rpartition"), _three),
+        "encode": bytes,
+        **dict.fromkeys(("split", "rsplit", "splitlines"), lambda held, args: list_of(Value(str))),
+        **dict.fromkeys(("partition", "rpartition"), lambda held, args: tuple_of([Value(str)] * 3)),
     },
-    bytes: {"decode": str, "hex": str, "split": _texts, "strip": bytes, "lower": bytes, "upper": bytes,
-            "startswith": bool, "endswith": bool, "find": int, "count": int, "join": bytes, "replace": bytes},
+    bytes: {"decode": str, "hex": str, "split": lambda held, args: list_of(Value(bytes)), "strip": bytes,
+            "lower": bytes, "upper": bytes, "startswith": bool, "endswith": bool, "find": int, "count": int,
+            "join": bytes, "replace": bytes},
     int: {"bit_length": int, "bit_count": int, "conjugate": int, "to_bytes": bytes},
     float: {"is_integer": bool, "hex": str, "conjugate": float},
     complex: {"conjugate": complex},
     list: {"index": int, "count": int, "copy": _copy},
     tuple: {"index": int, "count": int},
-    dict: {"get": _got, "items": _items, "keys": _keys, "values": _values, "copy": _copy},
-    set: dict.fromkeys(("union", "intersection", "difference", "copy"), _union)
+    dict: {
+        "get": lambda held, args: join_all([_elem(held), args[1] if len(args) > 1 else Value(type(None))]),
+        "items": lambda held, args: iterator(lambda: tuple_of([_key(held), _elem(held)])),
+        "keys": lambda held, args: iterator(lambda: _key(held)),
+        "values": lambda held, args: iterator(lambda: _elem(held)), "copy": _copy,
+    },
+    set: dict.fromkeys(("union", "intersection", "difference", "copy"),
+                       lambda held, args: joined_list((held, *args), held.type))
          | {"issubset": bool, "issuperset": bool, "isdisjoint": bool},
     range: {"index": int, "count": int},
     Match: {"group": Plain, "groups": lambda r, a: list_of(Value(Plain), tuple), "start": int, "end": int},

@@ -2,9 +2,7 @@
 or another, and might it not end? Where all items run at once, that must not cost more than plain Python."""
 
 import ast
-import functools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 from ..text.names import COMPREHENSIONS, handled
@@ -14,41 +12,25 @@ TRIES = (ast.Try, ast.TryStar)
 BRANCHES = (*LOOPS, *TRIES, ast.If, ast.IfExp, ast.BoolOp, ast.Match, ast.Assert, ast.comprehension)
 
 
-@dataclass(frozen=True)
 class Texts:
-    """Bodies, and all functions that were analysed for them."""
+    """Bodies, and all functions that were analysed for them.
 
-    trees: tuple[ast.AST, ...] = ()
-    recursive: bool = False
+    Attributes:
+        recursive: does one of them call itself?
+        branches: may it go one way or another?
+        tries: is there a `try`?
+        may_run_long: may it depend on the numbers of an item how long it takes?
+        may_try_for_ever: may a bail-out be caught, and what raised it be tried again and again?
+    """
 
-    def nodes(self) -> Iterator[ast.AST]:
-        for tree in self.trees:
-            yield from ast.walk(tree)
-
-    @functools.cached_property
-    def branches(self) -> bool:
-        """May it go one way or another?"""
-        return any(isinstance(n, BRANCHES) for n in self.nodes())
-
-    @functools.cached_property
-    def tries(self) -> bool:
-        """Is there a `try`?"""
-        return any(isinstance(n, TRIES) for n in self.nodes())
-
-    @functools.cached_property
-    def loops(self) -> bool:
-        """Is there a loop, or recursion?"""
-        return self.recursive or any(isinstance(n, LOOPS) for n in self.nodes())
-
-    @functools.cached_property
-    def may_run_long(self) -> bool:
-        """May it depend on the numbers of an item how long it takes?"""
-        return self.loops or any(isinstance(n, COMPREHENSIONS) and not _bounded(n) for n in self.nodes())
-
-    @functools.cached_property
-    def may_try_for_ever(self) -> bool:
-        """May a bail-out be caught, and what raised it be tried again and again?"""
-        return self.loops and any(_catches_all(n) for n in self.nodes())
+    def __init__(self, trees: Iterable[ast.AST] = (), recursive: bool = False):
+        nodes = [node for tree in trees for node in ast.walk(tree)]
+        loops = recursive or any(isinstance(n, LOOPS) for n in nodes)
+        self.recursive = recursive
+        self.branches = any(isinstance(n, BRANCHES) for n in nodes)
+        self.tries = any(isinstance(n, TRIES) for n in nodes)
+        self.may_run_long = loops or any(isinstance(n, COMPREHENSIONS) and not _bounded(n) for n in nodes)
+        self.may_try_for_ever = loops and any(map(_catches_all, nodes))
 
 
 def _bounded(node: Any) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from .names import reads, stored
 
 Body = list[ast.stmt]
+LEAVING = {ast.Return: "returns", ast.Raise: "raises", ast.Break: "breaks", ast.Continue: "continues"}
 
 
 @dataclass
@@ -76,20 +77,15 @@ class _Name:
 
     def _before(self, node: ast.stmt, after: bool, exits: Exits) -> bool:
         match node:
-            case ast.Assign(targets=targets):
-                return self.reads(node) or (after and not self.stored_in(*targets))
             case ast.AugAssign(target=target):
                 return self.reads(node) or self.stored_in(target) or after
-            case ast.AnnAssign(target=target, value=value):
-                return self.reads(node) or (after and (value is None or not self.stored_in(target)))
-            case ast.Return() | ast.Raise():
-                return self.reads(node) or (exits.returns if isinstance(node, ast.Return) else exits.raises)
-            case ast.Break() | ast.Continue():
-                return exits.breaks if isinstance(node, ast.Break) else exits.continues
-            case ast.Pass() | ast.Global() | ast.Nonlocal():
-                return after
-            case ast.Expr() | ast.Assert() | ast.Delete():  # what a := stores in there is not certain
-                return self.reads(node) or after
+            case ast.Assign() | ast.AnnAssign():
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                return self.reads(node) or (after and not (node.value and self.stored_in(*targets)))
+            case ast.Return() | ast.Raise() | ast.Break() | ast.Continue():
+                return self.reads(node) or getattr(exits, LEAVING[type(node)])
+            case ast.Expr() | ast.Assert() | ast.Delete() | ast.Pass() | ast.Global() | ast.Nonlocal():
+                return self.reads(node) or after  # what a := stores in there is not certain
             case ast.If(test=test, body=body, orelse=orelse):
                 return self.reads(test) or any(self.live(branch, after, exits) for branch in (body, orelse))
             case ast.While() | ast.For():
@@ -123,8 +119,9 @@ class _Name:
 
     def _through(self, final: Body, exits: Exits) -> Exits:
         """The same exits, each by way of a `finally`."""
-        ways = ("breaks", "continues", "returns", "raises")
-        return replace(exits, **{way: self.live(final, getattr(exits, way), exits) for way in ways})
+        return replace(
+            exits, **{way: self.live(final, getattr(exits, way), exits) for way in LEAVING.values()}
+        )
 
     def inside_try(self, node: ast.Try | ast.TryStar, after: bool, exits: Exits) -> tuple[Exits, bool]:
         """The exits of the body of a `try`, and whether the name is live at its end."""

@@ -96,7 +96,8 @@ class Rewriter(ast.NodeTransformer):
             out.append(ast.copy_location(nothing, node))
         match original, node:
             case ast.Assign([ast.Name(made)], ast.ListComp()), ast.Assign() if made not in self.held:
-                if block.after and _mentions(block.after[0], made) == 1:
+                following = ast.walk(block.after[0]) if block.after else ()
+                if [n.id for n in following if isinstance(n, ast.Name)].count(made) == 1:
                     self.offered = (made, (id(block.statements), block.index + 1), node.value)
         return out
 
@@ -146,7 +147,7 @@ class Rewriter(ast.NodeTransformer):
         """mapped: the `map` for which the generator `node` stands."""
         written = node if mapped is None else mapped
         site = self._new(kind, written)
-        site.eater, site.keyed, site.maps = eater, bool(options), mapped is not None
+        site.eater, site.maps = eater, mapped is not None
         site.reason = sites.comprehension(node) or ("it is inside another comprehension" * self.inside)
         if site.reason:
             return self.generic_visit(written)
@@ -221,10 +222,10 @@ class Rewriter(ast.NodeTransformer):
             return None
         site = self._new("loop", node)
         site.sinks, site.shape = sinks, shape_of(node.target)
-        site.attempted, site.caught = sites.attempted(node.body, sinks)
         body_name, state = f"__xcs_body{site.index}", f"__xcs_state{site.index}"
         carried = sites.carrying(node, block) if sinks[0].kind == "carried" else None
-        site.caught = site.caught or carried is not None  # then the loop may have to run as written after all
+        # Where something is carried on, the loop may have to run as written after all.
+        site.caught = carried is not None or sites.caught(node.body, sinks)
         body, site.single = loop_body(node, sinks, body_name, carried)
         site.bodies["body"] = body
         totals = [s.name for s in sinks if s.kind in sites.TOTALS]
@@ -267,7 +268,7 @@ class Rewriter(ast.NodeTransformer):
         for i, statement in enumerate(map(clone, statements)):
             assert isinstance(statement, ast.Assign)
             site.bodies[f"thunk {i}"] = lambda_of([], clone(statement.value))
-            value = expression("V if H is None or H.plain else H.take(I)", V=statement.value, H=held,
+            value = expression("V if H is None or not H.done else H.value(I)", V=statement.value, H=held,
                                I=ast.Constant(i))  # fmt: skip
             statement.value = ast.copy_location(value, statement.value)
             out.append(statement)
@@ -290,12 +291,10 @@ class Rewriter(ast.NodeTransformer):
         self._new(kind, node).reason = reason
 
     def _on(self, site: SiteText) -> ast.expr:
-        """`torch.compile` knows the first question for a constant, and then reads the original text alone."""
-        return expression(f"not R.compiling() and R.s{site.index}.on()", R=RUNTIME)
+        """Asked without a step into a function of ours, which a debugger would show. `torch.compile` knows
+        the first question for a constant, and then reads the original text alone."""
+        untraced = f"(R.tracer() is None or R.traced.add({site.index}))"
+        return expression(f"not R.compiling() and R.s{site.index}.on() and {untraced}", R=RUNTIME)
 
     def _call(self, site: SiteText, method: str, given: list[Any]) -> ast.Call:
         return expression(f"R.s{site.index}.{method}(*A)", R=RUNTIME, A=given)
-
-
-def _mentions(statement: ast.stmt, identifier: str) -> int:
-    return sum(isinstance(part, ast.Name) and part.id == identifier for part in ast.walk(statement))

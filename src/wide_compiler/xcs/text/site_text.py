@@ -23,12 +23,10 @@ class SiteText:
     shape: Any = None  # nesting of the loop variable: 'x', or a tuple of these
     bodies: dict[str, Any] = field(default_factory=dict)  # 'body', 'cond', 'items', 'thunk 0': a function
     eater: str = ""
-    keyed: bool = False  # the eater orders them by a function of its own
     maps: bool = False  # a generator that is written as `map(f, xs)`
     sinks: list[Sink] = field(default_factory=list)
     single: bool = False  # a loop whose body ends in its one sink
-    attempted: bool = False  # it fills something within a `try`, and that could raise
-    caught: bool = False  # and what it raises there could be caught
+    caught: bool = False  # it fills something within a `try` that would see what that raises
     reason: str = ""  # why this is no site
 
 

@@ -36,44 +36,51 @@ class Sink:
 
 def flat_target(target: ast.expr) -> list[str] | None:
     """Names of `x`, `(a, b)` or `(i, (a, b))` in order, if that is all there is."""
-    if isinstance(target, ast.Name):
-        return [target.id]
-    if not isinstance(target, (ast.Tuple, ast.List)):
+    parts = list(ast.walk(target))
+    if not all(isinstance(part, (ast.Name, ast.Tuple, ast.List, ast.expr_context)) for part in parts):
         return None
-    names: list[str] = []
-    for part in target.elts:
-        inner = flat_target(part)
-        if inner is None:
-            return None
-        names += inner
+    found = [part for part in parts if isinstance(part, ast.Name)]
+    names = [part.id for part in sorted(found, key=lambda part: (part.lineno, part.col_offset))]
     return names if len(set(names)) == len(names) else None
+
+
+# What may not be in the body of a site, nor in that of a loop.
+UNSUITABLE: dict[Any, str] = {
+    ast.NamedExpr: "it assigns with :=",
+    (ast.Await, ast.Yield, ast.YieldFrom): "it awaits or yields",
+    (ast.Lambda, ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef):
+        "it makes a function, which would capture the loop's variables",
+    (ast.Global, ast.Nonlocal): "it declares a global or nonlocal name",
+}  # fmt: skip
+EXITS: dict[Any, str] = {
+    ast.Return: "it returns from the middle",
+    ast.Delete: "it deletes something",
+    (ast.Import, ast.ImportFrom): "it imports",
+}
+
+
+def _first(table: dict[Any, str], node: ast.AST) -> str | None:
+    """The reason of the first part that is in a table."""
+    return next(
+        (why for part in ast.walk(node) for kinds, why in table.items() if isinstance(part, kinds)), None
+    )
 
 
 def unsuitable(node: ast.AST) -> str | None:
     """Things that may not be in the body of a site."""
-    for part in ast.walk(node):
-        if isinstance(part, ast.NamedExpr):
-            return "it assigns with :="
-        if isinstance(part, (ast.Await, ast.Yield, ast.YieldFrom)):
-            return "it awaits or yields"
-        if isinstance(part, (ast.Lambda, ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
-            return "it makes a function, which would capture the loop's variables"
-        if isinstance(part, (ast.Global, ast.Nonlocal)):
-            return "it declares a global or nonlocal name"
-        if isinstance(part, ast.comprehension) and part.is_async:
-            return "it is asynchronous"
-    if kept_generators(node):
+    if any(isinstance(part, ast.comprehension) and part.is_async for part in ast.walk(node)):
+        return "it is asynchronous"
+    if kept_generators(node) and not _first(UNSUITABLE, node):
         return "it makes a generator, which would read the loop's variables later"
-    return None
+    return _first(UNSUITABLE, node)
 
 
 def comprehension(node: Any) -> str | None:
-    for generator in node.generators:
-        names = flat_target(generator.target)
-        if names is None:
-            return "its loop variable is not a plain name or tuple of names"
-    targets = [n for g in node.generators for n in flat_target(g.target) or []]
-    if len(set(targets)) != len(targets):
+    targets = [flat_target(generator.target) for generator in node.generators]
+    if None in targets:
+        return "its loop variable is not a plain name or tuple of names"
+    names = [name for target in targets for name in target or ()]
+    if len(set(names)) != len(names):
         return "two of its loops use one name"
     return unsuitable(node)
 
@@ -83,13 +90,12 @@ def loop(node: ast.For, block: Block, function: ast.AST) -> tuple[list[Sink], st
     names = flat_target(node.target)
     if names is None:
         return [], "its loop variable is not a plain name or tuple of names"
-    reason = unsuitable(ast.Module(node.body, [])) or _exits(node.body)
+    body = ast.Module(node.body, [])
+    reason = unsuitable(body) or _first(EXITS, body) or ("it breaks off early" if _breaks(body) else None)
     if reason:
         return [], reason
     carried = carrying(node, block)
-    if carried is not None:
-        return _checked([Sink(name, "carried") for name in carried.names], names, node, block, function)
-    sinks = _sinks(node.body)
+    sinks = _sinks(node.body) if carried is None else [Sink(name, "carried") for name in carried.names]
     if not sinks:
         return [], "it fills no list, set, dict or accumulator"
     return _checked(sinks, names, node, block, function)
@@ -206,8 +212,10 @@ def _sink_trouble(sink: Sink, node: ast.For, block: Block, function: ast.AST) ->
 
 def _bound_before(name: str, block: Block | None, function: ast.AST) -> bool:
     """Is the name a parameter, or plainly assigned above, and never unset?"""
-    if any(_unsets(node, name) for node in ast.walk(function)):
-        return False
+    for node in ast.walk(function):
+        deleted = isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Del)
+        if deleted or (isinstance(node, ast.ExceptHandler) and node.name == name):
+            return False
     while block is not None:
         for statement in block.statements[: block.index]:
             if isinstance(statement, ast.Assign) and name in stored(statement.targets):
@@ -216,12 +224,6 @@ def _bound_before(name: str, block: Block | None, function: ast.AST) -> bool:
             return name in {a.arg for a in ast.walk(block.owner.args) if isinstance(a, ast.arg)}
         block = block.outer
     return False
-
-
-def _unsets(node: ast.AST, name: str) -> bool:
-    if isinstance(node, ast.ExceptHandler):
-        return node.name == name
-    return isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Del)
 
 
 def _fresh_before(sink: Sink, block: Block | None) -> bool:
@@ -240,50 +242,33 @@ def _fresh_before(sink: Sink, block: Block | None) -> bool:
     return False
 
 
+MAKES: dict[str, tuple[str, type[ast.expr]]] = {
+    "append": ("list", ast.List), "add": ("set", ast.Set), "setitem": ("dict", ast.Dict),
+    "update": ("dict", ast.Dict),
+}  # fmt: skip
+
+
 def _makes(value: ast.expr, sink: Sink) -> bool:
-    wanted = {
-        "append": ("list", ast.List), "add": ("set", ast.Set), "setitem": ("dict", ast.Dict),
-        "update": ("dict", ast.Dict),
-    }  # fmt: skip
-    name, display = wanted[sink.kind]
-    if isinstance(value, display):
-        return not reads(value, sink.name)
-    called = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == name
-    sink.maker = name if called else ""
+    name, display = MAKES[sink.kind]
     match value:
-        case ast.Call(
-            ast.Attribute(ast.Name("collections"), "defaultdict") as maker, [ast.Name()], []
-        ) | ast.Call(ast.Name("defaultdict") as maker, [ast.Name()], []) if sink.kind == "update":
-            sink.maker, called = ast.unparse(maker), True
-    return called
-
-
-def _exits(body: Body) -> str | None:
-    for statement in body:
-        for part in ast.walk(statement):
-            if isinstance(part, ast.Return):
-                return "it returns from the middle"
-            if isinstance(part, ast.Delete):
-                return "it deletes something"
-            if isinstance(part, (ast.Import, ast.ImportFrom)):
-                return "it imports"
-    return "it breaks off early" if _breaks(body) else None
-
-
-def _breaks(body: Body) -> bool:
-    for statement in body:
-        if isinstance(statement, ast.Break):
+        case ast.Call(ast.Name(called)) if called == name:
+            sink.maker = name
             return True
-        if isinstance(statement, (ast.For, ast.While)):
-            if _breaks(statement.orelse):
-                return True
-            continue
-        for _, part in ast.iter_fields(statement):
-            if isinstance(part, list) and part and isinstance(part[0], (ast.stmt, ast.ExceptHandler)):
-                inner = [s for f in part for s in (f.body if isinstance(f, ast.ExceptHandler) else [f])]
-                if _breaks(inner):
-                    return True
-    return False
+        case ast.Call(
+            (ast.Name("defaultdict") | ast.Attribute(ast.Name("collections"), "defaultdict")) as maker,
+            [ast.Name()],
+            [],
+        ) if sink.kind == "update":
+            sink.maker = ast.unparse(maker)
+            return True
+    return isinstance(value, display) and not reads(value, sink.name)
+
+
+def _breaks(node: ast.AST) -> bool:
+    """Is there a `break` that belongs to no loop inside?"""
+    loop = isinstance(node, (ast.For, ast.While))
+    inner = node.orelse if loop else ast.iter_child_nodes(node)  # type: ignore[attr-defined]
+    return isinstance(node, ast.Break) or any(map(_breaks, inner))
 
 
 def independent_run(block: Block, held: set[str]) -> int:
@@ -324,11 +309,10 @@ FILLING: dict[str, tuple[type[Exception], ...]] = {
 }  # what filling a sink may raise
 
 
-def attempted(body: Body, sinks: list[Sink]) -> tuple[bool, bool]:
-    """Does a body fill something within a `try` where that could raise, and could somebody there notice?"""
+def caught(body: Body, sinks: list[Sink]) -> bool:
+    """Does a body fill something within a `try` where that could raise, and somebody there notice?"""
     tries = [t for top in body for t in ast.walk(top) if isinstance(t, (ast.Try, ast.TryStar))]
-    inside = [s for t in tries for s in _raising(t, sinks)]
-    return bool(inside), any(_catches(t, sink) for t in tries for sink in _raising(t, sinks))
+    return any(_catches(t, sink) for t in tries for sink in _raising(t, sinks))
 
 
 def _raising(node: ast.AST, sinks: list[Sink]) -> list[Sink]:

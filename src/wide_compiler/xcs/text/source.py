@@ -16,8 +16,6 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .private import private_names
-
 FUTURES = 0
 for _name in __import__("__future__").all_feature_names:
     FUTURES |= getattr(__import__("__future__"), _name).compiler_flag
@@ -85,7 +83,8 @@ def _candidates(text: str, start: int, code: types.CodeType) -> list[FunctionNod
     """Functions of that name in the text; for a lambda, those of the whole file that begin on its line."""
     if code.co_name == "<lambda>":
         whole = "".join(linecache.getlines(code.co_filename))
-        return [n for n in ast.walk(_parsed(whole)) if isinstance(n, ast.Lambda) and _near(n, code)]
+        lambdas = [n for n in ast.walk(_parsed(whole)) if isinstance(n, ast.Lambda)]
+        return [n for n in lambdas if n.lineno <= code.co_firstlineno <= (n.end_lineno or n.lineno)]
     if text[:1].isspace():  # not dedented: that would change strings of several lines
         text, start = "if True:\n" + text, start - 1
     tree = ast.increment_lineno(_parsed(text), start - 1)
@@ -104,10 +103,6 @@ def unwarned(file: str) -> Iterator[None]:
         yield
     finally:
         filters.remove(ignored)
-
-
-def _near(node: ast.Lambda, code: types.CodeType) -> bool:
-    return node.lineno <= code.co_firstlineno <= (node.end_lineno or node.lineno)
 
 
 def _parsed(text: str) -> ast.Module:
@@ -151,7 +146,7 @@ def compiled(
     """Compile a function node as it would be where `free` are names of an enclosing function."""
     bare = node
     if isinstance(node, ast.FunctionDef):
-        bare = ast.FunctionDef(**{**_fields(node), "decorator_list": []})
+        bare = ast.FunctionDef(**{**dict(ast.iter_fields(node)), "decorator_list": []})
         statement: ast.stmt = ast.copy_location(bare, node)
     else:
         statement = ast.copy_location(ast.Expr(node), node)
@@ -170,10 +165,6 @@ def compiled(
         built = compile(module, like.co_filename, "exec", flags=flags, dont_inherit=True)
     name = node.name if isinstance(node, ast.FunctionDef) else "<lambda>"
     return _nested(_nested(built, "outer"), name)
-
-
-def _fields(node: ast.AST) -> dict[str, Any]:
-    return dict(ast.iter_fields(node))
 
 
 def _nested(code: types.CodeType, name: str) -> types.CodeType:
@@ -200,3 +191,53 @@ def _same_constant(x: Any, y: Any) -> bool:
     if isinstance(x, str) and isinstance(y, str) and ".<locals>" in y:
         return True  # a qualified name
     return type(x) is type(y) and repr(x) == repr(y)
+
+
+# Where names stand in a syntax tree.
+FIELDS = {
+    ast.Name: "id", ast.Attribute: "attr", ast.arg: "arg", ast.FunctionDef: "name",
+    ast.AsyncFunctionDef: "name", ast.ClassDef: "name", ast.ExceptHandler: "name", ast.alias: "asname",
+    ast.MatchAs: "name", ast.MatchStar: "name", ast.MatchMapping: "rest",
+}  # fmt: skip
+
+
+def private_names(node: Any, qualified: str) -> Any:
+    """The function of that qualified name with its private names written out; itself if there are none."""
+    owner = _class_around(qualified)
+    if not owner.strip("_"):
+        return node
+    prefix = f"_{owner.lstrip('_')}"
+
+    def written(name: Any) -> Any:
+        private = isinstance(name, str) and name.startswith("__") and not name.endswith("__")
+        return f"{prefix}{name}" if private and "." not in name else name
+
+    for part in _parts(node):
+        field = FIELDS.get(type(part))
+        if field is not None and part is not node:
+            setattr(part, field, written(getattr(part, field)))
+        if isinstance(part, (ast.Global, ast.Nonlocal)):
+            part.names = list(map(written, part.names))
+        if isinstance(part, ast.alias) and part.asname is None and written(part.name) != part.name:
+            part.asname = written(part.name)
+    return node
+
+
+def _parts(node: ast.AST) -> Iterator[ast.AST]:
+    """All of a function but what is in a class inside it, whose private names are its own."""
+    yield node
+    for part in ast.iter_child_nodes(node):
+        if isinstance(part, ast.ClassDef):
+            yield part
+            for outside in (*part.bases, *part.keywords, *part.decorator_list):
+                yield from _parts(outside)
+        else:
+            yield from _parts(part)
+
+
+def _class_around(qualified: str) -> str:
+    """`C` of `C.method`, `f.<locals>.C.method` and `C.method.<locals>.inner`; empty if there is none."""
+    parts = qualified.split(".")[:-1]
+    while parts and parts[-1] == "<locals>":
+        parts = parts[:-2]
+    return parts[-1] if parts else ""

@@ -1,6 +1,10 @@
-"""Exceptions of items that ran elsewhere, raised as the text would have raised them."""
+"""Exceptions of items that ran elsewhere, raised as the text would have raised them; and those that no item
+raised: handlers of signals raise them wherever the program happens to be."""
 
+import functools
+import signal
 import sys
+import types
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
@@ -38,3 +42,26 @@ def raises(error: BaseException) -> Iterable[Any]:
     """An iterable that raises at once: after the totals of the items before are stored."""
     raise_here(error)
     yield
+
+
+def raise_interrupt(error: BaseException) -> None:
+    """Raise this exception again if a handler of signals has raised it, Python's own or another: a fast path
+    that takes it for trouble of its own would swallow a time limit."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    step = error.__traceback__ if handlers else None
+    while step is not None:
+        if step.tb_frame.f_code in handlers:
+            raise error
+        step = step.tb_next
+
+
+def _code(handler: Any) -> types.CodeType | None:
+    """Of a function, a method, a partial, or an object that is called."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    function = getattr(handler, "__func__", handler)
+    if not hasattr(function, "__code__"):
+        function = vars(type(handler)).get("__call__")
+    return getattr(function, "__code__", None)
