@@ -2,8 +2,12 @@
 
 import dataclasses
 import logging
+import os
 import re
+import subprocess
+import sys
 import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -109,3 +113,54 @@ def test_lists_that_a_hook_appends_to_get_real_tensors_once_a_lane():
     out = wide.shared(x)
     assert len(LOG) == 3 and all(torch.equal(a, b) for a, b in zip(LOG, out, strict=True))
     LOG.clear()
+
+
+LOADS = """
+import sys, types, torch, wide_compiler
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+class Loads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+    def forward(self, x):
+        import fresh_module
+        return checkpoint(self.fc, x, use_reentrant=False) * fresh_module.SCALE
+
+assert "fresh_module" not in sys.modules
+members = [Loads() for _ in range(3)]
+x = torch.randn(2, 3)
+wide = wide_compiler.compile(members, x)
+import fresh_module
+assert fresh_module.registered == ["once"] and fresh_module.Kind.A.value == 1
+torch.testing.assert_close(wide.shared(x), torch.stack([m(x) for m in members]))
+assert wide.explain(measure=False).coverage == 1.0, str(wide.explain(measure=False))
+fresh_module.SCALE = 5.0
+torch.testing.assert_close(wide.shared(x), torch.stack([m(x) for m in members]))
+print("fine")
+"""
+FRESH = """
+import collections.abc, enum
+SCALE = 2.0
+registered = []
+class Kind(enum.Enum):
+    A = 1
+class Mapping:
+    pass
+collections.abc.Mapping.register(Mapping)
+registered.append("once")
+"""
+
+
+def test_a_forward_that_loads_modules(tmp_path):
+    """What loading changes (a module's own globals, classes made and registered) is not the forward's doing,
+    and is not undone. Checkpoints load torch's compiler, so a fresh process is needed."""
+    (tmp_path / "fresh_module.py").write_text(FRESH)
+    (tmp_path / "script.py").write_text(LOADS)
+    source = str(Path(wide_compiler.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), source])}
+    done = subprocess.run(
+        [sys.executable, tmp_path / "script.py"], capture_output=True, text=True, env=environment
+    )
+    assert done.stdout.endswith("fine\n"), done.stderr

@@ -145,6 +145,26 @@ def test_dropout_is_compared_whoever_does_it(p):
     assert "is off by" in call.problem(fused, lambda x, _: coins(x, _) * (1 - p))
 
 
+def test_what_was_compiled_stays_compiled():
+    """Under a mode that fixes draws torch.compile would give a function up for good."""
+    ran = []
+
+    def backend(graph, inputs):
+        return lambda *args: ran.append(1) or graph(*args)
+
+    def draw(x, _):
+        return torch.nn.functional.dropout(x, 0.5)
+
+    compiled = torch.compile(draw, backend=backend)
+    x = torch.rand(3, 4)
+    compiled(x, x)
+    call = Call(x, x, gradients=False, reordered=True)
+    assert call.problem(draw, compiled) is None
+    ran.clear()
+    compiled(x, x)
+    assert ran
+
+
 def test_a_draw_without_a_stand_in_is_a_problem():
     def rrelu(x):
         return [torch.nn.functional.rrelu(x, training=True)]

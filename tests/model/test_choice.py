@@ -290,3 +290,18 @@ def test_a_copy_takes_routes_of_its_own():
         torch.testing.assert_close(wide.stacked(x), expected)
         assert not torch.allclose(clone.stacked(x), expected)
     assert len(clone.routes) == 1
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_a_model_that_draws_is_compiled_too(seeded, tmp_path, monkeypatch):
+    """Compiled code draws from another generator: what it computes of the draws is compared."""
+    monkeypatch.setenv("WIDE_COMPILER_CACHE", str(tmp_path))
+    models = [nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 2)) for _ in range(3)]
+    config = WideConfig(compile=True, tune_seconds=0.2)
+    x = torch.randn(3, 64, 8)
+    wide = wide_compiler.compile(models, x[0], config=config)
+    if seeded:
+        wide.seed([1, 2, 3])
+    wide.stacked(x).sum().backward()
+    tuned = wide.programs.latest.latest
+    assert "wide, compiled" in tuned.ms, tuned.refused

@@ -17,6 +17,9 @@ from .skeleton import copy_member
 from .state import canonical_names, slots
 from .strides import strided_copy
 
+# A forward that loads modules in its first run is run again; one that always does is taken as it is.
+_IMPORTING_RUNS = 3
+
 
 @dataclass
 class Observation:
@@ -72,6 +75,22 @@ def observe_member(
 
     Nothing is left behind: whatever the forward changed in Python is put back, and so are random numbers.
     """
+    for _ in range(_IMPORTING_RUNS):
+        observation, imported = _observe(member, args, kwargs, grad, shared, tensor_of)
+        if not imported:
+            break
+    return observation
+
+
+def _observe(
+    member: nn.Module,
+    args: tuple,
+    kwargs: dict,
+    grad: bool,
+    shared: Collection[Any],
+    tensor_of: Callable[[str], Tensor] | None,
+) -> tuple[Observation, bool]:
+    """One run, and whether it loaded modules: what that changes is not the forward's doing."""
     copy, originals = copy_member(member, shared, tensor_of and (lambda path: tensor_of(path).clone()))
     # A forward that swaps the memory of a parameter (`.data = ...`) is told by its address.
     before = {slot.path: (slot.tensor, _address(slot.tensor)) for slot in slots(copy)}
@@ -87,7 +106,7 @@ def observe_member(
         tensor, place = before.get(slot.path, (None, 0))
         if slot.kind == "parameter" and (slot.tensor is not tensor or _address(slot.tensor) != place):
             effects.append(f"its forward puts other memory into the parameter {slot.path}")
-    return Observation(
+    observation = Observation(
         observer.reads,
         originals,
         effects,
@@ -98,6 +117,7 @@ def observe_member(
         _written(member, copy, tensor_of),
         None if drew else _tensors(output),
     )
+    return observation, observer.imported
 
 
 def copy_of(leaf: Any) -> Any:

@@ -92,6 +92,12 @@ _TENSOR_NAMES = frozenset(dir(Tensor))
 _MEMO = {"dispatch_cache", "cache_token", "_clear_cache"}
 
 
+def _is_import(frame: types.FrameType) -> bool:
+    """Does Python begin to load a module that was not loaded before?"""
+    code = frame.f_code
+    return code.co_name == "_find_and_load" and code.co_filename == "<frozen importlib._bootstrap>"
+
+
 def _is_checkpointed(call: types.FrameType) -> bool:
     """Is a module called under a checkpoint, and not by a module that is?"""
     frame = call.f_back
@@ -122,6 +128,7 @@ class Observer:
         effects: why a graph of the call would not be the call, in words.
         functions: classes of custom autograd functions that were applied.
         asks_grad_mode: did code outside PyTorch ask whether gradients are recorded?
+        imported: was a module loaded meanwhile? What that changed is not the call's doing: observe it again.
         checkpointed: paths of the modules that `torch.utils.checkpoint` was given, as such, by a method or as
             the first argument of a partial function; and of those that were called right under it.
     """
@@ -137,6 +144,7 @@ class Observer:
         self.effects: list[str] = []
         self.functions: list[type] = []
         self.asks_grad_mode = False
+        self.imported = False
         self.checkpointed: set[str] = set()
         self._alive: list[Any] = []  # what was visited: an id must not be given to another object
         self._persistent: set[int] = set()
@@ -205,7 +213,9 @@ class Observer:
             if event == "return" and frame is self._paused:
                 self._paused = None
         elif event == "call":
-            if self._is_interlude(frame):
+            if _is_import(frame):
+                self.imported, self._paused = True, frame
+            elif self._is_interlude(frame):
                 self._paused = frame
             else:
                 self._enter(frame)

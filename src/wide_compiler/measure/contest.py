@@ -169,7 +169,10 @@ class Contest:
         return [o.detach() for o in outputs], list(gradients)
 
     def _compared(self, candidate: Candidate) -> Results:
-        with FixedDraws() if self.reordered else contextlib.nullcontext():
+        if not self.reordered:
+            return self.results(candidate)
+        # Compiled code draws by itself. And what torch.compile meets under a mode it never compiles again.
+        with FixedDraws(), torch.compiler.set_stance("force_eager"):
             return self.results(candidate)
 
     def _restore(self, candidate: Candidate) -> None:

@@ -71,7 +71,10 @@ class Chooser:
         self.plans: dict[str, Plan] = {}
         self.built: dict[str, Built] = {}
         self.runs_python = program.runs_members
-        self.draws = program.draws
+        # Ways may draw in another order, and compiled code from another generator: only what is computed of
+        # the draws can be compared. With a seed for each lane the draws themselves are computed.
+        seeded = any(kind == "rng" and arguments[i] is not None for i, (kind, _) in feeds)
+        self.reordered = program.draws and not seeded
         self.elsewhere = any(_is_tensor(a) and memory_id(a) is not None for a in arguments)
         self.refused: dict[str, str] = {}
 
@@ -98,7 +101,7 @@ class Chooser:
         wrap = recorded if self.config.compile and self.cuda else None
         with Patience("wide_compiler: measuring") as self.patience:
             try:
-                with Contest(reference, self.gradients, self.cuda, wrap=wrap) as self.contest:
+                with Contest(reference, self.gradients, self.cuda, self.reordered, wrap=wrap) as self.contest:
                     return self._remembered() or self._measured()
             except torch.cuda.OutOfMemoryError:
                 self.built.clear()
@@ -119,8 +122,7 @@ class Chooser:
     def _there(self) -> Tuned:
         """Arguments lie outside of this process: the graph runs there as one call, if it can."""
         tuned = self._tuned(WIDE, "not measured: the lanes lie elsewhere, and run op by op")
-        rng = [a for a, (kind, _) in zip(self.arguments, self.graph.feeds, strict=True) if kind == "rng"]
-        if self.runs_python or (self.draws and all(a is None for a in rng)):
+        if self.runs_python or self.reordered:
             return tuned  # the generator draws for all lanes at once
         lanes = [has_lanes(self.graph, kind, key) for kind, key in self.graph.feeds]
         runner = lane_runner(self.graph, lanes, self.arguments, self.n)

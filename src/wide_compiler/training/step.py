@@ -129,10 +129,14 @@ class TrainStep:
         The loss runs once more for that; what it changes in Python is put back, and forbids a recording.
         """
         devices = [d for d in {t.device for t in self.wide.parameters()} if d.type == "cuda"]
-        observer = Observer([part for part in (self.loss,) if isinstance(part, nn.Module)], calls=[self.loss])
-        with torch.random.fork_rng(devices), torch.enable_grad(), autocast_to(self.autocast, self.wide):
-            own = _tree.tree_map(_detached, output)
-            observer.run(lambda: self.loss(own, *targets))
+        roots = [part for part in (self.loss,) if isinstance(part, nn.Module)]
+        for _ in range(2):  # a loss that loads modules in its first run is run again
+            observer = Observer(roots, calls=[self.loss])
+            with torch.random.fork_rng(devices), torch.enable_grad(), autocast_to(self.autocast, self.wide):
+                own = _tree.tree_map(_detached, output)
+                observer.run(lambda own=own: self.loss(own, *targets))  # type: ignore[misc]
+            if not observer.imported:
+                break
         program = self.wide.programs.latest
         members = program.captured.rests_on if isinstance(program, WideProgram) else Snapshot()
         self.reads = observer.reads.without(()).joined([members])
