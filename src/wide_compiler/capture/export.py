@@ -142,8 +142,9 @@ def _exported(
 ) -> Captured:
     real_shapes = None
     functions = observation.functions
+    suspects: dict[str, str] = {}
     while True:
-        recorder = Recorder(kept, functions, real_shapes)
+        recorder = Recorder(kept, functions, real_shapes, suspects)
         failures: list[str] = []
         try:
             with recorder.active(member), _watch_failures(member, failures):
@@ -165,11 +166,22 @@ def _exported(
                 culprit = failures[0] if failures else ""
                 if culprit == "" or culprit in kept:
                     raise CaptureFailed(_first_line(error)) from error
-                kept[culprit] = f"torch.export cannot look into it: {_first_line(error)}"
+                kept[culprit] = why = f"torch.export cannot look into it: {_first_line(error)}"
+                # Others of its class are likely to fail as well: a capture for each of them would cost.
+                suspects |= dict.fromkeys(_others_of_its_class(member, culprit, {*kept, *suspects}), why)
                 if real_shapes is None:
                     continue
         args, kwargs = _tree.unflatten([copy_of(leaf) for leaf in leaves], spec)
-        real_shapes = watch_real_shapes(member, kept, functions, functools.partial(member, *args, **kwargs))
+        run = functools.partial(member, *args, **kwargs)
+        real_shapes = watch_real_shapes(member, suspects | kept, functions, run)
+
+
+def _others_of_its_class(member: nn.Module, culprit: str, known: set[str]) -> list[str]:
+    """The paths of such modules; of nested ones none, whose calls could not be told apart."""
+    kind = type(member.get_submodule(culprit))
+    paths = [path for path, module in member.named_modules() if path and type(module) is kind]
+    nested = {p for p in paths for q in {*paths, *known} if p.startswith(f"{q}.") or q.startswith(f"{p}.")}
+    return [path for path in paths if path not in nested]
 
 
 def _export(flat: _Flat, dynamic: Sequence[set[int]] | None, grad: bool) -> torch.export.ExportedProgram:
