@@ -36,6 +36,7 @@ class Captured:
     rests_on: Snapshot = field(default_factory=Snapshot)  # what the members' Python read outside of them
     own: Snapshot = field(default_factory=Snapshot)  # what it read in the skeletons
     reads_layout: bool = False  # does the forward ask how its inputs lie in memory?
+    asks_values: bool = False  # does it ask tensors that Python holds for their numbers?
     shapes: list[tuple[int, ...]] = field(default_factory=list)  # of the inputs it was captured at
 
     def __post_init__(self) -> None:

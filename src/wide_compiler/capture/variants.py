@@ -41,6 +41,14 @@ def group_by_variant(models: Sequence[nn.Module]) -> list[int]:
     return variants
 
 
+def tensors_apart(a: nn.Module, b: nn.Module) -> dict[int, Tensor] | None:
+    """For models that differ only in numbers of tensors they hold in lists, dicts or objects: the id of each
+    of a's -> b's. None if they differ in anything else."""
+    comparison = _Comparison({**_state(a), **_state(b)})
+    comparison.apart = {}
+    return comparison.apart if comparison.alike(a, b) else None
+
+
 def _state(model: nn.Module) -> dict[int, str]:
     """The id of every tensor that is state (by its first path), and of every submodule.
 
@@ -58,6 +66,7 @@ def _state(model: nn.Module) -> dict[int, str]:
 class _Comparison:
     def __init__(self, state: dict[int, str]):
         self.state = state
+        self.apart: dict[int, Tensor] | None = None  # if not None, tensors may differ, and are noted here
         # Pairs being compared, kept alive: the id of a dead object may be given to a new one.
         self.seen: dict[tuple[int, int], tuple[Any, Any]] = {}
 
@@ -100,7 +109,11 @@ class _Comparison:
         if isinstance(a, np.ndarray):
             return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
         if isinstance(a, Tensor):
-            return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
+            if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
+                return False
+            if self.apart is None:
+                return torch.equal(a, b)
+            return self.apart.setdefault(id(a), b) is b
         if isinstance(a, (list, tuple)):
             return len(a) == len(b) and all(map(self.alike, a, b))
         if isinstance(a, (set, frozenset)):
