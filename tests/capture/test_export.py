@@ -142,9 +142,8 @@ def test_a_custom_autograd_function_keeps_its_own_backward():
     oracle.compare(models, wide, inputs, gradients=True, learning_rate=0.1).check(rtol=1e-5)
     wide.shared(x).sum().backward()
     assert wide.get_parameter("0.weight").grad.abs().sum() > 0
-    rows = wide.explain(measure=False).rows
-    (own,) = [row for row in rows if row.op == "Round"]
-    assert "backward" in own.why and not [row for row in rows if row.how == "loop"]
+    (row,) = [row for row in wide.explain(measure=False).rows if row.op == "Round"]
+    assert row.how == "vmap" and "backward" in row.why
 
 
 COUNTS = {
@@ -197,3 +196,50 @@ def test_a_counter_is_named_as_the_reason_for_the_loop():
     assert [row.how for row in explanation.rows] == ["loop"] and "plain" in explanation.why
     with pytest.raises(CaptureFailed, match="plain"):
         capture(Counter("plain"), x)
+
+
+class Asks(nn.Module):
+    """Asks for values where `ask`: no graph can hold that."""
+
+    def __init__(self, ask=True):
+        super().__init__()
+        self.fc, self.ask = nn.Linear(4, 4), ask
+
+    def forward(self, x):
+        if self.ask and x.sum() > 1e9:
+            return x
+        return self.fc(x).tanh()
+
+
+def test_parts_of_one_class_that_cannot_be_traced_cost_one_capture_together(monkeypatch):
+    exports = []
+    export = wide_compiler.capture.export._export
+    monkeypatch.setattr(
+        "wide_compiler.capture.export._export", lambda *args: (exports.append(1), export(*args))[1]
+    )
+
+    def make():
+        return nn.Sequential(*[Asks(i % 3 != 1) for i in range(9)], nn.Linear(4, 2))
+
+    models, x = [make() for _ in range(3)], torch.randn(2, 4)
+    wide = wide_compiler.compile(models, x)
+    assert len(exports) <= 3
+    looped = {row.path for row in wide.explain(measure=False).rows if row.how == "loop"}
+    assert looped == {str(i) for i in range(9) if i % 3 != 1}  # those of the class that can be traced are
+    oracle.compare(models, wide, shared_input=((x,), {}), gradients=True).check(rtol=1e-5)
+
+
+def test_modules_of_a_suspected_class_inside_each_other():
+    class Nested(Asks):
+        def __init__(self, inner=None):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x):
+            x = super().forward(x)
+            return x if self.inner is None else self.inner(x) + x
+
+    models = [nn.Sequential(Nested(Nested()), Nested(), Nested(Nested(Nested()))) for _ in range(2)]
+    x = torch.randn(2, 4)
+    wide = wide_compiler.compile(models, x)
+    oracle.compare(models, wide, shared_input=((x,), {}), gradients=True).check(rtol=1e-5)

@@ -12,7 +12,9 @@ from torch import nn
 
 import wide_compiler
 from fn import Fn
+from life_oracle import live, looped
 from wide_compiler import AlignmentError, oracle
+from wide_compiler.capture import export as export_room
 from wide_compiler.capture import group_by_variant
 
 x = torch.randn(2, 4)
@@ -184,3 +186,38 @@ def test_the_same_parts_in_another_order(how):
         assert "lane 1" in str(error)
         return
     oracle.compare(models, wide, shared_input=((x,), {})).check(rtol=1e-5)
+
+
+class Table(nn.Module):
+    """Tensors in a dict and a list, of every lane its own."""
+
+    def __init__(self, read=False):
+        super().__init__()
+        self.fc, self.read = nn.Linear(4, 4), read
+        self.tables = {"scale": torch.randn(4), "shifts": [torch.randn(4), torch.randn(())]}
+
+    def forward(self, x):
+        h = self.fc(x) * self.tables["scale"] + self.tables["shifts"][0] * self.tables["shifts"][1]
+        if self.read:
+            h = h * self.tables["shifts"][1].item()
+        return h
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_tensors_in_dicts_cost_one_capture_whatever_the_number_of_lanes(monkeypatch, read):
+    exports = []
+    export = export_room._export
+    monkeypatch.setattr(export_room, "_export", lambda *args: (exports.append(1), export(*args))[1])
+    torch.manual_seed(0)
+    models = [Table(read).double() for _ in range(6)]
+    x = torch.randn(2, 4, dtype=torch.float64)
+    wide = wide_compiler.compile(models, x)
+    assert len(exports) == (1 if not read else 6)  # a number that Python reads is part of the graph
+    torch.testing.assert_close(wide.shared(x), torch.stack([model(x) for model in models]))
+    if not read:
+        assert wide.explain(measure=False).coverage == 1.0
+    torch.testing.assert_close(wide.lane(3)(x), models[3](x))
+
+
+def test_a_life_of_lanes_with_tables_of_their_own():
+    assert not looped(live(lambda: Table().double()))

@@ -4,7 +4,7 @@ import warnings
 
 from .align import check_models, structure
 from .captured import OUTPUT_TENSOR, Captured
-from .export import export_member
+from .export import derive_capture, export_member
 from .failure import CaptureFailed, HasEffects
 from .lock import CAPTURE
 from .observation import Observation, copy_of, observe_member
@@ -32,6 +32,7 @@ __all__ = [
     "clone_member",
     "clone_members",
     "copy_of",
+    "derive_capture",
     "export_member",
     "group_by_variant",
     "make_skeleton",

@@ -37,6 +37,7 @@ class Captured:
     own: Snapshot = field(default_factory=Snapshot)  # what it read in the skeletons
     checkpointed: frozenset[str] = frozenset()  # paths of submodules that members compute again in backward
     reads_layout: bool = False  # does the forward ask how its inputs lie in memory?
+    asks_values: bool = False  # does it ask tensors that Python holds for their numbers?
     shapes: list[tuple[int, ...]] = field(default_factory=list)  # of the inputs it was captured at
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ import functools
 import logging
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from .state import canonical_names
 from .strides import LayoutReads
 from .substitutes import average_of_all_batches
 from .value_reads import ValueReads
+from .variants import tensors_apart
 
 _PREFIX = "member."
 
@@ -40,6 +42,7 @@ class _Seen:
     out_spec: Any
     out_statics: list[Any]
     layout: LayoutReads
+    asks_values: bool
 
 
 class _Flat(nn.Module):
@@ -62,6 +65,7 @@ class _Flat(nn.Module):
             out, self.seen.out_spec = _tree.flatten_output(self.member(*args, **kwargs))
         self.seen.layout.check()
         values.check()
+        self.seen.asks_values = values.asked
         if any(home[name] is not old for home, name, old in buffers):
             # Copied before the write: what is returned may be the old buffer, or a view of it.
             out = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in out]
@@ -132,6 +136,27 @@ def export_member(
     return captured
 
 
+def derive_capture(
+    known: Captured, of: nn.Module, member: nn.Module, leaves: list[Any], observation: Observation
+) -> Captured | None:
+    """The capture of `member` from that of another one, which differs from it only in tensors that Python
+    holds; None if it has to be made. Compared with the observed run, as every capture is."""
+    if known.calls or known.asks_values or observation.output is None:
+        return None
+    observation.check()
+    apart, output = tensors_apart(of, member), observation.output
+    if apart is None:
+        return None
+    constants = {name: apart.get(id(tensor), tensor) for name, tensor in known.constants.items()}
+    captured = replace(known, constants=constants, guards=[], writes=set(known.writes))
+    try:
+        confirm(captured, member, leaves, observation)
+    except CaptureFailed:  # a number of such a tensor has become part of the graph
+        observation.output = output
+        return None
+    return captured
+
+
 def _exported(
     member: nn.Module,
     leaves: list[Any],
@@ -143,8 +168,9 @@ def _exported(
 ) -> Captured:
     real_shapes = None
     functions = observation.functions
+    suspects: dict[str, str] = {}
     while True:
-        recorder = Recorder(kept, functions, real_shapes)
+        recorder = Recorder(kept, functions, real_shapes, suspects)
         failures: list[str] = []
         try:
             with recorder.active(member), _watch_failures(member, failures):
@@ -153,6 +179,7 @@ def _exported(
             captured = _read(flat, exported, recorder)
             captured.reads_layout = flat.seen.layout.of_inputs
             captured.reads_grad_mode = flat.seen.layout.of_gradients
+            captured.asks_values = flat.seen.asks_values
             return captured
         except NeedsRealShapes as error:
             if real_shapes is not None:
@@ -166,11 +193,22 @@ def _exported(
                 culprit = failures[0] if failures else ""
                 if culprit == "" or culprit in kept:
                     raise CaptureFailed(_first_line(error)) from error
-                kept[culprit] = f"torch.export cannot look into it: {_first_line(error)}"
+                kept[culprit] = why = f"torch.export cannot look into it: {_first_line(error)}"
+                # Others of its class are likely to fail as well: a capture for each of them would cost.
+                suspects |= dict.fromkeys(_others_of_its_class(member, culprit, {*kept, *suspects}), why)
                 if real_shapes is None:
                     continue
         args, kwargs = _tree.unflatten([copy_of(leaf) for leaf in leaves], spec)
-        real_shapes = watch_real_shapes(member, kept, functions, functools.partial(member, *args, **kwargs))
+        run = functools.partial(member, *args, **kwargs)
+        real_shapes = watch_real_shapes(member, suspects | kept, functions, run)
+
+
+def _others_of_its_class(member: nn.Module, culprit: str, known: set[str]) -> list[str]:
+    """The paths of such modules; of nested ones none, whose calls could not be told apart."""
+    kind = type(member.get_submodule(culprit))
+    paths = [path for path, module in member.named_modules() if path and type(module) is kind]
+    nested = {p for p in paths for q in {*paths, *known} if p.startswith(f"{q}.") or q.startswith(f"{p}.")}
+    return [path for path in paths if path not in nested]
 
 
 def _export(flat: _Flat, dynamic: Sequence[set[int]] | None, grad: bool) -> torch.export.ExportedProgram:

@@ -10,12 +10,15 @@ real run has shown.
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._guards import detect_fake_mode
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.utils.checkpoint import CheckpointFunction
 
 from .. import _tree
@@ -34,6 +37,7 @@ class OpaqueCall:
     out_spec: _tree.TreeSpec | None = None
     out_statics: list[Any] = field(default_factory=list)
     why: str = ""
+    number: int = 0  # how often the callable had been called before
     records: bool = True  # were gradients recorded where it was called?
 
     def run(self, function: Callable[..., Any], tensors: list[Tensor], sizes: list[int]) -> list[Tensor]:
@@ -83,9 +87,16 @@ class Recorder:
     current: "Recorder | None" = None
 
     def __init__(
-        self, kept: dict[str, str], functions: Sequence[type] = (), real_shapes: list[Any] | None = None
+        self,
+        kept: dict[str, str],
+        functions: Sequence[type] = (),
+        real_shapes: dict[Any, Any] | None = None,
+        suspects: Mapping[str, str] | None = None,
     ):
         self.kept = kept  # module path -> why it is kept whole
+        # Modules of a class of which one could not be traced: path -> why. Each call is tried first.
+        self.suspects = {path: why for path, why in (suspects or {}).items() if path not in kept}
+        self.counts: Counter[tuple[str, str]] = Counter()
         self.functions = functions  # the custom autograd functions that the model applies
         self.thread = threading.get_ident()
         self.calls: list[OpaqueCall] = []
@@ -99,11 +110,11 @@ class Recorder:
         PyTorch has no mode that sees `Function.apply`, so the classes get another one meanwhile, which does
         what the old one does in every other thread.
         """
-        modules = {path: model.get_submodule(path) for path in self.kept}
+        modules = {path: model.get_submodule(path) for path in (*self.kept, *self.suspects)}
         originals = {path: vars(m).get("forward") for path, m in modules.items()}
         previous, Recorder.current = Recorder.current, self
         for path, module in modules.items():
-            module.forward = self._recording(path, type(module).__name__, module.forward, self.kept[path])
+            module.forward = self._recording(path, type(module).__name__, module.forward)
         applies = [(cls, vars(cls).get("apply")) for cls in self.functions]
         for cls in self.functions:
             cls.apply = classmethod(self._apply_or_record(cls.apply.__func__))  # type: ignore[attr-defined]
@@ -135,14 +146,32 @@ class Recorder:
 
         return patched
 
-    def _recording(self, path: str, name: str, forward: Callable, why: str) -> Callable[..., Any]:
+    def _recording(self, path: str, name: str, forward: Callable) -> Callable[..., Any]:
         @functools.wraps(forward)
         def recording(*args: Any, **kwargs: Any) -> Any:
             if self.inside:
                 return forward(*args, **kwargs)
+            if path in self.suspects and path not in self.kept and self._traceable(forward, args, kwargs):
+                self.counts[path, name] += 1
+                return forward(*args, **kwargs)
+            why = self.kept.setdefault(path, self.suspects.get(path, ""))
             return self._record(path, name, forward, why, args, kwargs)
 
         return recording
+
+    def _traceable(self, forward: Callable, args: tuple, kwargs: dict) -> bool:
+        """Does it run on fake tensors? Tried beside the trace, which sees nothing of it."""
+        mode = detect_fake_mode(_tree.flatten((args, kwargs))[0])
+        symbols = mode.shape_env.ignore_fresh_unbacked_symbols() if mode and mode.shape_env else None
+        self.inside += 1
+        try:
+            with symbols or contextlib.nullcontext(), disable_proxy_modes_tracing():
+                forward(*args, **kwargs)
+            return True
+        except Exception:
+            return False
+        finally:
+            self.inside -= 1
 
     def _record(self, path: str, name: str, function: Callable, why: str, args: tuple, kwargs: dict) -> Any:
         leaves, spec = _tree.flatten((args, kwargs))
@@ -151,7 +180,9 @@ class Recorder:
         statics = [
             _TENSOR if isinstance(x, Tensor) else _SIZE if isinstance(x, torch.SymInt) else x for x in leaves
         ]
-        call = OpaqueCall(path, name, function, spec, statics, why=why, records=torch.is_grad_enabled())
+        number = self.counts[path, name]
+        self.counts[path, name] += 1
+        call = OpaqueCall(path, name, function, spec, statics, None, [], why, number, torch.is_grad_enabled())
         self.calls.append(call)
         outputs = torch.ops.wide_compiler.opaque(tensors, sizes, len(self.calls) - 1)
         for leaf in call.out_statics:
@@ -164,7 +195,7 @@ class Recorder:
     def fake_outputs(self, tensors: list[Tensor], sizes: list[int], handle: int) -> list[Tensor]:
         call = self.calls[handle]
         if self.real_shapes is not None:
-            shown, call.out_spec, call.out_statics = self.real_shapes[handle]
+            shown, call.out_spec, call.out_statics = self.real_shapes[call.path, call.name, call.number]
             return [torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in shown]
         self.inside += 1
         try:
@@ -178,9 +209,9 @@ class Recorder:
 
 def watch_real_shapes(
     model: nn.Module, kept: dict[str, str], functions: Sequence[type], run: Callable[[], Any]
-) -> list[Any]:
-    """Run for real; for each call kept whole, in order: its output tensors, structure and other leaves."""
-    shown: list[Any] = []
+) -> dict[Any, Any]:
+    """Run for real; for each call of `kept` (path, name, number): its tensors, structure and other leaves."""
+    shown: dict[Any, Any] = {}
 
     class Watcher(Recorder):
         def _record(self, path: str, name: str, function: Callable, why: str, args: Any, kwargs: Any) -> Any:
@@ -191,7 +222,9 @@ def watch_real_shapes(
                 self.inside -= 1
             leaves, spec = _tree.flatten(result)
             statics = [_TENSOR if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-            shown.append(([leaf for leaf in leaves if isinstance(leaf, Tensor)], spec, statics))
+            number = self.counts[path, name]
+            self.counts[path, name] += 1
+            shown[path, name, number] = ([x for x in leaves if isinstance(x, Tensor)], spec, statics)
             return result
 
     with Watcher(kept, functions).active(model), torch.enable_grad():

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from .._tree import is_fake
 from .failure import CaptureFailed
 from .strides import LayoutReads
 from .substitutes import LOOKED_INTO, SUBSTITUTES
@@ -33,6 +34,9 @@ _COMPARISONS: dict[Any, Callable[[Any, Any], bool]] = {
 }
 _UNIT_DRAWS = {torch.rand, torch.rand_like}
 _PASSED_OVER = {__name__, LayoutReads.__module__, "torch.overrides", "torch._tensor"}
+_ASKING = {Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.is_nonzero, Tensor.equal, Tensor.allclose}
+_ASKING |= {Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.__array__}
+_ASKING |= {torch.equal, torch.allclose, torch.is_nonzero, Tensor.__contains__, Tensor.__iter__}
 _INDICES = {torch.int8, torch.int16, torch.int32, torch.int64}
 
 
@@ -43,12 +47,15 @@ class ValueReads(TorchFunctionMode):
         super().__init__()
         self.draws: dict[int, Tensor] = {}  # by id, kept alive: numbers in [0, 1)
         self.decided: dict[int, tuple[Tensor, bool]] = {}  # the same: tensors of one known answer
+        self.asked = False  # was a tensor that Python holds asked for its numbers?
         self.chosen: list[
             tuple[Tensor, int]
         ] = []  # what was indexed, and what came of it, with their versions
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in _ASKING and not any(map(is_fake, args)):
+            self.asked = True
         if func is Tensor.__bool__ and _unknown(args[0]):
             answer = self._answer(args[0], inspect.currentframe())
             if answer is not None:

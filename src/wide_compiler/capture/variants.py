@@ -7,6 +7,7 @@ compared counts as different; that costs one more capture and is never wrong.
 import functools
 import types
 import weakref
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .state import canonical_names, slots
+from .state import slots
 
+_CONTAINERS = {dict, OrderedDict, list, tuple, set}
 _ATOMS = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size, type)
 
 
@@ -25,33 +27,53 @@ def group_by_variant(models: Sequence[nn.Module]) -> list[int]:
     >>> group_by_variant([nn.Dropout(0.1), nn.Dropout(0.2), nn.Dropout(0.1)])
     [0, 1, 0]
     """
-    leaders: list[nn.Module] = []
+    leaders: list[tuple[nn.Module, dict[int, str]]] = []
     variants = []
     for model in models:
-        for index, leader in enumerate(leaders):
-            if _Comparison(leader, model).alike(leader, model):
+        state = _state(model)
+        for index, (leader, known) in enumerate(leaders):
+            if _Comparison({**known, **state}).alike(leader, model):
                 variants.append(index)
                 break
         else:
             variants.append(len(leaders))
-            leaders.append(model)
+            leaders.append((model, state))
     return variants
 
 
+def tensors_apart(a: nn.Module, b: nn.Module) -> dict[int, Tensor] | None:
+    """For models that differ only in numbers of tensors they hold in lists, dicts or objects: the id of each
+    of a's -> b's. None if they differ in anything else."""
+    comparison = _Comparison({**_state(a), **_state(b)})
+    comparison.apart = {}
+    return comparison.apart if comparison.alike(a, b) else None
+
+
+def _state(model: nn.Module) -> dict[int, str]:
+    """The id of every tensor that is state (by its first path), and of every submodule.
+
+    State is stacked per lane, so its values may differ freely. A submodule named a second time (in a plain
+    list, say) must be the same one in both models.
+    """
+    state: dict[int, str] = {}
+    for slot in slots(model):
+        state.setdefault(id(slot.tensor), slot.path)
+    for path, module in model.named_modules():
+        state[id(module)] = f"module {path}"
+    return state
+
+
 class _Comparison:
-    def __init__(self, a: nn.Module, b: nn.Module):
-        # Tensors that are state are stacked per lane, so their values may differ freely.
-        self.state: dict[int, str] = {}
-        for model in (a, b):
-            names = canonical_names(model)
-            self.state |= {id(slot.tensor): names[slot.path] for slot in slots(model)}
-            # A submodule named a second time (in a plain list, say) must be the same one in both.
-            self.state |= {id(module): f"module {path}" for path, module in model.named_modules()}
+    def __init__(self, state: dict[int, str]):
+        self.state = state
+        self.apart: dict[int, Tensor] | None = None  # if not None, tensors may differ, and are noted here
         # Pairs being compared, kept alive: the id of a dead object may be given to a new one.
         self.seen: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def alike(self, a: Any, b: Any) -> bool:
-        if a is b or (id(a), id(b)) in self.seen:
+        if a is b or (type(a) is type(b) and type(a) in _CONTAINERS and not a and not b):
+            return True  # most of what a module holds is empty
+        if (id(a), id(b)) in self.seen:
             return True
         if self.state.get(id(a)) != self.state.get(id(b)):
             return False
@@ -82,14 +104,18 @@ class _Comparison:
         return bases and mine.keys() == theirs.keys() and all(self.alike(mine[k], theirs[k]) for k in mine)
 
     def _alike_inside(self, a: Any, b: Any) -> bool:
+        if isinstance(a, dict):
+            return list(a) == list(b) and all(map(self.alike, a.values(), b.values()))
         if isinstance(a, np.ndarray):
             return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
         if isinstance(a, Tensor):
-            return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
+            if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
+                return False
+            if self.apart is None:
+                return torch.equal(a, b)
+            return self.apart.setdefault(id(a), b) is b
         if isinstance(a, (list, tuple)):
             return len(a) == len(b) and all(map(self.alike, a, b))
-        if isinstance(a, dict):
-            return list(a) == list(b) and all(map(self.alike, a.values(), b.values()))
         if isinstance(a, (set, frozenset)):
             return a == b
         if isinstance(a, weakref.ref):

@@ -14,6 +14,7 @@ from ..capture import (
     CaptureFailed,
     HasEffects,
     Observation,
+    derive_capture,
     export_member,
     materialize,
     observe_member,
@@ -259,7 +260,8 @@ def capture_members(
 
     `living` are the modules themselves where they stay in use: then the capture rests on them too.
     """
-    variants = []
+    variants: list[Captured] = []
+    first: tuple[Captured, nn.Module] | None = None
     for variant in range(len(skeletons.variants)):
         lane = skeletons.variant_of_lane.index(variant)
         member = materialize(
@@ -274,7 +276,10 @@ def capture_members(
             observe(living[i] if living else skeletons.variants[variant], call, grad, skeletons.shared, state)
             for i, state in ((i, None if living else functools.partial(lane_state, i)) for i in lanes)
         ]
-        captured = export_member(member, leaves, spec, kept, dynamic, seen[0], grad)
+        captured = None if first is None else derive_capture(*first, member, leaves, seen[0])
+        if captured is None:
+            captured = export_member(member, leaves, spec, kept, dynamic, seen[0], grad)
+        first = first or (captured, member)
         captured.rests_on = Snapshot().joined([one.check().outside() for one in seen])
         inside = Snapshot().joined([one.inside() for one in seen])
         if living:

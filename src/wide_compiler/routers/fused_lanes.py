@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .. import _tree
 from ..guards import ModuleGuard
@@ -13,6 +13,7 @@ from ..model.choice import Tuned
 from ..model.plans import Plan
 from ..model.program import WideProgram
 from ..model.ways import Whole
+from .cache_output import leave_in_caches
 from .module_lanes import ModuleLanes
 from .stacked_memory import Lent, Memory, is_large
 
@@ -85,6 +86,7 @@ class Fused:
             elif kind != "rng":
                 self.template[position] = graph.lane_data[f"{kind}:{key}"]
         self.writes = any(source.written for source in self.sources)
+        self.fills: Sequence[nn.Module] | None = None  # the towers, if their graph gives what they leave, too
 
     def take(self, tuned: Tuned) -> None:
         """Run by this way from now on."""
@@ -115,7 +117,8 @@ class Fused:
         return [tensor for source in self.sources if source.written for tensor in source.tensors()]
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Any]:
-        return hand_out(self.stacked(tensors), self.n)
+        results = hand_out(self.stacked(tensors), self.n)
+        return results if self.fills is None else leave_in_caches(self.fills, results)
 
     def stacked(self, tensors: Sequence[Tensor]) -> Any:
         """The lanes' outputs in one, tensors `[n, ...]`."""

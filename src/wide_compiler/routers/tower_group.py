@@ -12,6 +12,7 @@ from ..guards import ModuleGuard
 from ..guards.modes import ambient_modes, no_inference_mode, plain_world
 from ..model.program import Call, WideProgram
 from ..model.routes import Routes
+from .cache_output import CACHE_READ, CacheAsOutput
 from .calls import Calls, plain_look
 from .explain import GroupRow
 from .fused_lanes import Fused
@@ -49,6 +50,7 @@ class VMapTowerGroup:
         self.latest: Route | None = None
         self._living: ModuleLanes | None = None
         self._told_apart = False  # do the towers' names count?
+        self.fills_caches = False  # do the towers leave something for others?
 
     def __len__(self) -> int:
         return len(self.towers)
@@ -62,8 +64,11 @@ class VMapTowerGroup:
     @property
     def living(self) -> ModuleLanes:
         if self._living is None:
-            self._living = ModuleLanes(self.towers)
+            self._living = ModuleLanes(self._captured_as())
         return self._living
+
+    def _captured_as(self) -> list[nn.Module]:
+        return [CacheAsOutput(tower) if self.fills_caches else tower for tower in self.towers]
 
     def run(self, lanes: Lanes, args: tuple, kwargs: dict) -> list[Any]:
         """Some towers on the same arguments."""
@@ -119,12 +124,21 @@ class VMapTowerGroup:
             # A forward reads its tower's name: towers of other names may compute something else.
             self._told_apart = True
             with labels_told_apart():
-                self._living = ModuleLanes(self.towers)
+                self._living = ModuleLanes(self._captured_as())
             self.programs.clear()
             self.routes.clear()
             program = self.programs.build(key, call, self.living)
+        if isinstance(program, InSequence) and CACHE_READ in program.why and not self.fills_caches:
+            self.fills_caches = True
+            self.programs.clear()
+            self.programs.effects.clear()
+            return self.build(key, call)
         if isinstance(program, InSequence) and program.by_variant and not self.parts:
             self._part()
+        if isinstance(program, WideProgram) and self.fills_caches:
+            # They are filled again by every call, and read by nobody whom the graph does not know.
+            rests_on = program.captured.rests_on.only(lambda read: not read.path.startswith(CACHE_READ))
+            program.captured.rests_on, program.holds = rests_on, rests_on.holds
         if isinstance(program, WideProgram) and self.guard is not None:
             self.guard.rest_on(program.captured.rests_on)
         return program
@@ -144,6 +158,7 @@ class VMapTowerGroup:
         program = self.program(calls.call)
         if isinstance(program, WideProgram):
             fused = Fused(some_lanes(program, lanes, len(self)), self.living, lanes, self.guard, self.memory)
+            fused.fills = route.towers if self.fills_caches else None
             route.program = program
             calls = calls.alone() if calls.alone is not None else calls
             each = [(tower, *calls.for_lane(i)) for i, tower in enumerate(route.towers)]
@@ -160,6 +175,7 @@ class VMapTowerGroup:
         route.verdict = Verdict(program is not None, why)
         if program is not None:
             route.fused = Fused(program, self.living, lanes)
+            route.fused.fills = route.towers if self.fills_caches else None
 
     def explain(self) -> list[GroupRow]:
         """How its towers ran last."""

@@ -93,7 +93,7 @@ def step_for(group: VMapTowerGroup, lanes: tuple[int, ...], look: Any, wide: Any
     with torch.set_grad_enabled(grad):
         mode = (signature, kinds, modes, group.programs.grad_mode())
     program = programs_for(group, mode, shapes, wide, any_batch) if watchable else None
-    if isinstance(program, WideProgram):
+    if isinstance(program, WideProgram) and not group.fills_caches:
         step = Step.together(group, lanes, program)
     group.note(lanes, step.program, "torch.compile is tracing")
     return step
