@@ -1,5 +1,7 @@
 """Reads of a tensor's values that a graph can answer: equal in a whole life, and never as a loop."""
 
+import contextlib
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -146,3 +148,58 @@ def write_behind(m, h):
 def test_what_is_no_check_runs_as_python_and_is_right(function):
     life = live(member(function))
     assert looped(life)
+
+
+class Picky(nn.Module):
+    def forward(self, x):
+        if (x < 0).any():
+            raise ValueError("negative")
+        return x * 2
+
+
+class Handling(nn.Module):
+    """An error that the member handles itself is a branch, not a check."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.fc, self.part, self.how = nn.Linear(3, 3), Picky(), how
+
+    def forward(self, x):
+        if self.how == "suppress":
+            with contextlib.suppress(ValueError):
+                x = self.part(x)
+        elif self.how == "part":
+            try:
+                x = self.part(x)
+            except ValueError:
+                x = x.abs() * 10
+        else:
+            try:
+                self.check(x)
+            except ValueError:
+                x = x.abs() * 10
+        return self.fc(x)
+
+    def check(self, x):
+        if (x < 0).any():
+            raise ValueError("negative")
+
+
+class Outer(nn.Module):
+    def __init__(self, how):
+        super().__init__()
+        self.first, self.handling, self.last = nn.Linear(3, 3), Handling(how), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.last(self.handling(self.first(x)).tanh())
+
+
+@pytest.mark.parametrize("make", [Handling, Outer])
+@pytest.mark.parametrize("how", ["suppress", "part", "own check"])
+def test_errors_that_members_handle(how, make):
+    members = [make(how) for _ in range(3)]
+    wide = wide_compiler.compile(members, torch.rand(2, 3))
+    for x in (torch.rand(2, 3), -torch.rand(2, 3), torch.randn(2, 3)):
+        torch.testing.assert_close(wide.shared(x), torch.stack([member(x) for member in members]))
+    rows = wide.explain(measure=False).rows
+    assert (len([row for row in rows if row.how == "rule"]) >= 3) is (make is Outer)  # around it all is wide

@@ -176,18 +176,25 @@ def _exported(
             with recorder.active(member), _watch_failures(member, failures):
                 flat = _Flat(member, leaves, spec, observation.reads)
                 exported = _export(flat, dynamic if real_shapes is None else None, grad)
+            if recorder.handlers:
+                raise _Handled
             captured = _read(flat, exported, recorder)
             captured.reads_layout = flat.seen.layout.of_inputs
             captured.reads_grad_mode = flat.seen.layout.of_gradients
             captured.asks_values = flat.seen.asks_values
             return captured
-        except NeedsRealShapes as error:
-            if real_shapes is not None:
-                raise CaptureFailed(_first_line(error)) from error
         except CaptureFailed:
             raise
         except Exception as error:
-            if isinstance(error.__cause__, NeedsRealShapes) and real_shapes is None:
+            if recorder.handlers:  # the parent's Python may have gone another way because of it
+                home = _keep_handler(member, kept, *recorder.handlers[0])
+                suspects = {path: why for path, why in suspects.items() if not path.startswith(f"{home}.")}
+                real_shapes = None
+                continue
+            if isinstance(error, NeedsRealShapes):
+                if real_shapes is not None:
+                    raise CaptureFailed(_first_line(error)) from error
+            elif isinstance(error.__cause__, NeedsRealShapes) and real_shapes is None:
                 pass
             else:
                 culprit = failures[0] if failures else ""
@@ -201,6 +208,22 @@ def _exported(
         args, kwargs = _tree.unflatten([copy_of(leaf) for leaf in leaves], spec)
         run = functools.partial(member, *args, **kwargs)
         real_shapes = watch_real_shapes(member, suspects | kept, functions, run)
+
+
+class _Handled(Exception):
+    """A part that runs as Python was called where its errors are handled."""
+
+
+def _keep_handler(member: nn.Module, kept: dict[str, str], handler: Any, path: str) -> str:
+    """Keep a module whole whose Python handles errors of a part that runs as Python. Its path."""
+    why = f"its Python handles errors of {path}, which a graph would raise"
+    home = next((name for name, module in member.named_modules() if module is handler), "")
+    if not home or home in kept:
+        raise CaptureFailed(why)
+    for inner in [path for path in kept if path.startswith(f"{home}.")]:
+        del kept[inner]
+    kept[home] = why
+    return home
 
 
 def _others_of_its_class(member: nn.Module, culprit: str, known: set[str]) -> list[str]:

@@ -9,6 +9,7 @@ real run has shown.
 
 import contextlib
 import functools
+import inspect
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from .. import _tree
 from .failure import CaptureFailed
+from .handlers import handling_frame
 
 
 @dataclass
@@ -97,6 +99,8 @@ class Recorder:
         # Modules of a class of which one could not be traced: path -> why. Each call is tried first.
         self.suspects = {path: why for path, why in (suspects or {}).items() if path not in kept}
         self.counts: Counter[tuple[str, str]] = Counter()
+        # Whose Python handles errors of a recorded call (the module, if it is one's), and of which.
+        self.handlers: list[tuple[Any, str]] = []
         self.functions = functions  # the custom autograd functions that the model applies
         self.thread = threading.get_ident()
         self.calls: list[OpaqueCall] = []
@@ -180,6 +184,9 @@ class Recorder:
         statics = [
             _TENSOR if isinstance(x, Tensor) else _SIZE if isinstance(x, torch.SymInt) else x for x in leaves
         ]
+        handler = handling_frame(inspect.currentframe())
+        if handler is not None:
+            self.handlers.append((handler.f_locals.get("self"), path or name))
         number = self.counts[path, name]
         self.counts[path, name] += 1
         call = OpaqueCall(path, name, function, spec, statics, None, [], why, number, torch.is_grad_enabled())

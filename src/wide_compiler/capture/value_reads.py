@@ -3,8 +3,8 @@
 `torch.export` gives up where Python asks a tensor for a value. Some such questions have an answer:
 
 - a comparison that is decided whatever is drawn (`torch.rand([]) < 0.0`, as in a layer drop that is off);
-- a check (`if (x < 0).any(): raise ...`): an assertion in the graph (on a CPU: on a GPU one that fails would
-  end the process's use of it, where the member's own error can be caught);
+- a check (`if (x < 0).any(): raise ...`) whose error nobody handles: an assertion in the graph (on a CPU;
+  on a GPU one that fails would end the process's use of it, where the member's own error can be caught);
 - an index that is a 0-d tensor (`x[i]`): advanced indexing, as long as nobody writes what it gives;
 - functions of PyTorch whose C++ code checks values (`torch.cov`), written here without the question.
 """
@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from .._tree import is_fake
 from .failure import CaptureFailed
+from .handlers import handling_frame
 from .strides import LayoutReads
 from .substitutes import LOOKED_INTO, SUBSTITUTES
 
@@ -89,7 +90,7 @@ class ValueReads(TorchFunctionMode):
         while frame is not None and frame.f_globals.get("__name__") in _PASSED_OVER:
             frame = frame.f_back
         raises_if = None if frame is None else _raises_if(frame.f_code, frame.f_lasti)
-        if raises_if is None:
+        if raises_if is None or handling_frame(frame) is not None:
             return None
         holds = x.logical_not() if raises_if else x.bool()
         torch._assert_async(holds.reshape(()), f"a check of the member failed ({_place(frame)})")

@@ -1,0 +1,48 @@
+"""Who handles an error? A graph holds one way through a member's Python: that on which nothing is raised."""
+
+import ast
+import functools
+import inspect
+import textwrap
+from types import CodeType, FrameType
+
+
+def handling_frame(frame: FrameType | None) -> FrameType | None:
+    """The frame of a member's Python that handles errors raised in `frame`, while it is exported; or None."""
+    while frame is not None:
+        home = frame.f_globals.get("__name__") or ""
+        if home.startswith("wide_compiler.capture") and frame.f_code.co_name == "forward":
+            return None  # where the export begins
+        own = home.partition(".")[0] not in ("torch", "wide_compiler", "contextlib", "functools")
+        if own and any(first <= frame.f_lineno <= last for first, last in _guarded_lines(frame.f_code)):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+@functools.lru_cache(maxsize=256)
+def _guarded_lines(code: CodeType) -> list[tuple[int, int]]:
+    """Where an error is handled: in a `try` with handlers, or under `contextlib.suppress`; everywhere, if
+    there is no text to be read."""
+    if code.co_name.startswith("<"):  # a lambda or a comprehension has no statements
+        return []
+    try:
+        lines, start = inspect.getsourcelines(code)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, SyntaxError, TypeError):
+        return [(0, 2**31)]
+    found = []
+    for node in ast.walk(tree):
+        handles = isinstance(node, (ast.Try, ast.TryStar)) and bool(node.handlers)
+        suppresses = isinstance(node, ast.With) and any(map(_is_suppress, node.items))
+        if handles or suppresses:
+            body = node.body  # type: ignore[attr-defined]
+            last = body[-1].end_lineno or body[-1].lineno
+            found.append((node.lineno + max(start, 1) - 1, last + max(start, 1) - 1))  # type: ignore[attr-defined]
+    return found
+
+
+def _is_suppress(item: ast.withitem) -> bool:
+    called = item.context_expr.func if isinstance(item.context_expr, ast.Call) else None
+    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+    return name == "suppress"
