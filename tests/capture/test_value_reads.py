@@ -146,3 +146,9 @@ def write_behind(m, h):
 def test_what_is_no_check_runs_as_python_and_is_right(function):
     life = live(member(function))
     assert looped(life)
+
+
+def test_a_capture_that_fails_prints_nothing(capfd):
+    wide = wide_compiler.compile([member(branch)() for _ in range(2)], torch.randn(3, FEATURES))
+    assert "GuardOnDataDependent" in wide.explain(measure=False).why
+    assert "def forward" not in "".join(capfd.readouterr())
