@@ -29,11 +29,13 @@ INTERNAL = {
     "NeedsRealShapes",
     "NoSource",
     "NotRepeatable",
+    "OtherShapes",
     "Poisoned",
     "ReadsLayout",
     "Uncompilable",
     "WholeGraphDiffers",
     "WidenFailed",
+    "_MemberError",
     "_WidenRoot",
     "yaml.YAMLError",
 }

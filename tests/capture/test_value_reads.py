@@ -203,3 +203,9 @@ def test_errors_that_members_handle(how, make):
         torch.testing.assert_close(wide.shared(x), torch.stack([member(x) for member in members]))
     rows = wide.explain(measure=False).rows
     assert (len([row for row in rows if row.how == "rule"]) >= 3) is (make is Outer)  # around it all is wide
+
+
+def test_a_capture_that_fails_prints_nothing(capfd):
+    wide = wide_compiler.compile([member(branch)() for _ in range(2)], torch.randn(3, FEATURES))
+    assert "GuardOnDataDependent" in wide.explain(measure=False).why
+    assert "def forward" not in "".join(capfd.readouterr())

@@ -45,6 +45,18 @@ class _Seen:
     asks_values: bool
 
 
+class _MemberError(Exception):
+    """What a member has raised, for which torch.export then prints no graph: it takes the text from here."""
+
+    def __init__(self, raised: Exception):
+        super().__init__(str(raised))
+        self.raised = raised
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "partial_fx_graph":
+            super().__setattr__(name, value)
+
+
 class _Flat(nn.Module):
     """`member(*args, **kwargs)` as a function of its tensor leaves alone, giving its tensor leaves."""
 
@@ -55,6 +67,12 @@ class _Flat(nn.Module):
         self.seen = _Seen()  # an object of its own: export takes back what is assigned to modules
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        try:
+            return self._run(tensors)
+        except Exception as error:
+            raise _MemberError(error) from error
+
+    def _run(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         tensor_iter = iter(tensors)
         leaves = [next(tensor_iter) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
         args, kwargs = _tree.unflatten(leaves, self.spec)
@@ -245,7 +263,11 @@ def _export(flat: _Flat, dynamic: Sequence[set[int]] | None, grad: bool) -> torc
             )
         }
     with _quiet(), torch.set_grad_enabled(grad):
-        return torch.export.export(flat, tensors, dynamic_shapes=shapes, strict=False)
+        try:
+            return torch.export.export(flat, tensors, dynamic_shapes=shapes, strict=False)
+        except _MemberError as error:
+            raised = error.raised
+        raise raised
 
 
 def _dim(free: bool) -> Any:

@@ -47,7 +47,8 @@ def copy_member(
     memo: dict[int, Any] = keeping(shared)
     copied = _copy_with(model, _own_memory if tensor_of is None else _filled(tensor_of), memo)
     kept = {id(value): value for value in memo.pop(id(memo), [])}  # deepcopy keeps the originals here
-    originals: dict[int, Any] = {}
+    originals = _Originals()
+    originals.copies = [*memo.values(), vars(copied)]
     for key, value in memo.items():
         if key == id(value):
             continue
@@ -57,6 +58,13 @@ def copy_member(
             originals[id(vars(value))] = vars(original)
     originals[id(copied)], originals[id(vars(copied))] = model, vars(model)
     return copied, originals
+
+
+class _Originals(dict[int, Any]):
+    """The id of a copy -> its original. All copies are kept alive: the id of a dead one may be given to a new
+    object, which would then be taken for the member's own."""
+
+    copies: list[Any]
 
 
 def materialize(
