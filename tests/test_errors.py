@@ -54,6 +54,7 @@ CAUGHT = {
     ("xcs/items.py", "IndexError"),
     ("xcs/lanes/gather.py", "ValueError"),
     ("xcs/modules/gradients.py", "RuntimeError"),
+    ("xcs/outputs.py", "TypeError"),
 }
 
 

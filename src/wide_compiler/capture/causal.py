@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from .failure import CaptureFailed
+
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _MASK, _CAUSAL = 3, 5  # positions of its arguments
 _BATCHES = (2, 3)
@@ -62,10 +64,6 @@ def _masks_what_follows(mask: Tensor) -> bool:
     return bool((masked == after).all())
 
 
-class _Unknown(Exception):
-    """The value depends on more than the batch size."""
-
-
 def _evaluate(value: Any, batch: int, env: dict[fx.Node, Any]) -> Any:
     """The value of a node where the first dim of every input has this size."""
     nodes = [value]
@@ -77,7 +75,7 @@ def _evaluate(value: Any, batch: int, env: dict[fx.Node, Any]) -> Any:
         elif _is_batch(node):
             env[node] = batch
         elif node.op != "call_function" or not _is_repeatable(node.target):
-            raise _Unknown
+            raise CaptureFailed(f"{node} depends on more than the batch size")
         elif missing:
             nodes += missing
         else:

@@ -195,7 +195,7 @@ def _exported(
                 flat = _Flat(member, leaves, spec, observation.reads)
                 exported = _export(flat, dynamic if real_shapes is None else None, grad)
             if recorder.handlers:
-                raise _Handled
+                raise NeedsRealShapes("a part that runs as Python is called where its errors are handled")
             captured = _read(flat, exported, recorder)
             captured.reads_layout = flat.seen.layout.of_inputs
             captured.reads_grad_mode = flat.seen.layout.of_gradients
@@ -226,10 +226,6 @@ def _exported(
         args, kwargs = _tree.unflatten([copy_of(leaf) for leaf in leaves], spec)
         run = functools.partial(member, *args, **kwargs)
         real_shapes = watch_real_shapes(member, suspects | kept, functions, run)
-
-
-class _Handled(Exception):
-    """A part that runs as Python was called where its errors are handled."""
 
 
 def _keep_handler(member: nn.Module, kept: dict[str, str], handler: Any, path: str) -> str:
