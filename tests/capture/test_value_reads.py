@@ -209,3 +209,30 @@ def test_a_capture_that_fails_prints_nothing(capfd):
     wide = wide_compiler.compile([member(branch)() for _ in range(2)], torch.randn(3, FEATURES))
     assert "GuardOnDataDependent" in wide.explain(measure=False).why
     assert "def forward" not in "".join(capfd.readouterr())
+
+
+NO_TEXT = """
+class Quiet(nn.Module):
+    def __init__(self, handles):
+        super().__init__()
+        self.fc, self.part, self.handles = nn.Linear(3, 3), Picky(), handles
+    def forward(self, x):
+        return self.fc(self.handled(x) if self.handles else self.part(x))
+    def handled(self, x):
+        try:
+            return self.part(x)
+        except ValueError:
+            return x.abs() * 10
+"""
+
+
+@pytest.mark.parametrize("handles", [False, True])
+def test_code_without_a_text(handles):
+    names = {"nn": nn, "Picky": Picky}
+    exec(NO_TEXT, names)
+    members = [names["Quiet"](handles) for _ in range(3)]
+    wide = wide_compiler.compile(members, torch.rand(2, 3))
+    for x in (torch.rand(2, 3), *([-torch.rand(2, 3)] if handles else [])):
+        torch.testing.assert_close(wide.shared(x), torch.stack([member(x) for member in members]))
+    rows = wide.explain(measure=False).rows
+    assert bool([row for row in rows if row.how == "rule"]) is not handles

@@ -23,8 +23,8 @@ def handling_frame(frame: FrameType | None) -> FrameType | None:
 @functools.lru_cache(maxsize=256)
 def _guarded_lines(code: CodeType) -> list[tuple[int, int]]:
     """Where an error is handled: in a `try` with handlers, or under `contextlib.suppress`; everywhere, if
-    there is no text to be read."""
-    if code.co_name.startswith("<"):  # a lambda or a comprehension has no statements
+    there is no text to be read, but for code that has neither `try` nor `with`."""
+    if not code.co_exceptiontable:
         return []
     try:
         lines, start = inspect.getsourcelines(code)
