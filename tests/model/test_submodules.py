@@ -372,3 +372,19 @@ def test_a_weight_that_is_gone_is_named(models, wide):
     del wide.fc1._parameters["weight"]
     with pytest.raises(WideError, match=r"fc1\.weight is gone"):
         wide.shared(randn(5, 4))
+
+
+def test_a_door_is_kept_where_torch_compile_gives_up():
+    """A function that was compiled too often runs as Python, inside a call of which the door was traced."""
+    torch._dynamo.reset()
+    models = [nn.Linear(4, 4) for _ in range(2)]
+    for dtype in (torch.float32, torch.float64):
+        wide = wide_compiler.compile([copy.deepcopy(m).to(dtype) for m in models], torch.rand(2, 4).to(dtype))
+        wide.register_forward_hook(lambda *_: torch._dynamo.graph_break())
+        for batch in range(2, 14):  # more than the limit of recompilations
+            x = torch.rand(batch, 4, dtype=dtype)
+            got = torch.compile(wide.shared, backend="eager", dynamic=False)(x)
+            assert got.shape == (2, batch, 4)
+            torch.testing.assert_close(got, torch.stack([m.to(dtype)(x) for m in models]))
+            torch.testing.assert_close(wide(torch.cat([x, x], 1)), torch.cat([m(x) for m in models], 1))
+    torch._dynamo.reset()

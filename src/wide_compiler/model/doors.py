@@ -38,12 +38,11 @@ def enter(model: Any, door: str, args: tuple, kwargs: dict) -> Any:
 
 def entered_door(model: Any) -> str:
     """The door of the call that has reached `forward`; what the forward calls in turn enters anew."""
-    if torch.compiler.is_dynamo_compiling():
-        door, model.traced_door = model.traced_door, "packed"
-        return door
-    door = _door.get()
+    door = "packed" if torch.compiler.is_dynamo_compiling() else _door.get()
     if door != "packed":
         _door.set("packed")
+    elif model.traced_door != "packed":  # traced, perhaps by a tracer that has given up since
+        door, model.traced_door = model.traced_door, "packed"
     return door
 
 
