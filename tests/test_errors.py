@@ -50,7 +50,6 @@ CAUGHT = {
     ("signals/lane_calls.py", "ValueError"),
     ("model/rows.py", "RuntimeError"),
     ("model/sites.py", "KeyError"),
-    ("routers/geofractal.py", "KeyError"),
     ("routers/wide_router.py", "KeyError"),
     ("xcs/items.py", "IndexError"),
     ("xcs/lanes/gather.py", "ValueError"),

@@ -5,6 +5,7 @@ import functools
 import inspect
 import textwrap
 from types import CodeType, FrameType
+from typing import NamedTuple
 
 
 def handling_frame(frame: FrameType | None) -> FrameType | None:
@@ -26,20 +27,36 @@ def _guarded_lines(code: CodeType) -> list[tuple[int, int]]:
     there is no text to be read, but for code that has neither `try` nor `with`."""
     if not code.co_exceptiontable:
         return []
-    try:
-        lines, start = inspect.getsourcelines(code)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, SyntaxError, TypeError):
+    source = source_of(code)
+    if source is None:
         return [(0, 2**31)]
     found = []
-    for node in ast.walk(tree):
+    for node in ast.walk(source.tree):
         handles = isinstance(node, (ast.Try, ast.TryStar)) and bool(node.handlers)
         suppresses = isinstance(node, ast.With) and any(map(_is_suppress, node.items))
         if handles or suppresses:
             body = node.body  # type: ignore[attr-defined]
             last = body[-1].end_lineno or body[-1].lineno
-            found.append((node.lineno + max(start, 1) - 1, last + max(start, 1) - 1))  # type: ignore[attr-defined]
+            found.append((node.lineno + source.lines_before, last + source.lines_before))  # type: ignore[attr-defined]
     return found
+
+
+class Source(NamedTuple):
+    """A function's text as a tree, which begins at line 1 without indentation; and what was taken away."""
+
+    tree: ast.Module
+    lines_before: int
+    indent: int
+
+
+def source_of(code: CodeType) -> Source | None:
+    """None, if there is no text to be read."""
+    try:
+        lines, start = inspect.getsourcelines(code)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, SyntaxError, TypeError):
+        return None
+    return Source(tree, max(start, 1) - 1, len(lines[0]) - len(lines[0].lstrip()))
 
 
 def _is_suppress(item: ast.withitem) -> bool:

@@ -13,7 +13,6 @@ import ast
 import functools
 import inspect
 import operator
-import textwrap
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
@@ -24,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from .._tree import is_fake
 from .failure import CaptureFailed
-from .handlers import handling_frame
+from .handlers import handling_frame, source_of
 from .strides import LayoutReads
 from .substitutes import LOOKED_INTO, SUBSTITUTES
 
@@ -147,14 +146,12 @@ def _raises_if(code: CodeType, instruction: int) -> bool | None:
     Only where the text says so: `if c: raise ...`, `if not c: raise ...`, `if a or c: raise ...`,
     `if a and c: raise ...` (the last operand) and `assert c`.
     """
-    try:
-        lines, start = inspect.getsourcelines(code)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, SyntaxError, TypeError):
+    source = source_of(code)
+    if source is None:
         return None
+    tree, first, indent = source
     # The operand just computed: Python 3.11 gives the jump itself the place of the whole statement.
     units = list(code.co_positions())[: instruction // 2 + 1]
-    first, indent = (start or 1) - 1, len(lines[0]) - len(lines[0].lstrip())
     asked = [
         (line - first, end_line - first, column - indent, end_column - indent)
         for line, end_line, column, end_column in (units[-1], units[-2])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import WideError
+from .components import Components
 from .label import Label
 
 
@@ -106,9 +107,8 @@ class BaseRouter(nn.Module):
 
     @property
     def components(self) -> Any:
-        """The modules by name."""
-        parts = {name: part for name, part in self._modules.items() if part is not None and name != "stages"}
-        return given(self, "components", parts)
+        """The modules by name; what is put in here is a component."""
+        return given(self, "components", Components(self))
 
     @components.setter
     def components(self, value: Any) -> None:
