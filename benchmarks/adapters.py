@@ -3,6 +3,7 @@
     python benchmarks/adapters.py --out benchmarks/results/h200_adapters.json
     python benchmarks/adapters.py --out rows.json --only 100M:8 1B:32      some cases
     python benchmarks/adapters.py --out rows.json --tiny                   small ones, on a CPU too
+    python benchmarks/adapters.py --out rows.json --profile kernels.txt    the kernels of ours and hand too
 
 A case is one model size and one N, in a process of its own. All are built at the same time; then each is
 measured alone, its ways in turns. The ways, all on a bfloat16 base with float32 adapters under autocast to
@@ -293,7 +294,27 @@ def measure(problem, steps, rows):
         }
 
 
-def one_case(name, ways, meeting, wait):
+def profile(name, steps, path, repeats=5):
+    """Append how long each kernel of a step takes, and how often it runs."""
+    from torch.autograd import DeviceType
+
+    for way in [way for way in ("ours", "hand") if way in steps]:
+        with torch.profiler.profile() as seen:
+            for _ in range(repeats):
+                steps[way]()
+            synchronize()
+        kernels = [event for event in seen.key_averages() if event.device_type == DeviceType.CUDA]
+        kernels.sort(key=lambda event: -event.device_time_total)
+        with open(path, "a") as file:
+            total = sum(event.device_time_total for event in kernels) / repeats
+            count = sum(event.count for event in kernels) // repeats
+            print(f"== {name} {way}: {total:.0f} us in {count} kernels", file=file)
+            for event in kernels[:45]:
+                took, times = event.device_time_total / repeats, event.count / repeats
+                print(f"{took:9.1f} us {times:6.1f} times  {event.key[:150]}", file=file)
+
+
+def one_case(name, ways, meeting, wait, profile_to):
     """Build, wait until every case is built (but no longer than until `wait`), then measure alone."""
     warnings.simplefilter("ignore")
     size, n = name.split(":")
@@ -307,6 +328,8 @@ def one_case(name, ways, meeting, wait):
         fcntl.flock(turn, fcntl.LOCK_EX)
         if steps:
             measure(problem, steps, rows)
+            if profile_to:
+                profile(name, steps, profile_to)
         print(f"{name} measured", flush=True)
     (meeting / f"{name}.json").write_text(json.dumps(rows))
 
@@ -332,12 +355,13 @@ def main():
     parser.add_argument("--only", nargs="*", help="cases, as 100M:8")
     parser.add_argument("--ways", nargs="*", default=WAYS[:4], choices=WAYS)
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--profile", type=Path, help="a file for the kernels' times")
     parser.add_argument("--limit", type=float, default=900, help="seconds for all")
     parser.add_argument("--meeting", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--wait", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.meeting:
-        one_case(options.only[0], options.ways, options.meeting, options.wait)
+        one_case(options.only[0], options.ways, options.meeting, options.wait, options.profile)
         return
     sizes = ["tiny"] if options.tiny else [size for size in SIZES if size != "tiny"]
     cases = options.only or [f"{size}:{n}" for size in sizes for n in LANES]
@@ -347,6 +371,7 @@ def main():
             (Path(folder) / f"{name}.case").touch()
         wait = time.time() + 0.7 * options.limit
         command = [sys.executable, __file__, "--out", str(options.out), "--meeting", folder]
+        command += ["--profile", str(options.profile)] if options.profile else []
         command += ["--wait", str(wait), "--ways"]
         processes = [subprocess.Popen([*command, *options.ways, "--only", name]) for name in cases]
         until = time.perf_counter() + options.limit

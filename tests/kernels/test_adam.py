@@ -48,12 +48,12 @@ def test_every_lane_is_an_adam_of_its_own(numbers, decoupled, options, dtype):
     own = [nn.Parameter(lane.clone()) for lane in start]
     optimizers = [kind([p], **of_lane(numbers, i), **options, foreach=False) for i, p in enumerate(own)]
     param, average, square = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
-    largest = torch.zeros_like(start) if options else None
+    largest = [torch.zeros_like(start)] if options else []
     step = torch.zeros((), device=DEVICE)
     for grad in grads:
         step += 1
         adam_(
-            param, grad, average, square, largest, Numbers(step, **tensors(numbers)), N,
+            [param], [grad], [average], [square], largest, Numbers(step, **tensors(numbers)),
             decoupled=decoupled, maximize=bool(options),
         )  # fmt: skip
         for p, g, optimizer in zip(own, grad, optimizers, strict=True):
@@ -72,12 +72,30 @@ def test_steps_of_lanes_that_have_parted_and_pieces_beyond_one_block():
     average, square = torch.zeros_like(param), torch.zeros_like(param)
     step = torch.tensor([1.0, 100.0], device=DEVICE)
     adam_(
-        param, grad, average, square, None, Numbers(step, 1.0, 0.9, 0.999, 0.0, 0.0), 2,
+        [param], [grad], [average], [square], [], Numbers(step, 1.0, 0.9, 0.999, 0.0, 0.0),
         decoupled=False, maximize=False,
     )  # fmt: skip
     later = -(0.1 / (1 - 0.9**100)) / (0.001 / (1 - 0.999**100)) ** 0.5
     assert torch.allclose(param[0], torch.full((size,), -1.0, device=DEVICE))
     assert torch.allclose(param[1], torch.full((size,), later, device=DEVICE))
+
+
+@pytest.mark.parametrize("rates", [0.5, [0.5, 0.25]], ids=["one", "each"])
+def test_many_tensors_of_different_sizes_take_the_step_of_each_alone(rates):
+    """More than one launch takes, some of several pieces, one of a single number."""
+    sizes = [1, 7, 1024, 1025, 3000, *range(2, 20)]
+    assert len(sizes) > kernel.TENSORS
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda: [torch.randn(2, size, generator=generator).to(DEVICE) for size in sizes]  # noqa: E731
+    given = {"lr": rates, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1}
+    numbers = Numbers(torch.ones((), device=DEVICE), **tensors(given))
+    together = draw(), draw(), draw(), [t.abs() for t in draw()]
+    alone = [[t.clone() for t in kind] for kind in together]
+    adam_(*together, [], numbers, decoupled=True, maximize=False)
+    for one in zip(*alone, strict=True):
+        adam_(*[[t] for t in one], [], numbers, decoupled=True, maximize=False)
+    for mine, theirs in zip(together, alone, strict=True):
+        assert all(map(torch.equal, mine, theirs))
 
 
 @pytest.mark.parametrize("kind", [Adam, AdamW])

@@ -22,8 +22,8 @@ from wide_compiler.kernels.adam import _adam_kernel as kernel
 
 numbers = dict.fromkeys(("lr", "beta1", "beta2", "eps", "weight_decay"), "*fp64")
 for dtype in ("*fp32", "*fp64"):
-    tensors = dict.fromkeys(("weights", "grads", "averages", "squares", "largest"), dtype)
-    given = {**tensors, "step": "*fp32", **numbers, "size": "i32"}
+    tensors = dict.fromkeys(("weights", "grads", "averages", "squares", "largest"), (dtype, dtype))
+    given = {**tensors, "ends": ("i32",), "sizes": ("i32", "i32"), "step": "*fp32", **numbers}
     flags = {name: 1024 if name == "BLOCK" else True for name in kernel.arg_names if name not in given}
     places = {(kernel.arg_names.index(name),): value for name, value in flags.items()}
     source = ASTSource(kernel, {**given, **dict.fromkeys(flags, "constexpr")}, constexprs=places)

@@ -1,13 +1,16 @@
-"""One step of Adam for all lanes of a tensor, each with its own numbers: a single pass over the memory.
+"""One step of Adam for all lanes of many tensors, each lane with its own numbers: one pass over the memory.
 
 torch's fused kernel takes pieces of 65,536 numbers, which leaves most of a GPU idle in small models, and
-knows one learning rate for all. Here a program takes a small piece of one lane.
+knows one learning rate for all. Here a program takes a small piece of one lane of one tensor, and a launch
+takes several tensors.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +23,7 @@ from ..guards.modes import capturing
 from ._triton import on_device
 
 BLOCK = 1024
+TENSORS = 16  # of one launch: their addresses are its arguments
 
 
 class Numbers(NamedTuple):
@@ -42,19 +46,43 @@ def _of_lane(number, lane, BY_LANE: tl.constexpr):
 
 
 @triton.jit
+def _chosen(several, which):
+    """An entry of a tuple by a number that only the running program knows."""
+    entry = several[0]
+    for i in tl.static_range(1, len(several)):
+        if which == i:
+            entry = several[i]
+    return entry
+
+
+# Sizes of tensors are data: no kernel is compiled for each of them.
+@triton.jit(do_not_specialize=["ends", "sizes"])
 def _adam_kernel(
-    weights, grads, averages, squares, largest,
-    step, lr, beta1, beta2, eps, weight_decay, size,
+    weights, grads, averages, squares, largest, ends, sizes,
+    step, lr, beta1, beta2, eps, weight_decay,
     STEP: tl.constexpr, LR: tl.constexpr, BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr,
     DECAY: tl.constexpr, DECAYS: tl.constexpr, DECOUPLED: tl.constexpr, AMSGRAD: tl.constexpr,
     MAXIMIZE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A piece of one lane of `size` numbers."""
-    lane = tl.program_id(1)
-    inside = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    """A piece of one lane of one tensor.
+
+    Args:
+        weights, grads, averages, squares, largest: tuples, an entry for each tensor.
+        ends: the number of pieces in a lane of the tensors up to each.
+        sizes: how many numbers a lane of each has.
+    """
+    piece, lane = tl.program_id(0), tl.program_id(1)
+    which, begin = 0, 0
+    for i in tl.static_range(len(ends)):
+        if piece >= ends[i]:
+            which, begin = i + 1, ends[i]
+    size = _chosen(sizes, which)
+    inside = (piece - begin).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = inside < size
     at = lane.to(tl.int64) * size + inside
-    dtype = weights.dtype.element_ty
+    own_weights, own_averages = _chosen(weights, which), _chosen(averages, which)
+    own_squares = _chosen(squares, which)
+    dtype = weights[0].dtype.element_ty
 
     # The lane's numbers in double precision: 1 - 0.999 ** step has no digits to lose.
     taken = _of_lane(step, lane, STEP)
@@ -65,8 +93,8 @@ def _adam_kernel(
     size_of_step = (rate / (1.0 - gone1)).to(dtype)
     correction = (1.0 / tl.sqrt(1.0 - gone2)).to(dtype)
 
-    value = tl.load(weights + at, mask=mask)
-    grad = tl.load(grads + at, mask=mask)
+    value = tl.load(own_weights + at, mask=mask)
+    grad = tl.load(_chosen(grads, which) + at, mask=mask)
     if MAXIMIZE:
         grad = -grad
     if DECAYS:
@@ -75,26 +103,26 @@ def _adam_kernel(
             value *= (1.0 - rate * decay).to(dtype)
         else:
             grad += decay.to(dtype) * value
-    average = tl.load(averages + at, mask=mask)
+    average = tl.load(own_averages + at, mask=mask)
     average += (1.0 - keep1).to(dtype) * (grad - average)
-    square = keep2.to(dtype) * tl.load(squares + at, mask=mask) + (1.0 - keep2).to(dtype) * grad * grad
-    tl.store(averages + at, average, mask=mask)
-    tl.store(squares + at, square, mask=mask)
+    square = keep2.to(dtype) * tl.load(own_squares + at, mask=mask) + (1.0 - keep2).to(dtype) * grad * grad
+    tl.store(own_averages + at, average, mask=mask)
+    tl.store(own_squares + at, square, mask=mask)
     if AMSGRAD:
-        square = tl.maximum(square, tl.load(largest + at, mask=mask))
-        tl.store(largest + at, square, mask=mask)
+        own_largest = _chosen(largest, which)
+        square = tl.maximum(square, tl.load(own_largest + at, mask=mask))
+        tl.store(own_largest + at, square, mask=mask)
     value -= size_of_step * average / (tl.sqrt(square) * correction + small.to(dtype))
-    tl.store(weights + at, value, mask=mask)
+    tl.store(own_weights + at, value, mask=mask)
 
 
 def adam_(
-    param: Tensor,
-    grad: Tensor,
-    average: Tensor,
-    square: Tensor,
-    largest: Tensor | None,
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    averages: Sequence[Tensor],
+    squares: Sequence[Tensor],
+    largest: Sequence[Tensor],
     numbers: Numbers,
-    lanes: int,
     *,
     decoupled: bool,
     maximize: bool,
@@ -102,19 +130,25 @@ def adam_(
     """Take one step in place; `numbers.step` counts it already.
 
     Args:
-        param, grad, average, square, largest: `[lanes, ...]`, laid out alike in one piece; the last one with
-            amsgrad only.
+        params, grads, averages, squares, largest: those of one parameter laid out alike in one piece, lane
+            after lane where numbers are by lane; the last ones with amsgrad only, else none.
         decoupled: the weight decay of AdamW.
     """
-    size = param.numel() // lanes
     decays = isinstance(numbers.weight_decay, Tensor) or numbers.weight_decay != 0
-    in_memory = [x if isinstance(x, Tensor) else _in_memory(float(x), param.device) for x in numbers]
+    in_memory = [x if isinstance(x, Tensor) else _in_memory(float(x), params[0].device) for x in numbers]
     by_lane = [x.dim() > 0 for x in in_memory]
-    with on_device(param):
-        _adam_kernel[(triton.cdiv(size, BLOCK), lanes)](
-            param, grad, average, square, square if largest is None else largest, *in_memory, size, *by_lane,
-            DECAYS=decays, DECOUPLED=decoupled, AMSGRAD=largest is not None, MAXIMIZE=maximize, BLOCK=BLOCK,
-        )  # fmt: skip
+    lanes = max(x.numel() for x in in_memory)
+    with on_device(params[0]):
+        for first in range(0, len(params), TENSORS):
+            taken = slice(first, first + TENSORS)
+            kinds = [tuple(kind[taken]) for kind in (params, grads, averages, squares, largest or squares)]
+            sizes = [param.numel() // lanes for param in kinds[0]]
+            ends = list(accumulate(triton.cdiv(size, BLOCK) for size in sizes))
+            # The last tensor ends with the launch; its entry would be compared in vain.
+            _adam_kernel[(ends[-1], lanes)](
+                *kinds, tuple(ends[:-1]), tuple(sizes), *in_memory, *by_lane, DECAYS=decays,
+                DECOUPLED=decoupled, AMSGRAD=bool(largest), MAXIMIZE=maximize, BLOCK=BLOCK,
+            )  # fmt: skip
 
 
 _works: dict[tuple[torch.device, torch.dtype], bool] = {}
@@ -137,14 +171,24 @@ def _comes_out_right(device: torch.device, dtype: torch.dtype) -> bool:
     numbers = Numbers(torch.ones((), device=device), rates, 0.9, 0.999, 0.0, 0.0)
     average.zero_(), square.zero_()
     try:
-        adam_(weight, weight * 3, average, square, None, numbers, 2, decoupled=False, maximize=False)
+        adam_([weight], [weight * 3], [average], [square], [], numbers, decoupled=False, maximize=False)
         return torch.allclose(weight, (1 - rates[:, None]).to(dtype), rtol=1e-5)
     except Exception as error:  # whatever keeps a kernel from running, the step itself must not suffer
         warnings.warn(f"torch's Adam is used: the own kernel does not run ({one_line(error)})", stacklevel=2)
         return False
 
 
-@lru_cache(maxsize=1024)
+_recorded: set[Tensor] = set()
+
+
 def _in_memory(number: float, device: torch.device) -> Tensor:
     """A kernel would take a number itself for a float32."""
+    tensor = _lately_in_memory(number, device)
+    if capturing():  # a recording reads it for as long as it lives
+        _recorded.add(tensor)
+    return tensor
+
+
+@lru_cache(maxsize=1024)
+def _lately_in_memory(number: float, device: torch.device) -> Tensor:
     return torch.tensor(number, dtype=torch.float64, device=device)

@@ -24,8 +24,6 @@ from .optimizer import FUSED_ON, LaneOptimizer, by_lane, single, used
 # Elements of a lane's tensor, on average, from which on a CPU a kernel for it alone is worth its call: beside
 # operations on all lanes, and beside the kernel for all lanes where only learning rates and decays differ.
 LARGE, LARGE_FOR_RATES = 2000, 6000
-# Launches of the own kernel that cost less than one kernel of torch for all tensors.
-MOST_LAUNCHES = 16
 
 
 class Adam(LaneOptimizer):
@@ -80,7 +78,7 @@ class Adam(LaneOptimizer):
 
     def update(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
         assert bucket.step is not None
-        if group["fused"] is not False and _fits_lanes(bucket, by_lane=True):
+        if group["fused"] is not False and _fits_lanes(bucket):
             self._lanes_kernel(bucket, numbers, maximize=False)
             return
         kernel = group["fused"] is not False and self._fits_kernel(bucket, group)
@@ -140,23 +138,27 @@ class Adam(LaneOptimizer):
         return device in FUSED_ON
 
     def update_fused(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
-        if _fits_lanes(bucket, by_lane=False):
+        if _fits_lanes(bucket):
             self._lanes_kernel(bucket, numbers, group["maximize"])
         else:
             self._kernel(bucket, numbers, group, group["maximize"])
 
     def _lanes_kernel(self, bucket: Bucket, numbers: dict[str, Any], maximize: bool) -> None:
-        """The own kernel, tensor by tensor."""
+        """The own kernel, for all tensors."""
         from ..kernels.adam import Numbers, adam_
 
         assert bucket.step is not None
-        every = Numbers(bucket.step, **numbers)
         state = bucket.state
-        largest = state.get("max_exp_avg_sq", [None] * len(bucket.params))
-        moments = state["exp_avg"], state["exp_avg_sq"], largest
-        for tensors in zip(bucket.params, bucket.grads, *moments, strict=True):
-            lanes = len(tensors[0]) if bucket.stacked else 1
-            adam_(*tensors, every, lanes, decoupled=self.decoupled, maximize=maximize)
+        adam_(
+            bucket.params,
+            bucket.grads,
+            state["exp_avg"],
+            state["exp_avg_sq"],
+            state.get("max_exp_avg_sq", []),
+            Numbers(bucket.step, **numbers),
+            decoupled=self.decoupled,
+            maximize=maximize,
+        )
 
     def _fits_kernel(self, bucket: Bucket, group: dict[str, Any]) -> bool:
         return self.has_fused(bucket.params[0].device.type, group) and bucket.alike()
@@ -199,16 +201,12 @@ class AdamW(Adam):
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
 
 
-def _fits_lanes(bucket: Bucket, by_lane: bool) -> bool:
-    """Whether the own kernel takes these tensors, and is worth a launch for each.
-
-    The other way with one set of numbers is one kernel of torch; with numbers by lane it is that and two more
-    passes over every tensor, or a dozen.
-    """
-    param, tensors = bucket.params[0], len(bucket.params)
+def _fits_lanes(bucket: Bucket) -> bool:
+    """Whether the own kernel takes these tensors."""
+    param = bucket.params[0]
     if not param.is_cuda or not available() or param.dtype not in (torch.float32, torch.float64):
         return False
-    if not (by_lane or tensors <= MOST_LAUNCHES) or not bucket.alike() or not bucket.in_one_piece():
+    if not bucket.alike() or not bucket.in_one_piece():
         return False
     from ..kernels.adam import works_on
 
