@@ -295,7 +295,7 @@ def measure(problem, steps, rows):
 
 
 def profile(name, steps, path, repeats=5):
-    """Append how long each kernel of a step takes, and how often it runs."""
+    """Append how long each kernel of a step takes, how often it runs, and after which the GPU is idle."""
     from torch.autograd import DeviceType
 
     for way in [way for way in ("ours", "hand") if way in steps]:
@@ -305,6 +305,17 @@ def profile(name, steps, path, repeats=5):
             synchronize()
         kernels = [event for event in seen.key_averages() if event.device_type == DeviceType.CUDA]
         kernels.sort(key=lambda event: -event.device_time_total)
+        timeline = sorted(
+            (event.time_range.start, event.time_range.end, event.name)
+            for event in seen.events()
+            if event.device_type == DeviceType.CUDA
+        )
+        idle, until, before = {}, timeline[0][0], ""
+        for start, end, kernel in timeline:
+            pair = f"{before[:55]} -> {kernel[:55]}"
+            total, times = idle.get(pair, (0.0, 0))
+            idle[pair] = total + max(start - until, 0) / repeats, times + 1 / repeats
+            until, before = max(until, end), kernel
         with open(path, "a") as file:
             total = sum(event.device_time_total for event in kernels) / repeats
             count = sum(event.count for event in kernels) // repeats
@@ -312,6 +323,9 @@ def profile(name, steps, path, repeats=5):
             for event in kernels[:45]:
                 took, times = event.device_time_total / repeats, event.count / repeats
                 print(f"{took:9.1f} us {times:6.1f} times  {event.key[:150]}", file=file)
+            print(f"-- idle for {sum(took for took, _ in idle.values()):.0f} us", file=file)
+            for pair, (took, times) in sorted(idle.items(), key=lambda item: -item[1][0])[:25]:
+                print(f"{took:9.1f} us {times:6.1f} times  {pair}", file=file)
 
 
 def one_case(name, ways, meeting, wait, profile_to):

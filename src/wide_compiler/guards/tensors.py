@@ -1,6 +1,6 @@
 """Are these tensors, or dictionaries, the ones that were there before? Asked in C++, because asked often."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -77,9 +77,30 @@ def versions(tables: Iterable[dict[str, Any]]) -> list[int]:
     return [*map(_version, tables)]
 
 
-def tensor_check(tensors: Sequence[Tensor], any_strides: bool = False) -> Any:
-    """A function of as many tensors: whether they look as these do, wherever they lie. None may be nested."""
-    shapes: Any = [list(t.shape) for t in tensors]
-    strides: Any = [[None] * t.dim() if any_strides else list(t.stride()) for t in tensors]
+def tensor_check(tensors: Sequence[Tensor], any_strides: bool = False) -> Callable[..., bool]:
+    """A function of as many tensors: whether they look as these do, wherever they lie. None may be nested.
+
+    Two places that held one tensor must hold one again.
+
+    >>> x = torch.ones(2)
+    >>> check = tensor_check([x, x])
+    >>> check(x, x), check(x, x.clone())
+    (True, False)
+    """
+    firsts: dict[int, int] = {}
+    pattern = [firsts.setdefault(id(t), place) for place, t in enumerate(tensors)]
+    different = [tensors[place] for place in firsts.values()]
+    shapes: Any = [list(t.shape) for t in different]
+    strides: Any = [[None] * t.dim() if any_strides else list(t.stride()) for t in different]
     guards = torch._C._dynamo.guards.TensorGuards
-    return guards(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides).check
+    check = guards(*different, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides).check
+    if len(different) == len(tensors):
+        return check
+    # It takes no tensor twice, as in `step(ids, ids)`.
+    places = list(firsts.values())
+    doubles = [(place, first) for place, first in enumerate(pattern) if place != first]
+
+    def check_each_once(*given: Any) -> bool:
+        return all(given[i] is given[j] for i, j in doubles) and check(*[given[i] for i in places])
+
+    return check_each_once

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from .linear import wide_linear
+from .linear import gradient_in_one_piece, wide_linear
 
 # Joined weights are copied at every call: worth it for few outputs, whose products are mostly launches.
 MOST_OUTPUTS = 256
@@ -32,7 +32,7 @@ def joined_linear(
         each `[N, *, O]`, a view of one result.
     """
     bias = None if biases is None else torch.cat(biases, 1)
-    y = wide_linear(x, torch.cat(weights, 1), bias, strategy)
+    y = wide_linear(x, torch.cat([*map(gradient_in_one_piece, weights)], 1), bias, strategy)
     return y.split([weight.shape[1] for weight in weights], -1)
 
 

@@ -53,6 +53,17 @@ def wide_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, strategy:
     return product(x_NMI, weight, bias).reshape(*x.shape[:-1], weight.shape[1])
 
 
+def gradient_in_one_piece(weight: Tensor) -> Tensor:
+    """The same, with a gradient in its own layout where it is compiled.
+
+    A product's gradient of a weight has its axes turned round, and a part's is a slice: autograd would copy
+    each by a kernel of its own. Through a flat view the compiler has to, and fuses it with what is there.
+    """
+    if not torch.compiler.is_dynamo_compiling() or not weight.is_contiguous():
+        return weight
+    return weight.flatten().view(weight.shape)
+
+
 def _product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
     if bias is None:
         return torch.bmm(a, b)
@@ -62,6 +73,7 @@ def _product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _einsum(x_NMI: Tensor, w_NOI: Tensor, b_NO: Tensor | None) -> Tensor:
+    w_NOI = gradient_in_one_piece(w_NOI)
     return _product(x_NMI, w_NOI.mT, None if b_NO is None else b_NO.unsqueeze(1))
 
 

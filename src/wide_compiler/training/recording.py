@@ -225,7 +225,7 @@ class StepRecording:
         run = step.run if self.whole else step.gradients
         with uncached_autocast(step.autocast is not None):
             self.graph, self.losses = capture(lambda: run(mine, theirs), stream=step.stream)
-        self.gradients = [(p, p.grad) for p in step.wide.parameters()]
+        self.gradients = [(p, p.grad) for p in step.wide.parameters() if p.requires_grad]
 
     @classmethod
     def of(cls, step: Any, args: tuple, targets: tuple, in_place: bool) -> "StepRecording | None":
