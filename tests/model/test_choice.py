@@ -305,3 +305,15 @@ def test_a_model_that_draws_is_compiled_too(seeded, tmp_path, monkeypatch):
     wide.stacked(x).sum().backward()
     tuned = wide.programs.latest.latest
     assert "wide, compiled" in tuned.ms, tuned.refused
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+@pytest.mark.parametrize("train", [False, True])
+def test_what_was_compiled_to_be_measured_is_what_runs(kind, train):
+    """Measured on copies, run on parameters: torch.compile must not take them for another kind."""
+    config = WideConfig(compile=True, backend="aot_eager")
+    with use_clock(prefers("wide, compiled")), torch._dynamo.config.patch(error_on_recompile=True):
+        wide = wide_compiler.compile(members(kind), MODELS[kind][1](), config=config).train(train)
+        with torch.set_grad_enabled(train):
+            wide.stacked(MODELS[kind][1](N))
+    assert str(wide.programs.latest.latest.plan) == "wide, compiled"

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .. import _tree
 from ..errors import one_line
@@ -280,11 +280,16 @@ def _difference(got: Results, want: Results, noise: Sequence[Any]) -> str | None
 def private_copies(arguments: Sequence[Any], written: Sequence[int]) -> list[Any]:
     """Arguments without their history; those at the positions `written` in memory of their own."""
     return [
-        (a.detach().clone() if i in written else a.detach()).requires_grad_(a.requires_grad)
-        if isinstance(a, Tensor)
-        else a
+        leaf_like(a, a.detach().clone() if i in written else a.detach()) if isinstance(a, Tensor) else a
         for i, a in enumerate(arguments)
     ]
+
+
+def leaf_like(original: Tensor, copy: Tensor) -> Tensor:
+    """`copy` as a tensor of the same kind: for another kind torch.compile would compile once more."""
+    if type(original) is nn.Parameter:
+        return nn.Parameter(copy, original.requires_grad)
+    return copy.requires_grad_(original.requires_grad)
 
 
 def _direction(output: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from ..config import WideConfig
 from ..elsewhere import lane_runner, memory_id
 from ..errors import one_line
 from ..guards.modes import capturing
-from ..measure.contest import Candidate, Contest, private_copies
+from ..measure.contest import Candidate, Contest, leaf_like, private_copies
 from ..measure.policy import FINAL_ROUNDS, beats, budget, winner
 from ..measure.progress import Patience
 from ..measure.store import circumstances
@@ -151,8 +151,7 @@ class Chooser:
         self.built[label], self.plans[label] = built, plan
         arguments = list(self.own_arguments)
         for i in built.channels_last:
-            learns = arguments[i].requires_grad
-            arguments[i] = channels_last(arguments[i].detach()).detach().requires_grad_(learns)
+            arguments[i] = leaf_like(arguments[i], channels_last(arguments[i].detach()).detach())
         leaves = [a for a in arguments if _is_tensor(a) and a.requires_grad]
         written = [arguments[i] for i in self.written]
         return Candidate(partial(built.way, arguments), leaves, written, private=True)
