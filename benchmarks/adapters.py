@@ -48,6 +48,7 @@ RANK, BATCH, TOKENS = 8, 2, 256
 RATE = 1e-4
 CHECKED_STEPS = 5
 SECONDS = 6.0  # of timed steps, all ways together
+TURN = 0.1  # seconds of one way's steps in a row
 
 
 def rates(n):
@@ -273,12 +274,12 @@ def build(size, n, ways):
 
 
 def measure(problem, steps, rows):
-    """The steps timed in turns."""
+    """The steps timed in turns, as a loop takes them: the GPU is waited for only when a turn ends."""
     times = {way: [] for way in steps}
     until = time.perf_counter() + SECONDS
-    while time.perf_counter() < until or len(times[next(iter(times))]) < 3:
+    while time.perf_counter() < until or len(times[next(iter(times))]) < 4:
         for way, step in steps.items():
-            repeats = 1 if times[way] and times[way][-1] > 0.2 else 5
+            repeats = max(1, round(TURN / times[way][-1])) if times[way] else 5
             synchronize()
             start = time.perf_counter()
             for _ in range(repeats):
@@ -286,6 +287,7 @@ def measure(problem, steps, rows):
             synchronize()
             times[way].append((time.perf_counter() - start) / repeats)
     for way, taken in times.items():
+        del taken[0]  # too short a turn
         seconds = sorted(taken)[len(taken) // 2]
         rows[way] |= {
             "ms": round(1000 * seconds, 3),

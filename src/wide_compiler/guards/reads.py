@@ -3,6 +3,7 @@
 import collections
 import contextvars
 import functools
+import gc
 import operator
 import random
 import threading
@@ -63,6 +64,11 @@ class Entry(Read):
 
     __slots__ = ()
 
+    @property
+    def table(self) -> dict[str, Any]:
+        """The dictionary that is written to."""
+        return self.holder
+
     def now(self) -> Any:
         return self.holder.get(self.name, ABSENT)
 
@@ -81,6 +87,10 @@ class ClassEntry(Entry):
     """What a class itself has under a name, its parents aside."""
 
     __slots__ = ()
+
+    @property
+    def table(self) -> dict[str, Any]:
+        return gc.get_referents(vars(self.holder))[0]  # which `vars` gives a view of
 
     def now(self) -> Any:
         return vars(self.holder).get(self.name, ABSENT)

@@ -103,6 +103,7 @@ class _QuickLook:
         self.counts, given = (len(args), len(targets)), (*args, *targets)
         optimizer, wide = self.step.optimizer, self.step.wide
         weights = self.weights = guard.weights()
+        self.learning = [w for w in weights if w.requires_grad]  # the others take no hooks of gradients
         states = list(optimizer.state.values())
         self.check = tensor_check((*given, *weights))
         self.addressed = 0 if guard.in_place else len(given)
@@ -151,7 +152,7 @@ class _QuickLook:
             and same_objects([v for values in self.lists for v in values], self.listed)
             and optimizer.state is self.state
             and self.step.wide.scopes is self.scopes
-            and not any(map(has_gradient_hooks, weights))
+            and not any(map(has_gradient_hooks, self.learning))
             and self.guard.reads.holds()
             and self._modes() == self.modes
         )
