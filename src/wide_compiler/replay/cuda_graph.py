@@ -1,6 +1,7 @@
 """CUDA graphs: the kernels of a call recorded, to be launched again with one call of the driver."""
 
 import gc
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -71,9 +72,20 @@ def on_stream(stream: torch.cuda.Stream, call: Callable[[], Any]) -> Any:
     return result
 
 
+def _side_stream() -> torch.cuda.Stream:
+    """This thread's stream beside the usual one: libraries keep a workspace for each stream, often 32 MB."""
+    device = torch.cuda.current_device()
+    if device not in vars(_side_streams):
+        vars(_side_streams)[device] = torch.cuda.Stream()
+    return vars(_side_streams)[device]
+
+
+_side_streams = threading.local()
+
+
 def recorded(call: Callable[[], Any]) -> Callable[[], Any]:
     """`call` as a CUDA graph if it can be one: to time what a recording will take."""
-    stream = torch.cuda.Stream()
+    stream = _side_stream()
     try:
         with uncached_autocast():
             on_stream(stream, call)
