@@ -22,13 +22,15 @@ def test_the_clock_is_read_once_in_a_round_of_calls(monkeypatch):
     monkeypatch.setattr(timing, "now", lambda: seconds[0])
     schedule = Schedule(measure=True, never=False)
     schedule.pause(1_000_000, 0.25)
-    for _ in range(3):
-        assert [schedule.ready() for _ in range(ROUND + 1)] == [False] * ROUND + [True]
+    for calls in (ROUND, 2 * ROUND, 4 * ROUND):  # rounds that take no time become longer
+        assert [schedule.ready() for _ in range(calls + 1)] == [False] * calls + [True]
         assert not schedule.enter()  # not yet
-    assert schedule.skipped == 3 * (ROUND + 1)
+    assert schedule.skipped == 7 * ROUND + 3
+    seconds[0] = 0.1
+    assert [schedule.ready() for _ in range(8 * ROUND + 1)][-1] and not schedule.enter()
+    assert [schedule.ready() for _ in range(ROUND + 1)] == [False] * ROUND + [True]  # that one took long
     seconds[0] = 0.3
-    assert [schedule.ready() for _ in range(ROUND)] == [False] * ROUND
-    assert schedule.ready() and schedule.enter()
+    assert schedule.enter()
 
 
 def test_a_site_that_calls_itself_is_not_looked_at_meanwhile():

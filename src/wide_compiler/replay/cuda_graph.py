@@ -74,10 +74,10 @@ def on_stream(stream: torch.cuda.Stream, call: Callable[[], Any]) -> Any:
 
 def _side_stream() -> torch.cuda.Stream:
     """This thread's stream beside the usual one: libraries keep a workspace for each stream, often 32 MB."""
-    device = torch.cuda.current_device()
-    if device not in vars(_side_streams):
-        vars(_side_streams)[device] = torch.cuda.Stream()
-    return vars(_side_streams)[device]
+    name = str(torch.cuda.current_device())
+    if not hasattr(_side_streams, name):
+        setattr(_side_streams, name, torch.cuda.Stream())
+    return getattr(_side_streams, name)
 
 
 _side_streams = threading.local()

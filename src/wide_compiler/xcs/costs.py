@@ -10,9 +10,11 @@ from typing import Any
 
 from .schedule import SHARE
 
+SHORT = 4e-7  # an item that takes less is as fast in the loop as on the way to NumPy and back
 TRY_AGAIN = 50.0
 FAILURES = 3
 TRIALS = 3
+CLOSE = 1.5
 MEDIAN_OF = 5
 
 
@@ -34,9 +36,9 @@ class RungCosts:
         return min(seconds * (0.25 + 0.75 * n / items) for seconds, items in self.recent)
 
     def may_try_again(self, limit: float) -> bool:
-        """It has lost. One bad timing is not for good: three calls are timed before it rests, and once the
-        plain loop has spent fifty times what they took, it starts anew."""
-        if len(self.recent) < TRIALS and min(s for s, _ in self.recent) < TRIALS * limit:
+        """It has lost. One bad timing is not for good: where it was close, three calls are timed before it
+        rests, and once the plain loop has spent fifty times what they took, it starts anew."""
+        if len(self.recent) < TRIALS and min(s for s, _ in self.recent) < CLOSE * limit:
             return True
         if self.spent <= TRY_AGAIN * sum(seconds for seconds, _ in self.recent[-TRIALS:]):
             return False
@@ -57,7 +59,8 @@ class RungCosts:
         """Failed so often that it only runs again now and then."""
         if self.failures == 0:
             return False
-        patience = TRY_AGAIN if self.failures >= FAILURES else 2.0
+        lasting = min(self.failures - FAILURES, 10)
+        patience = TRY_AGAIN * 2.0**lasting if lasting >= 0 else 2.0
         return self.spent < patience * self.wasted
 
 

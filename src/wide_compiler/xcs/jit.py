@@ -191,8 +191,38 @@ def jit(fn: Any = None, *, config: Config | None = None) -> Any:
     if isinstance(runtime, Runtime) and runtime.function is fn:  # it is jitted already
         return fn if config in (None, runtime.config) else jit(written(fn), config=config)
     config = config or Config()
+    inner = _inside_decorator(fn)
+    if inner is not None:
+        return _decorated(fn, inner, jit(inner, config=config))
     why, warn = _runs_as_it_is(fn, config)
     return _as_it_is(fn, why, warn) if why else _jitted(fn, config)
+
+
+def _inside_decorator(fn: Any) -> types.FunctionType | None:
+    """The function that a decorator's wrapper holds, as that of `torch.no_grad()` does: it has the loops."""
+    inner = getattr(fn, "__wrapped__", None)
+    if not isinstance(fn, types.FunctionType) or type(inner) is not types.FunctionType:
+        return None
+    return inner if any(cell is not None for cell in _cells_with(fn, inner)) else None
+
+
+def _cells_with(fn: types.FunctionType, inner: Any) -> list[types.CellType | None]:
+    """For each cell of a function: the cell, if that is what it holds; else None."""
+    return [cell if cell != _EMPTY and cell.cell_contents is inner else None for cell in fn.__closure__ or ()]
+
+
+_EMPTY = types.CellType()
+
+
+def _decorated(fn: types.FunctionType, inner: Any, fast: Any) -> types.FunctionType:
+    """The wrapper once more, around the jitted function; all other variables it shares with the old one."""
+    held = zip(fn.__closure__ or (), _cells_with(fn, inner), strict=True)
+    cells = tuple(cell if own is None else types.CellType(fast) for cell, own in held)
+    made = types.FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, cells)
+    functools.update_wrapper(made, fn)
+    made.__kwdefaults__, made.__wrapped__ = fn.__kwdefaults__, fast  # type: ignore[attr-defined]
+    made.explain, made.stats = fast.explain, fast.stats  # type: ignore[attr-defined]
+    return made
 
 
 def _runs_as_it_is(fn: Any, config: Config) -> tuple[str, bool]:

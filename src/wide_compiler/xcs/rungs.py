@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from .costs import SHORT
 from .lanes import run as numpy_lanes
 from .modules import group, torch_vmap
 from .parallel import computing, overlap, threads
 from .proof.effects import Effect
 from .work import Miss, Work
 
-SHORT = 4e-7  # an item that takes less is as fast in the loop as on the way to NumPy and back
 AT_ONCE = 2e-2  # a loop that takes longer is tried on its first call, at a price that is small beside that
 
 

@@ -9,8 +9,9 @@ from . import timing
 
 SHARE = 0.05  # of the time the plain loop has taken may go into looks, analyses and trials
 LONGEST = 0.25  # seconds without a look: later calls may be larger than those that were not worth one
-ROUND = 64  # calls between two reads of the clock
+ROUND = 64  # calls between two reads of the clock, at first
 MOST = 20_000
+PATIENT = 8  # looks in a row of which nothing comes, before pauses grow
 RECURSION = 64  # calls without a look while one is under way: a site that calls itself runs as written
 # Asked before each call, these cost some 30 ns.
 yes = itertools.repeat(True).__next__
@@ -21,7 +22,7 @@ class Schedule:
     """Says at each call, by `ready`, whether the site is entered; `enter` says whether it is looked at.
 
     A pause is a number of calls and a time, whichever ends first. The clock is read once in a round of calls,
-    since reading it at each one would cost more than a short loop may.
+    since reading it at each one would cost more than a short loop may; rounds of short loops become longer.
     """
 
     def __init__(self, measure: bool, never: bool):
@@ -31,6 +32,8 @@ class Schedule:
         self._calls = 0  # of this round
         self._pending = 0.0  # calls of the pause after this round
         self._until = 0.0
+        self._round_calls, self._round_began = ROUND, 0.0
+        self._fruitless = 0  # looks in a row
         self._skipped = 0  # in rounds that are over
         self._turn = 0.0
         self._failures = 0
@@ -43,9 +46,12 @@ class Schedule:
 
     def enter(self) -> bool:
         """A call is at the site: is the pause over?"""
-        if self._pending and timing.now() < self._until:
+        now = timing.now()
+        if self._pending and now < self._until:
             self._skipped, self._calls, self._round = self.skipped + 1, 0, iter(())
-            self._next_round()
+            quick = now - self._round_began < LONGEST / 16
+            self._round_calls = min(2 * self._round_calls, MOST) if quick else ROUND
+            self._next_round(now)
             return False
         self.pause(RECURSION)
         self._entered = True
@@ -59,15 +65,17 @@ class Schedule:
     def pause(self, calls: float, seconds: float = math.inf) -> None:
         """No look in so many calls, or seconds."""
         self._end()
-        self._pending, self._until = calls, timing.now() + seconds
-        self._next_round()
+        now = timing.now()
+        self._pending, self._until = calls, now + seconds
+        self._next_round(now)
 
     def _end(self) -> None:
         self._skipped, self._calls, self._round = self.skipped, 0, iter(())
         self.ready, self._pending, self._entered = yes, 0, False
 
-    def _next_round(self) -> None:
-        self._calls = int(min(self._pending, ROUND if self._until < math.inf else MOST))
+    def _next_round(self, now: float) -> None:
+        self._round_began = now
+        self._calls = int(min(self._pending, self._round_calls if self._until < math.inf else MOST))
         self._pending -= self._calls
         self._round = itertools.repeat(False, self._calls)
         self.ready = itertools.chain(self._round, itertools.repeat(True)).__next__
@@ -79,9 +87,15 @@ class Schedule:
             # looked at.
             self._turn = (self._turn + 0.618) % 1.0
             jitter = 0.5 + self._turn
-            calls = int(min(looked / (SHARE * max(plain, 3e-7)), MOST) * jitter)
+            self._fruitless += 1
+            grown = jitter * 2.0 ** min(max(self._fruitless - PATIENT, 0), 20)
+            calls = int(min(looked / (SHARE * max(plain, 3e-7)) * grown, MOST))
             if calls:
                 self.pause(calls, LONGEST * jitter)
+
+    def gained(self) -> None:
+        """Something came of a look."""
+        self._fruitless = 0
 
     def back_off(self) -> None:
         """Ever longer pauses: it is not proven, or an item raised."""

@@ -15,7 +15,7 @@ from ..errors import WideError
 from . import timing
 from .call import Call, counted
 from .checking import check, run_own
-from .costs import Costs
+from .costs import SHORT, Costs
 from .exceptions import raise_here, raise_interrupt
 from .items import Blocks, Items, items_of, kept_blocks
 from .lanes.lane import Diverge
@@ -273,8 +273,12 @@ class Site:
         return Miss(), None
 
     def may_analyse(self) -> bool:
-        """Has the plain loop taken so long that an analysis costs little beside it?"""
-        return not self.config.measure or SHARE * self.spent >= self.analysed + ANALYSIS_SECONDS
+        """Has the plain loop taken so long that an analysis costs little beside it, and each of its items so
+        long that a rung could be faster?"""
+        if not self.config.measure:
+            return True
+        short = self.first.recent and self.first.plain_item < SHORT and self.text.kind != "statements"
+        return not short and SHARE * self.spent >= self.analysed + ANALYSIS_SECONDS
 
     def plan_for(
         self, functions: dict[str, Any], nodes: dict[str, Any], columns: Any
@@ -381,6 +385,7 @@ class Site:
 
     def took(self, rung: str) -> None:
         """A rung has run a whole call."""
+        self.schedule.gained()
         self._count(rung, 1)
         self.why = ""
 

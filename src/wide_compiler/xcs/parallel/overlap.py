@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from ..costs import TRY_AGAIN
 from ..independent import marked_in
 from ..work import Failed, Work
 from .threads import CHEAP, Overlap, crowded
@@ -15,7 +16,8 @@ UNEVEN = 5.0  # the longest call takes this many times the median
 
 class Level:
     """Halved where calls take much longer than they once did, and raised slowly again; each time that was
-    too many, the next attempt comes later.
+    too many, the next attempt comes later. A level at which a call took long (a server whose queue was full,
+    say) is tried again once loops have taken fifty times as long since.
 
     Calls of one loop may differ by themselves, or because a server takes five at a time and lets the sixth
     wait. To tell, a lower level is tried once.
@@ -26,8 +28,11 @@ class Level:
         self.best: float | None = None  # the lowest mean time of a call
         self.calm = 0  # loops until a higher level is tried
         self.patience = 4
-        self.doubted: tuple[int, float] | None = None  # level and mean time before a lower level was tried
+        # Level, mean time and longest call before a lower level was tried.
+        self.doubted: tuple[int, float, float] | None = None
         self.may_doubt = True
+        self.bad, self.damage = 0, 0.0  # a level that was too many, and the longest call at it
+        self.spent = 0.0  # seconds of loops since
 
     def of(self, n: int) -> int:
         """For a loop of n calls."""
@@ -43,23 +48,31 @@ class Level:
 
     def learn(self, seconds: Sequence[float], n: int) -> None:
         """From the times of all calls of a loop."""
-        mean = sum(seconds) / len(seconds)
+        mean, longest = sum(seconds) / len(seconds), max(seconds)
+        self.spent += sum(seconds) / self.of(n)
         self.best = mean if self.best is None else min(mean, self.best * 1.02)
         if self.doubted is not None:
-            (level, before), self.doubted = self.doubted, None
+            (level, before, took), self.doubted = self.doubted, None
             if before > LONGER * mean:
                 self.calm = self.patience
+                self._was_bad(level, took)
             else:
                 self.now = level  # calls differ by themselves
         elif n > FEWEST and mean > LONGER * self.best:
+            self._was_bad(self.of(n), longest)
             self.too_many(n)
-        elif self.may_doubt and self.of(n) > FEWEST and max(seconds) > UNEVEN * statistics.median(seconds):
-            self.may_doubt, self.doubted = False, (self.now, mean)
+        elif self.may_doubt and self.of(n) > FEWEST and longest > UNEVEN * statistics.median(seconds):
+            self.may_doubt, self.doubted = False, (self.of(n), mean, longest)
             self._halve(n)
         elif self.calm:
             self.calm -= 1
         elif self.now < self.most:
-            self.now = min(self.most, self.now + max(1, self.now // 8))
+            higher = min(self.most, self.now + max(1, self.now // 8))
+            if not self.bad or higher < self.bad or self.spent > TRY_AGAIN * self.damage:
+                self.now = higher
+
+    def _was_bad(self, level: int, longest: float) -> None:
+        self.bad, self.damage, self.spent = level, longest, 0.0
 
 
 PART = 128  # items of a long loop that run in threads before it is asked whether they wait

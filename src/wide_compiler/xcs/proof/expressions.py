@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -188,6 +189,10 @@ def _subscript(a: "Analyzer", held: Value, index: ast.expr, node: ast.AST) -> Va
         constant = key.obj if key.is_constant else None  # the guards look at types, not at values
         if parts is not None and isinstance(constant, int) and -len(parts) <= constant < len(parts):
             return parts[constant]
+        slot = held.slot if held.known and held.elem is None else None
+        if slot is not None and isinstance(constant, int) and not a.guards.vector[slot]:
+            with contextlib.suppress(IndexError):
+                return a.look(held.obj[constant], a.guards.note("index", slot, constant))
         return held.element()
     if kind is dict:
         a.demand(held.has_safe_keys, "it looks into a dict whose keys could be anything", node)

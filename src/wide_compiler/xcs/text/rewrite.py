@@ -18,6 +18,7 @@ from .sites import flat_target
 from .trees import clone, expression, lambda_of, name
 
 KINDS = {ast.ListComp: "list", ast.SetComp: "set", ast.DictComp: "dict"}
+COMPILING = "__xcs_compiling"
 Place = tuple[int, int]  # a list of statements, by id, and an index
 
 
@@ -29,7 +30,7 @@ class Rewriter(ast.NodeTransformer):
     function, so that they go with its frame, or before, and nothing of a call is kept after it.
 
     Attributes:
-        depth: of loops that are sites; inside: of a comprehension that is one.
+        depth: of loops that are sites; rounds: of others; inside: of a comprehension that is a site.
         held: names that something else may read or store.
         place: of the statement being looked at.
         offered: a list, where it may be handed to, and the expression that makes it.
@@ -40,6 +41,7 @@ class Rewriter(ast.NodeTransformer):
         self.original = function
         self.found: list[SiteText] = []
         self.depth = 0
+        self.rounds = 0
         self.inside = False
         self.held = captured(function)
         self.place: Place = (0, 0)
@@ -53,7 +55,14 @@ class Rewriter(ast.NodeTransformer):
             tree.body = self.visit(tree.body)
         else:
             tree.body = self._block(tree.body, tree, None)
+            if any(not site.reason for site in self.found):
+                tree.body.insert(_after_docstring(tree), self._asked_once(tree.body[0]))
         return ast.fix_missing_locations(tree)
+
+    def _asked_once(self, first: ast.stmt) -> ast.stmt:
+        """Whether `torch.compile` reads the text: the same for all sites of a call."""
+        asked = ast.Assign([name(COMPILING, store=True)], expression("R.compiling()", R=RUNTIME))
+        return ast.copy_location(asked, first)
 
     # Statements.
 
@@ -81,10 +90,12 @@ class Rewriter(ast.NodeTransformer):
         if isinstance(node, ast.While):
             self._no_site("loop", node, "how many rounds there are is known only when it ends")
         original = block.statements[block.index]
+        self.rounds += isinstance(node, (ast.For, ast.While))
         for field_name in ("body", "orelse", "finalbody"):
             inner = getattr(original, field_name, None)
             if isinstance(inner, list) and inner:
                 setattr(node, field_name, self._block(inner, original, block))
+        self.rounds -= isinstance(node, (ast.For, ast.While))
         for part in ("handlers", "cases"):
             for new, old in zip(getattr(node, part, ()), getattr(original, part, ()), strict=True):
                 new.body = self._block(old.body, original, block)
@@ -149,6 +160,8 @@ class Rewriter(ast.NodeTransformer):
         site = self._new(kind, written)
         site.eater, site.maps = eater, mapped is not None
         site.reason = sites.comprehension(node) or ("it is inside another comprehension" * self.inside)
+        if not site.reason and self.rounds:
+            site.reason = sites.within_loop(node) or ""
         if site.reason:
             return self.generic_visit(written)
         original = clone(node)
@@ -292,9 +305,14 @@ class Rewriter(ast.NodeTransformer):
 
     def _on(self, site: SiteText) -> ast.expr:
         """Asked without a step into a function of ours, which a debugger would show. `torch.compile` knows
-        the first question for a constant, and then reads the original text alone."""
+        the first answer for a constant, and then reads the original text alone."""
         untraced = f"(R.tracer() is None or R.traced.add({site.index}))"
-        return expression(f"not R.compiling() and R.s{site.index}.on() and {untraced}", R=RUNTIME)
+        compiling = "R.compiling()" if isinstance(self.original, ast.Lambda) else COMPILING
+        return expression(f"not {compiling} and R.s{site.index}.on() and {untraced}", R=RUNTIME)
 
     def _call(self, site: SiteText, method: str, given: list[Any]) -> ast.Call:
         return expression(f"R.s{site.index}.{method}(*A)", R=RUNTIME, A=given)
+
+
+def _after_docstring(function: ast.FunctionDef) -> int:
+    return int(ast.get_docstring(function, clean=False) is not None)

@@ -10,6 +10,9 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import torch
+
 from ..ir import graph_of
 from .liveness import Block, Body, live_after, read_before_stored
 from .names import COMPREHENSIONS, captured, eaten, handled, kept_generators, reads, stored
@@ -83,6 +86,27 @@ def comprehension(node: Any) -> str | None:
     if len(set(names)) != len(names):
         return "two of its loops use one name"
     return unsuitable(node)
+
+
+def within_loop(node: Any) -> str | None:
+    """Why a comprehension that runs in each round of a loop is not worth being asked about each time."""
+    names = [name for generator in node.generators for name in flat_target(generator.target) or ()]
+    if isinstance(node, (ast.ListComp, ast.SetComp)) and _of_text(node.elt, names):
+        return "its items are texts, which no rung is faster with"
+    return None
+
+
+# Methods that texts have, and neither arrays nor tensors.
+_OF_TEXT = frozenset(vars(str)) - frozenset(dir(np.ndarray)) - frozenset(dir(torch.Tensor))
+
+
+def _of_text(value: ast.expr, names: list[str]) -> bool:
+    """Is it `word.strip().lower()` of a loop variable?"""
+    match value:
+        case ast.Call(ast.Attribute(inner, method), args, []) if method in _OF_TEXT:
+            plain = all(isinstance(argument, ast.Constant) for argument in args)
+            return plain and ((isinstance(inner, ast.Name) and inner.id in names) or _of_text(inner, names))
+    return False
 
 
 def loop(node: ast.For, block: Block, function: ast.AST) -> tuple[list[Sink], str | None]:
