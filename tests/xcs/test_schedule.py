@@ -5,7 +5,7 @@ import time
 import numpy as np
 
 from wide_compiler.xcs import Config, jit, timing
-from wide_compiler.xcs.schedule import ROUND, SHARE, Schedule, yes
+from wide_compiler.xcs.schedule import LOOKS, ROUND, Schedule, yes
 
 
 def test_a_pause_ends_by_calls_or_by_the_clock():
@@ -50,7 +50,7 @@ def test_looks_are_paid_from_a_share_of_the_loop_s_time():
     schedule.enter()
     schedule.rest(1e-4, 1e-4)
     skipped = next(i for i in range(100) if schedule.ready())
-    assert 0.5 / SHARE <= skipped <= 1.5 / SHARE
+    assert 0.5 / LOOKS <= skipped <= 1.5 / LOOKS
 
 
 def test_larger_calls_after_small_ones_are_looked_at_soon():

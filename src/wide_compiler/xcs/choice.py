@@ -20,6 +20,7 @@ from .work import Bail, Failed, Miss, Work
 
 FEWEST = 8  # items that a rung is tried with, unless it says otherwise
 TIMINGS = 2  # of the plain loop before anything is tried
+BUILDING = 3e-3  # seconds
 LONG = 5e-3  # seconds of a plain loop that one timing tells, whatever else the machine does
 
 
@@ -85,8 +86,9 @@ def _attempt(work: Work, rung: Rung) -> list[Any] | Miss:
             if len(record.signatures) >= MOST_SIGNATURES:
                 record.signatures.clear()
             record.signatures.add(signature)
-        if not first:
-            work.record = record  # the first call built things: the next ones tell
+        # The first call built things: the next ones tell, unless it took longer than building does.
+        if not first or timing.now() - began > work.plan.costs.plain(work.items.n) + BUILDING:
+            work.record = record
     except Bail as bail:
         why = str(bail) or "it gave up"
     except Failed:  # an item did

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 
 from . import timing
 
-SHARE = 0.05  # of the time the plain loop has taken may go into looks, analyses and trials
+SHARE = 0.05  # of the time the plain loop has taken may go into analyses and trials
+LOOKS = 0.02  # and into looks
 LONGEST = 0.25  # seconds without a look: later calls may be larger than those that were not worth one
 ROUND = 64  # calls between two reads of the clock, at first
 MOST = 20_000
-PATIENT = 8  # looks in a row of which nothing comes, before pauses grow
+PATIENT = 4  # looks in a row of which nothing comes, before pauses grow
 RECURSION = 64  # calls without a look while one is under way: a site that calls itself runs as written
 # Asked before each call, these cost some 30 ns.
 yes = itertools.repeat(True).__next__
@@ -89,7 +90,7 @@ class Schedule:
             jitter = 0.5 + self._turn
             self._fruitless += 1
             grown = jitter * 2.0 ** min(max(self._fruitless - PATIENT, 0), 20)
-            calls = int(min(looked / (SHARE * max(plain, 3e-7)) * grown, MOST))
+            calls = int(min(looked / (LOOKS * max(plain, 3e-7)) * grown, MOST))
             if calls:
                 self.pause(calls, LONGEST * jitter)
 

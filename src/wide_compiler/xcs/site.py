@@ -37,6 +37,7 @@ WORTH_A_SWITCH = 1e-2  # seconds that the rest of a loop must take before a rung
 PLANS = 4
 ANALYSIS_SECONDS = 5e-4  # about what an analysis takes
 MOST_ROUNDS = 2**20  # of several loops in one comprehension: they are listed, a sum of them would not be
+WATCHED = 2e-8  # seconds that timing the plain loop takes for each item
 TOO_LITTLE = "there is too little to gain so far"
 
 
@@ -353,7 +354,7 @@ class Site:
                     self.schedule.back_off()  # it raised: looking at such loops gains nothing
                 self.latest = seconds
                 self._spent(seconds, costs)
-                self.schedule.rest(call.looked, seconds)
+                self.schedule.rest(call.looked + WATCHED * done, seconds)
         except OURS as error:
             self.broke(error)
         self._leave()
