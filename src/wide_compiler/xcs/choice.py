@@ -20,7 +20,7 @@ from .work import Bail, Failed, Miss, Work
 
 FEWEST = 8  # items that a rung is tried with, unless it says otherwise
 TIMINGS = 2  # of the plain loop before anything is tried
-BUILDING = 3e-3  # seconds
+PART = 4  # a rung is tried with one item of so many
 LONG = 5e-3  # seconds of a plain loop that one timing tells, whatever else the machine does
 
 
@@ -56,13 +56,46 @@ def _fastest(work: Work, rungs: Sequence[Rung]) -> Rung | None:
         expected = record.predicted(n)
         if expected is None:
             enough = n >= FEWEST or rung.few_items
-            if enough and race_is_paid_for(work, rung):
+            if not enough or not race_is_paid_for(work, rung):
+                continue
+            if not rung.splits or not rung.replayable or n < PART * FEWEST or gpu_of(work) is not None:
                 return rung
-        elif expected < least:
+            expected = _rehearsed(work, rung)
+        if expected is None:
+            continue
+        if expected < least:
             best, least = rung, expected
-        elif expected >= limit and record.may_try_again(limit):
+        elif expected >= limit and record.may_try_again(expected, limit):
             return rung
     return best
+
+
+def _rehearsed(work: Work, rung: Rung) -> float | None:
+    """Seconds that a rung takes for all items, told from some of them: it runs once to build what it needs,
+    and once more to be timed. None if it cannot run them."""
+    record, count = work.plan.costs.of(rung.name), work.items.n // PART
+    some = Work(work.site, work.plan, Items([c[:count] for c in work.items.columns], count), work.functions)
+    some.new = True
+    began, seconds, why = timing.now(), 0.0, ""
+    try:
+        for _ in range(2):
+            start = timing.now()
+            if isinstance(rung.run(some), Miss):
+                return None
+            seconds = timing.now() - start
+    except Bail as bail:
+        why = str(bail) or "it gave up"
+    except Exception as error:
+        raise_interrupt(error)
+        why = f"{type(error).__name__}: {error}"
+    took = timing.now() - began
+    work.wasted += took
+    if why:
+        record.failed(took, why)
+        return None
+    record.succeeded(seconds, count)
+    record.wasted = took
+    return record.predicted(work.items.n)
 
 
 def _attempt(work: Work, rung: Rung) -> list[Any] | Miss:
@@ -86,9 +119,8 @@ def _attempt(work: Work, rung: Rung) -> list[Any] | Miss:
             if len(record.signatures) >= MOST_SIGNATURES:
                 record.signatures.clear()
             record.signatures.add(signature)
-        # The first call built things: the next ones tell, unless it took longer than building does.
-        if not first or timing.now() - began > work.plan.costs.plain(work.items.n) + BUILDING:
-            work.record = record
+        if not first:
+            work.record = record  # the first call built things: the next ones tell
     except Bail as bail:
         why = str(bail) or "it gave up"
     except Failed:  # an item did

@@ -14,7 +14,7 @@ SHORT = 4e-7  # an item that takes less is as fast in the loop as on the way to 
 TRY_AGAIN = 50.0
 FAILURES = 3
 TRIALS = 3
-CLOSE = 1.5
+CLOSE = 1.25
 MEDIAN_OF = 5
 
 
@@ -27,6 +27,7 @@ class RungCosts:
     signatures: set[Any] = field(default_factory=set)  # of items that were compared with the plain loop
     spent: float = 0.0  # by the plain loop since the last trial
     wasted: float = 0.0  # by the last trial that failed or lost
+    defeats: int = 0  # how often it has started anew
     why_not: str = ""
 
     def predicted(self, n: int) -> float | None:
@@ -35,16 +36,16 @@ class RungCosts:
             return None
         return min(seconds * (0.25 + 0.75 * n / items) for seconds, items in self.recent)
 
-    def may_try_again(self, limit: float) -> bool:
+    def may_try_again(self, expected: float, limit: float) -> bool:
         """It has lost. One bad timing is not for good: where it was close, three calls are timed before it
         rests, and once the plain loop has spent fifty times what they took, it starts anew."""
-        if len(self.recent) < TRIALS and min(s for s, _ in self.recent) < CLOSE * limit:
+        if len(self.recent) < TRIALS and expected < CLOSE * limit:
             return True
-        if self.spent <= TRY_AGAIN * sum(seconds for seconds, _ in self.recent[-TRIALS:]):
-            return False
-        self.recent.clear()
-        self.spent = 0.0
-        return True
+        took = max(self.wasted, sum(seconds for seconds, _ in self.recent[-TRIALS:]))
+        if self.spent > TRY_AGAIN * took * 2.0**self.defeats:
+            self.recent.clear()
+            self.spent, self.defeats = 0.0, min(self.defeats + 1, 10)
+        return False
 
     def succeeded(self, seconds: float, n: int) -> None:
         self.recent = [*self.recent[-7:], (seconds, n)]

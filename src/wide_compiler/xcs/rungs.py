@@ -9,10 +9,8 @@ from .lanes import run as numpy_lanes
 from .modules import group, torch_vmap
 from .parallel import computing, overlap, threads
 from .proof.effects import Effect
-from .schedule import SHARE
 from .work import Miss, Work
 
-QUICK = 2e-6  # an item that takes less is seldom faster that way
 AT_ONCE = 2e-2  # a loop that takes longer is tried on its first call, at a price that is small beside that
 
 
@@ -49,8 +47,6 @@ def _lanes_pay(work: Work, plain_seconds: float) -> bool:
         return False
     if costs.of("numpy lanes").signatures:
         return plain_seconds > 3e-5
-    if costs.plain_item < QUICK:  # most of those lose, and a trial takes about two plain loops
-        return SHARE * costs.spent > 2 * plain_seconds
     gained = plain_seconds > AT_ONCE or (plain_seconds > 5e-5 and costs.spent > 5e-3)
     return gained and costs.plain_item < 3e-4
 

@@ -228,12 +228,13 @@ class Site:
             return self.schedule.rest(timing.now() - call.looked, 0.0)
         if items.n < 2:
             return self.went_plain("there is nothing to run beside another")
+        analysed = self.analysed
         try:
             values, work = self.values(items, functions, after)
         except Failed as failure:
             call.done, call.values, call.error = True, failure.values, failure.error
             return None
-        seconds = timing.now() - call.looked
+        seconds = timing.now() - call.looked - (self.analysed - analysed)  # which is paid for by itself
         if type(values) is not Miss:
             assert work is not None
             work.took(seconds)
