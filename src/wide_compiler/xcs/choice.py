@@ -58,7 +58,7 @@ def _fastest(work: Work, rungs: Sequence[Rung]) -> Rung | None:
             enough = n >= FEWEST or rung.few_items
             if not enough or not race_is_paid_for(work, rung):
                 continue
-            if not rung.splits or not rung.replayable or n < PART * FEWEST or gpu_of(work) is not None:
+            if not rung.splits or not rung.replayable or n < 4 * PART or gpu_of(work) is not None:
                 return rung
             expected = _rehearsed(work, rung)
         if expected is None:
@@ -72,30 +72,34 @@ def _fastest(work: Work, rungs: Sequence[Rung]) -> Rung | None:
 
 def _rehearsed(work: Work, rung: Rung) -> float | None:
     """Seconds that a rung takes for all items, told from some of them: it runs once to build what it needs,
-    and once more to be timed. None if it cannot run them."""
-    record, count = work.plan.costs.of(rung.name), work.items.n // PART
-    some = Work(work.site, work.plan, Items([c[:count] for c in work.items.columns], count), work.functions)
-    some.new = True
-    began, seconds, why = timing.now(), 0.0, ""
+    then with an eighth and with a quarter of the items. None if it cannot run them."""
+    record, n = work.plan.costs.of(rung.name), work.items.n
+    took: list[float] = []
+    began, why = timing.now(), ""
     try:
-        for _ in range(2):
+        for count in (n // PART, n // (2 * PART), n // PART):
+            items = Items([column[:count] for column in work.items.columns], count)
+            some = Work(work.site, work.plan, items, work.functions)
+            some.new = not took
             start = timing.now()
             if isinstance(rung.run(some), Miss):
                 return None
-            seconds = timing.now() - start
+            took.append(timing.now() - start)
     except Bail as bail:
         why = str(bail) or "it gave up"
     except Exception as error:
         raise_interrupt(error)
         why = f"{type(error).__name__}: {error}"
-    took = timing.now() - began
-    work.wasted += took
+    seconds = timing.now() - began
+    work.wasted += seconds
     if why:
-        record.failed(took, why)
+        record.failed(seconds, why)
         return None
-    record.succeeded(seconds, count)
-    record.wasted = took
-    return record.predicted(work.items.n)
+    _, eighth, quarter = took
+    expected = quarter + max(quarter - eighth, 0.0) * 2 * (PART - 1)
+    record.succeeded(expected, n)
+    record.wasted = seconds
+    return expected
 
 
 def _attempt(work: Work, rung: Rung) -> list[Any] | Miss:
