@@ -4,11 +4,10 @@
     python benchmarks/xcs_programs.py --only FFT --why     some of them, with the reasons of what stayed plain
     python benchmarks/xcs_programs.py --out FILE           the page
 
-Each program is sized so that a plain call takes some milliseconds. It is called 100 times, with four sets
-of arguments in turn, plain and jitted in turns, and every result
-is compared. This is done twice, each time with a newly jitted function, and the lower time of the two counts.
-The tenth and the hundredth call are medians of five calls. Exit code 1 if a program differs or a bar is
-missed.
+Each program is sized so that a plain call takes some milliseconds. It is called 100 times, with four sets of
+arguments in turn, plain and jitted in turns, and every result is compared. This is done twice, each time with
+a newly jitted function, and the lower time of the two counts. The tenth and the hundredth call are medians of
+five calls. Exit code 1 if a program differs or a bar is missed.
 """
 
 import argparse

@@ -30,3 +30,12 @@ def test_a_wrong_rung_would_be_found(monkeypatch):
     monkeypatch.setattr(run, "vectorized", wrong)
     monkeypatch.setattr("wide_compiler.xcs.choice._verify", lambda *_: None)
     assert any(fuzz.run(seed).difference for seed in range(60))
+
+
+# Each differed once: a histogram of truths warned twice.
+ONCE_DIFFERENT = [1001525]
+
+
+@pytest.mark.parametrize("seed", ONCE_DIFFERENT)
+def test_programs_that_once_differed(seed):
+    assert not fuzz.run(seed).difference

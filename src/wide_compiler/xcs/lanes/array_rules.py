@@ -193,6 +193,8 @@ def take_along_axis(trace: Trace, arr: Any, indices: Any, axis: int = -1) -> Any
 
 def histogram(trace: Trace, a: Any, bins: Any = 10, range: Any = None, **options: Any) -> Any:
     """Of given range and number of bins: then edges are the same for all items."""
+    if isinstance(a, Lane) and a.data.dtype == bool:
+        raise bail("a histogram of truths, of which NumPy warns by Python's means", trace)
     plain = _is_array(a) and a.data.dtype in REAL and type(bins) is int and bins > 0
     if not plain or options or type(range) is not tuple or holds_lane(range):
         return NotImplemented
