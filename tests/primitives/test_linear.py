@@ -5,8 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from primitives.loop import N, assert_near, check_module, rand
+from primitives.loop import DEVICE, N, assert_near, check_module, rand
 from wide_compiler.primitives import WideLinear, shared_linear, wide_linear
+from wide_compiler.primitives.joined import joined_linear
 
 STRATEGIES = ("auto", *WideLinear.STRATEGIES)
 
@@ -74,3 +75,22 @@ def test_autocast_gives_the_dtype_and_numbers_of_the_member(strategy, compiled):
         got = call(x, weight, bias, strategy)
     assert got.dtype == expected.dtype == torch.bfloat16
     torch.testing.assert_close(got, expected, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_compiled_gradients_lie_as_the_weights_do(dtype) -> None:
+    """Else autograd copies each of them into the weight's layout by a kernel of its own."""
+    x = torch.randn(N, 5, 8, device=DEVICE)
+    weights = [torch.randn(N, out, 8, device=DEVICE, requires_grad=True) for out in (4, 2)]
+
+    @torch.compile(backend="aot_eager")
+    def total(x, weights):
+        parts = joined_linear(x, weights, None, "einsum")
+        return sum(part.square().sum() for part in parts) + wide_linear(x, weights[0]).sum()
+
+    with torch.autocast(torch.device(DEVICE).type, dtype, enabled=dtype is not None):
+        got = torch.autograd.grad(total(x, weights), weights)
+    assert [g.stride() for g in got] == [w.stride() for w in weights]
+    want = torch.autograd.grad(total(x, weights), weights)
+    for mine, theirs in zip(got, want, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0.05, atol=0.5 if dtype else 1e-4)

@@ -1,5 +1,6 @@
 """Functions under other decorators: their loops are those of the function inside."""
 
+import contextlib
 import functools
 
 import numpy as np
@@ -50,6 +51,17 @@ def test_a_decorator_keeps_its_own_variables_and_the_name():
     fast(ROWS[:2])
     assert plain.calls() == fast.calls() == 2  # one variable, which both wrappers count in
     assert fast.__name__ == "scaled" and fast.__wrapped__.__wrapped__ is scaled
+
+
+def test_a_decorator_around_what_cannot_be_jitted_stays_as_it_is(recwarn):
+    @jit
+    @contextlib.contextmanager
+    def opened(rows):
+        yield scaled(rows)
+
+    with opened(ROWS) as result:
+        np.testing.assert_allclose(result, scaled(ROWS))
+    assert not recwarn.list
 
 
 def test_modes_of_the_decorator_hold_inside():

@@ -220,3 +220,12 @@ def test_calls_that_were_not_looked_at_are_counted_once():
     fast(rows)
     assert site.spent == pytest.approx(before + 5e-3)
     assert list(fast.stats().values()) == [{"numpy lanes": 3, "plain": 5}]
+
+
+def test_a_level_at_which_a_call_took_long_is_tried_again_when_that_is_paid_for():
+    level, used = Level(32), []
+    for _ in range(2000):
+        used.append(level.of(8))
+        level.learn([0.004] * 7 + [0.004 if used[-1] <= 5 else 1.0], 8)
+    assert sum(n > 5 for n in used) <= 4  # 2000 loops of 6 ms take 12 s, each attempt beyond five a second
+    assert used[-1] <= 5

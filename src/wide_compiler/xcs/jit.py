@@ -192,7 +192,7 @@ def jit(fn: Any = None, *, config: Config | None = None) -> Any:
         return fn if config in (None, runtime.config) else jit(written(fn), config=config)
     config = config or Config()
     inner = _inside_decorator(fn)
-    if inner is not None:
+    if inner is not None and not _runs_as_it_is(inner, config)[0]:
         return _decorated(fn, inner, jit(inner, config=config))
     why, warn = _runs_as_it_is(fn, config)
     return _as_it_is(fn, why, warn) if why else _jitted(fn, config)
