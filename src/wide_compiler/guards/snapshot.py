@@ -25,7 +25,7 @@ class Snapshot:
 
     def __init__(self) -> None:
         self.reads: dict[Any, Read] = {}
-        self._quick: _QuickLook | None = None
+        self._quick: _Comparison | None = None
 
     def note(self, kind: type[Read], holder: Any, name: str = "", *, path: str) -> None:
         """Remember a read, unless it is known."""
@@ -67,7 +67,7 @@ class Snapshot:
     def holds(self) -> bool:
         """Is everything what it was? A few microseconds."""
         if self._quick is None:
-            self._quick = _QuickLook(list(self.reads.values()))
+            self._quick = _Comparison(list(self.reads.values()))
         try:
             if self._quick.holds():
                 return True
@@ -132,7 +132,7 @@ def _can_be_set(read: Read, stores: Collection[str] | None) -> bool:
 _MANY = 3
 
 
-class _QuickLook:
+class _Comparison:
     """Whether reads give the very objects that they gave; a false answer may be an equal value."""
 
     def __init__(self, reads: list[Read]):

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .reads import dict_version
+
 _data_ptr = Tensor.data_ptr
-_version = torch._C._dynamo.guards.dict_version
 
 
 class TensorGuard:
@@ -74,7 +75,7 @@ class TableGuard:
 
 def versions(tables: Iterable[dict[str, Any]]) -> list[int]:
     """A number for each dictionary as it is: no other ever has it, nor itself once it is written to."""
-    return [*map(_version, tables)]
+    return [*map(dict_version, tables)]
 
 
 def tensor_check(tensors: Sequence[Tensor], any_strides: bool = False) -> Callable[..., bool]:

@@ -1,6 +1,5 @@
 """The choice at a site: the cheapest rung by what was measured, or the plain loop."""
 
-import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from .oracle import same
 from .rungs import Rung
 from .schedule import SHARE
 from .signature import MOST_SIGNATURES, signature_of
-from .work import Bail, Failed, Miss, Work
+from .work import Bail, Failed, Miss, Work, held_by
 
 FEWEST = 8  # items that a rung is tried with, unless it says otherwise
 TIMINGS = 2  # of the plain loop before anything is tried
@@ -85,11 +84,9 @@ def _rehearsed(work: Work, rung: Rung) -> float | None:
             if isinstance(rung.run(some), Miss):
                 return None
             took.append(timing.now() - start)
-    except Bail as bail:
-        why = str(bail) or "it gave up"
-    except Exception as error:
+    except (Bail, Exception) as error:
         raise_interrupt(error)
-        why = f"{type(error).__name__}: {error}"
+        why = _reason(error)
     seconds = timing.now() - began
     work.wasted += seconds
     if why:
@@ -126,7 +123,7 @@ def _attempt(work: Work, rung: Rung) -> list[Any] | Miss:
         if not first:
             work.record = record  # the first call built things: the next ones tell
     except Bail as bail:
-        why = str(bail) or "it gave up"
+        why = _reason(bail)
     except Failed:  # an item did
         _took(work, rung)
         raise
@@ -134,7 +131,7 @@ def _attempt(work: Work, rung: Rung) -> list[Any] | Miss:
         raise_interrupt(error)
         if not rung.replayable:
             raise
-        why = f"{type(error).__name__}: {error}"  # of a kind of item that nobody has thought of
+        why = _reason(error)  # of a kind of item that nobody has thought of
     if why:
         seconds = timing.now() - began
         record.failed(seconds, why)
@@ -142,6 +139,10 @@ def _attempt(work: Work, rung: Rung) -> list[Any] | Miss:
         return Miss()
     _took(work, rung)
     return values
+
+
+def _reason(error: BaseException) -> str:
+    return str(error) or "it gave up" if isinstance(error, Bail) else f"{type(error).__name__}: {error}"
 
 
 def _took(work: Work, rung: Rung) -> None:
@@ -173,7 +174,6 @@ def _verify(work: Work, values: list[Any]) -> None:
 RUNNERS = 128  # items that run, where a rung can run some of them alone
 WARM = 4  # calls before the clock is read: a wide call is recorded on the way
 LOOPS = 4  # plain loops over the runners that a race takes
-_EMPTY = types.CellType()
 
 
 def race_is_paid_for(work: Work, rung: Rung) -> bool:
@@ -219,8 +219,7 @@ def _runners(work: Work, rung: Rung) -> int:
 def _tensors(work: Work) -> list[Tensor]:
     """Those of the first item, and those in the closure of the body."""
     first = [column if type(column) is Tensor else column[0] for column in work.items.columns]
-    cells = [cell.cell_contents for cell in work.body.__closure__ or () if cell != _EMPTY]
-    return [value for value in (*first, *cells) if isinstance(value, Tensor)]
+    return [value for value in (*first, *held_by(work.body)) if isinstance(value, Tensor)]
 
 
 def _size(work: Work) -> int:

@@ -29,6 +29,7 @@ from .text.rewrite import Rewriter
 from .text.site_text import RUNTIME, SiteText
 from .text.sites import FRAME_READERS
 from .text.source import NoSource, compiled, tree_of, written
+from .work import held_by
 
 F = TypeVar("F", bound=Callable[..., Any])
 # Python passes over frames of its import system when it looks for whom to warn: so over that of a first call.
@@ -203,22 +204,14 @@ def _inside_decorator(fn: Any) -> types.FunctionType | None:
     inner = getattr(fn, "__wrapped__", None)
     if not isinstance(fn, types.FunctionType) or type(inner) is not types.FunctionType:
         return None
-    return inner if any(cell is not None for cell in _cells_with(fn, inner)) else None
-
-
-def _cells_with(fn: types.FunctionType, inner: Any) -> list[types.CellType | None]:
-    """For each cell of a function: the cell, if that is what it holds; else None."""
-    return [cell if cell != _EMPTY and cell.cell_contents is inner else None for cell in fn.__closure__ or ()]
-
-
-_EMPTY = types.CellType()
+    return inner if any(held is inner for held in held_by(fn)) else None
 
 
 def _decorated(fn: types.FunctionType, inner: Any, fast: Any) -> types.FunctionType:
     """The wrapper once more, around the jitted function; all other variables it shares with the old one."""
-    held = zip(fn.__closure__ or (), _cells_with(fn, inner), strict=True)
-    cells = tuple(cell if own is None else types.CellType(fast) for cell, own in held)
-    made = types.FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, cells)
+    cells = zip(fn.__closure__ or (), held_by(fn), strict=True)
+    around = tuple(types.CellType(fast) if held is inner else cell for cell, held in cells)
+    made = types.FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, around)
     functools.update_wrapper(made, fn)
     made.__kwdefaults__, made.__wrapped__ = fn.__kwdefaults__, fast  # type: ignore[attr-defined]
     made.explain, made.stats = fast.explain, fast.stats  # type: ignore[attr-defined]

@@ -1,6 +1,7 @@
 """One call of a site: its items, its body, and what to do with an item plainly."""
 
 import operator
+import types
 from typing import TYPE_CHECKING, Any
 
 from .exceptions import raise_interrupt
@@ -9,6 +10,15 @@ from .items import Blocks, Items
 if TYPE_CHECKING:
     from .plan import Plan
     from .site import Site
+
+
+def held_by(function: Any) -> list[Any]:
+    """What the cells of a function hold, in their order; ABSENT where one is empty."""
+    return [ABSENT if cell == _EMPTY else cell.cell_contents for cell in function.__closure__ or ()]
+
+
+ABSENT: Any = object()
+_EMPTY = types.CellType()
 
 
 class Bail(BaseException):

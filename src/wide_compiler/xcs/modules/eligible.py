@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as pytorch
 
 from ..proof.kinds import IMMUTABLE, is_numpy_scalar
-from ..work import Bail
+from ..work import ABSENT, Bail, held_by
 
 INTERNAL = frozenset(vars(nn.Module()))
 # Names that classes may define: `forward` is analysed, and capturing asks for none of the others.
@@ -23,7 +23,6 @@ _COPYING = {"__copy__", "__deepcopy__", "__del__", "__getnewargs__", "__getnewar
 OVERRIDES = ({*dir(nn.Module)} | INTERNAL | _COPYING) - _ALLOWED - {"__annotations_cache__"}
 PLAIN = (*IMMUTABLE, types.BuiltinFunctionType, type, types.ModuleType)
 TENSORS = {Tensor, nn.Parameter, type(None)}  # others may compute in their own way
-_EMPTY = types.CellType()
 
 
 def walk(module: nn.Module, seen: set[int]) -> Iterator[nn.Module]:
@@ -80,6 +79,6 @@ def _is_plain(value: Any, depth: int = 0) -> bool:
 
 def _parts(value: Any) -> list[Any]:
     if isinstance(value, types.FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != _EMPTY]
+        cells = [held for held in held_by(value) if held is not ABSENT]
         return [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), vars(value)]
     return list(itertools.chain(value, value.values())) if isinstance(value, dict) else list(value)
