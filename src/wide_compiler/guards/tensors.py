@@ -15,19 +15,22 @@ class TensorGuard:
     """Type, shape, strides, dtype, device, address and what dispatch depends on (gradients, autocast, vmap,
     inference mode, ...) of several tensors, compared in C++: the guards that torch.compile uses itself.
 
+    Args:
+        anywhere: of so many tensors, the first ones, the address does not matter.
+
     >>> x = torch.ones(2, 3)
     >>> guard = TensorGuard([x])
     >>> guard.holds([x]), guard.holds([x.clone()]), guard.holds([None])
     (True, False, False)
     """
 
-    def __init__(self, tensors: Sequence[Tensor]):
-        self.check = tensor_check(tensors)
-        self.addresses = [t.data_ptr() for t in tensors]
+    def __init__(self, tensors: Sequence[Tensor], anywhere: int = 0):
+        self.check, self.anywhere = tensor_check(tensors), anywhere
+        self.addresses = [t.data_ptr() for t in tensors[anywhere:]]
 
     def holds(self, tensors: Sequence[Any]) -> bool:
         """Whether these, as many as there were, are as those were."""
-        return self.check(*tensors) and [*map(_data_ptr, tensors)] == self.addresses
+        return self.check(*tensors) and [*map(_data_ptr, tensors[self.anywhere :])] == self.addresses
 
 
 class LookGuard:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
@@ -17,19 +16,22 @@ class ReplayedCall:
     """The latest replayed call of a wide model, with all that it depends on.
 
     `replay` compares everything in a few microseconds, and gives the call's result, or CHANGED if anything
-    is not as it was: then the call takes the long way, which finds out what.
+    is not as it was: then the call takes the long way, which finds out what. Inputs may lie anywhere if the
+    recording has buffers for them.
     """
 
     def __init__(self, model: Any, route: Any, replay: Replay, args: tuple[Tensor, ...], door: Any):
-        assert replay.latest is not None
         self.model, self.door = model, door
         self.scopes = model.scopes
         self.flags = [scope.training for scope in self.scopes]
         self.homes = [(home, name) for _, home, name, _ in route.binding.states]
-        self.count = len(args)
-        self.holds = TensorGuard([*args, *(home[name] for home, name in self.homes)]).holds
-        self.state = launch_state()
-        self.recording: Any = replay.latest
+        self.count, self.state = len(args), launch_state()
+        assert replay.lender is not None
+        self.recording = replay.lender
+        places = dict(route.binding.inputs)
+        self.copied = [places[i] for i in replay.inputs] if self.recording.buffers else []
+        tensors = [*args, *(home[name] for home, name in self.homes)]
+        self.holds = TensorGuard(tensors, anywhere=len(args) if self.copied else 0).holds
         # Of the packed door hooks have run already.
         self.hooks: Any = () if door == "packed" else hook_tables(model)
         self.lock, self.rests_on = replay.lock, route.program.captured.rests_on
@@ -39,16 +41,16 @@ class ReplayedCall:
 
     @staticmethod
     def of(model: Any, route: Any, args: tuple[Tensor, ...], door: Any) -> "ReplayedCall | None":
-        """What was just replayed, if the very tensors that were given were read and own memory was lent."""
+        """What was just replayed, if its results were lent."""
         replay = route.way
-        if not isinstance(replay, Replay) or not replay.has_lent:
+        if not isinstance(replay, Replay) or replay.lender is None:
             return None
         if route.binding.modules or route.program.graph.enters_autocast or model.held.lanes is not None:
             return None
         if any(home.get(name) is None for _, home, name, _ in route.binding.states):
             return None  # computed anew in each call
-        if torch._C._is_any_autocast_enabled():  # to which dtype shows nowhere else
-            return None
+        if route.writes and replay.lender.buffers:
+            return None  # whether a write shows in another input depends on where inputs lie
         return ReplayedCall(model, route, replay, args, door)
 
     def replay(self, args: tuple[Any, ...], door: Any) -> Any:
@@ -56,11 +58,11 @@ class ReplayedCall:
         for x in args:
             if type(x) is not Tensor or x.is_nested:  # the guard cannot look at a nested tensor
                 return CHANGED
-        # What surrounds the call (autocast, vmap, inference mode, ...) shows in how the tensors dispatch.
+        if door != self.door or len(args) != self.count:
+            return CHANGED
+        # What surrounds the call (vmap, inference mode, ...) shows in how the tensors dispatch.
         if (
-            door == self.door
-            and len(args) == self.count
-            and self.holds([*args, *[home.get(name) for home, name in self.homes]])
+            self.holds([*args, *[home.get(name) for home, name in self.homes]])
             and launch_state() == self.state
             and [scope.training for scope in self.scopes] == self.flags
             and self.model.seeds.seeds is None
@@ -70,6 +72,8 @@ class ReplayedCall:
             with self.lock:
                 recording = self.recording.unheld()
                 if recording is not None and (not self.writes or self.rests_on.holds()):
+                    if self.copied:
+                        self.recording.take([args[i] for i in self.copied])
                     recording.launch()
                     # Asked while the GPU works: what it wrote is handed out only if all still holds.
                     if self.rests_on.holds():

@@ -1,10 +1,12 @@
 """Replay: a call's kernels recorded once, and launched again while all that they read is where it was.
 
-A recording holds addresses. It is replayed only while every tensor it reads is where it was; and its results
-are handed out only while nobody holds those of the call before, else copied. So there are two kinds:
-one reads the caller's input where it lies and hands out its own memory, for loops that reuse their tensors;
-one has the input copied in and the results copied out, for everything else. Of the first kind a small one
-gets a twin: in `y = model(x)` the result of the call before is held until the call is over; two take turns.
+A recording holds addresses: it is replayed only while every tensor that it reads is where it was. Weights
+seldom move. Inputs often do, so a recording either reads the caller's tensors where they lie, for loops that
+reuse them, or has buffers that inputs are copied into.
+
+Results lie in the recording's own memory. They are lent to the caller while nobody holds those of an earlier
+call; in `y = model(x)` the earlier result is held until the call is over, so a small recording has a twin, and
+the two take turns. A caller who keeps all results gets copies, from a recording that never lends.
 """
 
 import threading
@@ -41,13 +43,15 @@ class Replay:
         self.inputs = list(inputs)
         self.tensors = [i for i, a in enumerate(arguments) if isinstance(a, Tensor)]
         self.states = [i for i in self.tensors if i not in self.inputs]
+        # By the addresses of all tensors: reads inputs where they lie. The others have buffers for them.
         self.in_place: dict[Any, _Recording] = {}
+        self.lending: dict[Any, _Recording] = {}
         self.copying: dict[Any, _Recording] = {}
-        self.latest: _Recording | None = None
+        self.latest: _Recording | None = None  # the latest that read the caller's tensors where they lie
+        self.lender: _Recording | None = None  # whose memory the latest call handed out
         self.places: set[Any] = set()
         self.pool: Any = None
         self.stream: Any = None
-        self.has_lent = False  # did the latest call read the caller's tensors, and hand out own memory?
         self.why = ""
         # A recording has one set of buffers: it is launched, and its results handed out, by one thread at a
         # time.
@@ -55,10 +59,10 @@ class Replay:
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         if self.why or capturing() or (torch.is_grad_enabled() and self._wants_gradients(arguments)):
-            self.has_lent = False
+            self.lender = None
             return self.run(arguments)
         with self.lock:
-            self.has_lent = False
+            self.lender = None
             return self._replayed(arguments)
 
     def _replayed(self, arguments: list[Any]) -> Sequence[Any]:
@@ -73,13 +77,17 @@ class Replay:
             if free is not None:
                 if current_stream() != self.stream:
                     self._take_turns()
-                self.has_lent = True
+                self.lender = latest
                 free.launch()
                 return free.lend()
         return self._another(arguments, place)
 
     def _another(self, arguments: list[Any], place: Any) -> Sequence[Any]:
-        """A call that is not like the one before: find its recording, or make one."""
+        """A call that is not like the one before: find its recording, or make one.
+
+        A call seen for the second time is recorded as it is (`key`). One whose weights, shapes and strides
+        were seen before (`kind`) is recorded with buffers for its inputs.
+        """
         key = _hashable(place)
         states = [arguments[i] for i in self.states]
         kind = (
@@ -87,37 +95,56 @@ class Replay:
             tuple((arguments[i].shape, arguments[i].stride()) for i in self.inputs),
             place[-1],
         )
-        recording = self.in_place.get(key)
-        if recording is None and key in self.places:
-            recording = self._record(self.in_place, key, arguments)
-            if recording is not None:
-                recording.place = place
-        free = None if recording is None else recording.unheld() or self._twin(recording, arguments)
-        if free is not None:
-            self._take_turns()
-            self.latest, self.has_lent = recording, True
-            free.launch()
-            return free.lend()
+        lent = self._lent(self.in_place, key, arguments, record=key in self.places)
+        if lent is not None:
+            self.latest = self.lender
+            self.latest.place = place  # type: ignore[union-attr]
+            return lent
+        copying = self.copying.get(kind)
+        small = copying is not None and copying.bytes <= TWIN_BYTES
+        lent = self._lent(self.lending, kind, arguments, record=small)
+        if lent is not None:
+            return lent
         if kind in self.places and not self.why:
-            recording = self.copying.get(kind) or self._record(self.copying, kind, self._own(arguments))
-            if recording is not None:
+            if copying is None:
+                copying = self._record(self.copying, kind, arguments)
+            if copying is not None:
                 self._take_turns()
-                recording.take([arguments[i] for i in self.inputs])
-                recording.launch()
-                return recording.copies()
+                copying.take([arguments[i] for i in self.inputs])
+                copying.launch()
+                return copying.copies()
         if len(self.places) > MAX_PLACES:
             self.places.clear()
         self.places |= {key, kind}
         with uncached_autocast():
             return self.run(arguments)  # the first of its kind warms up what a recording may not do
 
-    def _own(self, arguments: list[Any]) -> list[Any]:
-        return [a.clone() if i in self.inputs else a for i, a in enumerate(arguments)]
+    def _lent(
+        self, shelf: dict[Any, "_Recording"], name: Any, arguments: list[Any], record: bool
+    ) -> Sequence[Any] | None:
+        """The results in memory of a recording, or of its twin; None if there is none, or both are held.
+
+        Args:
+            record: make it if there is none.
+        """
+        recording = shelf.get(name)
+        if recording is None and record and not self.why:
+            recording = self._record(shelf, name, arguments)
+        free = None if recording is None else recording.unheld() or self._twin(recording, arguments)
+        if recording is None or free is None:
+            return None
+        self._take_turns()
+        self.lender = recording
+        recording.take([arguments[i] for i in self.inputs])
+        free.launch()
+        return free.lend()
 
     def _record(self, shelf: dict[Any, "_Recording"], key: Any, arguments: list[Any]) -> "_Recording | None":
         if len(shelf) >= MAX_RECORDINGS:
             shelf.clear()
             self.latest = None
+        if shelf is not self.in_place:
+            arguments = [a.clone() if i in self.inputs else a for i, a in enumerate(arguments)]
         # Recordings of one pool write where others of it have their results: right for those whose results
         # are copied out at once, and wrong for what is lent.
         copying = shelf is self.copying
@@ -128,6 +155,7 @@ class Replay:
             return None
         if copying:
             self.pool = self.pool or recording.graph.pool()
+        if shelf is not self.in_place:
             recording.buffers = [arguments[i] for i in self.inputs]
         shelf[key] = recording
         return recording
@@ -137,6 +165,10 @@ class Replay:
         if not recording.may_have_twin:
             return None
         recording.may_have_twin = False
+        if recording.buffers:
+            arguments = list(arguments)
+            for i, buffer in zip(self.inputs, recording.buffers, strict=True):
+                arguments[i] = buffer
         try:
             recording.twin = self._recorded(arguments, None)
         except CaptureRefused:  # for want of memory, say: the one there is goes on, and is copied
@@ -168,7 +200,7 @@ class Replay:
 class _Recording:
     """A graph, the outputs it writes, and the bytes it has for itself.
 
-    `buffers` are what it reads the caller's input from, unless it reads that in place.
+    `buffers` are what it reads the caller's inputs from, unless it reads these where they lie.
     """
 
     def __init__(self, graph: Any, arguments: list[Any], outputs: Sequence[Any], size: int):
@@ -196,8 +228,9 @@ class _Recording:
     def is_free(self) -> bool:
         return self.lendable and [_holders(h) for h in self.handles] == self.holders
 
-    def take(self, given: list[Tensor]) -> None:
-        for buffer, tensor in zip(self.buffers, given, strict=True):
+    def take(self, given: Sequence[Tensor]) -> None:
+        """Copy the caller's inputs into the buffers, if there are any."""
+        for buffer, tensor in zip(self.buffers, given, strict=False):
             buffer.copy_(tensor)
 
     def lend(self) -> Sequence[Any]:

@@ -128,7 +128,6 @@ class _QuickLook:
             all(type(x) is Tensor and not x.is_nested for x in (*args, *targets))
             and all(_is_settled(v) for group in optimizer.param_groups for v in _settings(group))
             and all(isinstance(v, Tensor) or _is_settled(v) for state in states for v in state.values())
-            and not torch._C._is_any_autocast_enabled()  # to which dtype shows nowhere else
         )
         return cls(guard, args, targets) if can_tell else None
 
