@@ -12,6 +12,7 @@ from ..config import WideConfig
 from ..elsewhere import lane_runner, memory_id
 from ..errors import one_line
 from ..guards.modes import capturing
+from ..measure.clock import now
 from ..measure.contest import Candidate, Contest, leaf_like, private_copies
 from ..measure.policy import FINAL_ROUNDS, beats, budget, winner
 from ..measure.progress import Patience
@@ -19,8 +20,9 @@ from ..measure.store import circumstances
 from ..replay import Replay
 from ..replay.cuda_graph import recorded
 from ..widen import LaneGraph
-from .plans import CHUNKS, Built, Plan, Workshop, channels_last
-from .sites import JOINED
+from .plans import CHUNKS, UNTRIED, Built, Plan, Workshop, channels_last
+from .site_times import SiteTimes
+from .sites import CHAINS, JOINED
 from .ways import MemberLoop, Whole, has_lanes
 
 WIDE, LOOP = Plan(), Plan("loop")
@@ -30,6 +32,10 @@ PLAINEST = [str(LOOP), str(WIDE)]
 HOPELESS = 3.0
 # What torch.compile is not expected to gain for the loop: with wide so far ahead the loop is not compiled.
 FAR_AHEAD = 0.3
+# Seconds that torch.compile may take for a plan if it shall be asked for another one beside it.
+COMPILES_SOON = 15.0
+# Strategies with an op for every lane: beyond so many lanes torch.compile takes minutes to trace them.
+BY_LANE, MOST_TRACED = ("sequential", "streams"), 16
 # Batched products that torch.compile fuses with their neighbours; and ways to run them op by op.
 FUSED, SINGLE_OPS = ("WideLinear", "WideAttention"), ("sequential", "transposed")
 
@@ -193,6 +199,8 @@ class Chooser:
         """A strategy everywhere, or at one site; then what is better at each site, together."""
         everywhere, alone = self.workshop.alternatives()
         chunkings = self.workshop.chunkings() if self.can_split else []
+        if len(everywhere) + len(alone) > self._affordable(0.5):
+            everywhere, alone = self._by_site(), []
         self._time([WIDE, *([LOOP] if self.can_split else []), *everywhere, *chunkings], 0.5)
         hopeless = {s for plan in everywhere if self._is_hopeless(plan) for s in plan.taken.values()}
         alone = [plan for plan in alone if hopeless.isdisjoint(plan.taken.values())]
@@ -219,16 +227,34 @@ class Chooser:
             self._time(finalists, 0.5, rounds=FINAL_ROUNDS)
         return self._best([WIDE, *contenders, LOOP], PLAINEST)
 
+    def _by_site(self) -> list[Plan]:
+        """For calls too long to time every alternative by a call: each op's strategies timed alone, then the
+        fastest ones together, with and without those that concern several ops."""
+        skip = UNTRIED[self.gradients]
+        options = {"gradients": self.gradients, "cuda": self.cuda, "wrap": self.contest.wrap}
+        options["reordered"] = self.reordered
+        self.patience.tick("ops one by one")
+        times = SiteTimes(self.graph, 0.3 * self.seconds, skip, **options)
+        with torch.set_grad_enabled(self.gradients):
+            times.run(*self.own_arguments)
+        together = [{site: "fused"} if site == CHAINS else {site: "joined"} for site in (CHAINS, JOINED)]
+        together = [taken for taken in together if taken.keys() <= self.workshop.sites.keys()]
+        fastest = [times.fastest] if times.fastest else []
+        return [Plan(taken=taken) for taken in (*fastest, *together, *(times.fastest | t for t in together))]
+
     def _search_compiled(self, best: Plan) -> Plan:
         """Through torch.compile: the best plan so far, and the loop unless wide is far ahead already."""
         wide = best if best.way != "loop" else WIDE
         plans = [best, Plan(wide.way, self._for_compiler(wide.taken), compiled=True)]
-        if wide.taken and not self.cuda:
-            # What wins op by op need not win where ops are fused. On CUDA compiling twice takes too long.
-            plans.append(Plan(wide.way, compiled=True))
+        began = now()
         self._time(plans, 0.5, rounds=2 * FINAL_ROUNDS)
+        # What wins op by op need not win where ops are fused with their neighbours.
+        fused = Plan(wide.way, self._for_compiler({}), compiled=True)
+        if str(fused) != str(plans[-1]) and now() - began < COMPILES_SOON:
+            plans.append(fused)
         if min(map(self._took, plans)) > FAR_AHEAD * self._took(LOOP):
             plans.append(Plan("loop", compiled=True))
+        if len(plans) > 2:
             self._time(plans, 0.5, rounds=2 * FINAL_ROUNDS)
         return self._best(plans, [str(best)])
 
@@ -236,11 +262,12 @@ class Chooser:
         """What is worth compiling: without strategies that only spare single ops a copy or a large kernel,
         which hinder fusion, and with products joined whose copies are fused."""
         sites = self.workshop.sites
+        kept = {site: s for site, s in taken.items() if s not in BY_LANE or self.n <= MOST_TRACED}
         if not self.cuda:
-            return taken
+            return kept
         kept = {
             site: strategy
-            for site, strategy in taken.items()
+            for site, strategy in kept.items()
             if sites[site].primitive not in FUSED or strategy not in SINGLE_OPS
         }
         return kept | ({JOINED: "joined"} if JOINED in sites else {})
@@ -256,10 +283,14 @@ class Chooser:
     def _took(self, plan: Plan) -> float:
         return self.contest.seconds.get(str(plan), float("inf"))
 
+    def _affordable(self, share: float) -> int:
+        """How many plans can be timed in a share of the budget."""
+        return int(share * self.seconds / (3 * self.call_seconds))
+
     def _time(self, plans: list[Plan], share: float, rounds: int = 3) -> None:
         """Note the time of those plans that run and are right, as far as the budget goes."""
         seconds = share * self.seconds
-        affordable = max(4 if rounds > 3 else 2, int(seconds / (3 * self.call_seconds)))
+        affordable = max(4 if rounds > 3 else 3, self._affordable(share))
         candidates: dict[str, Candidate] = {}
         for label, plan in {str(plan): plan for plan in plans}.items():
             if len(candidates) >= affordable and not plan.compiled:

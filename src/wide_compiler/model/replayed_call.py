@@ -49,8 +49,8 @@ class ReplayedCall:
             return None
         if any(home.get(name) is None for _, home, name, _ in route.binding.states):
             return None  # computed anew in each call
-        if route.writes and replay.lender.buffers:
-            return None  # whether a write shows in another input depends on where inputs lie
+        if replay.lender.buffers and (route.writes or model.seeds.seeds is not None):
+            return None  # where inputs lie decides in which of them a write shows; seeds are an input too
         return ReplayedCall(model, route, replay, args, door)
 
     def replay(self, args: tuple[Any, ...], door: Any) -> Any:

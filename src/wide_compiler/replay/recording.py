@@ -4,9 +4,9 @@ A recording holds addresses: it is replayed only while every tensor that it read
 seldom move. Inputs often do, so a recording either reads the caller's tensors where they lie, for loops that
 reuse them, or has buffers that inputs are copied into.
 
-Results lie in the recording's own memory. They are lent to the caller while nobody holds those of an earlier
-call; in `y = model(x)` the earlier result is held until the call is over, so a small recording has a twin, and
-the two take turns. A caller who keeps all results gets copies, from a recording that never lends.
+Results lie in the recording's own memory. They are lent to the caller while nobody holds those of an
+earlier call; in `y = model(x)` the earlier result is held until the call is over, so a small recording has a
+twin, and the two take turns. A caller who keeps all results gets copies, from a recording that never lends.
 """
 
 import threading
