@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .reads import dict_version
+from .dict_versions import dict_version
 
 _data_ptr = Tensor.data_ptr
 
@@ -76,8 +76,8 @@ class TableGuard:
         return versions(self.tables) == self.versions
 
 
-def versions(tables: Iterable[dict[str, Any]]) -> list[int]:
-    """A number for each dictionary as it is: no other ever has it, nor itself once it is written to."""
+def versions(tables: Iterable[dict[str, Any]]) -> list[Any]:
+    """The version of each dictionary."""
     return [*map(dict_version, tables)]
 
 
