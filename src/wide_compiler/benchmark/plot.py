@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..integrations._extras import needs
+from ..errors import needs
 from .rows import LOOP, Row, lines
 
 
