@@ -35,7 +35,7 @@ class ExportedDoor(nn.Module):
             return (model if door == "packed" else getattr(model, door))(*args, **kwargs)
 
         # `torch.export` names inputs by the signature, and takes no keywords that are not in it.
-        kinds = [(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+        kinds: list[tuple[str, Any]] = [(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
         kinds += [(name, inspect.Parameter.KEYWORD_ONLY) for name in keywords]
         forward.__signature__ = inspect.Signature([inspect.Parameter(*kind) for kind in kinds])  # type: ignore[attr-defined]
         self.forward = forward

@@ -59,7 +59,7 @@ def choose(pid: int | None) -> tuple[int, Path]:
     if not scripts:
         raise ArgumentError(
             "no running script has workers; start one that uses wide_compiler.signals (as this user, and "
-            "not with GT_WORKERS=0), then look again"
+            "not with WIDE_COMPILER_WORKERS=0), then look again"
         )
     if len(scripts) > 1:
         raise ArgumentError(f"several scripts have workers: {names}; choose one with --pid")

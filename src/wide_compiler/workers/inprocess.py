@@ -1,4 +1,4 @@
-"""`GT_WORKERS=0`: one worker within the script's own process. The same instructions, no processes, no
+"""`WIDE_COMPILER_WORKERS=0`: one worker within the script's own process. The same instructions, no processes, no
 network."""
 
 import traceback
