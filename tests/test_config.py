@@ -1,4 +1,4 @@
-"""WideConfig: presets, older words for options, every option that cannot be; names of environment variables."""
+"""WideConfig: presets, older words for options, options that cannot be; environment variables."""
 
 import copy
 import dataclasses

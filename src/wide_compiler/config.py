@@ -26,7 +26,7 @@ SETTINGS: dict[str, tuple[str, str]] = {
 
 
 def variable(name: str) -> str:
-    """The environment variable of a setting: `WIDE_COMPILER_{name}`, or the older name if only that is set."""
+    """The environment variable of a setting: `WIDE_COMPILER_{name}`, or the older if only that is set."""
     older, _ = SETTINGS[name]
     return older if older in os.environ and PREFIX + name not in os.environ else PREFIX + name
 
