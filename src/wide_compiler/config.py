@@ -1,8 +1,7 @@
 """WideConfig: how a wide model is built and run, and the four presets. Names of environment variables."""
 
-import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,23 +30,6 @@ def variable(name: str) -> str:
     return older if older in os.environ and PREFIX + name not in os.environ else PREFIX + name
 
 
-def _older_words(init: Callable[..., None]) -> Callable[..., None]:
-    """`WideConfig(debug=True)` is `verbose=True`; `measure=False` is `tune_seconds=0`."""
-
-    @functools.wraps(init)
-    def accepts(self: Any, *args: Any, debug: Any = None, measure: bool | None = None, **fields: Any) -> None:
-        if debug is not None:
-            fields["verbose"] = bool(debug)
-        if measure is not None:
-            if not isinstance(measure, bool):
-                raise ArgumentError(f"measure must be True or False, got {measure!r}")
-            if not measure:
-                fields["tune_seconds"] = 0.0
-        init(self, *args, **fields)
-
-    return accepts
-
-
 @dataclass
 class WideConfig:
     """Options of `wide_compiler.compile`.
@@ -70,19 +52,49 @@ class WideConfig:
             graph runs as it is.
     """
 
-    compile: bool = False
-    compile_mode: str = "default"
-    backend: str = "inductor"
-    validate: bool = False
-    validate_rtol: float = 1e-3
-    validate_atol: float = 1e-5
-    fallback_passthrough: bool = True
-    verbose: bool = False
-    strategy: str | Mapping[str, str] | None = None
-    chunk_lanes: int | None = None
-    tune_seconds: float = 3.0
+    compile: bool
+    compile_mode: str
+    backend: str
+    validate: bool
+    validate_rtol: float
+    validate_atol: float
+    fallback_passthrough: bool
+    verbose: bool
+    strategy: str | Mapping[str, str] | None
+    chunk_lanes: int | None
+    tune_seconds: float
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        compile: bool = False,
+        compile_mode: str = "default",
+        backend: str = "inductor",
+        validate: bool = False,
+        validate_rtol: float = 1e-3,
+        validate_atol: float = 1e-5,
+        fallback_passthrough: bool = True,
+        verbose: bool = False,
+        strategy: str | Mapping[str, str] | None = None,
+        chunk_lanes: int | None = None,
+        tune_seconds: float = 3.0,
+        *,
+        debug: bool | None = None,
+        measure: bool | None = None,
+    ) -> None:
+        if measure not in (None, True, False):
+            raise ArgumentError(f"measure must be True or False, got {measure!r}")
+        self.compile, self.compile_mode, self.backend = compile, compile_mode, backend
+        self.validate, self.validate_rtol, self.validate_atol = validate, validate_rtol, validate_atol
+        self.fallback_passthrough, self.strategy, self.chunk_lanes = (
+            fallback_passthrough,
+            strategy,
+            chunk_lanes,
+        )
+        self.verbose = verbose if debug is None else bool(debug)
+        self.tune_seconds = 0.0 if measure is False else tune_seconds
+        self._check()
+
+    def _check(self) -> None:
         if self.compile_mode not in COMPILE_MODES:
             raise ArgumentError(
                 f"unknown compile_mode {self.compile_mode!r}; choose one of {', '.join(COMPILE_MODES)}"
@@ -137,9 +149,6 @@ class WideConfig:
         if self.strategy is None or self.strategy == "auto":
             return {}
         return {"*": self.strategy} if isinstance(self.strategy, str) else dict(self.strategy)
-
-
-WideConfig.__init__ = _older_words(WideConfig.__init__)  # type: ignore[method-assign]
 
 
 def check_strategies(strategies: Mapping[str, str]) -> None:
