@@ -38,7 +38,7 @@ def run(console: Console, name: str, lanes: int, as_json: bool = False) -> None:
         _print_code(console, f"all {lanes} lanes at once", without_releases(program.graph.code))
     explanation = wide.explain()
     if explanation.why:
-        console.print(Text(f"no graph: the lanes run one after another, because {explanation.why}", "yellow"))
+        console.print(Text(f"no graph: runs as a loop, because {explanation.why}", "yellow"))
     console.print(_table(explanation))
 
 

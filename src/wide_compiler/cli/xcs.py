@@ -22,7 +22,7 @@ Target = Annotated[
 ]
 
 WHAT_YES_MEANS = (
-    "yes: looked at when it runs, with the real objects. It may still run as written then: call the "
+    "yes: looked at when it runs, with the real objects. It may still run as a loop then: call the "
     "function, and ask its explain()."
 )
 
