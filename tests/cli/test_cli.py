@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from wide_compiler.cli import MODEL_NAMES, app, check, demo, demo_data, demo_train
+from wide_compiler.cli import MODEL_NAMES, app, compare_models, demo, demo_data, demo_train
 from wide_compiler.cli.models import MODELS
 from wide_compiler.oracle import Difference, Report
 from wide_compiler.primitives import PRIMITIVES
@@ -121,7 +121,7 @@ def test_test_passes_on_mlp():
 
 def test_test_fails_where_wide_differs_from_the_loop(monkeypatch):
     wrong = Report([Difference("output", "", 1, error=0.5, scale=2.0)])
-    monkeypatch.setattr(check.oracle, "compare", lambda *args, **kwargs: wrong)
+    monkeypatch.setattr(compare_models.oracle, "compare", lambda *args, **kwargs: wrong)
     result = call("test", "-m", "mlp", "-n", "2")
     assert result.exit_code == 1
     assert "FAIL" in result.output and "2.5e-01" in result.output
@@ -131,7 +131,7 @@ def test_test_reports_an_error_and_goes_on(monkeypatch):
     def broken(*args, **kwargs):
         raise RuntimeError("no such luck")
 
-    monkeypatch.setattr(check.wide_compiler, "compile", broken)
+    monkeypatch.setattr(compare_models.wide_compiler, "compile", broken)
     result = call("test", "-m", "mlp", "-n", "2")
     assert result.exit_code == 1
     assert result.output.count("no such luck") == 2  # eval and train

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from .benchmark import benchmark_command
-from .files import check_picture, make_folder
+from .output_files import check_picture, make_folder
 from .printing import AsJson
 from .signals import signals_app
 from .xcs import xcs_app
@@ -188,7 +188,7 @@ def test_command(
     ```
     """
     names = _known(model or MODEL_NAMES)
-    from .check import run
+    from .compare_models import run
 
     if not run(Console(stderr=as_json), names, lanes, as_json):
         raise typer.Exit(1)
@@ -212,7 +212,7 @@ def trace_command(
     ```
     """
     (name,) = _known([model])
-    from .trace import run
+    from .trace_model import run
 
     run(Console(), name, lanes, as_json)
 

@@ -22,7 +22,7 @@ COMPARED = ("output", "gradient", "buffer")
 
 
 @dataclass
-class Verdict:
+class ModelVerdict:
     """One model in one mode: the worst difference of each kind, or what went wrong instead."""
 
     model: str
@@ -39,9 +39,9 @@ class Verdict:
         return self.worst is not None and all(w is None or w <= TOLERANCE for w in self.worst.values())
 
 
-def check_model(name: str, lanes: int, train: bool) -> Verdict:
+def check_model(name: str, lanes: int, train: bool) -> ModelVerdict:
     """Run one built-in model through the oracle in float64, outputs, gradients and buffers."""
-    verdict = Verdict(name, "train" if train else "eval", lanes)
+    verdict = ModelVerdict(name, "train" if train else "eval", lanes)
     torch.manual_seed(0)
     models = [MODELS[name].make().double().train(train) for _ in range(lanes)]
     inputs = [_double(MODELS[name].sample(BATCH)) for _ in range(lanes)]
@@ -98,11 +98,11 @@ def run(console: Console, names: Sequence[str], lanes: int, as_json: bool = Fals
     return not failed
 
 
-def _note(console: Console, verdict: Verdict, colour: str, text: str) -> None:
+def _note(console: Console, verdict: ModelVerdict, colour: str, text: str) -> None:
     console.print(Text(f"{verdict.model} ({verdict.mode}): ", colour) + Text(text))
 
 
-def _table(verdicts: Sequence[Verdict]) -> Table:
+def _table(verdicts: Sequence[ModelVerdict]) -> Table:
     table = Table(
         title="Wide against the loop, float64: worst difference in any lane",
         title_justify="left",
