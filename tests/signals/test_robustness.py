@@ -143,7 +143,7 @@ def test_many_starts_and_stops():
     before = held()
     for number in range(count(6, 200)):
         start_and_stop(1 + number % 3)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while held() > before and time.monotonic() < deadline:
         time.sleep(0.1)
     assert all(now <= then for now, then in zip(held(), before, strict=True)), (held(), before)
