@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from typing import Any
 
 NIGHTLY = bool(os.environ.get("NIGHTLY"))
+# Where random cases begin: by day at 0; at night where NIGHTLY_SEED says, which `make nightly` prints.
+SEED = int(os.environ.get("NIGHTLY_SEED", 0)) if NIGHTLY else 0
 
 
 def one_of(every: int, cases: Iterable[Any]) -> list[Any]:
