@@ -9,9 +9,9 @@ NIGHTLY = bool(os.environ.get("NIGHTLY"))
 SEED = int(os.environ.get("NIGHTLY_SEED", 0)) if NIGHTLY else 0
 
 
-def one_of(every: int, cases: Iterable[Any]) -> list[Any]:
-    """Every k-th case; at night all of them."""
-    return list(cases) if NIGHTLY else list(cases)[::every]
+def one_of(every: int, cases: Iterable[Any], first: int = 0) -> list[Any]:
+    """Every k-th case, from number `first` on; at night all of them."""
+    return list(cases) if NIGHTLY else list(cases)[first::every]
 
 
 def count(by_day: int, at_night: int) -> int:

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 import wide_compiler
+from nightly import count
 from training.fits import N, adam, everything, lane_loss, loader, make_models, make_set, make_wide, same_bits
 from wide_compiler.training import EarlyStop, LaneSchedulers, PerLane, Population, fit, fold_batches
 
@@ -220,7 +221,7 @@ def test_kill_nine(tmp_path):
     total = sum(line.startswith("step") for line in out.splitlines())
     chance = random.Random(17)
     # The first comes before the first validation, perhaps before the first checkpoint.
-    kills = [chance.randrange(1, 6), *sorted(chance.sample(range(11, total), 2))]
+    kills = [chance.randrange(1, 6), *sorted(chance.sample(range(11, total), count(1, 4)))]
     seen = []
     for at in kills:
         process = child(tmp_path / "killed", environment)
