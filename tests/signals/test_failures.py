@@ -10,6 +10,7 @@ import time
 import pytest
 
 import wide_compiler.signals as gt
+from nightly import count
 from signals.soak import setting, steps
 from wide_compiler.signals import runtime
 from wide_compiler.workers.local import alive
@@ -19,7 +20,7 @@ def test_death_is_named_and_the_restart_goes_on_as_if_nothing_had_happened(two, 
     model, optimizer, x = setting()
     expected = steps(model, optimizer, x, 12)
     rng = random.Random(5)
-    for k in range(5):
+    for k in range(count(2, 5)):
         model, optimizer, x = setting()
         done = steps(model, optimizer, x, 6)
         gt.checkpoint(tmp_path / str(k), model=model, optimizer=optimizer)

@@ -141,7 +141,7 @@ def test_many_starts_and_stops():
     start_and_stop(2)
     time.sleep(1)  # connections are closed by the threads that read from them
     before = held()
-    for number in range(count(6, 200)):
+    for number in range(count(3, 200)):
         start_and_stop(1 + number % 3)
     deadline = time.monotonic() + 120
     while held() > before and time.monotonic() < deadline:
