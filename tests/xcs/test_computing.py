@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from nightly import NIGHTLY
 from wide_compiler.xcs import Config, jit, oracle
 from wide_compiler.xcs.parallel import computing, threads
 from wide_compiler.xcs.site import Site
@@ -327,7 +326,6 @@ def _frames():
         frame = frame.f_back
 
 
-@pytest.mark.skipif(not NIGHTLY, reason="asks the real clock: make nightly")
 def test_real_gain_or_none():
     """With the real clock: never meaningfully slower, whatever the machine is doing."""
     blobs = [bytes([k]) * 300_000 for k in range(24)]
