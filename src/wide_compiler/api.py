@@ -77,7 +77,7 @@ def compile(
         "compile": compile_model,
         "compile_mode": compile_mode,
         "validate": validate,
-        "debug": debug,
+        "verbose": debug,
         "chunk_lanes": chunk_lanes,
     }
     if config is not None and not isinstance(config, WideConfig):
@@ -96,7 +96,7 @@ def compile(
         wide = build_model(
             lambda: WideModel(members, sample, sample_kwargs, config, views=views, graph_passes=graph_passes)
         )
-    if config.debug:
+    if config.verbose:
         _print_build(wide)
     if config.validate:
         wide.validate(members)
@@ -184,7 +184,7 @@ class WideBuilder:
 
     def debug(self, on: bool = True) -> "WideBuilder":
         """Print what is built."""
-        return self._with(debug=on)
+        return self._with(verbose=on)
 
     def with_options(self, **options: Any) -> "WideBuilder":
         """Any further option of `wide_compiler.compile`."""

@@ -214,7 +214,7 @@ def _needs_channels(x: Tensor, dims: int, path: str, what: str) -> None:
         member = tuple(x.shape[dims - 2 :])
         raise InputError(
             f"{what}: leaf{path} is {member} per lane, but packing joins lanes on dim 1 and needs at least "
-            f"2 dims; use wide.each(...) or wide.stacked(...)"
+            f"2 dims; use wide.shared(x) for one input for all lanes, wide.each(...) or wide.stacked(...)"
         )
 
 

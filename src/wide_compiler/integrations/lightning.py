@@ -6,12 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, needs
 from ..model import WideModel
 from ..training.clipping import clip_lane_norms_, clip_lane_values_
 from ..training.data import Stacked, as_source, make_batch, split_batch
 from ..training.losses import check_lane_losses
-from ._extras import needs
 
 LightningModule: Any = needs("lightning", "lightning").LightningModule
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..api import compile
 from ..capture import group_by_variant
 from ..config import WideConfig
-from ..errors import AlignmentError, ArgumentError, InputError
+from ..errors import AlignmentError, ArgumentError, InputError, needs
 from ..initialize import reinitialize
 from ..training.data import Shared, as_source, split_batch
 from ..training.evaluate import evaluate
@@ -23,7 +23,6 @@ from ..training.lane_step import PRECISIONS, LaneStep
 from ..training.optimizer import LaneOptimizer
 from ..training.population import Population
 from ..training.random_state import seeded
-from ._extras import needs
 from ._trial_data import TrialBatches
 
 

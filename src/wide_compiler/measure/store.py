@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ..config import variable
 from ..guards.modes import autocast_state, precision
 from ..version import __version__
 
@@ -82,7 +83,7 @@ def hold_answers(answers: dict[str, dict[str, Any]]) -> None:
 
 def default_folder() -> Path:
     """`WIDE_COMPILER_CACHE`, else `wide_compiler/tuning` in the user's cache folder."""
-    if own := os.environ.get("WIDE_COMPILER_CACHE"):
+    if own := os.environ.get(variable("CACHE")):
         return Path(own)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "wide_compiler" / "tuning"
@@ -102,15 +103,16 @@ def nothing_remembered() -> Iterator[None]:
     """Whoever asks for the default folder gets an empty one, which goes with this context: a benchmark shall
     measure what the code does now.
     """
-    before = os.environ.get("WIDE_COMPILER_CACHE")
+    name = variable("CACHE")
+    before = os.environ.get(name)
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["WIDE_COMPILER_CACHE"] = folder
+        os.environ[name] = folder
         try:
             yield
         finally:
-            os.environ.pop("WIDE_COMPILER_CACHE")
+            os.environ.pop(name)
             if before is not None:
-                os.environ["WIDE_COMPILER_CACHE"] = before
+                os.environ[name] = before
 
 
 def _digest(key: tuple[Any, ...]) -> str:

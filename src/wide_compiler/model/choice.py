@@ -14,7 +14,7 @@ from ..errors import one_line
 from ..guards.modes import capturing
 from ..measure.clock import now
 from ..measure.contest import Candidate, Contest, leaf_like, private_copies
-from ..measure.policy import FINAL_ROUNDS, beats, budget, winner
+from ..measure.policy import FINAL_ROUNDS, beats, budget, margin, winner
 from ..measure.progress import Patience
 from ..measure.store import circumstances
 from ..replay import Replay
@@ -56,9 +56,21 @@ class Tuned:
         lines = [f"{self.plan} ({self.why})"]
         if getattr(self.run, "why", ""):
             lines.append(self.run.why)  # type: ignore[attr-defined]
-        lines += [f"{ms:10.4f} ms  {label}" for label, ms in sorted(self.ms.items(), key=lambda i: i[1])]
+        lines += [
+            f"{ms:10.4f} ms  {label}{self._not_taken(ms)}"
+            for label, ms in sorted(self.ms.items(), key=lambda item: item[1])
+        ]
         lines += [f"         -     {label}: {why}" for label, why in self.refused.items()]
         return "\n".join(lines)
+
+    def _not_taken(self, ms: float) -> str:
+        """Why a way that was measured to be faster is not the one that runs; empty if it was not faster."""
+        own = self.ms.get(str(self.plan))
+        if own is None or ms >= own:
+            return ""
+        if beats(1e-3 * ms, 1e-3 * own):
+            return "  (in a few early rounds; others were faster in the final)"
+        return f"  (not {1 - margin(1e-3 * own):.0%} faster, which a less plain way has to be)"
 
 
 class Chooser:

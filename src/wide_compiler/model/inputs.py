@@ -120,6 +120,8 @@ def check_accepted(call: Call, member: nn.Module, sample: tuple[tuple, dict]) ->
                 )
             elif len(shape) != want.dim() or shape[1:] != tuple(want.shape[1:]):
                 hints.append(f"{path} is {shape} per lane, the sample had {tuple(want.shape)}")
+    if call.packed:
+        hints.append("wide(x) takes packed [B, N*C, ...]; for one input for all lanes use wide.shared(x)")
     detail = "; ".join(hints)
     raise InputError(
         f"the members reject this input: {type(error).__name__}: {error}" + (f" ({detail})" if detail else "")

@@ -15,6 +15,7 @@ from ..guards.modes import ambient_modes, plain_world
 from ..widen import MEMBERS
 from .doors import LaneArguments, enter, entered_door
 from .explain import ModelExplanation, summarize
+from .export import export
 from .held_lanes import HeldLanes
 from .inputs import check_lanes, moved_sample
 from .marks import mark_parameters
@@ -272,6 +273,8 @@ class WideModel(ProgrammedLanes):
         """What became of every node of the members' graph, and how long it takes on the sample."""
         program = self.programs.latest or self._program(self.sample_call())
         return ModelExplanation.of(self, program, measure)
+
+    export = export
 
     def validate(self, models: Sequence[nn.Module] | None = None) -> "oracle.Report":
         """Compare with the loop over `models` (by default: over this model's own lanes) on the sample."""

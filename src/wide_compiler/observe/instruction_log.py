@@ -1,7 +1,7 @@
 """What the workers are told, as text.
 
-`GT_INSTRUCTION_LOG=file` writes one line for each worker and instruction, `GT_DEBUG_DISPATCHER=1` one line to
-stderr for each decision where something goes.
+`WIDE_COMPILER_INSTRUCTION_LOG=file` writes one line for each worker and instruction,
+`WIDE_COMPILER_DEBUG_DISPATCHER=1` one line to stderr for each decision where something goes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import torch
 
+from ..config import variable
 from ..workers.callsite import user_place
 from ..workers.layout import Axes, fitting, part_of, places
 
@@ -28,10 +29,10 @@ _written: set[str | None] = set()  # files of this process
 def configure() -> None:
     """Read the environment; called when workers start, so that an op need not look there."""
     global active, _debugging, _file
-    _debugging = os.environ.get("GT_DEBUG_DISPATCHER", "0") not in ("", "0")
+    _debugging = os.environ.get(variable("DEBUG_DISPATCHER"), "0") not in ("", "0")
     if _file is not None:
         _file.close()
-    path = os.environ.get("GT_INSTRUCTION_LOG")
+    path = os.environ.get(variable("INSTRUCTION_LOG"))
     # Line by line: what was written is there even if the script is killed.
     mode = "a" if path in _written else "w"  # a new run of the script starts a new file
     _file = open(path, mode, buffering=1) if path else None  # type: ignore[assignment]  # noqa: SIM115

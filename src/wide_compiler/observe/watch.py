@@ -17,7 +17,7 @@ _KEPT = 1 << 20  # instructions that nobody has taken yet
 _KEPT_PARTS = 4096  # parts of a timeline that nobody has taken yet
 
 
-class Watch:
+class WorkerWatch:
     """label() -> (signal, pass) of the instruction that is being sent."""
 
     def __init__(self, label: Callable[[], tuple[str, str]]) -> None:

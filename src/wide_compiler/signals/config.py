@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..config import variable
 from ..errors import ArgumentError, MissingFileError
 
 
@@ -174,9 +175,9 @@ def load_config(path: str | os.PathLike) -> dict[str, SignalConfig]:
 
 
 def _read_environment() -> None:
-    """`GT_CONFIG` names a file that is read before the first signal is looked up."""
+    """`WIDE_COMPILER_CONFIG` names a file that is read before the first signal is looked up."""
     global _environment_read
-    path = os.environ.get("GT_CONFIG")
+    path = os.environ.get(variable("CONFIG"))
     if path and path != _environment_read:
         _environment_read = path
         load_config(path)

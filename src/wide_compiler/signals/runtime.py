@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..config import variable
 from ..errors import ArgumentError
 from ..observe import instruction_log
 from ..workers.engine import Engine
@@ -47,17 +48,19 @@ _start: Start | None = None
 
 
 def in_process() -> bool:
-    """`GT_WORKERS=0`: no workers but the script itself."""
-    return os.environ.get("GT_WORKERS") == "0"
+    """`WIDE_COMPILER_WORKERS=0`: no workers but the script itself."""
+    return os.environ.get(variable("WORKERS")) == "0"
 
 
 def _environment() -> tuple[int | None, Cluster | None]:
-    """`GT_WORKERS`: how many workers, or the Ray cluster that they live on."""
-    given = os.environ.get("GT_WORKERS", "")
+    """`WIDE_COMPILER_WORKERS`: how many workers, or the Ray cluster that they live on."""
+    given = os.environ.get(variable("WORKERS"), "")
     if given == "ray" or given.startswith("ray://"):
         return None, Cluster(None if given == "ray" else given)
     if given and not given.isdecimal():
-        raise ArgumentError(f"GT_WORKERS must be a number, 'ray' or 'ray://host:port', got {given!r}")
+        raise ArgumentError(
+            f"{variable('WORKERS')} must be a number, 'ray' or 'ray://host:port', got {given!r}"
+        )
     return int(given) if given else None, None
 
 
@@ -74,7 +77,7 @@ def running() -> Engine | None:
 
 
 def cpu_workers(n: int) -> None:
-    """Start `n` local worker processes, or, with `GT_WORKERS=ray`, actors.
+    """Start `n` local worker processes, or, with `WIDE_COMPILER_WORKERS=ray`, actors.
 
     With fewer running the others join them; with as many, or more, nothing happens.
     """
@@ -85,7 +88,7 @@ def cpu_workers(n: int) -> None:
 
 def gpu_workers(n: int) -> None:
     """Start `n` local workers, one for each GPU; with fewer GPUs they share, with none they run on the
-    CPU. With `GT_WORKERS=ray` Ray assigns one GPU to each."""
+    CPU. With `WIDE_COMPILER_WORKERS=ray` Ray assigns one GPU to each."""
     _check_count(n)
     cluster = _environment()[1]
     if cluster is not None:

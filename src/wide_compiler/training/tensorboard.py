@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from ..integrations._extras import needs
+from ..errors import needs
 from .moment import Moment
 
 

@@ -14,6 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from ..config import variable
 from .errors import WorkerDied, WorkerFailed, WorkerHung
 from .wire import dump
 
@@ -32,8 +33,8 @@ class Failures:
         self.engine = engine
         self.fatal: Exception | None = None
         self.dead: dict[int, WorkerFailed] = {}
-        self.hang_seconds = float(os.environ.get("GT_HANG_SECONDS", "600"))
-        self.silence_seconds = float(os.environ.get("GT_SILENCE_SECONDS", "60"))
+        self.hang_seconds = float(os.environ.get(variable("HANG_SECONDS"), "600"))
+        self.silence_seconds = float(os.environ.get(variable("SILENCE_SECONDS"), "60"))
         self._first: Exception | None = None
         self._ending = threading.RLock()
         self._error: WorkerFailed | None = None  # to be raised at the next chance

@@ -1,7 +1,7 @@
 """`wide_compiler test`: the built-in models, wide against the loop."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from rich.console import Console
@@ -13,6 +13,7 @@ from wide_compiler import oracle
 
 from ..measure.progress import progress_bar
 from .models import MODELS
+from .printing import print_json
 
 # In float64 only the order of sums tells wide from the loop, and that moves the last few of 16 digits.
 TOLERANCE = 1e-9
@@ -21,7 +22,7 @@ COMPARED = ("output", "gradient", "buffer")
 
 
 @dataclass
-class Verdict:
+class ModelVerdict:
     """One model in one mode: the worst difference of each kind, or what went wrong instead."""
 
     model: str
@@ -38,9 +39,9 @@ class Verdict:
         return self.worst is not None and all(w is None or w <= TOLERANCE for w in self.worst.values())
 
 
-def check_model(name: str, lanes: int, train: bool) -> Verdict:
+def check_model(name: str, lanes: int, train: bool) -> ModelVerdict:
     """Run one built-in model through the oracle in float64, outputs, gradients and buffers."""
-    verdict = Verdict(name, "train" if train else "eval", lanes)
+    verdict = ModelVerdict(name, "train" if train else "eval", lanes)
     torch.manual_seed(0)
     models = [MODELS[name].make().double().train(train) for _ in range(lanes)]
     inputs = [_double(MODELS[name].sample(BATCH)) for _ in range(lanes)]
@@ -69,8 +70,8 @@ def _worst(report: oracle.Report, what: str) -> float | None:
     return max((d.error / max(d.scale, 1.0) for d in report.differences if d.what == what), default=None)
 
 
-def run(console: Console, names: Sequence[str], lanes: int) -> bool:
-    """Check every named model, in eval and in training; print the table; True if all agree."""
+def run(console: Console, names: Sequence[str], lanes: int, as_json: bool = False) -> bool:
+    """Check every named model, in eval and in training; print the table, or JSON; True if all agree."""
     verdicts = []
     with progress_bar(console, transient=True) as progress:
         task = progress.add_task("", total=2 * len(names))
@@ -79,13 +80,17 @@ def run(console: Console, names: Sequence[str], lanes: int) -> bool:
                 progress.update(task, description=f"{name} ({'train' if train else 'eval'})")
                 verdicts.append(check_model(name, lanes, train))
                 progress.advance(task)
+    failed = sum(not v.ok for v in verdicts)
+    if as_json:
+        runs = [{**asdict(v), "ok": v.ok} for v in verdicts]
+        print_json({"ok": not failed, "tolerance": TOLERANCE, "runs": runs})
+        return not failed
     console.print(_table(verdicts))
     for verdict in verdicts:
         if verdict.failure:
             _note(console, verdict, "red", verdict.failure)
         elif verdict.looped:
             _note(console, verdict, "yellow", f"runs as a loop over lanes, because {verdict.looped}")
-    failed = sum(not v.ok for v in verdicts)
     if failed:
         console.print(f"[bold red]{failed} of {len(verdicts)} runs differ from the loop.[/]")
     else:
@@ -93,11 +98,11 @@ def run(console: Console, names: Sequence[str], lanes: int) -> bool:
     return not failed
 
 
-def _note(console: Console, verdict: Verdict, colour: str, text: str) -> None:
+def _note(console: Console, verdict: ModelVerdict, colour: str, text: str) -> None:
     console.print(Text(f"{verdict.model} ({verdict.mode}): ", colour) + Text(text))
 
 
-def _table(verdicts: Sequence[Verdict]) -> Table:
+def _table(verdicts: Sequence[ModelVerdict]) -> Table:
     table = Table(
         title="Wide against the loop, float64: worst difference in any lane",
         title_justify="left",

@@ -5,25 +5,25 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from .rows import LOOP, OURS, Row, crossover, lines
+from .benchmark_row import LOOP, OURS, BenchmarkRow, crossover, lines
 
 MODES = {"infer": "forward pass", "train": "training step (forward, backward, Adam)"}
 
 
-def best_first(rows: Sequence[Row], top: int | None) -> list[Row]:
+def best_first(rows: Sequence[BenchmarkRow], top: int | None) -> list[BenchmarkRow]:
     """The `top` largest speed-ups, or all rows in the order they were measured."""
     if top is None:
         return list(rows)
     return sorted(rows, key=lambda row: row.speedup or 0.0, reverse=True)[:top]
 
 
-def label(kind: str, name: str, rows: Sequence[Row]) -> str:
+def label(kind: str, name: str, rows: Sequence[BenchmarkRow]) -> str:
     """The name, and the kind as well where a layer and a model share it."""
     shared = len({row.kind for row in rows if row.name == name}) > 1
     return f"{name} ({kind})" if shared else name
 
 
-def table(rows: Sequence[Row], device: str) -> Table:
+def table(rows: Sequence[BenchmarkRow], device: str) -> Table:
     """One line for each row: the loop, ours, and how they compare."""
     mode = MODES[rows[0].mode] if rows else ""
     result = Table(title=f"Milliseconds per {mode} of all N lanes, {device}", title_justify="left")
@@ -52,11 +52,11 @@ def table(rows: Sequence[Row], device: str) -> Table:
     return result
 
 
-def has_peers(row: Row) -> bool:
+def has_peers(row: BenchmarkRow) -> bool:
     return bool(row.failures or row.errors)
 
 
-def peer_table(rows: Sequence[Row]) -> Table | None:
+def peer_table(rows: Sequence[BenchmarkRow]) -> Table | None:
     """The time of every peer; None if none was asked for. Strategies of one layer share their peers."""
     points = {(row.kind, row.name, row.n, row.batch): row for row in rows if has_peers(row)}
     if not points:
@@ -72,7 +72,7 @@ def peer_table(rows: Sequence[Row]) -> Table | None:
     return result
 
 
-def _peer(row: Row, name: str) -> str:
+def _peer(row: BenchmarkRow, name: str) -> str:
     if name in row.failures:
         return "[yellow]fails[/]"
     if name not in row.errors:
@@ -81,7 +81,7 @@ def _peer(row: Row, name: str) -> str:
     return number(row.ms.get(name)) + wrong
 
 
-def notes(rows: Sequence[Row]) -> Iterator[Text]:
+def notes(rows: Sequence[BenchmarkRow]) -> Iterator[Text]:
     """Whatever is wrong, could not run, or failed; each said once."""
     said: dict[tuple[str, str, str, str], list[int]] = {}
     for row in rows:
@@ -95,7 +95,7 @@ def notes(rows: Sequence[Row]) -> Iterator[Text]:
         yield Text(f"{name}, {who}, N={where}: ", colour) + Text(why)
 
 
-def crossovers(rows: Sequence[Row]) -> Iterator[str]:
+def crossovers(rows: Sequence[BenchmarkRow]) -> Iterator[str]:
     """From which N on wide is faster than the loop, for everything measured at more than one N."""
     said: dict[tuple[str, str], list[str]] = {}
     for (kind, name, strategy), line in lines(rows).items():
@@ -123,7 +123,7 @@ def _ratio(ratio: float | None) -> str:
     return f"[{colour}]{ratio:.2f}x[/]" if ratio < 100 else f"[{colour}]{ratio:.0f}x[/]"
 
 
-def verdict(row: Row) -> str:
+def verdict(row: BenchmarkRow) -> str:
     if row.ok:
         return "[green]ok[/]"
     return "[bold red]WRONG[/]" if row.wrong else "[yellow]cannot run[/]"

@@ -1,4 +1,4 @@
-"""Row: what was measured of one strategy at one number of lanes; how far a result is from the loop's."""
+"""BenchmarkRow: what was measured of one strategy at one number of lanes; and how far it is from the loop."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -57,7 +57,7 @@ OURS = "ours"
 
 
 @dataclass
-class Row:
+class BenchmarkRow:
     """One line of the table.
 
     Attributes:
@@ -130,7 +130,7 @@ class Row:
         return {**asdict(self), **extra}
 
 
-def crossover(rows: Iterable[Row]) -> int | None:
+def crossover(rows: Iterable[BenchmarkRow]) -> int | None:
     """The smallest N from which wide stays faster than the loop; None if it is slower at the largest."""
     found = None
     for row in sorted(rows, key=lambda row: row.n, reverse=True):
@@ -142,9 +142,9 @@ def crossover(rows: Iterable[Row]) -> int | None:
     return found
 
 
-def lines(rows: Iterable[Row]) -> dict[tuple[str, str, str], list[Row]]:
+def lines(rows: Iterable[BenchmarkRow]) -> dict[tuple[str, str, str], list[BenchmarkRow]]:
     """The rows that differ in N alone: by kind, name and strategy (of a model: all of it)."""
-    found: dict[tuple[str, str, str], list[Row]] = {}
+    found: dict[tuple[str, str, str], list[BenchmarkRow]] = {}
     for row in rows:
         strategy = row.strategy if row.kind == "primitive" else OURS
         found.setdefault((row.kind, row.name, strategy), []).append(row)

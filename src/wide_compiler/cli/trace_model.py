@@ -1,6 +1,7 @@
 """`wide_compiler trace`: what is captured of one member, what it becomes, and what became of every node."""
 
 import re
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -15,26 +16,38 @@ from wide_compiler.explain import Explanation
 from wide_compiler.model.program import WideProgram
 
 from .models import MODELS
+from .printing import print_json
 
 BATCH = 3
 HOW_STYLE = {"rule": "green", "shared": "cyan", "vmap": "yellow", "loop": "red"}
 
 
-def run(console: Console, name: str, lanes: int) -> None:
-    """Compile a built-in model and print both graphs and the table of `explain()`."""
+def run(console: Console, name: str, lanes: int, as_json: bool = False) -> None:
+    """Compile a built-in model and print both graphs and the table of `explain()`, or all of it as JSON."""
     built_in = MODELS[name]
     torch.manual_seed(0)
     models = [built_in.make().eval() for _ in range(lanes)]
     wide = wide_compiler.compile(models, built_in.sample(BATCH))
     program = wide.programs.latest
+    if as_json:
+        _print_json(name, wide.explain(), program)
+        return
     console.print(Text(f"{name}: {built_in.about}, {lanes} lanes", style="bold"))
     if isinstance(program, WideProgram):
         _print_code(console, "one member, as captured", member_code(program.captured.graph))
         _print_code(console, f"all {lanes} lanes at once", without_releases(program.graph.code))
     explanation = wide.explain()
     if explanation.why:
-        console.print(Text(f"no graph: the lanes run one after another, because {explanation.why}", "yellow"))
+        console.print(Text(f"no graph: runs as a loop, because {explanation.why}", "yellow"))
     console.print(_table(explanation))
+
+
+def _print_json(name: str, explanation: Explanation, program: Any) -> None:
+    graphs = {}
+    if isinstance(program, WideProgram):
+        graphs["member"] = member_code(program.captured.graph)
+        graphs["lanes"] = without_releases(program.graph.code)
+    print_json({"model": name, "coverage": explanation.coverage, **explanation.as_dict(), "graphs": graphs})
 
 
 def member_code(graph: fx.Graph) -> str:
