@@ -1,4 +1,4 @@
-"""Training: all lanes in one step, each with settings, losses and a fate of its own."""
+"""Training of all lanes in one step, with hyper-parameters, losses and stopping per lane."""
 
 from . import losses as lane_losses
 from .adagrad import Adagrad
