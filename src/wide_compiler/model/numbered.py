@@ -1,11 +1,13 @@
-"""What was built while torch.compile is tracing, by number: a tracer takes only a plain number from there."""
+"""Numbered storage for objects created while torch.compile traces, which can only return plain numbers."""
 
 from typing import Any
 
 
 class Numbered:
-    """Each thing is an attribute of its own: a tracer does not see what is appended to a list it has read,
-    and a guard on one thing is no guard on how many there are."""
+    """Stores each object as a separate attribute.
+
+    Dynamo does not see items appended to a list it has read, and would guard on the length of a list.
+    """
 
     def keep(self, thing: Any) -> int:
         number = len(vars(self))

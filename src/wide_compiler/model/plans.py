@@ -1,4 +1,4 @@
-"""A plan says how a call shall run; a workshop builds what it says."""
+"""Plans of how a call runs, and the builder that makes them runnable."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,22 +15,24 @@ from .sites import channels_last_weights, sites, with_strategies
 from .ways import Chunks, MemberLoop, Way, Whole
 
 CHUNKS = "chunks of "
-# Not tried without gradients: it differs from another only in how it runs backward.
+# Strategies skipped, by whether gradients are needed: these differ only in their backward.
 UNTRIED: dict[bool, tuple[str, ...]] = {False: ("implicit_forward",), True: ()}
 
 
 @dataclass
 class Plan:
-    """All lanes at once, in chunks, or one by one; the strategies that differ from the lane graph's own; and
-    whether torch.compile has a part in it. Plain enough to be kept on disk."""
+    """How a call runs, as plain values that can be stored on disk.
+
+    `taken` has only the strategies that differ from the lane graph's own.
+    """
 
     way: str = "wide"  # 'wide', 'chunks of 8' or 'loop'
-    taken: dict[str, str] = field(default_factory=dict)  # by site
+    taken: dict[str, str] = field(default_factory=dict)  # site -> strategy
     compiled: bool = False
 
     @classmethod
     def read(cls, answer: Any) -> "Plan":
-        """From what a store kept; raises on anything that is no plan."""
+        """Read a stored `recipe`. Raise if it is not valid."""
         plan = cls(str(answer["way"]), dict(answer["taken"]), bool(answer["compiled"]))
         if plan.way not in ("wide", "loop"):
             int(plan.way.removeprefix(CHUNKS))
@@ -38,7 +40,7 @@ class Plan:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """What `read` takes."""
+        """The plan as plain values, for `read`."""
         return {"way": self.way, "taken": self.taken, "compiled": self.compiled}
 
     def __str__(self) -> str:
@@ -48,15 +50,15 @@ class Plan:
 
 @dataclass
 class Built:
-    """A plan ready to run."""
+    """A plan that can be run."""
 
     way: Way
     graph: LaneGraph
-    channels_last: list[int]  # arguments that run faster with channels last in memory
+    channels_last: list[int]  # positions of arguments that run faster with channels last
 
 
 class Workshop:
-    """Builds plans for one lane graph and number of lanes, to run with gradients or without."""
+    """Builds plans for one lane graph and number of lanes, with or without gradients."""
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class Workshop:
         self.sites = sites(graph, cuda)
 
     def build(self, plan: Plan) -> Built:
-        """Raises KeyError or ValueError for a plan that this graph cannot run by."""
+        """Build a plan. Raise KeyError or ValueError if this graph cannot run it."""
         graph = self.graph
         if plan.taken or self.config.strategies:
             graph = with_strategies(self.graph, plan.taken, self.gradients)
@@ -88,7 +90,7 @@ class Workshop:
         return Built(Chunks(graph, runner, self.n, int(plan.way.removeprefix(CHUNKS))), graph, places)
 
     def alternatives(self) -> tuple[list[Plan], list[Plan]]:
-        """Each strategy wherever it can be taken; and each at one kind of site only."""
+        """Return plans with each strategy wherever possible, and plans with each at a single site."""
         everywhere: dict[str, dict[str, str]] = {}
         alone = []
         for site, choice in self.sites.items():
@@ -110,10 +112,10 @@ class Workshop:
 
     def _compile(self, module: fx.GraphModule) -> Any:
         mode = self.config.compile_mode
-        if self.cuda:  # recorded by `Replay`, which knows that weights stay where they are
+        if self.cuda:  # `Replay` records CUDA graphs itself
             own = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
             mode = own.get(mode, mode)
-        # Every shape has a program of its own, so nothing is left dynamic.
+        # Every shape has its own program, so no dimension needs to be dynamic.
         return torch.compile(
             with_autocast_regions(module),
             mode=None if mode == "default" else mode,
@@ -123,5 +125,5 @@ class Workshop:
 
 
 def channels_last(weight: Tensor) -> Tensor:
-    """The same numbers with the channels (axis 2 of `[N, O, C, *kernel]`) last in memory."""
+    """Return the weight with axis 2, the channels of `[N, O, C, *kernel]`, last in memory."""
     return weight.movedim(2, -1).contiguous().movedim(-1, 2)
