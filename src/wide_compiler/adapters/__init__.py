@@ -1,4 +1,4 @@
-"""Adapters: many fine-tunings of one frozen base as the lanes of one wide model."""
+"""Adapters: many fine-tuned variants of one frozen base as the lanes of one wide model."""
 
 from .compile import compile
 from .data import LaneBatches
