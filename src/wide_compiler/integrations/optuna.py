@@ -1,7 +1,7 @@
 """Optuna: N trials at a time, as N lanes.
 
-A lane whose trial is done or pruned gets the next trial: fresh weights, a fresh optimiser, other settings.
-All lanes go through the data epoch by epoch, each in the epoch of its own trial.
+When a trial completes or is pruned, its lane gets the next trial, with new weights, optimiser state and
+settings. All lanes read the data epoch by epoch, each in the epoch of its trial.
 """
 
 import copy
@@ -29,22 +29,22 @@ from ._trial_data import TrialBatches
 
 @dataclass
 class Seat:
-    """A trial in its lane."""
+    """A trial running in a lane."""
 
     trial: Any
     hyper: Mapping[str, float]
     member: nn.Module
-    epoch: int = 0  # how many it has completed
+    epoch: int = 0  # number of completed epochs
 
 
 @dataclass
 class Search:
-    """What `optimize` gives back, besides what the study holds.
+    """Result of `optimize`, in addition to the study.
 
     Attributes:
-        best_model: an ordinary model with the weights of the best trial that this search completed.
-        epochs: how many epochs all lanes went through together; one after another it would be one per trial.
-        refilled: how many trials began in a lane that another had left.
+        best_model: an ordinary model with the weights of the best trial completed by this search.
+        epochs: number of epochs run, each for all lanes at once.
+        refilled: number of trials started in a lane that another had left.
     """
 
     best_model: nn.Module | None = None
@@ -75,24 +75,27 @@ def optimize(
 ) -> Search:
     """Run `n_trials` trials of a study, `lanes` of them at a time.
 
-    After each epoch every trial reports its validation to the study's pruner; its last one is its value. A
-    trial whose value is not a finite number has failed. The pruner and the sampler are the study's own; as
-    with any parallel search a sampler that learns sees the results of a trial only when it is told.
+    After each epoch every trial reports its validation to the study's pruner; the last validation is its
+    value. A trial with a non-finite value fails. As in any parallel search, an adaptive sampler sees the
+    result of a trial only once it is finished.
 
     Args:
-        study: of one objective, to be minimised or maximised.
-        suggest: `suggest(trial)` gives the settings of one lane by the names of the optimiser's
+        study: an Optuna study with one objective.
+        suggest: `suggest(trial)` returns the settings of one lane under the names of the optimiser's
             `set_lane_values`: `{'lr': trial.suggest_float('lr', 1e-4, 1e-1, log=True)}`.
-        model: an ordinary model, initialised anew for each trial; or `model(trial)` that makes one. Trials
-            may differ in weights only. Trial k begins with PyTorch's generator at `seed + k`.
+        model: an ordinary model, reinitialised for each trial; or `model(trial)`, which returns one. Trials
+            may differ in weights only. Trial k starts with PyTorch's generator at `seed + k`.
         sample: an input of the model, as for `wide_compiler.compile`.
-        optimizer: makes one of `wide_compiler.training` from parameters; `suggest` sets its numbers by lane.
+        optimizer: function from parameters to an optimiser of `wide_compiler.training`; `suggest` sets its
+            hyper-parameters per lane.
         loss, clip, precision, split: as in `fit`.
-        data: batches for all lanes, read once per epoch; its order in epoch e follows from `seed + e`.
-        validation: batches to validate with.
-        metric: what is validated and told, by default the loss.
-        epochs: of each trial.
-        callbacks: each called with (study, finished trial), as by Optuna.
+        data: batches for all lanes, read once per epoch; the order in epoch e is seeded by `seed + e`.
+        validation: validation batches.
+        n_trials: number of trials.
+        epochs: epochs per trial.
+        lanes: number of trials at a time.
+        metric: the validation metric reported to the study; the loss by default.
+        callbacks: functions called with (study, finished trial), as in Optuna.
     """
     needs("optuna", "optuna")
     if len(study.directions) != 1:
@@ -176,7 +179,7 @@ class _Run:
         return Seat(trial, dict(self.suggest(trial)), member)
 
     def _judge(self, lane: int, value: float) -> None:
-        """Report a lane's validation; if its trial is over, tell the study and seat the next one."""
+        """Report a lane's validation. If its trial is finished, tell the study and start the next one."""
         optuna: Any = needs("optuna", "optuna")
         seat = self.seats[lane]
         if seat is None:
