@@ -77,9 +77,9 @@ class Chooser:
         self.plans: dict[str, Plan] = {}
         self.built: dict[str, Built] = {}
         self.runs_python = program.runs_members
-        # Plans may draw random numbers in another order, and compiled code uses another generator. Then only
-        # values that do not depend on the draws can be compared. With a seed per lane, the draws are
-        # reproducible.
+        # Plans may draw random numbers in another order, and compiled code uses another generator; results
+        # are then compared with fixed draws. With a seed per lane the draws are reproducible, and compared
+        # too.
         seeded = any(kind == "rng" and arguments[i] is not None for i, (kind, _) in feeds)
         self.reordered = program.draws and not seeded
         self.elsewhere = any(_is_tensor(a) and memory_id(a) is not None for a in arguments)
