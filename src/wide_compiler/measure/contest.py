@@ -172,7 +172,7 @@ class Contest:
     def _compared(self, candidate: Candidate) -> Results:
         if not self.reordered:
             return self.results(candidate)
-        # Compiled code has its own generator, and torch.compile never compiles again what it first met under
+        # Compiled code has its own generator, and torch.compile never compiles a function it first met under
         # a mode.
         with FixedDraws(), torch.compiler.set_stance("force_eager"):
             return self.results(candidate)

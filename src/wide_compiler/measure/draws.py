@@ -14,8 +14,8 @@ class FixedDraws(TorchDispatchMode):
 
     Dropout is the identity, a Bernoulli draw is its probability, uniform and normal draws are 0.5.
 
-    Dropout then gives the same result as a fused kernel (rate 0), as an op, or as a Bernoulli mask divided by
-    its probability. A dispatch mode affects only its thread.
+    Dropout then gives the same result whether a fused kernel (rate 0), an op, or a Bernoulli mask divided by
+    its probability computes it. A dispatch mode affects only its thread.
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:

@@ -49,7 +49,7 @@ class ReplayedCall:
         if any(home.get(name) is None for _, home, name, _ in route.binding.states):
             return None  # computed at each call
         if replay.lender.buffers and (route.writes or model.seeds.seeds is not None):
-            return None  # writes depend on where inputs lie; seeds are inputs
+            return None  # writes depend on input addresses; seeds are inputs
         return ReplayedCall(model, route, replay, args, door)
 
     def replay(self, args: tuple[Any, ...], door: Any) -> Any:

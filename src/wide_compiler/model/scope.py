@@ -21,7 +21,7 @@ from ..errors import (
     WrongTypeError,
 )
 
-# Pre-hooks that compute a tensor of their module from other tensors, independent of its inputs.
+# Pre-hooks that compute a tensor of their module from other tensors, whatever its inputs are.
 _COMPUTING = (WeightNorm, SpectralNorm, BasePruningMethod)
 
 

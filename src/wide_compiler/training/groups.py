@@ -190,7 +190,7 @@ def read(group: dict[str, Any], name: str) -> Any:
 
 def write(group: dict[str, Any], name: str, value: Any) -> None:
     if name in ("beta1", "beta2"):
-        group["betas"] = list(group["betas"])  # a scheduler may have left a tuple
+        group["betas"] = list(group["betas"])  # a scheduler may have set a tuple
         group["betas"][name == "beta2"] = value
     else:
         group[name] = value
