@@ -15,11 +15,11 @@ from .early_stop import Best
 from .evaluate import evaluate
 from .history import History, Stop
 from .lane_step import PRECISIONS, LaneStep
-from .leaving import Leaving
 from .moment import Moment
 from .plan import Plan
 from .progress import ProgressLine, listeners
 from .random_state import random_state, set_random_state
+from .removed_lanes import RemovedLanes
 from .run_state import generator_states, lane_tensors, restore_run, run_state, set_generator_states
 from .stopped_lanes import Lanes
 
@@ -33,7 +33,7 @@ class Loop:
     def __init__(self, lanes: Lanes, plan: Plan):
         self.lanes, self.plan = lanes, plan
         self.wide, self.optimizer, self.n = lanes.wide, lanes.optimizer, lanes.wide.n
-        self.leaving = Leaving(lanes, plan)
+        self.leaving = RemovedLanes(lanes, plan)
         self.line = ProgressLine(plan.progress)
         self.callbacks = (*plan.callbacks, self.line) if self.line.shown else plan.callbacks
         self.take_step = LaneStep(lanes, plan.loss, plan.data.door, plan.clip, plan.precision)

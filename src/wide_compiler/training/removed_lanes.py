@@ -17,7 +17,7 @@ from .stopped_lanes import Lanes, StoppedLanes
 SHARE = 0.5
 
 
-class Leaving:
+class RemovedLanes:
     """Lanes now in the wide model, and the weights and optimiser state of the removed ones.
 
     Args:
