@@ -17,7 +17,7 @@ from ..model.program import WideProgram
 from ..replay.cuda_graph import on_stream, uncached_autocast
 from .clipping import clip_lane_norms_
 from .losses import check_loss
-from .recording import StepGuard, StepRecording
+from .step_recording import StepRecording, TrainStepGuard
 
 # Steps without recording: the first creates the optimiser's state and compiles, the second warms up.
 WARM_UP = 2
@@ -77,7 +77,7 @@ class TrainStep:
         fast = wide.config.compile
         self.compiled_loss = torch.compile(loss, backend=wide.config.backend, dynamic=False) if fast else loss
         self.recordings: list[StepRecording] = []  # most recently used first
-        self.warm: StepGuard | None = None  # snapshot after the last step without recording
+        self.warm: TrainStepGuard | None = None  # snapshot after the last step without recording
         self.given: tuple = ()  # arguments of that step
         self.ones: Tensor | None = None
         self.plain_steps = 0  # in a row, while `warm` holds
@@ -110,7 +110,7 @@ class TrainStep:
                 losses = on_stream(self.stream, lambda: self.run(args, targets))
             self.observing = False
             self.plain_steps += 1
-            self.warm, self.given = StepGuard(self, args, targets), (*args, *targets)
+            self.warm, self.given = TrainStepGuard(self, args, targets), (*args, *targets)
             return losses
         # The same tensor objects as in the last step: the recording can read them in place.
         again = [*map(id, (*args, *targets))] == [*map(id, self.given)]

@@ -30,7 +30,7 @@ def can_record_optimizer(optimizer: torch.optim.Optimizer) -> bool:
     return own and all(group.get("capturable", False) for group in optimizer.param_groups)
 
 
-class StepGuard:
+class TrainStepGuard:
     """Snapshot of a step: arguments, modes, hyper-parameters, values read by loss and members, and tensors.
 
     `holds` is called before every step. It first compares dictionary versions and addresses in C++, and only
@@ -98,7 +98,7 @@ class StepGuard:
 class _QuickLook:
     """Fast check: True is certain; False means that something was written, perhaps with equal values."""
 
-    def __init__(self, guard: StepGuard, args: tuple, targets: tuple):
+    def __init__(self, guard: TrainStepGuard, args: tuple, targets: tuple):
         self.guard, self.step = guard, guard.step
         self.counts, given = (len(args), len(targets)), (*args, *targets)
         optimizer, wide = self.step.optimizer, self.step.wide
@@ -120,7 +120,7 @@ class _QuickLook:
         self.modes = self._modes()
 
     @classmethod
-    def of(cls, guard: StepGuard, args: tuple, targets: tuple) -> "_QuickLook | None":
+    def of(cls, guard: TrainStepGuard, args: tuple, targets: tuple) -> "_QuickLook | None":
         """Return a fast check, or None if only a full comparison can detect changes."""
         optimizer = guard.step.optimizer
         states = list(optimizer.state.values())
@@ -215,7 +215,7 @@ class StepRecording:
     def __init__(self, step: Any, args: tuple, targets: tuple, in_place: bool):
         self.step = step
         self.whole = can_record_optimizer(step.optimizer)
-        self.guard = StepGuard(step, args, targets, in_place)
+        self.guard = TrainStepGuard(step, args, targets, in_place)
         self.stream = current_stream()
         self.arguments = [
             x.clone() if isinstance(x, Tensor) and not in_place else x for x in (*args, *targets)
