@@ -10,11 +10,11 @@ from torch import Tensor
 from ..model import WideModel
 from .data import as_source, split_batch
 from .early_stop import EarlyStop
+from .fit_options import FitOptions
 from .history import History
 from .loop import Loop
 from .metrics import named_metrics
 from .moment import Moment
-from .plan import Plan
 from .population import Population
 from .random_state import seeded
 from .stopped_lanes import lanes_of
@@ -102,7 +102,7 @@ def fit(
         early_stop = EarlyStop(patience=early_stop)
     lanes = lanes_of(wide, optimizer)
     metrics = named_metrics(metric, loss)
-    plan = Plan(
+    plan = FitOptions(
         loss=loss,
         metrics=metrics,
         monitor=next(iter(metrics)) if monitor is None else monitor,

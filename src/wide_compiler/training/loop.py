@@ -13,10 +13,10 @@ from .checkpoint import Checkpoints
 from .data import make_batch
 from .early_stop import Best
 from .evaluate import evaluate
+from .fit_options import FitOptions
 from .history import History, Stop
 from .lane_step import PRECISIONS, LaneStep
 from .moment import Moment
-from .plan import Plan
 from .progress import ProgressLine, listeners
 from .random_state import random_state, set_random_state
 from .removed_lanes import RemovedLanes
@@ -30,7 +30,7 @@ CUDA_POLL = 20
 class Loop:
     """State of one training run, and the loop itself."""
 
-    def __init__(self, lanes: Lanes, plan: Plan):
+    def __init__(self, lanes: Lanes, plan: FitOptions):
         self.lanes, self.plan = lanes, plan
         self.wide, self.optimizer, self.n = lanes.wide, lanes.optimizer, lanes.wide.n
         self.leaving = RemovedLanes(lanes, plan)

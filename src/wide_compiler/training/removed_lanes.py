@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
 from .. import _tree
+from .fit_options import FitOptions
 from .optimizer import LaneOptimizer
-from .plan import Plan
 from .schedules import LaneLambdaLR
 from .stopped_lanes import Lanes, StoppedLanes
 
@@ -26,7 +26,7 @@ class RemovedLanes:
             callback without `by_number = False`, or a scheduler per lane.
     """
 
-    def __init__(self, lanes: Lanes, plan: Plan):
+    def __init__(self, lanes: Lanes, plan: FitOptions):
         self.lanes, self.wide, self.total = lanes, lanes.wide, lanes.wide.n
         self.kept = list(range(self.total))  # original number of each lane in the model
         self.parked: dict[int, list[Tensor]] = {}  # removed lane -> its rows, in the order of `_homes`

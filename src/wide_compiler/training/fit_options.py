@@ -1,4 +1,4 @@
-"""Plan: the checked arguments of `fit`."""
+"""FitOptions: the checked arguments of `fit`."""
 
 import os
 from collections.abc import Callable
@@ -17,7 +17,7 @@ SCHEDULES = ("step", "epoch", "validation")
 
 
 @dataclass(frozen=True)
-class Plan:
+class FitOptions:
     """Arguments of `fit`; see there."""
 
     loss: Callable[..., Tensor]
