@@ -10,9 +10,9 @@ from torch import Tensor
 from ..model import WideModel
 from .data import as_source, split_batch
 from .early_stop import EarlyStop
+from .fit_loop import FitLoop
 from .fit_options import FitOptions
 from .history import History
-from .loop import Loop
 from .metrics import named_metrics
 from .moment import Moment
 from .population import Population
@@ -128,4 +128,4 @@ def fit(
         progress=progress,
     )
     with seeded(wide, seed):
-        return Loop(lanes, plan).run()
+        return FitLoop(lanes, plan).run()

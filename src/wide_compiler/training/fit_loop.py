@@ -27,7 +27,7 @@ from .stopped_lanes import Lanes
 CUDA_POLL = 20
 
 
-class Loop:
+class FitLoop:
     """State of one training run, and the loop itself."""
 
     def __init__(self, lanes: Lanes, plan: FitOptions):
