@@ -15,7 +15,7 @@ from .lift import lift
 from .lion import Lion
 from .moment import Moment
 from .population import Population
-from .progress import ProgressLine
+from .progress_line import ProgressLine
 from .rmsprop import RMSprop
 from .schedules import LaneLambdaLR, LaneSchedulers
 from .search import (

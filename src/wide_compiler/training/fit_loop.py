@@ -17,7 +17,7 @@ from .fit_options import FitOptions
 from .history import History, Stop
 from .lane_step import PRECISIONS, LaneStep
 from .moment import Moment
-from .progress import ProgressLine, listeners
+from .progress_line import ProgressLine, listeners
 from .random_state import random_state, set_random_state
 from .removed_lanes import RemovedLanes
 from .run_state import generator_states, lane_tensors, restore_run, run_state, set_generator_states
