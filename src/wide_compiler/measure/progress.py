@@ -17,7 +17,7 @@ def progress_bar(console: "Console", news: bool = False, transient: bool = False
     return Progress(*columns, console=console, transient=transient)
 
 
-class Patience:
+class StatusLine:
     """A status line on the terminal, shown only after `after` seconds and removed at the end."""
 
     def __init__(self, what: str, after: float = 1.0):
@@ -35,7 +35,7 @@ class Patience:
             self.status.start()
         self.status.update(f"{self.what}: {note}" if note else self.what)
 
-    def __enter__(self) -> "Patience":
+    def __enter__(self) -> "StatusLine":
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -15,7 +15,7 @@ from ..guards.modes import capturing
 from ..measure.clock import now
 from ..measure.contest import Candidate, Contest, leaf_like, private_copies
 from ..measure.policy import FINAL_ROUNDS, beats, budget, winner
-from ..measure.progress import Patience
+from ..measure.progress import StatusLine
 from ..measure.store import circumstances
 from ..replay import Replay
 from ..replay.cuda_graph import recorded
@@ -106,7 +106,7 @@ class Chooser:
         self.own_arguments = private_copies(self.arguments, self.written)
         reference = self._candidate(WIDE)
         wrap = recorded if self.config.compile and self.cuda else None
-        with Patience("wide_compiler: measuring") as self.patience:
+        with StatusLine("wide_compiler: measuring") as self.status:
             try:
                 with Contest(reference, self.gradients, self.cuda, self.reordered, wrap=wrap) as self.contest:
                     return self._remembered() or self._measured()
@@ -236,7 +236,7 @@ class Chooser:
         skip = UNTRIED[self.gradients]
         options = {"gradients": self.gradients, "cuda": self.cuda, "wrap": self.contest.wrap}
         options["reordered"] = self.reordered
-        self.patience.tick("ops one by one")
+        self.status.tick("ops one by one")
         times = SiteTimes(self.graph, 0.3 * self.seconds, skip, **options)
         with torch.set_grad_enabled(self.gradients):
             times.run(*self.own_arguments)
@@ -301,14 +301,14 @@ class Chooser:
             if len(candidates) >= affordable and not plan.compiled:
                 self.refused[label] = "no time left to try it"
                 continue
-            self.patience.tick(label)
+            self.status.tick(label)
             candidate = self._candidate(plan)
             problem = self.contest.problem(candidate)
             if problem:
                 self.refused[label] = problem
                 continue
             candidates[label] = candidate
-        self.contest.time(candidates, seconds, rounds, lambda _: self.patience.tick())
+        self.contest.time(candidates, seconds, rounds, lambda _: self.status.tick())
 
 
 def _is_tensor(argument: Any) -> bool:
