@@ -12,7 +12,7 @@ from ..config import WideConfig
 from ..errors import ArgumentError, InputError, LaneIndexError
 from ..model import WideModel
 from ..model.marks import has_lanes
-from . import files, generation
+from . import atomic_folder, generation
 from .estimate import Estimate
 from .lane_table import check_ranks, corner, lane_tensors
 from .trunk import Trunk, adapter_tensors, copy_flags
@@ -94,11 +94,11 @@ class WideAdapters(WideModel):
         """
         self.trunk.check_unchanged()
         model = self._lane_over_trunk(lane)
-        files.replace_folder(Path(folder), lambda new: self.library.save(model, new))
+        atomic_folder.replace_folder(Path(folder), lambda new: self.library.save(model, new))
 
     def load_adapter(self, lane: int | str, folder: str | Path) -> None:
         """Load an adapter written by PEFT or `save_adapter`, with its config, into one lane."""
-        files.recover(Path(folder))
+        atomic_folder.recover(Path(folder))
         with torch.random.fork_rng():
             model = self.library.load(self.trunk.copy(), Path(folder))
         number = self._lane_number(lane)
