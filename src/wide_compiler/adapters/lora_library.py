@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..errors import ArgumentError
-from .lane_numbers import LaneDropout, LaneNumbers
 from .lora_layer import LoraLayer
+from .number_buffers import LaneDropout, NumberBuffers
 
 PREFIX = "base_model.model."
 FILES = ("adapter_model.safetensors", "adapter_config.json")
@@ -98,7 +98,7 @@ class LoraLibrary:
         rates = {layer.lora_dropout["default"].p for lane in layers for layer in lane.values()}
         for layer in _layers(model).values():
             weight = layer.base_layer.weight
-            layer.scaling = LaneNumbers({"default": 1.0}, weight)
+            layer.scaling = NumberBuffers({"default": 1.0}, weight)
             one_rate = len(rates) == 1
             layer.lora_dropout["default"] = nn.Dropout(*rates) if one_rate else LaneDropout(0.0, weight)
         return model

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ..errors import AlignmentError, ArgumentError, UnsupportedError
-from .lane_numbers import LaneDropout, LaneNumbers
+from .number_buffers import LaneDropout, NumberBuffers
 
 NAME = "default"  # name of the single adapter in each lane's model
 # Initialisations that do not change the base's weights; others (pissa, olora, ...) do.
@@ -68,7 +68,7 @@ class PeftLibrary:
         rates = {_rate(layer) for lane in layers for layer in lane.values()}
         for layer in lora_layers(model).values():
             weight = layer.get_base_layer().weight
-            layer.scaling = LaneNumbers({NAME: layer.scaling[NAME]}, weight)
+            layer.scaling = NumberBuffers({NAME: layer.scaling[NAME]}, weight)
             if len(rates) > 1:
                 layer.lora_dropout[NAME] = LaneDropout(0.0, weight)
         return model

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 
-class LaneNumbers(nn.Module):
+class NumberBuffers(nn.Module):
     """A dict of numbers by adapter name, each a 0-dim buffer on the device of `beside`."""
 
     def __init__(self, numbers: dict[str, float], beside: Tensor):
