@@ -14,7 +14,7 @@ from .. import _tree
 from ..errors import one_line
 from .clock import current_clock
 from .compare import Incomparable, distances, exact_products, model_difference, products_are_rounded
-from .draws import FixedDraws
+from .fixed_draws import FixedDraws
 from .policy import FINAL_ROUNDS, HOPELESS, budget, close_losers, winner
 from .store import Store
 
