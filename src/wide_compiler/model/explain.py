@@ -10,7 +10,7 @@ from torch import fx
 
 from ..explain import Explanation
 from ..widen import NodeRow
-from .choice import Tuned
+from .chooser import Tuned
 from .program import Program, WideProgram
 
 

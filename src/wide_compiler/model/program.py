@@ -17,7 +17,7 @@ from ..widen import MEMBERS, LaneGraph, NodeRow, lent
 from ..widen.classify import draws
 from ..widen.helpers import autocast_restored
 from ..widen.per_lane import LaneParameter, give_back, lane_generator
-from .choice import Tuned
+from .chooser import Tuned
 from .doors import LaneArguments
 from .overlap import own_copies, written_inputs
 from .registered import registered_tensor

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..widen import LaneGraph
-from .choice import Chooser
+from .chooser import Chooser
 from .neutral import neutral_world
 from .overlap import Writes
 from .program import Call, WideProgram

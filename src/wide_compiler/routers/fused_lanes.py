@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from .. import _tree
 from ..guards import ModuleGuard
 from ..lanes import hand_out
-from ..model.choice import Tuned
+from ..model.chooser import Tuned
 from ..model.plans import Plan
 from ..model.program import WideProgram
 from ..model.ways import Whole
