@@ -20,12 +20,12 @@ from ..measure.store import circumstances
 from ..replay import Replay
 from ..replay.cuda_graph import recorded
 from ..widen import LaneGraph
-from .plans import CHUNKS, UNTRIED, Built, Plan, Workshop, channels_last
+from .plan_builder import CHUNKS, UNTRIED, BuiltPlan, CallPlan, PlanBuilder, channels_last
 from .site_times import SiteTimes
 from .sites import CHAINS, JOINED
 from .ways import MemberLoop, Whole, has_lanes
 
-WIDE, LOOP = Plan(), Plan("loop")
+WIDE, LOOP = CallPlan(), CallPlan("loop")
 # Ties go to the simplest plan: first the loop, then one wide call.
 PLAINEST = [str(LOOP), str(WIDE)]
 # A strategy this many times slower when used everywhere is not tried at single sites.
@@ -46,7 +46,7 @@ class Tuned:
 
     run: Callable[[list[Any]], Any]
     graph: LaneGraph
-    plan: Plan
+    plan: CallPlan
     why: str
     channels_last: list[int] = field(default_factory=list)
     ms: dict[str, float] = field(default_factory=dict)  # measured times
@@ -68,14 +68,14 @@ class Chooser:
         self.graph, self.n, self.config = program.graph, n, config
         self.arguments, self.gradients = arguments, gradients
         self.cuda = any(isinstance(a, Tensor) and a.is_cuda for a in arguments)
-        self.workshop = Workshop(program.captured, program.graph, n, config, self.cuda, gradients)
+        self.plan_builder = PlanBuilder(program.captured, program.graph, n, config, self.cuda, gradients)
         # Lanes run one by one draw other random numbers than lanes run together.
         self.can_split = n > 1 and MemberLoop.can_run(program.captured) and not program.draws
         feeds = list(enumerate(self.graph.feeds))
         self.inputs = [i for i, (kind, _) in feeds if kind in ("input", "rng") and arguments[i] is not None]
         self.written = [i for i, (kind, key) in feeds if kind == "state" and key in self.graph.writes]
-        self.plans: dict[str, Plan] = {}
-        self.built: dict[str, Built] = {}
+        self.plans: dict[str, CallPlan] = {}
+        self.built: dict[str, BuiltPlan] = {}
         self.runs_python = program.runs_members
         # Plans may draw random numbers in another order, and compiled code uses another generator; results
         # are then compared with fixed draws. With a seed per lane the draws are reproducible, and compared
@@ -102,7 +102,7 @@ class Chooser:
             return self._tuned(plan, "as asked for")
         why = self._why_not()
         if why:
-            return self._tuned(Plan(compiled=self.config.compile), why)
+            return self._tuned(CallPlan(compiled=self.config.compile), why)
         self.own_arguments = private_copies(self.arguments, self.written)
         reference = self._candidate(WIDE)
         wrap = recorded if self.config.compile and self.cuda else None
@@ -113,7 +113,7 @@ class Chooser:
             except torch.cuda.OutOfMemoryError:
                 self.built.clear()
                 torch.cuda.empty_cache()
-                plan = Plan(compiled=True, taken=self._for_compiler({})) if self.config.compile else WIDE
+                plan = CallPlan(compiled=True, taken=self._for_compiler({})) if self.config.compile else WIDE
                 return self._tuned(plan, "not measured: ways do not fit in memory beside each other")
             except Exception as error:  # fall back; a faulty call raises its own error when run
                 return self._tuned(WIDE, f"not measured: {one_line(error)}")
@@ -137,24 +137,24 @@ class Chooser:
             tuned.run, tuned.why = Whole(runner), "the lanes lie elsewhere: one call, each with its own"
         return tuned
 
-    def _forced(self) -> Plan | None:
+    def _forced(self) -> CallPlan | None:
         if self.config.chunk_lanes and self.config.chunk_lanes < self.n:
-            return Plan(f"{CHUNKS}{self.config.chunk_lanes}", compiled=self.config.compile)
+            return CallPlan(f"{CHUNKS}{self.config.chunk_lanes}", compiled=self.config.compile)
         if self.config.strategies.get("*") == "loop" and self.can_split:
-            return Plan("loop", compiled=self.config.compile)
-        return Plan(compiled=self.config.compile) if self.config.strategies else None
+            return CallPlan("loop", compiled=self.config.compile)
+        return CallPlan(compiled=self.config.compile) if self.config.strategies else None
 
-    def _tuned(self, plan: Plan, why: str, ms: dict[str, float] | None = None) -> Tuned:
-        built = self.built.get(str(plan)) or self.workshop.build(plan)
+    def _tuned(self, plan: CallPlan, why: str, ms: dict[str, float] | None = None) -> Tuned:
+        built = self.built.get(str(plan)) or self.plan_builder.build(plan)
         run: Any = built.way
         if self.config.compile and self.cuda and not self.gradients and not self.runs_python:
             run = Replay(built.way, self.arguments, self.inputs)
         return Tuned(run, built.graph, plan, why, built.channels_last, ms or {}, self.refused)
 
-    def _candidate(self, plan: Plan) -> Candidate:
+    def _candidate(self, plan: CallPlan) -> Candidate:
         """Build a plan. Raise KeyError or ValueError if this graph cannot run it."""
         label = str(plan)
-        built = self.built.get(label) or self.workshop.build(plan)
+        built = self.built.get(label) or self.plan_builder.build(plan)
         self.built[label], self.plans[label] = built, plan
         arguments = list(self.own_arguments)
         for i in built.channels_last:
@@ -165,7 +165,7 @@ class Chooser:
 
     def _remembered(self) -> Tuned | None:
         def build(label: str, recipe: Any) -> Candidate:
-            plan = Plan.read(recipe)
+            plan = CallPlan.read(recipe)
             if plan.way != "wide" and not self.can_split:
                 raise ValueError(f"{label} splits lanes that stay together")
             return self._candidate(plan)
@@ -196,16 +196,16 @@ class Chooser:
         decision = contest.conclude(self.key, str(plan), plain, recipes)
         return self._tuned(plan, decision.why, decision.ms)
 
-    def _search(self) -> Plan:
+    def _search(self) -> CallPlan:
         """Time each strategy everywhere and at single sites, then combine the fastest of each site."""
-        everywhere, alone = self.workshop.alternatives()
-        chunkings = self.workshop.chunkings() if self.can_split else []
+        everywhere, alone = self.plan_builder.alternatives()
+        chunkings = self.plan_builder.chunkings() if self.can_split else []
         if len(everywhere) + len(alone) > self._affordable(0.5):
             everywhere, alone = self._by_site(), []
         self._time([WIDE, *([LOOP] if self.can_split else []), *everywhere, *chunkings], 0.5)
         hopeless = {s for plan in everywhere if self._is_hopeless(plan) for s in plan.taken.values()}
         alone = [plan for plan in alone if hopeless.isdisjoint(plan.taken.values())]
-        if len(self.workshop.sites) > 1 and alone:
+        if len(self.plan_builder.sites) > 1 and alone:
             self._time([WIDE, *alone], 0.3)
         taken: dict[str, str] = {}
         for plan in sorted(alone, key=self._took, reverse=True):
@@ -213,9 +213,9 @@ class Chooser:
                 taken |= plan.taken  # sorted slowest first: the fastest plan of a site wins
         fastest = min(everywhere, key=self._took, default=WIDE)
         chunks = min(chunkings, key=self._took, default=WIDE)
-        together = [Plan(taken=taken)]
+        together = [CallPlan(taken=taken)]
         if beats(self._took(chunks), self._took(WIDE)):
-            together += [Plan(chunks.way, fastest.taken), Plan(chunks.way, taken)]
+            together += [CallPlan(chunks.way, fastest.taken), CallPlan(chunks.way, taken)]
         tried = {*self.contest.seconds, *self.refused}
         new = [plan for plan in together if str(plan) not in tried]
         if new:
@@ -228,7 +228,7 @@ class Chooser:
             self._time(finalists, 0.5, rounds=FINAL_ROUNDS)
         return self._best([WIDE, *contenders, LOOP], PLAINEST)
 
-    def _by_site(self) -> list[Plan]:
+    def _by_site(self) -> list[CallPlan]:
         """Time the strategies of each op alone, for calls too slow to time per plan.
 
         Returns plans that combine the fastest strategies, with and without those that span several ops.
@@ -241,22 +241,24 @@ class Chooser:
         with torch.set_grad_enabled(self.gradients):
             times.run(*self.own_arguments)
         together = [{site: "fused"} if site == CHAINS else {site: "joined"} for site in (CHAINS, JOINED)]
-        together = [taken for taken in together if taken.keys() <= self.workshop.sites.keys()]
+        together = [taken for taken in together if taken.keys() <= self.plan_builder.sites.keys()]
         fastest = [times.fastest] if times.fastest else []
-        return [Plan(taken=taken) for taken in (*fastest, *together, *(times.fastest | t for t in together))]
+        return [
+            CallPlan(taken=taken) for taken in (*fastest, *together, *(times.fastest | t for t in together))
+        ]
 
-    def _search_compiled(self, best: Plan) -> Plan:
+    def _search_compiled(self, best: CallPlan) -> CallPlan:
         """Time compiled plans: the best plan so far, and the loop unless wide is far ahead."""
         wide = best if best.way != "loop" else WIDE
-        plans = [best, Plan(wide.way, self._for_compiler(wide.taken), compiled=True)]
+        plans = [best, CallPlan(wide.way, self._for_compiler(wide.taken), compiled=True)]
         began = now()
         self._time(plans, 0.5, rounds=2 * FINAL_ROUNDS)
         # The fastest strategy op by op may be slower once ops are fused.
-        fused = Plan(wide.way, self._for_compiler({}), compiled=True)
+        fused = CallPlan(wide.way, self._for_compiler({}), compiled=True)
         if str(fused) != str(plans[-1]) and now() - began < COMPILES_SOON:
             plans.append(fused)
         if min(map(self._took, plans)) > FAR_AHEAD * self._took(LOOP):
-            plans.append(Plan("loop", compiled=True))
+            plans.append(CallPlan("loop", compiled=True))
         if len(plans) > 2:
             self._time(plans, 0.5, rounds=2 * FINAL_ROUNDS)
         return self._best(plans, [str(best)])
@@ -266,7 +268,7 @@ class Chooser:
 
         Drops those that prevent fusion, and joins products, since the compiler fuses their copies.
         """
-        sites = self.workshop.sites
+        sites = self.plan_builder.sites
         kept = {site: s for site, s in taken.items() if s not in BY_LANE or self.n <= MOST_TRACED}
         if not self.cuda:
             return kept
@@ -277,22 +279,22 @@ class Chooser:
         }
         return kept | ({JOINED: "joined"} if JOINED in sites else {})
 
-    def _best(self, plans: list[Plan], plain: list[str]) -> Plan:
+    def _best(self, plans: list[CallPlan], plain: list[str]) -> CallPlan:
         timed = {label: s for label in map(str, plans) if (s := self.contest.seconds.get(label)) is not None}
         return self.plans[winner(timed, plain)]
 
-    def _is_hopeless(self, plan: Plan) -> bool:
+    def _is_hopeless(self, plan: CallPlan) -> bool:
         """Whether a strategy is so slow everywhere that it is not tried at single sites."""
         return self.contest.seconds.get(str(plan), 0.0) > HOPELESS * self._took(WIDE)
 
-    def _took(self, plan: Plan) -> float:
+    def _took(self, plan: CallPlan) -> float:
         return self.contest.seconds.get(str(plan), float("inf"))
 
     def _affordable(self, share: float) -> int:
         """Return the number of plans that can be timed in a share of the budget."""
         return int(share * self.seconds / (3 * self.call_seconds))
 
-    def _time(self, plans: list[Plan], share: float, rounds: int = 3) -> None:
+    def _time(self, plans: list[CallPlan], share: float, rounds: int = 3) -> None:
         """Time the plans that run and give correct results, within a share of the budget."""
         seconds = share * self.seconds
         affordable = max(4 if rounds > 3 else 3, self._affordable(share))

@@ -13,7 +13,7 @@ from ..errors import AlignmentError, InputError, LaneIndexError
 from . import saving
 from .marks import has_lanes, mark_parameters
 from .members import Skeletons, build_tree
-from .plans import channels_last
+from .plan_builder import channels_last
 from .registered import Registered, stacked_tensor
 from .rows import select_rows
 from .scope import Children, Scope, find_ties

@@ -20,7 +20,7 @@ UNTRIED: dict[bool, tuple[str, ...]] = {False: ("implicit_forward",), True: ()}
 
 
 @dataclass
-class Plan:
+class CallPlan:
     """How a call runs, as plain values that can be stored on disk.
 
     `taken` has only the strategies that differ from the lane graph's own.
@@ -31,7 +31,7 @@ class Plan:
     compiled: bool = False
 
     @classmethod
-    def read(cls, answer: Any) -> "Plan":
+    def read(cls, answer: Any) -> "CallPlan":
         """Read a stored `recipe`. Raise if it is not valid."""
         plan = cls(str(answer["way"]), dict(answer["taken"]), bool(answer["compiled"]))
         if plan.way not in ("wide", "loop"):
@@ -49,7 +49,7 @@ class Plan:
 
 
 @dataclass
-class Built:
+class BuiltPlan:
     """A plan that can be run."""
 
     way: Way
@@ -57,7 +57,7 @@ class Built:
     channels_last: list[int]  # positions of arguments that run faster with channels last
 
 
-class Workshop:
+class PlanBuilder:
     """Builds plans for one lane graph and number of lanes, with or without gradients."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Workshop:
         self.config, self.cuda, self.gradients = config, cuda, gradients
         self.sites = sites(graph, cuda)
 
-    def build(self, plan: Plan) -> Built:
+    def build(self, plan: CallPlan) -> BuiltPlan:
         """Build a plan. Raise KeyError or ValueError if this graph cannot run it."""
         graph = self.graph
         if plan.taken or self.config.strategies:
@@ -81,15 +81,15 @@ class Workshop:
         if plan.way == "loop":
             loop = MemberLoop(self.captured, graph, self.n)
             loop.runner = self._runner(loop.module, plan.compiled)
-            return Built(loop, graph, [])
+            return BuiltPlan(loop, graph, [])
         runner = self._runner(graph.module, plan.compiled)
         wanting = channels_last_weights(graph) if self.cuda else set()
         places = [i for i, (kind, key) in enumerate(graph.feeds) if kind == "state" and key in wanting]
         if plan.way == "wide":
-            return Built(Whole(runner), graph, places)
-        return Built(Chunks(graph, runner, self.n, int(plan.way.removeprefix(CHUNKS))), graph, places)
+            return BuiltPlan(Whole(runner), graph, places)
+        return BuiltPlan(Chunks(graph, runner, self.n, int(plan.way.removeprefix(CHUNKS))), graph, places)
 
-    def alternatives(self) -> tuple[list[Plan], list[Plan]]:
+    def alternatives(self) -> tuple[list[CallPlan], list[CallPlan]]:
         """Return plans with each strategy wherever possible, and plans with each at a single site."""
         everywhere: dict[str, dict[str, str]] = {}
         alone = []
@@ -97,12 +97,12 @@ class Workshop:
             for strategy in choice.choices:
                 if strategy != choice and strategy not in UNTRIED[self.gradients]:
                     everywhere.setdefault(strategy, {})[site] = strategy
-                    alone.append(Plan(taken={site: strategy}))
-        return [Plan(taken=taken) for taken in everywhere.values()], alone
+                    alone.append(CallPlan(taken={site: strategy}))
+        return [CallPlan(taken=taken) for taken in everywhere.values()], alone
 
-    def chunkings(self) -> list[Plan]:
+    def chunkings(self) -> list[CallPlan]:
         sizes = {-(-self.n // parts) for parts in (2, 4, 8, 16) if self.n // parts >= 2}
-        return [Plan(f"{CHUNKS}{size}") for size in sorted(sizes, reverse=True)]
+        return [CallPlan(f"{CHUNKS}{size}") for size in sorted(sizes, reverse=True)]
 
     def _runner(self, module: fx.GraphModule, compiled: bool) -> Any:
         if self.gradients and self.captured.checkpointed:
