@@ -48,7 +48,7 @@ CAUGHT = {
     ("observe/endpoint.py", "PermissionError"),
     ("observe/trace_file.py", "ValueError"),
     ("signals/lane_calls.py", "ValueError"),
-    ("model/rows.py", "RuntimeError"),
+    ("model/select_rows.py", "RuntimeError"),
     ("model/sites.py", "KeyError"),
     ("routers/wide_router.py", "KeyError"),
     ("xcs/items.py", "IndexError"),

@@ -15,8 +15,8 @@ from .marks import has_lanes, mark_parameters
 from .members import Skeletons, build_tree
 from .plan_builder import channels_last
 from .registered import Registered, stacked_tensor
-from .rows import select_rows
 from .scope import Children, Scope, find_ties
+from .select_rows import select_rows
 from .views import Views
 
 
