@@ -49,7 +49,7 @@ CAUGHT = {
     ("observe/trace_file.py", "ValueError"),
     ("signals/lane_calls.py", "ValueError"),
     ("model/select_rows.py", "RuntimeError"),
-    ("model/sites.py", "KeyError"),
+    ("model/strategy_sites.py", "KeyError"),
     ("routers/wide_router.py", "KeyError"),
     ("xcs/items.py", "IndexError"),
     ("xcs/lanes/gather.py", "ValueError"),

@@ -22,7 +22,7 @@ from ..replay.cuda_graph import recorded
 from ..widen import LaneGraph
 from .plan_builder import CHUNKS, UNTRIED, BuiltPlan, CallPlan, PlanBuilder, channels_last
 from .site_times import SiteTimes
-from .sites import CHAINS, JOINED
+from .strategy_sites import CHAINS, JOINED
 from .ways import MemberLoop, Whole, has_lanes
 
 WIDE, LOOP = CallPlan(), CallPlan("loop")

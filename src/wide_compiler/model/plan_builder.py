@@ -11,7 +11,7 @@ from ..config import WideConfig
 from ..widen import LaneGraph
 from ..widen.classify import draws
 from ..widen.regions import with_autocast_regions, with_checkpoints
-from .sites import channels_last_weights, sites, with_strategies
+from .strategy_sites import channels_last_weights, sites, with_strategies
 from .ways import Chunks, MemberLoop, Way, Whole
 
 CHUNKS = "chunks of "
