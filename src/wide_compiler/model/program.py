@@ -19,7 +19,7 @@ from ..widen.helpers import autocast_restored
 from ..widen.per_lane import LaneParameter, give_back, lane_generator
 from .chooser import Tuned
 from .doors import LaneArguments
-from .overlap import own_copies, written_inputs
+from .memory_overlap import own_copies, written_inputs
 from .registered import registered_tensor
 from .ways import Chunks, Way, Whole
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..widen import LaneGraph
 from .chooser import Chooser
+from .memory_overlap import Writes
 from .neutral import neutral_world
-from .overlap import Writes
 from .program import Call, WideProgram
 from .scope import Place
 

@@ -18,7 +18,7 @@ from .explain import ModelExplanation, summarize
 from .held_lanes import HeldLanes
 from .inputs import check_lanes, moved_sample
 from .marks import mark_parameters
-from .overlap import one_base_written
+from .memory_overlap import one_base_written
 from .program import Call, LoopProgram, PerLane, Program, WideProgram
 from .programmed_lanes import ProgrammedLanes
 from .programs import Programs, training_flags
