@@ -18,7 +18,7 @@ from .inputs import accepted_sample, check_accepted, grown_sample, normalize_sam
 from .lane_store import LaneStore
 from .neutral import kept_function_modes, neutral_world, plain_call, plain_states
 from .program import Call, LoopProgram, Program, WideProgram
-from .programs import Programs, training_flags
+from .program_cache import ProgramCache, training_flags
 
 
 class ProgrammedLanes(LaneStore):
@@ -41,7 +41,7 @@ class ProgrammedLanes(LaneStore):
             path = next(iter(self.registered.builders))
             raise ArgumentError(f"chunk_lanes cannot split the registered wide module {path!r}")
         kept = dict.fromkeys(self.registered.builders, "registered")
-        self.programs = Programs(self.config, kept, tuple(graph_passes))
+        self.programs = ProgramCache(self.config, kept, tuple(graph_passes))
         self.moved_program: LoopProgram | None = None
         self.stand_ins: set[str] = set()  # paths of tensors without data while building
         self._sample = accepted_sample(models[0], *normalize_sample(sample, sample_kwargs))

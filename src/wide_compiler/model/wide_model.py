@@ -20,8 +20,8 @@ from .inputs import check_lanes, moved_sample
 from .marks import mark_parameters
 from .memory_overlap import one_base_written
 from .program import Call, LoopProgram, PerLane, Program, WideProgram
+from .program_cache import ProgramCache, training_flags
 from .programmed_lanes import ProgrammedLanes
-from .programs import Programs, training_flags
 from .replayed_call import CHANGED, ReplayedCall
 from .routes import Route, Routes, looks
 from .seeds import LaneSeeds
@@ -293,7 +293,7 @@ class WideModel(ProgrammedLanes):
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         # Graphs are rebuilt when needed; a copy does not reference the original models.
-        state["programs"] = Programs(self.config, self.programs.kept, self.programs.passes)
+        state["programs"] = ProgramCache(self.config, self.programs.kept, self.programs.passes)
         state["routes"] = Routes()
         state["replayed"] = None
         state["views"] = Views((), self.places, self.wide_states)

@@ -38,7 +38,7 @@ MAX_CAPTURES = 24
 MAX_CHANGES = 8
 
 
-class Programs:
+class ProgramCache:
     """Finds or builds the program for a call. Holds no weights: states are passed to every build."""
 
     def __init__(self, config: WideConfig, kept: dict[str, str], passes: tuple[Any, ...] = ()):
@@ -103,7 +103,7 @@ class Programs:
         """Whether to capture with gradients: always, unless the members' code reads the gradient mode."""
         return torch.is_grad_enabled() if self.grad_matters else True
 
-    def adopt(self, other: "Programs", graphs: bool = True) -> None:
+    def adopt(self, other: "ProgramCache", graphs: bool = True) -> None:
         """Copy the programs of another cache; without `graphs`, only loop programs."""
         for key, programs in other.by_key.items():
             kept = [p for p in programs if graphs or isinstance(p, LoopProgram)]
