@@ -1,6 +1,6 @@
 """WideModel, and the parts it is made of."""
 
-from .explain import ModelExplanation
+from .model_explanation import ModelExplanation
 from .wide_model import WideModel
 
 # Alias kept for users of the first WideCompiler.

@@ -14,11 +14,11 @@ from ..errors import ArgumentError, InputError
 from ..guards.modes import ambient_modes, plain_world
 from ..widen import MEMBERS
 from .doors import LaneArguments, enter, entered_door
-from .explain import ModelExplanation, summarize
 from .held_lanes import HeldLanes
 from .inputs import check_lanes, moved_sample
 from .marks import mark_parameters
 from .memory_overlap import one_base_written
+from .model_explanation import ModelExplanation, summarize
 from .program import Call, LoopProgram, PerLane, Program, WideProgram
 from .program_cache import ProgramCache, training_flags
 from .programmed_lanes import ProgrammedLanes
