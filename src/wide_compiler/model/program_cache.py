@@ -29,8 +29,8 @@ from ..guards import Observer, Snapshot
 from ..widen import MEMBERS, Probe, ReadsLayout, WidenFailed, widen
 from ..widen.classify import reads_layout
 from .members import Skeletons
-from .numbered import Numbered
 from .program import Call, LoopProgram, Program, WideProgram
+from .traced_store import TracedStore
 
 # Maximum number of shapes with a separate capture; further shapes run as a loop.
 MAX_CAPTURES = 24
@@ -56,7 +56,7 @@ class ProgramCache:
         self.grad_matters = False
         self.reads_layout = False  # whether a member was seen to read strides and offsets
         self.layout_matters = False  # whether a forward reads the strides of its inputs
-        self.traced = Numbered()  # programs found while torch.compile traced
+        self.traced = TracedStore()  # programs found while torch.compile traced
 
     def clear(self) -> None:
         self.by_key.clear()
@@ -122,7 +122,7 @@ class ProgramCache:
             for key, programs in self.by_key.items()
         }
         self.latest = None
-        self.traced = Numbered()
+        self.traced = TracedStore()
 
     def build(self, key: Any, call: Call, model: Any) -> Program:
         """Build the program for `call` on the wide model `model`, and store it under `key`."""

@@ -1,9 +1,9 @@
-"""Numbered storage for objects created while torch.compile traces, which can only return plain numbers."""
+"""TracedStore storage for objects created while torch.compile traces, which can only return plain numbers."""
 
 from typing import Any
 
 
-class Numbered:
+class TracedStore:
     """Stores each object as a separate attribute.
 
     Dynamo does not see items appended to a list it has read, and would guard on the length of a list.
