@@ -14,7 +14,7 @@ from ..errors import ArgumentError, InputError
 from ..guards.modes import ambient_modes, plain_world
 from ..widen import MEMBERS
 from .doors import LaneArguments, enter, entered_door
-from .held_lanes import HeldLanes
+from .frozen_lanes import FrozenLanes
 from .inputs import check_lanes, moved_sample
 from .marks import mark_parameters
 from .memory_overlap import one_base_written
@@ -52,7 +52,7 @@ class WideModel(ProgrammedLanes):
         self.routes = Routes()
         self.replayed: ReplayedCall | None = None
         self.seeds = LaneSeeds()
-        self.held = HeldLanes()
+        self.frozen_lanes = FrozenLanes()
         self.traced_door = "packed"  # entry point of a call traced by torch.compile
         self._program(self.sample_call())
         self.registered.forget_instances()
@@ -103,9 +103,9 @@ class WideModel(ProgrammedLanes):
         return self._run(door, args, kwargs)
 
     def _run(self, door: str, args: tuple, kwargs: dict, by_lane: LaneArguments | None = None) -> Any:
-        kept = self.held.rows(self)
+        kept = self.frozen_lanes.rows(self)
         out = self._run_all(door, args, kwargs, by_lane)
-        self.held.put_back(kept)
+        self.frozen_lanes.put_back(kept)
         return out
 
     def route_key(self, args: tuple, door: str) -> tuple[Any, ...]:
@@ -231,9 +231,9 @@ class WideModel(ProgrammedLanes):
         `lanes` are indices; they replace those set before, and an empty list unfreezes all. Plain attributes
         of members that run as Python still change.
         """
-        self.held.set([self._lane_number(lane) for lane in lanes], self._device())
+        self.frozen_lanes.set([self._lane_number(lane) for lane in lanes], self._device())
         self.replayed = None
-        self.held.rows(self)  # raises for a registered module that does not store lanes
+        self.frozen_lanes.rows(self)  # raises for a registered module that does not store lanes
         return self
 
     def select_lanes(self, indices: Sequence[int]) -> "WideModel":
@@ -249,7 +249,7 @@ class WideModel(ProgrammedLanes):
         before, kinds = self.n, len(self.skeletons.variants)
         self.select_tensors(chosen)
         self.seeds.select(chosen)
-        self.held.set([], self._device())
+        self.frozen_lanes.set([], self._device())
         if kinds > 1 or before == 1:  # such graphs hold values per lane; one lane shows too little
             self._forget()
         elif len(chosen) != before:
@@ -281,7 +281,7 @@ class WideModel(ProgrammedLanes):
         if before != [(p.tensor.dtype, p.tensor.device) for p in self.places]:
             self._forget()
             self.seeds.to(self._device())
-            self.held.to(self._device())
+            self.frozen_lanes.to(self._device())
             self.skeletons.to(
                 next((p.tensor for p in self.places if p.tensor.is_floating_point()), torch.empty(0))
             )

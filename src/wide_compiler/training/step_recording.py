@@ -92,7 +92,7 @@ class TrainStepGuard:
         cuda = launch_settings() if torch.cuda.is_initialized() else None
         weights = [(t.requires_grad, has_gradient_hooks(t)) for t in self.weights() if t is not None]
         recordable = can_record_optimizer(optimizer)
-        return wide.circumstances(), groups, weights, recordable, cuda, wide.held.changes
+        return wide.circumstances(), groups, weights, recordable, cuda, wide.frozen_lanes.changes
 
 
 class _QuickLook:
@@ -163,7 +163,7 @@ class _QuickLook:
             torch.get_default_dtype(),
             [scope.training for scope in self.scopes],
             wide.seeds.seeds is None,
-            wide.held.changes,
+            wide.frozen_lanes.changes,
         )
 
 

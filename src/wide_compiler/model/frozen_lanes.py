@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 
-class HeldLanes:
+class FrozenLanes:
     """Lanes with frozen buffers; none at first."""
 
     def __init__(self) -> None:
