@@ -1,4 +1,4 @@
-"""TracedStore storage for objects created while torch.compile traces, which can only return plain numbers."""
+"""Numbered storage for objects created while torch.compile traces, which can only return plain numbers."""
 
 from typing import Any
 

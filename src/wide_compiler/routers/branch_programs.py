@@ -1,4 +1,4 @@
-"""ProgramCache of a whole model whose branches are joined, one per thing a capture bakes in."""
+"""Programs of a whole model whose branches are joined, one per thing a capture bakes in."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""ProgramCache for living lanes: a lane graph, or the reason why the modules run in sequence."""
+"""Programs for living lanes: a lane graph, or the reason why the modules run in sequence."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
