@@ -15,8 +15,8 @@ from ..errors import ArgumentError, InputError, UnsupportedError
 from ..guards.modes import autocast_state
 from ..widen import MEMBERS
 from .inputs import accepted_sample, check_accepted, grown_sample, normalize_sample, sample_leaves
+from .isolation import isolated_from_transforms, kept_function_modes, plain_call, plain_states
 from .lane_store import LaneStore
-from .neutral import kept_function_modes, neutral_world, plain_call, plain_states
 from .program import Call, LoopProgram, Program, WideProgram
 from .program_cache import ProgramCache, training_flags
 
@@ -90,7 +90,7 @@ class ProgrammedLanes(LaneStore):
         return self.moved_program
 
     def _build(self, key: tuple[Any, ...], call: Call) -> Program:
-        with neutral_world(), plain_states(self.places, self.stand_ins):
+        with isolated_from_transforms(), plain_states(self.places, self.stand_ins):
             call = plain_call(call)
             if not call.is_sample:
                 check_accepted(call, self.example_member(), self._sample)
@@ -119,7 +119,7 @@ class ProgrammedLanes(LaneStore):
         """
         program = self.programs.find_traced(mode, shapes, wide, any_batch)
         if program is None:
-            with self.skeletons.lock, CAPTURE, neutral_world():
+            with self.skeletons.lock, CAPTURE, isolated_from_transforms():
                 self._build_from_sample(mode, shapes, wide, any_batch)
             program = self.programs.find_traced(mode, shapes, wide, any_batch)
         if program is None:

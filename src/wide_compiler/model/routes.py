@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..widen import LaneGraph
 from .chooser import Chooser
+from .isolation import isolated_from_transforms
 from .memory_overlap import Writes
-from .neutral import neutral_world
 from .program import Call, WideProgram
 from .scope import Place
 
@@ -83,7 +83,7 @@ class Route:
             if program.runs_members:
                 model.skeletons.set_training(model.own_training())
             arguments = self.binding(call.tensors, model.seeds.peek())
-            with neutral_world():
+            with isolated_from_transforms():
                 chooser = Chooser(program, model.n, model.config, arguments, gradients)
                 program.tuned[circumstances] = chooser.choose()
         self.tuned = program.tuned[circumstances]

@@ -25,7 +25,7 @@ _set_tracing_state: Any = torch._C._set_tracing_state  # type: ignore[attr-defin
 
 
 @contextlib.contextmanager
-def neutral_world() -> Iterator[None]:
+def isolated_from_transforms() -> Iterator[None]:
     """Context manager without torch's transforms, traces, modes and hooks.
 
     Gradient mode, autocast, the default device and users' function modes stay, since a program may depend on
@@ -52,7 +52,7 @@ def _stays(mode: Any) -> bool:
 
 
 def kept_function_modes() -> tuple[Any, ...]:
-    """Return the function modes kept by `neutral_world`: the device for a default device, else the class."""
+    """Return the modes kept by `isolated_from_transforms`: a default device, or the class of the mode."""
     count = torch._C._len_torch_function_stack()
     if not count:
         return ()
@@ -132,7 +132,7 @@ def _has_no_numbers(tensor: Tensor) -> bool:
 def stand_in(tensor: Tensor, learns: bool) -> Tensor:
     """Return a plain tensor with the metadata of `tensor` and one example of its values, invented for fakes.
 
-    Call it only inside `neutral_world`.
+    Call it only inside `isolated_from_transforms`.
     """
     batch_dims = []
     while _functorch.is_functorch_wrapped_tensor(tensor):
