@@ -194,7 +194,7 @@ class LoopProgram:
             if self.one_object:
                 give_back(returns)  # the next lane continues from a shared buffer's new value
                 returns.clear()
-        together = stack_members(results) if call.by_lane is None else PerLane(results)
+        together = stack_members(results) if call.by_lane is None else LaneResults(results)
         give_back(returns)  # last: an error in stacking leaves buffers unchanged
         for parameter in parameters.values():
             parameter.settle()
@@ -243,7 +243,7 @@ def _write_constant(place: Tensor, value: Any) -> None:
         place.data.copy_(value.detach())
 
 
-class PerLane(list):
+class LaneResults(list):
     """One result per lane; structures may differ."""
 
 

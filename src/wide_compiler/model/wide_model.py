@@ -19,7 +19,7 @@ from .inputs import check_lanes, moved_sample
 from .marks import mark_parameters
 from .memory_overlap import one_base_written
 from .model_explanation import ModelExplanation, summarize
-from .program import Call, LoopProgram, PerLane, Program, WideProgram
+from .program import Call, LaneResults, LoopProgram, Program, WideProgram
 from .program_cache import ProgramCache, training_flags
 from .programmed_lanes import ProgrammedLanes
 from .replayed_call import CHANGED, ReplayedCall
@@ -99,7 +99,7 @@ class WideModel(ProgrammedLanes):
             args = tuple(lanes.stack(a, f"each: argument {i}") for i, a in enumerate(args))
             kwargs = {k: lanes.stack(v, f"each: argument {k!r}") for k, v in kwargs.items()}
             result = self._run(door, args, kwargs, by_lane)
-            return result if isinstance(result, PerLane) else lanes.hand_out(result, self.n)
+            return result if isinstance(result, LaneResults) else lanes.hand_out(result, self.n)
         return self._run(door, args, kwargs)
 
     def _run(self, door: str, args: tuple, kwargs: dict, by_lane: LaneArguments | None = None) -> Any:
