@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..capture import OpaqueCall
 from ..errors import ValidationError, one_line
 from ..widen import LAYOUTS, run_in_layout
-from .registered_compare import Mismatch, Outcome, Twins, compare
+from .registered_compare import Outcome, RegisteredMismatch, Twins, compare
 
 Build = Callable[[Any, Sequence[nn.Module]], nn.Module]
 
@@ -39,7 +39,7 @@ def agreeing_layout(
     trial = _Trial(builder, build, instances, training, call, sizes)
     try:
         trial.expect(tensors)
-    except Mismatch as refusal:
+    except RegisteredMismatch as refusal:
         raise ValidationError(
             f"{path}: {member} cannot be run by {wide}, registered for it: {refusal}"
         ) from refusal
@@ -78,7 +78,7 @@ class _Trial:
         self.vary, self.tensors = True, [_spread(t, self.n, vary=True) for t in tensors]
         try:
             self.expected = self._run_members()
-        except Mismatch:
+        except RegisteredMismatch:
             raise
         except Exception:
             self.vary, self.tensors = False, [_spread(t, self.n, vary=False) for t in tensors]
@@ -101,7 +101,7 @@ class _Trial:
                 got = self._run_wide(wide, layout)
             if not self.expected.drew:
                 compare(self.expected, got, Twins(before, held), wide, members[0])
-        except (Mismatch, ValidationError) as difference:
+        except (RegisteredMismatch, ValidationError) as difference:
             return str(difference)
         except Exception as error:
             return f"it raises {one_line(error)}"
@@ -145,7 +145,7 @@ class _Trial:
         outputs, inputs, gradients = _run(run, self.tensors, self.sizes, wide, lanes=True)
         got, expected = ([tuple(o.shape) for o in some] for some in (outputs, self.expected.outputs))
         if got != expected:
-            raise Mismatch(f"its outputs are {got} as [N, B, ...], the members' are {expected}")
+            raise RegisteredMismatch(f"its outputs are {got} as [N, B, ...], the members' are {expected}")
         names = [name for name, _ in wide.named_parameters()]
         buffers = {name: b.detach() for name, b in wide.named_buffers()}
         return Outcome(outputs, inputs, dict(zip(names, gradients, strict=True)), buffers)
@@ -169,7 +169,7 @@ def _run(
     parameters = list(module.parameters())
     outputs = list(run(given, sizes))
     if [t._version for t in given] != versions:
-        raise Mismatch("it writes into its input, which the graph around it would not see")
+        raise RegisteredMismatch("it writes into its input, which the graph around it would not see")
     ends = [o for o in outputs if o.requires_grad]
     roots = [t for t in (*leaves, *parameters) if t.requires_grad]
     found: Mapping[int, Tensor | None] = {}

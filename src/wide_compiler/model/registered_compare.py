@@ -16,7 +16,7 @@ Read = Callable[[Tensor], Tensor]
 _GRADIENT_FACTOR = 10.0
 
 
-class Mismatch(Exception):
+class RegisteredMismatch(Exception):
     """How a wide module differs from its members."""
 
 
@@ -46,7 +46,7 @@ def compare(expected: Outcome, got: Outcome, twins: "Twins", wide: nn.Module, me
             missing.append(f"it has no buffer for {name!r}, which the members write")
     wrong = _too_large(report, [*expected.outputs, *expected.buffers.values()])
     if wrong or missing:
-        raise Mismatch(", and ".join([*wrong, *missing]))
+        raise RegisteredMismatch(", and ".join([*wrong, *missing]))
 
 
 def _too_large(report: Report, tensors: Sequence[Tensor]) -> list[str]:
