@@ -35,26 +35,26 @@ class Incomparable(Exception):
     """Results that cannot be compared: random, or different in each run."""
 
 
-class Limits(NamedTuple):
-    """Limits of the root mean square error (`mean`) and of the largest error (`single`)."""
+class Tolerances(NamedTuple):
+    """Tolerances of the root mean square error (`mean`) and of the largest error (`single`)."""
 
     mean: float
     single: float
 
 
-def one_op(dtype: torch.dtype) -> Limits:
+def one_op(dtype: torch.dtype) -> Tolerances:
     """Return the limits for one op."""
-    return Limits(float("inf"), ROUNDING.get(dtype, COARSE)[0])
+    return Tolerances(float("inf"), ROUNDING.get(dtype, COARSE)[0])
 
 
-def whole_model(dtype: torch.dtype, cuda: bool) -> Limits:
+def whole_model(dtype: torch.dtype, cuda: bool) -> Tolerances:
     """Return the limits for a model, under the current precision flags and autocast."""
     rounded = dtype == torch.float32 and products_are_rounded(cuda)
     mean = ROUNDED_PRODUCTS if rounded else ROUNDING.get(dtype, COARSE)[1]
     kind = "cuda" if cuda else "cpu"
     if torch.is_autocast_enabled(kind) and dtype != torch.float64:
         mean = max(mean, ROUNDING.get(torch.get_autocast_dtype(kind), COARSE)[1])
-    return Limits(mean, SINGLE)
+    return Tolerances(mean, SINGLE)
 
 
 def products_are_rounded(cuda: bool) -> bool:
@@ -98,7 +98,7 @@ def error_of(got: Tensor, want: Tensor) -> tuple[Tensor, Tensor] | str:
 
 
 def difference(
-    got: Tensor, want: Tensor, limits: Limits, noise: float = 0.0, largest: float = 0.0
+    got: Tensor, want: Tensor, limits: Tolerances, noise: float = 0.0, largest: float = 0.0
 ) -> str | None:
     """Return how `got` differs from `want`, or None.
 
