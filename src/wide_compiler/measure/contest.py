@@ -37,7 +37,7 @@ class Candidate:
     private: bool = False
 
 
-class Results(NamedTuple):
+class CandidateResults(NamedTuple):
     outputs: list[Tensor]
     gradients: list[Tensor | None]
     written: list[Tensor]
@@ -87,7 +87,7 @@ class Contest:
         self.busy = ""
         self.directions: list[Tensor] = []  # initial gradients of backward
         self.before = [tensor.detach().clone() for tensor in reference.written]
-        self._expected: Results | None = None
+        self._expected: CandidateResults | None = None
         self._noise: list[list[float]] = []
 
     def __enter__(self) -> "Contest":
@@ -123,7 +123,7 @@ class Contest:
             return f"raises {one_line(error)}"
         return None
 
-    def expect(self) -> Results:
+    def expect(self) -> CandidateResults:
         """Return the results of the reference. It runs twice, to measure rounding and other noise."""
         if self._expected is None:
             expected = self._compared(self.reference)
@@ -137,7 +137,7 @@ class Contest:
             self._expected = expected
         return self._expected
 
-    def results(self, candidate: Candidate) -> Results:
+    def results(self, candidate: Candidate) -> CandidateResults:
         """Run from the initial random state and tensors; return outputs, gradients and written tensors."""
         torch.set_rng_state(self._state[0])
         if self._state[1] is not None:
@@ -145,7 +145,7 @@ class Contest:
         self._restore(candidate)
         try:
             outputs, gradients = self.execute(candidate)
-            return Results(outputs, gradients, [w.detach().clone() for w in candidate.written])
+            return CandidateResults(outputs, gradients, [w.detach().clone() for w in candidate.written])
         finally:
             self._restore(candidate)
 
@@ -169,7 +169,7 @@ class Contest:
                 gradients = torch.autograd.grad(ends, leaves, self.directions, allow_unused=True)
         return [o.detach() for o in outputs], list(gradients)
 
-    def _compared(self, candidate: Candidate) -> Results:
+    def _compared(self, candidate: Candidate) -> CandidateResults:
         if not self.reordered:
             return self.results(candidate)
         # Compiled code has its own generator, and torch.compile never compiles a function it first met under
@@ -276,7 +276,7 @@ class Contest:
         return Decision(name, "confirmed", decision.ms)
 
 
-def _difference(got: Results, want: Results, noise: Sequence[Any]) -> str | None:
+def _difference(got: CandidateResults, want: CandidateResults, noise: Sequence[Any]) -> str | None:
     problems = (model_difference(*kind) for kind in zip(got, want, noise, strict=True))  # type: ignore[arg-type]
     return next(filter(None, problems), None)
 
