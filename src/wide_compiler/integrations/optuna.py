@@ -28,7 +28,7 @@ from ._trial_data import TrialBatches
 
 
 @dataclass
-class Seat:
+class LaneTrial:
     """A trial running in a lane."""
 
     trial: Any
@@ -143,12 +143,14 @@ class _Run:
         config: WideConfig | None,
     ) -> Search:
         self.search = Search()
-        self.seats: list[Seat | None] = [self._ask() for _ in range(lanes)]
-        seats = [seat for seat in self.seats if seat is not None]
-        wide = compile([seat.member for seat in seats], sample, config=config)
+        self.lane_trials: list[LaneTrial | None] = [self._ask() for _ in range(lanes)]
+        lane_trials = [lane_trial for lane_trial in self.lane_trials if lane_trial is not None]
+        wide = compile([lane_trial.member for lane_trial in lane_trials], sample, config=config)
         self.population = Population(wide, make_optimizer(wide.parameters()))
-        for name in seats[0].hyper:
-            self.population.optimizer.set_lane_values(name, [seat.hyper[name] for seat in seats])
+        for name in lane_trials[0].hyper:
+            self.population.optimizer.set_lane_values(
+                name, [lane_trial.hyper[name] for lane_trial in lane_trials]
+            )
         steps = {
             door: LaneStep(self.population, loss, door, clip, precision) for door in ("shared", "stacked")
         }
@@ -156,8 +158,8 @@ class _Run:
         if type(source) is not Shared:
             raise InputError(f"trials share their data; {type(source).__name__} gives each lane its own")
         with seeded(wide, self.seed):
-            while any(self.seats):
-                epochs = [seat.epoch if seat else None for seat in self.seats]
+            while any(self.lane_trials):
+                epochs = [lane_trial.epoch if lane_trial else None for lane_trial in self.lane_trials]
                 for batch in TrialBatches(source, epochs, self.seed, self.split, wide):
                     steps[batch.door]([batch.batch])
                 self.search.epochs += 1
@@ -166,7 +168,7 @@ class _Run:
                     self._judge(lane, value)
         return self.search
 
-    def _ask(self) -> Seat:
+    def _ask(self) -> LaneTrial:
         self.trials_left -= 1
         trial = self.study.ask()
         with torch.random.fork_rng():
@@ -176,42 +178,42 @@ class _Run:
                 reinitialize(member)
             else:
                 member = self.model(trial)
-        return Seat(trial, dict(self.suggest(trial)), member)
+        return LaneTrial(trial, dict(self.suggest(trial)), member)
 
     def _judge(self, lane: int, value: float) -> None:
         """Report a lane's validation. If its trial is finished, tell the study and start the next one."""
         optuna: Any = needs("optuna", "optuna")
-        seat = self.seats[lane]
-        if seat is None:
+        lane_trial = self.lane_trials[lane]
+        if lane_trial is None:
             return
-        seat.epoch += 1
+        lane_trial.epoch += 1
         finite = abs(value) < float("inf")
         if finite:
-            seat.trial.report(value, seat.epoch)
+            lane_trial.trial.report(value, lane_trial.epoch)
         if not finite:
-            self._tell(lane, seat, state=optuna.trial.TrialState.FAIL)
-        elif seat.epoch == self.epochs:
-            self._tell(lane, seat, values=value)
-        elif seat.trial.should_prune():
-            self._tell(lane, seat, state=optuna.trial.TrialState.PRUNED)
+            self._tell(lane, lane_trial, state=optuna.trial.TrialState.FAIL)
+        elif lane_trial.epoch == self.epochs:
+            self._tell(lane, lane_trial, values=value)
+        elif lane_trial.trial.should_prune():
+            self._tell(lane, lane_trial, state=optuna.trial.TrialState.PRUNED)
 
-    def _tell(self, lane: int, seat: Seat, **outcome: Any) -> None:
-        seat.trial.set_user_attr("lane", lane)
-        told = self.study.tell(seat.trial, **outcome)
+    def _tell(self, lane: int, lane_trial: LaneTrial, **outcome: Any) -> None:
+        lane_trial.trial.set_user_attr("lane", lane)
+        told = self.study.tell(lane_trial.trial, **outcome)
         if "values" in outcome and self.study.best_trial.number == told.number:
             self.search.best_model = self.population.wide.lane(lane)
         for callback in self.callbacks:
             callback(self.study, told)
         if not self.trials_left:
-            self.seats[lane] = None
+            self.lane_trials[lane] = None
             self.population.mask([lane])
             return
-        self.seats[lane] = new = self._ask()
-        self._check_alike(seat, new)
+        self.lane_trials[lane] = new = self._ask()
+        self._check_alike(lane_trial, new)
         self.population.refill([lane], init=lambda member, _: new.member, **dict(new.hyper))
         self.search.refilled += 1
 
-    def _check_alike(self, old: Seat, new: Seat) -> None:
+    def _check_alike(self, old: LaneTrial, new: LaneTrial) -> None:
         if group_by_variant([old.member, new.member]) != [0, 0]:
             raise AlignmentError(
                 f"the model of trial {new.trial.number} differs from that of trial {old.trial.number}, whose "
