@@ -10,7 +10,7 @@ from ..errors import ArgumentError
 from ..model import WideModel
 from ..training.clipping import clip_lane_norms_, clip_lane_values_
 from ..training.data import Stacked, as_source, make_batch, split_batch
-from ..training.losses import check_lane_losses
+from ..training.lane_losses import check_lane_losses
 from ._extras import needs
 
 LightningModule: Any = needs("lightning", "lightning").LightningModule

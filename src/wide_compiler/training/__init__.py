@@ -1,6 +1,6 @@
 """Training of all lanes in one step, with hyper-parameters, losses and stopping per lane."""
 
-from . import losses as lane_losses
+from . import lane_losses
 from .adagrad import Adagrad
 from .adam import Adam, AdamW
 from .checkpoint import Checkpoints

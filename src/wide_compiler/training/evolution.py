@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ..errors import ArgumentError
 from ..model import WideModel
-from .losses import check_lane_losses
+from .lane_losses import check_lane_losses
 from .search import ranked
 
 

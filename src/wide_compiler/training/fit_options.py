@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from ..errors import ArgumentError
 from .data import Shared
 from .early_stop import EarlyStop
-from .losses import check_loss
+from .lane_losses import check_loss
 
 SCHEDULES = ("step", "epoch", "validation")
 

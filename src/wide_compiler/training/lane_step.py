@@ -9,8 +9,8 @@ from torch import Tensor
 from .. import _tree
 from ..errors import ArgumentError, InputError
 from .data import Batch
+from .lane_losses import check_lane_losses
 from .lane_scaler import LaneScaler
-from .losses import check_lane_losses
 from .random_state import random_state, set_random_state
 from .step import TrainStep
 from .stopped_lanes import Lanes, held

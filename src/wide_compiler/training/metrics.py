@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import _tree
 from ..errors import ArgumentError
-from .losses import check_lane_losses
+from .lane_losses import check_lane_losses
 
 
 def named_metrics(metric: Any, loss: Callable[..., Tensor] | None = None) -> dict[str, Any]:

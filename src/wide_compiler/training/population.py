@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from ..errors import ArgumentError, WrongTypeError
 from ..initialize import INITS, reinitialize
 from ..model import WideModel
+from .lane_losses import check_lane_losses
 from .lane_numbers import lane_indices
-from .losses import check_lane_losses
 from .optimizer import LaneOptimizer
 
 WEIGHTS = "weights"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError
-from .losses import check_lane_losses
+from .lane_losses import check_lane_losses
 from .population import Population
 
 

@@ -16,7 +16,7 @@ from ..model import WideModel
 from ..model.program import WideProgram
 from ..replay.cuda_graph import on_stream, uncached_autocast
 from .clipping import clip_lane_norms_
-from .losses import check_loss
+from .lane_losses import check_loss
 from .step_recording import StepRecording, TrainStepGuard
 
 # Steps without recording: the first creates the optimiser's state and compiles, the second warms up.
