@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from . import _tree
-from .elsewhere import memory_id
 from .errors import InputError
 from .guards.modes import plain_world
 from .lane_values import LaneValues
+from .remote_tensors import memory_id
 
 
 def _columns(trees: Sequence[Any], what: str) -> tuple[list[tuple[Any, ...]], list[str], _tree.TreeSpec]:

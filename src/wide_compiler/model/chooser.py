@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ..config import WideConfig
-from ..elsewhere import lane_runner, memory_id
 from ..errors import one_line
 from ..guards.modes import capturing
 from ..measure.clock import now
@@ -17,6 +16,7 @@ from ..measure.contest import Candidate, Contest, leaf_like, private_copies
 from ..measure.policy import FINAL_ROUNDS, beats, budget, winner
 from ..measure.progress import StatusLine
 from ..measure.store import circumstances
+from ..remote_tensors import lane_runner, memory_id
 from ..replay import Replay
 from ..replay.cuda_graph import recorded
 from ..widen import LaneGraph

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ..capture import CaptureFailed, canonical_names, check_models, materialize, slots
-from ..elsewhere import here
 from ..errors import AlignmentError, InputError, LaneIndexError
+from ..remote_tensors import to_local
 from . import saving
 from .marks import has_lanes, mark_parameters
 from .members import Skeletons, build_tree
@@ -128,7 +128,7 @@ class LaneStore(Children, nn.Module):
             raise CaptureFailed(
                 f"{path} is a tensor that a member's forward has made, and a graph would freeze"
             )
-        return here(self.lane_state(lane, path))
+        return to_local(self.lane_state(lane, path))
 
     def example_member(self, lane: int = 0) -> nn.Module:
         """Return an ordinary model for trying inputs."""

@@ -13,8 +13,8 @@ from torch import Tensor
 from ..capture import Captured
 from ..capture.aliases import written_roots
 from ..capture.strides import strided_copy
-from ..elsewhere import address, memory_id
 from ..errors import InputError
+from ..remote_tensors import address, memory_id
 
 _DENSE = torch.contiguous_format
 

@@ -23,9 +23,9 @@ from ..capture import (
 )
 from ..capture.strides import overlaps_itself
 from ..config import WideConfig
-from ..elsewhere import here
 from ..errors import AlignmentError, InputError, UnsupportedError, one_line
 from ..guards import Observer, Snapshot
+from ..remote_tensors import to_local
 from ..widen import MEMBERS, Probe, ReadsLayout, WidenFailed, widen
 from ..widen.classify import reads_layout
 from .members import Skeletons
@@ -217,7 +217,7 @@ class ProgramCache:
     def _widened(self, captured: Captured, call: Call, model: Any) -> WideProgram:
         probe_lanes = min(2, model.n)
         states: dict[str, Any] = {
-            path: here(tensor.detach()[:probe_lanes] if path in model.wide_states else tensor.detach())
+            path: to_local(tensor.detach()[:probe_lanes] if path in model.wide_states else tensor.detach())
             for path, tensor in model.tensors().items()
         }
         # Copies, so that probing does not change their state.
@@ -226,7 +226,7 @@ class ProgramCache:
             module = model.get_submodule(path)
             states[path] = model.registered.probe(path, probe_lanes, module.training)
         inputs = [
-            here(t.detach()[:probe_lanes] if w else t.detach())
+            to_local(t.detach()[:probe_lanes] if w else t.detach())
             for t, w in zip(call.tensors, call.wide, strict=True)
         ]
         layout = functools.partial(model.registered.layout, model) if self.kept else None

@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..capture import slots
-from ..elsewhere import address, here
 from ..errors import InputError
+from ..remote_tensors import address, to_local
 
 
 def save(model: Any, path: Any, lane: int | None) -> None:
@@ -20,7 +20,7 @@ def save(model: Any, path: Any, lane: int | None) -> None:
     seen: dict[int, str] = {}
     # safetensors rejects shared memory: tied names are dropped here and restored on loading.
     unique = {
-        k: here(t).detach().contiguous()
+        k: to_local(t).detach().contiguous()
         for k, t in state.items()
         if seen.setdefault(address(t) if t.numel() else id(t), k) == k
     }

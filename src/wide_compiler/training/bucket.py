@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..elsewhere import memory_id
+from ..remote_tensors import memory_id
 from .lane_numbers import LaneNumber
 
 Factor = float | list[Tensor]

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..elsewhere import address
 from ..errors import CheckpointError
+from ..remote_tensors import address
 
 _PLAIN = (bool, int, float, str, type(None))
 # Encoding of values that JSON lacks: {"$tensor": name}, {"$tuple": [...]}, ...

@@ -33,6 +33,6 @@ def address(tensor: Tensor) -> int:
     return tensor.data_ptr() if number is None else number
 
 
-def here(tensor: Tensor) -> Tensor:
+def to_local(tensor: Tensor) -> Tensor:
     """Return the tensor, or a detached local copy if it is outside this process."""
     return tensor if memory_id(tensor) is None else tensor.detach().cpu()
