@@ -10,8 +10,8 @@ import wide_compiler
 import wide_compiler.signals as gt
 from wide_compiler import Explanation, WideConfig
 from wide_compiler.explain import Row
-from wide_compiler.model.choice import Tuned
-from wide_compiler.model.plans import Plan
+from wide_compiler.model.chooser import Tuned
+from wide_compiler.model.plan_builder import Plan
 from wide_compiler.routers import CompileRouter, WideRouter
 from wide_compiler.xcs import jit, vmap
 

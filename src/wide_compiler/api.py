@@ -18,10 +18,10 @@ from torch import fx, nn
 
 from . import _tree
 from .config import WideConfig
-from .elsewhere import here, memory_id
 from .errors import AlignmentError, ArgumentError, WrongTypeError
 from .initialize import make_lanes
 from .model import WideModel
+from .remote_tensors import memory_id, to_local
 
 GraphPass = Callable[[fx.Graph], fx.Graph | None]
 # Calls the function that makes a wide model; `signals` puts its own here, which then places the lanes.
@@ -29,7 +29,7 @@ build_model: Callable[[Callable[[], WideModel]], WideModel] = operator.call
 
 
 def _here(x: Any) -> Any:
-    return here(x) if isinstance(x, torch.Tensor) else x
+    return to_local(x) if isinstance(x, torch.Tensor) else x
 
 
 def compile(

@@ -82,7 +82,7 @@ from pathlib import Path
 from torch import nn
 from wide_compiler import adapters
 from wide_compiler.adapters import LoraConfig
-from wide_compiler.adapters.files import replace_folder
+from wide_compiler.adapters.atomic_folder import replace_folder
 torch.manual_seed(0)
 library = adapters.lora_library.LoraLibrary()
 models = [library.inject(nn.Linear(600, 600), LoraConfig("", r=r)) for r in (40, 80)]

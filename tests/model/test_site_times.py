@@ -1,4 +1,4 @@
-"""Where a call is too long to be timed for every strategy, ops are timed alone; results equal the loop."""
+"""Calls too long to time every strategy: ops are timed alone, and results equal the loop."""
 
 import pytest
 import torch

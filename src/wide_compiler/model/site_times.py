@@ -1,8 +1,8 @@
-"""Strategies timed op by op.
+"""Timing of strategies op by op.
 
-To time a strategy by running the whole call takes a call for each strategy of each kind of op. For a large
-model that is too long, and what an op gains is a few percent of what is timed. So the call runs once, node by
-node, and at the first op of each kind (`site`) the strategies run on the tensors which that op was given.
+Timing a strategy by whole calls needs one call per strategy and kind of op. For a large model that takes too
+long, and the gain of one op is lost in noise. Instead the call runs once, node by node, and at the first op
+of each kind (`site`) all strategies run on that op's inputs.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,13 +19,13 @@ from ..widen.builder import Choice
 
 
 class SiteTimes(fx.Interpreter):
-    """`fastest` has, after `run(*arguments)`, the strategy to take at each site that gains by one.
+    """Interpreter that fills `fastest` with the best strategy of each site that gains from a change.
 
     Args:
-        graph: its nodes have a kind in `meta["site"]` and a `Choice` among their arguments.
-        seconds: what timing may take, all in all.
-        skip: strategies that are not tried.
-        options: of each `Contest`.
+        graph: lane graph whose nodes have a kind in `meta["site"]` and a `Choice` among their arguments.
+        seconds: total time budget.
+        skip: strategies not tried.
+        options: keyword arguments of each `Contest`.
     """
 
     def __init__(self, graph: LaneGraph, seconds: float, skip: Sequence[str], **options: Any):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..observe.endpoint import Endpoint
-from ..training import progress
+from ..training import progress_line
 from . import config, runtime, scope
 
 log = logging.getLogger(__name__)
@@ -23,18 +23,20 @@ class LaneLosses:
         self.latest: dict[str, Any] | None = None
         self._at = 0.0
 
-    def told(self, moment: progress.Moment) -> None:
+    def told(self, moment: progress_line.Moment) -> None:
         now = time.monotonic()
-        if moment.event == "end" or (moment.event == "step" and now - self._at > progress.SECONDS_BETWEEN):
+        if moment.event == "end" or (
+            moment.event == "step" and now - self._at > progress_line.SECONDS_BETWEEN
+        ):
             self._at = now
             losses, active = moment.losses.detach().cpu().tolist(), moment.active.cpu().tolist()
             self.latest = {"step": moment.step, "losses": losses, "active": active}
 
     def listen(self, on: bool) -> None:
         if on:
-            progress.listeners.append(self.told)
-        elif self.told in progress.listeners:
-            progress.listeners.remove(self.told)
+            progress_line.listeners.append(self.told)
+        elif self.told in progress_line.listeners:
+            progress_line.listeners.remove(self.told)
 
 
 class NoEndpoint:

@@ -185,7 +185,7 @@ class SignalTensor(Tensor):
 
     @property
     def memory_id(self) -> int:
-        """What tensors that share memory on the workers have in common; see `wide_compiler.elsewhere`."""
+        """A number that tensors with shared memory on the workers have in common; see `remote_tensors.py`."""
         return id(self._ref.home)
 
     def data_ptr(self) -> int:

@@ -1,4 +1,4 @@
-"""Random draws that do not depend on their order: ways that draw in another order can be compared."""
+"""Fixed random draws, to compare candidates that draw in different orders."""
 
 from typing import Any
 
@@ -10,16 +10,17 @@ from .compare import Incomparable
 
 
 class FixedDraws(TorchDispatchMode):
-    """Every draw gives the same value in each element: dropout keeps its input as it is, a coin gives its
-    probability, uniform and normal numbers are 0.5.
+    """Makes every random draw constant.
 
-    So dropout is the same whether a fused kernel does it (with a rate of 0 here), or an op of its own, or a
-    mask of coins divided by their probability. A mode belongs to its thread: nobody else's draws change.
+    Dropout is the identity, a Bernoulli draw is its probability, uniform and normal draws are 0.5.
+
+    Dropout then gives the same result whether a fused kernel (rate 0), an op, or a Bernoulli mask divided by
+    its probability computes it. A dispatch mode affects only its thread.
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if "init_dropout_state" in func._schema.name:  # of cuDNN's recurrent layers: takes no rate of 0
+        if "init_dropout_state" in func._schema.name:  # cuDNN's recurrent layers; rejects a rate of 0
             return func(*args, **kwargs)
         names = [argument.name for argument in func._schema.arguments]
         for rate in ("dropout_p", "dropout"):  # attention and recurrent kernels, forward and backward
@@ -35,7 +36,7 @@ class FixedDraws(TorchDispatchMode):
 
 
 def _without(func: Any, names: list[str], rate: str, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """The op with a dropout rate of 0."""
+    """Call the op with a dropout rate of 0."""
     given = dict(zip(names, args, strict=False)) | kwargs
     if rate in given:
         given[rate] = 0.0
@@ -61,7 +62,7 @@ def _fixed(name: str, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 
 def _expected_coin(schema: Any, drawn: Tensor, args: tuple, kwargs: dict[str, Any]) -> Tensor:
-    """Its probability: the argument `p`, given or not; without such an argument, the tensor given."""
+    """Fill with the probability: the argument `p` or its default, else the tensor given."""
     if not drawn.is_floating_point():
         return drawn.fill_(1)
     probability = next((a.default_value for a in schema.arguments if a.name == "p"), args[0])

@@ -1,6 +1,6 @@
-"""Numbers of an adapter (a scaling, a dropout rate) as buffers, so that lanes may differ in them.
+"""Numbers of an adapter (scaling, dropout rate) as buffers, so that lanes may differ in them.
 
-A number in Python would be part of the captured graph: lanes that differ in it would each be captured.
+A Python number would be a constant of the captured graph, and each distinct value would need a capture.
 """
 
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 
-class LaneNumbers(nn.Module):
-    """A dict of numbers, `{adapter: number}`, each a 0-dim buffer where `beside` lies."""
+class NumberBuffers(nn.Module):
+    """A dict of numbers by adapter name, each a 0-dim buffer on the device of `beside`."""
 
     def __init__(self, numbers: dict[str, float], beside: Tensor):
         super().__init__()
@@ -31,15 +31,14 @@ class LaneNumbers(nn.Module):
         return list(self._buffers)
 
     def _apply(self, fn, recurse: bool = True):  # type: ignore[no-untyped-def]
-        for name, number in self._buffers.items():  # another device, never another precision
+        for name, number in self._buffers.items():  # move to another device, but keep float64
             assert number is not None
             self._buffers[name] = number.to(fn(number).device)
         return self
 
 
 class LaneDropout(nn.Module):
-    """Dropout whose rate is a buffer `p`, which lies where `beside` does: `x` or 0, scaled by `1 / (1 - p)`,
-    in training mode."""
+    """Dropout whose rate is a buffer `p` on the device of `beside`."""
 
     p: Tensor
 

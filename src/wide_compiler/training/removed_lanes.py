@@ -1,4 +1,4 @@
-"""Lanes that have stopped leave the computation, and come back at the end."""
+"""Removal of stopped lanes from the computation, and their return at the end."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,52 +8,52 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
 from .. import _tree
+from .fit_options import FitOptions
 from .optimizer import LaneOptimizer
-from .plan import Plan
 from .schedules import LaneLambdaLR
 from .stopped_lanes import Lanes, StoppedLanes
 
-# Another number of lanes is measured and recorded anew: worth it when this share of them has stopped.
+# A new number of lanes is measured and recorded again, so lanes are removed only from this stopped share on.
 SHARE = 0.5
 
 
-class Leaving:
-    """Which of the N lanes are in the wide model now, and the weights and state of those that are not.
+class RemovedLanes:
+    """Lanes now in the wide model, and the weights and optimiser state of the removed ones.
 
     Args:
-        lanes: those of a training.
-        plan: of it. Lanes stay where somebody may look for them by number: a `Population`, a callback that
-            does not say `by_number = False`, a scheduler by lane.
+        lanes: model, optimiser and masks of a training run.
+        plan: its settings. No lane is removed if lane numbers may be used elsewhere: by a `Population`, a
+            callback without `by_number = False`, or a scheduler per lane.
     """
 
-    def __init__(self, lanes: Lanes, plan: Plan):
+    def __init__(self, lanes: Lanes, plan: FitOptions):
         self.lanes, self.wide, self.total = lanes, lanes.wide, lanes.wide.n
-        self.kept = list(range(self.total))  # number of each present lane
-        self.parked: dict[int, list[Tensor]] = {}  # lane -> its rows of all tensors, in the order of `_homes`
-        self.lists: dict[str, list[Any]] = {}  # what the model has in Python for each of N lanes
+        self.kept = list(range(self.total))  # original number of each lane in the model
+        self.parked: dict[int, list[Tensor]] = {}  # removed lane -> its rows, in the order of `_homes`
+        self.lists: dict[str, list[Any]] = {}  # the model's Python lists with one entry per lane
         seen = [c for c in plan.callbacks if getattr(c, "by_number", True)]
         scheduled = plan.scheduler is not None and (
             not isinstance(plan.scheduler, LRScheduler) or isinstance(plan.scheduler, LaneLambdaLR)
         )
-        registered = bool(self.wide.registered.builders)  # whose number of lanes cannot change
+        registered = bool(self.wide.registered.builders)  # their N cannot change
         self.allowed = (
             plan.leave and isinstance(lanes, StoppedLanes) and not (seen or scheduled or registered)
         )
 
     @property
     def active(self) -> Tensor:
-        """The lanes that learn: bool `[N]`."""
+        """Lanes that are still trained: bool `[N]`."""
         active = torch.zeros(self.total, dtype=torch.bool)
         active[self.kept] = self.lanes.active.cpu()
         return active
 
     def may_leave(self) -> bool:
-        """Have so many of the present lanes stopped that it pays to go on without them?"""
+        """Whether enough of the lanes in the model have stopped to remove them."""
         active = int(self.lanes.active.sum())
         return self.allowed and 0 < active <= (1 - SHARE) * len(self.kept)
 
     def leave(self) -> None:
-        """Go on without the lanes that have stopped."""
+        """Remove the stopped lanes from the model."""
         if not self.parked:
             self.lists = {name: list(getattr(self.wide, name)) for name in getattr(self.wide, "by_lane", ())}
         stays = self.lanes.active.nonzero().flatten().tolist()
@@ -64,7 +64,7 @@ class Leaving:
         self.kept = [self.kept[position] for position in stays]
 
     def come_back(self) -> None:
-        """All N lanes are in the model again, those that had left as they were."""
+        """Put all removed lanes back, with the weights and state they had."""
         if len(self.kept) == self.total:
             return
         position = {lane: i for i, lane in enumerate(self.kept)}
@@ -78,18 +78,18 @@ class Leaving:
         self.kept, self.parked = list(range(self.total)), {}
 
     def positions(self, lanes: Sequence[int]) -> list[int]:
-        """Where these lanes are now; those that have left are left out."""
+        """Return the positions of these lanes in the model, without the removed ones."""
         return [self.kept.index(lane) for lane in lanes if lane in self.kept]
 
     def spread(self, values: Tensor) -> Tensor:
-        """Values of the present lanes as values of all, nan for those that have left."""
+        """Expand values of the lanes in the model to all N lanes; nan for removed ones."""
         if len(self.kept) == self.total:
             return values
         full = values.new_full((self.total, *values.shape[1:]), float("nan"))
         return full.index_copy(0, torch.tensor(self.kept, device=values.device), values)
 
     def rows(self, batch: Any, door: str) -> Any:
-        """A batch for N lanes as one for the present lanes."""
+        """Select from a batch for N lanes the rows of the lanes in the model."""
         if door == "shared" or len(self.kept) == self.total:
             return batch
         return _tree.tree_map(lambda x: x[self.kept] if isinstance(x, Tensor) else x, batch)
@@ -109,7 +109,7 @@ class Leaving:
                     optimizer.state[p][name] = value[positions]
 
     def _homes(self) -> Iterator[tuple[Any, Any]]:
-        """(home, key) of every tensor with lanes: weights, buffers, the optimiser's state."""
+        """Yield (container, key) of every tensor with lanes: weights, buffers, optimiser state."""
         for tensor in self.wide.stacked_tensors():
             yield [tensor.data], 0
         optimizer = self.lanes.optimizer

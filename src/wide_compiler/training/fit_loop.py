@@ -13,27 +13,27 @@ from .checkpoint import Checkpoints
 from .data import make_batch
 from .early_stop import Best
 from .evaluate import evaluate
+from .fit_options import FitOptions
 from .history import History, Stop
 from .lane_step import PRECISIONS, LaneStep
-from .leaving import Leaving
 from .moment import Moment
-from .plan import Plan
-from .progress import ProgressLine, listeners
+from .progress_line import ProgressLine, listeners
 from .random_state import random_state, set_random_state
+from .removed_lanes import RemovedLanes
 from .run_state import generator_states, lane_tensors, restore_run, run_state, set_generator_states
 from .stopped_lanes import Lanes
 
-# Reading losses makes a GPU wait: there a lane that has become nan is noticed after at most so many steps.
+# Reading losses synchronises with the GPU, so on CUDA they are checked for nan only every so many steps.
 CUDA_POLL = 20
 
 
-class Loop:
-    """One training: where it is, and how it goes on."""
+class FitLoop:
+    """State of one training run, and the loop itself."""
 
-    def __init__(self, lanes: Lanes, plan: Plan):
+    def __init__(self, lanes: Lanes, plan: FitOptions):
         self.lanes, self.plan = lanes, plan
         self.wide, self.optimizer, self.n = lanes.wide, lanes.optimizer, lanes.wide.n
-        self.leaving = Leaving(lanes, plan)
+        self.leaving = RemovedLanes(lanes, plan)
         self.line = ProgressLine(plan.progress)
         self.callbacks = (*plan.callbacks, self.line) if self.line.shown else plan.callbacks
         self.take_step = LaneStep(lanes, plan.loss, plan.data.door, plan.clip, plan.precision)
@@ -42,17 +42,15 @@ class Loop:
         self.checkpoints = None if plan.checkpoint is None else Checkpoints(plan.checkpoint, plan.keep)
         self.step = self.epoch = 0
         self.position = 0  # batches read in this epoch
-        self.epoch_began = 0  # the step at which it began
-        # All generators as they were when the epoch began: they decide the data's order.
+        self.epoch_began = 0  # step at the start of the epoch
+        # State of all generators at the start of the epoch: it determines the order of the data.
         self.epoch_random: dict[str, Any] = {}
-        self.rows: list[Tensor] = []  # losses that are not in the history yet
-        self.polled = 0  # how many of these were looked at
+        self.rows: list[Tensor] = []  # losses not yet in the history
+        self.polled = 0  # number of these already checked
         self.metrics: dict[str, Tensor] = {}
-        self.saved: tuple[int, int, int] | None = None  # where the last checkpoint was made
+        self.saved: tuple[int, int, int] | None = None  # position of the last checkpoint
         self.device = self.wide._device()
         self.poll_every = CUDA_POLL if self.device.type == "cuda" else 1
-
-    # From beginning to end.
 
     def run(self) -> History:
         for lane in (~self.leaving.active).nonzero().flatten().tolist():
@@ -64,9 +62,7 @@ class Loop:
             self._poll()
             self._save()
             if self.plan.validation is not None and self.step not in self.history.validated_at:
-                self._note_best(
-                    self._validate()
-                )  # not in the checkpoint: a longer training would not do it here
+                self._note_best(self._validate())  # after saving: a resumed run would not validate here
             self.leaving.come_back()
             self._flush()
             self.history.ended = self._why_ended()
@@ -108,7 +104,7 @@ class Loop:
         self._end_epoch()
 
     def _open_epoch(self) -> Iterator[Any]:
-        """The epoch's batches; those that were read before an interruption are read again and left out."""
+        """Return an iterator over the epoch; after resuming, skip batches read before the interruption."""
         self.plan.data.begin_epoch(self.epoch)
         if not self.position:
             self.epoch_random = self._random_state()
@@ -143,7 +139,7 @@ class Loop:
             self._save()
 
     def _take_step(self, raw: list[Any]) -> Tensor:
-        """The losses of the present lanes."""
+        """Return the losses of the lanes in the model."""
         door = self.plan.data.door
 
         def batches() -> list[Any]:
@@ -155,7 +151,7 @@ class Loop:
         except (ValueError, RuntimeError):
             if self.take_step.checked or len(self.leaving.kept) == self.n:
                 raise
-        # The loss has something for each of N lanes, which cannot be seen before: all stay.
+        # The loss may hold values for all N lanes and fail for fewer: put all lanes back, and keep them.
         self.leaving.come_back()
         self.leaving.allowed = False
         self.take_step.select(self.leaving)
@@ -180,8 +176,6 @@ class Loop:
         if self.plan.checkpoint_every is None:
             self._save()
 
-    # Lanes that get better, and lanes that stop.
-
     def _validate(self) -> Tensor:
         assert self.plan.validation is not None
         autocast = PRECISIONS[self.plan.precision]
@@ -198,7 +192,7 @@ class Loop:
         return self.metrics[self.plan.monitor]
 
     def _note_best(self, values: Tensor) -> list[int]:
-        """Take in one validation `[N]`; the active lanes whose patience is over."""
+        """Record one validation, `[N]`, and return the active lanes whose patience has run out."""
         tensors = lane_tensors(self.wide)
         return self.best.update(values, self.step, self.leaving.active, tensors, self.leaving.kept)
 
@@ -219,12 +213,12 @@ class Loop:
             self.history.stopped.setdefault(lane, Stop(self.step if step is None else step, reason))
 
     def _poll(self) -> None:
-        """Stop lanes whose loss is no longer a number."""
+        """Stop lanes with a non-finite loss."""
         new = self.rows[self.polled :]
         if not new:
             return
         self.polled = len(self.rows)
-        if len(new) == 1 and math.isfinite(new[0].sum()):  # after every step on a CPU: quick if all is well
+        if len(new) == 1 and math.isfinite(new[0].sum()):  # fast check after every step on a CPU
             return
         bad = ~torch.stack(new).isfinite().cpu() & self.leaving.active.cpu()
         for lane in bad.any(0).nonzero().flatten().tolist():
@@ -250,7 +244,7 @@ class Loop:
         return past[-1] if len(past) else torch.full((self.n,), float("nan"))
 
     def _flush(self) -> None:
-        """Losses so far into the history."""
+        """Move the losses so far into the history."""
         self._poll()
         if self.rows:
             new = torch.stack(self.rows).cpu()
@@ -258,13 +252,11 @@ class Loop:
         self.rows, self.polled = [], 0
         self.history.best, self.history.best_step = self.best.value, self.best.step
 
-    # Checkpoints.
-
     def _save(self) -> None:
         here = (self.step, self.epoch, self.position)
         if self.checkpoints is not None and self.saved != here:
             self._flush()
-            self.leaving.come_back()  # a checkpoint has all lanes
+            self.leaving.come_back()  # a checkpoint contains all lanes
             self.take_step.select(self.leaving)
             self.checkpoints.save(self.step, run_state(self))
             self.saved = here

@@ -1,8 +1,8 @@
-"""Programs are built on plain tensors, outside the transforms, traces, modes and hooks around a call.
+"""Isolation from transforms, traces, modes and hooks around a call, for building programs.
 
-A call may be the first of its kind inside `torch.func.grad`, `torch.vmap`, activation checkpointing or
-`torch.export`: its tensors are then wrappers or fakes, and whatever runs there is recorded by somebody.
-All of this belongs to the current thread.
+The first call of its kind may happen inside `torch.func.grad`, `torch.vmap`, activation checkpointing or
+`torch.export`. Its tensors are then wrappers or fakes, and every op would be recorded. All of this state is
+per thread.
 """
 
 import contextlib
@@ -25,10 +25,13 @@ _set_tracing_state: Any = torch._C._set_tracing_state  # type: ignore[attr-defin
 
 
 @contextlib.contextmanager
-def neutral_world() -> Iterator[None]:
-    """While active, tensors and functions are what they seem. Gradient mode, autocast, the default device and
-    users' own function modes stay: a program may depend on them."""
-    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack  # loads much of PyTorch
+def isolated_from_transforms() -> Iterator[None]:
+    """Context manager without torch's transforms, traces, modes and hooks.
+
+    Gradient mode, autocast, the default device and users' function modes stay, since a program may depend on
+    them.
+    """
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack  # slow import
 
     with (
         no_inference_mode(),
@@ -44,12 +47,12 @@ def neutral_world() -> Iterator[None]:
 
 
 def _stays(mode: Any) -> bool:
-    """`torch.export` has function modes of its own; a default device is also one, and stays."""
+    """Whether a function mode is kept: the default device and users' modes, but not those of torch."""
     return type(mode) is DeviceContext or type(mode).__module__.split(".")[0] != "torch"
 
 
 def kept_function_modes() -> tuple[Any, ...]:
-    """The function modes that a neutral world keeps: a device where it is the default, else a class."""
+    """Return the modes kept by `isolated_from_transforms`: a default device, or the class of the mode."""
     count = torch._C._len_torch_function_stack()
     if not count:
         return ()
@@ -74,7 +77,7 @@ def _no_function_modes_of_torch() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_saved_tensors_hooks() -> Iterator[None]:
-    """Activation checkpointing counts what is saved for backward."""
+    """Context manager without saved-tensor hooks; activation checkpointing counts saved tensors by them."""
     hooks = []
     while (top := _autograd._top_saved_tensors_default_hooks(False)) is not None:
         hooks.append(top)
@@ -98,7 +101,7 @@ def _no_jit_trace() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _kept_export_state() -> Iterator[None]:
-    """An export inside an export clears what the outer one has noted in variables of its module."""
+    """Context manager that restores module variables of `torch.export`, which a nested export clears."""
     from torch.export import _trace
 
     names = ("_EXPORT_FLAGS", "_EXPORT_MODULE_HIERARCHY")
@@ -110,14 +113,14 @@ def _kept_export_state() -> Iterator[None]:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Has it numbers of its own, no transform or trace around them, and no tangent?"""
+    """Whether the tensor holds data, without a transform, a trace or a tangent."""
     if _functorch.is_functorch_wrapped_tensor(tensor) or _has_no_numbers(tensor):
         return False
     return forward_ad._current_level < 0 or forward_ad.unpack_dual(tensor).tangent is None
 
 
 def _has_no_numbers(tensor: Tensor) -> bool:
-    """Is it a tensor of a trace?"""
+    """Whether it is a fake tensor of a trace."""
     if type(tensor) in (Tensor, torch.nn.Parameter):
         return False
     from torch._subclasses.fake_tensor import FakeTensor
@@ -127,28 +130,28 @@ def _has_no_numbers(tensor: Tensor) -> bool:
 
 
 def stand_in(tensor: Tensor, learns: bool) -> Tensor:
-    """A plain tensor that looks like `tensor`, with one example of its numbers, or made-up ones for a fake.
+    """Return a plain tensor with the metadata of `tensor` and one example of its values, invented for fakes.
 
-    Only in a neutral world.
+    Call it only inside `isolated_from_transforms`.
     """
     batch_dims = []
     while _functorch.is_functorch_wrapped_tensor(tensor):
         batch_dims.append(_functorch.maybe_get_bdim(tensor))
         tensor = _functorch.get_unwrapped(tensor)
-    for batch_dim in reversed(batch_dims):  # each is a dim of what the wrapper inside of it shows
+    for batch_dim in reversed(batch_dims):  # each indexes the tensor inside its wrapper
         tensor = tensor.select(batch_dim, 0) if batch_dim >= 0 else tensor
     if _has_no_numbers(tensor):
         return made_up(tuple(map(int, tensor.shape)), tensor.dtype, tensor.device, learns)
     if forward_ad._current_level >= 0:
         tensor = forward_ad.unpack_dual(tensor).primal
-    with torch.enable_grad():  # the result of something: a wrapped tensor may be written, a leaf may not
+    with torch.enable_grad():  # a non-leaf, since in-place ops on leaves fail
         return tensor.detach().requires_grad_(learns).clone()
 
 
 def made_up(shape: Any, dtype: torch.dtype, device: torch.device, learns: bool) -> Tensor:
-    """Numbers that any forward takes: no two alike, or zeros where they may be places in a table."""
+    """Return values that most forwards accept: distinct floats, zeros for integers (may be indices)."""
     count = math.prod(shape)
-    if dtype == torch.bool:  # every other one: whatever True means, something is left
+    if dtype == torch.bool:  # alternating, so that no mask is empty
         return (torch.arange(count, device=device) % 2 == 0).view(shape)
     if not dtype.is_floating_point:
         return torch.zeros(shape, dtype=dtype, device=device)
@@ -162,7 +165,7 @@ def made_up(shape: Any, dtype: torch.dtype, device: torch.device, learns: bool) 
 
 
 def plain_call(call: Any) -> Any:
-    """The call with stand-ins for tensors that are not plain."""
+    """Return the call with stand-ins for tensors that are not plain."""
     learns = [isinstance(leaf, Tensor) and leaf.requires_grad for leaf in call.leaves]
     leaves = [
         stand_in(leaf, learn)
@@ -175,7 +178,7 @@ def plain_call(call: Any) -> Any:
 
 @contextlib.contextmanager
 def plain_states(places: Sequence[Any], stand_ins: set[str]) -> Iterator[None]:
-    """While active, stand-ins lie where a place's tensor is not plain; their paths are in `stand_ins`."""
+    """Context manager with stand-ins for tensors that are not plain; their paths are in `stand_ins`."""
     swapped = [(place, place.home.get(place.name)) for place in places]
     swapped = [(place, tensor) for place, tensor in swapped if tensor is not None and not is_plain(tensor)]
     try:

@@ -1,4 +1,4 @@
-"""A plan says how a call shall run; a workshop builds what it says."""
+"""Plans of how a call runs, and the builder that makes them runnable."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,26 +11,28 @@ from ..config import WideConfig
 from ..widen import LaneGraph
 from ..widen.classify import draws
 from ..widen.regions import with_autocast_regions, with_checkpoints
-from .sites import channels_last_weights, sites, with_strategies
+from .strategy_sites import channels_last_weights, sites, with_strategies
 from .ways import Chunks, MemberLoop, Way, Whole
 
 CHUNKS = "chunks of "
-# Not tried without gradients: it differs from another only in how it runs backward.
+# Strategies skipped, by whether gradients are needed: these differ only in their backward.
 UNTRIED: dict[bool, tuple[str, ...]] = {False: ("implicit_forward",), True: ()}
 
 
 @dataclass
-class Plan:
-    """All lanes at once, in chunks, or one by one; the strategies that differ from the lane graph's own; and
-    whether torch.compile has a part in it. Plain enough to be kept on disk."""
+class CallPlan:
+    """How a call runs, as plain values that can be stored on disk.
+
+    `taken` has only the strategies that differ from the lane graph's own.
+    """
 
     way: str = "wide"  # 'wide', 'chunks of 8' or 'loop'
-    taken: dict[str, str] = field(default_factory=dict)  # by site
+    taken: dict[str, str] = field(default_factory=dict)  # site -> strategy
     compiled: bool = False
 
     @classmethod
-    def read(cls, answer: Any) -> "Plan":
-        """From what a store kept; raises on anything that is no plan."""
+    def read(cls, answer: Any) -> "CallPlan":
+        """Read a stored `recipe`. Raise if it is not valid."""
         plan = cls(str(answer["way"]), dict(answer["taken"]), bool(answer["compiled"]))
         if plan.way not in ("wide", "loop"):
             int(plan.way.removeprefix(CHUNKS))
@@ -38,7 +40,7 @@ class Plan:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """What `read` takes."""
+        """The plan as plain values, for `read`."""
         return {"way": self.way, "taken": self.taken, "compiled": self.compiled}
 
     def __str__(self) -> str:
@@ -47,16 +49,16 @@ class Plan:
 
 
 @dataclass
-class Built:
-    """A plan ready to run."""
+class BuiltPlan:
+    """A plan that can be run."""
 
     way: Way
     graph: LaneGraph
-    channels_last: list[int]  # arguments that run faster with channels last in memory
+    channels_last: list[int]  # positions of arguments that run faster with channels last
 
 
-class Workshop:
-    """Builds plans for one lane graph and number of lanes, to run with gradients or without."""
+class PlanBuilder:
+    """Builds plans for one lane graph and number of lanes, with or without gradients."""
 
     def __init__(
         self,
@@ -71,36 +73,36 @@ class Workshop:
         self.config, self.cuda, self.gradients = config, cuda, gradients
         self.sites = sites(graph, cuda)
 
-    def build(self, plan: Plan) -> Built:
-        """Raises KeyError or ValueError for a plan that this graph cannot run by."""
+    def build(self, plan: CallPlan) -> BuiltPlan:
+        """Build a plan. Raise KeyError or ValueError if this graph cannot run it."""
         graph = self.graph
         if plan.taken or self.config.strategies:
             graph = with_strategies(self.graph, plan.taken, self.gradients)
         if plan.way == "loop":
             loop = MemberLoop(self.captured, graph, self.n)
             loop.runner = self._runner(loop.module, plan.compiled)
-            return Built(loop, graph, [])
+            return BuiltPlan(loop, graph, [])
         runner = self._runner(graph.module, plan.compiled)
         wanting = channels_last_weights(graph) if self.cuda else set()
         places = [i for i, (kind, key) in enumerate(graph.feeds) if kind == "state" and key in wanting]
         if plan.way == "wide":
-            return Built(Whole(runner), graph, places)
-        return Built(Chunks(graph, runner, self.n, int(plan.way.removeprefix(CHUNKS))), graph, places)
+            return BuiltPlan(Whole(runner), graph, places)
+        return BuiltPlan(Chunks(graph, runner, self.n, int(plan.way.removeprefix(CHUNKS))), graph, places)
 
-    def alternatives(self) -> tuple[list[Plan], list[Plan]]:
-        """Each strategy wherever it can be taken; and each at one kind of site only."""
+    def alternatives(self) -> tuple[list[CallPlan], list[CallPlan]]:
+        """Return plans with each strategy wherever possible, and plans with each at a single site."""
         everywhere: dict[str, dict[str, str]] = {}
         alone = []
         for site, choice in self.sites.items():
             for strategy in choice.choices:
                 if strategy != choice and strategy not in UNTRIED[self.gradients]:
                     everywhere.setdefault(strategy, {})[site] = strategy
-                    alone.append(Plan(taken={site: strategy}))
-        return [Plan(taken=taken) for taken in everywhere.values()], alone
+                    alone.append(CallPlan(taken={site: strategy}))
+        return [CallPlan(taken=taken) for taken in everywhere.values()], alone
 
-    def chunkings(self) -> list[Plan]:
+    def chunkings(self) -> list[CallPlan]:
         sizes = {-(-self.n // parts) for parts in (2, 4, 8, 16) if self.n // parts >= 2}
-        return [Plan(f"{CHUNKS}{size}") for size in sorted(sizes, reverse=True)]
+        return [CallPlan(f"{CHUNKS}{size}") for size in sorted(sizes, reverse=True)]
 
     def _runner(self, module: fx.GraphModule, compiled: bool) -> Any:
         if self.gradients and self.captured.checkpointed:
@@ -110,10 +112,10 @@ class Workshop:
 
     def _compile(self, module: fx.GraphModule) -> Any:
         mode = self.config.compile_mode
-        if self.cuda:  # recorded by `Replay`, which knows that weights stay where they are
+        if self.cuda:  # `Replay` records CUDA graphs itself
             own = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
             mode = own.get(mode, mode)
-        # Every shape has a program of its own, so nothing is left dynamic.
+        # Every shape has its own program, so no dimension needs to be dynamic.
         return torch.compile(
             with_autocast_regions(module),
             mode=None if mode == "default" else mode,
@@ -123,5 +125,5 @@ class Workshop:
 
 
 def channels_last(weight: Tensor) -> Tensor:
-    """The same numbers with the channels (axis 2 of `[N, O, C, *kernel]`) last in memory."""
+    """Return the weight with axis 2, the channels of `[N, O, C, *kernel]`, last in memory."""
     return weight.movedim(2, -1).contiguous().movedim(-1, 2)

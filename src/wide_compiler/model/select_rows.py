@@ -1,4 +1,4 @@
-"""Rows of a tensor selected in place, for a parameter that an earlier loss may still hold on to."""
+"""Selecting rows of parameters in place, even if an earlier loss still references them."""
 
 from collections.abc import Sequence
 
@@ -10,9 +10,9 @@ from ..errors import UsageError
 
 
 def select_rows(tensors: Sequence[Tensor], rows: Sequence[int]) -> None:
-    """`tensor = tensor[rows]`, gradients too; in the memory they have if that fits, always the same objects.
+    """Set `tensor = tensor[rows]` for all tensors and their gradients, keeping the tensor objects.
 
-    All of them or, if one cannot be changed, none.
+    The memory is kept too if the number of rows is the same. If one tensor cannot be changed, none is.
     """
     before = [(tensor, tensor.data, tensor.grad) for tensor in tensors]
     try:
@@ -39,12 +39,12 @@ def _select(tensor: Tensor, rows: Tensor) -> None:
 
 
 def _shape_expected(parameter: Tensor) -> torch.Size:
-    """The shape of gradient that autograd waits for: the old one as long as a loss of before is held."""
+    """Return the gradient shape that autograd expects: the old one while an earlier loss is alive."""
     return torch.Size(get_gradient_edge(parameter).node._input_metadata[0].shape)
 
 
 def _leave_graph(parameter: Tensor) -> None:
-    """Take a parameter out of the graph of an earlier loss, which can no longer run backward."""
+    """Detach a parameter from the graph of an earlier loss, whose backward becomes impossible."""
     try:
         if parameter._backward_hooks:
             raise RuntimeError("it has gradient hooks")

@@ -1,4 +1,4 @@
-"""The places of a lane graph where one of several strategies was taken, and the graph with others taken."""
+"""Sites of a lane graph, where one of several strategies is used, and graphs with other strategies."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,13 +11,13 @@ from ..primitives.joined import find_joinable, join_products
 from ..widen import LaneGraph
 from ..widen.builder import Choice
 
-# Not one place but many: all layers of a small MLP in one kernel.
+# Pseudo-sites that span several ops, such as all layers of a small MLP in one kernel.
 CHAINS = "chains of linear layers"
 JOINED = "linear layers of one input"
 
 
 def sites(graph: LaneGraph, cuda: bool = False) -> dict[str, Choice]:
-    """Each kind of site (op and shapes) -> what is taken there, and what could be."""
+    """Return each kind of site (op and shapes) -> the strategy used there, with its alternatives."""
     found: dict[str, Choice] = {}
     for node in graph.module.graph.nodes:
         if "site" in node.meta:
@@ -30,9 +30,9 @@ def sites(graph: LaneGraph, cuda: bool = False) -> dict[str, Choice]:
 
 
 def with_strategies(graph: LaneGraph, taken: Mapping[str, str], gradients: bool = True) -> LaneGraph:
-    """The same lane graph with another strategy at some kinds of site. Raises KeyError for one it has not.
+    """Return the lane graph with other strategies at some sites. Raise KeyError if a site lacks one.
 
-    Without `gradients` kernels may take in what follows them.
+    Without `gradients`, kernels may be fused with the ops that follow.
     """
     known = sites(graph, cuda=True)
     for site, strategy in taken.items():
@@ -67,7 +67,7 @@ def with_strategies(graph: LaneGraph, taken: Mapping[str, str], gradients: bool 
 
 
 def channels_last_weights(graph: LaneGraph) -> set[str]:
-    """The states that are weights of convolutions which want channels last in memory, and of no other."""
+    """Return the states that are used only as weights of convolutions that want channels last."""
     wanting: set[fx.Node] = set()
     for node in graph.module.graph.nodes:
         chosen = [a for a in node.args if isinstance(a, Choice)]

@@ -1,4 +1,4 @@
-"""Folders that are replaced as a whole."""
+"""Atomic replacement of folders."""
 
 import contextlib
 import os
@@ -10,10 +10,11 @@ from ..errors import SaveError
 
 
 def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
-    """Write a new folder beside, then put it in place: a program that is killed leaves the old or the new.
+    """Write a new folder next to the old one, then swap them: a killed process leaves the old or the new.
 
-    Files of the old folder that the new one lacks stay. Where all but one file are as before, that file alone
-    is replaced; otherwise the folders change places, and `recover` puts back what a kill between has left.
+    Files that only the old folder has are kept. If only one file changed, that file alone is replaced.
+    Otherwise the folders are swapped, and `recover` restores the old one after a kill between the two
+    renames.
     """
     folder = Path(os.path.abspath(folder))
     if folder.exists() and not folder.is_dir():
@@ -33,10 +34,10 @@ def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
 
 
 def recover(folder: Path) -> None:
-    """Put back a folder that was moved aside for a new one that never came."""
+    """Restore a folder that was moved away for a replacement that is missing."""
     old = _aside(folder)
     if old.exists() and not folder.exists():
-        with contextlib.suppress(FileNotFoundError):  # another process was quicker
+        with contextlib.suppress(FileNotFoundError):  # another process restored it first
             os.rename(old, folder)
 
 
@@ -47,7 +48,7 @@ def _put_in_place(new: Path, folder: Path) -> None:
     names = [file.relative_to(new) for file in new.rglob("*") if file.is_file()]
     changed = [name for name in names if not _same(new / name, folder / name)]
     if len(changed) > 1:
-        for file in folder.rglob("*"):  # what is not the adapter's own stays
+        for file in folder.rglob("*"):  # keep files that are not the adapter's
             target = new / file.relative_to(folder)
             if file.is_file() and not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Losses `[N]`, one per lane: what `torch.nn.functional` gives for each lane alone.
+"""Losses per lane, `[N]`, equal to `torch.nn.functional` on each lane alone.
 
-Outputs come with lanes first, `[N, ...]`. A target is the lanes' own, `[N, ...]`, or shared by all of them,
-without that axis. The gradient of the sum of these losses is, in every lane, the gradient of its own.
+Outputs are `[N, ...]`. Targets are `[N, ...]`, or shared by all lanes, without the lane axis. The gradient of
+the sum of these losses is, in every lane, the gradient of that lane's loss.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from .lane_numbers import Limits, lane_number
 
 
 def mse(out: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """`F.mse_loss` of each lane: `[N, ...]` and `[N, ...]` or `[...]` -> `[N]`.
+    """Apply `F.mse_loss` per lane: `[N, ...]` and `[N, ...]` or `[...]` -> `[N]`.
 
     >>> mse(torch.zeros(3, 5, 2), torch.ones(5, 2))
     tensor([1., 1., 1.])
@@ -25,17 +25,17 @@ def mse(out: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
 
 
 def l1(out: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """`F.l1_loss` of each lane."""
+    """Apply `F.l1_loss` per lane."""
     return _elementwise(F.l1_loss, out, target, reduction)
 
 
 def smooth_l1(out: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
-    """`F.smooth_l1_loss` of each lane."""
+    """Apply `F.smooth_l1_loss` per lane."""
     return _elementwise(F.smooth_l1_loss, out, target, reduction, beta=beta)
 
 
 def huber(out: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
-    """`F.huber_loss` of each lane."""
+    """Apply `F.huber_loss` per lane."""
     return _elementwise(F.huber_loss, out, target, reduction, delta=delta)
 
 
@@ -46,13 +46,13 @@ def bce_with_logits(
     reduction: str = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:
-    """`F.binary_cross_entropy_with_logits` of each lane; `weight` and `pos_weight` as one lane has them."""
+    """Apply `F.binary_cross_entropy_with_logits` per lane; `weight` and `pos_weight` have no lane axis."""
     function = F.binary_cross_entropy_with_logits
     return _elementwise(function, out, target, reduction, weight=weight, pos_weight=pos_weight)
 
 
 def kl_div(out: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
-    """`F.kl_div` of each lane; `reduction` may also be 'batchmean'."""
+    """Apply `F.kl_div` per lane; `reduction` may also be 'batchmean'."""
     if reduction == "batchmean":
         _check_rank(out, 2)
         return _elementwise(F.kl_div, out, target, "sum", log_target=log_target) / out.shape[1]
@@ -66,7 +66,7 @@ def nll(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """`F.nll_loss` of each lane: log-probabilities `[N, B, C, ...]`, targets `[N, B, ...]` or `[B, ...]`."""
+    """Apply `F.nll_loss` per lane: `[N, B, C, ...]`, targets `[N, B, ...]` or shared `[B, ...]` -> `[N]`."""
     _check_rank(out, 2)
     target = _lanes_of_classes(out, target)
     each = F.nll_loss(*_classes(out, target), weight=weight, ignore_index=ignore_index, reduction="none")
@@ -81,13 +81,13 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: Any = 0.0,
 ) -> Tensor:
-    """`F.cross_entropy` of each lane: `[N, B, C, ...]` -> `[N]`.
+    """Apply `F.cross_entropy` per lane: `[N, B, C, ...]` -> `[N]`.
 
     Args:
-        out: logits `[N, B, C, ...]`, or `[N, C]` for members that give one row.
-        target: classes `[N, B, ...]`, or `[B, ...]` for all lanes; or probabilities shaped like `out`, or
-            like one lane of it.
-        weight: of the classes, `[C]`.
+        out: logits `[N, B, C, ...]`, or `[N, C]` without a batch axis.
+        target: classes `[N, B, ...]`, or `[B, ...]` shared by all lanes; or probabilities shaped like `out`,
+            or like one lane of it.
+        weight: class weights `[C]`.
         label_smoothing: a number, or one per lane.
 
     >>> cross_entropy(torch.zeros(2, 4, 3), torch.tensor([0, 1, 2, 0]), label_smoothing=[0.0, 0.1])
@@ -107,7 +107,7 @@ def cross_entropy(
             label_smoothing=amount,
         ).reshape(len(out), -1)
 
-    if isinstance(smoothing, Tensor):  # the loss is linear in it
+    if isinstance(smoothing, Tensor):  # the loss is linear in the smoothing
         rows = torch.lerp(each(0.0), each(1.0), smoothing.to(out.dtype).unsqueeze(1))
     else:
         rows = each(smoothing)
@@ -120,7 +120,7 @@ _SMOOTHING = Limits(0.0, 1.0 + 1e-12)
 
 
 def check_loss(loss: Any) -> None:
-    """Refuse a loss of torch's own that takes the mean over all lanes."""
+    """Raise `ArgumentError` for a `torch.nn` loss that averages over all lanes."""
     module = isinstance(loss, nn.modules.loss._Loss)
     plain = getattr(loss, "__module__", "") == "torch.nn.functional"
     if not (plain or (module and loss.reduction != "none")):
@@ -134,7 +134,7 @@ def check_loss(loss: Any) -> None:
     )
 
 
-# torch's losses, without underscores and endings -> those of this file.
+# Names of torch's losses, without underscores and suffixes -> functions of this file.
 _OWN = {
     "mse": "mse",
     "l1": "l1",
@@ -149,7 +149,7 @@ _OWN = {
 
 
 def check_lane_losses(losses: Any, n: int) -> Tensor:
-    """The losses themselves, if there is one per lane."""
+    """Return `losses` if they are `[n]`, else raise `ArgumentError`."""
     if isinstance(losses, Tensor) and losses.shape == (n,):
         return losses
     got = f"a tensor {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
@@ -175,7 +175,7 @@ def _reduced(rows: Tensor, reduction: str) -> Tensor:
 def _weighted(
     each: Tensor, out: Tensor, target: Tensor, weight: Tensor | None, ignored: int, reduction: str
 ) -> Tensor:
-    """The mean over a lane's targets by their classes' weights, without the ignored ones."""
+    """Return the mean per lane weighted by class, without ignored targets."""
     rows, target = each.reshape(len(out), -1), target.reshape(len(out), -1)
     if reduction != "mean":
         return _reduced(rows, reduction)
@@ -187,7 +187,7 @@ def _weighted(
 
 
 def _classes(out: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Lanes and batch as one axis, before the classes; a row per lane has no batch to join."""
+    """Merge lane and batch axes into one, before the class axis; `[N, C]` has no batch axis to merge."""
     return (out, target) if out.dim() == 2 else (out.flatten(0, 1), target.flatten(0, 1))
 
 

@@ -1,4 +1,4 @@
-"""A line on the terminal while lanes learn."""
+"""Progress line of `fit` on the terminal."""
 
 import time
 from collections.abc import Callable
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-# Reading losses makes a GPU wait, so it is done a few times a second at most.
+# Reading losses synchronises with the GPU, so the line is updated only a few times per second.
 SECONDS_BETWEEN = 0.2
 
-# Observers of the process: called like callbacks, in every `fit`.
+# Process-wide callbacks, called in every `fit`.
 listeners: list[Callable[[Moment], None]] = []
 
 
 class ProgressLine:
-    """A callback of `fit`: steps, time, and the best, median and worst loss of the lanes that still learn.
+    """A callback of `fit` that shows steps, time, and best, median and worst loss of the active lanes.
 
     Args:
-        show: True, False, or None for "if there is a terminal".
+        show: True, False, or None to show it only on a terminal.
     """
 
-    by_number = False  # never looks for a lane
+    by_number = False  # uses no lane numbers
 
     def __init__(self, show: bool | None = None, console: "Console | None" = None):
         from rich.console import Console
@@ -67,7 +67,7 @@ class ProgressLine:
 
 
 def spread(values: Tensor, active: Tensor) -> str:
-    """Lowest / median / highest of the active lanes; of all if none is."""
+    """Format lowest / median / highest value of the active lanes; of all lanes if none is active."""
     values, active = values.detach().cpu(), active.cpu()
     shown = values[active] if bool(active.any()) else values[~values.isnan()]
     if not len(shown):

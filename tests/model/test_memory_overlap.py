@@ -8,7 +8,7 @@ import wide_compiler
 from fn import Fn
 from wide_compiler import InputError
 from wide_compiler.capture.strides import strided_copy
-from wide_compiler.model.overlap import overlap
+from wide_compiler.model.memory_overlap import overlap
 
 N = 3
 

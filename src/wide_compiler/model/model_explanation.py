@@ -1,4 +1,4 @@
-"""explain() and summary(): what became of the members' graph."""
+"""explain() and summary(): how each node of the members' graph runs."""
 
 import copy
 import time
@@ -10,20 +10,20 @@ from torch import fx
 
 from ..explain import Explanation
 from ..widen import NodeRow
-from .choice import Tuned
+from .chooser import Tuned
 from .program import Program, WideProgram
 
 
 @dataclass
 class ModelExplanation(Explanation):
-    """What became of the members' graph: one row for each node.
+    """How each node of the members' graph runs, one row per node.
 
-    `way`: whether all lanes ran at once ('wide'), some at a time ('chunks of 8') or one by one ('loop');
-    `ms`: what was measured to decide that.
+    `way`: all lanes at once ('wide'), some at a time ('chunks of 8') or one by one ('loop'). `ms`: the times
+    measured for that decision.
     """
 
     n: int = 0
-    tuned: Tuned | None = None  # how the last call ran, with the times of what was tried
+    tuned: Tuned | None = None  # the last call's plan, with the times of all candidates
 
     @classmethod
     def of(cls, model: Any, program: Program, measure: bool) -> "ModelExplanation":
@@ -47,12 +47,12 @@ class ModelExplanation(Explanation):
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many nodes run each way."""
+        """Return the number of nodes per kind of execution."""
         return dict.fromkeys(("rule", "shared", "vmap", "loop"), 0) | super().counts
 
 
 class _Clock(fx.Interpreter):
-    """Runs the lane graph node by node and notes the time of each."""
+    """Runs the lane graph node by node and records the time of each."""
 
     def __init__(self, module: fx.GraphModule, synchronize: bool):
         super().__init__(module)
@@ -72,7 +72,7 @@ def _measure(model: Any, program: WideProgram, rows: list[NodeRow], repeats: int
     graph = program.graph if program.latest is None else program.latest.graph
     call = model.sample_call(graph.wide_inputs)
     states = {k: v.clone() if k in graph.writes else v for k, v in model.states().items()}
-    states |= {path: copy.deepcopy(states[path]) for path in model.registered.builders}  # it may have buffers
+    states |= {path: copy.deepcopy(states[path]) for path in model.registered.builders}  # has buffers
     arguments = graph.arguments(states, call.tensors, model.n, None, model.seeds.seeds)
     on_gpu = any(t.is_cuda for t in call.tensors)
     best: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""A training step in a CUDA graph: the recording, all that it rests on, and whether that still holds."""
+"""Recording of a training step in a CUDA graph, and the guard that decides whether it is still valid."""
 
 import operator
 from typing import Any
@@ -13,14 +13,14 @@ from ..replay.cuda_graph import CaptureRefused, capture, uncached_autocast
 
 _data_ptr = Tensor.data_ptr
 _PLAIN = (bool, int, float, str, type(None))
-# Optimisers whose step is all on the GPU: they have no option `capturable` because they need none.
+# Optimisers without a `capturable` option whose step runs entirely on the GPU.
 _ON_DEVICE = (torch.optim.SGD,)
 
 
 def can_record_optimizer(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether its step does nothing in Python that a replay would leave out.
+    """Whether the optimiser's step has no Python side effects that a replay would skip.
 
-    Only exact types: a subclass may count steps in Python.
+    Only exact types are accepted: a subclass may count steps in Python.
     """
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         return False
@@ -30,14 +30,14 @@ def can_record_optimizer(optimizer: torch.optim.Optimizer) -> bool:
     return own and all(group.get("capturable", False) for group in optimizer.param_groups)
 
 
-class StepGuard:
-    """Arguments, modes, hyper-parameters, what the loss and the members read, and every tensor of one step.
+class TrainStepGuard:
+    """Snapshot of a step: arguments, modes, hyper-parameters, values read by loss and members, and tensors.
 
-    Asked before every step. A quick look goes first: versions of tables and addresses, compared in C++. Only
-    if something was written since does it compare what was written with what was there.
+    `holds` is called before every step. It first compares dictionary versions and addresses in C++, and only
+    if these changed compares the values.
 
     Args:
-        in_place: the arguments' addresses count too.
+        in_place: also compare the addresses of the arguments.
     """
 
     def __init__(self, step: Any, args: tuple, targets: tuple, in_place: bool = False):
@@ -54,17 +54,17 @@ class StepGuard:
         self.quick: _QuickLook | None = _QuickLook.of(self, args, targets)
 
     def holds(self, args: tuple, targets: tuple) -> bool:
-        """Is everything what it was?"""
+        """Whether nothing has changed since the snapshot."""
         if self.quick is not None and self.quick.holds(args, targets):
             return True
         if not self._compared(args, targets):
             return False
-        if self.quick is not None:  # written, but with what was there: the next look can be a quick one
+        if self.quick is not None:  # rewritten with equal values: update the fast check
             self.quick = _QuickLook.of(self, args, targets)
         return True
 
     def weights(self) -> list[Any]:
-        """Weights and buffers, where the model holds them now."""
+        """Return the weights and buffers currently in the model."""
         return [home.get(name) for home, name in self.places]
 
     def _compared(self, args: tuple, targets: tuple) -> bool:
@@ -80,7 +80,7 @@ class StepGuard:
         )
 
     def _held(self) -> list[Any]:
-        """Weights and buffers; then all of the optimiser's state."""
+        """Return weights, buffers and optimiser state."""
         held = self.weights()
         for state in self.step.optimizer.state.values():
             held += state.values()
@@ -92,18 +92,18 @@ class StepGuard:
         cuda = launch_settings() if torch.cuda.is_initialized() else None
         weights = [(t.requires_grad, has_gradient_hooks(t)) for t in self.weights() if t is not None]
         recordable = can_record_optimizer(optimizer)
-        return wide.circumstances(), groups, weights, recordable, cuda, wide.held.changes
+        return wide.circumstances(), groups, weights, recordable, cuda, wide.frozen_lanes.changes
 
 
 class _QuickLook:
-    """A true answer is certain; a false one says only that somebody has written somewhere."""
+    """Fast check: True is certain; False means that something was written, perhaps with equal values."""
 
-    def __init__(self, guard: StepGuard, args: tuple, targets: tuple):
+    def __init__(self, guard: TrainStepGuard, args: tuple, targets: tuple):
         self.guard, self.step = guard, guard.step
         self.counts, given = (len(args), len(targets)), (*args, *targets)
         optimizer, wide = self.step.optimizer, self.step.wide
         weights = self.weights = guard.weights()
-        self.learning = [w for w in weights if w.requires_grad]  # the others take no hooks of gradients
+        self.learning = [w for w in weights if w.requires_grad]  # only these can have gradient hooks
         states = list(optimizer.state.values())
         self.check = tensor_check((*given, *weights))
         self.addressed = 0 if guard.in_place else len(given)
@@ -120,8 +120,8 @@ class _QuickLook:
         self.modes = self._modes()
 
     @classmethod
-    def of(cls, guard: StepGuard, args: tuple, targets: tuple) -> "_QuickLook | None":
-        """None where only a comparison can tell."""
+    def of(cls, guard: TrainStepGuard, args: tuple, targets: tuple) -> "_QuickLook | None":
+        """Return a fast check, or None if only a full comparison can detect changes."""
         optimizer = guard.step.optimizer
         states = list(optimizer.state.values())
         can_tell = (
@@ -136,7 +136,7 @@ class _QuickLook:
             return False
         given = (*args, *targets)
         for x in given:
-            if type(x) is not Tensor or x.is_nested:  # the check cannot look at a nested tensor
+            if type(x) is not Tensor or x.is_nested:  # the C++ check does not support nested tensors
                 return False
         weights = self.guard.weights()
         if not same_objects(weights, self.weights):
@@ -163,12 +163,12 @@ class _QuickLook:
             torch.get_default_dtype(),
             [scope.training for scope in self.scopes],
             wide.seeds.seeds is None,
-            wide.held.changes,
+            wide.frozen_lanes.changes,
         )
 
 
 def looks(args: tuple, targets: tuple, in_place: bool) -> list[Any]:
-    """All that a recording holds of a step's arguments; their addresses if it reads them where they lie."""
+    """Return the argument metadata that a recording depends on, with addresses if it reads them in place."""
     found: list[Any] = [len(args)]
     for x in (*args, *targets):
         if isinstance(x, Tensor):
@@ -180,14 +180,14 @@ def looks(args: tuple, targets: tuple, in_place: bool) -> list[Any]:
 
 
 def same_objects(now: list[Any], before: list[Any]) -> bool:
-    """The very objects: tensors among them cannot be asked whether they are equal."""
+    """Compare by identity, because `==` on tensors is elementwise."""
     return len(now) == len(before) and all(map(operator.is_, now, before))
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
-    if isinstance(value, Tensor):  # on the GPU the recording reads it anew; on the CPU its number is held
+    if isinstance(value, Tensor):  # CUDA: the graph reads the value; CPU: it is baked in
         return (id(value), value.data_ptr()) if value.is_cuda else value.tolist()
     return value
 
@@ -197,25 +197,25 @@ def _settings(group: dict[str, Any]) -> list[Any]:
 
 
 def _is_settled(value: Any) -> bool:
-    """Whether it cannot change unless somebody puts another in its place; a GPU's number is read anew."""
+    """Whether the value can only change by being replaced. A CUDA tensor's value is read by the graph."""
     if isinstance(value, tuple):
         return all(isinstance(v, _PLAIN) for v in value)
-    if isinstance(value, list):  # of those the items are looked at
+    if isinstance(value, list):  # its items are checked
         return not any(isinstance(v, (list, tuple)) for v in value) and all(map(_is_settled, value))
     return isinstance(value, _PLAIN) or (isinstance(value, Tensor) and value.is_cuda)
 
 
 class StepRecording:
-    """The graph, the buffers it reads, the losses and gradients it writes.
+    """A CUDA graph of a step, with its input buffers, losses and gradients.
 
     Args:
-        in_place: it reads the caller's own tensors, for loops that fill the same ones again and again.
+        in_place: the graph reads the caller's tensors, for loops that refill the same tensors.
     """
 
     def __init__(self, step: Any, args: tuple, targets: tuple, in_place: bool):
         self.step = step
         self.whole = can_record_optimizer(step.optimizer)
-        self.guard = StepGuard(step, args, targets, in_place)
+        self.guard = TrainStepGuard(step, args, targets, in_place)
         self.stream = current_stream()
         self.arguments = [
             x.clone() if isinstance(x, Tensor) and not in_place else x for x in (*args, *targets)
@@ -229,7 +229,10 @@ class StepRecording:
 
     @classmethod
     def of(cls, step: Any, args: tuple, targets: tuple, in_place: bool) -> "StepRecording | None":
-        """The whole step, or forward and backward only if the optimiser cannot be recorded; or None."""
+        """Record the whole step, or only forward and backward if the optimiser cannot be recorded.
+
+        Returns None if the capture fails, with the reason in `step.why`.
+        """
         try:
             return cls(step, args, targets, in_place)
         except CaptureRefused as error:
@@ -239,7 +242,7 @@ class StepRecording:
 
     def replay(self, args: tuple, targets: tuple) -> Tensor:
         stream = current_stream()
-        if stream != self.stream:  # two streams must not use a recording's memory at the same time
+        if stream != self.stream:  # two streams must not use the graph's memory at once
             torch.cuda.synchronize()
             self.stream = stream
         if not self.guard.in_place:
@@ -248,9 +251,9 @@ class StepRecording:
                     buffer.copy_(given)
         self.graph.replay()
         for parameter, gradient in self.gradients:
-            parameter.grad = gradient  # somebody may have cleared it
+            parameter.grad = gradient  # it may have been cleared
         if self.whole:
-            self.step.optimizer._opt_called = True  # what a scheduler looks for, set by `step` otherwise
+            self.step.optimizer._opt_called = True  # schedulers check it; normally set by `step`
         else:
             self.step.optimizer.step()
         return self.losses.clone()

@@ -1,4 +1,4 @@
-"""Batches of lanes that differ in size and length, as one."""
+"""Joining of batches of lanes that differ in size and length."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,19 +11,20 @@ from ..training.data import PerLane
 
 
 class LaneBatches(PerLane):
-    """Each lane's own data, with batch sizes, sequence lengths and numbers of batches of its own.
+    """One data source per lane, with different batch sizes, sequence lengths and numbers of batches.
 
-    A batch is a dict of tensors `[B, T, ...]` (token ids, labels) or `[B]`. Smaller ones are filled up to the
-    largest of the step: `labels` with `ignore`, so that the filling counts in no loss, `attention_mask` with
-    0 (made if there is none and something is filled), the rest with `fill`. A lane whose data has ended
-    stops; the others go on.
+    A batch is a dict of tensors `[B, T, ...]` (token ids, labels) or `[B]`. Smaller batches are padded to the
+    largest of the step: `labels` with `ignore`, so that padding does not count in the loss; `attention_mask`
+        with
+    0 (created if missing and padding is needed); others with `fill`. A lane without further data stops; the
+    others continue.
 
     Args:
-        sources: for each lane an iterable of batches, read again `epochs` times.
-        epochs: how often each lane's data is read, of its own length each.
-        fill: the token that fills up, or one for each key.
-        ignore: the label that fills up.
-        targets: keys that are given to the loss, not to the model; 'labels' unless said otherwise.
+        sources: an iterable of batches for each lane.
+        epochs: how often each lane's data is read.
+        fill: token used for padding, or a dict of tokens by key.
+        ignore: label used for padding.
+        targets: keys passed to the loss instead of the model.
 
     >>> short, long = [{"input_ids": torch.ones(1, 2)}], [{"input_ids": torch.ones(2, 3)}] * 2
     >>> batches = LaneBatches([short, long])
@@ -58,7 +59,7 @@ class LaneBatches(PerLane):
             for lane, batch in enumerate(batches):
                 if batch is None and last[lane] is None:
                     raise InputError(f"lane {lane}: its data gave no batches")
-                last[lane] = last[lane] if batch is None else batch  # a stopped lane repeats its last one
+                last[lane] = last[lane] if batch is None else batch  # a stopped lane repeats its last batch
             yield self._joined(last)
 
     def _stream(self, lane: int) -> Iterator[Any]:
@@ -76,7 +77,7 @@ class LaneBatches(PerLane):
             batches = [{**batch, "attention_mask": _ones(batch[main])} for batch in batches]
             keys.append("attention_mask")
         joined = {key: self._stack(key, [batch[key] for batch in batches]) for key in keys}
-        if "attention_mask" in joined:  # a row that only fills up attends to itself: no softmax over nothing
+        if "attention_mask" in joined:  # padding rows attend to one token: softmax over nothing is nan
             joined["attention_mask"][..., 0] |= (joined["attention_mask"] == 0).all(-1)
         targets = [joined.pop(key) for key in self.targets if key in joined]
         return (joined, *targets) if targets else joined

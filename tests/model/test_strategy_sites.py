@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import wide_compiler
-from wide_compiler.model.sites import CHAINS, JOINED, channels_last_weights, sites, with_strategies
+from wide_compiler.model.strategy_sites import CHAINS, JOINED, channels_last_weights, sites, with_strategies
 from wide_compiler.primitives.chain import wide_chain, wide_linear_activation
 from wide_compiler.primitives.conv import CONV_STRATEGIES
 from wide_compiler.primitives.conv_norm import wide_conv_norm

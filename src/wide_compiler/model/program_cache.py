@@ -1,4 +1,4 @@
-"""One program per thing that gets baked into a capture: modes, structures, dtypes, devices, shapes."""
+"""Cache of programs, keyed by everything a capture bakes in: modes, structure, dtypes, devices, shapes."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -23,51 +23,51 @@ from ..capture import (
 )
 from ..capture.strides import overlaps_itself
 from ..config import WideConfig
-from ..elsewhere import here
 from ..errors import AlignmentError, InputError, UnsupportedError, one_line
 from ..guards import Observer, Snapshot
+from ..remote_tensors import to_local
 from ..widen import MEMBERS, Probe, ReadsLayout, WidenFailed, widen
 from ..widen.classify import reads_layout
 from .members import Skeletons
-from .numbered import Numbered
 from .program import Call, LoopProgram, Program, WideProgram
+from .traced_store import TracedStore
 
-# Shapes that each need a capture of their own; beyond that the loop is the better answer.
+# Maximum number of shapes with a separate capture; further shapes run as a loop.
 MAX_CAPTURES = 24
-# Of programs that differ only in what the members' Python has read, the latest so many are kept.
+# Maximum number of programs per key that differ only in values read by the members' Python.
 MAX_CHANGES = 8
 
 
-class Programs:
-    """Finds, or builds, the program for a call. Holds no weights: states come in with every build."""
+class ProgramCache:
+    """Finds or builds the program for a call. Holds no weights: states are passed to every build."""
 
     def __init__(self, config: WideConfig, kept: dict[str, str], passes: tuple[Any, ...] = ()):
         self.config = config
-        self.passes = passes  # the user's transformations of the captured graph
-        self.kept = kept  # registered submodules, kept whole in the graph: path -> why
-        # Several for one key where what the members' Python reads has changed between calls.
+        self.passes = passes  # user-defined graph passes
+        self.kept = kept  # registered submodules, opaque in the graph: path -> why
+        # Several per key if values read by the members' Python changed between calls.
         self.by_key: dict[Any, list[Program]] = {}
-        # By train flags: what the forward does that no graph would do. A second look may not see it again: a
-        # cache that the first one has filled is then read as if it were a constant.
+        # Side effects of the forward, by train flags. Remembered, because a second observation may miss them:
+        # a cache filled by the first run would look like a constant.
         self.effects: dict[Any, str] = {}
-        self.recaptures = 0  # how often such a change made a new one
+        self.recaptures = 0  # number of captures repeated because of such a change
         self.captures: dict[Any, list[Captured]] = {}
         self.latest: Program | None = None
         self.grad_matters = False
-        self.reads_layout = False  # has a member been seen to read strides and offsets?
-        self.layout_matters = False  # does a forward ask how its inputs lie in memory?
-        self.traced = Numbered()  # programs found while torch.compile was tracing
+        self.reads_layout = False  # whether a member was seen to read strides and offsets
+        self.layout_matters = False  # whether a forward reads the strides of its inputs
+        self.traced = TracedStore()  # programs found while torch.compile traced
 
     def clear(self) -> None:
         self.by_key.clear()
         self.captures.clear()
 
     def find(self, key: Any) -> Program | None:
-        """The program for a key, if what it rests on still holds."""
+        """Return a program for a key whose snapshot still holds, or None."""
         return next((program for program in self.by_key.get(key, ()) if program.holds()), None)
 
     def keep(self, key: Any, program: Program) -> Program:
-        """Keep a program, the latest first; of those for one key only the latest few."""
+        """Store a program, newest first; only the newest few per key are kept."""
         known = self.by_key.setdefault(key, [])
         self.recaptures += bool(known)
         known.insert(0, program)
@@ -78,7 +78,7 @@ class Programs:
         return self.any_batch(mode, shapes, wide) if any_batch else self.find((mode, shapes, wide))
 
     def any_batch(self, mode: Any, rest: Any, wide: Any) -> Program | None:
-        """A program that is true for every batch size, its other dims being `rest`."""
+        """Return a program valid for every batch size, with other dimensions `rest`; or None."""
         for key in self.by_key:
             known, shapes, lanes = key
             if (known, tuple(shape[1:] for shape in shapes), lanes) == (mode, rest, wide):
@@ -88,8 +88,7 @@ class Programs:
         return None
 
     def follow(self, stands_for: list[dict[int, Any]]) -> None:
-        """Lanes have got Python of their own: captures rest on that of every lane, or are dropped if they
-        have rested on something that was changed already."""
+        """Update snapshots after lanes got their own Python state; drop captures with a stale snapshot."""
         for mode, known in self.captures.items():
             self.captures[mode] = [captured for captured in known if captured.own.holds()]
             for captured in self.captures[mode] if stands_for else ():
@@ -101,11 +100,11 @@ class Programs:
             ]
 
     def grad_mode(self) -> bool:
-        """Captures are made with gradients on, unless the members' own code asks whether they are."""
+        """Whether to capture with gradients: always, unless the members' code reads the gradient mode."""
         return torch.is_grad_enabled() if self.grad_matters else True
 
-    def adopt(self, other: "Programs", graphs: bool = True) -> None:
-        """Take over what another cache has built; without `graphs`, that members run as Python."""
+    def adopt(self, other: "ProgramCache", graphs: bool = True) -> None:
+        """Copy the programs of another cache; without `graphs`, only loop programs."""
         for key, programs in other.by_key.items():
             kept = [p for p in programs if graphs or isinstance(p, LoopProgram)]
             if kept:
@@ -117,16 +116,16 @@ class Programs:
         self.layout_matters = other.layout_matters
 
     def measure_anew(self) -> None:
-        """The same graphs for another number of lanes; copies of the model may share the old programs."""
+        """Replace programs by untuned copies for another number of lanes; copied models share the old."""
         self.by_key = {
             key: [WideProgram(p.captured, p.graph) if isinstance(p, WideProgram) else p for p in programs]
             for key, programs in self.by_key.items()
         }
         self.latest = None
-        self.traced = Numbered()
+        self.traced = TracedStore()
 
     def build(self, key: Any, call: Call, model: Any) -> Program:
-        """Build the program for `call` on the wide model `model`, and keep it under `key`."""
+        """Build the program for `call` on the wide model `model`, and store it under `key`."""
         try:
             frozen = _tree.unkeyed_leaf(call.leaves)
             if frozen is not None:
@@ -143,7 +142,7 @@ class Programs:
         except AlignmentError as difference:
             if call.is_sample:
                 raise
-            program = self._loop(str(difference), call, model)  # lanes that part at this input only
+            program = self._loop(str(difference), call, model)  # lanes that differ for this input only
         self.refuse_loops(program)
         return self.keep(key, program)
 
@@ -192,7 +191,7 @@ class Programs:
                 )
         for path in sorted(captured.writes - model.wide_states):
             if any(path.startswith(f"{outer}.") for outer in self.kept):
-                continue  # a registered class keeps it
+                continue  # the registered class holds it
             if path in model.one_object:
                 raise CaptureFailed(f"{path} is one tensor in all lanes and every lane writes it, in turn")
             model.promote(path)
@@ -218,16 +217,16 @@ class Programs:
     def _widened(self, captured: Captured, call: Call, model: Any) -> WideProgram:
         probe_lanes = min(2, model.n)
         states: dict[str, Any] = {
-            path: here(tensor.detach()[:probe_lanes] if path in model.wide_states else tensor.detach())
+            path: to_local(tensor.detach()[:probe_lanes] if path in model.wide_states else tensor.detach())
             for path, tensor in model.tensors().items()
         }
-        # Copies: trying must not move their state.
+        # Copies, so that probing does not change their state.
         states[MEMBERS] = tuple(map(model.skeletons.copied, model.skeletons.each()[:probe_lanes]))
         for path in self.kept:
             module = model.get_submodule(path)
             states[path] = model.registered.probe(path, probe_lanes, module.training)
         inputs = [
-            here(t.detach()[:probe_lanes] if w else t.detach())
+            to_local(t.detach()[:probe_lanes] if w else t.detach())
             for t, w in zip(call.tensors, call.wide, strict=True)
         ]
         layout = functools.partial(model.registered.layout, model) if self.kept else None
@@ -256,9 +255,9 @@ def capture_members(
     grad: bool,
     living: Sequence[nn.Module] | None = None,
 ) -> Captured:
-    """Capture each variant of the members on its own inputs; zip the graphs into one.
+    """Capture each variant of the members on its inputs, and combine the graphs into one.
 
-    `living` are the modules themselves where they stay in use: then the capture rests on them too.
+    `living` are the original modules if they stay in use; the capture then depends on their state too.
     """
     variants: list[Captured] = []
     first: tuple[Captured, nn.Module] | None = None
@@ -271,7 +270,7 @@ def capture_members(
         )
         leaves, spec = _tree.flatten(call.for_lane(0))
         lanes = [i for i, v in enumerate(skeletons.variant_of_lane) if v == variant] if living else [lane]
-        # Living modules are observed one by one: each has attributes of its own.
+        # Original modules are observed one by one, since attributes may differ.
         seen = [
             observe(living[i] if living else skeletons.variants[variant], call, grad, skeletons.shared, state)
             for i, state in ((i, None if living else functools.partial(lane_state, i)) for i in lanes)
@@ -285,7 +284,7 @@ def capture_members(
         if living:
             captured.rests_on = captured.rests_on.joined([inside])
         else:
-            # Train flags are part of a program's key.
+            # Train flags are excluded: they are part of the program's key.
             captured.own = inside.only(lambda read: read.name != "training")
         variants.append(captured)
     return zip_variants(variants, skeletons.variant_of_lane)
@@ -298,7 +297,7 @@ def observe(
     shared: list[Any],
     tensor_of: Callable[[str], Tensor] | None,
 ) -> Observation:
-    """`observe_member`; a member that fails is left to its own Python, which says so itself."""
+    """Call `observe_member`; any error becomes `CaptureFailed`, since the fallback loop raises it again."""
     try:
         return observe_member(member, *call.for_lane(0), grad, shared, tensor_of)
     except Exception as error:
@@ -306,7 +305,7 @@ def observe(
 
 
 def _check_lanes_of_registered(model: Any, why: str) -> None:
-    """A loop runs the members' own forward, on lanes taken from the registered wide modules."""
+    """Raise `InputError` if registered modules cannot be split into lanes, as a loop requires."""
     try:
         model.stacked_tensors()
     except InputError as error:
@@ -314,7 +313,7 @@ def _check_lanes_of_registered(model: Any, why: str) -> None:
 
 
 class _LayoutWatch(TorchDispatchMode):
-    """Notes whether what runs under it reads strides and offsets."""
+    """Records whether ops that run under it read strides or offsets."""
 
     reads_layout = False
 
@@ -324,7 +323,7 @@ class _LayoutWatch(TorchDispatchMode):
 
 
 def _check_outputs_alike(model: Any, call: Call) -> None:
-    """Lanes whose Python differs may give outputs that cannot be stacked: say so when compiling."""
+    """Raise `AlignmentError` at compile time if variants give outputs that cannot be stacked."""
     variants = model.skeletons.variant_of_lane
     leaders = sorted({variants.index(v) for v in set(variants)})
     shapes = []
@@ -344,9 +343,9 @@ def _check_outputs_alike(model: Any, call: Call) -> None:
 
 
 def free_dims(shapes: list[tuple[int, ...]], known: list[Captured]) -> list[set[int]]:
-    """The dims to leave free: the first of each tensor, and whichever have been seen to vary.
+    """Return the dimensions to make dynamic: the first of each tensor, and those seen with two sizes.
 
-    Free dims make captures slow and full of conditions, so a dim is freed when a second size of it comes.
+    Dynamic dimensions make captures slow and add guards, so others stay static until a second size appears.
     """
     free = [{0} if shape else set() for shape in shapes]
     for captured in known:

@@ -1,4 +1,4 @@
-"""Lanes whose buffers a forward shall not move: they are put back after it."""
+"""Lanes whose buffers stay constant: a forward's changes to them are undone."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 
-class HeldLanes:
-    """Which lanes are held; none at first."""
+class FrozenLanes:
+    """Lanes with frozen buffers; none at first."""
 
     def __init__(self) -> None:
-        self.lanes: Tensor | None = None  # whole numbers `[k]`, on the model's device
-        self.changes = 0  # how often they were set: whoever records a call can see that they were
+        self.lanes: Tensor | None = None  # indices `[k]`, on the model's device
+        self.changes = 0  # number of changes, compared by recordings
 
     def set(self, lanes: Sequence[int], device: torch.device) -> None:
         self.lanes = torch.tensor(lanes, dtype=torch.int64, device=device) if len(lanes) else None
@@ -24,7 +24,7 @@ class HeldLanes:
             self.changes += 1
 
     def rows(self, model: Any) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """(buffer, held lanes, their rows now) of every buffer with lanes."""
+        """Return (buffer, frozen lanes, their current rows) for every buffer with lanes."""
         if self.lanes is None:
             return []
         buffers = [t for t in model.stacked_tensors() if not isinstance(t, nn.Parameter)]
@@ -36,5 +36,5 @@ class HeldLanes:
             return
         with torch.no_grad():
             for buffer, lanes, kept in rows:
-                # `.data`: a backward pass that has kept the buffer must not take this for a change of it.
+                # `.data` avoids the version counter, so a backward that saved the buffer does not fail.
                 buffer.data.index_copy_(0, lanes, kept)

@@ -1,4 +1,4 @@
-"""What `fit` was asked to do, checked."""
+"""FitOptions: the checked arguments of `fit`."""
 
 import os
 from collections.abc import Callable
@@ -11,14 +11,14 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from ..errors import ArgumentError
 from .data import Shared
 from .early_stop import EarlyStop
-from .losses import check_loss
+from .lane_losses import check_loss
 
 SCHEDULES = ("step", "epoch", "validation")
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The arguments of `fit`, where they are explained."""
+class FitOptions:
+    """Arguments of `fit`; see there."""
 
     loss: Callable[..., Tensor]
     metrics: dict[str, Any]
@@ -73,7 +73,7 @@ class Plan:
             raise ArgumentError("validate_every needs data to validate with: validation=...")
 
     def total_steps(self) -> int | None:
-        """How many steps there will be if no lane stops early; None if the data has no length."""
+        """Return the number of steps if no lane stops early; None if the data has no length."""
         try:
             batches = len(self.data)
         except TypeError:

@@ -1,7 +1,7 @@
-"""Tensors whose values lie outside of this process, as those of `signals` do: how the rest meets them.
+"""Support for tensors whose values are outside this process, such as those of `signals`.
 
-Such a class has `memory_id`, a number that tensors which share memory have in common; its `cpu()` gives the
-values; and it may have `lane_runner`.
+Such a class has `memory_id`, a number that tensors with shared memory have in common; `cpu()`, which returns
+the values; and optionally `lane_runner`.
 """
 
 from collections.abc import Callable
@@ -13,14 +13,14 @@ _OWN = (Tensor, nn.Parameter)
 
 
 def memory_id(tensor: Tensor) -> int | None:
-    """Which memory it lies in, if that is not of this process; else None."""
+    """Return the memory id of a tensor outside this process; None for one inside."""
     return None if type(tensor) in _OWN else getattr(tensor, "memory_id", None)
 
 
 def lane_runner(graph: Any, lanes: list[bool], arguments: list[Any], n: int) -> Callable[..., Any] | None:
-    """What runs a lane graph where its arguments lie, if its class has a `lane_runner` and that takes it.
+    """Return a function that runs a lane graph where its arguments are, or None if not supported.
 
-    lanes: which of the arguments have a lane axis.
+    `lanes`: which of the arguments have a lane axis.
     """
     kinds = [type(a) for a in arguments if isinstance(a, Tensor) and memory_id(a) is not None]
     make = getattr(kinds[0], "lane_runner", None) if kinds else None
@@ -28,11 +28,11 @@ def lane_runner(graph: Any, lanes: list[bool], arguments: list[Any], n: int) -> 
 
 
 def address(tensor: Tensor) -> int:
-    """`data_ptr()`, or what stands for it where the values lie elsewhere."""
+    """Return `data_ptr()`, or the memory id of a tensor outside this process."""
     number = memory_id(tensor)
     return tensor.data_ptr() if number is None else number
 
 
-def here(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy of its values if they lie elsewhere; outside autograd then."""
+def to_local(tensor: Tensor) -> Tensor:
+    """Return the tensor, or a detached local copy if it is outside this process."""
     return tensor if memory_id(tensor) is None else tensor.detach().cpu()

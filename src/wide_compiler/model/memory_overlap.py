@@ -1,7 +1,7 @@
-"""Inputs that share memory with one another or with the model's own tensors, where a forward writes.
+"""Inputs that share memory with each other or with the model, where a forward writes in place.
 
-A lane graph writes copies of its inputs, so a write would not show in the others. Such calls run member by
-member, on copies that share memory as the originals do.
+A lane graph writes to copies of its inputs, so a write would not be visible in the others. Such calls run
+member by member, on copies that share memory as the originals do.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,21 +13,23 @@ from torch import Tensor
 from ..capture import Captured
 from ..capture.aliases import written_roots
 from ..capture.strides import strided_copy
-from ..elsewhere import address, memory_id
 from ..errors import InputError
+from ..remote_tensors import address, memory_id
 
 _DENSE = torch.contiguous_format
 
 
 def written_inputs(captured: Captured) -> tuple[int, ...]:
-    """The positions of the inputs that the members' graph writes."""
+    """Return the positions of the inputs that the members' graph writes."""
     roots = {root.name for root in written_roots(captured.graph) if root.op == "placeholder"}
     return tuple(i for i, name in enumerate(captured.inputs) if name in roots)
 
 
 def one_base_written(written: Sequence[int], tensors: Sequence[Tensor]) -> str:
-    """Which written input may share memory with another; '' if none may. All that can be asked of tensors
-    without addresses, in a trace or transform."""
+    """Return which written input may share memory with another; '' if none.
+
+    For tensors in a trace or transform: they have no addresses, so only base tensors are compared.
+    """
     for i in written:
         for j, other in enumerate(tensors):
             if i != j and _root(_unwrapped(tensors[i])) is _root(_unwrapped(other)):
@@ -36,7 +38,7 @@ def one_base_written(written: Sequence[int], tensors: Sequence[Tensor]) -> str:
 
 
 def _unwrapped(tensor: Tensor) -> Tensor:
-    """What torch.func's transforms have wrapped; they do not show its base."""
+    """Remove the wrappers of torch.func's transforms, which hide the base tensor."""
     functorch: Any = torch._C._functorch
     while not torch.compiler.is_dynamo_compiling() and functorch.is_functorch_wrapped_tensor(tensor):
         tensor = functorch.get_unwrapped(tensor)
@@ -44,7 +46,7 @@ def _unwrapped(tensor: Tensor) -> Tensor:
 
 
 class Writes:
-    """What the graph of one program writes: positions of inputs, and places of the model's tensors."""
+    """What a program's graph writes: positions of inputs, and places of the model's tensors."""
 
     def __init__(self, program: Any, places: Sequence[Any]):
         self.inputs = program.written_inputs
@@ -55,7 +57,7 @@ class Writes:
         return bool(self.inputs or self.states)
 
     def may_show_in(self, tensors: Sequence[Tensor]) -> bool:
-        """A quick look at the inputs of all members; False is certain."""
+        """Quick check of the inputs of all members; False is certain."""
         if self.inputs and len(tensors) > 1:
             return True
         memory = [_storage(tensor) for tensor in tensors]
@@ -66,7 +68,7 @@ class Writes:
         return False
 
     def shown_in_others(self, tensors: Sequence[Tensor]) -> str:
-        """Which write to these inputs of one member must show elsewhere; '' if none must."""
+        """Return which write to one member's inputs is visible elsewhere; '' if none."""
         for i in self.inputs:
             for j, other in enumerate(tensors):
                 if i != j and overlap(tensors[i], other):
@@ -79,7 +81,7 @@ class Writes:
 
 
 def overlap(a: Tensor, b: Tensor) -> bool:
-    """Have the two tensors an element in common?"""
+    """Whether two tensors have an element in common."""
     (start, end), (other_start, other_end) = _bytes(a), _bytes(b)
     if start >= other_end or other_start >= end:
         return False
@@ -103,7 +105,7 @@ def _storage(tensor: Tensor) -> tuple[int, int]:
 
 
 def _bytes(tensor: Tensor) -> tuple[int, int]:
-    """The first byte of its memory, and the one after the last."""
+    """Return the address of the tensor's first byte, and of the byte after the last."""
     if memory_id(tensor) is not None:
         return _storage(tensor)
     start = tensor.data_ptr()
@@ -116,11 +118,12 @@ def _bytes(tensor: Tensor) -> tuple[int, int]:
 def own_copies(
     tensors: Sequence[Tensor], lent: Iterable[tuple[Tensor, Tensor]], contiguous: bool
 ) -> list[Tensor]:
-    """Copies of one member's inputs for it to write, laid out and sharing memory as the originals do.
+    """Return copies of one member's inputs, with the strides and shared memory of the originals.
 
     Args:
-        lent: the tensors of its state, and what it has been given in their place.
-        contiguous: lay out the copies so, whatever the originals are.
+        tensors: the member's inputs.
+        lent: pairs of a state tensor and its replacement for this call.
+        contiguous: make all copies contiguous.
     """
     copies: dict[int, Tensor] = {}
     memory = {_storage(tensor)[0] for tensor in tensors}
@@ -144,7 +147,7 @@ def own_copies(
 
 
 def _group(i: int, tensors: Sequence[Tensor], done: dict[int, Tensor]) -> list[int]:
-    """The tensors that share memory with tensor i, directly or through others."""
+    """Return the indices of the tensors that share memory with tensor i, directly or transitively."""
     group, grown = [i], True
     while grown:
         grown = False
@@ -165,7 +168,7 @@ def _root(tensor: Tensor) -> Tensor:
 
 
 def _same_part(tensor: Tensor, source: Tensor, own: Tensor) -> Tensor:
-    """The part of `own`, a copy of `source`, that `tensor` is of `source`."""
+    """Return the view of `own`, a copy of `source`, that corresponds to `tensor` as a view of `source`."""
     (start, end), (first, last) = _bytes(tensor), _bytes(source)
     if start < first or end > last or own.stride() != source.stride() or tensor.dtype != own.dtype:
         raise InputError(
@@ -177,7 +180,7 @@ def _same_part(tensor: Tensor, source: Tensor, own: Tensor) -> Tensor:
 
 
 def _copied_together(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Views of one copy of the memory that they share."""
+    """Return views of one copy of the memory that the tensors share."""
     root = _root(tensors[0])
     if any(_root(tensor) is not root or tensor.dtype != root.dtype for tensor in tensors):
         raise InputError(
