@@ -1,4 +1,4 @@
-"""Which line of the user's program is running?"""
+"""Finds the line of the user's program that is running."""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ _known: dict[CodeType, bool] = {}
 
 
 class Place(NamedTuple):
-    """A place in a program, noted at the cost of two pointers; `str` looks the line up."""
+    """A position in a program, stored as two references; `str()` looks up the file and line."""
 
     code: CodeType
     instruction: int
@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
 
 def user_place() -> Place | None:
-    """The innermost frame outside torch and this package."""
+    """Return the position of the innermost frame outside torch and this package, or None."""
     frame = sys._getframe(2)
     while frame is not None:
         code = frame.f_code

@@ -1,7 +1,7 @@
-"""A lane graph on each worker's own lanes: one instruction forward, one backward, no other worker needed.
+"""Lane graphs run on each worker's lanes: one instruction forward, one backward, no communication.
 
-The graph comes once, as source and the functions that it names. Every worker runs it on the lanes that it
-holds, as plain tensors, and keeps what a backward pass needs until the script lets go of it.
+The graph is sent once, as source code and the functions it uses. Every worker runs it on its own lanes, as
+plain tensors, and keeps the autograd graph until the script frees it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from .values import Value, local_of, placements_of
 
 
 class LaneCode(NamedTuple):
-    """source: of `forward(self, ...)`. names: its globals, modules as their names. attributes: of `self`.
+    """A lane graph in a form that can be sent.
 
-    fixed: arguments that are no tensors, by position; `LaneValues` among them are cut by lane, and
-    `lane_count` is the position of the number of lanes, if the graph asks for it. lanes: which of the tensors
-    have a lane axis. written: which of them the graph writes. outputs: (shape, stride) of each output, for
-    all lanes.
+    source: of `forward(self, ...)`. names: its globals, with modules as their names. attributes: of `self`.
+
+    fixed: non-tensor arguments by position; tuples among them are sliced by lane. lane_count: position of the
+    number of lanes among them, or None. lanes: for each tensor argument, whether it has a lane axis. written:
+    positions of the tensors that the graph writes. outputs: (shape, stride) of each output, for all lanes.
     """
 
     source: str
@@ -41,7 +42,7 @@ class LaneCode(NamedTuple):
     outputs: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
     def pack(self) -> bytes:
-        """Raises what `pickle` raises of a function that has no name to be found by."""
+        """Pickle the code; raises pickle's error for a function that cannot be found by name."""
         names = {k: _Module(v.__name__) if isinstance(v, ModuleType) else v for k, v in self.names.items()}
         return pickle.dumps(self._replace(names=names))
 
@@ -51,7 +52,7 @@ class _Module(NamedTuple):
 
 
 class LaneGraphHere(NamedTuple):
-    """What `LaneCode` is on one worker, whose lanes are `start` to `end`."""
+    """A lane graph on one worker, which holds the lanes `start` to `end`."""
 
     run: Callable[..., Any]
     code: LaneCode
@@ -75,7 +76,7 @@ class LaneGraphHere(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """For a backward pass: the outputs, the inputs that learn, and their positions."""
+    """Kept for a backward pass: the outputs, the inputs that need gradients, and their positions."""
 
     outputs: list[Tensor]
     inputs: list[Tensor]
@@ -91,7 +92,7 @@ class LaneCalls(Table):
     def do_lane_graph(
         self, number: int, packed: bytes, bounds: dict[int, tuple[int, int]], mesh: int, axes: Axes
     ) -> None:
-        """bounds: the lanes of each worker."""
+        """Compile a lane graph; bounds: the lanes of each worker."""
         code: LaneCode = pickle.loads(packed)
         names = {
             k: importlib.import_module(v.name) if isinstance(v, _Module) else v for k, v in code.names.items()
@@ -105,8 +106,11 @@ class LaneCalls(Table):
         self.lane_graphs.pop(number, None)
 
     def do_lanes(self, number: int, inputs: tuple, outputs: tuple, learns: tuple[int, ...]) -> None:
-        """learns: positions among the inputs of those whose gradients will be asked for; then the last of the
-        outputs is the id of what is kept for that."""
+        """Run a lane graph forward.
+
+        learns: positions of the inputs that need gradients. If there are any, the last id in `outputs` is
+        that of the `Saved` autograd graph.
+        """
         self._count("lanes")
         graph = self.lane_graphs[number]
         values = [self._get(i) for i in inputs]
@@ -125,8 +129,11 @@ class LaneCalls(Table):
             self.values[outputs[-1]] = Saved(results, leaves, list(learns), graph)
 
     def do_lanes_backward(self, kept: int, gradients: tuple, outputs: tuple, wanted: tuple[int, ...]) -> None:
-        """gradients: an id for each output, None for one that nothing depends on. wanted: positions of the
-        inputs; what lanes share gets a partial sum."""
+        """Run the backward of a lane graph.
+
+        gradients: an id for each output, None for an output without a gradient. wanted: positions of the
+        inputs whose gradients are stored. The gradient of a shared input is a partial sum.
+        """
         self._count("lanes_backward")
         saved: Saved = self._get(kept)
         graph = saved.graph
@@ -151,7 +158,7 @@ class LaneCalls(Table):
             self.values[out] = self._kept(gradient.detach(), graph, places, shape, stride)
 
     def _shard(self, value: Any, graph: LaneGraphHere, lanes: bool) -> Tensor:
-        """This worker's lanes of a value, or all of one that lanes share."""
+        """Return this worker's lanes of a value, or the whole value if it is shared."""
         if not isinstance(value, Value):
             return value
         held = value.reduced()

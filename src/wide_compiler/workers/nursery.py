@@ -1,8 +1,8 @@
-"""A process that has imported everything and waits to fork workers: the second worker costs milliseconds.
+"""Fork server for local workers: imports everything once, so that each worker starts in milliseconds.
 
-Run as `python -m wide_compiler.workers.nursery`. It reads one JSON object a line from its standard input
-(what `serve` needs) and answers each with the new worker's process id. It leaves when that input closes, that
-is when the script that started it is gone.
+Run as `python -m wide_compiler.workers.nursery`. It reads one JSON object per line from standard input (the
+`setup` of `serve`) and prints the new worker's process id for each. It exits when standard input closes, that
+is when the script that started it has ended.
 """
 
 import json
@@ -13,15 +13,15 @@ import sys
 import traceback
 
 import torch.distributed.checkpoint
-import torch.distributed.tensor  # noqa: F401  imported before the fork, for all workers
+import torch.distributed.tensor  # noqa: F401  imported before the fork, shared by all workers
 
 from .serve import serve
 from .worker import Worker  # noqa: F401
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the script; it tells its workers
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are not waited for, so they must not linger
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the script, which stops its workers
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are never waited for; this prevents zombies
     folders: set[str] = set()
     for line in sys.stdin:
         setup = json.loads(line)
@@ -30,7 +30,7 @@ def main() -> None:
         if pid == 0:
             _become_worker(setup)
         print(pid, flush=True)
-    for folder in folders:  # a script that was killed has not removed them
+    for folder in folders:  # left behind if the script was killed
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -39,12 +39,12 @@ def _become_worker(setup: dict) -> None:
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(2, 1)  # what an op prints goes where errors go; the old 1 belongs to the nursery
+        os.dup2(2, 1)  # an op's prints go to stderr; the old stdout carries process ids
         status = serve(setup)
     except BaseException:
-        traceback.print_exc()  # nobody else will: the process ends here
+        traceback.print_exc()  # the process ends here, so nothing else would print it
     finally:
-        os._exit(status)  # never back into the nursery's loop, nor its exit handlers
+        os._exit(status)  # never return to the fork server's loop or run its exit handlers
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""Regions: ops that repeat are known by one number, replayed in order, and compiled once they have proved to
-repeat."""
+"""Worker instructions for regions: replayed in order, and compiled once they have repeated."""
 
 from __future__ import annotations
 
@@ -18,14 +17,18 @@ from .table import Reply
 from .templates import SETTLE
 
 log = logging.getLogger(__name__)
-_PROOF = 2  # replays before a region is compiled
+_PROOF = 2  # runs before a region is compiled
 
-Step = tuple[int, tuple[int, ...], int, int]  # template, inputs as places, how many outputs, how many floats
+Step = tuple[int, tuple[int, ...], int, int]  # template, input positions, number of outputs, number of floats
 
 
 @dataclass
 class Tally:
-    """Of one signal: regions compiled, runs of these, runs op by op, and why the last of these was one."""
+    """Counters of one signal.
+
+    compiled: regions compiled; compiled_runs: runs of these; replayed: runs op by op; reason: why the last of
+    those was not compiled.
+    """
 
     compiled: int = 0
     compiled_runs: int = 0
@@ -37,7 +40,7 @@ class Tally:
 
 
 class Region:
-    """live: places of the results that somebody refers to after the region."""
+    """A sequence of steps; live: positions of the results that are used after the region."""
 
     def __init__(self, name: str, steps: tuple[Step, ...], live: tuple[int, ...]) -> None:
         self.name = name
@@ -45,7 +48,7 @@ class Region:
         self.live = live
         self.runs = 0
         self.tried = False
-        self.quiet_with: list[tuple] | None = None  # layouts with which its ops did not talk to other workers
+        self.quiet_with: list[tuple] | None = None  # layouts with which its ops ran without a collective
         self.compiled: CompiledRegion | None = None
 
 
@@ -62,7 +65,7 @@ class Repeating(Placing, Running, LaneCalls):
         self.regions.clear()
 
     def do_region(self, number: int, outside: tuple, made: tuple, floats: tuple) -> None:
-        """The ops of a region; ids by place: first those from outside, then those it makes."""
+        """Run a region; positions count first the ids in `outside`, then those in `made`."""
         region = self.regions[number]
         tally = self.tallies.setdefault(region.name, Tally())
         region.runs += 1
@@ -103,14 +106,14 @@ class Repeating(Placing, Running, LaneCalls):
             self.do_op(template, numbers, outputs, floats)
 
     def _compile(self, region: Region, tally: Tally, operands: list, floats: tuple) -> None:
-        """One attempt. What cannot be compiled goes on op by op, with the same values."""
+        """Try to compile the region, once; on failure it keeps running op by op, with the same values."""
         region.tried = True
         try:
             compiled = CompiledRegion(region.steps, region.live, self.templates, operands, floats, self.ways)
         except Uncompilable as error:
             tally.reason = str(error)
             return
-        except Exception as error:  # a compiler may raise anything; whatever it is, the region runs without
+        except Exception as error:  # the compiler may raise anything; the region then runs uncompiled
             tally.reason = f"torch.compile failed: {type(error).__name__}: {str(error).splitlines()[0]}"
             log.warning("worker %d, signal %r: %s; it runs op by op", self.rank, region.name, tally.reason)
             return

@@ -1,4 +1,4 @@
-"""Ops: as they are on plain tensors, by `sharded` and `writes` on values of several workers."""
+"""Worker instructions that run ops: directly on plain tensors, by `sharded` and `writes` on `Value`s."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .writes import write_gathered, write_op, writes, written_values
 
 aten = torch.ops.aten
 _ADDS = {aten.add_.Tensor, aten.add.Tensor}
-# Ops that need not have a parameter whole, beside elementwise ones.
+# Ops besides elementwise ones that do not need a parameter gathered.
 _KEEP_LAYOUT = {
     *(aten.zeros_like.default, aten.ones_like.default, aten.empty_like.default, aten.full_like.default),
     aten._to_copy.default,
@@ -36,7 +36,7 @@ def _are_pending(operands: list[Value]) -> bool:
 
 
 def _runs_on_shards(func: Any, operands: list[Value]) -> bool:
-    """Can a cut parameter be used as it is: elementwise, with operands that are cut alike?"""
+    """Return whether a sharded parameter can be used as it is: elementwise, operands sharded alike."""
     if torch.Tag.pointwise not in func.tags and func not in _KEEP_LAYOUT:
         return False
     first = operands[0].current()
@@ -81,10 +81,10 @@ class Running(Table):
     def do_ask(
         self, template: int, inputs: tuple, outputs: tuple, floats: tuple, request: int, reporter: int
     ) -> None:
-        """An op whose result, or its shape, only the values tell: run it now and report.
+        """Run an op whose result, or its shape, depends on values, and reply with it.
 
-        Replies with the Python result, or with (shape, stride, dtype) of each tensor it made; `outputs` are
-        as many ids as the op has results.
+        Replies with the Python result, or with (shape, stride, dtype) of each tensor made. `outputs` has one
+        id for each possible result.
         """
         t = self.templates[template]
         self._count(t.name)
@@ -133,12 +133,12 @@ class Running(Table):
         if view:
             return self._views(t, operands, floats, result)
         if gathers and t.func is aten._to_copy.default:
-            result = Value(result)  # a parameter in another dtype is used as the parameter is
+            result = Value(result)  # a parameter cast to another dtype is gathered like the parameter
             result.gathers = operands[0].gathers
         return result
 
     def _add_pending(self, t: Template, operands: list[Value]) -> Any:
-        """Gradients of several backward passes: partial sums are added as they are."""
+        """Add gradients of several backward passes while they are still partial sums."""
         self.ways.took("local")
         total = wrap(
             local_of(operands[0].dtensor) + local_of(operands[1].dtensor),
@@ -147,14 +147,14 @@ class Running(Table):
             operands[0].dtensor.stride(),
         )
         if t.func is aten.add_.Tensor:
-            operands[0].dtensor = total  # in memory of its own: another parameter may have the same gradient
+            operands[0].dtensor = total  # a new tensor: another parameter may have the same gradient
             return None
         made = Value(total)
         made.goal = operands[0].goal
         return made
 
     def _views(self, t: Template, operands: list[Value], floats: tuple, result: Any) -> Any:
-        """The results of a view op, each with the way to make it again from its parent."""
+        """Return the results of a view op, each with a function that remakes it from its parent."""
         parent = operands[0]
 
         def remake(x: Tensor, k: int | None) -> Tensor:

@@ -1,7 +1,7 @@
-"""A training step that repeats: defined once, then run by one instruction.
+"""Worker instructions for a repeated training step: defined once, then run by one instruction.
 
-The instructions of a recorded step, with places instead of ids: first what it uses, then what it makes. What
-it makes and nobody holds afterwards is dropped after its last use.
+A definition holds the instructions of a recorded step with positions instead of ids: first the values it
+uses, then those it makes. Made values that are not kept are dropped after their last use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .optimizer_numbers import GroupKind, Twin
 from .repeating import Repeating
 from .table import Reply
 
-# By kind of instruction: which of its fields are ids, used or made (a tuple of ids, or one).
+# By kind of instruction: the fields that hold ids of values used or made (one id, or a tuple of ids).
 USED: dict[str, tuple[int, ...]] = {
     "op": (1,),
     "draw": (1,),
@@ -33,12 +33,12 @@ MADE: dict[str, tuple[int, ...]] = {
     "spread": (0,),
     "region": (2,),
 }
-FLOATS, DRAW = 3, 4  # fields of ops; of draws, and of what is made
+FLOATS, DRAW = 3, 4  # field of an op's floats; field of the seed in "draw" and "make"
 DRAWS = ("draw", "make")
 
 
 class Window(NamedTuple):
-    """Ops of an optimiser for parameters of one group, by their place in the step: `ops` for each of them."""
+    """An optimiser's ops for the parameters of one group: positions in the step, `ops` per parameter."""
 
     places: tuple[int, ...]
     ops: int
@@ -46,9 +46,13 @@ class Window(NamedTuple):
 
 
 class Definition(NamedTuple):
-    """instructions: `(kind, content, workers)`, ids as places. used: ids of what it uses; those of arguments
-    are given at each run, at the places `arguments`. kept: places of what lives on, with fixed ids (None:
-    given at each run). A draw has the place of its seed among those given at each run."""
+    """A recorded training step.
+
+    instructions: `(kind, content, workers)`, with positions instead of ids. used: ids of the values it uses;
+    those at the positions `arguments` are given at each run. kept: positions of the values that outlive the
+    step, with their fixed ids (None: given at each run). windows: the optimiser's ops. The seed field of a
+    draw is an index into the seeds given at each run.
+    """
 
     instructions: tuple[tuple[str, tuple, tuple[int, ...]], ...]
     used: tuple[int, ...]
@@ -69,11 +73,11 @@ class Steps(Repeating):
         self.steps.pop(number, None)
 
     def do_step(self, number: int, arguments: tuple, outputs: tuple, seeds: tuple, settings: tuple) -> None:
-        """settings: for each window the steps taken so far and the settings that may have changed."""
+        """Run a step; settings: for each window the step count and the settings that may have changed."""
         step = self.steps[number]
         ids = step.ids(arguments, outputs)
         for number in step.replaced:
-            self.values.pop(number, None)  # of the step before; nobody holds it
+            self.values.pop(number, None)  # of the previous step; nothing refers to it
         floats = step.floats(settings)
         run = {kind: getattr(self, "do_" + kind) for kind in USED}
         for at, kind, content, dropped in step.mine:
@@ -83,7 +87,10 @@ class Steps(Repeating):
 
 
 class _Step:
-    """mine: this worker's instructions: place in the step, kind, content, places to be dropped after it."""
+    """A definition prepared for this worker.
+
+    mine: its instructions as (index in the step, kind, content, positions to drop afterwards).
+    """
 
     def __init__(self, definition: Definition, rank: int) -> None:
         self.definition = definition
@@ -106,7 +113,7 @@ class _Step:
         self.mine = [(at, kind, content, dropped.get(at, ())) for at, kind, content in mine]
 
     def ids(self, arguments: tuple[int, ...], outputs: tuple[int, ...]) -> list[int]:
-        """The id at each place; what is dropped has a negative one, which no other value has."""
+        """Return the id at each position; values that are dropped get negative ids, which are unique."""
         ids = [*self.definition.used, *range(-1 - len(self.definition.used), -1 - self.places, -1)]
         for place, number in zip(self.definition.arguments, arguments, strict=True):
             ids[place] = number
@@ -116,7 +123,7 @@ class _Step:
         return ids
 
     def floats(self, settings: tuple) -> dict[int, tuple[float, ...]]:
-        """By instruction: the numbers that optimisers hand to their ops in this step."""
+        """Return, by instruction, the floats that optimisers pass to their ops in this step."""
         found = {}
         for window, twin, (steps, new) in zip(self.definition.windows, self.twins, settings, strict=True):
             numbers = twin.numbers(steps, new)
@@ -127,7 +134,7 @@ class _Step:
 
 
 def places_of(kind: str, content: tuple, fields: dict[str, tuple[int, ...]]) -> list[int]:
-    """What an instruction uses (fields `USED`) or makes (`MADE`)."""
+    """Return the ids or positions an instruction uses (fields `USED`) or makes (`MADE`)."""
     found: list[int] = []
     for field in fields[kind]:
         given = content[field]
@@ -136,7 +143,7 @@ def places_of(kind: str, content: tuple, fields: dict[str, tuple[int, ...]]) -> 
 
 
 def mapped(kind: str, content: tuple, ids: Any) -> list[Any]:
-    """The content with `ids[x]` for each id or place x in it."""
+    """Return the content with each id or position x replaced by `ids[x]`."""
     fields = list(content)
     for field in (*USED[kind], *MADE[kind]):
         given = fields[field]

@@ -1,4 +1,4 @@
-"""All values of the workers on disk and back, by `torch.distributed.checkpoint`."""
+"""Saves and loads the workers' values by `torch.distributed.checkpoint`."""
 
 import torch
 import torch.distributed as dist
@@ -14,7 +14,7 @@ def _state(values: dict, ids: dict[int, str]) -> dict[str, Tensor]:
 
 
 def save_values(folder: str, values: dict, ids: dict[int, str]) -> dict[int, Axes]:
-    """Every worker writes its own shards. Returns each value's layout."""
+    """Save the values, each worker its own shards; returns each value's layout."""
     dcp.save(_state(values, ids), checkpoint_id=folder, no_dist=not dist.is_initialized())
     return {n: axes_of(v.reduced()) if isinstance(v, Value) else () for n, v in values.items()}
 

@@ -1,10 +1,8 @@
 """Ops that write to their operands, on sharded values.
 
-Run the op's functional twin, then store the result where it belongs; an op without a twin runs on whole
-copies
-of what it writes to, which are then stored. DTensor's own in-place ops are not used: they refuse what
-would change the
-placement, and know nothing of views of other shards.
+Runs the op's functional variant, then stores the result; an op without one runs on whole copies of the
+operands it writes, which are then stored. DTensor's in-place ops are not used: they reject changes of
+placement and do not handle views of other shards.
 """
 
 import functools
@@ -23,9 +21,9 @@ aten = torch.ops.aten
 
 
 def write_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
-    """Run a mutating op on `Value`s; the results (other than what was written) are DTensors."""
+    """Run a mutating op on `Value`s; results other than written operands are DTensors."""
     written = written_values(func, args, kwargs)
-    if not written and func in _UPDATES_STATISTICS:  # a batch norm that keeps no statistics
+    if not written and func in _UPDATES_STATISTICS:  # batch norm without running statistics
         plain_args, plain_kwargs = tree_map_only(Value, Value.current, ((*args[:3], *args[5:]), kwargs))
         return run_op(aten._native_batch_norm_legit.no_stats, plain_args, plain_kwargs, ways)
     for value in written:
@@ -48,7 +46,7 @@ def write_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
         return write_gathered(func, args, kwargs)
     plain_args, plain_kwargs = tree_map_only(Value, Value.current, (args, kwargs))
     if func in _UPDATES_STATISTICS:
-        # Its twin returns the new statistics after its results.
+        # The functional variant returns the new statistics after its results.
         results = run_op(twin, plain_args, plain_kwargs, ways)
         for value, result in zip(written, results[-len(written) :], strict=True):
             value.store(result)
@@ -58,7 +56,7 @@ def write_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
 
 
 def write_gathered(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Run a mutating op on whole copies, and store what it has written; its other results, replicated."""
+    """Run a mutating op on whole copies and store what it wrote; returns its other results, replicated."""
     written = written_values(func, args, kwargs)
     mesh = written[0].reduced().device_mesh
     copies: dict[int, Tensor] = {}
@@ -82,7 +80,7 @@ def write_gathered(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 
 def written_values(func: Op, args: tuple, kwargs: dict[str, Any]) -> list[Value]:
-    """The operands that an op writes to."""
+    """Return the operands that an op writes to."""
     places = [args[i] for i in written_positions(func) if i < len(args)]
     places += [kwargs[name] for name in _written_names(func) if name in kwargs]
     return [v for v in tree_iter(places) if isinstance(v, Value)]
@@ -90,7 +88,7 @@ def written_values(func: Op, args: tuple, kwargs: dict[str, Any]) -> list[Value]
 
 @functools.cache
 def _written_names(func: Op) -> tuple[str, ...]:
-    """Which keyword arguments an op writes to."""
+    """Return the keyword arguments that an op writes to."""
     return tuple(
         a.name
         for a in func._schema.arguments
@@ -103,7 +101,7 @@ def writes(func: Op) -> bool:
 
 
 def _on_shards(func: Op, target: Value, args: tuple, kwargs: dict[str, Any]) -> bool:
-    """In place on each worker's own shard, if all operands are laid out alike."""
+    """Run the op in place on the local shards if all operands are laid out alike; returns whether it did."""
     if not target.aliases or any(isinstance(a, Value) for a in kwargs.values()):
         return False
     first = target.current()
@@ -124,7 +122,7 @@ def _on_shards(func: Op, target: Value, args: tuple, kwargs: dict[str, Any]) -> 
 
 @functools.cache
 def written_positions(func: Op) -> tuple[int, ...]:
-    """Which positional arguments an op writes to."""
+    """Return the positional arguments that an op writes to."""
     if func in _UPDATES_STATISTICS:
         return _UPDATES_STATISTICS[func]
     return tuple(
@@ -136,8 +134,7 @@ def written_positions(func: Op) -> tuple[int, ...]:
 
 @functools.cache
 def functional_twin(func: Op) -> Op | None:
-    """`aten.add.Tensor` for `aten.add_.Tensor`: the op of that name with the same arguments, if there is
-    one."""
+    """Return the functional variant of an in-place op, or None: `aten.add.Tensor` for `aten.add_.Tensor`."""
     if func in _TWINS:
         return _TWINS[func]
     packet = getattr(getattr(torch.ops, func.namespace), func._opname.removesuffix("_"), None)
@@ -154,7 +151,7 @@ _TWINS: dict[Op, Op] = {
     aten.native_batch_norm.default: aten._native_batch_norm_legit_functional.default,
     aten._native_batch_norm_legit.default: aten._native_batch_norm_legit_functional.default,
 }
-# Mutated operands, by position. The schema of native_batch_norm does not say that it writes.
+# Mutated operands, by position. The schema of native_batch_norm does not declare its writes.
 _UPDATES_STATISTICS: dict[Op, tuple[int, ...]] = {
     aten.native_batch_norm.default: (3, 4),
     aten._native_batch_norm_legit.default: (3, 4),
