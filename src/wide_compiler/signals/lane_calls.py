@@ -1,7 +1,7 @@
-"""The forward of a wide model whose lanes are on workers: its lane graph is sent once, and then called.
+"""Forward of a wide model whose lanes are on workers: its lane graph is sent once, then called by number.
 
-Each worker runs it on its own lanes (`workers.lane_calls`). Where that cannot be done, the graph runs op by
-op, as any other code does, with the same values: `LaneRunner.of` says None then.
+Each worker runs the graph on its own lanes (`workers.lane_calls`). If the graph cannot be sent,
+`LaneRunner.of` returns None and it runs op by op, with the same values.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _numbers = itertools.count(1)
 
 
 class LaneRunner:
-    """Calls one lane graph: takes its arguments in order, gives its outputs, tensors `[n, ...]`."""
+    """Calls one lane graph with its arguments in order; returns its outputs, tensors `[n, ...]`."""
 
     def __init__(self, graph: LaneGraph, lanes: list[bool], arguments: list[Any], n: int) -> None:
         self.n = n
@@ -61,10 +61,10 @@ class LaneRunner:
 
     @classmethod
     def of(cls, graph: LaneGraph, lanes: list[bool], arguments: list[Any], n: int) -> LaneRunner | None:
-        """None, and a line in the log, if the graph cannot be sent whole."""
+        """Return a runner, or None (logged) if the graph cannot be sent."""
         try:
             return cls(graph, lanes, arguments, n)
-        except Exception as error:  # whatever a trial run or pickle may raise: op by op it runs all the same
+        except Exception as error:  # whatever a trial run or pickle raises: the graph still runs op by op
             log.info("a lane graph runs op by op: %s", one_line(error))
             return None
 
@@ -73,7 +73,7 @@ class LaneRunner:
         return _Lanes.apply(self, *tensors)
 
     def placed(self, tensors: tuple[Tensor, ...]) -> tuple[Mesh, Axes, list[SignalTensor]]:
-        """The mesh of the lanes, how it cuts them, and every tensor as a handle there."""
+        """Return the mesh of the lanes, the layout of lanes on it, and every tensor as a handle there."""
         first = next(
             t for t, lanes in zip(tensors, self.lanes, strict=True) if lanes and isinstance(t, SignalTensor)
         )
@@ -89,7 +89,7 @@ class LaneRunner:
         return mesh, axes, handles
 
     def number_on(self, engine: Any, mesh: Mesh, axes: Axes) -> int:
-        """The number under which the workers of the mesh know the graph; sent on first use."""
+        """Return the graph's number on the workers of the mesh; sends the graph on first use."""
         key = (engine.serial, mesh.number)
         if key not in self._sent:
             number = self._sent[key] = next(_numbers)
@@ -146,7 +146,7 @@ class _Lanes(torch.autograd.Function):
         return tuple(results)
 
 
-# By workers: the signal that cut the lanes on them, for observers.
+# The signal that placed the lanes, by workers; for observers.
 signal_of: dict[tuple[int, ...], str] = {}
 
 
@@ -172,9 +172,10 @@ def _contiguous(look: Look) -> Look:
 def _try(
     graph: LaneGraph, arguments: list[Any], positions: list[int], n: int
 ) -> tuple[list[Look], list[bool]]:
-    """What the outputs look like, and which of them learn, by a run without values.
+    """Return the looks of the outputs and whether each requires grad, from a run on fake tensors.
 
-    Raises if the outputs are not new tensors with a lane axis, or a learning input has no gradient.
+    Raises ValueError if an output is not a new tensor with a lane axis, or if an input that requires a
+    gradient gets none.
     """
     learn = torch.is_grad_enabled()
     with _disable_current_modes(), FakeTensorMode(), torch.set_grad_enabled(learn):

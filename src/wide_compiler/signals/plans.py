@@ -1,7 +1,7 @@
-"""What an op does to shapes, found once on fake tensors and remembered.
+"""Plans: the results of an op, inferred once on fake tensors and cached.
 
-A plan belongs to an op with its plain arguments and the looks of its operands. It holds the template that
-workers know by number, and what the results look like.
+The cache key is the op, its plain arguments and the looks of its operands. A plan holds the number of the
+template on the workers and the looks of the results.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KEPT = 4096
 
 
 class Look(NamedTuple):
-    """What the controller knows of a tensor."""
+    """Shape, stride and dtype of a tensor: what the controller knows of it."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -43,9 +43,9 @@ class Look(NamedTuple):
 
 
 class Call:
-    """An op's arguments taken apart: tensors, floats, and the rest, with the tensors' looks, as a key.
+    """An op's arguments, split into tensors, floats, and the cache key (the rest, and the tensors' looks).
 
-    constants: floats belong to the key too, since they may decide a shape (`arange(0, 1, 0.1)`).
+    constants: floats are part of the key too, because they may decide a shape (`arange(0, 1, 0.1)`).
     """
 
     __slots__ = ("constants", "floats", "key", "tensors")
@@ -58,11 +58,14 @@ class Call:
 
 
 class Plan(NamedTuple):
-    """template: its number. results: for each its look (None where an op returns no tensor) and the place of
-    the operand that it is (in-place ops), or None. returns: `one`, `tuple`, `list`, or `none`.
+    """The cached plan of an op.
 
-    written: places in the tensor list that are written to. view: results are views of operand 0. asks: only
-    the workers know the result. fresh: the look of a new tensor, where to make one is all that the op does.
+    template: its number. results: for each result its look (None if not a tensor) and the position of the
+    operand that it is (in-place ops), or None. returns: `one`, `tuple`, `list`, or `none`.
+
+    written: positions in the tensor list of written operands. view: results are views of operand 0. asks:
+    only the workers know the result. fresh: the look of the result if the op only makes one new tensor, else
+    None.
     """
 
     op: Op
@@ -79,11 +82,11 @@ class Plan(NamedTuple):
 
 _plans: dict[tuple, Plan] = {}
 _fake = FakeTensorMode(allow_non_fake_inputs=False)
-_one_at_a_time = threading.RLock()  # it keeps track of one op only
+_one_at_a_time = threading.RLock()  # the mode tracks one op at a time
 
 
 def read(args: Sequence, kwargs: dict, call: Call) -> None:
-    """Take the arguments apart. `spell` must number tensors and floats in the same order."""
+    """Split the arguments into `call`; `spell` must number tensors and floats in the same order."""
     key = call.key
     for value in args:
         _read(value, call, key)
@@ -98,7 +101,7 @@ def _read(value: Any, call: Call, key: list[Any]) -> None:
         call.tensors.append(value)
         key.append(getattr(value, "_look", None) or look_of(value))
     elif kind is int or kind is bool or value is None:
-        key.append(kind)  # 1, 1.0 and True are equal, and not the same argument
+        key.append(kind)  # 1, 1.0 and True are equal but different arguments
         key.append(value)
     elif kind is float and not call.constants:
         call.floats.append(value)
@@ -113,7 +116,7 @@ def _read(value: Any, call: Call, key: list[Any]) -> None:
 
 
 def spell(args: Sequence, kwargs: dict, constants: bool) -> tuple[tuple, dict]:
-    """The arguments as a template spells them."""
+    """Return the arguments in the form of a template."""
     tensors, floats = itertools.count(), itertools.count()
 
     def one(value: Any) -> tuple[int, Any]:
@@ -129,12 +132,12 @@ def spell(args: Sequence, kwargs: dict, constants: bool) -> tuple[tuple, dict]:
 
 
 def find_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Call) -> Plan:
-    """The plan for this call; `call` must have been filled from `args` and `kwargs`."""
+    """Return the plan of this call; `call` must have been filled from `args` and `kwargs`."""
     state = settings()
     if state != engine.settings:
         engine.settings = state
         engine.record("settings", (state,), engine.everyone)
-    key = (engine.serial, id(func), state[0], *call.key)  # the default dtype decides results' dtypes
+    key = (engine.serial, id(func), state[0], *call.key)  # results depend on the default dtype
     plan = _plans.get(key)
     if plan is None:
         plan = _plans[key] = _make_plan(engine, func, args, kwargs, call)
@@ -195,12 +198,12 @@ def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Cal
 
 
 def _misjudged(func: Op, looks: tuple[Look, ...]) -> bool:
-    """Does PyTorch infer another shape than the op gives (for one sample, [1] instead of [])?"""
+    """Return whether PyTorch infers a wrong shape (for one sample, [1] instead of [])."""
     return func is torch.ops.aten.multilabel_margin_loss_forward.default and len(looks[0].shape) < 2
 
 
 def infer(func: Op, args: Sequence, kwargs: dict, tensors: list, looks: tuple[Look, ...]) -> Any:
-    """Run the op on fake tensors of these looks: its results' looks, or its own error for bad operands."""
+    """Run the op on fake tensors of these looks; raises the op's own error for bad operands."""
     position = {id(t): i for i, t in enumerate(tensors)}
     with _one_at_a_time, _fake, _quiet():
         fakes = [torch.empty_strided(look.shape, look.stride, dtype=look.dtype) for look in looks]
@@ -210,7 +213,7 @@ def infer(func: Op, args: Sequence, kwargs: dict, tensors: list, looks: tuple[Lo
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Bad operands are the caller's to hear of, as an exception; not a log's."""
+    """Silence the fake-tensor log: bad operands are reported as an exception."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     before, logger.disabled = logger.disabled, True
     try:
@@ -224,7 +227,7 @@ def look_of(x: Tensor) -> Look:
 
 
 def _places(func: Op, args: Sequence, kwargs: dict, tensors: list) -> list[int]:
-    """Places in the tensor list of what the op writes to."""
+    """Return the positions in the tensor list of the operands that the op writes to."""
     objects: list[Any] = [args[i] for i in written_positions(func) if i < len(args)]
     arguments = func._schema.arguments
     objects += [

@@ -21,9 +21,9 @@ from . import config
 
 
 class Start(NamedTuple):
-    """How the workers were asked for; `restart()` asks for the same again.
+    """How workers were started, so that `restart()` can start the same again.
 
-    backend: of torch.distributed; on a cluster it follows from what each worker has.
+    backend: of torch.distributed; empty on a cluster, where it follows from each worker's device.
     """
 
     devices: tuple[str, ...]
@@ -39,20 +39,20 @@ class Start(NamedTuple):
 
 
 _engine: Engine | None = None
-# What has to be in place while workers run, and only then: each is called at the start and gives what has a
-# `remove()`. A hook on all modules, say, which would cost every forward of a script without signals.
+# Functions called when workers start; each returns an object whose `remove()` is called at shutdown. A hook
+# on all modules, for example, must not cost scripts without signals anything.
 while_running: list[Callable[[], Any]] = []
 _in_place: list[Any] = []
 _start: Start | None = None
 
 
 def in_process() -> bool:
-    """`GT_WORKERS=0`: no workers but the script itself."""
+    """Return whether `GT_WORKERS=0`: one worker inside the script's process."""
     return os.environ.get("GT_WORKERS") == "0"
 
 
 def _environment() -> tuple[int | None, Cluster | None]:
-    """`GT_WORKERS`: how many workers, or the Ray cluster that they live on."""
+    """Parse `GT_WORKERS`: the number of workers, or the Ray cluster."""
     given = os.environ.get("GT_WORKERS", "")
     if given == "ray" or given.startswith("ray://"):
         return None, Cluster(None if given == "ray" else given)
@@ -62,7 +62,7 @@ def _environment() -> tuple[int | None, Cluster | None]:
 
 
 def engine() -> Engine:
-    """The running engine; starts as many CPU workers as the configured signals name."""
+    """Return the running engine; starts as many CPU workers as the configured signals need."""
     if _engine is None:
         cpu_workers(_environment()[0] or config.highest_worker() + 1)
     assert _engine is not None
@@ -74,9 +74,9 @@ def running() -> Engine | None:
 
 
 def cpu_workers(n: int) -> None:
-    """Start `n` local worker processes, or, with `GT_WORKERS=ray`, actors.
+    """Start `n` local worker processes, or actors with `GT_WORKERS=ray`.
 
-    With fewer running the others join them; with as many, or more, nothing happens.
+    If fewer are running, more are added; otherwise this does nothing.
     """
     _check_count(n)
     cluster = _environment()[1]
@@ -84,8 +84,10 @@ def cpu_workers(n: int) -> None:
 
 
 def gpu_workers(n: int) -> None:
-    """Start `n` local workers, one for each GPU; with fewer GPUs they share, with none they run on the
-    CPU. With `GT_WORKERS=ray` Ray assigns one GPU to each."""
+    """Start `n` local workers, one per GPU; with fewer GPUs they share, with none they use the CPU.
+
+    With `GT_WORKERS=ray`, Ray assigns one GPU to each.
+    """
     _check_count(n)
     cluster = _environment()[1]
     if cluster is not None:
@@ -116,12 +118,14 @@ def ray_workers(
 ) -> None:
     """Start `n` workers as Ray actors.
 
-    address: `host:port` of a cluster, `ray://host:port` of its client server, "auto": a Ray that runs on
-        this machine, "local": one of this script's own; None, as `ray.init()` does: $RAY_ADDRESS, else what
-        `ray start` has started here, else one of its own.
-    cpus, gpus: what Ray reserves for each worker; with a whole GPU each they talk by NCCL.
-    strategy: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD, as Ray's placement groups have them.
-    wait: seconds until the cluster must have room for all of them.
+    Args:
+        n: number of workers.
+        address: `host:port` of a cluster, `ray://host:port` of its client server, "auto" for a Ray that runs
+            on this machine, "local" for a new one; None as in `ray.init()`: $RAY_ADDRESS, else a Ray started
+            here by `ray start`, else a new one.
+        cpus, gpus: resources reserved for each worker; with a whole GPU each they use NCCL.
+        strategy: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD, as for Ray's placement groups.
+        wait: seconds to wait for the cluster to have room for all of them.
     """
     _check_count(n)
     if strategy not in ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"):
@@ -155,13 +159,13 @@ def start_workers(start: Start) -> None:
         )
     instruction_log.configure()
     _engine, _start = Engine(start.pool()), start
-    _take_away()  # of workers that have died
+    _take_away()  # hooks of workers that died
     _in_place.extend(put() for put in while_running)
     _engine.mesh((0,))
 
 
 def grow_to(count: int) -> None:
-    """At least `count` workers of the kind that runs; what lives on them stays."""
+    """Add workers of the running kind until there are `count`; existing values stay."""
     global _start
     assert _engine is not None and _start is not None
     have = len(_start.devices)
@@ -185,7 +189,7 @@ def last_start() -> Start:
 
 
 def shutdown() -> None:
-    """End all workers; tensors that live on them cannot be used any more. Safe to call twice."""
+    """Stop all workers; tensors on them cannot be used any more. Safe to call twice."""
     global _engine
     _take_away()
     if _engine is not None:
@@ -206,7 +210,7 @@ def _leave() -> None:
 
 
 def mesh_of(workers: tuple[int, ...], grid: tuple[int, ...]) -> Mesh:
-    """The mesh of these workers; those that do not run yet are started."""
+    """Return the mesh of these workers, starting those that do not run yet."""
     running = engine()
     if in_process():
         return running.mesh((0,), (1,) * len(grid))
@@ -215,7 +219,7 @@ def mesh_of(workers: tuple[int, ...], grid: tuple[int, ...]) -> Mesh:
 
 
 def _in_fork() -> None:
-    """A fork of the script: no workers, no signals; it may start workers of its own."""
+    """Reset the state in a fork of the script: no workers and no signals; it may start its own workers."""
     global _engine, _start
     _take_away()
     abandon_nursery()
