@@ -131,7 +131,7 @@ def _ask(engine: Engine, plan: Plan, call: Call, numbers: tuple[int, ...], mesh:
     return made[0] if len(made) == 1 else tuple(made)
 
 
-_MOST_IN_A_LIST = 64  # results of an op whose number only the workers know
+_MOST_IN_A_LIST = 64  # ids reserved for an op whose number of results depends on values
 
 # ---- placement
 

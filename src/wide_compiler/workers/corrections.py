@@ -146,7 +146,7 @@ WRONG_RULE: set[Op] = {
     aten.native_batch_norm_backward.default,
     aten._native_batch_norm_legit.no_stats,
     aten._native_batch_norm_legit_no_training.default,
-    # They take the sizes of the whole tensor as numbers.
+    # They take sizes of the whole tensor as arguments, which do not fit a shard.
     aten.native_group_norm.default,
     aten.native_group_norm_backward.default,
     # Their operands have different dimension orders.

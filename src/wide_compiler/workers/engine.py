@@ -36,7 +36,7 @@ _serials = itertools.count(1)
 
 
 class Engine(Stream):
-    """One run of a pool of workers."""
+    """The controller of one pool of workers: records instructions and waits for replies."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool)

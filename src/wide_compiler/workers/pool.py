@@ -182,7 +182,7 @@ class ConnectedPool(ABC):
             message: Any = load(connection.recv_bytes())
         except (EOFError, OSError):
             selector.unregister(connection)
-            if not self._stopping:  # otherwise it was told to leave, or killed
+            if not self._stopping:  # otherwise it was asked to leave, or killed
                 self.on_gone(rank)
             return
         except Exception as error:  # not a valid message
