@@ -21,21 +21,21 @@ from ..workers.stream import Mesh
 from ..workers.travelling import draw_seed
 from . import scope, tensor
 from .moving import consider_adoption, move
-from .own_ways import Op, Way, own_way
 from .plans import Call, Look, Plan, find_plan, read
 from .sending import put_on, put_operand
+from .special_ops import Handler, Op, special_handler
 from .tensor import Home, Ref, SignalTensor, handle
 
 _ROWS: Axes = (0,)
 # Keyed by id, because hashing an op is slow; an op stays alive, since its plans hold it.
-_own_ways: dict[int, tuple[Op, Way | None]] = {}
+_handlers: dict[int, tuple[Op, Handler | None]] = {}
 
 
 def dispatch(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Run one op with at least one handle among its operands. This is the hot path of every op."""
-    known = _own_ways.get(id(func))
+    known = _handlers.get(id(func))
     if known is None:
-        known = _own_ways[id(func)] = (func, own_way(func))
+        known = _handlers[id(func)] = (func, special_handler(func))
     if known[1] is not None:
         return known[1](func, args, kwargs)
     generator = None

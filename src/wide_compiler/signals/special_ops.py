@@ -16,7 +16,7 @@ from .tensor import SignalTensor
 
 aten = torch.ops.aten
 Op = torch._ops.OpOverload
-Way = Callable[[Op, tuple, dict[str, Any]], Any]
+Handler = Callable[[Op, tuple, dict[str, Any]], Any]
 
 
 def _alias(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
@@ -84,18 +84,18 @@ def _pack(func: Op, args: tuple, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor
     return steps.flatten(0, 1).index_select(0, index), sizes
 
 
-def own_way(func: Op) -> Way | None:
+def special_handler(func: Op) -> Handler | None:
     """Return the op's special handler, or None; raises UnsupportedError for unsupported ops."""
     if func._opname.startswith("_foreach_"):
         return _foreach
     _refuse(func)
     if func.namespace not in ("aten", "prims"):
         return _written_in_python(func)
-    if func not in _OWN_WAYS and torch._C._dispatch_has_kernel_for_dispatch_key(
+    if func not in _HANDLERS and torch._C._dispatch_has_kernel_for_dispatch_key(
         func.name(), "CompositeImplicitAutograd"
     ):
         return _in_parts
-    return _OWN_WAYS.get(func)
+    return _HANDLERS.get(func)
 
 
 def _in_parts(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -107,7 +107,7 @@ def _in_parts(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
     return func.decompose(*args, **kwargs)
 
 
-def _written_in_python(func: Op) -> Way:
+def _written_in_python(func: Op) -> Handler:
     """Return a handler that calls the Python function of a `torch.library.custom_op` on the handles."""
     definition: Any = OPDEFS.get(f"{func.namespace}::{func._opname}")
     if definition is None:
@@ -145,7 +145,7 @@ _VIEWS: dict[Op, Op] = {
     aten.squeeze_.dims: aten.squeeze.dims,
     aten.unsqueeze_.default: aten.unsqueeze.default,
 }
-_OWN_WAYS: dict[Op, Way] = {
+_HANDLERS: dict[Op, Handler] = {
     **dict.fromkeys(_VIEWS, _turn),
     aten.detach.default: _alias,
     aten.alias.default: _alias,
