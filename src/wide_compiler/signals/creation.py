@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..observe import instruction_log
 from ..workers.callsite import OURS
 from ..workers.engine import Engine
-from ..workers.travelling import draw_seed
+from ..workers.script_state import draw_seed
 from . import runtime, scope
 from .dispatch import dispatch
 from .plans import Call, Op, Plan, find_plan, read

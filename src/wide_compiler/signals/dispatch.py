@@ -17,8 +17,8 @@ from ..errors import UnsupportedError
 from ..observe import instruction_log
 from ..workers.engine import Engine
 from ..workers.layout import Axes
+from ..workers.script_state import draw_seed
 from ..workers.stream import Mesh
-from ..workers.travelling import draw_seed
 from . import scope, tensor
 from .moving import consider_adoption, move
 from .plans import Call, Look, Plan, find_plan, read

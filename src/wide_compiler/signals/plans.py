@@ -25,8 +25,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from ..errors import UnsupportedError, UsageError
 from ..workers import templates
 from ..workers.engine import Engine
+from ..workers.script_state import settings
 from ..workers.sharded import is_view
-from ..workers.travelling import settings
 from ..workers.writes import written_positions
 
 Op = torch._ops.OpOverload

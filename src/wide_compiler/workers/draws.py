@@ -1,6 +1,6 @@
 """Random numbers that do not depend on the layout.
 
-Every draw has its own seed (see `travelling`). All workers make the same whole draw from it and each keeps
+Every draw has its own seed (see `script_state`). All workers make the same whole draw from it and each keeps
 its shard, so the values equal those of one process for any mesh and layout.
 """
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from .script_state import follow, settings
 from .table import Poisoned
-from .travelling import follow, settings
 from .wire import load
 from .worker import Worker
 

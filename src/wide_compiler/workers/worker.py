@@ -14,11 +14,11 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from .collectives import count_collectives
+from .script_state import follow
 from .steps import Steps
 from .storing import load_values, save_values
 from .table import Poison, Reply, WorkerMesh
 from .templates import Template
-from .travelling import follow
 
 Meet = Callable[[int, dict], None]
 
