@@ -14,7 +14,7 @@ from ..errors import ArgumentError
 from ..observe import instruction_log
 from ..workers.engine import Engine
 from ..workers.inprocess import InProcessPool
-from ..workers.local import LocalPool, abandon_nursery, close_nursery
+from ..workers.local import LocalPool, abandon_fork_server, close_fork_server
 from ..workers.ray import Cluster, RayPool
 from ..workers.stream import Mesh, Pool
 from . import config
@@ -206,7 +206,7 @@ def _take_away() -> None:
 def _leave() -> None:
     if _engine is None or _engine.process == os.getpid():
         shutdown()
-        close_nursery()
+        close_fork_server()
 
 
 def mesh_of(workers: tuple[int, ...], grid: tuple[int, ...]) -> Mesh:
@@ -222,7 +222,7 @@ def _in_fork() -> None:
     """Reset the state in a fork of the script: no workers and no signals; it may start its own workers."""
     global _engine, _start
     _take_away()
-    abandon_nursery()
+    abandon_fork_server()
     if _engine is not None:
         _engine.forked()
     _engine = _start = None

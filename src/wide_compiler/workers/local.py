@@ -21,7 +21,7 @@ from .wire import dump
 
 _LEAVE_SECONDS = 2.0
 _KILL_SECONDS = 10.0
-_nursery: subprocess.Popen | None = None
+_fork_server: subprocess.Popen | None = None
 
 
 class LocalPool(ConnectedPool):
@@ -99,12 +99,12 @@ def _wait_for_end(pids: list[int], seconds: float) -> None:
 
 
 def _fork_worker(setup: dict) -> int:
-    global _nursery
-    if _nursery is None or _nursery.poll() is not None:
+    global _fork_server
+    if _fork_server is None or _fork_server.poll() is not None:
         source = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
-        _nursery = subprocess.Popen(
-            [sys.executable, "-m", "wide_compiler.workers.nursery"],
+        _fork_server = subprocess.Popen(
+            [sys.executable, "-m", "wide_compiler.workers.fork_server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -112,37 +112,37 @@ def _fork_worker(setup: dict) -> int:
             # Workers compile in their own process: a pool of compile processes could outlive them.
             env={**os.environ, "PYTHONPATH": path, "TORCHINDUCTOR_COMPILE_THREADS": "1"},
         )
-    assert _nursery.stdin is not None and _nursery.stdout is not None
-    _nursery.stdin.write(json.dumps(setup) + "\n")
-    _nursery.stdin.flush()
-    heard, _, _ = select.select([_nursery.stdout], [], [], START_SECONDS)
-    answer = _nursery.stdout.readline() if heard else ""
+    assert _fork_server.stdin is not None and _fork_server.stdout is not None
+    _fork_server.stdin.write(json.dumps(setup) + "\n")
+    _fork_server.stdin.flush()
+    heard, _, _ = select.select([_fork_server.stdout], [], [], START_SECONDS)
+    answer = _fork_server.stdout.readline() if heard else ""
     if not answer:
         raise WorkerDied("the process that starts workers ended; see its output above", setup["rank"])
     return int(answer)
 
 
-def close_nursery() -> None:
+def close_fork_server() -> None:
     """Stop the process that forks workers; the next pool starts another."""
-    global _nursery
-    if _nursery is not None:
-        assert _nursery.stdin is not None and _nursery.stdout is not None
-        _nursery.stdin.close()
-        _nursery.stdout.close()
+    global _fork_server
+    if _fork_server is not None:
+        assert _fork_server.stdin is not None and _fork_server.stdout is not None
+        _fork_server.stdin.close()
+        _fork_server.stdout.close()
         try:
-            _nursery.wait(_KILL_SECONDS)
+            _fork_server.wait(_KILL_SECONDS)
         except subprocess.TimeoutExpired:
-            _nursery.kill()
-            _nursery.wait()
-        _nursery = None
+            _fork_server.kill()
+            _fork_server.wait()
+        _fork_server = None
 
 
-def abandon_nursery() -> None:
+def abandon_fork_server() -> None:
     """In a fork of the script, drop the process that forks workers: it belongs to the parent."""
-    global _nursery
-    if _nursery is not None:
-        for pipe in (_nursery.stdin, _nursery.stdout):
+    global _fork_server
+    if _fork_server is not None:
+        for pipe in (_fork_server.stdin, _fork_server.stdout):
             with contextlib.suppress(OSError):
                 os.close(pipe.fileno())  # type: ignore[union-attr]
-        _nursery.returncode = 0  # otherwise Popen would wait for it
-        _nursery = None
+        _fork_server.returncode = 0  # otherwise Popen would wait for it
+        _fork_server = None
