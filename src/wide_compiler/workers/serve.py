@@ -15,10 +15,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .seen import take_spans, take_stats
 from .table import Poisoned
 from .wire import NoAnswer, dump, interface_of, load, own_address, tune
 from .worker import Worker
+from .worker_stats import take_spans, take_stats
 
 # Intervals of heartbeats and of acknowledgements with up to _FEW_WORKERS workers; longer with more.
 _BEAT_SECONDS = 0.5
