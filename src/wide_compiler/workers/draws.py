@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from .corrections import Op
+from .dtensor_corrections import Op
 from .sharded import gathered, replicated
 from .values import cut, is_partial, local_of, whole_of, wrap
 

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from .corrections import INDEXING, OWN_RULES, PREPARE, WRONG_RULE, Op, beyond_rules
+from .dtensor_corrections import INDEXING, OWN_RULES, PREPARE, WRONG_RULE, Op, beyond_rules
 from .layout import shard_bounds
 from .table import Ways
 from .values import is_partial, local_of, reduced, whole_of, wrap

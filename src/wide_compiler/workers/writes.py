@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from .corrections import Op
+from .dtensor_corrections import Op
 from .sharded import replicated, run_op
 from .table import Ways
 from .values import Value, local_of, whole_of
