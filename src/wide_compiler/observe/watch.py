@@ -43,7 +43,7 @@ class Watch:
         self._spans.append((worker, spans))
 
     def take(self) -> tuple[bytes, list[tuple[int, bytes]]]:
-        """(number, name) of what was sent, as packed int64; the workers' spans, as `workers.worker_stats` packs them.
+        """(number, name) of what was sent, as packed int64; the workers' spans, packed by `worker_stats`.
 
         Every span's instruction is among what was sent now or earlier.
         """

@@ -1,8 +1,8 @@
 """Fork server for local workers: imports everything once, so that each worker starts in milliseconds.
 
-Run as `python -m wide_compiler.workers.fork_server`. It reads one JSON object per line from standard input (the
-`setup` of `serve`) and prints the new worker's process id for each. It exits when standard input closes, that
-is when the script that started it has ended.
+Run as `python -m wide_compiler.workers.fork_server`. It reads one JSON object per line from standard input
+(the `setup` of `serve`) and prints the new worker's process id for each. It exits when standard input closes,
+that is when the script that started it has ended.
 """
 
 import json
