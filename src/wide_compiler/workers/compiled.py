@@ -16,9 +16,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .sharded import is_view, run_op
-from .table import Ways
 from .templates import SETTLE, Template
 from .values import Value, local_of
+from .worker_state import Ways
 from .writes import written_positions
 
 

@@ -8,9 +8,9 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .script_state import follow, settings
-from .table import Poisoned
 from .wire import load
 from .worker import Worker
+from .worker_state import Poisoned
 
 
 class InProcessPool:

@@ -18,8 +18,8 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
 from .layout import Axes
-from .table import Table
 from .values import Value, local_of, placements_of
+from .worker_state import WorkerState
 
 
 class LaneCode(NamedTuple):
@@ -84,7 +84,7 @@ class Saved(NamedTuple):
     graph: LaneGraphHere
 
 
-class LaneCalls(Table):
+class LaneCalls(WorkerState):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.lane_graphs: dict[int, LaneGraphHere] = {}

@@ -10,12 +10,12 @@ from torch.distributed.tensor import DTensor
 
 from .layout import Axes, fitting
 from .memory import read_payload, write_payload
-from .table import Poison, Table
 from .transfer import exchange
 from .values import Value, cut, is_partial, laid_out, local_of, placements_of, whole_of, wrap
+from .worker_state import Poison, WorkerState
 
 
-class Placing(Table):
+class Placing(WorkerState):
     def do_put(self, out: int, mesh: int, axes: Axes, shape: tuple, dtype: str, payload: Any) -> None:
         """Store a tensor from the script; payload: this worker's shard."""
         local = read_payload(payload, getattr(torch, dtype)).to(self.device)

@@ -13,8 +13,8 @@ from .compiled import CompiledRegion, Listening, Uncompilable, layouts
 from .lane_calls import LaneCalls
 from .placing import Placing
 from .running import Running
-from .table import Reply
 from .templates import SETTLE
+from .worker_state import Reply
 
 log = logging.getLogger(__name__)
 _PROOF = 2  # runs before a region is compiled

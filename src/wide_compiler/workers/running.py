@@ -11,9 +11,9 @@ from torch.distributed.tensor import DTensor
 
 from .draws import draw_sharded
 from .sharded import gathered, is_view, replicated, run_op
-from .table import Table
 from .templates import Template
 from .values import Value, local_of, wrap
+from .worker_state import WorkerState
 from .writes import write_gathered, write_op, writes, written_values
 
 aten = torch.ops.aten
@@ -44,7 +44,7 @@ def _runs_on_shards(func: Any, operands: list[Value]) -> bool:
     return all((v.current().shape, v.current().placements) == alike for v in operands)
 
 
-class Running(Table):
+class Running(WorkerState):
     def do_op(self, template: int, inputs: tuple, outputs: tuple, floats: tuple) -> None:
         t = self.templates[template]
         self._count(t.name)

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .table import Poisoned
 from .wire import NoAnswer, dump, interface_of, load, own_address, tune
 from .worker import Worker
+from .worker_state import Poisoned
 from .worker_stats import take_spans, take_stats
 
 # Intervals of heartbeats and of acknowledgements with up to _FEW_WORKERS workers; longer with more.

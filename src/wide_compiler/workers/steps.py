@@ -12,7 +12,7 @@ import torch
 
 from .optimizer_numbers import GroupKind, Twin
 from .repeating import Repeating
-from .table import Reply
+from .worker_state import Reply
 
 # By kind of instruction: the fields that hold ids of values used or made (one id, or a tuple of ids).
 USED: dict[str, tuple[int, ...]] = {

@@ -16,9 +16,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from .collectives import count_collectives
 from .script_state import follow
 from .steps import Steps
-from .table import Poison, Reply, WorkerMesh
 from .templates import Template
 from .value_checkpoint import load_values, save_values
+from .worker_state import Poison, Reply, WorkerMesh
 
 Meet = Callable[[int, dict], None]
 

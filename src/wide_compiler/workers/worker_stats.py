@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .table import Table
+from .worker_state import WorkerState
 
 
 def take_spans(spans: deque[tuple[float, float, float]]) -> bytes:
@@ -18,7 +18,7 @@ def take_spans(spans: deque[tuple[float, float, float]]) -> bytes:
     return taken.tobytes()
 
 
-def take_stats(worker: Table) -> dict[str, Any]:
+def take_stats(worker: WorkerState) -> dict[str, Any]:
     """Return current counters and sizes; reads a running worker without stopping it."""
     cuda = worker.device.type == "cuda"
     return {

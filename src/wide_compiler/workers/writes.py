@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_iter, tree_map_only
 
 from .dtensor_corrections import Op
 from .sharded import replicated, run_op
-from .table import Ways
 from .values import Value, local_of, whole_of
+from .worker_state import Ways
 
 aten = torch.ops.aten
 

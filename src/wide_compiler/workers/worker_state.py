@@ -55,7 +55,7 @@ class Ways:
         return dict(total)
 
 
-class Table:
+class WorkerState:
     """rank: this worker's id. reply(request, payload): sends a reply to the controller."""
 
     def __init__(self, rank: int, device: torch.device, reply: Reply) -> None:
