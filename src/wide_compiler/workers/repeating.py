@@ -11,9 +11,9 @@ import torch
 
 from .compiled import CompiledRegion, Listening, Uncompilable, layouts
 from .lane_calls import LaneCalls
-from .placing import Placing
 from .running import Running
 from .templates import SETTLE
+from .worker_placement import PlacementInstructions
 from .worker_state import Reply
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Region:
         self.compiled: CompiledRegion | None = None
 
 
-class Repeating(Placing, Running, LaneCalls):
+class Repeating(PlacementInstructions, Running, LaneCalls):
     def __init__(self, rank: int, device: torch.device, reply: Reply) -> None:
         super().__init__(rank, device, reply)
         self.regions: dict[int, Region] = {}

@@ -15,7 +15,7 @@ from .values import Value, cut, is_partial, laid_out, local_of, placements_of, w
 from .worker_state import Poison, WorkerState
 
 
-class Placing(WorkerState):
+class PlacementInstructions(WorkerState):
     def do_put(self, out: int, mesh: int, axes: Axes, shape: tuple, dtype: str, payload: Any) -> None:
         """Store a tensor from the script; payload: this worker's shard."""
         local = read_payload(payload, getattr(torch, dtype)).to(self.device)
