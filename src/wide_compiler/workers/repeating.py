@@ -11,8 +11,8 @@ import torch
 
 from .compiled import CompiledRegion, Listening, Uncompilable, layouts
 from .lane_calls import LaneCalls
-from .running import Running
 from .templates import SETTLE
+from .worker_ops import OpInstructions
 from .worker_placement import PlacementInstructions
 from .worker_state import Reply
 
@@ -52,7 +52,7 @@ class Region:
         self.compiled: CompiledRegion | None = None
 
 
-class Repeating(PlacementInstructions, Running, LaneCalls):
+class Repeating(PlacementInstructions, OpInstructions, LaneCalls):
     def __init__(self, rank: int, device: torch.device, reply: Reply) -> None:
         super().__init__(rank, device, reply)
         self.regions: dict[int, Region] = {}

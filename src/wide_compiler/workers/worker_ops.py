@@ -44,7 +44,7 @@ def _runs_on_shards(func: Any, operands: list[Value]) -> bool:
     return all((v.current().shape, v.current().placements) == alike for v in operands)
 
 
-class Running(WorkerState):
+class OpInstructions(WorkerState):
     def do_op(self, template: int, inputs: tuple, outputs: tuple, floats: tuple) -> None:
         t = self.templates[template]
         self._count(t.name)
