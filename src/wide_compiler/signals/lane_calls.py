@@ -1,6 +1,6 @@
 """Forward of a wide model whose lanes are on workers: its lane graph is sent once, then called by number.
 
-Each worker runs the graph on its own lanes (`workers.lane_calls`). If the graph cannot be sent,
+Each worker runs the graph on its own lanes (`workers.worker_lanes`). If the graph cannot be sent,
 `LaneRunner.of` returns None and it runs op by op, with the same values.
 """
 
@@ -20,9 +20,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..errors import one_line
 from ..widen import LaneGraph
-from ..workers.lane_calls import LaneCode
 from ..workers.layout import Axes, fitting, part_of, places
 from ..workers.stream import Mesh
+from ..workers.worker_lanes import LaneCode
 from . import scope
 from .dispatch import operand_on
 from .moving import consider_adoption

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from .compiled import CompiledRegion, Listening, Uncompilable, layouts
-from .lane_calls import LaneCalls
 from .templates import SETTLE
+from .worker_lanes import LaneInstructions
 from .worker_ops import OpInstructions
 from .worker_placement import PlacementInstructions
 from .worker_state import Reply
@@ -52,7 +52,7 @@ class Region:
         self.compiled: CompiledRegion | None = None
 
 
-class Repeating(PlacementInstructions, OpInstructions, LaneCalls):
+class Repeating(PlacementInstructions, OpInstructions, LaneInstructions):
     def __init__(self, rank: int, device: torch.device, reply: Reply) -> None:
         super().__init__(rank, device, reply)
         self.regions: dict[int, Region] = {}

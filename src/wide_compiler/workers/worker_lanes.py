@@ -51,7 +51,7 @@ class _Module(NamedTuple):
     name: str
 
 
-class LaneGraphHere(NamedTuple):
+class LocalLaneGraph(NamedTuple):
     """A lane graph on one worker, which holds the lanes `start` to `end`."""
 
     run: Callable[..., Any]
@@ -75,19 +75,19 @@ class LaneGraphHere(NamedTuple):
         return values
 
 
-class Saved(NamedTuple):
+class SavedGraph(NamedTuple):
     """Kept for a backward pass: the outputs, the inputs that need gradients, and their positions."""
 
     outputs: list[Tensor]
     inputs: list[Tensor]
     positions: list[int]
-    graph: LaneGraphHere
+    graph: LocalLaneGraph
 
 
-class LaneCalls(WorkerState):
+class LaneInstructions(WorkerState):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.lane_graphs: dict[int, LaneGraphHere] = {}
+        self.lane_graphs: dict[int, LocalLaneGraph] = {}
 
     def do_lane_graph(
         self, number: int, packed: bytes, bounds: dict[int, tuple[int, int]], mesh: int, axes: Axes
@@ -98,7 +98,7 @@ class LaneCalls(WorkerState):
             k: importlib.import_module(v.name) if isinstance(v, _Module) else v for k, v in code.names.items()
         }
         exec(code.source, names)
-        self.lane_graphs[number] = LaneGraphHere(
+        self.lane_graphs[number] = LocalLaneGraph(
             names["forward"].__get__(SimpleNamespace(**code.attributes)), code, *bounds[self.rank], mesh, axes
         )
 
@@ -109,7 +109,7 @@ class LaneCalls(WorkerState):
         """Run a lane graph forward.
 
         learns: positions of the inputs that need gradients. If there are any, the last id in `outputs` is
-        that of the `Saved` autograd graph.
+        that of the `SavedGraph` autograd graph.
         """
         self._count("lanes")
         graph = self.lane_graphs[number]
@@ -126,7 +126,7 @@ class LaneCalls(WorkerState):
             self.values[out] = self._kept(result.detach(), graph, placements_of(graph.axes), shape, stride)
         if learns:
             leaves = [shards[p] for p in learns]
-            self.values[outputs[-1]] = Saved(results, leaves, list(learns), graph)
+            self.values[outputs[-1]] = SavedGraph(results, leaves, list(learns), graph)
 
     def do_lanes_backward(self, kept: int, gradients: tuple, outputs: tuple, wanted: tuple[int, ...]) -> None:
         """Run the backward of a lane graph.
@@ -135,7 +135,7 @@ class LaneCalls(WorkerState):
         inputs whose gradients are stored. The gradient of a shared input is a partial sum.
         """
         self._count("lanes_backward")
-        saved: Saved = self._get(kept)
+        saved: SavedGraph = self._get(kept)
         graph = saved.graph
         given = [
             (out, self._shard(self._get(g), graph, True))
@@ -157,7 +157,7 @@ class LaneCalls(WorkerState):
                 places = [Partial() if isinstance(p, Shard) else p for p in places]
             self.values[out] = self._kept(gradient.detach(), graph, places, shape, stride)
 
-    def _shard(self, value: Any, graph: LaneGraphHere, lanes: bool) -> Tensor:
+    def _shard(self, value: Any, graph: LocalLaneGraph, lanes: bool) -> Tensor:
         """Return this worker's lanes of a value, or the whole value if it is shared."""
         if not isinstance(value, Value):
             return value
@@ -165,7 +165,7 @@ class LaneCalls(WorkerState):
         goal = placements_of(graph.axes) if lanes else [Replicate() for _ in graph.axes]
         return local_of(held if list(held.placements) == goal else held.redistribute(placements=goal))
 
-    def _kept(self, local: Tensor, graph: LaneGraphHere, places: list, shape: tuple, stride: tuple) -> Any:
+    def _kept(self, local: Tensor, graph: LocalLaneGraph, places: list, shape: tuple, stride: tuple) -> Any:
         mesh = self.meshes[graph.mesh].devices
         if mesh is None:
             return local
