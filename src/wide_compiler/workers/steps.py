@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .optimizer_numbers import GroupKind, Twin
-from .repeating import Repeating
+from .worker_regions import RegionInstructions
 from .worker_state import Reply
 
 # By kind of instruction: the fields that hold ids of values used or made (one id, or a tuple of ids).
@@ -61,7 +61,7 @@ class Definition(NamedTuple):
     windows: tuple[Window, ...]
 
 
-class Steps(Repeating):
+class Steps(RegionInstructions):
     def __init__(self, rank: int, device: torch.device, reply: Reply) -> None:
         super().__init__(rank, device, reply)
         self.steps: dict[int, _Step] = {}

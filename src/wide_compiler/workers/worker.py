@@ -118,7 +118,7 @@ class Worker(Steps):
                 "ways": self.ways.total(),
                 **count_collectives(),
                 "op_ways": self.ways.by_op(),
-                "regions": {name: tally.as_dict() for name, tally in self.tallies.items()},
+                "regions": {name: counts.as_dict() for name, counts in self.region_counts.items()},
             },
         )
 

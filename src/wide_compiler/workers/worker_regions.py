@@ -23,7 +23,7 @@ Step = tuple[int, tuple[int, ...], int, int]  # template, input positions, numbe
 
 
 @dataclass
-class Tally:
+class RegionCounts:
     """Counters of one signal.
 
     compiled: regions compiled; compiled_runs: runs of these; replayed: runs op by op; reason: why the last of
@@ -52,11 +52,11 @@ class Region:
         self.compiled: CompiledRegion | None = None
 
 
-class Repeating(PlacementInstructions, OpInstructions, LaneInstructions):
+class RegionInstructions(PlacementInstructions, OpInstructions, LaneInstructions):
     def __init__(self, rank: int, device: torch.device, reply: Reply) -> None:
         super().__init__(rank, device, reply)
         self.regions: dict[int, Region] = {}
-        self.tallies: dict[str, Tally] = {}
+        self.region_counts: dict[str, RegionCounts] = {}
 
     def do_define(self, number: int, name: str, steps: tuple, live: tuple) -> None:
         self.regions[number] = Region(name, steps, live)
@@ -67,17 +67,17 @@ class Repeating(PlacementInstructions, OpInstructions, LaneInstructions):
     def do_region(self, number: int, outside: tuple, made: tuple, floats: tuple) -> None:
         """Run a region; positions count first the ids in `outside`, then those in `made`."""
         region = self.regions[number]
-        tally = self.tallies.setdefault(region.name, Tally())
+        counts = self.region_counts.setdefault(region.name, RegionCounts())
         region.runs += 1
         ids, operands = outside + made, [self._get(i) for i in outside]
         ready = not region.tried and region.quiet_with is not None
         if ready and region.quiet_with == layouts(operands):
-            self._compile(region, tally, operands, floats)
+            self._compile(region, counts, operands, floats)
         if region.compiled is not None and region.compiled.fits(operands, floats):
-            tally.compiled_runs += 1
+            counts.compiled_runs += 1
             self._run_compiled(region.compiled, operands, ids, floats)
             return
-        tally.replayed += 1
+        counts.replayed += 1
         if region.tried or region.runs < _PROOF:
             self._replay(region, ids, len(outside), floats)
             return
@@ -86,7 +86,7 @@ class Repeating(PlacementInstructions, OpInstructions, LaneInstructions):
         region.quiet_with = seen
         if listening.heard:
             region.tried = True
-            tally.reason = f"its ops talk to other workers ({listening.heard})"
+            counts.reason = f"its ops talk to other workers ({listening.heard})"
 
     def _replay(
         self, region: Region, ids: tuple, out: int, floats: tuple, listening: Listening | None = None
@@ -105,21 +105,21 @@ class Repeating(PlacementInstructions, OpInstructions, LaneInstructions):
         else:
             self.do_op(template, numbers, outputs, floats)
 
-    def _compile(self, region: Region, tally: Tally, operands: list, floats: tuple) -> None:
+    def _compile(self, region: Region, counts: RegionCounts, operands: list, floats: tuple) -> None:
         """Try to compile the region, once; on failure it keeps running op by op, with the same values."""
         region.tried = True
         try:
             compiled = CompiledRegion(region.steps, region.live, self.templates, operands, floats, self.ways)
         except Uncompilable as error:
-            tally.reason = str(error)
+            counts.reason = str(error)
             return
         except Exception as error:  # the compiler may raise anything; the region then runs uncompiled
-            tally.reason = f"torch.compile failed: {type(error).__name__}: {str(error).splitlines()[0]}"
-            log.warning("worker %d, signal %r: %s; it runs op by op", self.rank, region.name, tally.reason)
+            counts.reason = f"torch.compile failed: {type(error).__name__}: {str(error).splitlines()[0]}"
+            log.warning("worker %d, signal %r: %s; it runs op by op", self.rank, region.name, counts.reason)
             return
         region.compiled = compiled
-        tally.compiled += 1
-        tally.reason = ""
+        counts.compiled += 1
+        counts.reason = ""
 
     def _run_compiled(self, compiled: CompiledRegion, operands: list, ids: tuple, floats: tuple) -> None:
         for place, value in compiled.run(operands).items():
