@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from ..guards.reads import equal_atoms
 from ..workers.optimizer_numbers import GroupKind, Twin
-from ..workers.steps import FLOATS, Window
+from ..workers.worker_steps import FLOATS, Window
 
 _AHEAD = 12  # steps of an optimiser that must run the same ops
 

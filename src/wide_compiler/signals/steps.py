@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from ..guards.reads import ATOMS
 from ..workers.engine import Engine
 from ..workers.script_state import draw_seed
-from ..workers.steps import DRAW, DRAWS, MADE, USED, Definition, mapped, places_of
+from ..workers.worker_steps import DRAW, DRAWS, MADE, USED, Definition, mapped, places_of
 from . import modules, runtime, sending
 from .step_guard import StepGuard
 from .step_observer import StepObserver

@@ -15,15 +15,15 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from .collectives import count_collectives
 from .script_state import follow
-from .steps import Steps
 from .templates import Template
 from .value_checkpoint import load_values, save_values
 from .worker_state import Poison, Reply, WorkerMesh
+from .worker_steps import StepInstructions
 
 Meet = Callable[[int, dict], None]
 
 
-class Worker(Steps):
+class Worker(StepInstructions):
     """`execute` runs an instruction by the method `do_<kind>`."""
 
     def __init__(self, rank: int, device: torch.device, reply: Reply, meet: Meet | None = None) -> None:

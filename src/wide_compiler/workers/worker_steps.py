@@ -61,7 +61,7 @@ class Definition(NamedTuple):
     windows: tuple[Window, ...]
 
 
-class Steps(RegionInstructions):
+class StepInstructions(RegionInstructions):
     def __init__(self, rank: int, device: torch.device, reply: Reply) -> None:
         super().__init__(rank, device, reply)
         self.steps: dict[int, _Step] = {}
