@@ -18,7 +18,7 @@ from ..model import WideModel
 from ..model.marks import mark_parameters
 from ..workers.layout import fitting
 from ..workers.stream import Mesh
-from . import lane_calls, runtime, scope
+from . import lane_runner, runtime, scope
 from .modules import swap
 
 
@@ -49,7 +49,7 @@ def place(wide: WideModel, placement: scope.Placement) -> None:
             "each of them runs all lanes",
             stacklevel=4,
         )
-    lane_calls.signal_of[mesh.workers] = placement.name
+    lane_runner.signal_of[mesh.workers] = placement.name
     stacked = {id(t) for t in wide.stacked_tensors()}
     for name, x in (*wide.named_parameters(), *wide.named_buffers()):
         swap(x, mesh, axes if id(x) in stacked else (), name, adopted=True)

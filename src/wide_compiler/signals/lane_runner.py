@@ -70,7 +70,7 @@ class LaneRunner:
 
     def __call__(self, *arguments: Any) -> tuple[Tensor, ...]:
         tensors = [arguments[i] for i in self.positions]
-        return _Lanes.apply(self, *tensors)
+        return _LaneGraphCall.apply(self, *tensors)
 
     def placed(self, tensors: tuple[Tensor, ...]) -> tuple[Mesh, Axes, list[SignalTensor]]:
         """Return the mesh of the lanes, the layout of lanes on it, and every tensor as a handle there."""
@@ -101,7 +101,7 @@ class LaneRunner:
         return self._sent[key]
 
 
-class _Lanes(torch.autograd.Function):
+class _LaneGraphCall(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, runner: LaneRunner, *tensors: Tensor) -> tuple[Tensor, ...]:
         mesh, axes, handles = runner.placed(tensors)
