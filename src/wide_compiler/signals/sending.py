@@ -12,7 +12,7 @@ from torch import _C, Tensor
 
 from ..observe import instruction_log
 from ..workers.layout import Axes, fitting, part_of, places
-from ..workers.memory import write_payload
+from ..workers.shared_memory import write_payload
 from ..workers.stream import Mesh
 from . import runtime, scope
 from .plans import look_of

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from ..errors import UnsupportedError, UsageError
 from ..workers.engine import Engine
-from ..workers.memory import read_payload
+from ..workers.shared_memory import read_payload
 from ..workers.stream import Mesh
 from . import scope
 from .plans import Look

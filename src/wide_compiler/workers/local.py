@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .errors import WorkerDied
-from .memory import make_folder
 from .pool import START_SECONDS, ConnectedPool
+from .shared_memory import make_folder
 from .wire import dump
 
 _LEAVE_SECONDS = 2.0

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from .layout import Axes, fitting
-from .memory import read_payload, write_payload
+from .shared_memory import read_payload, write_payload
 from .transfer import exchange
 from .values import Value, cut, is_partial, laid_out, local_of, placements_of, whole_of, wrap
 from .worker_state import Poison, WorkerState
