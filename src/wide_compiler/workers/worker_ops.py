@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from .draws import draw_sharded
+from .random_ops import draw_sharded
 from .sharded import gathered, is_view, replicated, run_op
 from .templates import Template
 from .values import Value, local_of, wrap
