@@ -16,7 +16,7 @@ from ..workers.callsite import user_place
 from ..workers.layout import Axes, fitting, part_of, places
 
 if TYPE_CHECKING:
-    from ..signals.plans import Look, Plan
+    from ..signals.op_plans import Look, OpPlan
     from ..workers.stream import Mesh
 
 active = False  # is anybody listening? Asked before every line is made
@@ -65,7 +65,7 @@ def create(name: str, number: int, mesh: Mesh, axes: Axes, look: Look) -> None:
     _debug(f"{name} {look.shape} -> {placement} on workers {list(mesh.workers)} at {where}")
 
 
-def op(plan: Plan, mesh: Mesh, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+def op(plan: OpPlan, mesh: Mesh, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
     where = user_place()
     for worker in mesh.workers:
         _write(f"WorkerOp worker={worker} op={plan.name} inputs={inputs} outputs={outputs} at={where}")

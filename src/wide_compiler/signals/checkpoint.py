@@ -23,7 +23,7 @@ from ..workers.engine import Engine
 from ..workers.layout import Axes
 from ..workers.stream import Mesh
 from . import runtime, scope, sending
-from .plans import Look
+from .op_plans import Look
 from .tensor import Home, Ref, SignalTensor
 
 _LIST, _OBJECTS = "signals.json", "objects.pt"

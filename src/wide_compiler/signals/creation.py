@@ -20,7 +20,7 @@ from ..workers.engine import Engine
 from ..workers.script_state import draw_seed
 from . import runtime, scope
 from .dispatch import dispatch
-from .plans import Call, Op, Plan, find_plan, read
+from .op_plans import Op, OpCall, OpPlan, find_plan, read
 from .sending import put
 from .tensor import Home, Ref, SignalTensor
 
@@ -123,8 +123,8 @@ def create(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
     return made
 
 
-def _creation_plan(engine: Engine, func: Op, args: tuple, kwargs: dict[str, Any]) -> Plan:
-    call = Call(constants=True)
+def _creation_plan(engine: Engine, func: Op, args: tuple, kwargs: dict[str, Any]) -> OpPlan:
+    call = OpCall(constants=True)
     read(args, kwargs, call)
     return find_plan(engine, func, args, kwargs, call)
 

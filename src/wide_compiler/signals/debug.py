@@ -6,7 +6,7 @@ import torch
 
 from ..errors import ArgumentError
 from ..explain import Explanation, Row
-from . import plans, runtime, scope
+from . import op_plans, runtime, scope
 from .tensor import SignalTensor
 
 
@@ -58,7 +58,7 @@ def bookkeeping() -> dict[str, int]:
     engine = runtime.engine()
     engine.synchronize()
     return {
-        "plans": plans.plan_count(),
+        "plans": op_plans.plan_count(),
         "ranges": scope.range_count(),
         "in_flight": len(engine.in_flight),
         "answers": len(engine.answers),

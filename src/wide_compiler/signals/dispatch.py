@@ -21,7 +21,7 @@ from ..workers.script_state import draw_seed
 from ..workers.stream import Mesh
 from . import scope, tensor
 from .moving import consider_adoption, move
-from .plans import Call, Look, Plan, find_plan, read
+from .op_plans import Look, OpCall, OpPlan, find_plan, read
 from .sending import put_on, put_operand
 from .special_ops import Handler, Op, special_handler
 from .tensor import Home, Ref, SignalTensor, handle
@@ -45,7 +45,7 @@ def dispatch(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
         if "generator" in kwargs:
             kwargs = dict(kwargs)
             generator = kwargs.pop("generator")
-    call = Call()
+    call = OpCall()
     read(args, kwargs, call)
     tensors = call.tensors
     handles = [t for t in tensors if t.__class__ is SignalTensor]
@@ -68,8 +68,8 @@ def dispatch(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 def run(
     engine: Engine,
-    plan: Plan,
-    call: Call,
+    plan: OpPlan,
+    call: OpCall,
     operands: list[SignalTensor],
     mesh: Mesh,
     generator: torch.Generator | None = None,
@@ -113,7 +113,7 @@ def run(
     return results if returns == "list" else tuple(results)
 
 
-def _ask(engine: Engine, plan: Plan, call: Call, numbers: tuple[int, ...], mesh: Mesh) -> Any:
+def _ask(engine: Engine, plan: OpPlan, call: OpCall, numbers: tuple[int, ...], mesh: Mesh) -> Any:
     """Run an op whose result, or its shape, depends on values: wait for the workers' reply."""
     returns = plan.op._schema.returns
     count = _MOST_IN_A_LIST if str(returns[0].type) == "List[Tensor]" else len(returns)
@@ -136,7 +136,7 @@ _MOST_IN_A_LIST = 64  # ids reserved for an op whose number of results depends o
 # ---- placement
 
 
-def choose_mesh(tensors: list, handles: list[SignalTensor], plan: Plan) -> tuple[Mesh, Axes]:
+def choose_mesh(tensors: list, handles: list[SignalTensor], plan: OpPlan) -> tuple[Mesh, Axes]:
     """Return the mesh that runs an op, and the axes along which operands moved there are sharded."""
     if plan.written:
         meshes = {tensors[i]._ref.home.mesh for i in plan.written}
@@ -176,7 +176,7 @@ def operand_on(t: Tensor, mesh: Mesh, axes: Axes) -> SignalTensor:
     return move(t, mesh, () if t._ref.home.parameter else axes)
 
 
-def _write_plain(func: Op, args: tuple, kwargs: dict[str, Any], call: Call, plan: Plan) -> Any:
+def _write_plain(func: Op, args: tuple, kwargs: dict[str, Any], call: OpCall, plan: OpPlan) -> Any:
     """Run an op that writes to a plain tensor.
 
     Fetches the other operands. If it also writes to tensors on workers, sends the plain tensor and copies the

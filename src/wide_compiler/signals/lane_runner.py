@@ -26,7 +26,7 @@ from ..workers.worker_lanes import LaneCode
 from . import scope
 from .dispatch import operand_on
 from .moving import consider_adoption
-from .plans import Look, look_of
+from .op_plans import Look, look_of
 from .sending import put_on
 from .tensor import Home, Ref, SignalTensor
 

@@ -12,7 +12,7 @@ from ..workers.layout import Axes, fitting
 from ..workers.stream import Mesh
 from ..workers.transfer import wire_axis
 from . import scope
-from .plans import Look
+from .op_plans import Look
 from .tensor import Home, Ref, SignalTensor
 
 

@@ -15,7 +15,7 @@ from ..workers.layout import Axes, fitting, part_of, places
 from ..workers.shared_memory import write_payload
 from ..workers.stream import Mesh
 from . import runtime, scope
-from .plans import look_of
+from .op_plans import look_of
 from .tensor import Home, Ref, SignalTensor
 
 

@@ -19,7 +19,7 @@ from ..workers.engine import Engine
 from ..workers.shared_memory import read_payload
 from ..workers.stream import Mesh
 from . import scope
-from .plans import Look
+from .op_plans import Look
 
 
 def _unset(func: Any, args: tuple, kwargs: dict) -> Any:

@@ -42,7 +42,7 @@ class Look(NamedTuple):
     dtype: torch.dtype
 
 
-class Call:
+class OpCall:
     """An op's arguments, split into tensors, floats, and the cache key (the rest, and the tensors' looks).
 
     constants: floats are part of the key too, because they may decide a shape (`arange(0, 1, 0.1)`).
@@ -57,7 +57,7 @@ class Call:
         self.key: list[Any] = []
 
 
-class Plan(NamedTuple):
+class OpPlan(NamedTuple):
     """The cached plan of an op.
 
     template: its number. results: for each result its look (None if not a tensor) and the position of the
@@ -80,12 +80,12 @@ class Plan(NamedTuple):
     fresh: Look | None
 
 
-_plans: dict[tuple, Plan] = {}
+_plans: dict[tuple, OpPlan] = {}
 _fake = FakeTensorMode(allow_non_fake_inputs=False)
 _one_at_a_time = threading.RLock()  # the mode tracks one op at a time
 
 
-def read(args: Sequence, kwargs: dict, call: Call) -> None:
+def read(args: Sequence, kwargs: dict, call: OpCall) -> None:
     """Split the arguments into `call`; `spell` must number tensors and floats in the same order."""
     key = call.key
     for value in args:
@@ -95,7 +95,7 @@ def read(args: Sequence, kwargs: dict, call: Call) -> None:
         _read(value, call, key)
 
 
-def _read(value: Any, call: Call, key: list[Any]) -> None:
+def _read(value: Any, call: OpCall, key: list[Any]) -> None:
     kind = type(value)
     if issubclass(kind, Tensor):
         call.tensors.append(value)
@@ -131,7 +131,7 @@ def spell(args: Sequence, kwargs: dict, constants: bool) -> tuple[tuple, dict]:
     return tuple([one(a) for a in args]), {name: one(a) for name, a in kwargs.items()}
 
 
-def find_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Call) -> Plan:
+def find_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: OpCall) -> OpPlan:
     """Return the plan of this call; `call` must have been filled from `args` and `kwargs`."""
     state = settings()
     if state != engine.settings:
@@ -149,7 +149,7 @@ def find_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Call
     return plan
 
 
-def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Call) -> Plan:
+def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: OpCall) -> OpPlan:
     looks = tuple(getattr(t, "_look", None) or look_of(t) for t in call.tensors)
     asks = False
     result: Any = None
@@ -183,7 +183,7 @@ def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Cal
     returns = _returns(result) if schema.returns else "none"
     view, random = is_view(func), torch.Tag.nondeterministic_seeded in func.tags
     more = written or view or random or asks or returns != "one"
-    return Plan(
+    return OpPlan(
         func,
         number,
         templates.op_name(func),
