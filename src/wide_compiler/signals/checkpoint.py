@@ -23,7 +23,7 @@ from ..workers.engine import Engine
 from ..workers.layout import Axes
 from ..workers.stream import Mesh
 from . import runtime, scope, sending
-from .op_plans import Look
+from .op_plans import TensorMeta
 from .tensor import Home, Ref, SignalTensor
 
 _LIST, _OBJECTS = "signals.json", "objects.pt"
@@ -60,9 +60,9 @@ def checkpoint(folder: str | Path, **objects: Any) -> None:
     tensors = {
         n: {
             "workers": kept[n]._ref.home.mesh.workers,
-            "shape": kept[n]._look.shape,
-            "stride": kept[n]._look.stride,
-            "dtype": str(kept[n]._look.dtype).removeprefix("torch."),
+            "shape": kept[n]._tensor_meta.shape,
+            "stride": kept[n]._tensor_meta.stride,
+            "dtype": str(kept[n]._tensor_meta.dtype).removeprefix("torch."),
             "mesh": kept[n]._ref.home.mesh.shape,
             "axes": held[n],
         }
@@ -157,8 +157,8 @@ def _load_objects(path: Path, objects: dict[str, Any], refs: dict[int, Ref], ten
 
     def handle(saved: Saved) -> SignalTensor:
         entry = tensors[saved.number]
-        look = Look(tuple(entry["shape"]), tuple(entry["stride"]), getattr(torch, entry["dtype"]))
-        return SignalTensor(refs[saved.number], look)
+        meta = TensorMeta(tuple(entry["shape"]), tuple(entry["stride"]), getattr(torch, entry["dtype"]))
+        return SignalTensor(refs[saved.number], meta)
 
     for name, thing in objects.items():
         thing.load_state_dict(tree_map_only(Saved, handle, states[name]))

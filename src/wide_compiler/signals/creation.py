@@ -110,16 +110,16 @@ def create(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
     number = next(engine.ids)
     plan = _creation_plan(engine, func, args, kwargs)
     draw = draw_seed() if plan.random else None
-    look = plan.results[0][0]
-    assert look is not None
-    made = SignalTensor(Ref(engine, number, Home(mesh)), look)
+    meta = plan.results[0][0]
+    assert meta is not None
+    made = SignalTensor(Ref(engine, number, Home(mesh)), meta)
     if placement is not None:
         made._ref.home.adopted = True
     engine.record(
         "make", (number, plan.template, mesh.number, axes, draw), mesh.workers, plan.name, (), (number,)
     )
     if instruction_log.active:
-        instruction_log.create(plan.name, number, mesh, axes, look)
+        instruction_log.create(plan.name, number, mesh, axes, meta)
     return made
 
 

@@ -21,7 +21,7 @@ from ..workers.script_state import draw_seed
 from ..workers.stream import Mesh
 from . import scope, tensor
 from .moving import consider_adoption, move
-from .op_plans import Look, OpCall, OpPlan, find_plan, read
+from .op_plans import OpCall, OpPlan, TensorMeta, find_plan, read
 from .sending import put_on, put_operand
 from .special_ops import Handler, Op, special_handler
 from .tensor import Home, Ref, SignalTensor, handle
@@ -87,16 +87,16 @@ def run(
         return handle(Ref(engine, number, Home(mesh)), plan.fresh)
     results: list[Tensor | None] = []
     outputs = ()
-    for look, same in plan.results:
+    for meta, same in plan.results:
         if same is not None:
             results.append(call.tensors[same])
-        elif look is None:
+        elif meta is None:
             results.append(None)
         else:
             number = next(engine.ids)
             outputs += (number,)
             home = operands[0]._ref.home if plan.view else Home(mesh)
-            results.append(handle(Ref(engine, number, home, plan.view), look))
+            results.append(handle(Ref(engine, number, home, plan.view), meta))
     touched = outputs + tuple([numbers[i] for i in plan.written]) if plan.written else outputs
     content = (plan.template, numbers, outputs, tuple(call.floats))
     if plan.random:
@@ -124,8 +124,8 @@ def _ask(engine: Engine, plan: OpPlan, call: OpCall, numbers: tuple[int, ...], m
         return answer
     made = []
     for number, (shape, stride, dtype) in zip(outputs, answer, strict=False):
-        look = Look(shape, stride, getattr(torch, dtype.removeprefix("torch.")))
-        made.append(SignalTensor(Ref(engine, number, Home(mesh)), look))
+        meta = TensorMeta(shape, stride, getattr(torch, dtype.removeprefix("torch.")))
+        made.append(SignalTensor(Ref(engine, number, Home(mesh)), meta))
     if count == _MOST_IN_A_LIST:
         return made
     return made[0] if len(made) == 1 else tuple(made)

@@ -26,7 +26,7 @@ from ..workers.worker_lanes import LaneCode
 from . import scope
 from .dispatch import operand_on
 from .moving import consider_adoption
-from .op_plans import Look, look_of
+from .op_plans import TensorMeta, meta_of
 from .sending import put_on
 from .tensor import Home, Ref, SignalTensor
 
@@ -43,7 +43,7 @@ class LaneRunner:
         self.lanes = tuple([lanes[i] for i in self.positions])
         feeds = [graph.feeds[i] for i in self.positions]
         written = [i for i, (kind, key) in enumerate(feeds) if kind == "state" and key in graph.writes]
-        self.looks, self.learning = _try(graph, arguments, self.positions, n)
+        self.metas, self.learning = _try(graph, arguments, self.positions, n)
         counts = [i for i, (kind, _) in enumerate(graph.feeds) if kind == "n"]
         fixed = {i: a for i, a in enumerate(arguments) if i not in self.positions}
         code = graph.module.graph.python_code("self")
@@ -52,7 +52,7 @@ class LaneRunner:
             for node in graph.module.graph.nodes
             if node.op == "get_attr"
         }
-        outputs = tuple([(look.shape, look.stride) for look in self.looks])
+        outputs = tuple([(meta.shape, meta.stride) for meta in self.metas])
         self.packed = LaneCode(
             *(code.src, code.globals, attributes, fixed, counts[0] if counts else None),
             *(self.lanes, tuple(written), outputs),
@@ -109,18 +109,18 @@ class _LaneGraphCall(torch.autograd.Function):
         number = runner.number_on(engine, mesh, axes)
         needs = [i for i, x in enumerate(tensors) if x.requires_grad] if any(ctx.needs_input_grad) else []
         inputs = tuple([h._ref.number for h in handles])
-        refs = [Ref(engine, next(engine.ids), Home(mesh)) for _ in runner.looks]
+        refs = [Ref(engine, next(engine.ids), Home(mesh)) for _ in runner.metas]
         outputs = tuple([r.number for r in refs])
         if needs:
             ctx.kept = Ref(engine, next(engine.ids), Home(mesh))
             outputs += (ctx.kept.number,)
         ctx.runner, ctx.mesh, ctx.axes, ctx.needs = runner, mesh, axes, needs
-        ctx.inputs = [look_of(tensors[i]) for i in needs]
+        ctx.inputs = [meta_of(tensors[i]) for i in needs]
         ctx.set_materialize_grads(False)
         content = (number, inputs, outputs, tuple(needs))
         with _labelled(mesh):
             engine.record("lanes", content, mesh.workers, "lanes", inputs, outputs)
-        made = [SignalTensor(ref, look) for ref, look in zip(refs, runner.looks, strict=True)]
+        made = [SignalTensor(ref, meta) for ref, meta in zip(refs, runner.metas, strict=True)]
         ctx.mark_non_differentiable(*[x for x, d in zip(made, runner.learning, strict=True) if not d])
         return tuple(made)
 
@@ -132,7 +132,7 @@ class _LaneGraphCall(torch.autograd.Function):
         if all(g is None for g in given):
             return (None,) * len(ctx.needs_input_grad)
         wanted = [i for i in ctx.needs if ctx.needs_input_grad[1 + i]]
-        looks = [look for i, look in zip(ctx.needs, ctx.inputs, strict=True) if i in wanted]
+        metas = [meta for i, meta in zip(ctx.needs, ctx.inputs, strict=True) if i in wanted]
         refs = [Ref(engine, next(engine.ids), Home(mesh)) for _ in wanted]
         numbers = tuple([None if g is None else g._ref.number for g in given])
         inputs = (ctx.kept.number, *[n for n in numbers if n is not None])
@@ -141,8 +141,8 @@ class _LaneGraphCall(torch.autograd.Function):
         with _labelled(mesh):
             engine.record("lanes_backward", content, mesh.workers, "lanes_backward", inputs, outputs)
         results: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
-        for i, ref, look in zip(wanted, refs, looks, strict=True):
-            results[1 + i] = SignalTensor(ref, _contiguous(look))
+        for i, ref, meta in zip(wanted, refs, metas, strict=True):
+            results[1 + i] = SignalTensor(ref, _contiguous(meta))
         return tuple(results)
 
 
@@ -165,14 +165,14 @@ def _on(gradient: Tensor, mesh: Mesh, axes: Axes) -> SignalTensor:
     return operand_on(gradient, mesh, axes)
 
 
-def _contiguous(look: Look) -> Look:
-    return Look(look.shape, torch.empty(look.shape, device="meta").stride(), look.dtype)
+def _contiguous(meta: TensorMeta) -> TensorMeta:
+    return TensorMeta(meta.shape, torch.empty(meta.shape, device="meta").stride(), meta.dtype)
 
 
 def _try(
     graph: LaneGraph, arguments: list[Any], positions: list[int], n: int
-) -> tuple[list[Look], list[bool]]:
-    """Return the looks of the outputs and whether each requires grad, from a run on fake tensors.
+) -> tuple[list[TensorMeta], list[bool]]:
+    """Return the `TensorMeta` of each output and whether it requires grad, from a run on fake tensors.
 
     Raises ValueError if an output is not a new tensor with a lane axis, or if an input that requires a
     gradient gets none.
@@ -199,7 +199,7 @@ def _try(
             ones = [torch.ones_like(o) for o in roots]
             if any(g is None for g in torch.autograd.grad(roots, leaves, ones, allow_unused=True)):
                 raise ValueError("an input that requires a gradient gets none")
-    return [look_of(o) for o in outputs], learning
+    return [meta_of(o) for o in outputs], learning
 
 
 SignalTensor.lane_runner = LaneRunner.of  # type: ignore[attr-defined]

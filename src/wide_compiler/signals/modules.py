@@ -173,7 +173,7 @@ def _states_follow(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     for p, state in optimizer.state.items():
         if type(p) is SignalTensor:
             for name, value in state.items():
-                if type(value) is Tensor and name != "step" and value.shape == p._look.shape:
+                if type(value) is Tensor and name != "step" and value.shape == p._tensor_meta.shape:
                     state[name] = laid_out_as(put_on(value, p._ref.home.mesh, ()), p)
 
 

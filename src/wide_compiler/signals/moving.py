@@ -12,7 +12,7 @@ from ..workers.layout import Axes, fitting
 from ..workers.stream import Mesh
 from ..workers.transfer import wire_axis
 from . import scope
-from .op_plans import Look
+from .op_plans import TensorMeta
 from .tensor import Home, Ref, SignalTensor
 
 
@@ -63,7 +63,7 @@ def laid_out_as(x: SignalTensor, p: SignalTensor) -> SignalTensor:
     engine = p._ref.engine
     number = next(engine.ids)
     numbers = (x._ref.number, p._ref.number)
-    settled = SignalTensor(Ref(engine, number, Home(mesh)), x._look)
+    settled = SignalTensor(Ref(engine, number, Home(mesh)), x._tensor_meta)
     engine.record("settle", (number, *numbers), mesh.workers, "settle", numbers, (number,))
     return settled
 
@@ -91,20 +91,20 @@ def gather_for_use(t: SignalTensor, placement: scope.Placement) -> None:
 
 def move(t: SignalTensor, mesh: Mesh, axes: Axes) -> SignalTensor:
     """Return a copy on another mesh, sharded along `axes` unless a shard would be empty."""
-    engine, look = t._ref.engine, t._look
+    engine, meta = t._ref.engine, t._tensor_meta
     source = t._ref.home.mesh
-    axes = fitting(look.shape, axes, mesh.shape)
-    wire = wire_axis(look.shape, source.shape, mesh.shape, axes[0])
+    axes = fitting(meta.shape, axes, mesh.shape)
+    wire = wire_axis(meta.shape, source.shape, mesh.shape, axes[0])
     number = next(engine.ids)
     workers = tuple(sorted({*source.workers, *mesh.workers}))
     content = (
-        number, t._ref.number, source.number, mesh.number, axes, wire, look.shape, str(look.dtype)[6:]
+        number, t._ref.number, source.number, mesh.number, axes, wire, meta.shape, str(meta.dtype)[6:]
     )  # fmt: skip
-    contiguous = _contiguous(look)
+    contiguous = _contiguous(meta)
     made = SignalTensor(Ref(engine, number, Home(mesh)), contiguous)
     engine.record("move", content, workers, "move", (t._ref.number,), (number,))
     if instruction_log.active:
-        instruction_log.move(t._ref.number, number, source, mesh, axes, look)
+        instruction_log.move(t._ref.number, number, source, mesh, axes, meta)
     return made
 
 
@@ -115,15 +115,15 @@ def spread(t: SignalTensor, mesh: Mesh, axes: Axes) -> SignalTensor:
     engine = t._ref.engine
     axes = fitting(t.shape, axes, mesh.shape)
     number = next(engine.ids)
-    made = SignalTensor(Ref(engine, number, Home(mesh)), _contiguous(t._look))
+    made = SignalTensor(Ref(engine, number, Home(mesh)), _contiguous(t._tensor_meta))
     content = (number, t._ref.number, mesh.number, axes)
     engine.record("spread", content, mesh.workers, "spread", (t._ref.number,), (number,))
     return made
 
 
-def _contiguous(look: Look) -> Look:
+def _contiguous(meta: TensorMeta) -> TensorMeta:
     stride, step = [], 1
-    for size in reversed(look.shape):
+    for size in reversed(meta.shape):
         stride.append(step)
         step *= max(size, 1)
-    return Look(look.shape, tuple(reversed(stride)), look.dtype)
+    return TensorMeta(meta.shape, tuple(reversed(stride)), meta.dtype)

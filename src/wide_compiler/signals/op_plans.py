@@ -1,7 +1,7 @@
 """Plans: the results of an op, inferred once on fake tensors and cached.
 
-The cache key is the op, its plain arguments and the looks of its operands. A plan holds the number of the
-template on the workers and the looks of the results.
+The cache key is the op, its plain arguments and the `TensorMeta` of its operands. A plan holds the
+number of the template on the workers and the `TensorMeta` of the results.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ aten = torch.ops.aten
 _KEPT = 4096
 
 
-class Look(NamedTuple):
+class TensorMeta(NamedTuple):
     """Shape, stride and dtype of a tensor: what the controller knows of it."""
 
     shape: tuple[int, ...]
@@ -43,7 +43,7 @@ class Look(NamedTuple):
 
 
 class OpCall:
-    """An op's arguments, split into tensors, floats, and the cache key (the rest, and the tensors' looks).
+    """An op's arguments, split into tensors, floats, and the cache key (the rest, and the tensors' meta).
 
     constants: floats are part of the key too, because they may decide a shape (`arange(0, 1, 0.1)`).
     """
@@ -60,24 +60,24 @@ class OpCall:
 class OpPlan(NamedTuple):
     """The cached plan of an op.
 
-    template: its number. results: for each result its look (None if not a tensor) and the position of the
+    template: its number. results: for each result its meta (None if not a tensor) and the position of the
     operand that it is (in-place ops), or None. returns: `one`, `tuple`, `list`, or `none`.
 
     written: positions in the tensor list of written operands. view: results are views of operand 0. asks:
-    only the workers know the result. fresh: the look of the result if the op only makes one new tensor, else
+    only the workers know the result. fresh: the meta of the result if the op only makes one new tensor, else
     None.
     """
 
     op: Op
     template: int
     name: str
-    results: tuple[tuple[Look | None, int | None], ...]
+    results: tuple[tuple[TensorMeta | None, int | None], ...]
     returns: str
     written: tuple[int, ...]
     view: bool
     random: bool
     asks: bool
-    fresh: Look | None
+    fresh: TensorMeta | None
 
 
 _plans: dict[tuple, OpPlan] = {}
@@ -99,7 +99,7 @@ def _read(value: Any, call: OpCall, key: list[Any]) -> None:
     kind = type(value)
     if issubclass(kind, Tensor):
         call.tensors.append(value)
-        key.append(getattr(value, "_look", None) or look_of(value))
+        key.append(getattr(value, "_tensor_meta", None) or meta_of(value))
     elif kind is int or kind is bool or value is None:
         key.append(kind)  # 1, 1.0 and True are equal but different arguments
         key.append(value)
@@ -150,11 +150,11 @@ def find_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: OpCa
 
 
 def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: OpCall) -> OpPlan:
-    looks = tuple(getattr(t, "_look", None) or look_of(t) for t in call.tensors)
+    metas = tuple(getattr(t, "_tensor_meta", None) or meta_of(t) for t in call.tensors)
     asks = False
     result: Any = None
     try:
-        result = infer(func, args, kwargs, call.tensors, looks)
+        result = infer(func, args, kwargs, call.tensors, metas)
     except (DynamicOutputShapeException, DataDependentOutputException):
         asks = True
     except RuntimeError as error:
@@ -163,7 +163,7 @@ def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: OpC
         raise UsageError(
             f"{func}: {error} (a tensor on workers keeps its shape when it is written to)"
         ) from error
-    asks = asks or _misjudged(func, looks)
+    asks = asks or _misjudged(func, metas)
     spelled, named = spell(args, kwargs, call.constants)
     number = engine.new_template(templates.op_name(func), spelled, named)
     schema = func._schema
@@ -177,7 +177,7 @@ def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: OpC
             "with x.cpu()"
         )
     described = [
-        (look_of(r) if isinstance(r, Tensor) else None, _same(func, i, written))
+        (meta_of(r) if isinstance(r, Tensor) else None, _same(func, i, written))
         for i, r in enumerate(results)
     ]
     returns = _returns(result) if schema.returns else "none"
@@ -197,16 +197,16 @@ def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: OpC
     )
 
 
-def _misjudged(func: Op, looks: tuple[Look, ...]) -> bool:
+def _misjudged(func: Op, metas: tuple[TensorMeta, ...]) -> bool:
     """Return whether PyTorch infers a wrong shape (for one sample, [1] instead of [])."""
-    return func is torch.ops.aten.multilabel_margin_loss_forward.default and len(looks[0].shape) < 2
+    return func is torch.ops.aten.multilabel_margin_loss_forward.default and len(metas[0].shape) < 2
 
 
-def infer(func: Op, args: Sequence, kwargs: dict, tensors: list, looks: tuple[Look, ...]) -> Any:
-    """Run the op on fake tensors of these looks; raises the op's own error for bad operands."""
+def infer(func: Op, args: Sequence, kwargs: dict, tensors: list, metas: tuple[TensorMeta, ...]) -> Any:
+    """Run the op on fake tensors made from `metas`; raises the op's own error for bad operands."""
     position = {id(t): i for i, t in enumerate(tensors)}
     with _one_at_a_time, _fake, _quiet():
-        fakes = [torch.empty_strided(look.shape, look.stride, dtype=look.dtype) for look in looks]
+        fakes = [torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype) for meta in metas]
         args, kwargs = tree_map_only(Tensor, lambda t: fakes[position[id(t)]], (tuple(args), kwargs))
         return func(*args, **kwargs)
 
@@ -222,8 +222,8 @@ def _quiet() -> Iterator[None]:
         logger.disabled = before
 
 
-def look_of(x: Tensor) -> Look:
-    return Look(tuple(x.shape), tuple(x.stride()), x.dtype)
+def meta_of(x: Tensor) -> TensorMeta:
+    return TensorMeta(tuple(x.shape), tuple(x.stride()), x.dtype)
 
 
 def _places(func: Op, args: Sequence, kwargs: dict, tensors: list) -> list[int]:

@@ -15,7 +15,7 @@ from ..workers.layout import Axes, fitting, part_of, places
 from ..workers.shared_memory import write_payload
 from ..workers.stream import Mesh
 from . import runtime, scope
-from .op_plans import look_of
+from .op_plans import meta_of
 from .tensor import Home, Ref, SignalTensor
 
 
@@ -32,13 +32,13 @@ def put_on(x: Tensor, mesh: Mesh, axes: Axes) -> SignalTensor:
         for part in parts
     ]
     made = SignalTensor(
-        Ref(engine, number, Home(mesh)), look_of(torch.empty(x.shape, dtype=x.dtype, device="meta"))
+        Ref(engine, number, Home(mesh)), meta_of(torch.empty(x.shape, dtype=x.dtype, device="meta"))
     )
     engine.record_each("put", contents, mesh, (number,))
     if _listener is not None:
         _listener(given, mesh, axes, made)
     if instruction_log.active:
-        instruction_log.create("put", number, mesh, axes, made._look)
+        instruction_log.create("put", number, mesh, axes, made._tensor_meta)
     return made
 
 

@@ -21,7 +21,7 @@ Handler = Callable[[Op, tuple, dict[str, Any]], Any]
 
 def _alias(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
     """Return another handle of the same id."""
-    return SignalTensor(args[0]._ref, args[0]._look)
+    return SignalTensor(args[0]._ref, args[0]._tensor_meta)
 
 
 def _scalar(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -45,12 +45,12 @@ def _foreach(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 
 def _turn(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
-    """Run an in-place view op such as `t_`: the tensor takes the id and look of the view."""
+    """Run an in-place view op such as `t_`: the tensor takes the id and `TensorMeta` of the view."""
     x = args[0]
     view = _VIEWS[func](*args, **kwargs)
     with no_dispatch():
         func(*args, **kwargs)  # on the handle, which has only a shape
-    x._ref, x._look = view._ref, view._look
+    x._ref, x._tensor_meta = view._ref, view._tensor_meta
     return x
 
 

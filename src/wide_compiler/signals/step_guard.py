@@ -221,7 +221,7 @@ def _seen(leaf: Any) -> Any:
     """Return what must be equal for an argument to match the recording."""
     if type(leaf) is SignalTensor:
         home = leaf._ref.home
-        return leaf._look, home.mesh, leaf.requires_grad, home.parameter
+        return leaf._tensor_meta, home.mesh, leaf.requires_grad, home.parameter
     if isinstance(leaf, ATOMS):
         return type(leaf), repr(leaf)
     return object()  # equal to nothing

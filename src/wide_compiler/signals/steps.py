@@ -248,7 +248,7 @@ class Recording:
         if left:
             raise NotRepeatable("a tensor that it makes is held elsewhere after it")
         made = {leaf._ref.number: leaf for leaf in self.results if type(leaf) is SignalTensor}
-        self.looks = [(made[n]._ref.home.mesh, made[n]._look) for n in self.outputs]
+        self.metas = [(made[n]._ref.home.mesh, made[n]._tensor_meta) for n in self.outputs]
         at = {n: i for i, n in enumerate(self.outputs)}
         self.results = [(at[x._ref.number],) if type(x) is SignalTensor else x for x in self.results]
 
@@ -258,8 +258,8 @@ class Recording:
         engine = self.engine
         outputs = tuple([next(engine.ids) for _ in self.outputs])
         made = [
-            handle(Ref(engine, n, Home(mesh)), look)
-            for n, (mesh, look) in zip(outputs, self.looks, strict=True)
+            handle(Ref(engine, n, Home(mesh)), meta)
+            for n, (mesh, meta) in zip(outputs, self.metas, strict=True)
         ]
         arguments = tuple([leaves[i]._ref.number for _, i in self.arguments])
         settings = tuple([state.next_step() for state in self.states])

@@ -19,7 +19,7 @@ from ..workers.engine import Engine
 from ..workers.shared_memory import read_payload
 from ..workers.stream import Mesh
 from . import scope
-from .op_plans import Look
+from .op_plans import TensorMeta
 
 
 def _unset(func: Any, args: tuple, kwargs: dict) -> Any:
@@ -94,13 +94,13 @@ class SignalTensor(Tensor):
     """A tensor whose values are on workers. Made by ops and creation functions, not by users."""
 
     _ref: Ref
-    _look: Look
+    _tensor_meta: TensorMeta
 
     @staticmethod
-    def __new__(cls, ref: Ref, look: Look) -> SignalTensor:
-        return handle(ref, look)
+    def __new__(cls, ref: Ref, meta: TensorMeta) -> SignalTensor:
+        return handle(ref, meta)
 
-    def __init__(self, ref: Ref, look: Look) -> None:
+    def __init__(self, ref: Ref, meta: TensorMeta) -> None:
         """Do nothing: `__new__` sets everything."""
 
     @classmethod
@@ -134,7 +134,11 @@ class SignalTensor(Tensor):
         dtype, payload = ref.engine.ask("fetch", (ref.number,), ref.home.mesh, "fetch", inputs=(ref.number,))
         with torch._C._DisableTorchDispatch():
             answer = read_payload(payload, getattr(torch, dtype))
-            return answer.as_strided(self._look.shape, self._look.stride) if _dense(self) else answer
+            return (
+                answer.as_strided(self._tensor_meta.shape, self._tensor_meta.stride)
+                if _dense(self)
+                else answer
+            )
 
     def cpu(self, *args: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
         """Return the values as a plain tensor; differentiable."""
@@ -221,15 +225,15 @@ class SignalTensor(Tensor):
         value = value.detach()
         assert isinstance(value, SignalTensor)
         torch._C.TensorBase.__dict__["data"].__set__(self, value)  # sets shape and dtype
-        self._ref, self._look = value._ref, value._look
+        self._ref, self._tensor_meta = value._ref, value._tensor_meta
 
 
-def handle(ref: Ref, look: Look) -> SignalTensor:
-    """Return the handle of an id; a faster `SignalTensor(ref, look)`."""
-    shape, stride, dtype = look
+def handle(ref: Ref, meta: TensorMeta) -> SignalTensor:
+    """Return the handle of an id; a faster `SignalTensor(ref, meta)`."""
+    shape, stride, dtype = meta
     made = _wrapper(SignalTensor, shape, strides=stride, dtype=dtype)
     made._ref = ref
-    made._look = look
+    made._tensor_meta = meta
     return made
 
 
