@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..guards.reads import equal_atoms
-from ..workers.optimizer_numbers import GroupKind, Twin
+from ..workers.optimizer_floats import GroupKind, OptimizerProbe
 from ..workers.worker_steps import FLOATS, Window
 
 _AHEAD = 12  # steps of an optimiser that must run the same ops
@@ -39,7 +39,7 @@ class OptimizerState:
 def optimizer_windows(
     optimizers: list[tuple[OptimizerState, int, int]], instructions: list[tuple]
 ) -> tuple[tuple[Window, ...], list[GroupCount]]:
-    """Return the instructions of each group, after checking that a `Twin` gives the same floats.
+    """Return the instructions of each group, after checking that a `OptimizerProbe` gives the same floats.
 
     Raises NotRepeatable if an optimiser does anything else in its step.
     """
@@ -69,10 +69,10 @@ def _window(
     state = optimizer.state.get(parameters[0], {})
     kind = GroupKind(name, count.all_settings(), tuple(k for k, v in state.items() if v is not None))
     try:
-        twin = Twin(kind)
-        expected = twin.numbers(steps, {})
+        probe = OptimizerProbe(kind)
+        expected = probe.floats(steps, {})
         for ahead in range(1, _AHEAD):
-            if [op for op, _ in twin.numbers(steps + ahead, {})] != [op for op, _ in expected]:
+            if [op for op, _ in probe.floats(steps + ahead, {})] != [op for op, _ in expected]:
                 raise NotRepeatable(f"the next steps of {name} are not like this one")
     except (RuntimeError, TypeError, ValueError, KeyError, AssertionError) as error:
         raise NotRepeatable(f"the numbers of {name} are not known: {error}") from None

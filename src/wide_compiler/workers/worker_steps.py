@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .optimizer_numbers import GroupKind, Twin
+from .optimizer_floats import GroupKind, OptimizerProbe
 from .worker_regions import RegionInstructions
 from .worker_state import Reply
 
@@ -94,7 +94,7 @@ class _Step:
 
     def __init__(self, definition: Definition, rank: int) -> None:
         self.definition = definition
-        self.twins = [Twin(window.group) for window in definition.windows]
+        self.probes = [OptimizerProbe(window.group) for window in definition.windows]
         self.replaced = {n for n in definition.kept.values() if n is not None} - {*definition.used}
         self.places = len(definition.used)
         mine = []
@@ -125,8 +125,8 @@ class _Step:
     def floats(self, settings: tuple) -> dict[int, tuple[float, ...]]:
         """Return, by instruction, the floats that optimisers pass to their ops in this step."""
         found = {}
-        for window, twin, (steps, new) in zip(self.definition.windows, self.twins, settings, strict=True):
-            numbers = twin.numbers(steps, new)
+        for window, probe, (steps, new) in zip(self.definition.windows, self.probes, settings, strict=True):
+            numbers = probe.floats(steps, new)
             assert len(numbers) == window.ops, (window, numbers)
             for i, place in enumerate(window.places):
                 found[place] = numbers[i % window.ops][1]

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .templates import op_name
 
-OpNumbers = list[tuple[str, tuple[float, ...]]]  # the ops of one parameter, each with its floats
+OpFloats = list[tuple[str, tuple[float, ...]]]  # the ops of one parameter, each with its floats
 
 
 class GroupKind(NamedTuple):
@@ -24,7 +24,7 @@ class GroupKind(NamedTuple):
     state: tuple[str, ...]
 
 
-class Twin:
+class OptimizerProbe:
     """Steps one parameter group of an optimiser with a one-element parameter."""
 
     def __init__(self, group: GroupKind) -> None:
@@ -36,21 +36,21 @@ class Twin:
         self.optimizer.state[parameter] = {name: torch.zeros(shape) for name, shape in shapes.items()}
         self.count = self.optimizer.state[parameter].get("step")
 
-    def numbers(self, steps: float, settings: dict[str, Any]) -> OpNumbers:
+    def floats(self, steps: float, settings: dict[str, Any]) -> OpFloats:
         """Return what step number `steps + 1` passes to the ops of one parameter."""
         self.optimizer.param_groups[0].update(settings)
         if self.count is not None:
             self.count.fill_(steps)
-        listening = _Listening()
-        with listening:
+        recorder = _FloatRecorder()
+        with recorder:
             self.optimizer.step()
-        return listening.found
+        return recorder.found
 
 
-class _Listening(TorchDispatchMode):
+class _FloatRecorder(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
-        self.found: OpNumbers = []
+        self.found: OpFloats = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         given = (*args, *(kwargs or {}).values())
