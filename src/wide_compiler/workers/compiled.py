@@ -26,25 +26,25 @@ class Uncompilable(Exception):
     """Raised with the reason why a region cannot be compiled."""
 
 
-class Listening(TorchDispatchMode):
-    """Dispatch mode that stores in `heard` the name of a collective run inside it, or ""."""
+class CollectiveDetector(TorchDispatchMode):
+    """Dispatch mode that stores in `found` the name of a collective run inside it, or ""."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.heard = ""
+        self.found = ""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         if any(issubclass(t, DTensor) for t in types):
             return NotImplemented  # DTensor runs first; its ops on the local shards are dispatched here again
         if "c10d" in func.namespace:
-            self.heard = str(func)
+            self.found = str(func)
         return func(*args, **(kwargs or {}))
 
 
 class CompiledRegion:
     """The compiled form of a region for one set of operand layouts.
 
-    Only for ops that ran without a collective (`Listening`) on the same layouts: if one worker failed to
+    Only for ops that ran without a collective (`CollectiveDetector`) on the same layouts: if one worker failed to
     compile in the middle of a collective, it could not fall back to running op by op.
 
     names: the ops in the compiled part. after: steps that run after it, each with the position of its first

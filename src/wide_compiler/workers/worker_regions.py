@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .compiled import CompiledRegion, Listening, Uncompilable, layouts
+from .compiled import CollectiveDetector, CompiledRegion, Uncompilable, layouts
 from .templates import SETTLE
 from .worker_lanes import LaneInstructions
 from .worker_ops import OpInstructions
@@ -81,19 +81,19 @@ class RegionInstructions(PlacementInstructions, OpInstructions, LaneInstructions
         if region.tried or region.runs < _PROOF:
             self._replay(region, ids, len(outside), floats)
             return
-        seen, listening = layouts(operands), Listening()
-        self._replay(region, ids, len(outside), floats, listening)
+        seen, detector = layouts(operands), CollectiveDetector()
+        self._replay(region, ids, len(outside), floats, detector)
         region.quiet_with = seen
-        if listening.heard:
+        if detector.found:
             region.tried = True
-            counts.reason = f"its ops talk to other workers ({listening.heard})"
+            counts.reason = f"its ops talk to other workers ({detector.found})"
 
     def _replay(
-        self, region: Region, ids: tuple, out: int, floats: tuple, listening: Listening | None = None
+        self, region: Region, ids: tuple, out: int, floats: tuple, detector: CollectiveDetector | None = None
     ) -> None:
         used = 0
         for template, inputs, outputs, values in region.steps:
-            mode = listening if listening is not None and template != SETTLE else contextlib.nullcontext()
+            mode = detector if detector is not None and template != SETTLE else contextlib.nullcontext()
             with mode:
                 self._step(template, ids, inputs, ids[out : out + outputs], floats[used : used + values])
             used, out = used + values, out + outputs
