@@ -39,7 +39,7 @@ class OptimizerState:
 def optimizer_windows(
     optimizers: list[tuple[OptimizerState, int, int]], instructions: list[tuple]
 ) -> tuple[tuple[Window, ...], list[GroupCount]]:
-    """Return the instructions of each group, after checking that a `OptimizerProbe` gives the same floats.
+    """Return the instructions of each group, after checking that `OptimizerProbe` gives the same floats.
 
     Raises NotRepeatable if an optimiser does anything else in its step.
     """

@@ -44,8 +44,8 @@ class CollectiveDetector(TorchDispatchMode):
 class CompiledRegion:
     """The compiled form of a region for one set of operand layouts.
 
-    Only for ops that ran without a collective (`CollectiveDetector`) on the same layouts: if one worker failed to
-    compile in the middle of a collective, it could not fall back to running op by op.
+    Only for ops that ran without a collective (`CollectiveDetector`) on the same layouts: if one worker
+    failed to compile in the middle of a collective, it could not fall back to running op by op.
 
     names: the ops in the compiled part. after: steps that run after it, each with the position of its first
     result and the position of its first float.

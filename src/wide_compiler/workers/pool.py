@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any, cast
 
 from .errors import WorkerDied
-from .wire import Door, load
+from .wire import WorkerListener, load
 
 START_SECONDS = 180.0
 _TICK_SECONDS = 0.5
@@ -73,26 +73,26 @@ class ConnectedPool(ABC):
         present: called once all new workers have connected, so that the running workers can join them.
         """
         secret = secrets.token_bytes(32)
-        door = Door(host, secret)
-        common = {"world": self.size, "address": door.address[:2], "secret": secret.hex()}
+        listener = WorkerListener(host, secret)
+        common = {"world": self.size, "address": listener.address[:2], "secret": secret.hex()}
         first = self.size - len(own)
         try:
             self._launch([{"rank": first + k, **common, **mine} for k, mine in enumerate(own)])
-            self._admit(door, range(first, self.size), present)
+            self._admit(listener, range(first, self.size), present)
         except BaseException:
             self.kill()
             raise
         finally:
-            door.close()
+            listener.close()
 
-    def _admit(self, door: Door, ranks: range, present: Callable[[], None]) -> None:
+    def _admit(self, listener: WorkerListener, ranks: range, present: Callable[[], None]) -> None:
         """Wait until these workers have connected and have joined their process group."""
         deadline = time.monotonic() + START_SECONDS
         pids = dict(enumerate(self.pids[: ranks.start]))
         new: dict[int, Connection] = {}
         while len(new) < len(ranks):
             try:
-                connection = door.admitted.get(timeout=0.2)
+                connection = listener.admitted.get(timeout=0.2)
             except queue.Empty:
                 self._check_start(deadline)
                 continue

@@ -68,7 +68,7 @@ def interface_of(address: str) -> str | None:
     return None
 
 
-class Door:
+class WorkerListener:
     """Listens for workers and admits those that know the secret."""
 
     def __init__(self, host: str, secret: bytes) -> None:
