@@ -20,7 +20,7 @@ _KEPT = 256
 _WORTH = 3  # fewer ops are sent one by one
 
 
-class Held(NamedTuple):
+class HeldInstruction(NamedTuple):
     """An instruction that is held back until its region ends."""
 
     kind: str
@@ -52,7 +52,7 @@ class Regions:
         self.reasons: dict[str, str] = {}
         self._numbers: dict[tuple, int] = {}
         self._next = 0
-        self._held: list[Held] = []
+        self._held: list[HeldInstruction] = []
 
     def open(self, name: str) -> None:
         if self.name is not None:
@@ -68,7 +68,7 @@ class Regions:
             return False
         if self._held and self._held[0].workers != workers:
             self.cut("it runs on more than one set of workers")
-        self._held.append(Held(kind, content, workers, what, inputs, outputs, user_place()))
+        self._held.append(HeldInstruction(kind, content, workers, what, inputs, outputs, user_place()))
         return True
 
     def held(self) -> bool:
@@ -95,7 +95,7 @@ class Regions:
             self._send_held(name, self._held)
             self._held = []
 
-    def _send_held(self, name: str, held: list[Held]) -> None:
+    def _send_held(self, name: str, held: list[HeldInstruction]) -> None:
         """Send the ops as a region, by number if the workers know it."""
         if len(held) < _WORTH:
             for h in held:
