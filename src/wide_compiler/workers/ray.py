@@ -36,7 +36,7 @@ class Cluster(NamedTuple):
     wait: float = 60.0
 
 
-class Host:
+class WorkerActor:
     """The Ray actor whose process becomes a worker."""
 
     def versions(self) -> dict[str, str]:
@@ -55,7 +55,7 @@ class RayPool(ConnectedPool):
         super().__init__(size)
         self._ray = _import_ray()
         self._actors: list[Any] = []
-        self._ends: list[Any] = []  # futures of `Host.serve`, one for each actor
+        self._ends: list[Any] = []  # futures of `WorkerActor.serve`, one for each actor
         self._groups: list[Any] = []
         self._cluster = cluster
         connect(self._ray, cluster, size)
@@ -106,7 +106,7 @@ class RayPool(ConnectedPool):
     def _make_actors(self, count: int, group: Any, cluster: Cluster) -> None:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        actor = self._ray.remote(Host)
+        actor = self._ray.remote(WorkerActor)
         for number in range(count):
             bundle = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
             options = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus, "max_restarts": 0}
