@@ -20,7 +20,7 @@ from ..workers.stream import Mesh, Pool
 from . import config
 
 
-class Start(NamedTuple):
+class StartOptions(NamedTuple):
     """How workers were started, so that `restart()` can start the same again.
 
     backend: of torch.distributed; empty on a cluster, where it follows from each worker's device.
@@ -43,7 +43,7 @@ _engine: Engine | None = None
 # on all modules, for example, must not cost scripts without signals anything.
 while_running: list[Callable[[], Any]] = []
 _in_place: list[Any] = []
-_start: Start | None = None
+_start: StartOptions | None = None
 
 
 def in_process() -> bool:
@@ -80,7 +80,7 @@ def cpu_workers(n: int) -> None:
     """
     _check_count(n)
     cluster = _environment()[1]
-    start_workers(Start(("cpu",) * n, "" if cluster else "gloo", cluster))
+    start_workers(StartOptions(("cpu",) * n, "" if cluster else "gloo", cluster))
 
 
 def gpu_workers(n: int) -> None:
@@ -91,12 +91,12 @@ def gpu_workers(n: int) -> None:
     _check_count(n)
     cluster = _environment()[1]
     if cluster is not None:
-        start_workers(Start(("cuda",) * n, "", cluster._replace(gpus=1)))
+        start_workers(StartOptions(("cuda",) * n, "", cluster._replace(gpus=1)))
         return
     gpus = torch.cuda.device_count()
     if gpus == 0:
         warnings.warn(f"gpu_workers({n}): no GPU here; the workers run on the CPU", stacklevel=2)
-        start_workers(Start(("cpu",) * n, "gloo"))
+        start_workers(StartOptions(("cpu",) * n, "gloo"))
         return
     if gpus < n:
         warnings.warn(
@@ -104,7 +104,7 @@ def gpu_workers(n: int) -> None:
             stacklevel=2,
         )
     devices = tuple(f"cuda:{i % gpus}" for i in range(n))
-    start_workers(Start(devices, "nccl" if n <= gpus else "gloo"))
+    start_workers(StartOptions(devices, "nccl" if n <= gpus else "gloo"))
 
 
 def ray_workers(
@@ -136,7 +136,7 @@ def ray_workers(
             f"got cpus={cpus!r}, gpus={gpus!r}, wait={wait!r}"
         )
     device = "cuda" if gpus else "cpu"
-    start_workers(Start((device,) * n, "", Cluster(address, cpus, gpus, strategy, wait)))
+    start_workers(StartOptions((device,) * n, "", Cluster(address, cpus, gpus, strategy, wait)))
 
 
 def _check_count(n: int) -> None:
@@ -144,7 +144,7 @@ def _check_count(n: int) -> None:
         raise ArgumentError(f"the number of workers must be an int of at least 1, got {n!r}")
 
 
-def start_workers(start: Start) -> None:
+def start_workers(start: StartOptions) -> None:
     global _engine, _start
     if _engine is not None and not _engine.closed:
         assert _start is not None
@@ -182,7 +182,7 @@ def grow_to(count: int) -> None:
     _start = _start._replace(devices=(*_start.devices, *more))
 
 
-def last_start() -> Start:
+def last_start() -> StartOptions:
     if _start is None:
         raise ArgumentError("no workers were ever started in this process")
     return _start
