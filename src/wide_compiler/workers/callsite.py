@@ -16,7 +16,7 @@ OURS = (
 _known: dict[CodeType, bool] = {}
 
 
-class Place(NamedTuple):
+class CallSite(NamedTuple):
     """A position in a program, stored as two references; `str()` looks up the file and line."""
 
     code: CodeType
@@ -29,7 +29,7 @@ class Place(NamedTuple):
         return self.code.co_filename
 
 
-def user_place() -> Place | None:
+def user_place() -> CallSite | None:
     """Return the position of the innermost frame outside torch and this package, or None."""
     frame = sys._getframe(2)
     while frame is not None:
@@ -38,6 +38,6 @@ def user_place() -> Place | None:
         if users is None:
             users = _known[code] = not code.co_filename.startswith(OURS)
         if users:
-            return Place(code, frame.f_lasti)
+            return CallSite(code, frame.f_lasti)
         frame = frame.f_back  # type: ignore[assignment]
     return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from .callsite import Place, user_place
+from .callsite import CallSite, user_place
 from .templates import SETTLE
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class HeldInstruction(NamedTuple):
     what: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    place: Place | None
+    place: CallSite | None
 
     def step(self) -> tuple[int, tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
         """Return (template, inputs, outputs, floats)."""

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from .callsite import Place, user_place
+from .callsite import CallSite, user_place
 from .wire import dump
 
 _BATCH = 64  # instructions per message; more with many workers, since each is written to
@@ -53,7 +53,7 @@ class Recorder(Protocol):
 class Watcher(Protocol):
     """Receives every instruction and the workers' statistics; see `observe.watch`."""
 
-    def sent(self, seq: int, kind: str, what: str, place: Place | None) -> None: ...
+    def sent(self, seq: int, kind: str, what: str, place: CallSite | None) -> None: ...
     def seen(self, worker: int, stats: dict[str, Any], spans: bytes) -> None: ...
 
 
@@ -71,7 +71,7 @@ class InFlight(NamedTuple):
     seq: int
     kind: str
     what: str
-    place: Place | None
+    place: CallSite | None
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     workers: tuple[int, ...]
@@ -124,7 +124,7 @@ class Stream(ABC):
         what: str,
         inputs: tuple[int, ...] = (),
         outputs: tuple[int, ...] = (),
-        place: Place | None = None,
+        place: CallSite | None = None,
     ) -> None:
         """Append one instruction; it is sent with the next batch."""
         self.seq = seq = self.seq + 1
