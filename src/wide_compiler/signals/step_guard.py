@@ -21,7 +21,7 @@ from .step_optimizers import GroupCount, NotRepeatable
 from .tensor import SignalTensor, _WithoutSubclass
 
 if TYPE_CHECKING:
-    from .steps import Recorder
+    from .steps import StepRecorder
 
 _TABLES = (*HOOKS, "_parameters", "_buffers", "_modules")
 
@@ -34,7 +34,7 @@ class StepGuard:
     """
 
     def __init__(
-        self, recorder: Recorder, leaves: list, structure: Any, used: list[int], counts: list[GroupCount]
+        self, recorder: StepRecorder, leaves: list, structure: Any, used: list[int], counts: list[GroupCount]
     ) -> None:
         observer = recorder.observer
         assert observer is not None
@@ -71,7 +71,7 @@ class StepGuard:
         self.cleared: list[Any] = []
 
     def _explain(
-        self, recorder: Recorder, leaves: list, used: list[int], called: list, optimizers: list
+        self, recorder: StepRecorder, leaves: list, used: list[int], called: list, optimizers: list
     ) -> None:
         """Raise NotRepeatable unless the guard covers the owner of every id that the step uses."""
         known: list[Any] = [*self.parameters, *recorder.constants]

@@ -94,7 +94,7 @@ class Step:
     def _record(self, args: tuple, kwargs: dict, leaves: list, structure: Any) -> Any:
         if self.recordings and not self.recordings[0].replays:
             self._patience = min(self._patience * 2, 1024)
-        recorder = Recorder(runtime.engine(), self._modules)
+        recorder = StepRecorder(runtime.engine(), self._modules)
         result = recorder.run(self.function, args, kwargs)
         try:
             recording = Recording(recorder, self.function, leaves, structure, result)
@@ -115,7 +115,7 @@ def _flat(args: tuple) -> bool:
     return all(isinstance(a, (Tensor, *ATOMS)) for a in args)
 
 
-class Recorder:
+class StepRecorder:
     """Records the instructions of one call, the modules it calls, and its optimisers."""
 
     def __init__(self, engine: Engine, known: dict[int, nn.Module]) -> None:
@@ -192,7 +192,7 @@ class Recording:
     """A recorded call as one instruction, with its guard."""
 
     def __init__(
-        self, recorder: Recorder, function: Callable, leaves: list, structure: Any, result: Any
+        self, recorder: StepRecorder, function: Callable, leaves: list, structure: Any, result: Any
     ) -> None:
         assert recorder.observer is not None
         reason = recorder.refused or recorder.observer.refused()

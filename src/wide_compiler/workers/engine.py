@@ -16,7 +16,7 @@ from .callsite import user_place
 from .errors import NoWorkers, WorkerFailed
 from .failures import Failures
 from .regions import Regions
-from .stream import Mesh, Pool, Stream, Watcher
+from .stream import Mesh, Pool, Stream, StreamWatcher
 from .wire import NoAnswer, dump
 
 # Instructions that may be sent while a region is open, in any order relative to its ops.
@@ -231,7 +231,7 @@ class Engine(Stream):
 
     # ---- observation
 
-    def watch(self, watcher: Watcher | None) -> None:
+    def watch(self, watcher: StreamWatcher | None) -> None:
         """Report instructions and workers' statistics to `watcher` from now on; None turns it off."""
         self.watcher = watcher
         for worker in self.everyone:

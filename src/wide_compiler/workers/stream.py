@@ -42,7 +42,7 @@ class Pool(Protocol):
     def kill(self) -> None: ...
 
 
-class Recorder(Protocol):
+class InstructionRecorder(Protocol):
     """Receives every instruction while a step is recorded; see `signals.steps`."""
 
     freed: set[int]
@@ -50,7 +50,7 @@ class Recorder(Protocol):
     def hear(self, kind: str, content: tuple, workers: tuple[int, ...], what: str) -> None: ...
 
 
-class Watcher(Protocol):
+class StreamWatcher(Protocol):
     """Receives every instruction and the workers' statistics; see `observe.watch`."""
 
     def sent(self, seq: int, kind: str, what: str, place: CallSite | None) -> None: ...
@@ -92,8 +92,8 @@ class Stream(ABC):
         self.in_flight: deque[InFlight] = deque()
         self.done = [0] * pool.size
         self.freed: deque[tuple[tuple[int, ...], int]] = deque()
-        self.recorder: Recorder | None = None  # receives every instruction and every freed id
-        self.watcher: Watcher | None = None  # set while the script is observed
+        self.recorder: InstructionRecorder | None = None  # receives every instruction and every freed id
+        self.watcher: StreamWatcher | None = None  # set while the script is observed
         self._pending: list[tuple[tuple[int, ...], tuple]] = []
         self._first_pending = 0.0
         self.waits_for_room = False
