@@ -41,7 +41,7 @@ class Placement(NamedTuple):
         return tuple([d for d, (axis, own) in enumerate(both) if axis == 0 and own is not None])
 
 
-class Scope(NamedTuple):
+class EnteredSignal(NamedTuple):
     """An entered signal; None: no placement. backward: placement of the backward pass of its ops."""
 
     name: str
@@ -52,7 +52,7 @@ class Scope(NamedTuple):
     mode: CreationMode
 
 
-_scopes: ContextVar[tuple[Scope, ...]] = ContextVar("wide_compiler_signal_scopes", default=())
+_scopes: ContextVar[tuple[EnteredSignal, ...]] = ContextVar("wide_compiler_signal_scopes", default=())
 _nothing_new: ContextVar[bool] = ContextVar("wide_compiler_signal_nothing_new", default=False)
 # The signal that placed the lanes of a wide model, while its graph is called outside any context.
 lanes_of: ContextVar[str] = ContextVar("wide_compiler_lanes_of", default="")
@@ -140,7 +140,7 @@ def enter(name: str, backward: str | None = None) -> None:
     mode.__enter__()
     running = runtime.running()
     recorded = 0 if running is None else running.recorded
-    scope = Scope(name, placement, behind, torch.autograd._get_sequence_nr(), recorded, mode)  # type: ignore[attr-defined]
+    scope = EnteredSignal(name, placement, behind, torch.autograd._get_sequence_nr(), recorded, mode)  # type: ignore[attr-defined]
     _scopes.set((*_scopes.get(), scope))
     if placement is not None:
         regions = runtime.engine().regions
@@ -171,7 +171,7 @@ def exit(name: str) -> None:
         _remember(scope.start, torch.autograd._get_sequence_nr(), scope.backward)  # type: ignore[attr-defined]
 
 
-def _warn_of_idle_workers(scope: Scope, recorded: int) -> None:
+def _warn_of_idle_workers(scope: EnteredSignal, recorded: int) -> None:
     if recorded != scope.recorded or f"idle {scope.name}" in _warned:
         return
     _warned.add(f"idle {scope.name}")
