@@ -16,8 +16,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .sharded import is_view, run_op
+from .sharded_value import ShardedValue, local_of
 from .templates import SETTLE, Template
-from .values import Value, local_of
 from .worker_state import Ways
 from .writes import written_positions
 
@@ -79,7 +79,7 @@ class CompiledRegion:
         """Run the compiled part; returns its results by position."""
         shards = self._function(*[_shard(v) for v in operands])
         return {
-            place: x if spec is None else Value(DTensor(x, spec, requires_grad=False))  # type: ignore[call-arg]
+            place: x if spec is None else ShardedValue(DTensor(x, spec, requires_grad=False))  # type: ignore[call-arg]
             for place, x, spec in zip(self.wanted, shards, self._specs, strict=True)
         }
 
@@ -141,7 +141,7 @@ class CompiledRegion:
 
 
 def _shard(value: Any) -> Tensor:
-    return local_of(value.current()) if isinstance(value, Value) else value
+    return local_of(value.current()) if isinstance(value, ShardedValue) else value
 
 
 def layouts(operands: list) -> list[tuple]:
@@ -151,6 +151,6 @@ def layouts(operands: list) -> list[tuple]:
 
 def _layout(value: Any) -> tuple:
     """Return placement, and shape, stride and dtype of the local shard."""
-    spec = value.current()._spec if isinstance(value, Value) else None
+    spec = value.current()._spec if isinstance(value, ShardedValue) else None
     shard = _shard(value)
     return spec, shard.shape, shard.stride(), shard.dtype

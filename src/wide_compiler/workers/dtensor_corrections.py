@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor._ops import _tensor_ops
 
 from . import moments
-from .values import local_of, wrap
+from .sharded_value import local_of, wrap
 
 aten = torch.ops.aten
 Op = torch._ops.OpOverload

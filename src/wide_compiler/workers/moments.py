@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .values import reduced
+from .sharded_value import reduced
 
 aten = torch.ops.aten
 _NARROW = (torch.float16, torch.bfloat16)

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from .dtensor_corrections import Op
 from .sharded import gathered, replicated
-from .values import cut, is_partial, local_of, whole_of, wrap
+from .sharded_value import cut, is_partial, local_of, whole_of, wrap
 
 aten = torch.ops.aten
 

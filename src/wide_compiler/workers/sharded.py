@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_iter, tree_map_only
 
 from .dtensor_corrections import INDEXING, OWN_RULES, PREPARE, WRONG_RULE, Op, beyond_rules
 from .layout import shard_bounds
-from .values import is_partial, local_of, reduced, whole_of, wrap
+from .sharded_value import is_partial, local_of, reduced, whole_of, wrap
 from .worker_state import Ways
 
 _POST_AUTOGRAD = global_decomposition_table["post_autograd"]

@@ -1,7 +1,7 @@
 """A worker: a table of values, and one method for each kind of instruction.
 
 The same class runs in local processes, in the script's process and in Ray actors. On a mesh of one worker,
-values are plain tensors and ops run directly; on a larger mesh they are `Value`s over DTensor.
+values are plain tensors and ops run directly; on a larger mesh they are `ShardedValue`s over DTensor.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
 from .layout import Axes
-from .values import Value, local_of, placements_of
+from .sharded_value import ShardedValue, local_of, placements_of
 from .worker_state import WorkerState
 
 
@@ -120,7 +120,7 @@ class LaneInstructions(WorkerState):
         with torch.set_grad_enabled(bool(learns)):
             results = list(graph.run(*graph.arguments(shards)))
         for position in graph.code.written:
-            if isinstance(values[position], Value):
+            if isinstance(values[position], ShardedValue):
                 values[position].root.writes += 1
         for out, result, (shape, stride) in zip(outputs, results, graph.code.outputs, strict=False):
             self.values[out] = self._kept(result.detach(), graph, placements_of(graph.axes), shape, stride)
@@ -159,7 +159,7 @@ class LaneInstructions(WorkerState):
 
     def _shard(self, value: Any, graph: LocalLaneGraph, lanes: bool) -> Tensor:
         """Return this worker's lanes of a value, or the whole value if it is shared."""
-        if not isinstance(value, Value):
+        if not isinstance(value, ShardedValue):
             return value
         held = value.reduced()
         goal = placements_of(graph.axes) if lanes else [Replicate() for _ in graph.axes]
@@ -172,4 +172,4 @@ class LaneInstructions(WorkerState):
         spec = DTensorSpec(
             mesh, tuple(places), tensor_meta=TensorMeta(torch.Size(shape), stride, local.dtype)
         )
-        return Value(DTensor(local, spec, requires_grad=False))  # type: ignore[call-arg]
+        return ShardedValue(DTensor(local, spec, requires_grad=False))  # type: ignore[call-arg]

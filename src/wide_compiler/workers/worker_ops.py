@@ -1,4 +1,4 @@
-"""Worker instructions that run ops: directly on plain tensors, by `sharded` and `writes` on `Value`s."""
+"""Worker instructions that run ops: on plain tensors, or by `sharded` and `writes` on `ShardedValue`s."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch.distributed.tensor import DTensor
 
 from .random_ops import draw_sharded
 from .sharded import gathered, is_view, replicated, run_op
+from .sharded_value import ShardedValue, local_of, wrap
 from .templates import Template
-from .values import Value, local_of, wrap
 from .worker_state import WorkerState
 from .writes import write_gathered, write_op, writes, written_values
 
@@ -25,7 +25,7 @@ _KEEP_LAYOUT = {
 }
 
 
-def _are_pending(operands: list[Value]) -> bool:
+def _are_pending(operands: list[ShardedValue]) -> bool:
     first, second = operands[0], operands[-1]
     return (
         first.goal is not None
@@ -35,7 +35,7 @@ def _are_pending(operands: list[Value]) -> bool:
     )
 
 
-def _runs_on_shards(func: Any, operands: list[Value]) -> bool:
+def _runs_on_shards(func: Any, operands: list[ShardedValue]) -> bool:
     """Return whether a sharded parameter can be used as it is: elementwise, operands sharded alike."""
     if torch.Tag.pointwise not in func.tags and func not in _KEEP_LAYOUT:
         return False
@@ -55,7 +55,7 @@ class OpInstructions(WorkerState):
         self._count(t.name)
         torch.manual_seed(draw)
         operands = [self._get(i) for i in inputs]
-        if not any(isinstance(v, Value) for v in operands):
+        if not any(isinstance(v, ShardedValue) for v in operands):
             args, kwargs = t.arguments(operands, floats)
             self._keep(t.func(*args, **kwargs), outputs)
             return
@@ -89,9 +89,9 @@ class OpInstructions(WorkerState):
         t = self.templates[template]
         self._count(t.name)
         operands = [self._get(i) for i in inputs]
-        dtensors = [v.gathered() if isinstance(v, Value) else v for v in operands]
+        dtensors = [v.gathered() if isinstance(v, ShardedValue) else v for v in operands]
         args, kwargs = t.arguments(dtensors, floats)
-        meshed = any(isinstance(v, Value) for v in operands)
+        meshed = any(isinstance(v, ShardedValue) for v in operands)
         if meshed:
             self.ways.op = t.name
             self.ways.took("gathered")
@@ -110,7 +110,7 @@ class OpInstructions(WorkerState):
     def _run(self, t: Template, inputs: tuple, floats: tuple) -> Any:
         operands = [self._get(i) for i in inputs]
         for operand in operands:
-            if operand.__class__ is Value:
+            if operand.__class__ is ShardedValue:
                 break
         else:
             if t.func is aten.view_as_real.default:
@@ -133,11 +133,11 @@ class OpInstructions(WorkerState):
         if view:
             return self._views(t, operands, floats, result)
         if gathers and t.func is aten._to_copy.default:
-            result = Value(result)  # a parameter cast to another dtype is gathered like the parameter
+            result = ShardedValue(result)  # a parameter cast to another dtype is gathered like the parameter
             result.gathers = operands[0].gathers
         return result
 
-    def _add_pending(self, t: Template, operands: list[Value]) -> Any:
+    def _add_pending(self, t: Template, operands: list[ShardedValue]) -> Any:
         """Add gradients of several backward passes while they are still partial sums."""
         self.ways.took("local")
         total = wrap(
@@ -149,11 +149,11 @@ class OpInstructions(WorkerState):
         if t.func is aten.add_.Tensor:
             operands[0].dtensor = total  # a new tensor: another parameter may have the same gradient
             return None
-        made = Value(total)
+        made = ShardedValue(total)
         made.goal = operands[0].goal
         return made
 
-    def _views(self, t: Template, operands: list[Value], floats: tuple, result: Any) -> Any:
+    def _views(self, t: Template, operands: list[ShardedValue], floats: tuple, result: Any) -> Any:
         """Return the results of a view op, each with a function that remakes it from its parent."""
         parent = operands[0]
 
@@ -165,15 +165,15 @@ class OpInstructions(WorkerState):
             return made if k is None else made[k]
 
         if isinstance(result, DTensor):
-            return Value(result, parent, functools.partial(remake, k=None))
-        return [Value(r, parent, functools.partial(remake, k=k)) for k, r in enumerate(result)]
+            return ShardedValue(result, parent, functools.partial(remake, k=None))
+        return [ShardedValue(r, parent, functools.partial(remake, k=k)) for k, r in enumerate(result)]
 
     def _keep(self, result: Any, outputs: tuple) -> None:
         if not outputs:
             return
         if not isinstance(result, tuple | list):
             result = (result,)
-        made = [r for r in result if isinstance(r, Tensor | Value)]
+        made = [r for r in result if isinstance(r, Tensor | ShardedValue)]
         assert len(made) == len(outputs), (len(made), outputs)
         for number, value in zip(outputs, made, strict=True):
-            self.values[number] = Value(value) if isinstance(value, DTensor) else value
+            self.values[number] = ShardedValue(value) if isinstance(value, DTensor) else value

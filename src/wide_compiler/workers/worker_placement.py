@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from .layout import Axes, fitting
+from .sharded_value import ShardedValue, cut, is_partial, laid_out, local_of, placements_of, whole_of, wrap
 from .shared_memory import read_payload, write_payload
 from .transfer import exchange
-from .values import Value, cut, is_partial, laid_out, local_of, placements_of, whole_of, wrap
 from .worker_state import Poison, WorkerState
 
 
@@ -35,18 +35,18 @@ class PlacementInstructions(WorkerState):
             return
         like = laid_out(whole, devices, fitting(whole.shape, axes, grid), whole.shape)
         part = cut(whole, like)
-        self.values[out] = Value(
+        self.values[out] = ShardedValue(
             wrap(part if part is whole else part.contiguous(), like, whole.shape, whole.stride())
         )
 
     def _placed(self, local: Tensor, mesh: int, axes: Axes, shape: tuple) -> Any:
         devices = self.meshes[mesh].devices
-        return local if devices is None else Value(laid_out(local, devices, axes, shape))
+        return local if devices is None else ShardedValue(laid_out(local, devices, axes, shape))
 
     def do_fetch(self, number: int, request: int, reporter: int) -> None:
         """Send the whole tensor to the script, from one worker of its mesh."""
         value = self._get(number)
-        if isinstance(value, Value):
+        if isinstance(value, ShardedValue):
             value = whole_of(value.current())
         if self.rank == reporter:
             self.reply(request, (str(value.dtype)[6:], write_payload(value.detach().cpu(), None)))
@@ -54,7 +54,9 @@ class PlacementInstructions(WorkerState):
     def do_placement(self, number: int, request: int, reporter: int) -> None:
         value = self._get(number)
         if self.rank == reporter:
-            held = [str(p) for p in value.current().placements] if isinstance(value, Value) else ["whole"]
+            held = (
+                [str(p) for p in value.current().placements] if isinstance(value, ShardedValue) else ["whole"]
+            )
             self.reply(request, ", ".join(held))
 
     def do_move(
@@ -89,7 +91,7 @@ class PlacementInstructions(WorkerState):
             self.values[out] = held
             return
         moved = laid_out(held, devices, (wire,) * len(grid), shape)
-        self.values[out] = Value(moved.redistribute(placements=placements_of(axes)))
+        self.values[out] = ShardedValue(moved.redistribute(placements=placements_of(axes)))
 
     def _wire_part(
         self, number: int, mesh: int, wire: int | None, shape: tuple, dtype: torch.dtype
@@ -101,7 +103,7 @@ class PlacementInstructions(WorkerState):
             # The receivers wait for data; the controller knows that the value is invalid.
             value = torch.zeros(shape, dtype=dtype, device=self.device)
             return value if devices is None else cut(value, laid_out(value, devices, on_wire, shape))
-        if not isinstance(value, Value):
+        if not isinstance(value, ShardedValue):
             return value
         return local_of(value.current().redistribute(placements=placements_of(on_wire)))
 
@@ -112,30 +114,30 @@ class PlacementInstructions(WorkerState):
         use, so that gradients of several backward passes are added before the reduction.
         """
         value, like = self._get(gradient), self._get(parameter)
-        if not isinstance(value, Value):
+        if not isinstance(value, ShardedValue):
             self.values[out] = value
             return
         given, goal = value.current(), like.current().placements
         if is_partial(given) and not like.gathers:
-            settled = Value(given)
+            settled = ShardedValue(given)
             settled.goal = goal
         elif given.placements == goal:  # a copy: another parameter may have the same gradient
-            settled = Value(cast(DTensor, given.clone()))
+            settled = ShardedValue(cast(DTensor, given.clone()))
         else:
-            settled = Value(given.redistribute(placements=goal))
+            settled = ShardedValue(given.redistribute(placements=goal))
         self.values[out] = settled
 
     def do_spread(self, out: int, number: int, mesh: int, axes: Axes) -> None:
         """Copy a value to another layout on the same workers."""
         value = self._get(number)
-        if not isinstance(value, Value):
+        if not isinstance(value, ShardedValue):
             self.values[out] = value.clone()
             return
         spread = value.current().redistribute(placements=placements_of(axes))
-        self.values[out] = Value(cast(DTensor, spread.clone()))
+        self.values[out] = ShardedValue(cast(DTensor, spread.clone()))
 
     def do_gather(self, number: int, dimensions: tuple[int, ...]) -> None:
         """Mark a parameter to be gathered along these mesh dimensions for each op that uses it."""
         value = self._get(number)
-        if isinstance(value, Value):
+        if isinstance(value, ShardedValue):
             value.gathers = dimensions

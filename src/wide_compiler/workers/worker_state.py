@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from .sharded_value import ShardedValue
 from .templates import Template
-from .values import Value
 
 Reply = Callable[[int, Any], None]
 
@@ -77,7 +77,7 @@ class WorkerState:
 
     def memory(self) -> int:
         """Return the bytes of the held values, each storage counted once."""
-        held = (v.dtensor._local_tensor if isinstance(v, Value) else v for v in self.values.values())
+        held = (v.dtensor._local_tensor if isinstance(v, ShardedValue) else v for v in self.values.values())
         storages = [t.untyped_storage() for t in held if isinstance(t, Tensor)]
         return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
 

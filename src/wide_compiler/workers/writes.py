@@ -14,17 +14,19 @@ from torch.utils._pytree import tree_iter, tree_map_only
 
 from .dtensor_corrections import Op
 from .sharded import replicated, run_op
-from .values import Value, local_of, whole_of
+from .sharded_value import ShardedValue, local_of, whole_of
 from .worker_state import Ways
 
 aten = torch.ops.aten
 
 
 def write_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
-    """Run a mutating op on `Value`s; results other than written operands are DTensors."""
+    """Run a mutating op on `ShardedValue`s; results other than written operands are DTensors."""
     written = written_values(func, args, kwargs)
     if not written and func in _UPDATES_STATISTICS:  # batch norm without running statistics
-        plain_args, plain_kwargs = tree_map_only(Value, Value.current, ((*args[:3], *args[5:]), kwargs))
+        plain_args, plain_kwargs = tree_map_only(
+            ShardedValue, ShardedValue.current, ((*args[:3], *args[5:]), kwargs)
+        )
         return run_op(aten._native_batch_norm_legit.no_stats, plain_args, plain_kwargs, ways)
     for value in written:
         value.reduced()
@@ -44,7 +46,7 @@ def write_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
     if twin is None or (len(written) > 1 and func not in _UPDATES_STATISTICS):
         ways.took("gathered")
         return write_gathered(func, args, kwargs)
-    plain_args, plain_kwargs = tree_map_only(Value, Value.current, (args, kwargs))
+    plain_args, plain_kwargs = tree_map_only(ShardedValue, ShardedValue.current, (args, kwargs))
     if func in _UPDATES_STATISTICS:
         # The functional variant returns the new statistics after its results.
         results = run_op(twin, plain_args, plain_kwargs, ways)
@@ -61,7 +63,7 @@ def write_gathered(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
     mesh = written[0].reduced().device_mesh
     copies: dict[int, Tensor] = {}
 
-    def whole(value: Value) -> Tensor:
+    def whole(value: ShardedValue) -> Tensor:
         if id(value) not in copies:
             x = whole_of(value.reduced())
             copies[id(value)] = torch.empty_strided(
@@ -70,7 +72,7 @@ def write_gathered(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
             copies[id(value)].copy_(x)
         return copies[id(value)]
 
-    plain_args, plain_kwargs = tree_map_only(Value, whole, (args, kwargs))
+    plain_args, plain_kwargs = tree_map_only(ShardedValue, whole, (args, kwargs))
     result = func(*plain_args, **plain_kwargs)
     for value in written:
         value.store(replicated(copies[id(value)], mesh))
@@ -79,11 +81,11 @@ def write_gathered(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
     return [replicated(r, mesh) for r in results if id(r) not in stored]
 
 
-def written_values(func: Op, args: tuple, kwargs: dict[str, Any]) -> list[Value]:
+def written_values(func: Op, args: tuple, kwargs: dict[str, Any]) -> list[ShardedValue]:
     """Return the operands that an op writes to."""
     places = [args[i] for i in written_positions(func) if i < len(args)]
     places += [kwargs[name] for name in _written_names(func) if name in kwargs]
-    return [v for v in tree_iter(places) if isinstance(v, Value)]
+    return [v for v in tree_iter(places) if isinstance(v, ShardedValue)]
 
 
 @functools.cache
@@ -100,16 +102,16 @@ def writes(func: Op) -> bool:
     return bool(written_positions(func) or _written_names(func))
 
 
-def _on_shards(func: Op, target: Value, args: tuple, kwargs: dict[str, Any]) -> bool:
+def _on_shards(func: Op, target: ShardedValue, args: tuple, kwargs: dict[str, Any]) -> bool:
     """Run the op in place on the local shards if all operands are laid out alike; returns whether it did."""
-    if not target.aliases or any(isinstance(a, Value) for a in kwargs.values()):
+    if not target.aliases or any(isinstance(a, ShardedValue) for a in kwargs.values()):
         return False
     first = target.current()
     locals_ = []
     for a in args:
         if isinstance(a, list | tuple):
             return False
-        if isinstance(a, Value):
+        if isinstance(a, ShardedValue):
             x = a.current()
             if x.placements != first.placements or x.shape != first.shape:
                 return False

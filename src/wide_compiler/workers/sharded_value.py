@@ -1,6 +1,6 @@
 """A sharded tensor as one worker of its mesh holds it.
 
-A view of a DTensor is a view of the local shard only if making it needed no redistribution. A `Value`
+A view of a DTensor is a view of the local shard only if making it needed no redistribution. A `ShardedValue`
 therefore remembers how it was made from its parent: after a write elsewhere, a view that does not share
 memory with the root is remade, and a write to such a view goes through the whole root.
 """
@@ -20,7 +20,7 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from .layout import Axes, part_of
 
 
-class Value:
+class ShardedValue:
     """A DTensor and, if it is a view, its parent and the op that makes it from the parent.
 
     gathers: mesh dimensions along which a parameter is sharded to save memory; it is gathered for ops that
@@ -34,12 +34,15 @@ class Value:
     )
 
     def __init__(
-        self, dtensor: DTensor, parent: Value | None = None, remake: Callable[[Tensor], Tensor] | None = None
+        self,
+        dtensor: DTensor,
+        parent: ShardedValue | None = None,
+        remake: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self.dtensor = dtensor
         self.parent = parent
         self.remake = remake
-        self.root: Value = self if parent is None else parent.root
+        self.root: ShardedValue = self if parent is None else parent.root
         self.writes = 0  # counted at the root only
         self.gathers: tuple[int, ...] = () if parent is None else parent.gathers
         self.goal: tuple[Placement, ...] | None = None
@@ -119,7 +122,7 @@ class Value:
 
 
 _KEPT_WHOLE = 4
-_lately_gathered: deque[Value] = deque()
+_lately_gathered: deque[ShardedValue] = deque()
 
 
 def whole_of(x: DTensor) -> Tensor:
