@@ -43,9 +43,12 @@ class TensorMeta(NamedTuple):
 
 
 class OpCall:
-    """An op's arguments, split into tensors, floats, and the cache key (the rest, and the tensors' meta).
+    """An op's arguments, split up.
 
-    constants: floats are part of the key too, because they may decide a shape (`arange(0, 1, 0.1)`).
+    Attributes:
+        tensors, floats: in order of appearance.
+        key: the cache key: all other arguments, and the meta of each tensor.
+        constants: put floats into the key too, because they may decide a shape (`arange(0, 1, 0.1)`).
     """
 
     __slots__ = ("constants", "floats", "key", "tensors")
@@ -60,12 +63,17 @@ class OpCall:
 class OpPlan(NamedTuple):
     """The cached plan of an op.
 
-    template: its number. results: for each result its meta (None if not a tensor) and the position of the
-    operand that it is (in-place ops), or None. returns: `one`, `tuple`, `list`, or `none`.
-
-    written: positions in the tensor list of written operands. view: results are views of operand 0. asks:
-    only the workers know the result. fresh: the meta of the result if the op only makes one new tensor, else
-    None.
+    Attributes:
+        op, name: the op and its name.
+        template: number of its template on the workers.
+        results: for each result its meta (None if it is not a tensor) and the position of the operand that it
+            is (in-place ops), or None.
+        returns: `one`, `tuple`, `list`, or `none`.
+        written: positions in the tensor list of the written operands.
+        view: whether the results are views of operand 0.
+        random: whether the op draws random numbers.
+        asks: whether only the workers know the result.
+        fresh: the meta of the result if the op only makes one new tensor, else None.
     """
 
     op: Op

@@ -24,8 +24,12 @@ if TYPE_CHECKING:
 class Placement(NamedTuple):
     """The placement by an active signal.
 
-    axes and parameters: for each mesh dimension the axis of data and of parameters that it shards. compile:
-    ops that repeat are compiled.
+    Attributes:
+        mesh: its workers.
+        axes: for each mesh dimension the axis of data that it shards, or None.
+        parameters: the same for parameters.
+        name: of the signal.
+        compile: whether ops that repeat are compiled.
     """
 
     mesh: Mesh
@@ -42,7 +46,14 @@ class Placement(NamedTuple):
 
 
 class EnteredSignal(NamedTuple):
-    """An entered signal; None: no placement. backward: placement of the backward pass of its ops."""
+    """A signal that was entered and not yet exited.
+
+    Attributes:
+        placement: of its tensors and ops; None if the signal has none.
+        backward: placement of the backward pass of its ops, or None.
+        start: autograd's sequence number at entry.
+        recorded: number of instructions recorded at entry.
+    """
 
     name: str
     placement: Placement | None

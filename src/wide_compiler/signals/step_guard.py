@@ -29,8 +29,10 @@ _TABLES = (*HOOKS, "_parameters", "_buffers", "_modules")
 class StepGuard:
     """Checks whether a recorded step can be replayed.
 
-    gradients: parameters with the gradients that the step makes. before: for each parameter the id of its
-    gradient before the step, or None.
+    Attributes:
+        gradients: parameters with the gradients that the step makes.
+        cleared: parameters without a gradient after the step.
+        before: for each parameter the id of its gradient before the step, or None.
     """
 
     def __init__(

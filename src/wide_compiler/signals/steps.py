@@ -44,8 +44,10 @@ def step(function: Callable[..., Any]) -> Step:
 class Step:
     """A decorated training step.
 
-    replayed: number of calls sent as one instruction. recorded: number of calls recorded. why: the reason if
-    the last attempt to record failed, else "".
+    Attributes:
+        replayed: number of calls sent as one instruction.
+        recorded: number of calls recorded.
+        why: why the last attempt to record failed, else "".
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:

@@ -60,7 +60,15 @@ _run: Callable[[Any, tuple, dict], Any] = _unset
 
 
 class Home:
-    """Where a tensor and all its views are stored. refs: number of ids that share it."""
+    """Where a tensor and all its views are stored.
+
+    Attributes:
+        mesh: the workers.
+        refs: number of ids that share it.
+        parameter: whether it is a parameter or buffer.
+        adopted: whether its mesh is final.
+        hooked: whether the parameter's gradients are laid out like it.
+    """
 
     __slots__ = ("adopted", "hooked", "mesh", "parameter", "refs")
 

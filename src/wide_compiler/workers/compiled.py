@@ -47,8 +47,10 @@ class CompiledRegion:
     Only for ops that ran without a collective (`CollectiveDetector`) on the same layouts: if one worker
     failed to compile in the middle of a collective, it could not fall back to running op by op.
 
-    names: the ops in the compiled part. after: steps that run after it, each with the position of its first
-    result and the position of its first float.
+    Attributes:
+        names: the ops in the compiled part.
+        wanted: positions of its results.
+        after: steps that run after it, each with the positions of its first result and of its first float.
     """
 
     def __init__(

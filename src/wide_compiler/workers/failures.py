@@ -26,8 +26,9 @@ _GRACE_SECONDS = 5.0
 class Failures:
     """Failure state of a run.
 
-    fatal: the error that ended the run. dead: ids of values that were never made, with the error that caused
-    it.
+    Attributes:
+        fatal: the error that ended the run, or None.
+        dead: ids of values that were never made, with the error that caused it.
     """
 
     def __init__(self, engine: Engine) -> None:

@@ -17,7 +17,13 @@ OpFloats = list[tuple[str, tuple[float, ...]]]  # the ops of one parameter, each
 
 
 class GroupKind(NamedTuple):
-    """A parameter group. optimizer: a name in `torch.optim`. state: names of the state of a parameter."""
+    """A parameter group.
+
+    Attributes:
+        optimizer: name of a class in `torch.optim`.
+        settings: of the group, without its parameters.
+        state: names of the state kept for each parameter.
+    """
 
     optimizer: str
     settings: dict[str, Any]

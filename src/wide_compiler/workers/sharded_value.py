@@ -23,9 +23,12 @@ from .layout import Axes, part_of
 class ShardedValue:
     """A DTensor and, if it is a view, its parent and the op that makes it from the parent.
 
-    gathers: mesh dimensions along which a parameter is sharded to save memory; it is gathered for ops that
-    use it. goal: placements of the parameter whose gradient this is, while its partial sums are not yet
-    reduced.
+    Attributes:
+        gathers: mesh dimensions along which a parameter is sharded to save memory; it is gathered for ops
+            that use it.
+        goal: placements of the parameter whose gradient this is, while its partial sums are not yet reduced.
+        writes: number of writes so far, counted at the root.
+        aliases: whether the local shard shares memory with the root's.
     """
 
     __slots__ = (

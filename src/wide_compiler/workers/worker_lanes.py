@@ -25,11 +25,15 @@ from .worker_state import WorkerState
 class LaneCode(NamedTuple):
     """A lane graph in a form that can be sent.
 
-    source: of `forward(self, ...)`. names: its globals, with modules as their names. attributes: of `self`.
-
-    fixed: non-tensor arguments by position; tuples among them are sliced by lane. lane_count: position of the
-    number of lanes among them, or None. lanes: for each tensor argument, whether it has a lane axis. written:
-    positions of the tensors that the graph writes. outputs: (shape, stride) of each output, for all lanes.
+    Attributes:
+        source: code of `forward(self, ...)`.
+        names: its globals, with modules as their names.
+        attributes: of `self`.
+        fixed: non-tensor arguments by position; tuples among them are sliced by lane.
+        lane_count: position of the number of lanes among the arguments, or None.
+        lanes: for each tensor argument, whether it has a lane axis.
+        written: positions of the tensors that the graph writes.
+        outputs: (shape, stride) of each output, for all lanes.
     """
 
     source: str

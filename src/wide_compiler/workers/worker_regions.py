@@ -26,8 +26,11 @@ Step = tuple[int, tuple[int, ...], int, int]  # template, input positions, numbe
 class RegionCounts:
     """Counters of one signal.
 
-    compiled: regions compiled; compiled_runs: runs of these; replayed: runs op by op; reason: why the last of
-    those was not compiled.
+    Attributes:
+        compiled: regions compiled.
+        compiled_runs: runs of compiled regions.
+        replayed: runs op by op.
+        reason: why the last region that ran op by op was not compiled.
     """
 
     compiled: int = 0

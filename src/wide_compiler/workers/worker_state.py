@@ -56,7 +56,14 @@ class Ways:
 
 
 class WorkerState:
-    """rank: this worker's id. reply(request, payload): sends a reply to the controller."""
+    """State of a worker.
+
+    Attributes:
+        rank: the worker's id.
+        reply: `reply(request, payload)` sends a reply to the controller.
+        values: tensors, `ShardedValue`s and `Poison` by id.
+        ways: counts how ops ran on sharded values.
+    """
 
     def __init__(self, rank: int, device: torch.device, reply: Reply) -> None:
         self.rank = rank

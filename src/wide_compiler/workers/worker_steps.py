@@ -38,7 +38,13 @@ DRAWS = ("draw", "make")
 
 
 class Window(NamedTuple):
-    """An optimiser's ops for the parameters of one group: positions in the step, `ops` per parameter."""
+    """The ops of an optimiser for the parameters of one group.
+
+    Attributes:
+        places: their positions in the step, parameter by parameter.
+        ops: number of ops per parameter.
+        group: the parameter group.
+    """
 
     places: tuple[int, ...]
     ops: int
@@ -46,12 +52,15 @@ class Window(NamedTuple):
 
 
 class Definition(NamedTuple):
-    """A recorded training step.
+    """A recorded training step, with positions instead of ids.
 
-    instructions: `(kind, content, workers)`, with positions instead of ids. used: ids of the values it uses;
-    those at the positions `arguments` are given at each run. kept: positions of the values that outlive the
-    step, with their fixed ids (None: given at each run). windows: the optimiser's ops. The seed field of a
-    draw is an index into the seeds given at each run.
+    Attributes:
+        instructions: `(kind, content, workers)`; the seed field of a draw is an index into the seeds given at
+            each run.
+        used: ids of the values it uses.
+        arguments: positions of the used values whose ids are given at each run.
+        kept: positions of the values that outlive the step, with their fixed ids (None: given at each run).
+        windows: the optimisers' ops.
     """
 
     instructions: tuple[tuple[str, tuple, tuple[int, ...]], ...]
@@ -87,9 +96,13 @@ class StepInstructions(RegionInstructions):
 
 
 class _Step:
-    """A definition prepared for this worker.
+    """A definition prepared for one worker.
 
-    mine: its instructions as (index in the step, kind, content, positions to drop afterwards).
+    Attributes:
+        mine: its instructions as (index in the step, kind, content, positions to drop afterwards).
+        probes: one for each window.
+        replaced: ids of kept values that the next run replaces.
+        places: number of positions.
     """
 
     def __init__(self, definition: Definition, rank: int) -> None:
