@@ -12,34 +12,34 @@ from wide_compiler.workers.wire import WorkerListener
 
 
 @pytest.fixture
-def listener():
-    listener = WorkerListener("127.0.0.1", b"right")
-    yield listener
-    listener.close()
+def door():
+    door = WorkerListener("127.0.0.1", b"right")
+    yield door
+    door.close()
 
 
-def test_the_right_secret(listener):
-    client = Client(listener.address, authkey=b"right")
-    admitted = listener.admitted.get(timeout=10)
+def test_the_right_secret(door):
+    client = Client(door.address, authkey=b"right")
+    admitted = door.admitted.get(timeout=10)
     client.send_bytes(b"hello")
     assert admitted.recv_bytes() == b"hello"
 
 
-def test_a_wrong_secret_is_refused_and_logged(listener, caplog):
+def test_a_wrong_secret_is_refused_and_logged(door, caplog):
     with caplog.at_level(logging.WARNING), pytest.raises((AuthenticationError, EOFError, OSError)):
-        Client(listener.address, authkey=b"wrong")
+        Client(door.address, authkey=b"wrong")
     deadline = time.monotonic() + 10
     while "wrong secret" not in caplog.text and time.monotonic() < deadline:
         time.sleep(0.01)
     assert "refused a connection from 127.0.0.1" in caplog.text
-    assert listener.admitted.empty()
+    assert door.admitted.empty()
 
 
-def test_a_silent_stranger_keeps_nobody_waiting(listener):
-    with socket.create_connection(listener.address):
-        Client(listener.address, authkey=b"right")
-        listener.admitted.get(timeout=10)
+def test_a_silent_stranger_keeps_nobody_waiting(door):
+    with socket.create_connection(door.address):
+        Client(door.address, authkey=b"right")
+        door.admitted.get(timeout=10)
 
 
-def test_loopback_only(listener):
-    assert listener.address[0] == "127.0.0.1"
+def test_loopback_only(door):
+    assert door.address[0] == "127.0.0.1"

@@ -197,7 +197,7 @@ class SignalTensor(Tensor):
 
     @property
     def memory_id(self) -> int:
-        """An id shared by tensors that share memory on the workers; see `wide_compiler.elsewhere`."""
+        """What tensors that share memory on the workers have in common; see `wide_compiler.elsewhere`."""
         return id(self._ref.home)
 
     def data_ptr(self) -> int:
