@@ -47,7 +47,7 @@ CAUGHT = {
     ("model/chooser.py", "ValueError"),
     ("observe/endpoint.py", "PermissionError"),
     ("observe/trace_file.py", "ValueError"),
-    ("signals/lane_calls.py", "ValueError"),
+    ("signals/lane_runner.py", "ValueError"),
     ("model/select_rows.py", "RuntimeError"),
     ("model/strategy_sites.py", "KeyError"),
     ("routers/wide_router.py", "KeyError"),

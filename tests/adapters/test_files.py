@@ -107,7 +107,7 @@ def test_a_kill_while_saving_leaves_an_adapter_that_is_whole(tmp_path):
         time.sleep(delay)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        adapters.files.recover(folder)
+        adapters.atomic_folder.recover(folder)
         model = library.load(nn.Linear(600, 600), folder)  # raises if config and tensors are of two adapters
         rank = model.peft_config["default"].r
         values = {float(p.detach().mean()) for path, p in model.named_parameters() if "lora" in path}

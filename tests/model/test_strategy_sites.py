@@ -10,7 +10,7 @@ from wide_compiler.model.strategy_sites import CHAINS, JOINED, channels_last_wei
 from wide_compiler.primitives.chain import wide_chain, wide_linear_activation
 from wide_compiler.primitives.conv import CONV_STRATEGIES
 from wide_compiler.primitives.conv_norm import wide_conv_norm
-from wide_compiler.primitives.joined import joined_linear
+from wide_compiler.primitives.joined_linear import joined_linear
 from wide_compiler.primitives.linear import LINEAR_STRATEGIES, wide_linear
 from wide_compiler.widen.builder import Choice
 

@@ -8,12 +8,12 @@ from multiprocessing.connection import Client
 
 import pytest
 
-from wide_compiler.workers.wire import Door
+from wide_compiler.workers.wire import WorkerListener
 
 
 @pytest.fixture
 def door():
-    door = Door("127.0.0.1", b"right")
+    door = WorkerListener("127.0.0.1", b"right")
     yield door
     door.close()
 

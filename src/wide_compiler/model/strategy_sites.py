@@ -7,7 +7,7 @@ from torch import fx
 
 from ..primitives.chain import find_chains, fuse_activations, fuse_chains
 from ..primitives.conv_norm import fuse_conv_norms, wide_conv_norm
-from ..primitives.joined import find_joinable, join_products
+from ..primitives.joined_linear import find_joinable, join_products
 from ..widen import LaneGraph
 from ..widen.builder import Choice
 

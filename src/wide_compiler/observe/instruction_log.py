@@ -17,7 +17,7 @@ from ..workers.callsite import user_place
 from ..workers.layout import Axes, fitting, part_of, places
 
 if TYPE_CHECKING:
-    from ..signals.plans import Look, Plan
+    from ..signals.op_plans import OpPlan, TensorMeta
     from ..workers.stream import Mesh
 
 active = False  # is anybody listening? Asked before every line is made
@@ -50,34 +50,34 @@ def _debug(line: str) -> None:
         sys.stderr.write(f"[dispatcher] {line}\n")
 
 
-def create(name: str, number: int, mesh: Mesh, axes: Axes, look: Look) -> None:
+def create(name: str, number: int, mesh: Mesh, axes: Axes, meta: TensorMeta) -> None:
     """A new tensor: what each worker gets of it."""
     where = user_place()
-    axes = fitting(look.shape, axes, mesh.shape)
+    axes = fitting(meta.shape, axes, mesh.shape)
     cuts = ["Replicate" if axis is None else f"Shard({axis})" for axis in axes]
     placement = ",".join(cuts) if len(mesh.workers) > 1 else "whole"
-    whole = torch.empty(look.shape, device="meta")
+    whole = torch.empty(meta.shape, device="meta")
     for place, worker in zip(places(mesh.shape), mesh.workers, strict=True):
         shape = tuple(part_of(whole, axes, mesh.shape, place).shape)
         _write(
-            f"WorkerCreateTensor worker={worker} id={number} op={name} shape={shape} of={look.shape} "
-            f"dtype={str(look.dtype)[6:]} placement={placement} at={where}"
+            f"WorkerCreateTensor worker={worker} id={number} op={name} shape={shape} of={meta.shape} "
+            f"dtype={str(meta.dtype)[6:]} placement={placement} at={where}"
         )
-    _debug(f"{name} {look.shape} -> {placement} on workers {list(mesh.workers)} at {where}")
+    _debug(f"{name} {meta.shape} -> {placement} on workers {list(mesh.workers)} at {where}")
 
 
-def op(plan: Plan, mesh: Mesh, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+def op(plan: OpPlan, mesh: Mesh, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
     where = user_place()
     for worker in mesh.workers:
         _write(f"WorkerOp worker={worker} op={plan.name} inputs={inputs} outputs={outputs} at={where}")
     _debug(f"{plan.name} {inputs} -> {outputs} on workers {list(mesh.workers)} at {where}")
 
 
-def move(number: int, out: int, source: Mesh, target: Mesh, axes: Axes, look: Look) -> None:
+def move(number: int, out: int, source: Mesh, target: Mesh, axes: Axes, meta: TensorMeta) -> None:
     where = user_place()
     for worker in sorted({*source.workers, *target.workers}):
         _write(
-            f"WorkerMove worker={worker} id={number} to={out} shape={look.shape} from={list(source.workers)} "
+            f"WorkerMove worker={worker} id={number} to={out} shape={meta.shape} from={list(source.workers)} "
             f"onto={list(target.workers)} axes={axes} at={where}"
         )
     _debug(f"move {number} from workers {list(source.workers)} to {list(target.workers)} at {where}")

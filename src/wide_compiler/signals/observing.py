@@ -1,4 +1,4 @@
-"""What observers of this script see of signals and lanes: set up with the workers, taken away with them."""
+"""What observers of this script see of signals and lanes; active while workers run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class LaneLosses:
-    """The latest losses of a population that is being trained: a callback of `fit` while somebody looks."""
+    """The latest losses of a population in training: a callback of `fit`, registered while observed."""
 
     def __init__(self) -> None:
         self.latest: dict[str, Any] | None = None
@@ -40,26 +40,26 @@ class LaneLosses:
 
 
 class NoEndpoint:
-    """In place of an endpoint where there is none."""
+    """Used where no endpoint can be opened."""
 
     def remove(self) -> None:
-        """Nothing to remove."""
+        """Do nothing."""
 
 
 def label() -> tuple[str, str]:
-    """Signal and pass of the op that is being recorded."""
+    """Return the signal and the pass of the op that is being recorded."""
     if torch._C._current_graph_task_id() != -1:
         node = torch._C._current_autograd_node()
         placement = None if node is None else scope.backward_placement(node._sequence_nr())
         return (placement.name if placement is not None else scope.lanes_of.get(), "backward")
     placement, lanes = scope.current(), scope.lanes_of.get()
-    # The graph of a wide model is recorded inside an autograd function, where gradients are off.
+    # A wide model's graph is recorded inside an autograd function, where gradients are off.
     forward = torch.is_grad_enabled() or lanes
     return placement.name if placement is not None else lanes, "forward" if forward else "no grad"
 
 
 def open_endpoint() -> Endpoint | NoEndpoint:
-    """The socket for observers of the engine that has just started."""
+    """Open the socket for observers of the engine that has just started."""
     engine = runtime.running()
     assert engine is not None
     if runtime.in_process():
@@ -76,7 +76,7 @@ def open_endpoint() -> Endpoint | NoEndpoint:
 
     try:
         return Endpoint(engine, label, about, losses.listen)
-    except OSError as error:  # a script must run where it cannot be looked at
+    except OSError as error:  # the script must run even if it cannot be observed
         log.warning("this run cannot be watched: %s", error)
         return NoEndpoint()
 

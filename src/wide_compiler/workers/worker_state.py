@@ -1,4 +1,4 @@
-"""What a worker holds: values by number, templates, meshes; and what it has done, by op."""
+"""State of a worker: values by id, templates, meshes, and counters by op."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from .sharded_value import ShardedValue
 from .templates import Template
-from .values import Value
 
 Reply = Callable[[int, Any], None]
 
 
 class WorkerMesh(NamedTuple):
-    """Some of the workers, row by row; `devices` only on its members, and only if they are several."""
+    """A mesh as a worker knows it; `devices` is None on non-members and on a mesh of one worker."""
 
     workers: tuple[int, ...]
     shape: tuple[int, ...]
@@ -25,15 +25,15 @@ class WorkerMesh(NamedTuple):
 
 
 class Poison:
-    """In place of a value whose op failed."""
+    """Stands for a value whose op failed."""
 
 
 class Poisoned(Exception):
-    """An operand is the result of an op that failed earlier: nothing new to report."""
+    """An operand is the result of an op that failed earlier; nothing new to report."""
 
 
 class Ways:
-    """How ops ran on sharded values: `took(way)` counts for the op that runs now."""
+    """Counts how ops ran on sharded values; `took(way)` counts for the op that is running."""
 
     def __init__(self) -> None:
         self.op = ""
@@ -55,8 +55,15 @@ class Ways:
         return dict(total)
 
 
-class Table:
-    """rank: this worker's id; reply(request, payload): answers the controller."""
+class WorkerState:
+    """State of a worker.
+
+    Attributes:
+        rank: the worker's id.
+        reply: `reply(request, payload)` sends a reply to the controller.
+        values: tensors, `ShardedValue`s and `Poison` by id.
+        ways: counts how ops ran on sharded values.
+    """
 
     def __init__(self, rank: int, device: torch.device, reply: Reply) -> None:
         self.rank = rank
@@ -76,8 +83,8 @@ class Table:
         return value
 
     def memory(self) -> int:
-        """Bytes of the values held, each memory counted once."""
-        held = (v.dtensor._local_tensor if isinstance(v, Value) else v for v in self.values.values())
+        """Return the bytes of the held values, each storage counted once."""
+        held = (v.dtensor._local_tensor if isinstance(v, ShardedValue) else v for v in self.values.values())
         storages = [t.untyped_storage() for t in held if isinstance(t, Tensor)]
         return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
 

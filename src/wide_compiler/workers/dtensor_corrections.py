@@ -1,5 +1,7 @@
-"""What DTensor gets wrong, refuses or does worse than it could, by op: operands to be laid out otherwise
-first, rules to be used instead of its own, and rules not to be used at all."""
+"""Corrections of DTensor, by op: operands to redistribute first, replacement rules, and rules to avoid.
+
+They cover ops for which DTensor gives wrong results, raises, or is slower than necessary.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +12,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor._ops import _tensor_ops
 
 from . import moments
-from .values import local_of, wrap
+from .sharded_value import local_of, wrap
 
 aten = torch.ops.aten
 Op = torch._ops.OpOverload
@@ -21,7 +23,7 @@ def _whole(x: DTensor | None) -> DTensor | None:
 
 
 def _batch_of(x: DTensor) -> list[Placement]:
-    """Where `x` is cut along its rows it stays so, else it is whole."""
+    """Return the placements of x with all but sharding along dimension 0 replicated."""
     return [p if p == Shard(0) else Replicate() for p in x.placements]
 
 
@@ -38,7 +40,7 @@ def _prepare_convolution_backward(args: tuple) -> tuple:
 
 
 def _prepare_view(args: tuple) -> tuple:
-    """`view` of a shard whose memory is laid out otherwise than the whole tensor's: a copy in order."""
+    """Make a contiguous copy of a shard whose strides differ from the whole tensor's, so `view` works."""
     x = args[0]
     if x.is_contiguous() and not _in_order(local_of(x)):
         x = wrap(local_of(x).clone(memory_format=torch.contiguous_format), x, x.shape, x.stride())
@@ -46,7 +48,10 @@ def _prepare_view(args: tuple) -> tuple:
 
 
 def _prepare_picking(args: tuple) -> tuple:
-    """`gather` and `scatter` cut data and index alike, which is right only if they have the same rows."""
+    """Replicate the operands of `gather` or `scatter` unless data and index have equal sizes.
+
+    DTensor shards data and index alike, which is right only if all dimensions but `dim` are equal.
+    """
     x, dim, index = args[:3]
     rows = [
         (a, b)
@@ -59,15 +64,16 @@ def _prepare_picking(args: tuple) -> tuple:
 
 
 def _resolve(args: tuple) -> tuple:
-    """The script's handles know nothing of a conjugation that is only noted; in one process it is
-    resolved first."""
+    """Resolve a lazy conjugation first, as eager PyTorch does; the script's handles do not track it."""
     x = args[0]
     return (wrap(local_of(x).resolve_conj(), x, x.shape, x.stride()),)
 
 
 def _in_order(x: Tensor) -> bool:
-    """Row by row, and with the strides of that even where a dimension has one entry: a shard of one row must
-    be judged as the larger ones of other workers are."""
+    """Return whether x is contiguous, with the default stride also in dimensions of size 1.
+
+    A shard of one row must be judged as the larger shards of the other workers are.
+    """
     expected = 1
     for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
         if stride != expected:
@@ -77,7 +83,7 @@ def _in_order(x: Tensor) -> bool:
 
 
 def _whole_at(*places: int) -> Callable[[tuple], tuple]:
-    """For rules that cut what must be whole: these operands are made so first."""
+    """Return a function that replicates the operands at these positions before DTensor's rule runs."""
 
     def prepare(args: tuple) -> tuple:
         return tuple(_whole(a) if i in places else a for i, a in enumerate(args))
@@ -93,9 +99,11 @@ def _squeeze(x: DTensor) -> DTensor:
 
 
 def beyond_rules(func: Op, indices: Any) -> bool:
-    """DTensor's rules for indexing take a mask for an index: as if it picked as many rows as it has
-    entries. Those
-    for writing by several indices take minutes to find a layout."""
+    """Return whether DTensor's indexing rules cannot be used for these indices.
+
+    They treat a mask as an index that selects as many rows as it has entries, and the rules for writing with
+    several indices take minutes to find a layout.
+    """
     given = [i for i in indices if isinstance(i, Tensor)]
     return any(i.dtype in (torch.bool, torch.uint8) for i in given) or (
         func is not aten.index.Tensor and len(given) > 1
@@ -103,7 +111,7 @@ def beyond_rules(func: Op, indices: Any) -> bool:
 
 
 INDEXING = {aten.index.Tensor, aten.index_put.default, aten._unsafe_index_put.default}
-# Better than DTensor's own.
+# Replacements for DTensor's rules.
 OWN_RULES: dict[Op, Callable] = {
     aten.mean.default: moments.mean_of_all,
     aten.mean.dim: moments.mean,
@@ -113,7 +121,7 @@ OWN_RULES: dict[Op, Callable] = {
     aten._native_batch_norm_legit_functional.default: moments.batch_norm,
     aten._native_batch_norm_legit.no_stats: moments.batch_norm_without_statistics,
 }
-# What DTensor gets wrong, or refuses, without a redistribution first.
+# Operands to redistribute first; otherwise DTensor gives wrong results or raises.
 PREPARE: dict[Op, Callable[[tuple], tuple]] = {
     aten.convolution.default: _prepare_convolution,
     aten.convolution_backward.default: _prepare_convolution_backward,
@@ -126,22 +134,22 @@ PREPARE: dict[Op, Callable[[tuple], tuple]] = {
     aten.scatter_add.default: _prepare_picking,
     aten.scatter_reduce.two: _prepare_picking,
 }
-if hasattr(_tensor_ops, "prop_index_put"):  # PyTorch 2.11 cuts values along the dimension that is indexed
+if hasattr(_tensor_ops, "prop_index_put"):  # PyTorch 2.11 shards the values along the indexed dimension
     PREPARE[aten.index_put.default] = _whole_at(0, 2)
     PREPARE[aten.index_add.default] = _whole_at(0, 2, 3)
-    PREPARE[aten.native_layer_norm_backward.default] = _whole_at(5, 6)  # and leaves weights cut
-    OWN_RULES[aten.squeeze.default] = _squeeze  # and squeezes a shard of one row
-# DTensor would cut the channels, and with fewer channels than workers leave some with nothing, which the
-# kernels refuse. As a sum over rows the batch stays cut.
+    PREPARE[aten.native_layer_norm_backward.default] = _whole_at(5, 6)  # it leaves the weights sharded
+    OWN_RULES[aten.squeeze.default] = _squeeze  # it squeezes a shard of one row
+# DTensor would shard the channels; with fewer channels than workers some shards are empty, which the kernels
+# reject. As a sum over rows the batch stays sharded.
 WRONG_RULE: set[Op] = {
     aten._native_batch_norm_legit_functional.default,
     aten.native_batch_norm_backward.default,
     aten._native_batch_norm_legit.no_stats,
     aten._native_batch_norm_legit_no_training.default,
-    # They take the sizes of the whole tensor as numbers.
+    # They take sizes of the whole tensor as arguments, which do not fit a shard.
     aten.native_group_norm.default,
     aten.native_group_norm_backward.default,
-    # Their operands have other dimensions in other places.
+    # Their operands have different dimension orders.
     aten.fractional_max_pool2d.default,
     aten.fractional_max_pool3d.default,
     aten.fractional_max_pool2d_backward.default,

@@ -1,4 +1,4 @@
-"""Large tensors between processes of one machine go through a file in memory, not through the socket."""
+"""Large tensors between processes of one machine go through a file in shared memory, not the socket."""
 
 import os
 import tempfile
@@ -13,12 +13,12 @@ _LARGE = 1 << 20
 
 
 def make_folder() -> str:
-    """A folder in memory for one run; only this user may enter it."""
+    """Create a folder in shared memory for one run, accessible to this user only."""
     return tempfile.mkdtemp(prefix="wide_put_", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
 
 
 def write_payload(x: Tensor, folder: str | None) -> Any:
-    """A CPU tensor as it travels: its bytes, or the name of a file in `folder` that the reader removes."""
+    """Return a CPU tensor as bytes, or as the name of a file in `folder` that the reader deletes."""
     flat = x.detach().resolve_conj().resolve_neg().reshape(-1)
     if flat.numel() and flat.stride(0) != 1:
         flat = flat.clone(memory_format=torch.contiguous_format)

@@ -1,7 +1,7 @@
-"""A training step that repeats: defined once, then run by one instruction.
+"""Worker instructions for a repeated training step: defined once, then run by one instruction.
 
-The instructions of a recorded step, with places instead of ids: first what it uses, then what it makes. What
-it makes and nobody holds afterwards is dropped after its last use.
+A definition holds the instructions of a recorded step with positions instead of ids: first the values it
+uses, then those it makes. Made values that are not kept are dropped after their last use.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .optimizer_numbers import GroupKind, Twin
-from .repeating import Repeating
-from .table import Reply
+from .optimizer_floats import GroupKind, OptimizerProbe
+from .worker_regions import RegionInstructions
+from .worker_state import Reply
 
-# By kind of instruction: which of its fields are ids, used or made (a tuple of ids, or one).
+# By kind of instruction: the fields that hold ids of values used or made (one id, or a tuple of ids).
 USED: dict[str, tuple[int, ...]] = {
     "op": (1,),
     "draw": (1,),
@@ -33,12 +33,18 @@ MADE: dict[str, tuple[int, ...]] = {
     "spread": (0,),
     "region": (2,),
 }
-FLOATS, DRAW = 3, 4  # fields of ops; of draws, and of what is made
+FLOATS, DRAW = 3, 4  # field of an op's floats; field of the seed in "draw" and "make"
 DRAWS = ("draw", "make")
 
 
 class Window(NamedTuple):
-    """Ops of an optimiser for parameters of one group, by their place in the step: `ops` for each of them."""
+    """The ops of an optimiser for the parameters of one group.
+
+    Attributes:
+        places: their positions in the step, parameter by parameter.
+        ops: number of ops per parameter.
+        group: the parameter group.
+    """
 
     places: tuple[int, ...]
     ops: int
@@ -46,9 +52,16 @@ class Window(NamedTuple):
 
 
 class Definition(NamedTuple):
-    """instructions: `(kind, content, workers)`, ids as places. used: ids of what it uses; those of arguments
-    are given at each run, at the places `arguments`. kept: places of what lives on, with fixed ids (None:
-    given at each run). A draw has the place of its seed among those given at each run."""
+    """A recorded training step, with positions instead of ids.
+
+    Attributes:
+        instructions: `(kind, content, workers)`; the seed field of a draw is an index into the seeds given at
+            each run.
+        used: ids of the values it uses.
+        arguments: positions of the used values whose ids are given at each run.
+        kept: positions of the values that outlive the step, with their fixed ids (None: given at each run).
+        windows: the optimisers' ops.
+    """
 
     instructions: tuple[tuple[str, tuple, tuple[int, ...]], ...]
     used: tuple[int, ...]
@@ -57,7 +70,7 @@ class Definition(NamedTuple):
     windows: tuple[Window, ...]
 
 
-class Steps(Repeating):
+class StepInstructions(RegionInstructions):
     def __init__(self, rank: int, device: torch.device, reply: Reply) -> None:
         super().__init__(rank, device, reply)
         self.steps: dict[int, _Step] = {}
@@ -69,11 +82,11 @@ class Steps(Repeating):
         self.steps.pop(number, None)
 
     def do_step(self, number: int, arguments: tuple, outputs: tuple, seeds: tuple, settings: tuple) -> None:
-        """settings: for each window the steps taken so far and the settings that may have changed."""
+        """Run a step; settings: for each window the step count and the settings that may have changed."""
         step = self.steps[number]
         ids = step.ids(arguments, outputs)
         for number in step.replaced:
-            self.values.pop(number, None)  # of the step before; nobody holds it
+            self.values.pop(number, None)  # of the previous step; nothing refers to it
         floats = step.floats(settings)
         run = {kind: getattr(self, "do_" + kind) for kind in USED}
         for at, kind, content, dropped in step.mine:
@@ -83,11 +96,18 @@ class Steps(Repeating):
 
 
 class _Step:
-    """mine: this worker's instructions: place in the step, kind, content, places to be dropped after it."""
+    """A definition prepared for one worker.
+
+    Attributes:
+        mine: its instructions as (index in the step, kind, content, positions to drop afterwards).
+        probes: one for each window.
+        replaced: ids of kept values that the next run replaces.
+        places: number of positions.
+    """
 
     def __init__(self, definition: Definition, rank: int) -> None:
         self.definition = definition
-        self.twins = [Twin(window.group) for window in definition.windows]
+        self.probes = [OptimizerProbe(window.group) for window in definition.windows]
         self.replaced = {n for n in definition.kept.values() if n is not None} - {*definition.used}
         self.places = len(definition.used)
         mine = []
@@ -106,7 +126,7 @@ class _Step:
         self.mine = [(at, kind, content, dropped.get(at, ())) for at, kind, content in mine]
 
     def ids(self, arguments: tuple[int, ...], outputs: tuple[int, ...]) -> list[int]:
-        """The id at each place; what is dropped has a negative one, which no other value has."""
+        """Return the id at each position; values that are dropped get negative ids, which are unique."""
         ids = [*self.definition.used, *range(-1 - len(self.definition.used), -1 - self.places, -1)]
         for place, number in zip(self.definition.arguments, arguments, strict=True):
             ids[place] = number
@@ -116,10 +136,10 @@ class _Step:
         return ids
 
     def floats(self, settings: tuple) -> dict[int, tuple[float, ...]]:
-        """By instruction: the numbers that optimisers hand to their ops in this step."""
+        """Return, by instruction, the floats that optimisers pass to their ops in this step."""
         found = {}
-        for window, twin, (steps, new) in zip(self.definition.windows, self.twins, settings, strict=True):
-            numbers = twin.numbers(steps, new)
+        for window, probe, (steps, new) in zip(self.definition.windows, self.probes, settings, strict=True):
+            numbers = probe.floats(steps, new)
             assert len(numbers) == window.ops, (window, numbers)
             for i, place in enumerate(window.places):
                 found[place] = numbers[i % window.ops][1]
@@ -127,7 +147,7 @@ class _Step:
 
 
 def places_of(kind: str, content: tuple, fields: dict[str, tuple[int, ...]]) -> list[int]:
-    """What an instruction uses (fields `USED`) or makes (`MADE`)."""
+    """Return the ids or positions an instruction uses (fields `USED`) or makes (`MADE`)."""
     found: list[int] = []
     for field in fields[kind]:
         given = content[field]
@@ -136,7 +156,7 @@ def places_of(kind: str, content: tuple, fields: dict[str, tuple[int, ...]]) -> 
 
 
 def mapped(kind: str, content: tuple, ids: Any) -> list[Any]:
-    """The content with `ids[x]` for each id or place x in it."""
+    """Return the content with each id or position x replaced by `ids[x]`."""
     fields = list(content)
     for field in (*USED[kind], *MADE[kind]):
         given = fields[field]

@@ -1,11 +1,9 @@
-"""The state of the script that its workers follow: the one place that says what travels, and how.
+"""State of the script that is sent to its workers, and how.
 
-- Settings (`SETTINGS`): read before every instruction, and sent ahead of it when one has changed.
-- Random numbers: every draw carries a seed taken from the script's generator, or from the one it was
-  given. So
-  `torch.manual_seed`, `get_rng_state`, `set_rng_state`, `fork_rng` and recomputed regions have their effect.
-- Grad mode, inference mode and autocast do not travel: they act in the script, above the ops that
-  workers see.
+- Settings (`SETTINGS`): read before every instruction, and sent ahead of it if one has changed.
+- Random numbers: every draw carries a seed from the script's generator, or from the generator passed to it.
+  `torch.manual_seed`, `get_rng_state`, `set_rng_state`, `fork_rng` and recomputed regions therefore work.
+- Grad mode, inference mode and autocast are not sent: they act in the script, above the ops that workers run.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import torch
 _C: Any = torch._C
 _PRECISIONS = (("cuda", "matmul"), ("cuda", "conv"), ("mkldnn", "matmul"), ("mkldnn", "conv"))
 
-# Each with what reads it and what sets it.
+# Each setting with its getter and setter.
 SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "deterministic algorithms": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
@@ -41,19 +39,19 @@ _READERS = [read for read, _ in SETTINGS.values()]
 
 
 def settings() -> tuple:
-    """The values of `SETTINGS` now."""
+    """Return the current values of `SETTINGS`."""
     return tuple([read() for read in _READERS])
 
 
 def follow(values: tuple) -> None:
-    """Set what `settings()` gave elsewhere."""
+    """Apply values that `settings()` returned in another process."""
     for value, (read, write) in zip(values, SETTINGS.values(), strict=True):
         if read() != value:
             write(value)
 
 
 def draw_seed(generator: torch.Generator | None = None) -> int:
-    """A seed for one draw on the workers: the next number of a generator; by default the script's."""
+    """Return a seed for one draw on the workers: the next number of `generator`, by default the script's."""
     device = "cpu" if generator is None else generator.device
     with _C._DisableTorchDispatch():
         return int(torch.empty((), dtype=torch.int64, device=device).random_(generator=generator))

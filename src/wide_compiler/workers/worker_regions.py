@@ -1,5 +1,4 @@
-"""Regions: ops that repeat are known by one number, replayed in order, and compiled once they have proved to
-repeat."""
+"""Worker instructions for regions: replayed in order, and compiled once they have repeated."""
 
 from __future__ import annotations
 
@@ -10,22 +9,29 @@ from typing import Any
 
 import torch
 
-from .compiled import CompiledRegion, Listening, Uncompilable, layouts
-from .lane_calls import LaneCalls
-from .placing import Placing
-from .running import Running
-from .table import Reply
+from .compiled import CollectiveDetector, CompiledRegion, Uncompilable, layouts
 from .templates import SETTLE
+from .worker_lanes import LaneInstructions
+from .worker_ops import OpInstructions
+from .worker_placement import PlacementInstructions
+from .worker_state import Reply
 
 log = logging.getLogger(__name__)
-_PROOF = 2  # replays before a region is compiled
+_PROOF = 2  # runs before a region is compiled
 
-Step = tuple[int, tuple[int, ...], int, int]  # template, inputs as places, how many outputs, how many floats
+Step = tuple[int, tuple[int, ...], int, int]  # template, input positions, number of outputs, number of floats
 
 
 @dataclass
-class Tally:
-    """Of one signal: regions compiled, runs of these, runs op by op, and why the last of these was one."""
+class RegionCounts:
+    """Counters of one signal.
+
+    Attributes:
+        compiled: regions compiled.
+        compiled_runs: runs of compiled regions.
+        replayed: runs op by op.
+        reason: why the last region that ran op by op was not compiled.
+    """
 
     compiled: int = 0
     compiled_runs: int = 0
@@ -37,7 +43,7 @@ class Tally:
 
 
 class Region:
-    """live: places of the results that somebody refers to after the region."""
+    """A sequence of steps; live: positions of the results that are used after the region."""
 
     def __init__(self, name: str, steps: tuple[Step, ...], live: tuple[int, ...]) -> None:
         self.name = name
@@ -45,15 +51,15 @@ class Region:
         self.live = live
         self.runs = 0
         self.tried = False
-        self.quiet_with: list[tuple] | None = None  # layouts with which its ops did not talk to other workers
+        self.quiet_with: list[tuple] | None = None  # layouts with which its ops ran without a collective
         self.compiled: CompiledRegion | None = None
 
 
-class Repeating(Placing, Running, LaneCalls):
+class RegionInstructions(PlacementInstructions, OpInstructions, LaneInstructions):
     def __init__(self, rank: int, device: torch.device, reply: Reply) -> None:
         super().__init__(rank, device, reply)
         self.regions: dict[int, Region] = {}
-        self.tallies: dict[str, Tally] = {}
+        self.region_counts: dict[str, RegionCounts] = {}
 
     def do_define(self, number: int, name: str, steps: tuple, live: tuple) -> None:
         self.regions[number] = Region(name, steps, live)
@@ -62,35 +68,35 @@ class Repeating(Placing, Running, LaneCalls):
         self.regions.clear()
 
     def do_region(self, number: int, outside: tuple, made: tuple, floats: tuple) -> None:
-        """The ops of a region; ids by place: first those from outside, then those it makes."""
+        """Run a region; positions count first the ids in `outside`, then those in `made`."""
         region = self.regions[number]
-        tally = self.tallies.setdefault(region.name, Tally())
+        counts = self.region_counts.setdefault(region.name, RegionCounts())
         region.runs += 1
         ids, operands = outside + made, [self._get(i) for i in outside]
         ready = not region.tried and region.quiet_with is not None
         if ready and region.quiet_with == layouts(operands):
-            self._compile(region, tally, operands, floats)
+            self._compile(region, counts, operands, floats)
         if region.compiled is not None and region.compiled.fits(operands, floats):
-            tally.compiled_runs += 1
+            counts.compiled_runs += 1
             self._run_compiled(region.compiled, operands, ids, floats)
             return
-        tally.replayed += 1
+        counts.replayed += 1
         if region.tried or region.runs < _PROOF:
             self._replay(region, ids, len(outside), floats)
             return
-        seen, listening = layouts(operands), Listening()
-        self._replay(region, ids, len(outside), floats, listening)
+        seen, detector = layouts(operands), CollectiveDetector()
+        self._replay(region, ids, len(outside), floats, detector)
         region.quiet_with = seen
-        if listening.heard:
+        if detector.found:
             region.tried = True
-            tally.reason = f"its ops talk to other workers ({listening.heard})"
+            counts.reason = f"its ops talk to other workers ({detector.found})"
 
     def _replay(
-        self, region: Region, ids: tuple, out: int, floats: tuple, listening: Listening | None = None
+        self, region: Region, ids: tuple, out: int, floats: tuple, detector: CollectiveDetector | None = None
     ) -> None:
         used = 0
         for template, inputs, outputs, values in region.steps:
-            mode = listening if listening is not None and template != SETTLE else contextlib.nullcontext()
+            mode = detector if detector is not None and template != SETTLE else contextlib.nullcontext()
             with mode:
                 self._step(template, ids, inputs, ids[out : out + outputs], floats[used : used + values])
             used, out = used + values, out + outputs
@@ -102,21 +108,21 @@ class Repeating(Placing, Running, LaneCalls):
         else:
             self.do_op(template, numbers, outputs, floats)
 
-    def _compile(self, region: Region, tally: Tally, operands: list, floats: tuple) -> None:
-        """One attempt. What cannot be compiled goes on op by op, with the same values."""
+    def _compile(self, region: Region, counts: RegionCounts, operands: list, floats: tuple) -> None:
+        """Try to compile the region, once; on failure it keeps running op by op, with the same values."""
         region.tried = True
         try:
             compiled = CompiledRegion(region.steps, region.live, self.templates, operands, floats, self.ways)
         except Uncompilable as error:
-            tally.reason = str(error)
+            counts.reason = str(error)
             return
-        except Exception as error:  # a compiler may raise anything; whatever it is, the region runs without
-            tally.reason = f"torch.compile failed: {type(error).__name__}: {str(error).splitlines()[0]}"
-            log.warning("worker %d, signal %r: %s; it runs op by op", self.rank, region.name, tally.reason)
+        except Exception as error:  # the compiler may raise anything; the region then runs uncompiled
+            counts.reason = f"torch.compile failed: {type(error).__name__}: {str(error).splitlines()[0]}"
+            log.warning("worker %d, signal %r: %s; it runs op by op", self.rank, region.name, counts.reason)
             return
         region.compiled = compiled
-        tally.compiled += 1
-        tally.reason = ""
+        counts.compiled += 1
+        counts.reason = ""
 
     def _run_compiled(self, compiled: CompiledRegion, operands: list, ids: tuple, floats: tuple) -> None:
         for place, value in compiled.run(operands).items():

@@ -1,8 +1,7 @@
 """Random numbers that do not depend on the layout.
 
-Every draw has a seed of its own (see `travelling`). All workers make the same whole draw from it, and
-each keeps
-its part, so the values are those of one process whatever the workers and shards.
+Every draw has its own seed (see `script_state`). All workers make the same whole draw from it and each keeps
+its shard, so the values equal those of one process for any mesh and layout.
 """
 
 from typing import Any
@@ -11,20 +10,20 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from .corrections import Op
+from .dtensor_corrections import Op
 from .sharded import gathered, replicated
-from .values import cut, is_partial, local_of, whole_of, wrap
+from .sharded_value import cut, is_partial, local_of, whole_of, wrap
 
 aten = torch.ops.aten
 
 
 def draw_sharded(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """A random op on DTensors. The generator has been seeded alike on every worker."""
+    """Run a random op on DTensors; the generator must have the same seed on every worker."""
     if func is aten.native_dropout.default:
         return _dropout(*args)
     first = next((a for a in args if isinstance(a, DTensor)), None)
     if first is not None and func._schema.is_mutable:
-        # In-place draws: the values do not depend on what is there (bernoulli_.Tensor's do, on the others).
+        # In-place draws do not depend on the old values (bernoulli_.Tensor depends on its other operands).
         whole = torch.empty(first.shape, dtype=first.dtype, device=local_of(first).device)
         rest = [whole_of(a) if isinstance(a, DTensor) else a for a in args[1:]]
         func(whole, *rest, **kwargs)
@@ -34,7 +33,7 @@ def draw_sharded(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 
 def _dropout(x: DTensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
-    """The mask is drawn whole; the product stays sharded."""
+    """Apply dropout with a mask drawn for the whole tensor; the product stays sharded."""
     if train is False or p == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     whole = torch.empty(x.shape, device=local_of(x).device)

@@ -1,4 +1,4 @@
-"""What a worker tells of itself while the script is being watched: how it is, and when it ran what."""
+"""Statistics and timings that a worker reports while the script is observed."""
 
 import os
 from array import array
@@ -7,19 +7,19 @@ from typing import Any
 
 import torch
 
-from .table import Table
+from .worker_state import WorkerState
 
 
 def take_spans(spans: deque[tuple[float, float, float]]) -> bytes:
-    """Remove the finished instructions from `spans`: (number, start, end) each, as packed doubles."""
+    """Remove the finished instructions from `spans`; returns (number, start, end) each, as packed doubles."""
     taken = array("d")
-    for _ in range(len(spans)):  # those that end meanwhile are for the next time
+    for _ in range(len(spans)):  # fixed count: spans added meanwhile are taken next time
         taken.extend(spans.popleft())
     return taken.tobytes()
 
 
-def take_stats(worker: Table) -> dict[str, Any]:
-    """Counters and sizes as they are now; read beside the running worker, which goes on."""
+def take_stats(worker: WorkerState) -> dict[str, Any]:
+    """Return current counters and sizes; reads a running worker without stopping it."""
     cuda = worker.device.type == "cuda"
     return {
         "ops": sum(list(worker.instructions.values())),
@@ -31,6 +31,6 @@ def take_stats(worker: Table) -> dict[str, Any]:
 
 
 def _resident() -> int:
-    """Bytes of memory of this process."""
+    """Return the resident memory of this process in bytes."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,7 +1,7 @@
-"""What an op does to shapes, found once on fake tensors and remembered.
+"""Plans: the results of an op, inferred once on fake tensors and cached.
 
-A plan belongs to an op with its plain arguments and the looks of its operands. It holds the template that
-workers know by number, and what the results look like.
+The cache key is the op, its plain arguments and the `TensorMeta` of its operands. A plan holds the
+number of the template on the workers and the `TensorMeta` of the results.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from ..errors import UnsupportedError, UsageError
 from ..workers import templates
 from ..workers.engine import Engine
+from ..workers.script_state import settings
 from ..workers.sharded import is_view
-from ..workers.travelling import settings
 from ..workers.writes import written_positions
 
 Op = torch._ops.OpOverload
@@ -34,18 +34,21 @@ aten = torch.ops.aten
 _KEPT = 4096
 
 
-class Look(NamedTuple):
-    """What the controller knows of a tensor."""
+class TensorMeta(NamedTuple):
+    """Shape, stride and dtype of a tensor: what the controller knows of it."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
 
 
-class Call:
-    """An op's arguments taken apart: tensors, floats, and the rest, with the tensors' looks, as a key.
+class OpCall:
+    """An op's arguments, split up.
 
-    constants: floats belong to the key too, since they may decide a shape (`arange(0, 1, 0.1)`).
+    Attributes:
+        tensors, floats: in order of appearance.
+        key: the cache key: all other arguments, and the meta of each tensor.
+        constants: put floats into the key too, because they may decide a shape (`arange(0, 1, 0.1)`).
     """
 
     __slots__ = ("constants", "floats", "key", "tensors")
@@ -57,33 +60,41 @@ class Call:
         self.key: list[Any] = []
 
 
-class Plan(NamedTuple):
-    """template: its number. results: for each its look (None where an op returns no tensor) and the place of
-    the operand that it is (in-place ops), or None. returns: `one`, `tuple`, `list`, or `none`.
+class OpPlan(NamedTuple):
+    """The cached plan of an op.
 
-    written: places in the tensor list that are written to. view: results are views of operand 0. asks: only
-    the workers know the result. fresh: the look of a new tensor, where to make one is all that the op does.
+    Attributes:
+        op, name: the op and its name.
+        template: number of its template on the workers.
+        results: for each result its meta (None if it is not a tensor) and the position of the operand that it
+            is (in-place ops), or None.
+        returns: `one`, `tuple`, `list`, or `none`.
+        written: positions in the tensor list of the written operands.
+        view: whether the results are views of operand 0.
+        random: whether the op draws random numbers.
+        asks: whether only the workers know the result.
+        fresh: the meta of the result if the op only makes one new tensor, else None.
     """
 
     op: Op
     template: int
     name: str
-    results: tuple[tuple[Look | None, int | None], ...]
+    results: tuple[tuple[TensorMeta | None, int | None], ...]
     returns: str
     written: tuple[int, ...]
     view: bool
     random: bool
     asks: bool
-    fresh: Look | None
+    fresh: TensorMeta | None
 
 
-_plans: dict[tuple, Plan] = {}
+_plans: dict[tuple, OpPlan] = {}
 _fake = FakeTensorMode(allow_non_fake_inputs=False)
-_one_at_a_time = threading.RLock()  # it keeps track of one op only
+_one_at_a_time = threading.RLock()  # the mode tracks one op at a time
 
 
-def read(args: Sequence, kwargs: dict, call: Call) -> None:
-    """Take the arguments apart. `spell` must number tensors and floats in the same order."""
+def read(args: Sequence, kwargs: dict, call: OpCall) -> None:
+    """Split the arguments into `call`; `spell` must number tensors and floats in the same order."""
     key = call.key
     for value in args:
         _read(value, call, key)
@@ -92,13 +103,13 @@ def read(args: Sequence, kwargs: dict, call: Call) -> None:
         _read(value, call, key)
 
 
-def _read(value: Any, call: Call, key: list[Any]) -> None:
+def _read(value: Any, call: OpCall, key: list[Any]) -> None:
     kind = type(value)
     if issubclass(kind, Tensor):
         call.tensors.append(value)
-        key.append(getattr(value, "_look", None) or look_of(value))
+        key.append(getattr(value, "_tensor_meta", None) or meta_of(value))
     elif kind is int or kind is bool or value is None:
-        key.append(kind)  # 1, 1.0 and True are equal, and not the same argument
+        key.append(kind)  # 1, 1.0 and True are equal but different arguments
         key.append(value)
     elif kind is float and not call.constants:
         call.floats.append(value)
@@ -113,7 +124,7 @@ def _read(value: Any, call: Call, key: list[Any]) -> None:
 
 
 def spell(args: Sequence, kwargs: dict, constants: bool) -> tuple[tuple, dict]:
-    """The arguments as a template spells them."""
+    """Return the arguments in the form of a template."""
     tensors, floats = itertools.count(), itertools.count()
 
     def one(value: Any) -> tuple[int, Any]:
@@ -128,13 +139,13 @@ def spell(args: Sequence, kwargs: dict, constants: bool) -> tuple[tuple, dict]:
     return tuple([one(a) for a in args]), {name: one(a) for name, a in kwargs.items()}
 
 
-def find_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Call) -> Plan:
-    """The plan for this call; `call` must have been filled from `args` and `kwargs`."""
+def find_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: OpCall) -> OpPlan:
+    """Return the plan of this call; `call` must have been filled from `args` and `kwargs`."""
     state = settings()
     if state != engine.settings:
         engine.settings = state
         engine.record("settings", (state,), engine.everyone)
-    key = (engine.serial, id(func), state[0], *call.key)  # the default dtype decides results' dtypes
+    key = (engine.serial, id(func), state[0], *call.key)  # results depend on the default dtype
     plan = _plans.get(key)
     if plan is None:
         plan = _plans[key] = _make_plan(engine, func, args, kwargs, call)
@@ -146,12 +157,12 @@ def find_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Call
     return plan
 
 
-def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Call) -> Plan:
-    looks = tuple(getattr(t, "_look", None) or look_of(t) for t in call.tensors)
+def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: OpCall) -> OpPlan:
+    metas = tuple(getattr(t, "_tensor_meta", None) or meta_of(t) for t in call.tensors)
     asks = False
     result: Any = None
     try:
-        result = infer(func, args, kwargs, call.tensors, looks)
+        result = infer(func, args, kwargs, call.tensors, metas)
     except (DynamicOutputShapeException, DataDependentOutputException):
         asks = True
     except RuntimeError as error:
@@ -160,7 +171,7 @@ def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Cal
         raise UsageError(
             f"{func}: {error} (a tensor on workers keeps its shape when it is written to)"
         ) from error
-    asks = asks or _misjudged(func, looks)
+    asks = asks or _misjudged(func, metas)
     spelled, named = spell(args, kwargs, call.constants)
     number = engine.new_template(templates.op_name(func), spelled, named)
     schema = func._schema
@@ -174,13 +185,13 @@ def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Cal
             "with x.cpu()"
         )
     described = [
-        (look_of(r) if isinstance(r, Tensor) else None, _same(func, i, written))
+        (meta_of(r) if isinstance(r, Tensor) else None, _same(func, i, written))
         for i, r in enumerate(results)
     ]
     returns = _returns(result) if schema.returns else "none"
     view, random = is_view(func), torch.Tag.nondeterministic_seeded in func.tags
     more = written or view or random or asks or returns != "one"
-    return Plan(
+    return OpPlan(
         func,
         number,
         templates.op_name(func),
@@ -194,23 +205,23 @@ def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: Cal
     )
 
 
-def _misjudged(func: Op, looks: tuple[Look, ...]) -> bool:
-    """Does PyTorch infer another shape than the op gives (for one sample, [1] instead of [])?"""
-    return func is torch.ops.aten.multilabel_margin_loss_forward.default and len(looks[0].shape) < 2
+def _misjudged(func: Op, metas: tuple[TensorMeta, ...]) -> bool:
+    """Return whether PyTorch infers a wrong shape (for one sample, [1] instead of [])."""
+    return func is torch.ops.aten.multilabel_margin_loss_forward.default and len(metas[0].shape) < 2
 
 
-def infer(func: Op, args: Sequence, kwargs: dict, tensors: list, looks: tuple[Look, ...]) -> Any:
-    """Run the op on fake tensors of these looks: its results' looks, or its own error for bad operands."""
+def infer(func: Op, args: Sequence, kwargs: dict, tensors: list, metas: tuple[TensorMeta, ...]) -> Any:
+    """Run the op on fake tensors made from `metas`; raises the op's own error for bad operands."""
     position = {id(t): i for i, t in enumerate(tensors)}
     with _one_at_a_time, _fake, _quiet():
-        fakes = [torch.empty_strided(look.shape, look.stride, dtype=look.dtype) for look in looks]
+        fakes = [torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype) for meta in metas]
         args, kwargs = tree_map_only(Tensor, lambda t: fakes[position[id(t)]], (tuple(args), kwargs))
         return func(*args, **kwargs)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Bad operands are the caller's to hear of, as an exception; not a log's."""
+    """Silence the fake-tensor log: bad operands are reported as an exception."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     before, logger.disabled = logger.disabled, True
     try:
@@ -219,12 +230,12 @@ def _quiet() -> Iterator[None]:
         logger.disabled = before
 
 
-def look_of(x: Tensor) -> Look:
-    return Look(tuple(x.shape), tuple(x.stride()), x.dtype)
+def meta_of(x: Tensor) -> TensorMeta:
+    return TensorMeta(tuple(x.shape), tuple(x.stride()), x.dtype)
 
 
 def _places(func: Op, args: Sequence, kwargs: dict, tensors: list) -> list[int]:
-    """Places in the tensor list of what the op writes to."""
+    """Return the positions in the tensor list of the operands that the op writes to."""
     objects: list[Any] = [args[i] for i in written_positions(func) if i < len(args)]
     arguments = func._schema.arguments
     objects += [

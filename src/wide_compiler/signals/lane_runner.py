@@ -1,7 +1,7 @@
-"""The forward of a wide model whose lanes are on workers: its lane graph is sent once, and then called.
+"""Forward of a wide model whose lanes are on workers: its lane graph is sent once, then called by number.
 
-Each worker runs it on its own lanes (`workers.lane_calls`). Where that cannot be done, the graph runs op by
-op, as any other code does, with the same values: `LaneRunner.of` says None then.
+Each worker runs the graph on its own lanes (`workers.worker_lanes`). If the graph cannot be sent,
+`LaneRunner.of` returns None and it runs op by op, with the same values.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..errors import one_line
 from ..widen import LaneGraph
-from ..workers.lane_calls import LaneCode
 from ..workers.layout import Axes, fitting, part_of, places
 from ..workers.stream import Mesh
+from ..workers.worker_lanes import LaneCode
 from . import scope
 from .dispatch import operand_on
 from .moving import consider_adoption
-from .plans import Look, look_of
+from .op_plans import TensorMeta, meta_of
 from .sending import put_on
 from .tensor import Home, Ref, SignalTensor
 
@@ -35,7 +35,7 @@ _numbers = itertools.count(1)
 
 
 class LaneRunner:
-    """Calls one lane graph: takes its arguments in order, gives its outputs, tensors `[n, ...]`."""
+    """Calls one lane graph with its arguments in order; returns its outputs, tensors `[n, ...]`."""
 
     def __init__(self, graph: LaneGraph, lanes: list[bool], arguments: list[Any], n: int) -> None:
         self.n = n
@@ -43,7 +43,7 @@ class LaneRunner:
         self.lanes = tuple([lanes[i] for i in self.positions])
         feeds = [graph.feeds[i] for i in self.positions]
         written = [i for i, (kind, key) in enumerate(feeds) if kind == "state" and key in graph.writes]
-        self.looks, self.learning = _try(graph, arguments, self.positions, n)
+        self.metas, self.learning = _try(graph, arguments, self.positions, n)
         counts = [i for i, (kind, _) in enumerate(graph.feeds) if kind == "n"]
         fixed = {i: a for i, a in enumerate(arguments) if i not in self.positions}
         code = graph.module.graph.python_code("self")
@@ -52,7 +52,7 @@ class LaneRunner:
             for node in graph.module.graph.nodes
             if node.op == "get_attr"
         }
-        outputs = tuple([(look.shape, look.stride) for look in self.looks])
+        outputs = tuple([(meta.shape, meta.stride) for meta in self.metas])
         self.packed = LaneCode(
             *(code.src, code.globals, attributes, fixed, counts[0] if counts else None),
             *(self.lanes, tuple(written), outputs),
@@ -61,19 +61,19 @@ class LaneRunner:
 
     @classmethod
     def of(cls, graph: LaneGraph, lanes: list[bool], arguments: list[Any], n: int) -> LaneRunner | None:
-        """None, and a line in the log, if the graph cannot be sent whole."""
+        """Return a runner, or None (logged) if the graph cannot be sent."""
         try:
             return cls(graph, lanes, arguments, n)
-        except Exception as error:  # whatever a trial run or pickle may raise: op by op it runs all the same
+        except Exception as error:  # whatever a trial run or pickle raises: the graph still runs op by op
             log.info("a lane graph runs op by op: %s", one_line(error))
             return None
 
     def __call__(self, *arguments: Any) -> tuple[Tensor, ...]:
         tensors = [arguments[i] for i in self.positions]
-        return _Lanes.apply(self, *tensors)
+        return _LaneGraphCall.apply(self, *tensors)
 
     def placed(self, tensors: tuple[Tensor, ...]) -> tuple[Mesh, Axes, list[SignalTensor]]:
-        """The mesh of the lanes, how it cuts them, and every tensor as a handle there."""
+        """Return the mesh of the lanes, the layout of lanes on it, and every tensor as a handle there."""
         first = next(
             t for t, lanes in zip(tensors, self.lanes, strict=True) if lanes and isinstance(t, SignalTensor)
         )
@@ -89,7 +89,7 @@ class LaneRunner:
         return mesh, axes, handles
 
     def number_on(self, engine: Any, mesh: Mesh, axes: Axes) -> int:
-        """The number under which the workers of the mesh know the graph; sent on first use."""
+        """Return the graph's number on the workers of the mesh; sends the graph on first use."""
         key = (engine.serial, mesh.number)
         if key not in self._sent:
             number = self._sent[key] = next(_numbers)
@@ -101,7 +101,7 @@ class LaneRunner:
         return self._sent[key]
 
 
-class _Lanes(torch.autograd.Function):
+class _LaneGraphCall(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, runner: LaneRunner, *tensors: Tensor) -> tuple[Tensor, ...]:
         mesh, axes, handles = runner.placed(tensors)
@@ -109,18 +109,18 @@ class _Lanes(torch.autograd.Function):
         number = runner.number_on(engine, mesh, axes)
         needs = [i for i, x in enumerate(tensors) if x.requires_grad] if any(ctx.needs_input_grad) else []
         inputs = tuple([h._ref.number for h in handles])
-        refs = [Ref(engine, next(engine.ids), Home(mesh)) for _ in runner.looks]
+        refs = [Ref(engine, next(engine.ids), Home(mesh)) for _ in runner.metas]
         outputs = tuple([r.number for r in refs])
         if needs:
             ctx.kept = Ref(engine, next(engine.ids), Home(mesh))
             outputs += (ctx.kept.number,)
         ctx.runner, ctx.mesh, ctx.axes, ctx.needs = runner, mesh, axes, needs
-        ctx.inputs = [look_of(tensors[i]) for i in needs]
+        ctx.inputs = [meta_of(tensors[i]) for i in needs]
         ctx.set_materialize_grads(False)
         content = (number, inputs, outputs, tuple(needs))
         with _labelled(mesh):
             engine.record("lanes", content, mesh.workers, "lanes", inputs, outputs)
-        made = [SignalTensor(ref, look) for ref, look in zip(refs, runner.looks, strict=True)]
+        made = [SignalTensor(ref, meta) for ref, meta in zip(refs, runner.metas, strict=True)]
         ctx.mark_non_differentiable(*[x for x, d in zip(made, runner.learning, strict=True) if not d])
         return tuple(made)
 
@@ -132,7 +132,7 @@ class _Lanes(torch.autograd.Function):
         if all(g is None for g in given):
             return (None,) * len(ctx.needs_input_grad)
         wanted = [i for i in ctx.needs if ctx.needs_input_grad[1 + i]]
-        looks = [look for i, look in zip(ctx.needs, ctx.inputs, strict=True) if i in wanted]
+        metas = [meta for i, meta in zip(ctx.needs, ctx.inputs, strict=True) if i in wanted]
         refs = [Ref(engine, next(engine.ids), Home(mesh)) for _ in wanted]
         numbers = tuple([None if g is None else g._ref.number for g in given])
         inputs = (ctx.kept.number, *[n for n in numbers if n is not None])
@@ -141,12 +141,12 @@ class _Lanes(torch.autograd.Function):
         with _labelled(mesh):
             engine.record("lanes_backward", content, mesh.workers, "lanes_backward", inputs, outputs)
         results: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
-        for i, ref, look in zip(wanted, refs, looks, strict=True):
-            results[1 + i] = SignalTensor(ref, _contiguous(look))
+        for i, ref, meta in zip(wanted, refs, metas, strict=True):
+            results[1 + i] = SignalTensor(ref, _contiguous(meta))
         return tuple(results)
 
 
-# By workers: the signal that cut the lanes on them, for observers.
+# The signal that placed the lanes, by workers; for observers.
 signal_of: dict[tuple[int, ...], str] = {}
 
 
@@ -165,16 +165,17 @@ def _on(gradient: Tensor, mesh: Mesh, axes: Axes) -> SignalTensor:
     return operand_on(gradient, mesh, axes)
 
 
-def _contiguous(look: Look) -> Look:
-    return Look(look.shape, torch.empty(look.shape, device="meta").stride(), look.dtype)
+def _contiguous(meta: TensorMeta) -> TensorMeta:
+    return TensorMeta(meta.shape, torch.empty(meta.shape, device="meta").stride(), meta.dtype)
 
 
 def _try(
     graph: LaneGraph, arguments: list[Any], positions: list[int], n: int
-) -> tuple[list[Look], list[bool]]:
-    """What the outputs look like, and which of them learn, by a run without values.
+) -> tuple[list[TensorMeta], list[bool]]:
+    """Return the `TensorMeta` of each output and whether it requires grad, from a run on fake tensors.
 
-    Raises if the outputs are not new tensors with a lane axis, or a learning input has no gradient.
+    Raises ValueError if an output is not a new tensor with a lane axis, or if an input that requires a
+    gradient gets none.
     """
     learn = torch.is_grad_enabled()
     with _disable_current_modes(), FakeTensorMode(), torch.set_grad_enabled(learn):
@@ -198,7 +199,7 @@ def _try(
             ones = [torch.ones_like(o) for o in roots]
             if any(g is None for g in torch.autograd.grad(roots, leaves, ones, allow_unused=True)):
                 raise ValueError("an input that requires a gradient gets none")
-    return [look_of(o) for o in outputs], learning
+    return [meta_of(o) for o in outputs], learning
 
 
 SignalTensor.lane_runner = LaneRunner.of  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
-"""A tensor of a mesh of several workers, as each of them holds it.
+"""A sharded tensor as one worker of its mesh holds it.
 
-A view of a DTensor is a real view of the local shard only while no redistribution was needed to make it. So a
-`Value` remembers how it was made from its parent: after a write elsewhere a view that does not share
-memory with the root is made again, and a write to such a view goes through the whole root.
+A view of a DTensor is a view of the local shard only if making it needed no redistribution. A `ShardedValue`
+therefore remembers how it was made from its parent: after a write elsewhere, a view that does not share
+memory with the root is remade, and a write to such a view goes through the whole root.
 """
 
 from __future__ import annotations
@@ -20,11 +20,15 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from .layout import Axes, part_of
 
 
-class Value:
+class ShardedValue:
     """A DTensor and, if it is a view, its parent and the op that makes it from the parent.
 
-    gathers: dimensions of the mesh along which a parameter is cut to save memory; whole for the ops that use
-    it. goal: placements of the parameter whose gradient this is, while its partial sums are not yet added up.
+    Attributes:
+        gathers: mesh dimensions along which a parameter is sharded to save memory; it is gathered for ops
+            that use it.
+        goal: placements of the parameter whose gradient this is, while its partial sums are not yet reduced.
+        writes: number of writes so far, counted at the root.
+        aliases: whether the local shard shares memory with the root's.
     """
 
     __slots__ = (
@@ -33,12 +37,15 @@ class Value:
     )
 
     def __init__(
-        self, dtensor: DTensor, parent: Value | None = None, remake: Callable[[Tensor], Tensor] | None = None
+        self,
+        dtensor: DTensor,
+        parent: ShardedValue | None = None,
+        remake: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self.dtensor = dtensor
         self.parent = parent
         self.remake = remake
-        self.root: Value = self if parent is None else parent.root
+        self.root: ShardedValue = self if parent is None else parent.root
         self.writes = 0  # counted at the root only
         self.gathers: tuple[int, ...] = () if parent is None else parent.gathers
         self.goal: tuple[Placement, ...] | None = None
@@ -54,7 +61,7 @@ class Value:
         self.aliases = self.parent.aliases and _same_memory(self.dtensor, self.root.dtensor)
 
     def current(self) -> DTensor:
-        """The DTensor with every write so far in it."""
+        """Return the DTensor with all writes so far; remakes a stale view."""
         if self.parent is None:
             if self.goal is not None:
                 self.dtensor = self.dtensor.redistribute(placements=self.goal)
@@ -70,9 +77,9 @@ class Value:
         return self.dtensor
 
     def gathered(self) -> DTensor:
-        """As an op uses it: a parameter that is cut to save memory is whole.
+        """Return the DTensor as an op uses it: gathered along `gathers`.
 
-        The last few stay, for the ops that use them next (each step of a recurrent layer, say).
+        The last few are cached for the next ops that use them (each step of a recurrent layer, for example).
         """
         held = self.current()
         if not self.gathers:
@@ -89,14 +96,14 @@ class Value:
         return self.whole[2]
 
     def reduced(self) -> DTensor:
-        """The same with no partial sums left; the root itself is reduced, so every view sees it."""
+        """Return the DTensor without partial sums; the root is reduced, so every view sees it."""
         root = self.root
         if is_partial(root.current()):
             root.dtensor = reduced(root.dtensor)
         return self.current()
 
     def store(self, result: DTensor) -> None:
-        """Write `result` (broadcast and cast as `copy_` does) into this value and all that shares memory."""
+        """Write `result` (broadcast and cast as `copy_` does) into this value and its aliases."""
         target = self.reduced()
         if self.aliases:
             if result.shape != target.shape:
@@ -110,7 +117,7 @@ class Value:
         self.root.writes += 1
 
     def _on(self, full_root: Tensor) -> Tensor:
-        """This view of a plain copy of the root: a real view, whatever the view op."""
+        """Return this view of a plain copy of the root; always a true view."""
         if self.parent is None:
             return full_root
         assert self.remake is not None
@@ -118,18 +125,18 @@ class Value:
 
 
 _KEPT_WHOLE = 4
-_lately_gathered: deque[Value] = deque()
+_lately_gathered: deque[ShardedValue] = deque()
 
 
 def whole_of(x: DTensor) -> Tensor:
-    """All of a tensor; of an empty one, without asking anybody."""
+    """Return the whole tensor; for an empty one without communication."""
     if not x.numel():
         return torch.empty(x.shape, dtype=x.dtype, device=local_of(x).device)
     return x.full_tensor()
 
 
 def local_of(x: DTensor) -> Tensor:
-    """This worker's shard itself, not a differentiable copy."""
+    """Return this worker's shard itself, not a differentiable copy."""
     return x._local_tensor
 
 
@@ -138,19 +145,19 @@ def _same_memory(a: DTensor, b: DTensor) -> bool:
 
 
 def is_partial(x: DTensor) -> bool:
-    """Do the workers hold parts of sums?"""
+    """Return whether the workers hold partial sums."""
     return any(p.is_partial() for p in x.placements)
 
 
 def reduced(x: DTensor) -> DTensor:
-    """`x` with partial sums added up."""
+    """Return `x` with partial sums reduced."""
     if not is_partial(x):
         return x
     return x.redistribute(placements=[Replicate() if p.is_partial() else p for p in x.placements])
 
 
 def cut(full: Tensor, like: DTensor) -> Tensor:
-    """This worker's part of `full` under the placements of `like` (replicated or sharded)."""
+    """Return this worker's part of `full` under the placements of `like` (replicated or sharded)."""
     mesh = like.device_mesh
     place = mesh.get_coordinate()
     assert place is not None, "only members of a mesh have parts"
@@ -158,7 +165,7 @@ def cut(full: Tensor, like: DTensor) -> Tensor:
 
 
 def axes_of(x: DTensor) -> Axes:
-    """The axis that each dimension of its mesh cuts."""
+    """Return the axis that each mesh dimension shards, None if replicated."""
     return tuple([p.dim if isinstance(p, Shard) else None for p in x.placements])
 
 
@@ -167,7 +174,7 @@ def placements_of(axes: Axes) -> list[Placement]:
 
 
 def laid_out(local: Tensor, mesh: DeviceMesh, axes: Axes, shape: tuple[int, ...]) -> DTensor:
-    """This worker's part as a DTensor of this shape, without a look at the other workers."""
+    """Return this worker's shard as a DTensor of the given shape, without communication."""
     look = torch.empty(shape, dtype=local.dtype, device="meta")
     meta = TensorMeta(look.shape, look.stride(), look.dtype)
     spec = DTensorSpec(mesh, tuple(placements_of(axes)), tensor_meta=meta)
@@ -175,7 +182,7 @@ def laid_out(local: Tensor, mesh: DeviceMesh, axes: Axes, shape: tuple[int, ...]
 
 
 def wrap(local: Tensor, like: DTensor, shape: torch.Size, stride: tuple[int, ...]) -> DTensor:
-    """A local result as a DTensor placed as `like`, without a look at the other workers."""
+    """Return a local result as a DTensor placed like `like`, without communication."""
     spec = like._spec
     if spec.tensor_meta != (shape, stride, local.dtype):
         meta = TensorMeta(shape, stride, local.dtype)

@@ -1,4 +1,4 @@
-"""Ops with a way of their own: aliases, questions that the handle itself answers, ops that are refused."""
+"""Ops with special handling: aliases, ops answered from the handle itself, and unsupported ops."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .tensor import SignalTensor
 
 aten = torch.ops.aten
 Op = torch._ops.OpOverload
-Way = Callable[[Op, tuple, dict[str, Any]], Any]
+Handler = Callable[[Op, tuple, dict[str, Any]], Any]
 
 
 def _alias(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
-    """The same values under another tensor: the same id."""
-    return SignalTensor(args[0]._ref, args[0]._look)
+    """Return another handle of the same id."""
+    return SignalTensor(args[0]._ref, args[0]._tensor_meta)
 
 
 def _scalar(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -29,7 +29,7 @@ def _scalar(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 
 def _foreach(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """`_foreach_` ops, one tensor at a time: the tensors may live on different meshes."""
+    """Run a `_foreach_` op one tensor at a time, because the tensors may be on different meshes."""
     name = func._opname.removeprefix("_foreach_")
     inplace = name.endswith("_")
     count = len(args[0])
@@ -39,24 +39,23 @@ def _foreach(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
         row = [a[i] if isinstance(a, list | tuple) and len(a) == count else a for a in args]
         named = {k: a[i] if isinstance(a, list | tuple) and len(a) == count else a for k, a in kwargs.items()}
         if name.startswith(("addcmul", "addcdiv")) and len(row) == 4:
-            named["value"] = row.pop()  # only there is it positional
+            named["value"] = row.pop()  # positional only in the _foreach_ form
         results.append(packet(*row, **named))
     return None if inplace else results
 
 
 def _turn(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
-    """An op that makes a tensor a view of itself, such as `t_`: it takes the view's id, and its look."""
+    """Run an in-place view op such as `t_`: the tensor takes the id and `TensorMeta` of the view."""
     x = args[0]
     view = _VIEWS[func](*args, **kwargs)
     with no_dispatch():
-        func(*args, **kwargs)  # on the handle, which has a shape and nothing else
-    x._ref, x._look = view._ref, view._look
+        func(*args, **kwargs)  # on the handle, which has only a shape
+    x._ref, x._tensor_meta = view._ref, view._tensor_meta
     return x
 
 
 def _unscale(func: Op, args: tuple, kwargs: dict[str, Any]) -> None:
-    """`GradScaler.unscale_`: gradients on any workers; what was found is written where the scaler keeps
-    it."""
+    """Run `GradScaler.unscale_` for gradients on any workers, writing to the scaler's own flag."""
     gradients, found, inverse = args
     scale = inverse if isinstance(inverse, SignalTensor) else inverse.item()
     infinite: Any = None
@@ -71,8 +70,10 @@ def _unscale(func: Op, args: tuple, kwargs: dict[str, Any]) -> None:
 
 
 def _pack(func: Op, args: tuple, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """`pack_padded_sequence`: the rows on the workers; how many sequences each step has stays here, where
-    recurrent layers read it."""
+    """Run `pack_padded_sequence`: the rows are on the workers, the batch sizes stay in this process.
+
+    Recurrent layers read the batch sizes here.
+    """
     x, lengths, batch_first = args
     with _disable_current_modes():
         lengths = lengths.fetch() if isinstance(lengths, SignalTensor) else lengths
@@ -83,29 +84,31 @@ def _pack(func: Op, args: tuple, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor
     return steps.flatten(0, 1).index_select(0, index), sizes
 
 
-def own_way(func: Op) -> Way | None:
-    """The op's own way, if it has one. Raises for ops that cannot be had."""
+def special_handler(func: Op) -> Handler | None:
+    """Return the op's special handler, or None; raises UnsupportedError for unsupported ops."""
     if func._opname.startswith("_foreach_"):
         return _foreach
     _refuse(func)
     if func.namespace not in ("aten", "prims"):
         return _written_in_python(func)
-    if func not in _OWN_WAYS and torch._C._dispatch_has_kernel_for_dispatch_key(
+    if func not in _HANDLERS and torch._C._dispatch_has_kernel_for_dispatch_key(
         func.name(), "CompositeImplicitAutograd"
     ):
         return _in_parts
-    return _OWN_WAYS.get(func)
+    return _HANDLERS.get(func)
 
 
 def _in_parts(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Made of other ops. Below autograd and in inference mode it comes here whole, and its schema may
-    call a copy a
-    view (`to`, `reshape`)."""
+    """Decompose a composite op.
+
+    Below autograd and in inference mode such an op arrives undecomposed, and its schema may declare a copy as
+    a view (`to`, `reshape`).
+    """
     return func.decompose(*args, **kwargs)
 
 
-def _written_in_python(func: Op) -> Way:
-    """An op that `torch.library.custom_op` has made in this process: its Python function, on the handles."""
+def _written_in_python(func: Op) -> Handler:
+    """Return a handler that calls the Python function of a `torch.library.custom_op` on the handles."""
     definition: Any = OPDEFS.get(f"{func.namespace}::{func._opname}")
     if definition is None:
         raise UnsupportedError(
@@ -142,7 +145,7 @@ _VIEWS: dict[Op, Op] = {
     aten.squeeze_.dims: aten.squeeze.dims,
     aten.unsqueeze_.default: aten.unsqueeze.default,
 }
-_OWN_WAYS: dict[Op, Way] = {
+_HANDLERS: dict[Op, Handler] = {
     **dict.fromkeys(_VIEWS, _turn),
     aten.detach.default: _alias,
     aten.alias.default: _alias,

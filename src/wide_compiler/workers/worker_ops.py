@@ -1,4 +1,4 @@
-"""Ops: as they are on plain tensors, by `sharded` and `writes` on values of several workers."""
+"""Worker instructions that run ops: on plain tensors, or by `sharded` and `writes` on `ShardedValue`s."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from .draws import draw_sharded
+from .random_ops import draw_sharded
 from .sharded import gathered, is_view, replicated, run_op
-from .table import Table
+from .sharded_value import ShardedValue, local_of, wrap
 from .templates import Template
-from .values import Value, local_of, wrap
+from .worker_state import WorkerState
 from .writes import write_gathered, write_op, writes, written_values
 
 aten = torch.ops.aten
 _ADDS = {aten.add_.Tensor, aten.add.Tensor}
-# Ops that need not have a parameter whole, beside elementwise ones.
+# Ops besides elementwise ones that do not need a parameter gathered.
 _KEEP_LAYOUT = {
     *(aten.zeros_like.default, aten.ones_like.default, aten.empty_like.default, aten.full_like.default),
     aten._to_copy.default,
 }
 
 
-def _are_pending(operands: list[Value]) -> bool:
+def _are_pending(operands: list[ShardedValue]) -> bool:
     first, second = operands[0], operands[-1]
     return (
         first.goal is not None
@@ -35,8 +35,8 @@ def _are_pending(operands: list[Value]) -> bool:
     )
 
 
-def _runs_on_shards(func: Any, operands: list[Value]) -> bool:
-    """Can a cut parameter be used as it is: elementwise, with operands that are cut alike?"""
+def _runs_on_shards(func: Any, operands: list[ShardedValue]) -> bool:
+    """Return whether a sharded parameter can be used as it is: elementwise, operands sharded alike."""
     if torch.Tag.pointwise not in func.tags and func not in _KEEP_LAYOUT:
         return False
     first = operands[0].current()
@@ -44,7 +44,7 @@ def _runs_on_shards(func: Any, operands: list[Value]) -> bool:
     return all((v.current().shape, v.current().placements) == alike for v in operands)
 
 
-class Running(Table):
+class OpInstructions(WorkerState):
     def do_op(self, template: int, inputs: tuple, outputs: tuple, floats: tuple) -> None:
         t = self.templates[template]
         self._count(t.name)
@@ -55,7 +55,7 @@ class Running(Table):
         self._count(t.name)
         torch.manual_seed(draw)
         operands = [self._get(i) for i in inputs]
-        if not any(isinstance(v, Value) for v in operands):
+        if not any(isinstance(v, ShardedValue) for v in operands):
             args, kwargs = t.arguments(operands, floats)
             self._keep(t.func(*args, **kwargs), outputs)
             return
@@ -81,17 +81,17 @@ class Running(Table):
     def do_ask(
         self, template: int, inputs: tuple, outputs: tuple, floats: tuple, request: int, reporter: int
     ) -> None:
-        """An op whose result, or its shape, only the values tell: run it now and report.
+        """Run an op whose result, or its shape, depends on values, and reply with it.
 
-        Replies with the Python result, or with (shape, stride, dtype) of each tensor it made; `outputs` are
-        as many ids as the op has results.
+        Replies with the Python result, or with (shape, stride, dtype) of each tensor made. `outputs` has one
+        id for each possible result.
         """
         t = self.templates[template]
         self._count(t.name)
         operands = [self._get(i) for i in inputs]
-        dtensors = [v.gathered() if isinstance(v, Value) else v for v in operands]
+        dtensors = [v.gathered() if isinstance(v, ShardedValue) else v for v in operands]
         args, kwargs = t.arguments(dtensors, floats)
-        meshed = any(isinstance(v, Value) for v in operands)
+        meshed = any(isinstance(v, ShardedValue) for v in operands)
         if meshed:
             self.ways.op = t.name
             self.ways.took("gathered")
@@ -110,7 +110,7 @@ class Running(Table):
     def _run(self, t: Template, inputs: tuple, floats: tuple) -> Any:
         operands = [self._get(i) for i in inputs]
         for operand in operands:
-            if operand.__class__ is Value:
+            if operand.__class__ is ShardedValue:
                 break
         else:
             if t.func is aten.view_as_real.default:
@@ -133,12 +133,12 @@ class Running(Table):
         if view:
             return self._views(t, operands, floats, result)
         if gathers and t.func is aten._to_copy.default:
-            result = Value(result)  # a parameter in another dtype is used as the parameter is
+            result = ShardedValue(result)  # a parameter cast to another dtype is gathered like the parameter
             result.gathers = operands[0].gathers
         return result
 
-    def _add_pending(self, t: Template, operands: list[Value]) -> Any:
-        """Gradients of several backward passes: partial sums are added as they are."""
+    def _add_pending(self, t: Template, operands: list[ShardedValue]) -> Any:
+        """Add gradients of several backward passes while they are still partial sums."""
         self.ways.took("local")
         total = wrap(
             local_of(operands[0].dtensor) + local_of(operands[1].dtensor),
@@ -147,14 +147,14 @@ class Running(Table):
             operands[0].dtensor.stride(),
         )
         if t.func is aten.add_.Tensor:
-            operands[0].dtensor = total  # in memory of its own: another parameter may have the same gradient
+            operands[0].dtensor = total  # a new tensor: another parameter may have the same gradient
             return None
-        made = Value(total)
+        made = ShardedValue(total)
         made.goal = operands[0].goal
         return made
 
-    def _views(self, t: Template, operands: list[Value], floats: tuple, result: Any) -> Any:
-        """The results of a view op, each with the way to make it again from its parent."""
+    def _views(self, t: Template, operands: list[ShardedValue], floats: tuple, result: Any) -> Any:
+        """Return the results of a view op, each with a function that remakes it from its parent."""
         parent = operands[0]
 
         def remake(x: Tensor, k: int | None) -> Tensor:
@@ -165,15 +165,15 @@ class Running(Table):
             return made if k is None else made[k]
 
         if isinstance(result, DTensor):
-            return Value(result, parent, functools.partial(remake, k=None))
-        return [Value(r, parent, functools.partial(remake, k=k)) for k, r in enumerate(result)]
+            return ShardedValue(result, parent, functools.partial(remake, k=None))
+        return [ShardedValue(r, parent, functools.partial(remake, k=k)) for k, r in enumerate(result)]
 
     def _keep(self, result: Any, outputs: tuple) -> None:
         if not outputs:
             return
         if not isinstance(result, tuple | list):
             result = (result,)
-        made = [r for r in result if isinstance(r, Tensor | Value)]
+        made = [r for r in result if isinstance(r, Tensor | ShardedValue)]
         assert len(made) == len(outputs), (len(made), outputs)
         for number, value in zip(outputs, made, strict=True):
-            self.values[number] = Value(value) if isinstance(value, DTensor) else value
+            self.values[number] = ShardedValue(value) if isinstance(value, DTensor) else value

@@ -1,7 +1,7 @@
-"""A lane graph on each worker's own lanes: one instruction forward, one backward, no other worker needed.
+"""Lane graphs run on each worker's lanes: one instruction forward, one backward, no communication.
 
-The graph comes once, as source and the functions that it names. Every worker runs it on the lanes that it
-holds, as plain tensors, and keeps what a backward pass needs until the script lets go of it.
+The graph is sent once, as source code and the functions it uses. Every worker runs it on its own lanes, as
+plain tensors, and keeps the autograd graph until the script frees it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,22 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
 from .layout import Axes
-from .table import Table
-from .values import Value, local_of, placements_of
+from .sharded_value import ShardedValue, local_of, placements_of
+from .worker_state import WorkerState
 
 
 class LaneCode(NamedTuple):
-    """source: of `forward(self, ...)`. names: its globals, modules as their names. attributes: of `self`.
+    """A lane graph in a form that can be sent.
 
-    fixed: arguments that are no tensors, by position; `LaneValues` among them are cut by lane, and
-    `lane_count` is the position of the number of lanes, if the graph asks for it. lanes: which of the tensors
-    have a lane axis. written: which of them the graph writes. outputs: (shape, stride) of each output, for
-    all lanes.
+    Attributes:
+        source: code of `forward(self, ...)`.
+        names: its globals, with modules as their names.
+        attributes: of `self`.
+        fixed: non-tensor arguments by position; tuples among them are sliced by lane.
+        lane_count: position of the number of lanes among the arguments, or None.
+        lanes: for each tensor argument, whether it has a lane axis.
+        written: positions of the tensors that the graph writes.
+        outputs: (shape, stride) of each output, for all lanes.
     """
 
     source: str
@@ -41,7 +46,7 @@ class LaneCode(NamedTuple):
     outputs: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
     def pack(self) -> bytes:
-        """Raises what `pickle` raises of a function that has no name to be found by."""
+        """Pickle the code; raises pickle's error for a function that cannot be found by name."""
         names = {k: _Module(v.__name__) if isinstance(v, ModuleType) else v for k, v in self.names.items()}
         return pickle.dumps(self._replace(names=names))
 
@@ -50,8 +55,8 @@ class _Module(NamedTuple):
     name: str
 
 
-class LaneGraphHere(NamedTuple):
-    """What `LaneCode` is on one worker, whose lanes are `start` to `end`."""
+class LocalLaneGraph(NamedTuple):
+    """A lane graph on one worker, which holds the lanes `start` to `end`."""
 
     run: Callable[..., Any]
     code: LaneCode
@@ -74,30 +79,30 @@ class LaneGraphHere(NamedTuple):
         return values
 
 
-class Saved(NamedTuple):
-    """For a backward pass: the outputs, the inputs that learn, and their positions."""
+class SavedGraph(NamedTuple):
+    """Kept for a backward pass: the outputs, the inputs that need gradients, and their positions."""
 
     outputs: list[Tensor]
     inputs: list[Tensor]
     positions: list[int]
-    graph: LaneGraphHere
+    graph: LocalLaneGraph
 
 
-class LaneCalls(Table):
+class LaneInstructions(WorkerState):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.lane_graphs: dict[int, LaneGraphHere] = {}
+        self.lane_graphs: dict[int, LocalLaneGraph] = {}
 
     def do_lane_graph(
         self, number: int, packed: bytes, bounds: dict[int, tuple[int, int]], mesh: int, axes: Axes
     ) -> None:
-        """bounds: the lanes of each worker."""
+        """Compile a lane graph; bounds: the lanes of each worker."""
         code: LaneCode = pickle.loads(packed)
         names = {
             k: importlib.import_module(v.name) if isinstance(v, _Module) else v for k, v in code.names.items()
         }
         exec(code.source, names)
-        self.lane_graphs[number] = LaneGraphHere(
+        self.lane_graphs[number] = LocalLaneGraph(
             names["forward"].__get__(SimpleNamespace(**code.attributes)), code, *bounds[self.rank], mesh, axes
         )
 
@@ -105,8 +110,11 @@ class LaneCalls(Table):
         self.lane_graphs.pop(number, None)
 
     def do_lanes(self, number: int, inputs: tuple, outputs: tuple, learns: tuple[int, ...]) -> None:
-        """learns: positions among the inputs of those whose gradients will be asked for; then the last of the
-        outputs is the id of what is kept for that."""
+        """Run a lane graph forward.
+
+        learns: positions of the inputs that need gradients. If there are any, the last id in `outputs` is
+        that of the `SavedGraph` autograd graph.
+        """
         self._count("lanes")
         graph = self.lane_graphs[number]
         values = [self._get(i) for i in inputs]
@@ -116,19 +124,22 @@ class LaneCalls(Table):
         with torch.set_grad_enabled(bool(learns)):
             results = list(graph.run(*graph.arguments(shards)))
         for position in graph.code.written:
-            if isinstance(values[position], Value):
+            if isinstance(values[position], ShardedValue):
                 values[position].root.writes += 1
         for out, result, (shape, stride) in zip(outputs, results, graph.code.outputs, strict=False):
             self.values[out] = self._kept(result.detach(), graph, placements_of(graph.axes), shape, stride)
         if learns:
             leaves = [shards[p] for p in learns]
-            self.values[outputs[-1]] = Saved(results, leaves, list(learns), graph)
+            self.values[outputs[-1]] = SavedGraph(results, leaves, list(learns), graph)
 
     def do_lanes_backward(self, kept: int, gradients: tuple, outputs: tuple, wanted: tuple[int, ...]) -> None:
-        """gradients: an id for each output, None for one that nothing depends on. wanted: positions of the
-        inputs; what lanes share gets a partial sum."""
+        """Run the backward of a lane graph.
+
+        gradients: an id for each output, None for an output without a gradient. wanted: positions of the
+        inputs whose gradients are stored. The gradient of a shared input is a partial sum.
+        """
         self._count("lanes_backward")
-        saved: Saved = self._get(kept)
+        saved: SavedGraph = self._get(kept)
         graph = saved.graph
         given = [
             (out, self._shard(self._get(g), graph, True))
@@ -150,19 +161,19 @@ class LaneCalls(Table):
                 places = [Partial() if isinstance(p, Shard) else p for p in places]
             self.values[out] = self._kept(gradient.detach(), graph, places, shape, stride)
 
-    def _shard(self, value: Any, graph: LaneGraphHere, lanes: bool) -> Tensor:
-        """This worker's lanes of a value, or all of one that lanes share."""
-        if not isinstance(value, Value):
+    def _shard(self, value: Any, graph: LocalLaneGraph, lanes: bool) -> Tensor:
+        """Return this worker's lanes of a value, or the whole value if it is shared."""
+        if not isinstance(value, ShardedValue):
             return value
         held = value.reduced()
         goal = placements_of(graph.axes) if lanes else [Replicate() for _ in graph.axes]
         return local_of(held if list(held.placements) == goal else held.redistribute(placements=goal))
 
-    def _kept(self, local: Tensor, graph: LaneGraphHere, places: list, shape: tuple, stride: tuple) -> Any:
+    def _kept(self, local: Tensor, graph: LocalLaneGraph, places: list, shape: tuple, stride: tuple) -> Any:
         mesh = self.meshes[graph.mesh].devices
         if mesh is None:
             return local
         spec = DTensorSpec(
             mesh, tuple(places), tensor_meta=TensorMeta(torch.Size(shape), stride, local.dtype)
         )
-        return Value(DTensor(local, spec, requires_grad=False))  # type: ignore[call-arg]
+        return ShardedValue(DTensor(local, spec, requires_grad=False))  # type: ignore[call-arg]

@@ -1,4 +1,4 @@
-"""Linear layers of few outputs that read one input (heads, the A factors of adapters) as one product.
+"""Joins small linear layers that read one input (heads, the A factors of adapters) into one product.
 
 Shapes: N lanes, I in-features, O out-features, `*` any number of axes.
 """
@@ -13,7 +13,7 @@ from torch import Tensor, fx
 
 from .linear import gradient_in_one_piece, wide_linear
 
-# Joined weights are copied at every call: worth it for few outputs, whose products are mostly launches.
+# The weights are concatenated at every call: worth it for few outputs, where launches dominate.
 MOST_OUTPUTS = 256
 _CASTS = (torch.ops.aten.to.dtype, torch.ops.aten._to_copy.default)
 
@@ -21,15 +21,16 @@ _CASTS = (torch.ops.aten.to.dtype, torch.ops.aten._to_copy.default)
 def joined_linear(
     x: Tensor, weights: list[Tensor], biases: list[Tensor] | None, strategy: str = "auto"
 ) -> tuple[Tensor, ...]:
-    """`wide_linear(x, weight, bias)` for each of several weights.
+    """Run `wide_linear(x, weight, bias)` for each of several weights, as one product.
 
     Args:
         x: `[N, *, I]`.
-        weights: each `[N, O, I]`, with an O of its own.
+        weights: each `[N, O, I]`; O may differ.
         biases: each `[N, O]`; or None.
+        strategy: as in `wide_linear`.
 
     Returns:
-        each `[N, *, O]`, a view of one result.
+        For each weight `[N, *, O]`, a view of one result.
     """
     bias = None if biases is None else torch.cat(biases, 1)
     y = wide_linear(x, torch.cat([*map(gradient_in_one_piece, weights)], 1), bias, strategy)
@@ -37,7 +38,7 @@ def joined_linear(
 
 
 def find_joinable(graph: fx.Graph) -> list[list[fx.Node]]:
-    """Every group of two or more linear layers that can be one product."""
+    """Return every group of two or more linear layers that can be joined."""
     groups: dict[Any, list[fx.Node]] = {}
     for node in graph.nodes:
         if node.target is not wide_linear:
@@ -55,7 +56,7 @@ def find_joinable(graph: fx.Graph) -> list[list[fx.Node]]:
 
 
 def join_products(graph: fx.Graph) -> None:
-    """Put one `joined_linear` where the first of each group was."""
+    """Replace each group found by `find_joinable` by one `joined_linear` node."""
     for group in find_joinable(graph):
         first: tuple[Any, ...] = group[0].args
         x, _, bias, strategy = first
@@ -72,7 +73,7 @@ def join_products(graph: fx.Graph) -> None:
 
 
 def _source(x: fx.Node) -> Any:
-    """The input, or what it was cast from and how: casts of one tensor are equal."""
+    """Return a key of the input; equal casts of one tensor have equal keys."""
     return (x.target, x.args, tuple(x.kwargs.items())) if x.target in _CASTS else x
 
 
