@@ -140,19 +140,6 @@ def test_every_loop_that_is_no_site_has_a_row():
     assert said.count("[f(x) for x in xs] would be looked at") == 3
 
 
-def tokens(word):
-    waits(word)
-    return sum(map(ord, word))
-
-
-def test_a_map_within_the_body_is_followed():
-    def run(words):
-        return [tokens(word) for word in words]
-
-    fast = jit(run, config=NOW)
-    assert fast(["ab", "cd"]) == run(["ab", "cd"]) and list(fast.stats().values()) == [{"threads": 1}]
-
-
 class Counted:
     def __init__(self):
         self.asked = 0

@@ -450,16 +450,6 @@ def local_of_inner(x):
     return f(x) + len(a)
 
 
-def inner_own(x):
-    a = []
-
-    def f(y):
-        a.append(1.0)
-        return y + 1.0
-
-    return f(x)
-
-
 def default_of_pop(x):
     d = {"k": []}
     d.pop("no", SEEN).append(1.0)
@@ -562,7 +552,6 @@ def test_what_others_see_is_changed(function):
 def test_only_own_things_are_changed():
     body(changed_through_either_own, rung="numpy lanes")
     body(unpacked_own, rung="numpy lanes")
-    body(inner_own, tensors, "torch vmap")
 
 
 def test_a_start_comes_back():

@@ -351,7 +351,7 @@ def test_a_handler_meets_the_error_of_filling():
         fast = jit(text, config=NOW)
         for xs in (with_zero, FLOATS, with_zero):
             assert fast(xs) == text(xs)
-        check(text, FLOATS, rung=LANES)
+    check(divided, FLOATS, rung=LANES)
     assert divided(with_zero) == (0.125, 1)
     for text in (added, keyed):
         fast = jit(text, config=NOW)
@@ -637,14 +637,15 @@ def caught_once(x):
         return -1.0
 
 
-@pytest.mark.parametrize("text", [retried, retried_by_name, retried_at_last, retried_elsewhere])
+@pytest.mark.parametrize(
+    "text", [retried, retried_by_name, retried_at_last, retried_elsewhere, retried_a_little]
+)
 def test_a_body_that_catches_everything_again_and_again(text):
     check(lambda xs: [text(x) for x in xs], FLOATS)
 
 
-@pytest.mark.parametrize("text", [retried_a_little, caught_once])
-def test_a_body_that_catches_and_ends(text):
-    check(lambda xs: [text(x) for x in xs], FLOATS, rung=LANES)
+def test_a_body_that_catches_and_ends():
+    check(lambda xs: [caught_once(x) for x in xs], FLOATS, rung=LANES)
 
 
 def test_a_loop_variable_after_break_where_the_clock_decides():

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
-from ...global_hooks import foreign_hooks
 from ..text.source import NoSource, tree_of, written
 from . import torch_tables, waiting
-from .class_tables import PYTORCH, on_class, takes_writes
-from .frames import Env, Frame, merged
+from .class_tables import modules_are_plain, on_class, takes_writes
+from .frames import Env, Frame
 from .guards import bare, called_plainly, static_lookup
-from .kinds import HOLDERS, Bottom
+from .kinds import Bottom, Iterator
 from .objects import fields_of
 from .values import Value, join
 
@@ -77,21 +76,12 @@ def call_layer(a: "Analyzer", callee: Value, call: Call) -> Value:
     layer, slot, node, kind, guards = callee.obj, callee.slot, call.node, type(callee.obj), a.guards
     assert slot is not None
     method = static_lookup(kind, "forward")
-    for trouble, why in (
-        (called_plainly(kind) is None, f"{kind.__name__} is called in its own way"),
-        (not PYTORCH.holds(), "a class or function of PyTorch was replaced"),
-        (not bare(layer), f"{kind.__name__} has hooks or a forward of its own"),
-        (foreign_hooks(), "a hook sees every call of a module"),
-        (
-            method is not torch_tables.FORWARDS.get(kind, method),
-            f"{kind.__name__} has another forward than PyTorch has given it",
-        ),
-    ):
-        if trouble:
-            raise a.decline(why, node)
+    a.demand(called_plainly(kind) is not None, f"{kind.__name__} is called in its own way", node)
+    a.demand(modules_are_plain(), "PyTorch was changed, or a hook sees every module", node)
+    own = not bare(layer) or method is not torch_tables.FORWARDS.get(kind, method)
+    a.demand(not own, f"{kind.__name__} has hooks or a forward of its own", node)
     guards.require(True, "bare", slot)
-    guards.require(False, "hooked", guards.note("const", foreign_hooks))
-    guards.require(True, "behaves", guards.note("const", PYTORCH))
+    guards.require(True, "modules", None)
     guards.expect(slot, "type", kind)
     evaluated = kind in torch_tables.EVAL_LAYERS
     if kind in torch_tables.LAYERS or (evaluated and not layer.training):
@@ -103,8 +93,8 @@ def call_layer(a: "Analyzer", callee: Value, call: Call) -> Value:
     if kind is nn.Sequential:
         from .calls import call_value
 
-        if len(call.args) != 1 or call.keywords:
-            raise a.decline("Sequential gets other arguments than it takes", node)
+        one = len(call.args) == 1 and not call.keywords
+        a.demand(one, "Sequential gets other arguments than it takes", node)
         guards.require(len(layer._modules), "length", guards.note("covering", slot, "_modules"))
         found = call.args[0]
         for name, inner in layer._modules.items():
@@ -116,7 +106,7 @@ def call_layer(a: "Analyzer", callee: Value, call: Call) -> Value:
     if not isinstance(method, types.FunctionType) or method.__module__.startswith("torch.nn"):
         raise a.decline(f"{kind.__name__} is not among the layers known to be free of effects", node)
     # Of PyTorch's own classes this is known. It is asked once of the class, which is that of all items.
-    guards.require(called_plainly(kind), "called", guards.note("const", kind))
+    guards.require(called_plainly(kind), "called", kind)
     return _call_on_class(a, callee, "forward", method, call)
 
 
@@ -143,31 +133,32 @@ def _layer_result(a: "Analyzer", callee: Value, call: Call) -> Value:
 def construct(a: "Analyzer", callee: Value, call: Call) -> Value:
     """A dataclass with a generated `__init__` and nothing after it."""
     kind, node = callee.obj, call.node
-    plain = dataclasses.is_dataclass(kind) and kind.__new__ is object.__new__ and type(kind) is type
     code: Any = getattr(getattr(kind, "__init__", None), "__code__", None)
-    generated = plain and code is not None and code.co_filename == "<string>"
-    frozen = plain and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
-    stores = frozen or kind.__setattr__ is object.__setattr__
-    if not generated or hasattr(kind, "__post_init__") or not stores:
-        raise a.decline(f"making a {kind.__name__} is not known to be free of effects", node)
-    if kind.__getattribute__ is not object.__getattribute__ or hasattr(kind, "__del__"):
-        raise a.decline(f"{kind.__name__} has a __getattribute__ or __del__ of its own", node)
+    known = (
+        dataclasses.is_dataclass(kind)
+        and type(kind) is type
+        and kind.__new__ is object.__new__
+        and kind.__getattribute__ is object.__getattribute__
+        and (kind.__dataclass_params__.frozen or kind.__setattr__ is object.__setattr__)  # type: ignore[attr-defined]
+        and code is not None
+        and code.co_filename == "<string>"  # it is generated
+        and not hasattr(kind, "__post_init__")
+        and not hasattr(kind, "__del__")
+        and all(f.default_factory is dataclasses.MISSING for f in dataclasses.fields(kind))
+    )
+    a.demand(known, f"making a {kind.__name__} is not known to be free of effects", node)
     for name in ("__init__", "__new__", "__setattr__", "__getattribute__"):
         a.guards.require(static_lookup(kind, name), "own", callee.slot, name)
-    if any(f.default_factory is not dataclasses.MISSING for f in dataclasses.fields(kind)):
-        raise a.decline(f"{kind.__name__} makes default values by a function", node)
     fields = [f.name for f in dataclasses.fields(kind) if f.init]
     for name in fields:
         found = on_class(kind, name)
-        if takes_writes(found) and not isinstance(found, types.MemberDescriptorType):
-            raise a.decline(f"{kind.__name__}.{name} is a descriptor", node)
-    fields_of(a, kind).show(*fields)
-    fields_of(a, kind).fix("__del__")
-    made = Value(kind, fresh=True)
+        plain = not takes_writes(found) or isinstance(found, types.MemberDescriptorType)
+        a.demand(plain, f"{kind.__name__}.{name} is a descriptor", node)
+    fields_of(a, kind).fix("__del__", *fields)
     # As its `__init__` takes them: fields by keyword alone and those that are not stored have other places.
     given = dict(zip(code.co_varnames[1 : code.co_argcount], call.args, strict=False)) | call.keywords
-    made.attrs = {name: given[name] for name in fields if name in given}
-    return made
+    a.demand(all(v.type is not Iterator for v in given.values()), "it keeps an iterator for later", node)
+    return Value(kind, fresh=True, attrs={name: given[name] for name in fields if name in given})
 
 
 def call_function(a: "Analyzer", callee: Value, call: Call) -> Value:
@@ -177,7 +168,7 @@ def call_function(a: "Analyzer", callee: Value, call: Call) -> Value:
     marked = waiting.marked_call(a, callee, call)
     if marked is not None:
         return marked
-    a.guards.require(function.__code__, "code", slot)
+    a.guards.require(function.__code__, "getattr", slot, "__code__")
     a.guards.require(function.__globals__, "getattr", slot, "__globals__")
     try:
         tree = tree_of(written(function))  # of a jitted function, too
@@ -185,71 +176,42 @@ def call_function(a: "Analyzer", callee: Value, call: Call) -> Value:
         raise a.decline(f"{function.__qualname__}: {reason}", call.node) from None
     env = _bind(a, tree, callee, call)
     a.functions[function.__code__] = tree
-    return _once(a, Frame(tree, function, slot), env, (function.__code__, slot), call.node)
+    return _analysed(a, tree, callee, env, call.node)
 
 
-def call_inner(a: "Analyzer", callee: Value, call: Call) -> Value:
-    """A lambda or function that the analysed code made itself."""
-    tree, frame = callee.function
-    env = _bind(a, tree, callee, call)
-    return _analysed(a, Frame(tree, frame.function, frame.slot, frame), env, (tree,), call.node)
-
-
-def _once(a: "Analyzer", frame: Frame, env: Env, what: tuple[Any, ...], node: ast.AST) -> Value:
-    """Helpers that call helpers twice would be looked at four, eight, sixteen times. What came of a call
-    holds for each other one with such arguments, if nothing can be learnt of them or of the result later on,
-    and if it took nothing from a call that is not at its end. The guards have all that it noted."""
-    key = None
-    if all(map(_settled, env.values())):
-        key = (*what, *((name, v.type, v.fresh, v.slot, id(v.obj)) for name, v in sorted(env.items())))
-        if key in a.finished:
-            return a.finished[key][0]
-    taken = a.unfinished
-    found = _analysed(a, frame, env, what, node)
-    if key is not None and a.unfinished == taken and _settled(found):
-        a.finished[key] = found, env  # the objects in the key must not go
-    return found
-
-
-def _settled(value: Value) -> bool:
-    """Is all known of it that ever will be?"""
-    return value.type not in HOLDERS and value.attrs is value.function is value.method is None
-
-
-def _analysed(a: "Analyzer", frame: Frame, env: Env, what: tuple[Any, ...], node: ast.AST) -> Value:
-    """Run a function's text once for each kind of arguments; recursion is followed until nothing changes."""
-    key = (*what, *((v.type, v.slot, v.fresh, v.slot is not None and id(v.obj)) for v in env.values()))
-    if key in a.stack:
+def _analysed(a: "Analyzer", tree: Any, callee: Value, env: Env, node: ast.AST) -> Value:
+    """Run a function's text once for each kind of arguments, and again only when more was learnt since;
+    recursion is followed until nothing changes."""
+    key = (callee.obj.__code__, callee.slot, *sorted(env.items(), key=lambda item: item[0]))
+    if key in a.answers:  # it is on the way
         a.recursive.add(key)
-        a.unfinished += 1
-        a.given[key] = merged([a.given[key], env])  # the run in progress must hold for these, too
         return a.answers[key]
-    if len(a.stack) >= DEEPEST:
-        raise a.decline("it calls too deep", node)
-    a.answers[key], a.given[key] = Value(Bottom), env
-    a.stack.append(key)
-
-    def one() -> None:
-        frame.returns = []
-        a.answers[key] = join(a.answers[key], a.run(frame, a.given[key]))
-
-    one()
-    if key in a.recursive:
-        a.settle(one, node, lambda: [a.given[key], {"returns": a.answers[key]}, *frame.spaces()])
-    a.stack.pop()
-    return a.answers[key]
+    found, version = a.finished.get(key, (None, 0))
+    if found is not None and version == a.version:
+        return found
+    a.demand(len(a.answers) < DEEPEST, "it calls too deep", node)
+    a.answers[key], version = Value(Bottom), -1
+    while version != a.version:
+        version = a.version
+        found = join(a.answers[key], a.run(Frame(tree, callee.obj, callee.slot), env))
+        if found != a.answers[key] and key in a.recursive:
+            a.version += 1
+        a.answers[key] = found
+        if key not in a.recursive:
+            break
+    a.finished[key] = a.answers.pop(key), a.version
+    return a.finished[key][0]
 
 
 def _bind(a: "Analyzer", tree: Any, callee: Value, call: Call) -> Env:
-    """Arguments and defaults by parameter name. What the analysed code made itself has no defaults."""
-    function, slot, spec = callee.obj if callee.known else None, callee.slot, tree.args
-    name = getattr(function, "__qualname__", "a function of its own")
+    """Arguments and defaults by parameter name."""
+    function, slot, spec = callee.obj, callee.slot, tree.args
+    name = function.__qualname__
     a.demand(not (spec.vararg or spec.kwarg), f"{name} takes * or **", call.node)
     positional = [p.arg for p in (*spec.posonlyargs, *spec.args)]
     a.demand(len(call.args) <= len(positional), f"{name} gets too many arguments", call.node)
     env = dict(zip(positional, call.args, strict=False)) | call.keywords
-    defaults = getattr(function, "__defaults__", None) or ()
-    by_name = getattr(function, "__kwdefaults__", None) or {}
+    defaults, by_name = function.__defaults__ or (), function.__kwdefaults__ or {}
     # Counted from the last: there may be more of them, or fewer, the next time.
     for parameter, index in zip(reversed(positional), range(-1, -1 - len(defaults), -1), strict=False):
         if parameter not in env:

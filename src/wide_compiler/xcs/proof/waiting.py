@@ -16,9 +16,9 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from ..independent import is_independent
-from .class_tables import Behaviour, Fields, on_class
-from .kinds import CHANGEABLE, Iterator, Opaque, Plain, words
-from .values import Value, list_of, opaque
+from .class_tables import Behaviour, Fields
+from .kinds import Iterator, Opaque, Plain, words
+from .values import Value, opaque
 
 if TYPE_CHECKING:
     from .analysis import Analyzer
@@ -103,49 +103,28 @@ class ReadFile:
     """Stands for a file opened for reading, or the answer to a GET."""
 
 
+def _lines(kind: Any) -> Any:
+    return lambda make: make(list, Value(kind))
+
+
 FUNCTIONS: dict[Any, Any] = {
-    time.sleep: type(None),
-    os.path.exists: bool,
-    os.path.isfile: bool,
-    os.path.isdir: bool,
-    os.path.getsize: int,
-    os.path.getmtime: float,
-    os.listdir: lambda: list_of(Value(str)),
+    time.sleep: type(None), **dict.fromkeys((os.path.exists, os.path.isfile, os.path.isdir), bool),
+    os.path.getsize: int, os.path.getmtime: float, os.listdir: _lines(str), open: ReadFile,
     urllib.request.urlopen: ReadFile,
-    open: ReadFile,
-}
+}  # fmt: skip
 READ_MODES = ("r", "rb", "rt", "br", "tr")
-METHODS: dict[str, Any] = {
-    "read": Plain,
-    "readline": Plain,
-    "readlines": lambda: list_of(Value(Plain)),
-    "close": type(None),
-    "json": Opaque,
-    "raise_for_status": type(None),
-}
-ATTRIBUTES = {"text": str, "content": bytes, "status": int, "status_code": int, "ok": bool, "headers": Opaque}
 PATH_MAKERS = (pathlib.Path, A_PATH)
-PATH_ATTRIBUTES = {"name": str, "stem": str, "suffix": str, "parent": A_PATH}
-PATH_METHODS: dict[str, Any] = {
-    "read_text": str,
-    "read_bytes": bytes,
-    "open": ReadFile,
-    **dict.fromkeys(("exists", "is_file", "is_dir"), bool),
-}
 # Types, their attributes, and their methods that only read.
 READABLE: tuple[tuple[Any, dict[str, Any], dict[str, Any]], ...] = (
-    ((ReadFile,), ATTRIBUTES, METHODS),
-    (PATHS, PATH_ATTRIBUTES, PATH_METHODS),
-)
-# Classes whose calls stay in order, and why, by the modules they are defined in.
-_COOKIES = "sends cookies of one answer with the next request; @xcs.independent marks calls that may overlap"
-_THREAD = "belongs to the thread that has opened it"
-IN_ORDER = {
-    ("requests.sessions", "Session"): f"a requests.Session {_COOKIES}",
-    ("httpx", "Client"): f"an httpx.Client {_COOKIES}",
-    ("sqlite3", "Connection"): f"a connection of sqlite3 {_THREAD}",
-    ("sqlite3", "Cursor"): f"a cursor of sqlite3 {_THREAD}",
-}
+    ((ReadFile,),
+     {"text": str, "content": bytes, "status": int, "status_code": int, "ok": bool, "headers": Opaque},
+     {"read": Plain, "readline": Plain, "readlines": _lines(Plain), "close": type(None), "json": Opaque,
+      "raise_for_status": type(None)}),
+    (PATHS,
+     {"name": str, "stem": str, "suffix": str, "parent": A_PATH},
+     {"read_text": str, "read_bytes": bytes, "open": ReadFile,
+      **dict.fromkeys(("exists", "is_file", "is_dir"), bool)}),
+)  # fmt: skip
 
 
 def waiting_call(a: "Analyzer", found: Any, call: "Call") -> Value | None:
@@ -183,7 +162,7 @@ def waiting_call(a: "Analyzer", found: Any, call: "Call") -> Value | None:
         if set(call.keywords) - allowed or (client is None and len(call.args) != 1):
             raise a.decline(f"{call.text} is called with options that are not analysed", call.node)
     a.waits()
-    return _result(FUNCTIONS.get(found, ReadFile))
+    return _result(FUNCTIONS.get(found, ReadFile), a.maker(call.node))
 
 
 def waiting_method(a: "Analyzer", kind: Any, name: str, call: "Call") -> Value | None:
@@ -194,7 +173,7 @@ def waiting_method(a: "Analyzer", kind: Any, name: str, call: "Call") -> Value |
             if name == "open":
                 _check_open(a, call.args, call)
             a.waits()
-            return _result(methods[name])
+            return _result(methods[name], a.maker(call.node))
     return None
 
 
@@ -207,18 +186,8 @@ def _check_open(a: "Analyzer", args: list[Value], call: "Call") -> None:
         raise a.decline("open() is called for writing", call.node, impure=True)
 
 
-def _result(given: Any) -> Value:
-    return Value(given, fresh=given is ReadFile) if isinstance(given, type) else given()
-
-
-def check_shared(a: "Analyzer", kind: type, name: str, node: ast.AST) -> None:
-    """Methods of objects that carry something from one call to the next, or belong to a thread, are called in
-    order, unless the user has marked them."""
-    reasons = [r for base in kind.__mro__ if (r := IN_ORDER.get((base.__module__, base.__name__)))]
-    if reasons:
-        found = on_class(kind, name)
-        if callable(found) and not is_independent(found):
-            raise a.decline(reasons[0], node)
+def _result(given: Any, make: Any) -> Value:
+    return Value(given, fresh=given is ReadFile) if isinstance(given, type) else given(make)
 
 
 def marked_call(a: "Analyzer", callee: Value, call: "Call") -> Value | None:
@@ -229,24 +198,23 @@ def marked_call(a: "Analyzer", callee: Value, call: "Call") -> Value | None:
     assert callee.slot is not None
     a.guards.expect(callee.slot, "is", callee.obj)
     for value in call.values:
-        _hand_over(a, value, call.node, set())
+        _hand_over(a, value, call.node)
     a.waits()
     return opaque()
 
 
-def _hand_over(a: "Analyzer", value: Value, node: ast.AST, seen: set[int]) -> None:
+def _hand_over(a: "Analyzer", value: Value, node: ast.AST) -> None:
     """Unknown code has got this object: it may keep it, and change all that it holds."""
-    if value.function is not None or value.method is not None or value.type is Iterator:
-        raise a.decline("it hands a function or iterator of its own to one marked as independent", node)
-    value.fresh = False
-    held = value.content
-    if id(held) in seen:
-        return
-    seen.add(id(held))
-    for inner in [*(held.parts or ()), held.elem, held.key, *(value.attrs or {}).values()]:
-        if inner is not None:
-            _hand_over(a, inner, node, seen)
-    value.attrs = None
-    if value.type in CHANGEABLE:
-        held.parts, held.elem = None, opaque()
-        held.key = opaque() if value.type is dict else None
+    own = value.method is not None or value.attrs is not None or value.type is Iterator
+    a.demand(not own, "it hands an object of its own to a function marked as independent", node)
+    if value.fresh and not value.places and not a.handed:
+        a.handed = True
+        a.version += 1
+    for place in value.places:
+        if not place.shared:
+            place.shared = True
+            for inner in filter(None, (place.elem, place.key)):
+                _hand_over(a, inner, node)
+            place.learn(opaque(), opaque() if value.type is dict else None)
+    for inner in filter(None, (*(value.parts or ()), value.elem)):
+        _hand_over(a, inner, node)

@@ -30,7 +30,7 @@ class Rewriter(ast.NodeTransformer):
     function, so that they go with its frame, or before, and nothing of a call is kept after it.
 
     Attributes:
-        depth: of loops that are sites; rounds: of others; inside: of a comprehension that is a site.
+        depth: of loops that are sites; inside: of a comprehension that is a site.
         held: names that something else may read or store.
         place: of the statement being looked at.
         offered: a list, where it may be handed to, and the expression that makes it.
@@ -41,7 +41,6 @@ class Rewriter(ast.NodeTransformer):
         self.original = function
         self.found: list[SiteText] = []
         self.depth = 0
-        self.rounds = 0
         self.inside = False
         self.held = captured(function)
         self.place: Place = (0, 0)
@@ -90,12 +89,10 @@ class Rewriter(ast.NodeTransformer):
         if isinstance(node, ast.While):
             self._no_site("loop", node, "how many rounds there are is known only when it ends")
         original = block.statements[block.index]
-        self.rounds += isinstance(node, (ast.For, ast.While))
         for field_name in ("body", "orelse", "finalbody"):
             inner = getattr(original, field_name, None)
             if isinstance(inner, list) and inner:
                 setattr(node, field_name, self._block(inner, original, block))
-        self.rounds -= isinstance(node, (ast.For, ast.While))
         for part in ("handlers", "cases"):
             for new, old in zip(getattr(node, part, ()), getattr(original, part, ()), strict=True):
                 new.body = self._block(old.body, original, block)
@@ -160,8 +157,6 @@ class Rewriter(ast.NodeTransformer):
         site = self._new(kind, written)
         site.eater, site.maps = eater, mapped is not None
         site.reason = sites.comprehension(node) or ("it is inside another comprehension" * self.inside)
-        if not site.reason and self.rounds:
-            site.reason = sites.within_loop(node) or ""
         if site.reason:
             return self.generic_visit(written)
         original = clone(node)
