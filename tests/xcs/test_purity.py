@@ -510,17 +510,6 @@ def back_to_recursive(n):
     return recursive([SEEN], n - 1)
 
 
-def recursive_own(a, n):
-    if n > 0:
-        back_to_recursive_own(n)
-    a[0].append(1.0)
-    return 1.0
-
-
-def back_to_recursive_own(n):
-    return recursive_own([[]], n - 1)
-
-
 def gives_back(n):
     if n > 1:
         return back_to_giving(n)
@@ -558,9 +547,8 @@ def test_a_start_comes_back():
     body(start_of_sum, arrays)
 
 
-def test_recursion_is_followed_with_all_its_arguments():
+def test_recursion_runs_as_written():
     check(lambda xs: [recursive([[]], 2) + x for x in xs])
-    check(lambda xs: [recursive_own([[]], 2) + x for x in xs], rung="numpy lanes")
 
 
 def test_guards_look_at_types_and_constants_count_alone(monkeypatch, tmp_path):
@@ -634,11 +622,6 @@ class WithEnd:
         SEEN.append("gone")
 
 
-@dataclasses.dataclass
-class WithNothing:
-    x: float
-
-
 class Asked(type):
     def __instancecheck__(cls, held):
         SEEN.append("asked")
@@ -653,7 +636,7 @@ def test_classes_that_run_code():
     check(lambda xs: [WithField(x).x + x for x in xs])
     check(lambda xs: [WithEnd(x).x + x for x in xs])
     check(lambda xs: [x + isinstance(x, Asks) for x in xs])
-    check(lambda xs: [WithNothing(x).x + isinstance(x, torch.Tensor) for x in xs], tensors, "torch vmap")
+    check(lambda xs: [x + isinstance(x, torch.Tensor) for x in xs], tensors, "torch vmap")
 
 
 # NumPy.

@@ -76,7 +76,7 @@ def make_plan(site: "Site", functions: dict[str, Any], nodes: dict[str, Any], co
         plan.effect, plan.reason, plan.line = declined.effect, declined.reason, declined.line
         return plan
     bodies = [nodes[which] for which in functions]
-    plan.texts = Texts((*bodies, *analyzer.functions.values()), bool(analyzer.recursive))
+    plan.texts = Texts((*bodies, *analyzer.functions.values()))
     if "items" in functions:  # it lists the rounds of several loops; the site itself comes after it
         return plan.declines("finding its items waits for something") if plan.effect is Effect.IO else plan
     statements = site.text.kind == "statements"

@@ -19,7 +19,7 @@ from .frames import Env, Frame, Loop, merged
 from .guards import Guards
 from .kinds import HOLDERS, Iterator
 from .torch_tables import GradMode
-from .values import Heap, Place, Value, join, join_all, opaque
+from .values import Place, Value, join, join_all, opaque
 from .waiting import ReadFile
 
 ROUNDS = 40  # of a loop, until nothing new is learnt
@@ -27,7 +27,7 @@ MOST_STEPS = 20_000  # expressions that are looked at: some 50 milliseconds, onc
 ENDING = ("StopIteration", "StopAsyncIteration", "GeneratorExit")
 
 
-class Analyzer(Heap):
+class Analyzer:
     """Analyses one or more bodies of a site under one set of guards.
 
     Attributes:
@@ -36,8 +36,9 @@ class Analyzer(Heap):
         functions: the texts that were analysed; classes: those whose fields are read, by id.
         frame: the function at the present point.
         places: what containers hold, by the node or slot they come from.
-        answers, recursive, finished: of calls, see `python_calls`.
+        stack: calls in progress; finished: what came of others, and the version that this rests on.
         handed: an array of its own was given to code that is not analysed.
+        version: counts what is learnt, so that loops are followed until there is nothing new.
     """
 
     frame: Frame
@@ -49,10 +50,9 @@ class Analyzer(Heap):
         self.functions: dict[types.CodeType, FunctionNode] = {}
         self.classes: dict[int, Fields] = {}
         self.places: dict[Any, Place] = {}
-        self.answers: dict[Any, Value] = {}
-        self.recursive: set[Any] = set()
+        self.stack: list[types.CodeType] = []
         self.finished: dict[Any, tuple[Value, int]] = {}
-        self.steps = 0
+        self.steps = self.version = 0
 
     def site_body(self, which: str, node: FunctionNode, function: Any, arguments: list[Value]) -> Value:
         """Analyse a site's own body, which reads names of the jitted function through its cells."""

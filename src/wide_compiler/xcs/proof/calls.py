@@ -16,7 +16,6 @@ from .python_calls import (
     call_instance,
     call_layer,
     call_method_object,
-    construct,
 )  # fmt: skip
 from .values import Value, join, opaque
 
@@ -70,11 +69,9 @@ def call_value(a: "Analyzer", callee: Value, call: Call) -> Value:
         return known
     if kind is types.FunctionType:
         return call_function(a, callee, call)
-    if issubclass(kind, type):
-        return construct(a, callee, call)
     if issubclass(kind, nn.Module):
         return call_layer(a, callee, call)
-    if callable(found) and kind.__module__ != "builtins":
+    if callable(found) and kind.__module__ != "builtins" and not issubclass(kind, type):
         return call_instance(a, callee, call)
     raise a.decline(f"{getattr(found, '__name__', found)!s} is not known to be free of effects", call.node)
 
@@ -87,7 +84,7 @@ def _call_known(a: "Analyzer", found: Any, call: Call) -> Value | None:
     if found in IMPURE:
         raise a.decline(f"{found.__name__} has effects", node, impure=True)
     if found in python_tables.LOOKERS and not keywords:
-        a.demand(_only_looks(a, found, args), f"{call.text} may ask a class or object of the user's", node)
+        a.demand(_only_looks(found, args), f"{call.text} may ask a class or object of the user's", node)
         return Value(python_tables.LOOKERS[found])
     waited = waiting.waiting_call(a, found, call)
     if waited is not None:
@@ -123,34 +120,22 @@ def _hashable(found: Any) -> bool:
     return kind.__hash__ is not None and (not own or kind.__module__ in ("builtins", "numpy"))
 
 
-def _only_looks(a: "Analyzer", found: Any, args: list[Value]) -> bool:
+def _only_looks(found: Any, args: list[Value]) -> bool:
     """`isinstance` asks the metaclass of the class, and an object of another class what it says it is."""
-    if found is type:
-        return len(args) == 1
-    if len(args) != 2 or not _plain_classes(a, args[1]):
-        return False
+    if found is type or len(args) != 2:
+        return found is type and len(args) == 1
     held, kind = args[0], args[0].type
-    if found is issubclass:
-        return held.known and kind in python_tables.METACLASSES
-    if held.is_safe or kind in HOLDERS:
-        return True
+    classes = args[1].parts if args[1].parts is not None else [args[1]]
+    if not all(given.known and given.type in python_tables.METACLASSES for given in classes):
+        return False
     tells = isinstance(kind, type) and kind.__getattribute__ is object.__getattribute__
-    return held.known and tells and not any("__class__" in base.__dict__ for base in kind.__mro__[:-1])
-
-
-def _plain_classes(a: "Analyzer", given: Value) -> bool:
-    """A class, or a tuple of them, whose metaclass runs no code of the user's."""
-    if given.type is tuple and given.parts is not None:
-        return all(_plain_classes(a, part) for part in given.parts)
-    if given.type is tuple and given.slot is not None:
-        a.guards.expect(given.slot, "is", given.obj)
-        return all(type(kind) in python_tables.METACLASSES for kind in given.obj)
-    return given.known and given.type in python_tables.METACLASSES
+    own = tells and any("__class__" in base.__dict__ for base in kind.__mro__[:-1])
+    return held.is_safe or kind in HOLDERS or (held.known and tells and not own)
 
 
 def _call_builtin(a: "Analyzer", found: Any, call: Call) -> Value:
     entry, args, node = python_tables.FUNCTIONS[found], call.args, call.node
-    options = isinstance(entry, type) or set(call.keywords) <= python_tables.OPTIONS.get(found, set())
+    options = isinstance(entry, Value) or set(call.keywords) <= python_tables.OPTIONS.get(found, set())
     a.demand(options, f"{call.text} is called with options that are not analysed", node)
     for arg in args[:1] if found is enumerate else args:
         if found in python_tables.ITERATING:

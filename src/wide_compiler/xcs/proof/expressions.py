@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..text.trees import clone
-from . import waiting
 from .kinds import CHANGEABLE, Arrayish, Bottom, Iterator, Number, Plain
 from .objects import attribute
 from .values import Value, join, join_all, opaque, sequence, tuple_of
@@ -102,12 +101,9 @@ def operate(a: "Analyzer", op: ast.operator, left: Value, right: Value, node: as
     if left.type is Bottom or right.type is Bottom:
         return right if left.type is Bottom else left
     kind, same = left.type, left.type is right.type
-    if kind in (list, tuple) and (same or right.type is int):
+    if kind in (list, tuple) and (same or right.is_number):
         elem = join(left.element(), right.element()) if same else left.element()
         return sequence(elem) if kind is tuple else a.made(node, list, elem)
-    if kind in waiting.PATHS and isinstance(op, ast.Div) and right.type is str:
-        waiting.require(a, waiting.FILES, "a path", node)
-        return Value(kind)
     if kind is str and isinstance(op, ast.Mod) and right.is_deep_safe:
         return Value(str)
     if kind is set and same and left.is_deep_safe and right.is_deep_safe:
@@ -117,19 +113,9 @@ def operate(a: "Analyzer", op: ast.operator, left: Value, right: Value, node: as
         return Value(torch.Tensor, fresh=True)
     if left.is_array or right.is_array:
         return Value(Arrayish, fresh=True)
-    return Value(_number_type(op, left, right))
-
-
-def _number_type(op: ast.operator, left: Value, right: Value) -> Any:
-    kinds = {left.type, right.type}
-    if isinstance(op, ast.Div) and kinds <= {int, float, bool}:
-        return float
-    if isinstance(op, (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)):
-        if kinds <= {int, bool, float}:
-            return float if float in kinds else int
-        if kinds == {str} or (kinds == {str, int} and isinstance(op, ast.Mult)):
-            return str
-    return Number if left.is_number and right.is_number else Plain
+    if left.is_number and right.is_number:
+        return Value(float if isinstance(op, ast.Div) and {left.type, right.type} <= {int, float} else Number)
+    return Value(str if kind is str and (same or right.is_number) else Plain)
 
 
 def _unary(a: "Analyzer", op: ast.unaryop, value: Value, node: ast.AST) -> Value:

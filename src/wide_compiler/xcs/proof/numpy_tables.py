@@ -109,13 +109,7 @@ def _of_numpy(function: Any) -> bool:
 
 def may_hold_objects(values: list[Value]) -> bool:
     """Could one of these be a dtype of arrays that hold objects? `np.array(x, "O")` would hide them."""
-    return any(v.type is Plain or (v.type is str and not _plain_text(v)) for v in values)
-
-
-def _plain_text(value: Value) -> bool:
-    if not value.is_constant:
-        return False
-    try:
-        return not np.dtype(value.obj).hasobject
-    except (TypeError, ValueError, SyntaxError):
-        return True  # no dtype at all, such as the text of an einsum
+    texts = [v for v in values if v.type is str]
+    return any(v.type is Plain for v in values) or not all(
+        v.is_constant and "O" not in v.obj and "obj" not in v.obj for v in texts
+    )

@@ -13,7 +13,7 @@ from . import numpy_tables, python_tables, torch_tables, waiting
 from .class_tables import MISSING, Fields, on_class, takes_writes
 from .guards import held_types
 from .kinds import CHANGEABLE, CONTAINERS, IMMUTABLE, Bottom, DataType, Number, Opaque, is_numpy_scalar
-from .values import Value, join_all, opaque, tuple_of
+from .values import NOTHING, Value, join_all, opaque, tuple_of
 
 if TYPE_CHECKING:
     from .analysis import Analyzer
@@ -54,13 +54,15 @@ def _container(a: "Analyzer", held: Any, slot: int, kinds: frozenset[Any]) -> Va
     return outside(a, kind, slot, elem, key if kind is dict else None, held, slot)
 
 
-def outside(a: "Analyzer", kind: type, where: Any, elem: Value, key: Any = None, *held: Any) -> Value:
+def outside(
+    a: "Analyzer", kind: type, where: Any, elem: Value, key: Any = None, obj: Any = NOTHING, slot: Any = None
+) -> Value:
     """A container that the analysed code did not make."""
     if kind not in CHANGEABLE:
-        return Value(kind, *held, elem=elem)
+        return Value(kind, obj, slot, elem=elem)
     place = a.place(where)
     place.learn(elem, key)
-    return Value(kind, *held, places=frozenset([place]))
+    return Value(kind, obj, slot, places=frozenset([place]))
 
 
 def column_value(a: "Analyzer", column: Any, j: int) -> Value:
@@ -91,8 +93,6 @@ def attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> Value:
     """`held.name`, where that runs no code but what is analysed as well."""
     if held.type is Bottom:
         return held
-    if held.attrs is not None and name in held.attrs:
-        return held.attrs[name]
     if held.slot is not None and issubclass(type(held.obj), types.ModuleType):
         known = name in vars(held.obj)
         a.demand(known, f"module {held.obj.__name__} has no plain attribute {name!r}", node)

@@ -1,7 +1,6 @@
 """Calls of what is written in Python: functions, methods, classes, objects and modules of PyTorch."""
 
 import ast
-import dataclasses
 import types
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,17 +9,13 @@ from torch import nn
 
 from ..text.source import NoSource, tree_of, written
 from . import torch_tables, waiting
-from .class_tables import modules_are_plain, on_class, takes_writes
+from .class_tables import modules_are_plain
 from .frames import Env, Frame
 from .guards import bare, called_plainly, static_lookup
-from .kinds import Bottom, Iterator
-from .objects import fields_of
-from .values import Value, join
+from .values import Value
 
 if TYPE_CHECKING:
     from .analysis import Analyzer
-
-DEEPEST = 24
 
 
 class Call(NamedTuple):
@@ -130,37 +125,6 @@ def _layer_result(a: "Analyzer", callee: Value, call: Call) -> Value:
     return Value(torch.Tensor, fresh=not getattr(layer, "return_indices", False))
 
 
-def construct(a: "Analyzer", callee: Value, call: Call) -> Value:
-    """A dataclass with a generated `__init__` and nothing after it."""
-    kind, node = callee.obj, call.node
-    code: Any = getattr(getattr(kind, "__init__", None), "__code__", None)
-    known = (
-        dataclasses.is_dataclass(kind)
-        and type(kind) is type
-        and kind.__new__ is object.__new__
-        and kind.__getattribute__ is object.__getattribute__
-        and (kind.__dataclass_params__.frozen or kind.__setattr__ is object.__setattr__)  # type: ignore[attr-defined]
-        and code is not None
-        and code.co_filename == "<string>"  # it is generated
-        and not hasattr(kind, "__post_init__")
-        and not hasattr(kind, "__del__")
-        and all(f.default_factory is dataclasses.MISSING for f in dataclasses.fields(kind))
-    )
-    a.demand(known, f"making a {kind.__name__} is not known to be free of effects", node)
-    for name in ("__init__", "__new__", "__setattr__", "__getattribute__"):
-        a.guards.require(static_lookup(kind, name), "own", callee.slot, name)
-    fields = [f.name for f in dataclasses.fields(kind) if f.init]
-    for name in fields:
-        found = on_class(kind, name)
-        plain = not takes_writes(found) or isinstance(found, types.MemberDescriptorType)
-        a.demand(plain, f"{kind.__name__}.{name} is a descriptor", node)
-    fields_of(a, kind).fix("__del__", *fields)
-    # As its `__init__` takes them: fields by keyword alone and those that are not stored have other places.
-    given = dict(zip(code.co_varnames[1 : code.co_argcount], call.args, strict=False)) | call.keywords
-    a.demand(all(v.type is not Iterator for v in given.values()), "it keeps an iterator for later", node)
-    return Value(kind, fresh=True, attrs={name: given[name] for name in fields if name in given})
-
-
 def call_function(a: "Analyzer", callee: Value, call: Call) -> Value:
     """Analyse the text of a Python function with these arguments."""
     function, slot = callee.obj, callee.slot
@@ -180,27 +144,16 @@ def call_function(a: "Analyzer", callee: Value, call: Call) -> Value:
 
 
 def _analysed(a: "Analyzer", tree: Any, callee: Value, env: Env, node: ast.AST) -> Value:
-    """Run a function's text once for each kind of arguments, and again only when more was learnt since;
-    recursion is followed until nothing changes."""
+    """Run a function's text once for each kind of arguments, and again only when more was learnt since."""
     key = (callee.obj.__code__, callee.slot, *sorted(env.items(), key=lambda item: item[0]))
-    if key in a.answers:  # it is on the way
-        a.recursive.add(key)
-        return a.answers[key]
     found, version = a.finished.get(key, (None, 0))
-    if found is not None and version == a.version:
-        return found
-    a.demand(len(a.answers) < DEEPEST, "it calls too deep", node)
-    a.answers[key], version = Value(Bottom), -1
-    while version != a.version:
-        version = a.version
-        found = join(a.answers[key], a.run(Frame(tree, callee.obj, callee.slot), env))
-        if found != a.answers[key] and key in a.recursive:
-            a.version += 1
-        a.answers[key] = found
-        if key not in a.recursive:
-            break
-    a.finished[key] = a.answers.pop(key), a.version
-    return a.finished[key][0]
+    if found is None or version != a.version:
+        a.demand(callee.obj.__code__ not in a.stack, "it calls itself", node)
+        a.stack.append(callee.obj.__code__)
+        found = a.run(Frame(tree, callee.obj, callee.slot), env)
+        a.stack.pop()
+        a.finished[key] = found, a.version
+    return found
 
 
 def _bind(a: "Analyzer", tree: Any, callee: Value, call: Call) -> Env:

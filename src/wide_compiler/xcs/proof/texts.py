@@ -14,17 +14,15 @@ class Texts:
     """Bodies, and all functions that were analysed for them.
 
     Attributes:
-        recursive: does one of them call itself?
         branches: may it go one way or another?
         tries: is there a `try`?
         may_run_long: may it depend on the numbers of an item how long it takes?
         may_try_for_ever: may a bail-out be caught, and what raised it be tried again and again?
     """
 
-    def __init__(self, trees: Iterable[ast.AST] = (), recursive: bool = False):
+    def __init__(self, trees: Iterable[ast.AST] = ()):
         kinds = {type(node) for tree in trees for node in ast.walk(tree)}
-        loops = recursive or not kinds.isdisjoint(LOOPS)
-        self.recursive = recursive
+        loops = not kinds.isdisjoint(LOOPS)
         self.branches = not kinds.isdisjoint(BRANCHES)
         self.tries = ast.Try in kinds
         self.may_run_long = loops or not kinds.isdisjoint(COMPREHENSIONS)

@@ -25,12 +25,6 @@ NOTHING = object()
 DEEPEST = 8  # tuples in tuples
 
 
-class Heap:
-    """Counts what is learnt, so that loops are followed until there is nothing new."""
-
-    version = 0
-
-
 class Place:
     """What lists, dicts or sets made at one point of the text, or found at one place outside of it, hold. It
     only ever learns more.
@@ -42,8 +36,8 @@ class Place:
 
     __slots__ = ("elem", "heap", "key", "shared")
 
-    def __init__(self, heap: Heap):
-        self.heap = heap
+    def __init__(self, heap: Any):
+        self.heap = heap  # the analyzer, which counts what is learnt
         self.elem: Value | None = None
         self.key: Value | None = None
         self.shared = False
@@ -66,11 +60,10 @@ class Value:
         parts: what a tuple holds, in order; elem: what any element of a tuple or iterator is.
         places: of a list, dict or set, the places it may come from.
         method: (receiver, name) of a method; function: its function, if that is written in Python.
-        attrs: fields of an object that the analysed code made, by name.
     """
 
     __slots__ = (
-        "_hash", "_key", "attrs", "depth", "elem", "fresh", "function", "method", "obj", "parts", "places",
+        "_hash", "_key", "depth", "elem", "fresh", "function", "method", "obj", "parts", "places",
         "slot", "type",
     )  # fmt: skip
 
@@ -78,17 +71,16 @@ class Value:
         self, type: Any, obj: Any = NOTHING, slot: int | None = None, fresh: bool = False,
         parts: "Iterable[Value] | None" = None, elem: "Value | None" = None,
         places: frozenset[Place] = frozenset(), method: "tuple[Value, str] | None" = None,
-        function: "Value | None" = None, attrs: "dict[str, Value] | None" = None,
+        function: "Value | None" = None,
     ):  # fmt: skip
         self.type, self.obj, self.slot, self.fresh = type, obj, slot, fresh
         self.parts = None if parts is None else tuple(parts)
-        self.elem, self.places, self.method, self.function, self.attrs = elem, places, method, function, attrs
-        held = [*(self.parts or ()), *(attrs or {}).values(), *([] if elem is None else [elem])]
-        self.depth = 1 + max((value.depth for value in held), default=0)
+        self.elem, self.places, self.method, self.function = elem, places, method, function
+        held = [*(self.parts or ()), *([] if elem is None else [elem])]
+        self.depth: int = 1 + max((value.depth for value in held), default=0)
         if self.depth > DEEPEST:
             raise Decline(Effect.UNKNOWN, "it nests things too deep")
-        fields = None if attrs is None else tuple(attrs.items())
-        self._key = (id(type), id(obj), slot, fresh, self.parts, elem, places, method, function, fields)
+        self._key = (id(type), id(obj), slot, fresh, self.parts, elem, places, method, function)
         self._hash = hash(self._key)
 
     def __eq__(self, other: object) -> bool:
@@ -188,8 +180,8 @@ def join(a: Value, b: Value) -> Value:
             elem = join(a.element(), b.element())
     one = a.obj is b.obj and a.slot == b.slot
     places = a.places | b.places if kind in CHANGEABLE else frozenset()
-    held = (a.obj, a.slot) if one else (NOTHING, None)
-    return Value(kind, *held, a.fresh and b.fresh, parts, elem, places)
+    held: tuple[Any, Any] = (a.obj, a.slot) if one else (NOTHING, None)
+    return Value(kind, held[0], held[1], a.fresh and b.fresh, parts, elem, places)
 
 
 def _either(a: Value | None, b: Value | None) -> Value | None:

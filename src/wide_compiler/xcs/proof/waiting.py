@@ -16,7 +16,7 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from ..independent import is_independent
-from .class_tables import Behaviour, Fields
+from .class_tables import Behaviour
 from .kinds import Iterator, Opaque, Plain, words
 from .values import Value, opaque
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from .python_calls import Call
 
 PATHS = (pathlib.PosixPath, pathlib.WindowsPath)
-A_PATH = type(pathlib.Path())
 # What urllib makes an opener of, if nobody gives it another one. None of them keeps anything of a call.
 _HANDLERS = tuple(
     getattr(urllib.request, f"{name}Handler")
@@ -35,8 +34,8 @@ _HANDLERS = tuple(
 _HANDLERS += (urllib.request.HTTPErrorProcessor,)
 # Of each client: where its get() lies, and the classes that a call of it goes through.
 _CLIENTS = {
-    "requests": ("requests.api", (("requests.sessions", "Session"), ("requests.adapters", "HTTPAdapter"))),
-    "httpx": ("httpx._api", (("httpx", "Client"), ("httpx", "HTTPTransport"))),
+    "requests.api": (("requests.sessions", "Session"), ("requests.adapters", "HTTPAdapter")),
+    "httpx._api": (("httpx._client", "Client"), ("httpx._transports.default", "HTTPTransport")),
 }
 
 
@@ -50,46 +49,35 @@ class Web(Behaviour):
         return plain and all(type(h) in _HANDLERS for h in handlers) and super().holds()
 
 
-class Client(Behaviour):
-    """A client for the web, with its classes as they are when it is first met: if they are its own."""
-
-    def __init__(self, classes: list[type], namespace: dict[str, Any]):
-        super().__init__(classes, [namespace])
-        self.own = all(map(_own, classes))
-
-    def holds(self) -> bool:
-        return self.own and super().holds()
-
-
 # As they were when this library was imported.
-MADE_PATHS = tuple(Fields(kind, "__new__", "__init__") for kind in (pathlib.Path, A_PATH))
 JSON = Behaviour([json.JSONDecoder], map(vars, (json, json.decoder, json.scanner)))  # type: ignore[attr-defined]
 FILES = Behaviour(PATHS, map(vars, (pathlib, io, os, os.path, sys.modules[os.path.exists.__module__])))
 _CLASSES = [urllib.request.OpenerDirector, *_HANDLERS, http.client.HTTPConnection]
 WEB = Web(_CLASSES, map(vars, (urllib.request, http.client, socket)))
 
 
-def client_of(function: Any) -> Client | None:
-    """The client whose own get() that is, and no wrapper of it."""
-    if type(function) is types.FunctionType and function.__code__.co_name == "get":
-        for library, (home, _) in _CLIENTS.items():
-            space = vars(sys.modules[home]) if home in sys.modules else {}
-            if function.__globals__ is space and space.get("get") is function:
-                return _client(library)
-    return None
+def client_of(function: Any) -> Behaviour | None:
+    """The client whose own get() that is, and no wrapper of it, with its classes as they were when it was
+    first met; None if these were not its own by then."""
+    if not isinstance(function, types.FunctionType):
+        return None
+    home: Any = function.__globals__.get("__name__")
+    space = vars(sys.modules[home]) if home in _CLIENTS else {}
+    known = space.get("get") is function and function.__globals__ is space
+    return _client(home) if known else None
 
 
 @functools.cache
-def _client(library: str) -> Client:
-    home, classes = _CLIENTS[library]
-    return Client([getattr(sys.modules[module], name) for module, name in classes], vars(sys.modules[home]))
-
-
-def _own(kind: type) -> bool:
-    """Was every method of the class written in its module?"""
-    space = vars(sys.modules[kind.__module__])
-    methods = [value for value in vars(kind).values() if callable(value) and not isinstance(value, type)]
-    return all(type(m) is types.FunctionType and m.__globals__ is space for m in methods)
+def _client(home: str) -> Behaviour | None:
+    kinds = []
+    for module, name in _CLIENTS[home]:
+        space = vars(sys.modules[module])
+        kinds.append(space[name])
+        table = {**vars(space[name]), "stream": None}  # which get() does not call, and httpx decorates
+        methods = [held for held in table.values() if callable(held) and not isinstance(held, type)]
+        if not all(type(m) is types.FunctionType and m.__globals__ is space for m in methods):
+            return None
+    return Behaviour(kinds, [vars(sys.modules[home])])
 
 
 def require(a: "Analyzer", library: Any, what: str, node: ast.AST) -> None:
@@ -113,7 +101,6 @@ FUNCTIONS: dict[Any, Any] = {
     urllib.request.urlopen: ReadFile,
 }  # fmt: skip
 READ_MODES = ("r", "rb", "rt", "br", "tr")
-PATH_MAKERS = (pathlib.Path, A_PATH)
 # Types, their attributes, and their methods that only read.
 READABLE: tuple[tuple[Any, dict[str, Any], dict[str, Any]], ...] = (
     ((ReadFile,),
@@ -121,7 +108,7 @@ READABLE: tuple[tuple[Any, dict[str, Any], dict[str, Any]], ...] = (
      {"read": Plain, "readline": Plain, "readlines": _lines(Plain), "close": type(None), "json": Opaque,
       "raise_for_status": type(None)}),
     (PATHS,
-     {"name": str, "stem": str, "suffix": str, "parent": A_PATH},
+     {"name": str, "stem": str, "suffix": str},
      {"read_text": str, "read_bytes": bytes, "open": ReadFile,
       **dict.fromkeys(("exists", "is_file", "is_dir"), bool)}),
 )  # fmt: skip
@@ -130,15 +117,8 @@ READABLE: tuple[tuple[Any, dict[str, Any], dict[str, Any]], ...] = (
 def waiting_call(a: "Analyzer", found: Any, call: "Call") -> Value | None:
     """A call of a function that waits, or makes or reads what others wait for; None of any other function.
     The library behind it must be what it was."""
-    if found in PATH_MAKERS and not call.keywords:
-        if not all(arg.type in (str, *PATHS) for arg in call.args):
-            raise a.decline("a path is made of something other than texts and paths", call.node)
-        for library in (FILES, *MADE_PATHS):
-            require(a, library, "a path", call.node)
-        return Value(A_PATH)
-    if found is json.load and not call.keywords:
-        if len(call.args) != 1 or call.args[0].type is not ReadFile:
-            raise a.decline("json.load gets something other than a file opened for reading", call.node)
+    if found is json.load:
+        a.demand([v.type for v in call.values] == [ReadFile], "json.load gets no file it may read", call.node)
         require(a, JSON, "json.load", call.node)
         a.waits()
         return opaque()
@@ -205,7 +185,7 @@ def marked_call(a: "Analyzer", callee: Value, call: "Call") -> Value | None:
 
 def _hand_over(a: "Analyzer", value: Value, node: ast.AST) -> None:
     """Unknown code has got this object: it may keep it, and change all that it holds."""
-    own = value.method is not None or value.attrs is not None or value.type is Iterator
+    own = value.method is not None or value.type is Iterator
     a.demand(not own, "it hands an object of its own to a function marked as independent", node)
     if value.fresh and not value.places and not a.handed:
         a.handed = True
