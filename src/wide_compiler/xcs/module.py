@@ -3,81 +3,22 @@
 import ast
 import contextlib
 import dataclasses
-import hashlib
 import importlib
 import importlib.util
 from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform
 
-import numpy as np
-import torch
 from torch.utils import _pytree
 
 from ..errors import ArgumentError, WrongTypeError
-
-
-class Statics(tuple[Any, ...]):
-    """The values of static fields, in order. Compared by type and value, arrays by their contents: their own
-    `==` gives an array, and their text leaves out most of a long one."""
-
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        try:
-            return isinstance(other, tuple) and _key(tuple(self)) == _key(tuple(other))
-        except Exception:  # two objects that cannot be compared
-            return False
-
-    def __ne__(self, other: object) -> bool:  # a tuple has its own
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash(_key(tuple(self)))
-
-    def __repr__(self) -> str:
-        return repr(_shown(tuple(self)))
-
-
-def _key(value: Any) -> Any:
-    """Something with a hash that is equal where the value is; what has none is equal to itself alone."""
-    kind = type(value)
-    if isinstance(value, (np.ndarray, torch.Tensor)):
-        return _contents(value)
-    if isinstance(value, (list, tuple)):
-        return kind, tuple(map(_key, value))
-    if isinstance(value, dict):
-        return kind, frozenset((_key(name), _key(part)) for name, part in value.items())
-    if isinstance(value, set):
-        return kind, frozenset(value)
-    return kind, id(value) if kind.__hash__ is None else value
-
-
-def _contents(array: Any) -> tuple[Any, ...]:
-    """Stands for an array or tensor: equal where all of its bits are."""
-    if isinstance(array, torch.Tensor):
-        flat = array.detach().resolve_conj().resolve_neg().reshape(-1)
-        held: Any = id(array) if array.is_meta else flat.view(torch.uint8).cpu().numpy().tobytes()
-    else:
-        held = _key(array.tolist()) if array.dtype.hasobject else array.tobytes()
-    digest = hashlib.sha256(held).hexdigest()[:16] if isinstance(held, bytes) else held
-    return type(array), str(array.dtype), str(getattr(array, "device", "")), tuple(array.shape), digest
-
-
-def _shown(value: Any) -> Any:
-    """The value with a digest of all of its contents in place of each array."""
-    if isinstance(value, (np.ndarray, torch.Tensor)):
-        return _contents(value)
-    if type(value) in (list, tuple):
-        return type(value)(map(_shown, value))
-    return {name: _shown(part) for name, part in value.items()} if type(value) is dict else value
-
 
 C = TypeVar("C", bound=type)
 _trees: dict[type, "_Tree"] = {}
 
 
 def static(**options: Any) -> Any:
-    """A field that is part of the structure, not of the data: `size: int = static(default=3)`."""
+    """A field that is part of the structure, not of the data: `size: int = static(default=3)`. Structures are
+    compared by it, so it holds something that has a hash."""
     metadata = {**options.pop("metadata", {}), "static": True}
     return dataclasses.field(metadata=metadata, **options)
 
@@ -132,7 +73,7 @@ class _Tree:
             self.unflatten,
             serialized_type_name=f"{kind.__module__}.{kind.__qualname__}",
             to_dumpable_context=self.dump,
-            from_dumpable_context=lambda text: Statics(ast.literal_eval(text)),
+            from_dumpable_context=ast.literal_eval,
             flatten_with_keys_fn=self.with_keys(_pytree.GetAttrKey),
         )
         if importlib.util.find_spec("jax") is not None:
@@ -140,10 +81,10 @@ class _Tree:
             keyed, back = self.with_keys(tree.GetAttrKey), lambda fixed, leaves: self.unflatten(leaves, fixed)
             tree.register_pytree_with_keys(kind, keyed, back, self.flatten)
 
-    def flatten(self, value: Any) -> tuple[list[Any], Statics]:
-        return [getattr(value, n) for n in self.moving], Statics([getattr(value, n) for n in self.fixed])
+    def flatten(self, value: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        return [getattr(value, n) for n in self.moving], tuple(getattr(value, n) for n in self.fixed)
 
-    def with_keys(self, key: Callable[[str], Any]) -> Callable[[Any], tuple[list[tuple[Any, Any]], Statics]]:
+    def with_keys(self, key: Callable[[str], Any]) -> Callable[[Any], tuple[list[Any], tuple[Any, ...]]]:
         """Like `flatten`, with the name of its field beside each leaf."""
         keys = [key(name) for name in self.moving]
         return lambda value: (list(zip(keys, self.flatten(value)[0], strict=True)), self.flatten(value)[1])
@@ -157,11 +98,11 @@ class _Tree:
             object.__setattr__(new, name, held)
         return new
 
-    def dump(self, structure: Statics) -> str:
+    def dump(self, structure: tuple[Any, ...]) -> str:
         """The static fields as Python literals, for a file that `torch.export.save` writes."""
         text = repr(tuple(structure))
         with contextlib.suppress(ValueError, SyntaxError):
-            if Statics(ast.literal_eval(text)) == structure:
+            if repr(ast.literal_eval(text)) == text:
                 return text
         raise WrongTypeError(
             f"static fields {self.fixed} of {self.kind.__qualname__} are no literals: {text}"

@@ -9,13 +9,13 @@ import ast
 import functools
 import types
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..text.source import FunctionNode
 from . import expressions, objects
 from .class_tables import Fields
 from .effects import Decline, Effect
-from .frames import Env, Frame, Loop, merged
 from .guards import Guards
 from .kinds import HOLDERS, Iterator
 from .torch_tables import GradMode
@@ -25,6 +25,39 @@ from .waiting import ReadFile
 ROUNDS = 40  # of a loop, until nothing new is learnt
 MOST_STEPS = 20_000  # expressions that are looked at: some 50 milliseconds, once
 ENDING = ("StopIteration", "StopAsyncIteration", "GeneratorExit")
+
+
+Env = dict[str, Value]
+
+
+@dataclass
+class Loop:
+    """What holds where a loop is left, and where a round is cut short."""
+
+    breaks: list[Env] = field(default_factory=list)
+    continues: list[Env] = field(default_factory=list)
+
+
+@dataclass
+class Frame:
+    """One function being analysed.
+
+    Attributes:
+        function: the function object, for globals and cells; slot: where the guards find it.
+        outer: of a site's own body: the names of the jitted function.
+        env: its names, as they are at the present point.
+        tries: for each `try` around, all values that names were given in it; handling: handlers around.
+    """
+
+    node: FunctionNode
+    function: Any
+    slot: int | None
+    outer: Env | None = None
+    env: Env = field(default_factory=dict)
+    returns: list[Value] = field(default_factory=list)
+    loops: list[Loop] = field(default_factory=list)
+    tries: list[Env] = field(default_factory=list)
+    handling: int = 0
 
 
 class Analyzer:
@@ -68,6 +101,20 @@ class Analyzer:
             self.frame, frame.env = frame, env
             return expressions.comprehension(self, node.body)
         return self.run(frame, env)
+
+    def called(self, tree: FunctionNode, callee: Value, env: Env, node: ast.AST) -> Value:
+        """What a call gives. A function's text is run once for each kind of arguments, and again only when
+        more was learnt since."""
+        code = callee.obj.__code__
+        key = (code, callee.slot, *sorted(env.items(), key=lambda item: item[0]))
+        found, version = self.finished.get(key, (None, 0))
+        if found is None or version != self.version:
+            self.demand(code not in self.stack, "it calls itself", node)
+            self.stack.append(code)
+            found = self.run(Frame(tree, callee.obj, callee.slot), env)
+            self.stack.pop()
+            self.finished[key] = found, self.version
+        return found
 
     def run(self, frame: Frame, env: Env) -> Value:
         """What a function gives for these arguments."""
@@ -272,3 +319,9 @@ class Analyzer:
             raise self.decline(f"it enters a context other than {what}", item.context_expr)
         if item.optional_vars is not None:
             expressions.assign(self, item.optional_vars, held)
+
+
+def merged(ends: list[Env]) -> Env:
+    """After branches: a name that only some of them bind is not relied upon."""
+    names = set.intersection(*map(set, ends)) if ends else set()
+    return {name: join_all([end[name] for end in ends]) for name in names}

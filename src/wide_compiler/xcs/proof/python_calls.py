@@ -10,7 +10,6 @@ from torch import nn
 from ..text.source import NoSource, tree_of, written
 from . import torch_tables, waiting
 from .class_tables import modules_are_plain
-from .frames import Env, Frame
 from .guards import bare, called_plainly, static_lookup
 from .values import Value
 
@@ -44,26 +43,19 @@ class Call(NamedTuple):
 def call_method_object(a: "Analyzer", callee: Value, call: Call) -> Value:
     """A bound method kept in a variable."""
     owner = a.look(callee.obj.__self__, a.guards.note("getattr", callee.slot, "__self__"))
-    function = callee.obj.__func__
-    if not isinstance(function, types.FunctionType):
-        raise a.decline(f"{call.text} is a method without text", call.node)
-    held = a.look(function, a.guards.note("getattr", callee.slot, "__func__"))
-    return call_function(a, held, call.with_first(owner))
+    function = a.look(callee.obj.__func__, a.guards.note("getattr", callee.slot, "__func__"))
+    a.demand(function.type is types.FunctionType, f"{call.text} is a method without text", call.node)
+    return call_function(a, function, call.with_first(owner))
 
 
-def call_instance(a: "Analyzer", callee: Value, call: Call) -> Value:
-    kind = type(callee.obj)
-    method = static_lookup(kind, "__call__")
-    if not isinstance(method, types.FunctionType):
-        raise a.decline(f"calling a {kind.__name__} is not known to be free of effects", call.node)
-    return _call_on_class(a, callee, "__call__", method, call)
-
-
-def _call_on_class(a: "Analyzer", callee: Value, name: str, method: Any, call: Call) -> Value:
+def call_instance(a: "Analyzer", callee: Value, call: Call, name: str = "__call__") -> Value:
+    """An object whose class says in Python what a call of it does."""
+    kind, method = type(callee.obj), static_lookup(type(callee.obj), name)
+    a.demand(type(method) is types.FunctionType, f"calling a {kind.__name__} is not known", call.node)
     assert callee.slot is not None
-    a.guards.expect(callee.slot, "type", type(callee.obj))
-    found = a.look(method, a.guards.note("class", callee.slot, name))
-    return call_function(a, found, call.with_first(callee))
+    a.guards.expect(callee.slot, "type", kind)
+    function = a.look(method, a.guards.note("class", callee.slot, name))
+    return call_function(a, function, call.with_first(callee))
 
 
 def call_layer(a: "Analyzer", callee: Value, call: Call) -> Value:
@@ -102,7 +94,7 @@ def call_layer(a: "Analyzer", callee: Value, call: Call) -> Value:
         raise a.decline(f"{kind.__name__} is not among the layers known to be free of effects", node)
     # Of PyTorch's own classes this is known. It is asked once of the class, which is that of all items.
     guards.require(called_plainly(kind), "called", kind)
-    return _call_on_class(a, callee, "forward", method, call)
+    return call_instance(a, callee, call, "forward")
 
 
 def _layer_result(a: "Analyzer", callee: Value, call: Call) -> Value:
@@ -140,23 +132,10 @@ def call_function(a: "Analyzer", callee: Value, call: Call) -> Value:
         raise a.decline(f"{function.__qualname__}: {reason}", call.node) from None
     env = _bind(a, tree, callee, call)
     a.functions[function.__code__] = tree
-    return _analysed(a, tree, callee, env, call.node)
+    return a.called(tree, callee, env, call.node)
 
 
-def _analysed(a: "Analyzer", tree: Any, callee: Value, env: Env, node: ast.AST) -> Value:
-    """Run a function's text once for each kind of arguments, and again only when more was learnt since."""
-    key = (callee.obj.__code__, callee.slot, *sorted(env.items(), key=lambda item: item[0]))
-    found, version = a.finished.get(key, (None, 0))
-    if found is None or version != a.version:
-        a.demand(callee.obj.__code__ not in a.stack, "it calls itself", node)
-        a.stack.append(callee.obj.__code__)
-        found = a.run(Frame(tree, callee.obj, callee.slot), env)
-        a.stack.pop()
-        a.finished[key] = found, a.version
-    return found
-
-
-def _bind(a: "Analyzer", tree: Any, callee: Value, call: Call) -> Env:
+def _bind(a: "Analyzer", tree: Any, callee: Value, call: Call) -> dict[str, Value]:
     """Arguments and defaults by parameter name."""
     function, slot, spec = callee.obj, callee.slot, tree.args
     name = function.__qualname__

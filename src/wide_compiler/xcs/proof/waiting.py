@@ -63,8 +63,9 @@ def client_of(function: Any) -> Behaviour | None:
         return None
     home: Any = function.__globals__.get("__name__")
     space = vars(sys.modules[home]) if home in _CLIENTS else {}
-    known = space.get("get") is function and function.__globals__ is space
-    return _client(home) if known else None
+    if function.__globals__ is not space or space.get("get") is not function:
+        return None
+    return _client(home)
 
 
 @functools.cache
