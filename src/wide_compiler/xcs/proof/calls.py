@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from . import expressions, numpy_tables, python_tables, torch_tables, waiting
-from .kinds import HOLDERS, NUMBERS, Bottom, DataType, Number, is_numpy_scalar
+from .kinds import CONTAINERS, HOLDERS, NUMBERS, Bottom, DataType, Number, is_numpy_scalar
 from .python_calls import (
     Call,
     call_function,
@@ -17,7 +17,7 @@ from .python_calls import (
     call_layer,
     call_method_object,
 )  # fmt: skip
-from .values import Value, join, opaque
+from .values import Value, opaque
 
 if TYPE_CHECKING:
     from .analysis import Analyzer
@@ -173,10 +173,14 @@ def _call_method(a: "Analyzer", receiver: Value, name: str, call: Call) -> Value
     waited = waiting.waiting_method(a, kind, name, call)
     if waited is not None:
         return waited
-    changers = python_tables.CHANGERS.get(kind, {})
-    if name in changers:
+    if name in python_tables.CHANGERS.get(kind, ()):
         a.changes(receiver, node)
-        return _change(a, receiver, name, changers[name], call)
+        known = not call.keywords and (call.safe or name == "append")
+        a.demand(known, f".{name}() is called with something that is not analysed", node)
+        if kind in CONTAINERS:
+            last = call.args[0]
+            expressions.put(a, receiver, a.iterable(last, node).element() if name == "extend" else last, node)
+        return Value(type(None))
     if receiver.is_array or is_numpy_scalar(kind) or kind is Number:
         if name not in numpy_tables.ARRAY_METHODS:
             raise a.decline(f"a number has no .{name}()", node)
@@ -192,25 +196,3 @@ def _call_method(a: "Analyzer", receiver: Value, name: str, call: Call) -> Value
     if kind is dict and call.args:
         a.demand(receiver.element().is_deep_safe, "it looks into a dict whose keys could be anything", node)
     return python_tables.result(python_tables.METHODS[kind][name], a.maker(node), receiver, *call.args)
-
-
-def _change(a: "Analyzer", held: Value, name: str, learns: str, call: Call) -> Value:
-    """A method that changes its fresh receiver."""
-    args, node = call.args, call.node
-    known = not call.keywords or (name == "sort" and set(call.keywords) == {"reverse"} and call.safe)
-    a.demand(known and len(args) <= 2, f".{name}() is called with options that are not analysed", node)
-    if name in ("sort", "remove", "discard") or held.type in (set, dict):
-        safe = held.element().is_deep_safe and all(v.is_deep_safe for v in args[:1])
-        a.demand(safe, f".{name}() compares things of unknown type", node)
-    if learns == "last":
-        expressions.put(a, held, args[-1], node)
-    elif learns == "all":
-        for arg in args:
-            expressions.put(a, held, a.iterable(arg, node).element(), node)
-    elif learns == "value":
-        expressions.put(a, held, args[1], node, args[0])
-        return held.value()
-    elif learns == "gives":
-        gone = held.element() if held.type is list else held.value()
-        return join(gone, args[1]) if len(args) > 1 else gone
-    return Value(type(None))

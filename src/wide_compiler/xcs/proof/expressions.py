@@ -106,8 +106,6 @@ def operate(a: "Analyzer", op: ast.operator, left: Value, right: Value, node: as
         return sequence(elem) if kind is tuple else a.made(node, list, elem)
     if kind is str and isinstance(op, ast.Mod) and right.is_deep_safe:
         return Value(str)
-    if kind is set and same and left.is_deep_safe and right.is_deep_safe:
-        return a.made(node, set, join(left.element(), right.element()))
     a.demand(left.is_safe and right.is_safe, "it computes with something of unknown type", node)
     if left.is_tensor or right.is_tensor:
         return Value(torch.Tensor, fresh=True)

@@ -154,16 +154,10 @@ METHODS: dict[Any, dict[str, Any]] = {
     Digest: {"hexdigest": Value(str), "digest": Value(bytes)},
     Match: {"group": Value(Plain), "groups": sequence(Value(Plain)), "start": Value(int), "end": Value(int)},
 }  # fmt: skip
-# Methods that change their receiver, allowed on fresh ones only: which argument they add to it, or "gives"
-# where they give back what it holds.
-CHANGERS: dict[Any, dict[str, str]] = {
-    list: {"append": "last", "extend": "all", "insert": "last", "pop": "gives", "sort": "", "reverse": "",
-           "clear": "", "remove": ""},
-    dict: {"setdefault": "value", "pop": "gives", "clear": ""},
-    set: {"add": "last", "update": "all", "discard": "", "remove": "", "clear": ""},
-    Digest: {"update": ""},
-    np.ndarray: {"sort": "", "fill": ""},
-    Arrayish: {"sort": "", "fill": ""},
+# Methods that change their receiver, allowed on fresh ones only.
+CHANGERS: dict[Any, tuple[str, ...]] = {
+    list: ("append", "extend"), set: ("add",), Digest: ("update",), np.ndarray: ("sort", "fill"),
+    Arrayish: ("sort", "fill"),
 }  # fmt: skip
 
 
