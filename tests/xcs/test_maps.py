@@ -5,7 +5,8 @@ import time
 import numpy as np
 import pytest
 
-from wide_compiler.xcs import Config, jit, oracle
+from wide_compiler.xcs import Config, jit
+from xcs import oracle
 
 NOW = Config(measure=False)
 ROWS = [np.linspace(i, i + 1.0, 5) for i in range(40)]

@@ -6,7 +6,8 @@ import faulthandler
 import numpy as np
 import pytest
 
-from wide_compiler.xcs import Config, jit, oracle
+from wide_compiler.xcs import Config, jit
+from xcs import oracle
 
 NOW = Config(measure=False)
 LOG = []
