@@ -170,9 +170,8 @@ def _call_method(a: "Analyzer", receiver: Value, name: str, call: Call) -> Value
     """Methods of built-in values, arrays and tensors: those that only compute, and those that change what the
     analysed code made itself."""
     kind, node = receiver.type, call.node
-    waited = waiting.waiting_method(a, kind, name, call)
-    if waited is not None:
-        return waited
+    if kind in waiting.METHODS:
+        return waiting.waiting_method(a, kind, name, call)
     if name in python_tables.CHANGERS.get(kind, ()):
         a.changes(receiver, node)
         known = not call.keywords and (call.safe or name == "append")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch.nn.functional as F
 
-from .kinds import Arrayish, Number, Plain
+from .kinds import Arrayish, DataType, Number, Plain
 from .values import Value, owned, sequence
 
 _NEW = """sum prod mean std var median max min amax amin ptp argmax argmin any all cumsum cumprod sort
@@ -43,7 +43,6 @@ ARRAY_METHODS: dict[str, Any] = {
     "tobytes": bytes,
     "is_integer": bool,
 }
-ARRAY_ATTRIBUTES = {"T": "view", "real": "view", "imag": "view", "ndim": int, "size": int, "nbytes": int}
 
 
 def numpy_result(kind: Any, make: Any, given: list[Value]) -> Value:
@@ -56,6 +55,10 @@ def numpy_result(kind: Any, make: Any, given: list[Value]) -> Value:
 
 
 SHAPE = sequence(Value(int))
+ARRAY_ATTRIBUTES = {
+    "shape": SHAPE, "dtype": Value(DataType), **dict.fromkeys(("ndim", "size", "nbytes"), Value(int)),
+    **dict.fromkeys(("T", "real", "imag"), lambda held: Value(Arrayish, fresh=held.fresh)),
+}  # fmt: skip
 
 
 # What these must be for a call that only computes and gives something of its own, if they are given at all.

@@ -12,7 +12,7 @@ from torch import nn
 from . import numpy_tables, python_tables, torch_tables, waiting
 from .class_tables import MISSING, Fields, on_class, takes_writes
 from .guards import held_types
-from .kinds import CHANGEABLE, CONTAINERS, IMMUTABLE, Bottom, DataType, Number, Opaque, is_numpy_scalar
+from .kinds import CHANGEABLE, CONTAINERS, IMMUTABLE, Bottom, Number, Opaque, is_numpy_scalar
 from .values import NOTHING, Value, join_all, opaque, tuple_of
 
 if TYPE_CHECKING:
@@ -120,27 +120,25 @@ def _class_value(a: "Analyzer", found: Any, slot: int) -> Value:
     return a.look(found, slot)
 
 
+# Of built-in types, and of those that are read from.
+_ATTRIBUTES: dict[Any, dict[str, Any]] = {
+    **python_tables.ATTRIBUTES, **waiting.ATTRIBUTES, np.ndarray: numpy_tables.ARRAY_ATTRIBUTES,
+    torch.Tensor: torch_tables.TENSOR_ATTRIBUTES,
+}  # fmt: skip
+_METHODS: dict[Any, Any] = {
+    **python_tables.METHODS, **waiting.METHODS, np.ndarray: numpy_tables.ARRAY_METHODS,
+    torch.Tensor: torch_tables.TENSOR_METHODS,
+}  # fmt: skip
+
+
 def _builtin_attribute(held: Value, name: str) -> Value | None:
-    kind, attributes, methods = held.type, python_tables.ATTRIBUTES, python_tables.METHODS
-    method = Value(types.MethodType, method=(held, name))
-    if held.is_array or is_numpy_scalar(kind) or kind is Number:
-        if name in ("shape", "dtype"):
-            return numpy_tables.SHAPE if name == "shape" else Value(DataType)
-        if name in numpy_tables.ARRAY_ATTRIBUTES:
-            return numpy_tables.numpy_result(numpy_tables.ARRAY_ATTRIBUTES[name], None, [held])
-        known = name in numpy_tables.ARRAY_METHODS or name in python_tables.CHANGERS[np.ndarray]
-        return method if known else None
-    if held.is_tensor:
-        if name in torch_tables.TENSOR_ATTRIBUTES:
-            return torch_tables.tensor_attribute(name, held)
-        return method if name in torch_tables.TENSOR_METHODS else None
-    for kinds, attributes_, methods_ in waiting.READABLE:
-        if kind in kinds:
-            attributes, methods = {kind: attributes_}, {kind: methods_}
-    if name in attributes.get(kind, ()):
-        return Value(attributes[kind][name])
-    known = name in methods.get(kind, ()) or name in python_tables.CHANGERS.get(kind, ())
-    return method if known else None
+    array = held.is_array or is_numpy_scalar(held.type) or held.type is Number
+    kind: Any = np.ndarray if array else torch.Tensor if held.is_tensor else held.type
+    given = _ATTRIBUTES.get(kind, {}).get(name)
+    if given is not None:
+        return given if isinstance(given, Value) else given(held)
+    known = name in _METHODS.get(kind, ()) or name in python_tables.CHANGERS.get(kind, ())
+    return Value(types.MethodType, method=(held, name)) if known else None
 
 
 def fields_of(a: "Analyzer", kind: type) -> Fields:

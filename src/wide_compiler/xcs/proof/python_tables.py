@@ -5,6 +5,7 @@ the values of the arguments (of a method: of its receiver and its arguments); `m
 new list, set or dict that holds these.
 """
 
+import base64
 import builtins
 import hashlib
 import itertools
@@ -12,6 +13,7 @@ import json
 import math
 import os.path
 import re
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -104,8 +106,10 @@ FUNCTIONS: dict[Any, Any] = {
     zip: _iterator(lambda *args: tuple_of(*[a.element() for a in args])),
     enumerate: _iterator(lambda *args: tuple_of(Value(int), args[0].element())),
     **dict.fromkeys((reversed, iter), _iterator(lambda *args: args[0].element())),
-    **dict.fromkeys((len, ord, hash), Value(int)), **dict.fromkeys((any, all, callable), Value(bool)),
+    **dict.fromkeys((len, ord, hash, zlib.crc32), Value(int)),
+    **dict.fromkeys((any, all, callable), Value(bool)),
     **dict.fromkeys((repr, chr, hex, format, json.dumps, re.sub, os.path.join, os.path.basename), Value(str)),
+    **dict.fromkeys((zlib.compress, zlib.decompress, base64.b64encode, base64.b64decode), Value(bytes)),
     **dict.fromkeys((re.match, re.search, re.fullmatch), Value(Match)),
     **dict.fromkeys((re.findall, re.split), _FOUND), json.loads: opaque(),
     **dict.fromkeys((hashlib.sha256, hashlib.sha1, hashlib.md5, hashlib.blake2b), Value(Digest, fresh=True)),
@@ -127,7 +131,7 @@ _PUBLIC = {
     for sample in (1, 1.0, 1j, "a", b"a", range(1))
 }
 ATTRIBUTES: dict[Any, dict[str, Any]] = {
-    kind: {name: type(held) for name, held in names.items() if not callable(held)}
+    kind: {name: Value(type(held)) for name, held in names.items() if not callable(held)}
     for kind, names in _PUBLIC.items()
 }
 

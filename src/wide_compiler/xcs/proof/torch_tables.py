@@ -26,8 +26,11 @@ _FUNCTIONAL = words("""relu gelu silu elu leaky_relu softplus tanh sigmoid softm
 TORCH_FUNCTIONS = {getattr(torch, n) for n in (*_TORCH, *_MAKERS, *_SHARERS)}
 TORCH_FUNCTIONS |= {getattr(F, n) for n in _FUNCTIONAL}
 TENSOR_METHODS = {n for n in (*_TORCH, *_TENSOR_ONLY) if hasattr(torch.Tensor, n)}
-_PLAIN = {"ndim": int, "dtype": torch.dtype, "device": torch.device, "requires_grad": bool, "is_cuda": bool}
-TENSOR_ATTRIBUTES = {"T", "mT", "shape", *_PLAIN}
+TENSOR_ATTRIBUTES = {
+    "shape": SHAPE, "ndim": Value(int), "dtype": Value(torch.dtype), "device": Value(torch.device),
+    **dict.fromkeys(("requires_grad", "is_cuda"), Value(bool)),
+    **dict.fromkeys(("T", "mT"), lambda held: Value(torch.Tensor, fresh=held.fresh)),
+}  # fmt: skip
 
 # Layers that keep no count and draw no numbers; EVAL_LAYERS only where they are not training. What they give
 # is new, but for those of PASSING, which may give their argument itself, or a view of it.
@@ -56,12 +59,6 @@ def writes_into(function: Any, args: list[Value], keywords: dict[str, Value]) ->
     if inplace is None or not inplace.is_constant or inplace.obj is not True or function not in INPLACE:
         return False
     return len(args) > 0 and args[0].is_tensor and all(v.is_safe for v in (*args, *keywords.values()))
-
-
-def tensor_attribute(name: str, receiver: Value) -> Value:
-    if name == "shape":
-        return SHAPE
-    return Value(_PLAIN[name]) if name in _PLAIN else Value(torch.Tensor, fresh=receiver.fresh)
 
 
 _RESULTS = {

@@ -102,17 +102,18 @@ FUNCTIONS: dict[Any, Any] = {
     urllib.request.urlopen: ReadFile,
 }  # fmt: skip
 READ_MODES = ("r", "rb", "rt", "br", "tr")
-# Types, their attributes, and their methods that only read.
-READABLE: tuple[tuple[Any, dict[str, Any], dict[str, Any]], ...] = (
-    ((ReadFile,),
-     {"text": str, "content": bytes, "status": int, "status_code": int, "ok": bool, "headers": Opaque},
-     {"read": Plain, "readline": Plain, "readlines": _lines(Plain), "close": type(None), "json": Opaque,
-      "raise_for_status": type(None)}),
-    (PATHS,
-     {"name": str, "stem": str, "suffix": str},
-     {"read_text": str, "read_bytes": bytes, "open": ReadFile,
-      **dict.fromkeys(("exists", "is_file", "is_dir"), bool)}),
-)  # fmt: skip
+# Of each type that is only read from.
+ATTRIBUTES: dict[Any, dict[str, Any]] = {
+    ReadFile: {"text": Value(str), "content": Value(bytes), "ok": Value(bool), "headers": opaque(),
+               **dict.fromkeys(("status", "status_code"), Value(int))},
+    **dict.fromkeys(PATHS, dict.fromkeys(("name", "stem", "suffix"), Value(str))),
+}  # fmt: skip
+METHODS: dict[Any, dict[str, Any]] = {
+    ReadFile: {"read": Plain, "readline": Plain, "readlines": _lines(Plain), "close": type(None),
+               "json": Opaque, "raise_for_status": type(None)},
+    **{path: {"read_text": str, "read_bytes": bytes, "open": ReadFile,
+              **dict.fromkeys(("exists", "is_file", "is_dir"), bool)} for path in PATHS},
+}  # fmt: skip
 
 
 def waiting_call(a: "Analyzer", found: Any, call: "Call") -> Value | None:
@@ -146,16 +147,13 @@ def waiting_call(a: "Analyzer", found: Any, call: "Call") -> Value | None:
     return _result(FUNCTIONS.get(found, ReadFile), a.maker(call.node))
 
 
-def waiting_method(a: "Analyzer", kind: Any, name: str, call: "Call") -> Value | None:
-    """A method of a file or path that only reads; None of any other type."""
-    for kinds, _, methods in READABLE:
-        if kind in kinds:
-            a.demand(call.safe, f".{name}() gets something of unknown type", call.node)
-            if name == "open":
-                _check_open(a, call.args, call)
-            a.waits()
-            return _result(methods[name], a.maker(call.node))
-    return None
+def waiting_method(a: "Analyzer", kind: Any, name: str, call: "Call") -> Value:
+    """A method of a file or path that only reads."""
+    a.demand(call.safe, f".{name}() gets something of unknown type", call.node)
+    if name == "open":
+        _check_open(a, call.args, call)
+    a.waits()
+    return _result(METHODS[kind][name], a.maker(call.node))
 
 
 def _check_open(a: "Analyzer", args: list[Value], call: "Call") -> None:
