@@ -207,6 +207,25 @@ def test_a_store_that_may_not_happen():
     check(both, FLOATS, False, rung=LANES)
 
 
+def test_an_else_of_a_loop_that_goes_on_elsewhere():
+    def skipped(xs, flags):
+        seen, x = [], None
+        for flag in flags:
+            seen.append(x)
+            out = []
+            for x in xs:
+                out.append(x * 2.0)
+            for _ in range(2):
+                if flag:
+                    break
+            else:
+                continue
+            x = 5.0
+        return seen, out
+
+    check(skipped, FLOATS, [True, False, True])
+
+
 def test_the_loop_s_own_else_reads_its_variable():
     def read_there(xs):
         out = []

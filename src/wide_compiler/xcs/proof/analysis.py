@@ -17,7 +17,7 @@ from . import expressions, objects
 from .class_tables import Fields
 from .effects import Decline, Effect
 from .guards import Guards
-from .kinds import HOLDERS, Iterator
+from .kinds import HOLDERS, Bottom, Iterator
 from .torch_tables import GradMode
 from .values import Place, Value, join, join_all, opaque
 from .waiting import ReadFile
@@ -185,7 +185,7 @@ class Analyzer:
 
     def iterable(self, value: Value, node: ast.AST) -> Value:
         """What may be iterated over without running anybody's code."""
-        known = value.type in (*HOLDERS, str, bytes, range) or value.is_array or value.is_tensor
+        known = value.type in (*HOLDERS, str, bytes, range, Bottom) or value.is_array or value.is_tensor
         self.demand(known, "it loops over something of unknown type", node)
         return value
 

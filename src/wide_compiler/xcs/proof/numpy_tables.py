@@ -113,6 +113,6 @@ def _of_numpy(function: Any) -> bool:
 def may_hold_objects(values: list[Value]) -> bool:
     """Could one of these be a dtype of arrays that hold objects? `np.array(x, "O")` would hide them."""
     texts = [v for v in values if v.type is str]
-    return any(v.type is Plain for v in values) or not all(
+    return any(v.type in (Plain, bytes) for v in values) or not all(
         v.is_constant and "O" not in v.obj and "obj" not in v.obj for v in texts
     )

@@ -129,7 +129,7 @@ class Value:
             return join_all([v for v in (*(self.parts or ()), self.elem, *inside) if v is not None])
         if self.is_array or self.is_tensor:
             return Value(Arrayish if self.is_array else torch.Tensor, fresh=self.fresh)
-        return Value({str: str, range: int, bytes: int}.get(self.type, Opaque))
+        return Value({str: str, range: int, bytes: int, Bottom: Bottom}.get(self.type, Opaque))
 
     def value(self) -> "Value":
         """Of a dict: what looking something up in it gives."""

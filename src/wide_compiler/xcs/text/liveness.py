@@ -107,9 +107,11 @@ def _before(node: ast.stmt, name: str, swallowing: bool) -> Paths:
             return Paths(reads(test, name) or found.read, found.ends, found.leaves)
         case ast.For(target=target, iter=source, body=body, orelse=orelse):
             read = name not in stored([target]) and through(*body).read
-            return Paths(read or any(reads(n, name) for n in (source, target)) or through(*orelse).read)
+            read, last = read or any(reads(n, name) for n in (source, target)), through(*orelse)
+            return Paths(read or last.read, leaves=last.leaves)
         case ast.While(test=test, body=body, orelse=orelse):
-            return Paths(reads(test, name) or through(*body).read or through(*orelse).read)
+            read, last = reads(test, name) or through(*body).read, through(*orelse)
+            return Paths(read or last.read, leaves=last.leaves)
         case ast.With(items=items, body=body):
             found = through(*body)
             entered = any(reads(item, name) for item in items)
