@@ -54,14 +54,11 @@ class Rewriter(ast.NodeTransformer):
             tree.body = self.visit(tree.body)
         else:
             tree.body = self._block(tree.body, tree, None)
-            if any(not site.reason for site in self.found):
-                tree.body.insert(_after_docstring(tree), self._asked_once(tree.body[0]))
+            if any(not site.reason for site in self.found):  # does `torch.compile` read the text?
+                asked = ast.Assign([name(COMPILING, store=True)], expression("R.compiling()", R=RUNTIME))
+                documented = ast.get_docstring(tree, clean=False) is not None
+                tree.body.insert(int(documented), ast.copy_location(asked, tree.body[0]))
         return ast.fix_missing_locations(tree)
-
-    def _asked_once(self, first: ast.stmt) -> ast.stmt:
-        """Whether `torch.compile` reads the text: the same for all sites of a call."""
-        asked = ast.Assign([name(COMPILING, store=True)], expression("R.compiling()", R=RUNTIME))
-        return ast.copy_location(asked, first)
 
     # Statements.
 
@@ -145,12 +142,7 @@ class Rewriter(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def _map_site(
-        self,
-        node: Any,
-        kind: str,
-        eater: str,
-        options: Sequence[ast.expr] = (),
-        mapped: Any = None,
+        self, node: Any, kind: str, eater: str, options: Sequence[ast.expr] = (), mapped: Any = None
     ) -> Any:
         """mapped: the `map` for which the generator `node` stands."""
         written = node if mapped is None else mapped
@@ -210,8 +202,7 @@ class Rewriter(ast.NodeTransformer):
         return blocks
 
     def _source(self, node: ast.expr) -> ast.expr:
-        """The iterable; `zip` and `enumerate` are handed over in parts, to be looked into or made as
-        written."""
+        """The iterable; `zip` and `enumerate` are handed over in parts, to be looked into or called."""
         match node:
             case ast.Call(ast.Name(function), given) if function in sites.SOURCES:
                 if not any(isinstance(a, ast.Starred) for a in given):
@@ -307,7 +298,3 @@ class Rewriter(ast.NodeTransformer):
 
     def _call(self, site: SiteText, method: str, given: list[Any]) -> ast.Call:
         return expression(f"R.s{site.index}.{method}(*A)", R=RUNTIME, A=given)
-
-
-def _after_docstring(function: ast.FunctionDef) -> int:
-    return int(ast.get_docstring(function, clean=False) is not None)
