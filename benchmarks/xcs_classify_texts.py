@@ -25,7 +25,8 @@ from transformers import BertConfig, BertModel
 
 from wide_compiler.benchmark.document import provenance
 from wide_compiler.measure import interleaved
-from wide_compiler.xcs import jit, module, oracle
+from wide_compiler.xcs import jit, module
+from xcs import oracle
 
 RESULTS = Path(__file__).with_name("results") / "xcs_classify_texts.json"
 WIDTH, HEADS, LENGTH, PAD = 32, 4, 24, 0

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 import xcs.fuzz_world as world
-from wide_compiler.xcs import Config, jit, oracle
+from wide_compiler.xcs import Config, jit
+from xcs import oracle
 
 RTOL = 1e-9
 KINDS = (

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from wide_compiler.xcs import Config, jit, oracle
+from wide_compiler.xcs import Config, jit
 from wide_compiler.xcs.modules import trial
+from xcs import oracle
 
 AT_ONCE = Config(measure=False)
 

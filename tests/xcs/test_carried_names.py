@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from wide_compiler.xcs import Config, jit, oracle
+from wide_compiler.xcs import Config, jit
+from xcs import oracle
 
 ROWS = list(np.random.default_rng(0).normal(size=(50, 8)))
 NOW = Config(measure=False)

@@ -6,7 +6,8 @@ import weakref
 import numpy as np
 import pytest
 
-from wide_compiler.xcs import Config, jit, module, oracle
+from wide_compiler.xcs import Config, jit, module
+from xcs import oracle
 
 EXACTLY = Config(measure=False)
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from wide_compiler.xcs import Config, jit, oracle
+from wide_compiler.xcs import Config, jit
 from wide_compiler.xcs.parallel import computing, threads
 from wide_compiler.xcs.site import Site
+from xcs import oracle
 
 ITEMS = list(range(1, 25))
 WORDS = {"one", "two", "three"}

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from wide_compiler.xcs import Config, jit, oracle
+from wide_compiler.xcs import Config, jit
+from xcs import oracle
 
 TABLE = torch.arange(25.0).reshape(5, 5)
 LAYER = nn.Linear(4, 4).requires_grad_(False)

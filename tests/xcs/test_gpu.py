@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from wide_compiler.measure.clock import Clock, Times
-from wide_compiler.xcs import Config, choice, jit, oracle
+from wide_compiler.xcs import Config, choice, jit
+from xcs import oracle
 
 from .module_loops import loop, rows, zipped
 

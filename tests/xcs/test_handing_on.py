@@ -7,9 +7,10 @@ import weakref
 import numpy as np
 import pytest
 
-from wide_compiler.xcs import Config, items, jit, oracle
+from wide_compiler.xcs import Config, items, jit
 from wide_compiler.xcs.lanes import results
 from wide_compiler.xcs.schedule import no
+from xcs import oracle
 
 NOW = Config(measure=False)
 ROWS = [np.linspace(0.1 * i, 1.0 + i, 4) for i in range(9)]

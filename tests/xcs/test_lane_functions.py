@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from wide_compiler.xcs import Config, jit, oracle
+from wide_compiler.xcs import Config, jit
+from xcs import oracle
 
 RNG = np.random.default_rng(0)
 ROWS = list(RNG.normal(size=(40, 12)))

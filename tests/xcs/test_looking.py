@@ -6,8 +6,9 @@ import importlib
 import numpy as np
 import pytest
 
-from wide_compiler.xcs import Config, jit, oracle
-from wide_compiler.xcs.proof import analysis, python_calls
+from wide_compiler.xcs import Config, jit
+from wide_compiler.xcs.proof import analysis
+from xcs import oracle
 
 NOW = Config(measure=False)
 NUMBERS = [0.5 * i + 1.0 for i in range(9)]
@@ -21,14 +22,14 @@ def taken(fast, rung="numpy lanes"):
 
 @pytest.fixture
 def looked(monkeypatch):
-    """The functions that were looked at, each time."""
-    found, own = [], python_calls._analysed
+    """The texts that were looked at, each time."""
+    found, own = [], analysis.Analyzer.run
 
-    def counting(a, frame, *rest):
-        found.append(frame.node.name)
-        return own(a, frame, *rest)
+    def counting(self, frame, env):
+        found.append(frame.node)
+        return own(self, frame, env)
 
-    monkeypatch.setattr(python_calls, "_analysed", counting)
+    monkeypatch.setattr(analysis.Analyzer, "run", counting)
     return found
 
 

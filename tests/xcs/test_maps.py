@@ -5,7 +5,8 @@ import time
 import numpy as np
 import pytest
 
-from wide_compiler.xcs import Config, jit, oracle
+from wide_compiler.xcs import Config, jit
+from xcs import oracle
 
 NOW = Config(measure=False)
 ROWS = [np.linspace(i, i + 1.0, 5) for i in range(40)]
@@ -138,19 +139,6 @@ def test_every_loop_that_is_no_site_has_a_row():
     ):
         assert text in said
     assert said.count("[f(x) for x in xs] would be looked at") == 3
-
-
-def tokens(word):
-    waits(word)
-    return sum(map(ord, word))
-
-
-def test_a_map_within_the_body_is_followed():
-    def run(words):
-        return [tokens(word) for word in words]
-
-    fast = jit(run, config=NOW)
-    assert fast(["ab", "cd"]) == run(["ab", "cd"]) and list(fast.stats().values()) == [{"threads": 1}]
 
 
 class Counted:

@@ -12,7 +12,8 @@ from torch import nn
 
 from wide_compiler import register
 from wide_compiler.registry import REGISTRY
-from wide_compiler.xcs import Config, jit, oracle
+from wide_compiler.xcs import Config, jit
+from xcs import oracle
 
 from .module_loops import loop, rows, zipped
 

@@ -1,9 +1,6 @@
 """`module`: a frozen dataclass that is a pytree."""
 
-import copy
 import dataclasses
-import operator
-import pickle
 
 import numpy as np
 import pytest
@@ -125,33 +122,11 @@ def test_structures_are_written_and_read_back(held):
 
 
 def test_a_static_field_that_cannot_be_written_is_named():
-    with pytest.raises(TypeError, match=r"static field 'held' of .*Holder cannot be written"):
+    with pytest.raises(TypeError, match=r"static fields .*held.* of Holder are no literals"):
         _pytree.treespec_dumps(structure_of(np.ones(2)))
 
 
-def make_local(factor):
-    @module
-    class Local:
-        data: object
-        size: int = static(default=factor)
-
-    return Local
-
-
-def test_a_class_defined_twice_under_one_name():
-    first, second = make_local(1), make_local(2)
-    for kind in (first, second):
-        doubled = _pytree.tree_map(lambda leaf: 2 * leaf, kind(3.0))
-        assert type(doubled) is kind and doubled.data == 6.0
-    written = _pytree.treespec_dumps(_pytree.tree_structure(second(1.0)))
-    assert _pytree.treespec_loads(written).type is second
-    with pytest.raises(TypeError, match="has been defined again"):  # it would come back as the other
-        _pytree.treespec_dumps(_pytree.tree_structure(first(1.0)))
-
-
-@pytest.mark.parametrize(
-    "given, words", [(3, "an object of class int"), (len, "len"), (lambda: 1, "the function .*lambda")]
-)
+@pytest.mark.parametrize("given, words", [(3, "3"), (len, "len"), (lambda: 1, "lambda")])
 def test_module_takes_a_class(given, words):
     with pytest.raises(TypeError, match=f"module takes a class, got .*{words}"):
         module(given)
@@ -187,92 +162,13 @@ def test_a_subclass_is_a_module_if_it_is_decorated():
 @pytest.mark.parametrize("leaves", [[], [1.0], [1.0, 2.0, 3.0]])
 def test_a_wrong_number_of_leaves(leaves):
     _, unflatten = get_tree_functions(Scorer)
-    words = rf"Scorer has 2 leaves \(weights, bias\), got {len(leaves)}"
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=rf"Scorer has leaves .*weights.*, got {len(leaves)} and 1 values"):
         unflatten(leaves, ("mine",))
-    with pytest.raises(ValueError, match=r"Scorer has 1 static fields \(name\), got 0"):
+    with pytest.raises(ValueError, match=r"Scorer has .*static fields .*name.*, got 2 and 0 values"):
         unflatten([1.0, 2.0], ())
 
 
 @pytest.mark.parametrize("given", [[], 3, Scorer(1.0)])
 def test_tree_functions_are_those_of_a_class(given):
-    words = f"takes a class, got an object of class {type(given).__name__}: give its type"
-    with pytest.raises(TypeError, match=words):
+    with pytest.raises(TypeError, match=r"takes a class, got .*: give its type"):
         get_tree_functions(given)
-
-
-class Unequal:
-    """Its comparison gives no truth."""
-
-    def __eq__(self, other):
-        return np.array([True, True])
-
-    __hash__ = object.__hash__
-
-
-PAIRS = {
-    "array": lambda: np.arange(3.0),
-    "nan": lambda: np.array([np.nan, -0.0]),
-    "no dimension": lambda: np.array(2.0),
-    "objects": lambda: np.array([1, "a", None], object),
-    "tensor": lambda: torch.arange(3.0),
-    "bfloat16": lambda: torch.ones(2, 2, dtype=torch.bfloat16).T,
-    "complex": lambda: torch.tensor(1 + 2j).conj(),
-    "nested": lambda: {"a": [np.ones(2), (torch.ones(2), "x")], "b": {1, 2}},
-    "plain": lambda: (1, "a", [2.0]),
-}
-
-
-@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # PyTorch's own copying
-@pytest.mark.parametrize("make", PAIRS.values(), ids=PAIRS)
-def test_structures_with_arrays_compare_by_content(make):
-    one, same = structure_of(make()), structure_of(make())
-    assert one == same and hash(one) == hash(same)
-    assert operator.eq(one.context, same.context) and not operator.ne(one.context, same.context)
-    assert one == copy.deepcopy(one) == pickle.loads(pickle.dumps(one))
-    others = [structure_of(other()) for other in PAIRS.values() if other is not make]
-    assert all(one != other for other in others)
-    assert str(one) == str(same) and str(one) not in map(str, others)  # `_tree.signature` goes by the text
-
-
-@pytest.mark.parametrize(
-    "a, b",
-    [
-        (np.ones(2), np.ones(2, np.float32)),
-        (np.ones(2), np.ones((2, 1))),
-        (np.ones(2), torch.ones(2)),
-        (np.zeros(1), -np.zeros(1)),
-        (torch.zeros(1), torch.zeros(1, dtype=torch.int32)),
-        (torch.zeros(1), torch.nn.Parameter(torch.zeros(1))),
-        (torch.empty(2, device="meta"), torch.empty(2, device="meta")),
-        (Unequal(), Unequal()),
-        ([1], (1,)),
-    ],
-)
-def test_structures_that_differ(a, b):
-    one, other = structure_of(a), structure_of(b)
-    assert one != other
-    assert operator.ne(one.context, other.context) and not operator.eq(one.context, other.context)
-    assert one == structure_of(a) and hash(one) == hash(structure_of(a))
-
-
-def test_long_arrays_differ_in_the_signature():
-    long, changed = np.zeros(5000), np.zeros(5000)
-    changed[2500] = 1.0
-    assert _tree.signature(Holder(1.0, long)) == _tree.signature(Holder(1.0, long.copy()))
-    assert _tree.signature(Holder(1.0, long)) != _tree.signature(Holder(1.0, changed))
-
-
-def test_an_array_in_a_static_field_under_jax():
-    jax = pytest.importorskip("jax")
-    traced = []
-
-    @jax.jit
-    def total(holder):
-        traced.append(1)
-        return (holder.data * holder.held).sum()
-
-    data = np.ones(3, np.float32)
-    for held, expected, traces in [((1.0, 2.0), 3, 1), ((1.0, 2.0), 3, 1), ((5.0, 5.0), 10, 2)]:
-        assert total(Holder(data[:2], np.array(held, np.float32))) == expected
-        assert len(traced) == traces

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from wide_compiler.xcs import Config, jit, oracle, site, timing
+from wide_compiler.xcs import Config, jit, site, timing
 from wide_compiler.xcs.schedule import Schedule
+from xcs import oracle
 
 TABLE = {"a": [1.0, 2.0, 3.0], "b": [4.0], "c": [], "d": [5.0, 6.0]}
 NESTED = {"x": {"p": 1.5, "q": 2.5}, "y": {"p": 3.5}, "z": {}}

@@ -6,8 +6,9 @@ import warnings
 import numpy as np
 import pytest
 
-from wide_compiler.xcs import Config, jit, oracle
+from wide_compiler.xcs import Config, jit
 from wide_compiler.xcs.lanes import gather
+from xcs import oracle
 
 N = 1500
 PART = 256  # the least that a part has

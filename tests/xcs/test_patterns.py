@@ -2,7 +2,8 @@
 
 import pytest
 
-from wide_compiler.xcs import Config, jit, oracle
+from wide_compiler.xcs import Config, jit
+from xcs import oracle
 from xcs.patterns import PATTERNS
 
 RTOL = 1e-9

@@ -5,7 +5,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from wide_compiler.xcs import Config, jit, oracle
+from wide_compiler.xcs import Config, jit
+from xcs import oracle
 
 SIZE = 16
 

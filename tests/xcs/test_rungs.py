@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from wide_compiler.xcs import Config, jit, oracle
+from wide_compiler.xcs import Config, jit
 from wide_compiler.xcs.costs import Costs
 from wide_compiler.xcs.modules import group
 from wide_compiler.xcs.parallel.overlap import Level
+from xcs import oracle
 
 ALWAYS = Config(measure=True)
 

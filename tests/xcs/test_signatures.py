@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from wide_compiler.xcs import Config, jit, oracle
+from wide_compiler.xcs import Config, jit
+from xcs import oracle
 
 VECTORS = list(np.arange(8.0).reshape(4, 2))
 MATRICES = list(np.arange(16.0).reshape(4, 2, 2))

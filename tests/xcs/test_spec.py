@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from wide_compiler.xcs import Config, jit, module, oracle
+from wide_compiler.xcs import Config, jit, module
+from xcs import oracle
 
 trained_weights = np.linspace(-1.0, 1.0, 8)
 

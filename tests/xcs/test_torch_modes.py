@@ -10,8 +10,9 @@ from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from wide_compiler.xcs import Config, jit, oracle
+from wide_compiler.xcs import Config, jit
 from wide_compiler.xcs.parallel.threads import Overlap
+from xcs import oracle
 
 
 class Seen(TorchFunctionMode):

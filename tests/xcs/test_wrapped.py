@@ -8,7 +8,8 @@ import functools
 import numpy as np
 import pytest
 
-from wide_compiler.xcs import Config, XcsWarning, jit, oracle
+from wide_compiler.xcs import Config, XcsWarning, jit
+from xcs import oracle
 
 NOW = Config(measure=False)
 ROWS = [np.linspace(0.1 * i, 1.0 + i, 4) for i in range(9)]

@@ -66,10 +66,9 @@ def _row(text: Any, site: "Site | None") -> SiteRow:
         if not plan.declined:
             row.strategy = plan.strategy.name
             row.over = ", ".join(sorted(axis.removeprefix("__xcs_") for axis in plan.info.data_parallel_axes))
-            marked = [
-                f"{name} marked as independent by the user" for name in [", ".join(marked_in(plan))] if name
-            ]
-            row.why = "; ".join([*marked, *filter(None, [row.why])])
+            marked = ", ".join(marked_in(plan))
+            marked = f"{marked} marked as independent by the user" if marked else ""
+            row.why = "; ".join(filter(None, [marked, row.why]))
     return row
 
 
@@ -84,15 +83,15 @@ def _why(site: "Site", plan: "Plan | None") -> str:
         return site.why or "; ".join(reasons)
     config, waits, can_vmap = site.config, plan.effect is Effect.IO, plan.info.can_vmap
     given = bool(config.analyzer or config.selector)
-    return next(why for holds, why in (
+    left = waits or plan.strategy.name == "sequential" or not can_vmap
+    causes = (
         (waits and config.max_workers == 1, "max_workers=1 lets one call wait at a time"),
         (config.exact and can_vmap, "exact=True keeps what rounds otherwise in the loop"),
         (any(record.signatures for record in records.values()), "the loop is as fast"),
-        (given and (waits or plan.strategy.name == "sequential" or not can_vmap),
-         "the given analyzer or selector leaves it in the loop"),
+        (given and left, "the given analyzer or selector leaves it in the loop"),
         (waits, ""),
         (not plan.info.data_parallel_axes, "its body does not read the loop variable"),
         (not can_vmap, "its items are neither arrays nor numbers, and take too little time for threads"),
         (not config.measure, "its items cannot be stacked"),
-        (True, "there is too little to gain so far"),
-    ) if holds)  # fmt: skip
+    )
+    return next((why for holds, why in causes if holds), "there is too little to gain so far")

@@ -20,11 +20,9 @@ _marked: "weakref.WeakSet[Callable[..., Any]]" = weakref.WeakSet()
 def independent(fn: F) -> F:
     """Mark a function: its calls in one loop of a jitted function may overlap, whatever they do.
 
-    `jit` does not look inside it. You say that a call neither needs what another one does nor changes what
-    the loop around it reads, and that it may be called in other threads. Calls still start in order, at most
-    `Config(max_workers)` at a time, none twice and none after a known failure; the error of the first item
-    that fails is raised. A function or method is marked itself; any other callable, such as a bound method,
-    is called by a new function, which is marked.
+    You say that a call neither needs what another one does nor changes what the loop around it reads, and
+    that it may be called in other threads. A function or method is marked itself; any other callable, such
+    as a bound method, is called by a new function, which is marked.
 
     >>> @independent
     ... def upload(name):
@@ -36,12 +34,10 @@ def independent(fn: F) -> F:
         independent(fn.__func__)
         return fn
     if not callable(fn) or isinstance(fn, type):
-        what = fn.__name__ if isinstance(fn, type) else type(fn).__name__
-        raise WrongTypeError(f"independent takes a function or method, got {what}")
+        raise WrongTypeError(f"independent takes a function or method, got {fn!r}")
     if any(asked(fn) for asked in _LATER):
-        name = getattr(fn, "__qualname__", repr(fn))
         raise WrongTypeError(
-            f"independent: {name} is a coroutine or generator function, and a call of it does nothing yet; "
+            f"independent: {fn!r} is a coroutine or generator function, and a call of it does nothing yet; "
             "overlap coroutines with asyncio.gather"
         )
     if isinstance(fn, types.FunctionType):

@@ -43,12 +43,10 @@ class IRGraph:
     def paths(self, start: str) -> set[str]:
         """Everything that depends on a node."""
         found: set[str] = set()
-        todo = [start]
-        while todo:
-            here = todo.pop()
-            new = self.edges[here] - found
+        new = set(self.edges[start])
+        while new:
             found |= new
-            todo += new
+            new = {after for node in new for after in self.edges[node]} - found
         return found
 
     def independent(self, a: str, b: str) -> bool:
@@ -57,8 +55,7 @@ class IRGraph:
 
 
 def graph_of(statements: Iterable[ast.stmt]) -> IRGraph:
-    """The graph of a block: a node for each statement, an edge where one reads a name that another stores.
-    What they do besides is for the proof to find, with the objects that they work on."""
+    """The graph of a block: a node for each statement, an edge where one reads a name that another stores."""
     graph = IRGraph()
     maker: dict[str, str] = {}
     for statement in statements:

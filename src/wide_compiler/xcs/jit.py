@@ -20,11 +20,11 @@ from typing import Any, TypeVar, overload
 import torch
 
 from ..errors import WideError, WrongTypeError
+from ..guards.code_names import names_of
 from .config import Config
 from .explain import Explanation, by_site, explained
 from .items import Source
 from .site import OURS, Site
-from .text.names import names_of
 from .text.rewrite import Rewriter
 from .text.site_text import RUNTIME, SiteText
 from .text.sites import FRAME_READERS
@@ -230,7 +230,7 @@ def _runs_as_it_is(fn: Any, config: Config) -> tuple[str, bool]:
         return "it is a coroutine function, which awaits in its own way", True
     if not linecache.getlines(fn.__code__.co_filename):
         return "its source text is not available: put it into a file", True
-    readers = sorted(set(FRAME_READERS) & names_of(fn.__code__))
+    readers = sorted(set(FRAME_READERS) & names_of(fn.__code__).globals)
     if readers:
         return f"it calls {readers[0]}(), which would see the rewritten names", False
     return "", False

@@ -3,84 +3,22 @@
 import ast
 import contextlib
 import dataclasses
-import hashlib
 import importlib
 import importlib.util
 from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform
 
-import numpy as np
-import torch
 from torch.utils import _pytree
 
 from ..errors import ArgumentError, WrongTypeError
 
-
-class Statics(tuple[Any, ...]):
-    """The values of static fields, in order. Compared by type and value, arrays by their contents: their own
-    `==` gives an array, and their text leaves out most of a long one."""
-
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        try:
-            return isinstance(other, tuple) and _key(tuple(self)) == _key(tuple(other))
-        except Exception:  # two objects that cannot be compared
-            return False
-
-    def __ne__(self, other: object) -> bool:  # a tuple has its own
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash(_key(tuple(self)))
-
-    def __repr__(self) -> str:
-        return repr(_shown(tuple(self)))
-
-
-def _key(value: Any) -> Any:
-    """Something with a hash that is equal where the value is; what has none is equal to itself alone."""
-    kind = type(value)
-    if isinstance(value, (np.ndarray, torch.Tensor)):
-        return _contents(value)
-    if isinstance(value, (list, tuple)):
-        return kind, tuple(map(_key, value))
-    if isinstance(value, dict):
-        return kind, frozenset((_key(name), _key(part)) for name, part in value.items())
-    if isinstance(value, set):
-        return kind, frozenset(value)
-    if kind.__hash__ is None and dataclasses.is_dataclass(value):
-        return kind, _key(vars(value))
-    return kind, id(value) if kind.__hash__ is None else value
-
-
-def _contents(array: Any) -> tuple[Any, ...]:
-    """Stands for an array or tensor: equal where all of its bits are."""
-    if isinstance(array, torch.Tensor):
-        flat = array.detach().resolve_conj().resolve_neg().reshape(-1)
-        held: Any = id(array) if array.is_meta else flat.view(torch.uint8).cpu().numpy().tobytes()
-    else:
-        held = _key(array.tolist()) if array.dtype.hasobject else array.tobytes()
-    digest = hashlib.sha256(held).hexdigest()[:16] if isinstance(held, bytes) else held
-    return type(array), str(array.dtype), str(getattr(array, "device", "")), tuple(array.shape), digest
-
-
-def _shown(value: Any) -> Any:
-    """The value with a digest of all of its contents in place of each array."""
-    if isinstance(value, (np.ndarray, torch.Tensor)):
-        return _contents(value)
-    if type(value) in (list, tuple):
-        return type(value)(map(_shown, value))
-    return {name: _shown(part) for name, part in value.items()} if type(value) is dict else value
-
-
 C = TypeVar("C", bound=type)
 _trees: dict[type, "_Tree"] = {}
-_newest: dict[str, type] = {}  # the class that a name stands for in a file
 
 
 def static(**options: Any) -> Any:
-    """A field that is part of the structure, not of the data: `size: int = static(default=3)`."""
+    """A field that is part of the structure, not of the data: `size: int = static(default=3)`. Structures are
+    compared by it, so it holds something that has a hash."""
     metadata = {**options.pop("metadata", {}), "static": True}
     return dataclasses.field(metadata=metadata, **options)
 
@@ -101,7 +39,7 @@ def module(cls: C) -> C:
     [2.0]
     """
     if not isinstance(cls, type):
-        raise WrongTypeError(f"module takes a class, got {_described(cls)}")
+        raise WrongTypeError(f"module takes a class, got {cls!r}")
     if cls in _trees:
         return cls
     if "__dataclass_fields__" in vars(cls):
@@ -116,33 +54,26 @@ def module(cls: C) -> C:
 def get_tree_functions(cls: type) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]] | None:
     """`(flatten, unflatten)` of a class made by `module`, or None for any other."""
     if not isinstance(cls, type):
-        raise WrongTypeError(f"get_tree_functions takes a class, got {_described(cls)}: give its type(...)")
+        raise WrongTypeError(f"get_tree_functions takes a class, got {cls!r}: give its type(...)")
     tree = _trees.get(cls)
     return None if tree is None else (tree.flatten, tree.unflatten)
 
 
-def _described(value: Any) -> str:
-    name = getattr(value, "__qualname__", None)
-    return f"the {type(value).__name__} {name}" if name else f"an object of class {type(value).__qualname__}"
-
-
 class _Tree:
     """How objects of one class come apart into leaves and structure, told to PyTorch, and to JAX where it is
-    installed. A class that is defined again under its name takes the name over, as it does in Python."""
+    installed."""
 
     def __init__(self, kind: Any):
-        self.kind, self.name = kind, f"{kind.__module__}.{kind.__qualname__}"
-        fields = dataclasses.fields(kind)
+        self.kind, fields = kind, dataclasses.fields(kind)
         self.fixed = tuple(f.name for f in fields if f.metadata.get("static", False))
         self.moving = tuple(f.name for f in fields if f.name not in self.fixed)
-        _newest[self.name] = kind
         _pytree.register_pytree_node(
             kind,
             self.flatten,
             self.unflatten,
-            serialized_type_name=self.name,
+            serialized_type_name=f"{kind.__module__}.{kind.__qualname__}",
             to_dumpable_context=self.dump,
-            from_dumpable_context=lambda text: Statics(ast.literal_eval(text)),
+            from_dumpable_context=ast.literal_eval,
             flatten_with_keys_fn=self.with_keys(_pytree.GetAttrKey),
         )
         if importlib.util.find_spec("jax") is not None:
@@ -150,42 +81,29 @@ class _Tree:
             keyed, back = self.with_keys(tree.GetAttrKey), lambda fixed, leaves: self.unflatten(leaves, fixed)
             tree.register_pytree_with_keys(kind, keyed, back, self.flatten)
 
-    def flatten(self, value: Any) -> tuple[list[Any], Statics]:
-        return [getattr(value, n) for n in self.moving], Statics([getattr(value, n) for n in self.fixed])
+    def flatten(self, value: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        return [getattr(value, n) for n in self.moving], tuple(getattr(value, n) for n in self.fixed)
 
-    def with_keys(self, key: Callable[[str], Any]) -> Callable[[Any], tuple[list[tuple[Any, Any]], Statics]]:
+    def with_keys(self, key: Callable[[str], Any]) -> Callable[[Any], tuple[list[Any], tuple[Any, ...]]]:
         """Like `flatten`, with the name of its field beside each leaf."""
         keys = [key(name) for name in self.moving]
-
-        def flatten_with_keys(value: Any) -> tuple[list[tuple[Any, Any]], Statics]:
-            leaves, structure = self.flatten(value)
-            return list(zip(keys, leaves, strict=True)), structure
-
-        return flatten_with_keys
+        return lambda value: (list(zip(keys, self.flatten(value)[0], strict=True)), self.flatten(value)[1])
 
     def unflatten(self, leaves: Any, structure: Any) -> Any:
-        new: Any = object.__new__(self.kind)
-        for what, names, held in (
-            ("leaves", self.moving, list(leaves)),
-            ("static fields", self.fixed, list(structure)),
-        ):
-            if len(held) != len(names):
-                has = f"{len(names)} {what} ({', '.join(names)})"
-                raise ArgumentError(f"{self.kind.__qualname__} has {has}, got {len(held)}")
-            for name, part in zip(names, held, strict=True):
-                object.__setattr__(new, name, part)
+        new, leaves, structure = object.__new__(self.kind), list(leaves), list(structure)
+        if (len(leaves), len(structure)) != (len(self.moving), len(self.fixed)):
+            has = f"{self.kind.__qualname__} has leaves {self.moving} and static fields {self.fixed}"
+            raise ArgumentError(f"{has}, got {len(leaves)} and {len(structure)} values")
+        for name, held in zip((*self.moving, *self.fixed), (*leaves, *structure), strict=True):
+            object.__setattr__(new, name, held)
         return new
 
-    def dump(self, structure: Statics) -> str:
+    def dump(self, structure: tuple[Any, ...]) -> str:
         """The static fields as Python literals, for a file that `torch.export.save` writes."""
-        if _newest[self.name] is not self.kind:
-            raise WrongTypeError(f"{self.name} has been defined again: a file would mean the newer class")
-        for name, held in zip(self.fixed, structure, strict=True):
-            with contextlib.suppress(ValueError, SyntaxError):
-                if Statics([ast.literal_eval(repr(held))]) == Statics([held]):
-                    continue
-            raise WrongTypeError(
-                f"static field {name!r} of {self.name} cannot be written: it holds something other than "
-                f"numbers, texts, None, and lists, tuples and dicts of them"
-            )
-        return repr(tuple(structure))
+        text = repr(tuple(structure))
+        with contextlib.suppress(ValueError, SyntaxError):
+            if repr(ast.literal_eval(text)) == text:
+                return text
+        raise WrongTypeError(
+            f"static fields {self.fixed} of {self.kind.__qualname__} are no literals: {text}"
+        )

@@ -18,8 +18,9 @@ from .proof.analysis import Analyzer
 from .proof.calls import Call, call_value
 from .proof.effects import Decline, Effect
 from .proof.guards import Guards
-from .proof.kinds import is_numpy_scalar
-from .proof.values import Value
+from .proof.kinds import CONTAINERS, is_numpy_scalar
+from .proof.objects import outside
+from .proof.values import Value, opaque
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ def prove(operator: Any) -> Proof:
     hints, keywords = _parameters(operator)
     analyzer = Analyzer(Guards())
     callee = analyzer.look(operator, analyzer.guards.note("const", operator))
-    values = {name: value_of(hint) for name, hint in hints.items()}
+    values = {name: value_of(analyzer, name, hint) for name, hint in hints.items()}
     named = {name: values.pop(name) for name in keywords}
     try:
         call_value(analyzer, callee, Call([*values.values()], named, _CALL))
@@ -181,12 +182,10 @@ def _parameters(operator: Any) -> tuple[dict[str, Any], list[str]]:
     return {p.name: hints.get(p.name, np.ndarray) for p in needed}, keywords
 
 
-def value_of(hint: Any) -> Value:
+def value_of(analyzer: Analyzer, name: str, hint: Any) -> Value:
     """What is known of an argument by its annotation: `list[float]` tells what it holds, a union nothing."""
-    kind = typing.get_origin(hint) or hint
-    if not isinstance(kind, type):
-        return Value(object)
-    value, inner = Value(kind), typing.get_args(hint)
-    if inner and kind in (list, set, frozenset, tuple):
-        value.elem = value_of(inner[0])
-    return value
+    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if kind not in CONTAINERS:
+        return Value(kind if isinstance(kind, type) else object)
+    elem = value_of(analyzer, f"{name}[]", inner[0]) if inner and kind is not dict else opaque()
+    return outside(analyzer, kind, name, elem, opaque() if kind is dict else None)

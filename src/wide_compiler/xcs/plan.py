@@ -16,9 +16,8 @@ from .parallelism import GraphParallelismAnalyzer, ParallelismInfo, Proof, in_co
 from .proof.analysis import Analyzer
 from .proof.effects import Decline, Effect
 from .proof.guards import Guards, lookup_global
-from .proof.objects import column_value
+from .proof.objects import column_value, outside
 from .proof.texts import Texts
-from .proof.values import list_of
 from .strategies import STRATEGIES, ExecutionStrategy, SequentialStrategy, StrategySelector
 from .text.names import reads
 
@@ -77,7 +76,7 @@ def make_plan(site: "Site", functions: dict[str, Any], nodes: dict[str, Any], co
         plan.effect, plan.reason, plan.line = declined.effect, declined.reason, declined.line
         return plan
     bodies = [nodes[which] for which in functions]
-    plan.texts = Texts((*bodies, *analyzer.functions.values()), bool(analyzer.recursive))
+    plan.texts = Texts((*bodies, *analyzer.functions.values()))
     if "items" in functions:  # it lists the rounds of several loops; the site itself comes after it
         return plan.declines("finding its items waits for something") if plan.effect is Effect.IO else plan
     statements = site.text.kind == "statements"
@@ -114,10 +113,9 @@ def _proven(
     for which in sorted(functions, reverse=True):  # the test before the body
         given = list(values)
         if which == "body" and site.text.kind == "loop" and not site.text.single:
-            given.insert(0, list_of(None))
+            given.insert(0, analyzer.made(nodes[which], list))
         if which == "items":
-            given = [list_of(values[0], type(columns[0]))]  # the column as a whole
-            given[0].fresh = False
+            given = [outside(analyzer, type(columns[0]), which, values[0])]  # the column as a whole
         analyzer.site_body(which, nodes[which], functions[which], given)
     if analyzer.guards.hold(functions, columns) is None:
         raise Decline(Effect.UNKNOWN, "its items are not all of one kind")

@@ -240,7 +240,7 @@ def fib(k):
     return k if k < 2 else fib(k - 1) + fib(k - 2)
 
 
-@pattern("numpy lanes", lambda n=8: (list(range(min(n, 10))),))
+@pattern("plain", lambda n=8: (list(range(min(n, 10))),))
 def recursive_helper(ns):
     """A recursive function."""
     return [fib(k) for k in ns]

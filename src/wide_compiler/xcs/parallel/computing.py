@@ -27,7 +27,7 @@ def able(work: Work) -> bool:
     """May other threads compute these items, and come to the same results?"""
     config, memory = work.site.config, work.plan.memory
     # How deep calls may still go is not the same in another thread.
-    if not config.measure or work.plan.texts.recursive or cores() < 2 or not usable(config.max_workers):
+    if not config.measure or cores() < 2 or not usable(config.max_workers):
         return False
     if "uses torch" not in memory:
         memory["uses torch"] = uses_torch(work)

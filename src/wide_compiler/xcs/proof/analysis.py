@@ -2,28 +2,62 @@
 
 What is proven: the code is PURE or IO (`Effect`), given that the guards hold. Everything else raises
 `Decline` with the reason. Statements are here, expressions in `expressions`, objects from outside in
-`objects`, calls in `calls`.
+`objects`, calls in `calls` and `python_calls`.
 """
 
 import ast
+import functools
 import types
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..text.source import FunctionNode
 from . import expressions, objects
 from .class_tables import Fields
 from .effects import Decline, Effect
-from .frames import Env, Frame, Loop, merged
 from .guards import Guards
-from .kinds import CONTAINERS, HOLDERS, Bottom
+from .kinds import HOLDERS, Bottom, Iterator
 from .torch_tables import GradMode
-from .values import Value, join, join_all, opaque, shape
+from .values import Place, Value, join, join_all, opaque
 from .waiting import ReadFile
 
 ROUNDS = 40  # of a loop, until nothing new is learnt
 MOST_STEPS = 20_000  # expressions that are looked at: some 50 milliseconds, once
 ENDING = ("StopIteration", "StopAsyncIteration", "GeneratorExit")
+
+
+Env = dict[str, Value]
+
+
+@dataclass
+class Loop:
+    """What holds where a loop is left, and where a round is cut short."""
+
+    breaks: list[Env] = field(default_factory=list)
+    continues: list[Env] = field(default_factory=list)
+
+
+@dataclass
+class Frame:
+    """One function being analysed.
+
+    Attributes:
+        function: the function object, for globals and cells; slot: where the guards find it.
+        outer: of a site's own body: the names of the jitted function.
+        env: its names, as they are at the present point.
+        tries: for each `try` around, all values that names were given in it; handling: handlers around.
+    """
+
+    node: FunctionNode
+    function: Any
+    slot: int | None
+    outer: Env | None = None
+    env: Env = field(default_factory=dict)
+    returns: list[Value] = field(default_factory=list)
+    loops: list[Loop] = field(default_factory=list)
+    tries: list[Env] = field(default_factory=list)
+    handling: int = 0
 
 
 class Analyzer:
@@ -34,7 +68,10 @@ class Analyzer:
         ends: may it raise what ends an iteration?
         functions: the texts that were analysed; classes: those whose fields are read, by id.
         frame: the function at the present point.
-        calls: what is on the way, and what came of it: see `python_calls`.
+        places: what containers hold, by the node or slot they come from.
+        stack: calls in progress; finished: what came of others, and the version that this rests on.
+        handed: an array of its own was given to code that is not analysed.
+        version: counts what is learnt, so that loops are followed until there is nothing new.
     """
 
     frame: Frame
@@ -42,47 +79,75 @@ class Analyzer:
     def __init__(self, guards: Guards | None = None):
         self.guards = guards or Guards()
         self.effect = Effect.PURE
-        self.ends = False
+        self.ends = self.handed = False
         self.functions: dict[types.CodeType, FunctionNode] = {}
         self.classes: dict[int, Fields] = {}
-        self.stack: list[tuple[Any, ...]] = []
-        self.answers: dict[tuple[Any, ...], Value] = {}
-        self.recursive: set[tuple[Any, ...]] = set()
-        self.given: dict[tuple[Any, ...], Env] = {}  # arguments of what is on the stack, of any depth
-        self.finished: dict[tuple[Any, ...], tuple[Value, Env]] = {}  # calls that serve others like them
-        self.unfinished = 0  # answers that were taken of calls in progress
-        self.steps = 0
+        self.places: dict[Any, Place] = {}
+        self.stack: list[types.CodeType] = []
+        self.finished: dict[Any, tuple[Value, int]] = {}
+        self.steps = self.version = 0
 
     def site_body(self, which: str, node: FunctionNode, function: Any, arguments: list[Value]) -> Value:
         """Analyse a site's own body, which reads names of the jitted function through its cells."""
-        frame = Frame(node, function, None)
-        frame.outer = {}
+        frame = Frame(node, function, None, {})
         for index, name in enumerate(function.__code__.co_freevars):
             try:
                 held = function.__closure__[index].cell_contents
             except ValueError:
                 continue  # not bound yet: reading it is the plain loop's business
-            frame.outer[name] = self.look(held, self.guards.note("free", which, index))
+            frame.outer[name] = self.look(held, self.guards.note("free", which, index))  # type: ignore[index]
         env = dict(zip((a.arg for a in node.args.args), arguments, strict=True))
         if which == "items":  # a generator that is listed at once
             self.frame, frame.env = frame, env
             return expressions.comprehension(self, node.body)
         return self.run(frame, env)
 
+    def called(self, tree: FunctionNode, callee: Value, env: Env, node: ast.AST) -> Value:
+        """What a call gives. A function's text is run once for each kind of arguments, and again only when
+        more was learnt since."""
+        code = callee.obj.__code__
+        key = (code, callee.slot, *sorted(env.items(), key=lambda item: item[0]))
+        found, version = self.finished.get(key, (None, 0))
+        if found is None or version != self.version:
+            self.demand(code not in self.stack, "it calls itself", node)
+            self.stack.append(code)
+            found = self.run(Frame(tree, callee.obj, callee.slot), env)
+            self.stack.pop()
+            self.finished[key] = found, self.version
+        return found
+
     def run(self, frame: Frame, env: Env) -> Value:
         """What a function gives for these arguments."""
         before, self.frame = getattr(self, "frame", frame), frame
-        frame.env = {}
         for name, value in env.items():
-            frame.bind(name, value)
+            self.bind(name, value)
         if isinstance(frame.node, ast.Lambda):
             found = self.expr(frame.node.body)
         else:
-            if not self.block(frame.node.body):
-                frame.returns.append(Value(type(None)))
-            found = join_all(frame.returns) if frame.returns else Value(Bottom)
+            ended = self.block(frame.node.body)
+            found = join_all([*frame.returns, *([] if ended else [Value(type(None))])])
         self.frame = before
         return found
+
+    def bind(self, name: str, value: Value) -> None:
+        """A name gets a value."""
+        if value.type is Iterator:  # what it gives was asked when it was made
+            raise self.decline("it keeps an iterator for later")
+        self.frame.env[name] = value
+        for had in self.frame.tries:
+            had[name] = join(had[name], value) if name in had else value
+
+    def made(self, node: ast.AST, kind: type, elem: Value | None = None, key: Value | None = None) -> Value:
+        """A new list, dict or set: the same for all that this node makes."""
+        place = self.place((node, kind))
+        place.learn(elem, key)
+        return Value(kind, fresh=True, places=frozenset([place]))
+
+    def maker(self, node: ast.AST) -> Callable[..., Value]:
+        return functools.partial(self.made, node)
+
+    def place(self, where: Any) -> Place:
+        return self.places.setdefault(where, Place(self))
 
     def expr(self, node: ast.expr) -> Value:
         self.steps += 1
@@ -106,21 +171,22 @@ class Analyzer:
         self.effect = max(self.effect, Effect.IO)
 
     def changes(self, held: Value, node: ast.AST) -> None:
-        """Only what the analysed code has made itself may be changed."""
-        if not held.fresh:
+        """Only what the analysed code has made itself, and has not handed to others, may be changed."""
+        shared = any(place.shared for place in held.places) or (self.handed and not held.places)
+        if not held.fresh or shared:
             what = ast.unparse(node)
             raise self.decline(f"it changes something it did not make: {what}", node, impure=True)
 
     def truth(self, value: Value, node: ast.AST) -> Value:
         """`if value`, `not value`: asks nobody's `__bool__`."""
-        if not value.is_safe and value.type not in (*CONTAINERS, Bottom):
-            raise self.decline("it asks for the truth of something of unknown type", node)
+        known = value.is_safe or (value.type in HOLDERS and value.type is not Iterator)
+        self.demand(known, "it asks for the truth of something of unknown type", node)
         return Value(bool)
 
     def iterable(self, value: Value, node: ast.AST) -> Value:
         """What may be iterated over without running anybody's code."""
-        if not (value.type in (*HOLDERS, str, bytes, range) or value.is_array or value.is_tensor):
-            raise self.decline("it loops over something of unknown type", node)
+        known = value.type in (*HOLDERS, str, bytes, range, Bottom) or value.is_array or value.is_tensor
+        self.demand(known, "it loops over something of unknown type", node)
         return value
 
     # Statements. True: the end is never reached.
@@ -148,9 +214,9 @@ class Analyzer:
             case ast.If(test=test, body=body, orelse=orelse):
                 self.truth(self.expr(test), test)
                 return self.branch([body, orelse])
-            case ast.For(target=target):
-                source = self.iterable(self.expr(node.iter), node.iter)
-                return self.loop(node, lambda: expressions.assign(self, target, source.element()))
+            case ast.For(target=target, iter=source):
+                return self.loop(node, lambda: expressions.assign(
+                    self, target, self.iterable(self.expr(source), source).element()))  # fmt: skip
             case ast.While(test=test):
                 return self.loop(node, lambda: self.truth(self.expr(test), test))
             case ast.Raise(exc=exc, cause=cause):
@@ -165,16 +231,12 @@ class Analyzer:
                 self.truth(self.expr(test), test)
                 if msg is not None:
                     self.expr(msg)
-            case ast.Try():
+            case ast.Try(finalbody=[]):
                 return self.attempt(node)
             case ast.With(items=items, body=body):
                 for item in items:
                     self.enter(item)
                 return self.block(body)
-            case ast.FunctionDef(name=name):
-                if node.decorator_list or node.args.defaults or node.args.kw_defaults:
-                    raise self.decline("it defines a function with decorators or defaults", node)
-                frame.bind(name, frame.made(node))
             case ast.Pass():
                 pass
             case ast.Break() | ast.Continue():
@@ -189,12 +251,12 @@ class Analyzer:
 
     def branch(self, branches: list[list[ast.stmt]]) -> bool:
         """Run branches from one environment and keep what is true after any of them."""
-        frame, before, after = self.frame, self.frame.env, []
+        before, after = self.frame.env, []
         for body in branches:
-            frame.env = dict(before)
+            self.frame.env = dict(before)
             if not self.block(body):
-                after.append(frame.env)
-        frame.env = merged(after) if after else before
+                after.append(self.frame.env)
+        self.frame.env = merged(after) if after else before
         return not after
 
     def loop(self, node: ast.For | ast.While, begin: Callable[[], Any]) -> bool:
@@ -217,56 +279,38 @@ class Analyzer:
         frame.env = merged(ends)
         return not ends
 
-    def settle(
-        self, one: Callable[[], Any], node: ast.AST, spaces: Callable[[], list[Env]] | None = None
-    ) -> None:
-        """Run a round until what is known (in `spaces`) is the same before and after it."""
-        spaces = spaces or (lambda: [self.frame.env, *self.frame.spaces()])
-        before = None
+    def settle(self, one: Callable[[], Any], node: ast.AST) -> None:
+        """Run a round until what is known is the same before and after it."""
         for _ in range(ROUNDS):
-            now = shape(spaces())
-            if now == before:
-                return
-            before = now
+            env, version = self.frame.env, self.version
             one()
+            if self.frame.env == env and self.version == version:
+                return
         raise self.decline("what a loop does depends on ever more rounds of it", node)
 
     def attempt(self, node: ast.Try) -> bool:
         """An error may come at any point of the body: a handler may find each name with any value that it had
-        in there. So may `finally`, which also comes before whatever leaves by `break` or `continue`."""
-        frame = self.frame
-        before, loop = dict(frame.env), frame.loops[-1] if frame.loops else Loop()
-        left = len(loop.breaks), len(loop.continues)
-        anywhere: Env = {}  # the values that names had anywhere in the statement
-        within: Env = {}  # and in its body
-        frame.tries += [anywhere, within]
+        in there."""
+        frame, before = self.frame, dict(self.frame.env)
+        within: Env = {}
+        frame.tries.append(within)
         ended = self.block(node.body)
         frame.tries.pop()
         ends = [] if ended or self.block(node.orelse) else [frame.env]
         for handler in node.handlers:
-            frame.env = at_any_point(before, within)
+            frame.env = {name: join(value, within.get(name, value)) for name, value in before.items()}
             if handler.type is not None:
                 self.expr(handler.type)
             if handler.name:
-                frame.bind(handler.name, opaque())
+                self.bind(handler.name, opaque())
             frame.handling += 1
             ended = self.block(handler.body)
             frame.handling -= 1
             if not ended:
                 frame.env.pop(handler.name or "", None)
                 ends.append(frame.env)
-        frame.tries.pop()
-        after = merged(ends)
-        if node.finalbody:
-            frame.env = at_any_point(before, anywhere)
-            self.block(node.finalbody)
-            for leaving, kept in ((loop.breaks, left[0]), (loop.continues, left[1])):
-                for end in [leaving.pop() for _ in leaving[kept:]]:
-                    frame.env = end
-                    if not self.block(node.finalbody):
-                        leaving.append(frame.env)
-        frame.env = after
-        return not ends or self.block(node.finalbody)
+        frame.env = merged(ends)
+        return not ends
 
     def enter(self, item: ast.withitem) -> None:
         held = self.expr(item.context_expr)
@@ -277,6 +321,7 @@ class Analyzer:
             expressions.assign(self, item.optional_vars, held)
 
 
-def at_any_point(before: Env, within: Env) -> Env:
-    """Names that were set before, with any value they had since."""
-    return {name: join(v, within[name]) if name in within else v for name, v in before.items()}
+def merged(ends: list[Env]) -> Env:
+    """After branches: a name that only some of them bind is not relied upon."""
+    names = set.intersection(*map(set, ends)) if ends else set()
+    return {name: join_all([end[name] for end in ends]) for name in names}

@@ -8,19 +8,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..text.bodies import as_generator
 from . import expressions, numpy_tables, python_tables, torch_tables, waiting
-from .kinds import CHANGEABLE, HOLDERS, NUMBERS, DataType, Number, is_numpy_scalar
+from .kinds import CONTAINERS, HOLDERS, NUMBERS, Bottom, DataType, Number, is_numpy_scalar
 from .python_calls import (
     Call,
     call_function,
-    call_inner,
     call_instance,
     call_layer,
     call_method_object,
-    construct,
 )  # fmt: skip
-from .values import Value, join, join_all, opaque
+from .values import Value, opaque
 
 if TYPE_CHECKING:
     from .analysis import Analyzer
@@ -35,46 +32,33 @@ def call(a: "Analyzer", node: ast.Call) -> Value:
     callee = a.expr(node.func)
     if any(isinstance(arg, ast.Starred) for arg in node.args) or any(k.arg is None for k in node.keywords):
         raise a.decline("it calls with * or **", node)
-    found = opaque()
-
-    def one() -> None:
-        nonlocal found
-        args = [_argument(a, arg, callee) for arg in node.args]
-        keywords = {k.arg: a.expr(k.value) for k in node.keywords if k.arg is not None}
-        found = call_value(a, callee, Call(args, keywords, node))
-
-    if any(k.arg == "key" for k in node.keywords):
-        a.settle(one, node)  # it is called many times, between the rounds of a generator
-    else:
-        one()
-    return found
+    args = [_argument(a, arg, callee) for arg in node.args]
+    keywords = {k.arg: a.expr(k.value) for k in node.keywords if k.arg is not None}
+    try:
+        return call_value(a, callee, Call(args, keywords, node))
+    except (IndexError, TypeError):  # of a table, which takes other arguments
+        raise a.decline(f"{ast.unparse(node.func)} is called with other arguments than it takes") from None
 
 
 def _argument(a: "Analyzer", node: ast.expr, callee: Value) -> Value:
-    """A generator, or `map`, is analysed where the callee takes all that it gives before it returns."""
+    """A generator is analysed where the callee takes all that it gives before it returns."""
+    if not isinstance(node, ast.GeneratorExp):
+        return a.expr(node)
+    eats = callee.slot is not None and any(callee.obj is e for e in python_tables.EATERS)
     if callee.method is not None:
         eats = callee.method[0].type is str and callee.method[1] == "join"
-    else:
-        eats = callee.slot is not None and any(callee.obj is e for e in python_tables.EATERS)
-    if isinstance(node, ast.GeneratorExp) and eats:
-        return expressions.comprehension(a, node)
-    if eats and isinstance(node, ast.Call) and len(node.args) == 2 and not node.keywords:
-        mapper = a.expr(node.func)
-        if mapper.obj is map and mapper.slot is not None:
-            a.guards.expect(mapper.slot, "is", map)
-            return expressions.comprehension(a, as_generator(node))
-    return a.expr(node)
+    return expressions.comprehension(a, node) if eats else a.expr(node)
 
 
 def call_value(a: "Analyzer", callee: Value, call: Call) -> Value:
-    if isinstance(callee.function, tuple):
-        return call_inner(a, callee, call)
+    if callee.type is Bottom:
+        return callee
     if callee.method is not None:
         receiver, name = callee.method
         if callee.function is not None:
             return call_function(a, callee.function, call.with_first(receiver))
         return _call_method(a, receiver, name, call)
-    if not callee.known or callee.slot is None:
+    if callee.slot is None:
         raise a.decline(f"it calls something unknown: {call.text}", call.node)
     found, kind = callee.obj, type(callee.obj)
     if kind is types.MethodType:
@@ -85,11 +69,9 @@ def call_value(a: "Analyzer", callee: Value, call: Call) -> Value:
         return known
     if kind is types.FunctionType:
         return call_function(a, callee, call)
-    if issubclass(kind, type):
-        return construct(a, callee, call)
     if issubclass(kind, nn.Module):
         return call_layer(a, callee, call)
-    if callable(found) and kind.__module__ != "builtins":
+    if callable(found) and kind.__module__ != "builtins" and not issubclass(kind, type):
         return call_instance(a, callee, call)
     raise a.decline(f"{getattr(found, '__name__', found)!s} is not known to be free of effects", call.node)
 
@@ -102,8 +84,7 @@ def _call_known(a: "Analyzer", found: Any, call: Call) -> Value | None:
     if found in IMPURE:
         raise a.decline(f"{found.__name__} has effects", node, impure=True)
     if found in python_tables.LOOKERS and not keywords:
-        if not _only_looks(a, found, args):
-            raise a.decline(f"{call.text} may ask a class or object of the user's", node)
+        a.demand(_only_looks(found, args), f"{call.text} may ask a class or object of the user's", node)
         return Value(python_tables.LOOKERS[found])
     waited = waiting.waiting_call(a, found, call)
     if waited is not None:
@@ -118,11 +99,11 @@ def _call_known(a: "Analyzer", found: Any, call: Call) -> Value | None:
         options = set(keywords) - {"dtype", "axis", "keepdims"}
         if len(args) > found.nin or options or not call.safe:
             raise a.decline(f"{call.text} gets something of unknown type, or writes into an array", node)
-        return numpy_tables.numpy_result("new", args)
+        return numpy_tables.numpy_result("new", None, [])
     numpy_kind = numpy_tables.NUMPY_FUNCTIONS.get(found)
     if numpy_kind is not None or found in numpy_tables.NUMPY_TYPES:
         _only_computes(a, found, found.__name__, call)
-        return numpy_tables.numpy_result(numpy_kind or found, call.values)
+        return numpy_tables.numpy_result(numpy_kind or found, None, call.values)
     if found in torch_tables.TORCH_FUNCTIONS:
         if torch_tables.writes_into(found, args, keywords):
             a.changes(args[0], node)
@@ -136,70 +117,34 @@ def _hashable(found: Any) -> bool:
     """Can it be looked up without asking a class of the user's?"""
     kind = type(found)
     own = kind.__hash__ is not object.__hash__ or kind.__eq__ is not object.__eq__
-    if own and kind.__module__ not in ("builtins", "numpy"):
-        return False
-    try:
-        hash(found)
-    except TypeError:
-        return False
-    return True
+    return kind.__hash__ is not None and (not own or kind.__module__ in ("builtins", "numpy"))
 
 
-def _only_looks(a: "Analyzer", found: Any, args: list[Value]) -> bool:
+def _only_looks(found: Any, args: list[Value]) -> bool:
     """`isinstance` asks the metaclass of the class, and an object of another class what it says it is."""
-    if found is type:
-        return len(args) == 1
-    if len(args) != 2 or not _plain_classes(a, args[1]):
-        return False
+    if found is type or len(args) != 2:
+        return found is type and len(args) == 1
     held, kind = args[0], args[0].type
-    if found is issubclass:
-        return held.known and kind in python_tables.METACLASSES
-    if held.is_safe or kind in HOLDERS:
-        return True
+    classes = args[1].parts if args[1].parts is not None else [args[1]]
+    if not all(given.known and given.type in python_tables.METACLASSES for given in classes):
+        return False
     tells = isinstance(kind, type) and kind.__getattribute__ is object.__getattribute__
-    return held.known and tells and not any("__class__" in base.__dict__ for base in kind.__mro__[:-1])
-
-
-def _plain_classes(a: "Analyzer", given: Value) -> bool:
-    """A class, or a tuple of them, whose metaclass runs no code of the user's."""
-    if given.type is tuple and given.parts is not None:
-        return all(_plain_classes(a, part) for part in given.parts)
-    if given.type is tuple and given.known and given.slot is not None:
-        a.guards.expect(given.slot, "is", given.obj)
-        return all(type(kind) in python_tables.METACLASSES for kind in given.obj)
-    return given.known and given.type in python_tables.METACLASSES
+    own = tells and any("__class__" in base.__dict__ for base in kind.__mro__[:-1])
+    return held.is_safe or kind in HOLDERS or (held.known and tells and not own)
 
 
 def _call_builtin(a: "Analyzer", found: Any, call: Call) -> Value:
     entry, args, node = python_tables.FUNCTIONS[found], call.args, call.node
-    unknown = a.decline(f"{call.text} gets something of unknown type", node)
-    keywords = {name: value for name, value in call.keywords.items() if name != "key"}
-    key = call.keywords.get("key")
-    if key is not None and found not in (min, max, sorted):
-        raise a.decline(f"{call.text} takes no key", node)
-    nothing = a.decline(f"{call.text} is called without arguments", node)
-    if key is not None and key.type is not type(None):
-        if not args:
-            raise nothing
-        elem = args[0].element() if len(args) == 1 else join_all(args)
-        if not call_value(a, key, Call([elem], {}, node)).is_deep_safe:
-            raise a.decline(f"the key function of {call.text} returns something of unknown type", node)
-    if found in python_tables.ITERATING or key is not None:
-        several = key is not None and len(args) > 1  # max(a, b, key=...): nobody looks into them
-        for arg in [] if several else args[:1] if found is enumerate else args:
-            if found is not len or not arg.is_safe:
-                a.iterable(arg, node)
-    elif not all(arg.is_deep_safe for arg in args):
-        raise unknown
-    if not all(value.is_deep_safe for value in keywords.values()):
-        raise unknown
-    if entry == "operator":
-        if not args or keywords:
-            raise nothing
-        return expressions.operate(a, ast.Add(), args[0], args[-1], node)
-    if not args and not isinstance(entry, type) and found not in python_tables.MAKERS:
-        raise nothing
-    return python_tables.result(entry, python_tables.with_options(found, args, keywords))
+    options = isinstance(entry, Value) or set(call.keywords) <= python_tables.OPTIONS.get(found, set())
+    a.demand(options, f"{call.text} is called with options that are not analysed", node)
+    for arg in args[:1] if found is enumerate else args:
+        if found in python_tables.ITERATING:
+            arg.is_safe or a.iterable(arg, node)
+        else:
+            a.demand(arg.is_deep_safe, f"{call.text} gets something of unknown type", node)
+    safe = all(value.is_deep_safe for value in call.keywords.values())
+    a.demand(safe, f"{call.text} gets something of unknown type", node)
+    return python_tables.result(entry, a.maker(node), *args)
 
 
 def _only_computes(a: "Analyzer", function: Any, name: str, call: Call) -> None:
@@ -225,56 +170,28 @@ def _call_method(a: "Analyzer", receiver: Value, name: str, call: Call) -> Value
     """Methods of built-in values, arrays and tensors: those that only compute, and those that change what the
     analysed code made itself."""
     kind, node = receiver.type, call.node
-    waited = waiting.waiting_method(a, kind, name, call)
-    if waited is not None:
-        return waited
-    changers = python_tables.CHANGERS.get(kind, {})
-    if name in changers:
+    if kind in waiting.METHODS:
+        return waiting.waiting_method(a, kind, name, call)
+    if name in python_tables.CHANGERS.get(kind, ()):
         a.changes(receiver, node)
-        return _change(a, receiver, name, changers[name], call)
+        known = not call.keywords and (call.safe or name == "append")
+        a.demand(known, f".{name}() is called with something that is not analysed", node)
+        if kind in CONTAINERS:
+            last = call.args[0]
+            expressions.put(a, receiver, a.iterable(last, node).element() if name == "extend" else last, node)
+        return Value(type(None))
     if receiver.is_array or is_numpy_scalar(kind) or kind is Number:
         if name not in numpy_tables.ARRAY_METHODS:
             raise a.decline(f"a number has no .{name}()", node)
         method = getattr(np.ndarray, name, getattr(np.float64, name, None))
         _only_computes(a, method, name, call.with_first(receiver))
-        return numpy_tables.numpy_result(numpy_tables.ARRAY_METHODS[name], call.args, receiver)
+        return numpy_tables.numpy_result(numpy_tables.ARRAY_METHODS[name], a.maker(node), [receiver])
     if receiver.is_tensor:
         _only_computes(a, getattr(torch.Tensor, name), name, call.with_first(receiver))
         return torch_tables.tensor_result(name, receiver)
     a.demand(call.safe, f".{name}() gets something of unknown type", node)
-    if kind in (list, tuple, set) and not receiver.is_deep_safe:
-        raise a.decline(f".{name}() compares things of unknown type", node)
-    if kind is dict and call.args and not receiver.has_safe_keys:
-        raise a.decline("it looks into a dict whose keys could be anything", node)
-    return python_tables.result(python_tables.METHODS[kind][name], receiver, call.args)
-
-
-def _change(a: "Analyzer", held: Value, name: str, learns: str, call: Call) -> Value:
-    """A method that changes its fresh receiver."""
-    args, node, key = call.args, call.node, call.keywords.get("key")
-    if key is not None and not call_value(a, key, Call([held.element()], {}, node)).is_deep_safe:
-        raise a.decline(f"the key function of .{name}() returns something of unknown type", node)
-    if not all(value.is_deep_safe for option, value in call.keywords.items() if option != "key"):
-        raise a.decline(f".{name}() gets something of unknown type", node)
-    compares = name in ("sort", "remove", "discard") or held.type in (set, dict)
-    safe = (held.is_deep_safe or key is not None) and all(v.is_deep_safe for v in args[:1])
-    if compares and not safe:
-        raise a.decline(f".{name}() compares things of unknown type", node)
-    if len(args) not in python_tables.TAKES.get(learns, range(9)):
-        raise a.decline(f".{name}() is called with arguments that are not analysed", node)
-    if held.type in CHANGEABLE:
-        held.content.scatter()  # whatever it does: nothing is surely where it was
-    if learns in ("one", "second"):
-        held.may_hold(args[-1])
-    elif learns == "all":
-        for element in [e for arg in args for e in a.iterable(arg, node).elements()]:
-            held.may_hold(element)
-    elif learns == "value":
-        held.may_hold(args[1], args[0])
-        return held.elem or opaque()
-    elif learns == "dict":
-        raise a.decline(f".{name}() is not analysed", node)
-    elif learns == "gives":
-        gone = held.element() if held.type is list else held.elem or opaque()
-        return join(gone, args[1]) if held.type is dict and len(args) > 1 else gone
-    return Value(type(None))
+    if kind in (list, tuple, set) and name != "copy":
+        a.demand(receiver.is_deep_safe, f".{name}() compares things of unknown type", node)
+    if kind is dict and call.args:
+        a.demand(receiver.element().is_deep_safe, "it looks into a dict whose keys could be anything", node)
+    return python_tables.result(python_tables.METHODS[kind][name], a.maker(node), receiver, *call.args)

@@ -2,7 +2,6 @@
 costs next to nothing until there was one."""
 
 import gc
-import operator
 import types
 from collections.abc import Iterable
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...global_hooks import HARMLESS
+from ...global_hooks import HARMLESS, foreign_hooks
 from ...guards.tensors import TableGuard
 from .kinds import IMMUTABLE
 from .torch_tables import EVAL_LAYERS, LAYERS
@@ -34,11 +33,10 @@ def table_of(kind: type) -> dict[str, Any]:
 
 def on_class(kind: type, name: str) -> Any:
     """What lies in a class or one it inherits from, without running descriptors; or `MISSING`."""
-    return first_of(kind.__mro__, name)
+    return _first_of(kind.__mro__, name)
 
 
-def first_of(classes: Iterable[type], name: str) -> Any:
-    """The entry of this name in the first of some classes that has one; or `MISSING`."""
+def _first_of(classes: Iterable[type], name: str) -> Any:
     return next((kind.__dict__[name] for kind in classes if name in kind.__dict__), MISSING)
 
 
@@ -68,35 +66,23 @@ class Tables:
 
 
 class Fields(Tables):
-    """What a class has of certain names. An object's own field is what a read of it gives, unless the class
-    has a descriptor of that name that also takes writes, or reads in a way of its own.
-
-    Attributes:
-        fixed: names that must be what they are; shown: those that may become anything that a field of an
-            object comes before.
-    """
+    """What a class has of certain names, which must stay what it is: an object's own field is what a read of
+    it gives, unless the class has a descriptor of that name, or reads in a way of its own."""
 
     def __init__(self, kind: type, *names: str):
         super().__init__([table_of(base) for base in bases([kind])])
         self.kind, self.mro = kind, kind.__mro__
         self.fixed: dict[str, Any] = {}
-        self.shown: dict[str, Any] = {}
         self.fix("__getattribute__", *names)
 
     def fix(self, *names: str) -> None:
         self.fixed |= {name: on_class(self.kind, name) for name in names}
 
-    def show(self, *names: str) -> None:
-        self.shown |= {name: on_class(self.kind, name) for name in names}
-
     def holds(self) -> bool:
         return self.kind.__mro__ is self.mro and super().holds()
 
     def check(self) -> bool:
-        now = {name: on_class(self.kind, name) for name in (*self.fixed, *self.shown)}
-        return all(now[name] is had for name, had in self.fixed.items()) and all(
-            now[name] is had or not takes_writes(now[name]) for name, had in self.shown.items()
-        )
+        return all(on_class(self.kind, name) is had for name, had in self.fixed.items())
 
 
 class Behaviour(Tables):
@@ -117,22 +103,20 @@ class Behaviour(Tables):
 
     def check(self) -> bool:
         """Is nothing replaced, hidden or gone?"""
-        for i, (table, kept) in enumerate(zip(self.tables, self.kept, strict=True)):
-            if i < len(self.classes):
-                later = _behaving(table, True).keys() - kept.keys()
-                if any(self._hides(self.classes[i], name, table[name]) for name in later):
-                    return False
-            if not all(map(operator.is_, map(table.get, kept), kept.values())):
-                return False
-        return True
+        if any(t.get(n) is not had for t, kept in zip(self.tables, self.kept, strict=True)
+               for n, had in kept.items()):  # fmt: skip
+            return False
+        return not any(
+            self._hides(kind, name, value)
+            for kind, table, kept in zip(self.classes, self.tables, self.kept, strict=False)
+            for name, value in _behaving(table, True).items()
+            if name not in kept
+        )
 
     def _hides(self, kind: type, name: str, value: Any) -> bool:
-        """Does a new entry of a class change what a call comes to?
-
-        Python itself keeps notes in classes, such as `__slotnames__` when an object is copied; and an
-        inherited function that was replaced and put back lies in the class from then on.
-        """
-        if value is first_of(kind.__mro__[1:], name) or any(value is own for own in HARMLESS):
+        """Does a new entry of a class change what a call comes to? Python itself keeps notes in classes, such
+        as `__slotnames__`; an inherited function that was replaced and put back lies there from then on."""
+        if value is _first_of(kind.__mro__[1:], name) or any(value is own for own in HARMLESS):
             return False
         special = name.startswith("__") and (callable(value) or hasattr(value, "__get__"))
         return name in self.names or special
@@ -152,3 +136,8 @@ def _behaving(table: dict[str, Any], of_class: bool) -> dict[str, Any]:
 NAMESPACES = (vars(torch.nn.functional), vars(torch), vars(nn.modules.module))
 PYTORCH = Behaviour([nn.Sequential, *LAYERS, *EVAL_LAYERS], NAMESPACES)
 TENSORS = Behaviour([torch.Tensor], names=dir(torch._C.TensorBase))
+
+
+def modules_are_plain() -> bool:
+    """Is PyTorch as it was, and does no hook see all modules?"""
+    return PYTORCH.holds() and not foreign_hooks()

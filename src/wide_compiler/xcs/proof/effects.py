@@ -6,9 +6,8 @@ from enum import IntEnum
 class Effect(IntEnum):
     """What running a piece of code does besides giving a value. Only the first two are ever parallel.
 
-    PURE may be vectorised, reordered or replayed. IO waits for something it only reads: calls may
-    overlap, but
-    none runs twice. UNKNOWN could not be proven to be either. IMPURE certainly changes something.
+    PURE may be vectorised, reordered or replayed. IO waits for something it only reads: calls may overlap,
+    but none runs twice. UNKNOWN could not be proven to be either. IMPURE certainly changes something.
     """
 
     PURE = 0

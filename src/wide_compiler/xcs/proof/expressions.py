@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import waiting
-from .kinds import CHANGEABLE, Arrayish, Bottom, Number, Plain
+from ..text.trees import clone
+from .kinds import CHANGEABLE, Arrayish, Bottom, Iterator, Number, Plain
 from .objects import attribute
-from .values import Value, join, join_all, joined_list, list_of, opaque, tuple_of
+from .values import Value, join, join_all, opaque, sequence, tuple_of
 
 if TYPE_CHECKING:
     from .analysis import Analyzer
-    from .frames import Frame
 
 
 def evaluate(a: "Analyzer", node: ast.expr) -> Value:
@@ -46,39 +45,34 @@ def evaluate(a: "Analyzer", node: ast.expr) -> Value:
         case ast.Subscript(value=holder, slice=index):
             return _subscript(a, a.expr(holder), index, node)
         case ast.Slice(lower=lower, upper=upper, step=step):
-            if not all(a.expr(part).is_safe for part in (lower, upper, step) if part is not None):
-                raise a.decline("it slices by something of unknown type", node)
+            safe = all(a.expr(part).is_safe for part in (lower, upper, step) if part is not None)
+            a.demand(safe, "it slices by something of unknown type", node)
             return Value(slice)
         case ast.Tuple(elts=elts):
-            return tuple_of([a.expr(e) for e in elts])
+            return tuple_of(*[_kept(a, a.expr(e), node) for e in elts])
         case ast.List(elts=elts):
-            made = list_of(None)
-            made.parts = [a.expr(e) for e in elts]
-            return made
+            return a.made(node, list, _kept(a, join_all([a.expr(e) for e in elts]), node))
         case ast.Set(elts=elts):
-            found = [a.expr(e) for e in elts]
-            a.demand(all(f.is_deep_safe for f in found), "it makes a set of things of unknown type", node)
-            return list_of(join_all(found), set)
+            elem = join_all([a.expr(e) for e in elts])
+            a.demand(elem.is_deep_safe, "it makes a set of things of unknown type", node)
+            return a.made(node, set, elem)
         case ast.Dict(keys=keys, values=values):
-            return _dict(a, keys, values, node)
+            for key, value in zip(keys, values, strict=True):
+                a.demand(key is not None, "it unpacks a dict", node)
+                put(a, a.made(node, dict), a.expr(value), node, a.expr(key))  # type: ignore[arg-type]
+            return a.made(node, dict)
         case ast.JoinedStr(values=values):
-            shown = [part for part in values if isinstance(part, ast.FormattedValue)]
-            if not all(a.expr(part.value).is_deep_safe for part in shown):
-                raise a.decline("it formats something of unknown type", node)
-            for part in shown:
-                if part.format_spec is not None:
-                    a.expr(part.format_spec)
+            for part in values:
+                if isinstance(part, ast.FormattedValue):
+                    safe = a.expr(part.value).is_deep_safe
+                    a.demand(safe, "it formats something of unknown type", node)
+                    if part.format_spec is not None:
+                        a.expr(part.format_spec)
             return Value(str)
-        case ast.GeneratorExp():
-            raise a.decline("it makes a generator that may run later, or in part", node)
         case ast.ListComp() | ast.SetComp() | ast.DictComp():
             return comprehension(a, node)
-        case ast.Lambda():
-            if node.args.defaults or node.args.kw_defaults:
-                raise a.decline("it makes a lambda with defaults", node)
-            return a.frame.made(node)
-        case ast.Starred():
-            raise a.decline("it unpacks with a star", node)
+        case ast.GeneratorExp():
+            raise a.decline("it makes a generator that may run later, or in part", node)
     raise a.decline(f"it has an expression ({type(node).__name__}) that is not analysed", node)
 
 
@@ -86,30 +80,16 @@ def _name(a: "Analyzer", name: str, node: ast.AST) -> Value:
     frame = a.frame
     if name in frame.env:
         return frame.env[name]
-    unset = a.decline(f"{name!r} may not be set", node)
-    around: Frame | None = frame
-    while around is not None and around.parent is not None:
-        if name in around.locals:
-            raise unset
-        around = around.parent
-        if name in around.cells:
-            return around.cells[name]
-    if around is not None and around.outer is not None and name in around.outer:
-        return around.outer[name]
-    function = frame.function
-    code = function.__code__
-    if name in code.co_freevars:
+    if frame.outer is not None and name in frame.outer:
+        return frame.outer[name]
+    function, unset = frame.function, a.decline(f"{name!r} may not be set", node)
+    code, space = function.__code__, function.__globals__
+    if name in code.co_freevars and frame.slot is not None:
         index = code.co_freevars.index(name)
-        try:
-            held = function.__closure__[index].cell_contents
-        except ValueError:
-            raise unset from None
-        if frame.slot is None:
-            raise unset
-        return a.look(held, a.guards.note("cell", frame.slot, index))
-    if name in code.co_varnames or name in code.co_cellvars:
+        with contextlib.suppress(ValueError):
+            return a.look(function.__closure__[index].cell_contents, a.guards.note("cell", frame.slot, index))
+    if name in (*code.co_freevars, *code.co_varnames, *code.co_cellvars):
         raise unset
-    space = function.__globals__
     if name not in space and not hasattr(builtins, name):
         raise a.decline(f"{name!r} is not defined", node)
     held = space[name] if name in space else getattr(builtins, name)
@@ -121,100 +101,76 @@ def operate(a: "Analyzer", op: ast.operator, left: Value, right: Value, node: as
     if left.type is Bottom or right.type is Bottom:
         return right if left.type is Bottom else left
     kind, same = left.type, left.type is right.type
-    if kind in (list, tuple) and (same or right.type is int):
-        return joined_list([left, right] if same else [left], kind)
-    if kind in waiting.PATHS and isinstance(op, ast.Div) and right.type is str:
-        waiting.require(a, waiting.FILES, "a path", node)
-        return Value(kind)
+    if kind in (list, tuple) and (same or right.is_number):
+        elem = join(left.element(), right.element()) if same else left.element()
+        return sequence(elem) if kind is tuple else a.made(node, list, elem)
     if kind is str and isinstance(op, ast.Mod) and right.is_deep_safe:
         return Value(str)
-    if kind in (set, frozenset) and same and left.is_deep_safe and right.is_deep_safe:
-        return joined_list([left, right], kind)
     a.demand(left.is_safe and right.is_safe, "it computes with something of unknown type", node)
     if left.is_tensor or right.is_tensor:
         return Value(torch.Tensor, fresh=True)
     if left.is_array or right.is_array:
         return Value(Arrayish, fresh=True)
-    return Value(_number_type(op, left, right))
-
-
-def _number_type(op: ast.operator, left: Value, right: Value) -> Any:
-    kinds = {left.type, right.type}
-    if isinstance(op, ast.Div) and kinds <= {int, float, bool}:
-        return float
-    if isinstance(op, (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)):
-        if kinds <= {int, bool, float}:
-            return float if float in kinds else int
-        if kinds == {str} or (kinds == {str, int} and isinstance(op, ast.Mult)):
-            return str
-    if isinstance(op, (ast.BitAnd, ast.BitOr, ast.BitXor, ast.LShift, ast.RShift)) and kinds <= {int, bool}:
-        return Number if kinds == {bool} else int
-    return Number if left.is_number and right.is_number else Plain
+    if left.is_number and right.is_number:
+        return Value(float if isinstance(op, ast.Div) and {left.type, right.type} <= {int, float} else Number)
+    return Value(str if kind is str and (same or right.is_number) else Plain)
 
 
 def _unary(a: "Analyzer", op: ast.unaryop, value: Value, node: ast.AST) -> Value:
     if isinstance(op, ast.Not):
         return a.truth(value, node)
-    if value.type is Bottom or (isinstance(op, ast.UAdd) and value.is_tensor):
+    if isinstance(op, ast.UAdd) and value.is_tensor:
         return value  # the very tensor
     a.demand(value.is_safe, "it computes with something of unknown type", node)
-    fresh = value.is_array or value.is_tensor
-    return Value(int if value.type is bool else value.type, fresh=fresh)
+    return Value(int if value.type is bool else value.type, fresh=value.is_array or value.is_tensor)
 
 
 def _compare(a: "Analyzer", node: ast.AST, values: list[Value], ops: list[ast.cmpop]) -> Value:
     if all(isinstance(op, (ast.Is, ast.IsNot)) for op in ops):
         return Value(bool)
-    if not all(v.is_deep_safe or v.type is Bottom for v in values):
-        raise a.decline("it compares something of unknown type", node)
+    a.demand(all(v.is_deep_safe for v in values), "it compares something of unknown type", node)
     if len(ops) == 1 and not isinstance(ops[0], (ast.In, ast.NotIn)) and any(v.is_tensor for v in values):
         return Value(torch.Tensor, fresh=True)
     return Value(Arrayish, fresh=True) if any(v.is_array for v in values) else Value(bool)
 
 
 def _subscript(a: "Analyzer", held: Value, index: ast.expr, node: ast.AST) -> Value:
-    key = a.expr(index)
+    key, kind = a.expr(index), held.type
     a.demand(key.is_deep_safe, "it looks something up by a key of unknown type", node)
     if held.is_array or held.is_tensor:
         return Value(Arrayish if held.is_array else torch.Tensor, fresh=held.fresh)
-    kind, sliced = held.type, isinstance(index, ast.Slice) or key.type is slice
+    sliced = isinstance(index, ast.Slice) or key.type is slice
     if kind in (str, bytes, range):
         return Value(kind if kind is str or sliced else int)
     if kind in (list, tuple):
         if sliced:
-            return joined_list([held], kind)
+            return sequence(held.element()) if kind is tuple else a.made(node, list, held.element())
         if key.type is Plain:
-            return opaque()
-        parts = held.parts
+            return opaque()  # by a number, or a slice
         constant = key.obj if key.is_constant else None  # the guards look at types, not at values
-        if parts is not None and isinstance(constant, int) and -len(parts) <= constant < len(parts):
-            return parts[constant]
-        slot = held.slot if held.known and held.elem is None else None
-        if slot is not None and isinstance(constant, int) and not a.guards.vector[slot]:
+        if isinstance(constant, int):
             with contextlib.suppress(IndexError):
-                return a.look(held.obj[constant], a.guards.note("index", slot, constant))
+                if held.parts is not None:
+                    return held.parts[constant]
+                if _unlearnt(held) and not a.guards.vector[held.slot]:  # type: ignore[index]
+                    return a.look(held.obj[constant], a.guards.note("index", held.slot, constant))
         return held.element()
     if kind is dict:
-        a.demand(held.has_safe_keys, "it looks into a dict whose keys could be anything", node)
-        return held.elem or opaque()
-    if kind is Plain:
-        return Value(Plain)
-    raise a.decline("it looks into something of unknown type", node)
+        a.demand(held.element().is_deep_safe, "it looks into a dict whose keys could be anything", node)
+        return held.value()
+    a.demand(kind in (Plain, Bottom), "it looks into something of unknown type", node)
+    return Value(kind)
 
 
-def _dict(a: "Analyzer", keys: Any, values: Any, node: ast.AST) -> Value:
-    made = Value(dict, fresh=True)
-    for key, value in zip(keys, values, strict=True):
-        a.demand(key is not None, "it unpacks a dict", node)
-        found = a.expr(key)
-        a.demand(found.is_deep_safe, "it makes a dict with keys of unknown type", node)
-        made.may_hold(a.expr(value), found)
-    return made
+def _unlearnt(held: Value) -> bool:
+    """A container from outside, of which nobody has looked at what it holds."""
+    unseen = held.slot is not None and not held.element().is_deep_safe
+    return unseen and not any(place.shared for place in held.places)
 
 
 def comprehension(a: "Analyzer", node: Any) -> Value:
     """Its rounds may change what later ones find; it is made of what the last look at one has found."""
-    made, frame = Value(dict, fresh=True), a.frame
+    made, frame = Value(Bottom), a.frame
 
     def one() -> None:
         nonlocal made
@@ -234,30 +190,43 @@ def _one_round(a: "Analyzer", node: Any) -> Value:
         for test in generator.ifs:
             a.truth(a.expr(test), test)
     if isinstance(node, ast.DictComp):
-        made = Value(dict, fresh=True)
-        made.key, made.elem = a.expr(node.key), a.expr(node.value)
-        a.demand(made.key.is_deep_safe, "it makes a dict with keys of unknown type", node)
-        return made
-    elem = a.expr(node.elt)
-    if isinstance(node, ast.SetComp) and not elem.is_deep_safe:
-        raise a.decline("it makes a set of things of unknown type", node)
-    return list_of(elem, set if isinstance(node, ast.SetComp) else list)
+        key = a.expr(node.key)
+        put(a, a.made(node, dict), a.expr(node.value), node, key)
+        return a.made(node, dict)
+    elem = _kept(a, a.expr(node.elt), node)
+    if isinstance(node, ast.GeneratorExp):
+        return Value(Iterator, elem=elem)
+    made = a.made(node, set if isinstance(node, ast.SetComp) else list)
+    put(a, made, elem, node)
+    return made
 
 
 # Stores: what is stored into must be the analysed code's own.
 
 
+def _kept(a: "Analyzer", value: Value, node: ast.AST) -> Value:
+    a.demand(value.type is not Iterator, "it keeps an iterator for later", node)
+    return value
+
+
+def put(a: "Analyzer", held: Value, value: Value, node: ast.AST, key: Value | None = None) -> None:
+    """One more element of a list, set or dict, there under that key."""
+    hashed = (held.element(), key or value) if held.type in (dict, set) else ()
+    a.demand(all(v.is_deep_safe for v in hashed), "it stores under a key of unknown type", node)
+    for place in held.places:
+        place.learn(_kept(a, value, node), key)
+
+
 def assign(a: "Analyzer", target: ast.expr, value: Value) -> None:
     match target:
         case ast.Name(id=name):
-            a.frame.bind(name, value)
+            a.bind(name, value)
         case ast.Tuple(elts=elts) | ast.List(elts=elts):
             if any(isinstance(e, ast.Starred) for e in elts):
                 raise a.decline("it unpacks with a star", target)
-            parts = value.parts if value.parts is not None and len(value.parts) == len(elts) else None
-            if parts is None:
-                a.iterable(value, target)
-                parts = [value.element()] * len(elts)
+            parts: Any = value.parts
+            if parts is None or len(parts) != len(elts):
+                parts = [a.iterable(value, target).element()] * len(elts)
             for element, part in zip(elts, parts, strict=True):
                 assign(a, element, part)
         case ast.Subscript(value=holder, slice=index):
@@ -270,11 +239,10 @@ def _store(a: "Analyzer", held: Value, key: Value, value: Value, target: ast.exp
     a.changes(held, target)
     a.demand(key.is_deep_safe, "it stores under a key of unknown type", target)
     if held.type is dict:
-        a.demand(held.has_safe_keys, "it stores into a dict whose keys could be anything", target)
-        held.may_hold(value, key)
+        put(a, held, value, target, key)
     elif held.type is list:
         by_slice = key.type in (slice, Plain)
-        held.may_hold(a.iterable(value, target).element() if by_slice else value)
+        put(a, held, a.iterable(value, target).element() if by_slice else value, target)
     elif not (held.is_array or held.is_tensor) or not value.is_deep_safe:
         raise a.decline("it stores into something of unknown type", target)
 
@@ -284,14 +252,13 @@ def augment(a: "Analyzer", node: ast.AugAssign) -> None:
     target = node.target
     if not isinstance(target, ast.Name):
         a.changes(a.expr(target.value), target)
-    load = ast.copy_location(ast.parse(ast.unparse(target), mode="eval").body, node)
+    load: Any = clone(target)
+    load.ctx = ast.Load()
     before, right = a.expr(load), a.expr(node.value)
     after = operate(a, node.op, before, right, node)
-    if not before.is_safe or before.is_array or before.is_tensor:
+    if before.type in CHANGEABLE or before.is_array or before.is_tensor:
         a.changes(before, node)
         if before.type in CHANGEABLE:
-            for held in after.elements():
-                before.may_hold(held)
-            before.content.scatter()
-        after = before if before.is_array or before.is_tensor or before.type in CHANGEABLE else after
+            put(a, before, after.element(), node)
+        after = before
     assign(a, target, after)

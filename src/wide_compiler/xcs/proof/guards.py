@@ -17,7 +17,7 @@ import numpy as np
 from torch import nn
 
 from ..items import Blocks
-from .class_tables import MISSING, on_class
+from .class_tables import MISSING, modules_are_plain, on_class
 
 Functions = Mapping[str, types.FunctionType]
 SMALL = 64  # containers up to this size are looked through at each call
@@ -27,6 +27,8 @@ ROOTS = {
     "item": "columns[{k}]",
     "const": "{o}",
     "global": "lookup_global({o}, {k})",
+    "modules": "modules_are_plain()",
+    "called": "called_plainly({o})",
 }
 FETCH = {
     "field": "{p}.__dict__[{k}]",
@@ -34,14 +36,10 @@ FETCH = {
     "absent": "{k} in {p}.__dict__",
     "module": "{p}.__dict__[{k}[0]][{k}[1]]",
     "bare": "bare({p})",
-    "called": "called_plainly({p})",
     "still": "{p}.holds()",
-    "behaves": "{p}.holds()",
-    "hooked": "{p}()",
     "getattr": "getattr({p}, {k})",
     "class": "static_lookup(type({p}), {k})",
     "own": "static_lookup({p}, {k})",
-    "code": "{p}.__code__",
     "cell": "{p}.__closure__[{k}].cell_contents",
     "defaults": "({p}.__defaults__ or ())[{k}]",
     "kwdefaults": "{p}.__kwdefaults__[{k}]",
@@ -51,10 +49,10 @@ FETCH = {
 MANY = {  # for all items at once
     "field": "own_fields({p}, {k})",
     "absent": "have_own({p}, {k})",
-    "class": "on_classes({p}, {k})",
+    "class": "[static_lookup(type({p}[0]), {k})] * len({p})",  # they are of one type
     "getattr": "list(map(getattr, {p}, repeat({k})))",
 }
-OF_MODULES = ("hooked", "behaves", "called")  # asked of PyTorch as a whole, or of classes of modules
+OF_MODULES = ("modules", "called")  # asked of PyTorch as a whole, or of classes of modules
 GONE = (LookupError, AttributeError, ValueError, TypeError)
 
 
@@ -114,12 +112,11 @@ class Guards:
             if slot in self.checks and not skipped:
                 how, expected = self.checks[slot]
                 world[f"v{slot}"] = expected
-                if how == "is" and not many:
+                test = f"not {'all_are' if many else 'is_as'}({how!r}, v{slot}, s{slot})"
+                if how == "is" and not many:  # the two that are asked most often, without a call
                     test = f"s{slot} is not v{slot}"
                 elif how == "type" and not many and expected is not np.ndarray:
                     test = f"type(s{slot}) is not v{slot}"
-                else:
-                    test = f"not {'all_are' if many else 'is_as'}({how!r}, v{slot}, s{slot})"
                 lines.append(f" if {test}: return None")
         lines.append(f" return [{', '.join(f's{slot}' for slot in range(len(self.steps)))}]")
         exec(compile("\n".join(lines), "<guards>", "exec"), world)
@@ -179,25 +176,16 @@ def own_fields(objects: Sequence[Any], name: str) -> list[Any]:
 def have_own(objects: Sequence[Any], name: str) -> list[bool]:
     """Has each object a field of that name, which comes before what its class has?"""
     found = on_class(type(objects[0]), name)
-    try:
-        if hasattr(type(found), "__get__") and not isinstance(found, (types.FunctionType, staticmethod)):
-            raise AttributeError(name)  # a read would run it: a `cached_property`, say
-        reads = own_fields(objects, name)
-    except AttributeError:
-        return [name in held.__dict__ for held in objects]
-    if isinstance(found, types.FunctionType):
-        return [
-            type(read) is not types.MethodType or read.__func__ is not found or read.__self__ is not held
-            for read, held in zip(reads, objects, strict=True)
-        ]
-    shared = found.__func__ if isinstance(found, staticmethod) else found
-    return [read is not shared for read in reads]
-
-
-def on_classes(objects: Sequence[Any], name: str) -> list[Any]:
-    """What the class of each object has of that name."""
-    found = {kind: static_lookup(kind, name) for kind in set(map(type, objects))}
-    return [found[type(held)] for held in objects]
+    method, fixed = isinstance(found, types.FunctionType), isinstance(found, staticmethod)
+    if found is MISSING or (hasattr(type(found), "__get__") and not method and not fixed):
+        return [name in held.__dict__ for held in objects]  # a read would run it: a `cached_property`, say
+    shared, reads = found.__func__ if fixed else found, own_fields(objects, name)
+    return [
+        (read.__func__ is not found or read.__self__ is not held)
+        if method and type(read) is types.MethodType
+        else read is not shared
+        for read, held in zip(reads, objects, strict=True)
+    ]
 
 
 def is_as(how: str, expected: Any, value: Any) -> bool:
@@ -240,14 +228,8 @@ def held_types(container: Any) -> frozenset[Any]:
     return frozenset(kinds)
 
 
-_HELPERS: tuple[Any, ...] = (
-    lookup_global,
-    static_lookup,
-    called_plainly,
-    bare,
-    own_fields,
-    have_own,
-    on_classes,
-)
-_HELPERS += (is_as, all_are)
-_WORLD: dict[str, Any] = {"repeat": itertools.repeat} | {helper.__name__: helper for helper in _HELPERS}
+_WORLD: dict[str, Any] = {"repeat": itertools.repeat} | {
+    helper.__name__: helper
+    for helper in (lookup_global, static_lookup, modules_are_plain, called_plainly, bare, own_fields,
+                   have_own, is_as, all_are)
+}  # fmt: skip

@@ -40,7 +40,7 @@ IMMUTABLE = (*CONSTANTS, range, slice, type(Ellipsis), torch.dtype, torch.device
 CONTAINERS = (list, tuple, dict, set, frozenset)
 CHANGEABLE = (list, dict, set)
 HOLDERS = (*CONTAINERS, Iterator)  # of other values
-SAFE = (Plain, DataType, *IMMUTABLE)
+SAFE = (Plain, DataType, Bottom, *IMMUTABLE)
 _SCALARS = frozenset(np.sctypeDict.values()) - {np.object_, np.void}
 
 

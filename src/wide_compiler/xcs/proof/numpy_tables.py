@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch.nn.functional as F
 
-from .kinds import Arrayish, Number, Plain
-from .values import Value, list_of
+from .kinds import Arrayish, DataType, Number, Plain
+from .values import Value, owned, sequence
 
 _NEW = """sum prod mean std var median max min amax amin ptp argmax argmin any all cumsum cumprod sort
  argsort dot vdot inner outer matmul tensordot kron cross clip where concatenate stack vstack hstack zeros
@@ -43,39 +43,28 @@ ARRAY_METHODS: dict[str, Any] = {
     "tobytes": bytes,
     "is_integer": bool,
 }
-ARRAY_ATTRIBUTES = {"T": "view", "real": "view", "imag": "view", "ndim": int, "size": int, "nbytes": int}
 
 
-def numpy_result(kind: Any, args: list[Value], receiver: Value | None = None) -> Value:
-    """What a NumPy function or method of that kind returns."""
+def numpy_result(kind: Any, make: Any, given: list[Value]) -> Value:
+    """What a NumPy function or method of that kind returns. given: what a view may be of."""
     if kind == "new":
         return Value(Arrayish, fresh=True)
     if kind == "view":  # or the very array; of any of the arguments, or of what they hold
-        given = [receiver] if receiver is not None else args
-        return Value(Arrayish, fresh=all(_owned(v) for v in given))
-    return list_of(Value(Number)) if kind == "list" else Value(kind)
+        return Value(Arrayish, fresh=all(map(owned, given)))
+    return make(list, Value(Number)) if kind == "list" else Value(kind)
 
 
-def _owned(value: Value) -> bool:
-    """Nobody else's array is in it."""
-    if value.is_array or value.is_tensor:
-        return value.fresh
-    return value.is_safe or all(_owned(v) for v in value.elements())
-
-
-def shape_value() -> Value:
-    return list_of(Value(int), tuple)
+SHAPE = sequence(Value(int))
+ARRAY_ATTRIBUTES = {
+    "shape": SHAPE, "dtype": Value(DataType), **dict.fromkeys(("ndim", "size", "nbytes"), Value(int)),
+    **dict.fromkeys(("T", "real", "imag"), lambda held: Value(Arrayish, fresh=held.fresh)),
+}  # fmt: skip
 
 
 # What these must be for a call that only computes and gives something of its own, if they are given at all.
 HARMLESS: dict[str, Any] = {
-    "out": None,
-    "overwrite_input": False,
-    "inplace": False,
-    "copy": True,
-    "like": None,
-    "dropout_p": 0.0,
-}
+    "out": None, "overwrite_input": False, "inplace": False, "copy": True, "like": None, "dropout_p": 0.0,
+}  # fmt: skip
 # Where a version of NumPy gives no signature: so many arguments, the array among them, come before `out` or
 # `copy`. PyTorch's own take `out` by name alone.
 _POSITIONAL = {
@@ -123,13 +112,7 @@ def _of_numpy(function: Any) -> bool:
 
 def may_hold_objects(values: list[Value]) -> bool:
     """Could one of these be a dtype of arrays that hold objects? `np.array(x, "O")` would hide them."""
-    return any(v.type is Plain or (v.type is str and not _plain_text(v)) for v in values)
-
-
-def _plain_text(value: Value) -> bool:
-    if not value.is_constant:
-        return False
-    try:
-        return not np.dtype(value.obj).hasobject
-    except (TypeError, ValueError, SyntaxError):
-        return True  # no dtype at all, such as the text of an einsum
+    texts = [v for v in values if v.type is str]
+    return any(v.type in (Plain, bytes) for v in values) or not all(
+        v.is_constant and "O" not in v.obj and "obj" not in v.obj for v in texts
+    )

@@ -12,8 +12,8 @@ from torch import nn
 from . import numpy_tables, python_tables, torch_tables, waiting
 from .class_tables import MISSING, Fields, on_class, takes_writes
 from .guards import held_types
-from .kinds import CONTAINERS, IMMUTABLE, DataType, Number, Opaque, is_numpy_scalar
-from .values import Value, join_all, tuple_of
+from .kinds import CHANGEABLE, CONTAINERS, IMMUTABLE, Bottom, Number, Opaque, is_numpy_scalar
+from .values import NOTHING, Value, join_all, opaque, tuple_of
 
 if TYPE_CHECKING:
     from .analysis import Analyzer
@@ -24,6 +24,7 @@ _C_FUNCTIONS = ("_ArrayFunctionDispatcher", "builtin_function_or_method", "metho
                 "wrapper_descriptor")  # fmt: skip
 NAMED = type(vars(collections.namedtuple("NAMED", "field"))["field"])  # of a field of a named tuple
 SAFE_INSIDE = (*IMMUTABLE, np.ndarray, torch.Tensor)  # a container that is looked through
+CLASS_VALUES = (staticmethod, types.FunctionType, *IMMUTABLE, np.ndarray)
 MANY = 256  # containers as items are looked through up to so many
 
 
@@ -31,52 +32,55 @@ def look(a: "Analyzer", held: Any, slot: int) -> Value:
     """Bind an outside object: by identity if it is code, else by type. It is not asked itself, not even what
     it says it is, as `isinstance` does."""
     kind = type(held)
-    value = Value(kind, held, slot)
     a.guards.expect(slot, "type", kind)
+    if kind in CONTAINERS:
+        return _container(a, held, slot, held_types(held))
     if kind in (types.FunctionType, types.MethodType, nn.Parameter):
-        return value
+        return Value(kind, held, slot)
     c_function = (callable(held) and not hasattr(kind, "__dict__")) or kind.__name__ in _C_FUNCTIONS
     if issubclass(kind, IDENTICAL) or c_function:
         a.guards.expect(slot, "is", held)
-    elif kind in CONTAINERS:
-        _learn(a, value, held_types(held), slot)
-    elif kind is np.ndarray and held.dtype.hasobject:
-        value.type = Opaque
-    return value
+    return Value(Opaque if kind is np.ndarray and held.dtype.hasobject else kind, held, slot)
 
 
-def _learn(a: "Analyzer", value: Value, kinds: frozenset[Any], slot: int) -> None:
-    """What a container holds, if that is safe; the guards look through it at each call."""
+def _container(a: "Analyzer", held: Any, slot: int, kinds: frozenset[Any]) -> Value:
+    """A container and what it holds, if that is safe; the guards look through it at each call."""
+    kind, elem, key = type(held), opaque(), opaque()
     plain = [k[1] if isinstance(k, tuple) else k for k in kinds]
     if all(k in SAFE_INSIDE or is_numpy_scalar(k) for k in plain):
-        a.guards.expect(slot, "holds", (value.type, kinds))
-        held = [Value(k) for k in kinds if not isinstance(k, tuple)]
-        keys = [Value(k[1]) for k in kinds if isinstance(k, tuple)]
-        value.elem, value.key = join_all(held), join_all(keys) if keys else None
+        a.guards.expect(slot, "holds", (kind, kinds))
+        elem = join_all([Value(k) for k in kinds if not isinstance(k, tuple)])
+        key = join_all([Value(k[1]) for k in kinds if isinstance(k, tuple)])
+    return outside(a, kind, slot, elem, key if kind is dict else None, held, slot)
+
+
+def outside(
+    a: "Analyzer", kind: type, where: Any, elem: Value, key: Any = None, obj: Any = NOTHING, slot: Any = None
+) -> Value:
+    """A container that the analysed code did not make."""
+    if kind not in CHANGEABLE:
+        return Value(kind, obj, slot, elem=elem)
+    place = a.place(where)
+    place.learn(elem, key)
+    return Value(kind, obj, slot, places=frozenset([place]))
 
 
 def column_value(a: "Analyzer", column: Any, j: int) -> Value:
     """What is known of any item of a column; the guards make sure that it holds for all."""
-    slot = a.guards.note("item", 0, j)
-    first = column[0]
+    slot, first = a.guards.note("item", 0, j), column[0]
     kind = type(first)
+    a.guards.expect(slot, "type", kind)
     if type(column) in (np.ndarray, torch.Tensor, range):
-        a.guards.expect(slot, "type", kind)
         return Value(kind, first, slot)
-    alike = kind is tuple and all(type(c) is tuple and len(c) == len(first) for c in column)
-    if alike and 0 < len(first) <= MANY:
-        a.guards.expect(slot, "type", tuple)
-        a.guards.require(len(first), "length", slot)
-        made = tuple_of([_part(a, column, slot, k) for k in range(len(first))])
-        made.fresh = False
-        return made
     if kind not in CONTAINERS:
         return a.look(first, slot)
-    value = Value(kind, first, slot)
-    a.guards.expect(slot, "type", kind)
-    if len(column) <= MANY and all(type(c) is kind for c in column):
-        _learn(a, value, frozenset().union(*map(held_types, column)), slot)
-    return value
+    alike = kind is tuple and all(type(c) is tuple and len(c) == len(first) for c in column)
+    if alike and 0 < len(first) <= MANY:
+        a.guards.require(len(first), "length", slot)
+        return tuple_of(*[_part(a, column, slot, k) for k in range(len(first))])
+    alike = len(column) <= MANY and all(type(c) is kind for c in column)
+    kinds = frozenset().union(*map(held_types, column)) if alike else frozenset(["anything"])
+    return _container(a, first, slot, kinds)
 
 
 def _part(a: "Analyzer", column: Any, slot: int, k: int) -> Value:
@@ -87,26 +91,24 @@ def _part(a: "Analyzer", column: Any, slot: int, k: int) -> Value:
 
 def attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> Value:
     """`held.name`, where that runs no code but what is analysed as well."""
-    if held.attrs is not None and name in held.attrs:
-        return held.attrs[name]
-    if held.known and held.slot is not None and issubclass(type(held.obj), types.ModuleType):
-        if name not in vars(held.obj):
-            raise a.decline(f"module {held.obj.__name__} has no plain attribute {name!r}", node)
+    if held.type is Bottom:
+        return held
+    if held.slot is not None and issubclass(type(held.obj), types.ModuleType):
+        known = name in vars(held.obj)
+        a.demand(known, f"module {held.obj.__name__} has no plain attribute {name!r}", node)
         return a.look(vars(held.obj)[name], a.guards.note("field", held.slot, name))
     builtin = _builtin_attribute(held, name)
     if builtin is not None:
         if held.type in waiting.PATHS:
             waiting.require(a, waiting.FILES, f".{name}", node)
         return builtin
-    if held.slot is None or not held.known:
+    if held.slot is None:
         raise a.decline(f"it reads {name!r} of something of unknown type", node)
     if not issubclass(type(held.obj), type):
         return instance_attribute(a, held, name, node)
     found = on_class(held.obj, name)
-    if found is MISSING:
-        raise a.decline(f"{held.obj.__name__} has no plain attribute {name!r}", node)
-    if not isinstance(found, (staticmethod, types.FunctionType, *IMMUTABLE, np.ndarray)):
-        raise a.decline(f"it reads {name!r} of a class", node)
+    if not isinstance(found, CLASS_VALUES):
+        raise a.decline(f"{name!r} of the class {held.obj.__name__} is no plain attribute", node)
     return _class_value(a, found, a.guards.note("own", held.slot, name))
 
 
@@ -118,28 +120,25 @@ def _class_value(a: "Analyzer", found: Any, slot: int) -> Value:
     return a.look(found, slot)
 
 
+# Of built-in types, and of those that are read from.
+_ATTRIBUTES: dict[Any, dict[str, Any]] = {
+    **python_tables.ATTRIBUTES, **waiting.ATTRIBUTES, np.ndarray: numpy_tables.ARRAY_ATTRIBUTES,
+    torch.Tensor: torch_tables.TENSOR_ATTRIBUTES,
+}  # fmt: skip
+_METHODS: dict[Any, Any] = {
+    **python_tables.METHODS, **waiting.METHODS, np.ndarray: numpy_tables.ARRAY_METHODS,
+    torch.Tensor: torch_tables.TENSOR_METHODS,
+}  # fmt: skip
+
+
 def _builtin_attribute(held: Value, name: str) -> Value | None:
-    kind = held.type
-    method = Value(types.MethodType)
-    method.method = (held, name)
-    if held.is_array or is_numpy_scalar(kind) or kind is Number:
-        if name in ("shape", "dtype"):
-            return numpy_tables.shape_value() if name == "shape" else Value(DataType)
-        if name in numpy_tables.ARRAY_ATTRIBUTES:
-            return numpy_tables.numpy_result(numpy_tables.ARRAY_ATTRIBUTES[name], [], held)
-        known = name in numpy_tables.ARRAY_METHODS or name in python_tables.CHANGERS[np.ndarray]
-        return method if known else None
-    if held.is_tensor:
-        if name in torch_tables.TENSOR_ATTRIBUTES:
-            return torch_tables.tensor_attribute(name, held)
-        return method if name in torch_tables.TENSOR_METHODS else None
-    for kinds, attributes, methods in waiting.READABLE:
-        if kind in kinds:
-            return Value(attributes[name]) if name in attributes else method if name in methods else None
-    if name in python_tables.ATTRIBUTES.get(kind, ()):
-        return Value(python_tables.ATTRIBUTES[kind][name])
-    known = name in python_tables.METHODS.get(kind, ()) or name in python_tables.CHANGERS.get(kind, ())
-    return method if known else None
+    array = held.is_array or is_numpy_scalar(held.type) or held.type is Number
+    kind: Any = np.ndarray if array else torch.Tensor if held.is_tensor else held.type
+    given = _ATTRIBUTES.get(kind, {}).get(name)
+    if given is not None:
+        return given if isinstance(given, Value) else given(held)
+    known = name in _METHODS.get(kind, ()) or name in python_tables.CHANGERS.get(kind, ())
+    return Value(types.MethodType, method=(held, name)) if known else None
 
 
 def fields_of(a: "Analyzer", kind: type) -> Fields:
@@ -154,12 +153,11 @@ def instance_attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> 
     """An attribute of an instance of the user's class: a field, a method, a property or a class value."""
     kind, obj, slot = type(held.obj), held.obj, held.slot
     assert slot is not None
-    waiting.check_shared(a, kind, name, node)
     a.guards.expect(slot, "type", kind)
-    fields, many = fields_of(a, kind), a.guards.vector[slot]
+    fields_of(a, kind).fix(name)
     if kind.__getattribute__ not in (object.__getattribute__, tuple.__getattribute__):
         raise a.decline(f"{kind.__name__} has a __getattribute__ of its own", node)
-    found = on_class(kind, name)
+    found, many = on_class(kind, name), a.guards.vector[slot]
     if isinstance(found, property) and isinstance(found.fget, types.FunctionType):
         from .python_calls import Call, call_function
 
@@ -170,31 +168,22 @@ def instance_attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> 
         a.guards.require(found, "class", slot, name)
         return a.look(getattr(obj, name), a.guards.note("getattr", slot, name))
     if takes_writes(found):
-        fields.fix(name)  # it may go again
         raise a.decline(f"{kind.__name__}.{name} is a descriptor", node)
     if name in getattr(obj, "__dict__", {}):
         # Of many objects fields are read, not looked up: what the class has must be nothing that is asked.
-        read = many and not hasattr(type(found), "__get__")
-        (fields.fix if read else fields.show)(name)
-        way = "field" if read or not many else "covering"
-        return a.look(obj.__dict__[name], a.guards.note(way, slot, name))
+        read = not many or not hasattr(type(found), "__get__")
+        return a.look(obj.__dict__[name], a.guards.note("field" if read else "covering", slot, name))
     if isinstance(obj, nn.Module) and on_class(kind, "__getattr__") is nn.Module.__getattr__:
         for where in ("_parameters", "_buffers", "_modules"):
             if name in obj.__dict__.get(where, {}) and found is MISSING:
-                fields.fix(name, "__getattr__")  # which is asked for what is nowhere else
+                fields_of(a, kind).fix("__getattr__")  # which is asked for what is nowhere else
                 a.guards.require(False, "absent", slot, name)
                 return a.look(obj.__dict__[where][name], a.guards.note("module", slot, (where, name)))
-    if found is MISSING:
-        raise a.decline(f"{kind.__name__} has no plain attribute {name!r}", node)
     if hasattr(obj, "__dict__"):
-        if many:
-            fields.fix(name)
         a.guards.require(False, "absent", slot, name)
+    if not isinstance(found, (*CLASS_VALUES, list, dict, tuple)):
+        raise a.decline(f"{kind.__name__} has no plain attribute {name!r}", node)
     inner = a.guards.note("class", slot, name)
     if isinstance(found, types.FunctionType):
-        bound = Value(types.MethodType)
-        bound.method, bound.function = (held, name), a.look(found, inner)
-        return bound
-    if isinstance(found, (staticmethod, *IMMUTABLE, np.ndarray, list, dict, tuple)):
-        return _class_value(a, found, inner)
-    raise a.decline(f"{kind.__name__}.{name} is a {type(found).__name__}", node)
+        return Value(types.MethodType, method=(held, name), function=a.look(found, inner))
+    return _class_value(a, found, inner)

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from .kinds import Number, words
-from .numpy_tables import shape_value
-from .values import Value, list_of, tuple_of
+from .numpy_tables import SHAPE
+from .values import Value, sequence, tuple_of
 
 _TORCH = words("""abs add addmm amax amin any all argmax argmin argsort bmm cat ceil chunk clamp cos
  cosh cumsum cumprod diag div dot einsum eq erf exp expm1 flatten floor full_like ge gt isfinite isnan
@@ -26,8 +26,11 @@ _FUNCTIONAL = words("""relu gelu silu elu leaky_relu softplus tanh sigmoid softm
 TORCH_FUNCTIONS = {getattr(torch, n) for n in (*_TORCH, *_MAKERS, *_SHARERS)}
 TORCH_FUNCTIONS |= {getattr(F, n) for n in _FUNCTIONAL}
 TENSOR_METHODS = {n for n in (*_TORCH, *_TENSOR_ONLY) if hasattr(torch.Tensor, n)}
-_PLAIN = {"ndim": int, "dtype": torch.dtype, "device": torch.device, "requires_grad": bool, "is_cuda": bool}
-TENSOR_ATTRIBUTES = {"T", "mT", "shape", *_PLAIN}
+TENSOR_ATTRIBUTES = {
+    "shape": SHAPE, "ndim": Value(int), "dtype": Value(torch.dtype), "device": Value(torch.device),
+    **dict.fromkeys(("requires_grad", "is_cuda"), Value(bool)),
+    **dict.fromkeys(("T", "mT"), lambda held: Value(torch.Tensor, fresh=held.fresh)),
+}  # fmt: skip
 
 # Layers that keep no count and draw no numbers; EVAL_LAYERS only where they are not training. What they give
 # is new, but for those of PASSING, which may give their argument itself, or a view of it.
@@ -58,21 +61,16 @@ def writes_into(function: Any, args: list[Value], keywords: dict[str, Value]) ->
     return len(args) > 0 and args[0].is_tensor and all(v.is_safe for v in (*args, *keywords.values()))
 
 
-def tensor_attribute(name: str, receiver: Value) -> Value:
-    if name == "shape":
-        return shape_value()
-    return Value(_PLAIN[name]) if name in _PLAIN else Value(torch.Tensor, fresh=receiver.fresh)
+_RESULTS = {
+    "dim": Value(int), "numel": Value(int), "item": Value(Number), "size": SHAPE,
+    **dict.fromkeys(("topk", "sort"), tuple_of(Value(torch.Tensor), Value(torch.Tensor))),
+    **dict.fromkeys(("chunk", "split"), sequence(Value(torch.Tensor))),
+}  # fmt: skip
 
 
 def tensor_result(name: str, receiver: Value | None) -> Value:
     """What a function or method of that name gives."""
-    if name in ("dim", "numel", "item"):
-        return Value(Number if name == "item" else int)
     if name == "numpy":  # of the same memory
         return Value(np.ndarray, fresh=receiver is not None and receiver.fresh)
-    if name in ("topk", "sort"):
-        return tuple_of([Value(torch.Tensor)] * 2)
-    if name in ("chunk", "split"):
-        return list_of(Value(torch.Tensor), tuple)
     # Perhaps a view: fresh only if it is made.
-    return shape_value() if name == "size" else Value(torch.Tensor, fresh=name in _MAKERS)
+    return _RESULTS.get(name) or Value(torch.Tensor, fresh=name in _MAKERS)

@@ -16,16 +16,15 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from ..independent import is_independent
-from .class_tables import Behaviour, Fields, on_class
-from .kinds import CHANGEABLE, Iterator, Opaque, Plain, words
-from .values import Value, list_of, opaque
+from .class_tables import Behaviour
+from .kinds import Iterator, Opaque, Plain, words
+from .values import Value, opaque
 
 if TYPE_CHECKING:
     from .analysis import Analyzer
     from .python_calls import Call
 
 PATHS = (pathlib.PosixPath, pathlib.WindowsPath)
-A_PATH = type(pathlib.Path())
 # What urllib makes an opener of, if nobody gives it another one. None of them keeps anything of a call.
 _HANDLERS = tuple(
     getattr(urllib.request, f"{name}Handler")
@@ -35,8 +34,8 @@ _HANDLERS = tuple(
 _HANDLERS += (urllib.request.HTTPErrorProcessor,)
 # Of each client: where its get() lies, and the classes that a call of it goes through.
 _CLIENTS = {
-    "requests": ("requests.api", (("requests.sessions", "Session"), ("requests.adapters", "HTTPAdapter"))),
-    "httpx": ("httpx._api", (("httpx", "Client"), ("httpx", "HTTPTransport"))),
+    "requests.api": (("requests.sessions", "Session"), ("requests.adapters", "HTTPAdapter")),
+    "httpx._api": (("httpx._client", "Client"), ("httpx._transports.default", "HTTPTransport")),
 }
 
 
@@ -50,46 +49,36 @@ class Web(Behaviour):
         return plain and all(type(h) in _HANDLERS for h in handlers) and super().holds()
 
 
-class Client(Behaviour):
-    """A client for the web, with its classes as they are when it is first met: if they are its own."""
-
-    def __init__(self, classes: list[type], namespace: dict[str, Any]):
-        super().__init__(classes, [namespace])
-        self.own = all(map(_own, classes))
-
-    def holds(self) -> bool:
-        return self.own and super().holds()
-
-
 # As they were when this library was imported.
-MADE_PATHS = tuple(Fields(kind, "__new__", "__init__") for kind in (pathlib.Path, A_PATH))
 JSON = Behaviour([json.JSONDecoder], map(vars, (json, json.decoder, json.scanner)))  # type: ignore[attr-defined]
 FILES = Behaviour(PATHS, map(vars, (pathlib, io, os, os.path, sys.modules[os.path.exists.__module__])))
 _CLASSES = [urllib.request.OpenerDirector, *_HANDLERS, http.client.HTTPConnection]
 WEB = Web(_CLASSES, map(vars, (urllib.request, http.client, socket)))
 
 
-def client_of(function: Any) -> Client | None:
-    """The client whose own get() that is, and no wrapper of it."""
-    if type(function) is types.FunctionType and function.__code__.co_name == "get":
-        for library, (home, _) in _CLIENTS.items():
-            space = vars(sys.modules[home]) if home in sys.modules else {}
-            if function.__globals__ is space and space.get("get") is function:
-                return _client(library)
-    return None
+def client_of(function: Any) -> Behaviour | None:
+    """The client whose own get() that is, and no wrapper of it, with its classes as they were when it was
+    first met; None if these were not its own by then."""
+    if not isinstance(function, types.FunctionType):
+        return None
+    home: Any = function.__globals__.get("__name__")
+    space = vars(sys.modules[home]) if home in _CLIENTS else {}
+    if function.__globals__ is not space or space.get("get") is not function:
+        return None
+    return _client(home)
 
 
 @functools.cache
-def _client(library: str) -> Client:
-    home, classes = _CLIENTS[library]
-    return Client([getattr(sys.modules[module], name) for module, name in classes], vars(sys.modules[home]))
-
-
-def _own(kind: type) -> bool:
-    """Was every method of the class written in its module?"""
-    space = vars(sys.modules[kind.__module__])
-    methods = [value for value in vars(kind).values() if callable(value) and not isinstance(value, type)]
-    return all(type(m) is types.FunctionType and m.__globals__ is space for m in methods)
+def _client(home: str) -> Behaviour | None:
+    kinds = []
+    for module, name in _CLIENTS[home]:
+        space = vars(sys.modules[module])
+        kinds.append(space[name])
+        table = {**vars(space[name]), "stream": None}  # which get() does not call, and httpx decorates
+        methods = [held for held in table.values() if callable(held) and not isinstance(held, type)]
+        if not all(type(m) is types.FunctionType and m.__globals__ is space for m in methods):
+            return None
+    return Behaviour(kinds, [vars(sys.modules[home])])
 
 
 def require(a: "Analyzer", library: Any, what: str, node: ast.AST) -> None:
@@ -103,63 +92,35 @@ class ReadFile:
     """Stands for a file opened for reading, or the answer to a GET."""
 
 
+def _lines(kind: Any) -> Any:
+    return lambda make: make(list, Value(kind))
+
+
 FUNCTIONS: dict[Any, Any] = {
-    time.sleep: type(None),
-    os.path.exists: bool,
-    os.path.isfile: bool,
-    os.path.isdir: bool,
-    os.path.getsize: int,
-    os.path.getmtime: float,
-    os.listdir: lambda: list_of(Value(str)),
+    time.sleep: type(None), **dict.fromkeys((os.path.exists, os.path.isfile, os.path.isdir), bool),
+    os.path.getsize: int, os.path.getmtime: float, os.listdir: _lines(str), open: ReadFile,
     urllib.request.urlopen: ReadFile,
-    open: ReadFile,
-}
+}  # fmt: skip
 READ_MODES = ("r", "rb", "rt", "br", "tr")
-METHODS: dict[str, Any] = {
-    "read": Plain,
-    "readline": Plain,
-    "readlines": lambda: list_of(Value(Plain)),
-    "close": type(None),
-    "json": Opaque,
-    "raise_for_status": type(None),
-}
-ATTRIBUTES = {"text": str, "content": bytes, "status": int, "status_code": int, "ok": bool, "headers": Opaque}
-PATH_MAKERS = (pathlib.Path, A_PATH)
-PATH_ATTRIBUTES = {"name": str, "stem": str, "suffix": str, "parent": A_PATH}
-PATH_METHODS: dict[str, Any] = {
-    "read_text": str,
-    "read_bytes": bytes,
-    "open": ReadFile,
-    **dict.fromkeys(("exists", "is_file", "is_dir"), bool),
-}
-# Types, their attributes, and their methods that only read.
-READABLE: tuple[tuple[Any, dict[str, Any], dict[str, Any]], ...] = (
-    ((ReadFile,), ATTRIBUTES, METHODS),
-    (PATHS, PATH_ATTRIBUTES, PATH_METHODS),
-)
-# Classes whose calls stay in order, and why, by the modules they are defined in.
-_COOKIES = "sends cookies of one answer with the next request; @xcs.independent marks calls that may overlap"
-_THREAD = "belongs to the thread that has opened it"
-IN_ORDER = {
-    ("requests.sessions", "Session"): f"a requests.Session {_COOKIES}",
-    ("httpx", "Client"): f"an httpx.Client {_COOKIES}",
-    ("sqlite3", "Connection"): f"a connection of sqlite3 {_THREAD}",
-    ("sqlite3", "Cursor"): f"a cursor of sqlite3 {_THREAD}",
-}
+# Of each type that is only read from.
+ATTRIBUTES: dict[Any, dict[str, Any]] = {
+    ReadFile: {"text": Value(str), "content": Value(bytes), "ok": Value(bool), "headers": opaque(),
+               **dict.fromkeys(("status", "status_code"), Value(int))},
+    **dict.fromkeys(PATHS, dict.fromkeys(("name", "stem", "suffix"), Value(str))),
+}  # fmt: skip
+METHODS: dict[Any, dict[str, Any]] = {
+    ReadFile: {"read": Plain, "readline": Plain, "readlines": _lines(Plain), "close": type(None),
+               "json": Opaque, "raise_for_status": type(None)},
+    **{path: {"read_text": str, "read_bytes": bytes, "open": ReadFile,
+              **dict.fromkeys(("exists", "is_file", "is_dir"), bool)} for path in PATHS},
+}  # fmt: skip
 
 
 def waiting_call(a: "Analyzer", found: Any, call: "Call") -> Value | None:
     """A call of a function that waits, or makes or reads what others wait for; None of any other function.
     The library behind it must be what it was."""
-    if found in PATH_MAKERS and not call.keywords:
-        if not all(arg.type in (str, *PATHS) for arg in call.args):
-            raise a.decline("a path is made of something other than texts and paths", call.node)
-        for library in (FILES, *MADE_PATHS):
-            require(a, library, "a path", call.node)
-        return Value(A_PATH)
-    if found is json.load and not call.keywords:
-        if len(call.args) != 1 or call.args[0].type is not ReadFile:
-            raise a.decline("json.load gets something other than a file opened for reading", call.node)
+    if found is json.load:
+        a.demand([v.type for v in call.values] == [ReadFile], "json.load gets no file it may read", call.node)
         require(a, JSON, "json.load", call.node)
         a.waits()
         return opaque()
@@ -183,19 +144,16 @@ def waiting_call(a: "Analyzer", found: Any, call: "Call") -> Value | None:
         if set(call.keywords) - allowed or (client is None and len(call.args) != 1):
             raise a.decline(f"{call.text} is called with options that are not analysed", call.node)
     a.waits()
-    return _result(FUNCTIONS.get(found, ReadFile))
+    return _result(FUNCTIONS.get(found, ReadFile), a.maker(call.node))
 
 
-def waiting_method(a: "Analyzer", kind: Any, name: str, call: "Call") -> Value | None:
-    """A method of a file or path that only reads; None of any other type."""
-    for kinds, _, methods in READABLE:
-        if kind in kinds:
-            a.demand(call.safe, f".{name}() gets something of unknown type", call.node)
-            if name == "open":
-                _check_open(a, call.args, call)
-            a.waits()
-            return _result(methods[name])
-    return None
+def waiting_method(a: "Analyzer", kind: Any, name: str, call: "Call") -> Value:
+    """A method of a file or path that only reads."""
+    a.demand(call.safe, f".{name}() gets something of unknown type", call.node)
+    if name == "open":
+        _check_open(a, call.args, call)
+    a.waits()
+    return _result(METHODS[kind][name], a.maker(call.node))
 
 
 def _check_open(a: "Analyzer", args: list[Value], call: "Call") -> None:
@@ -207,18 +165,8 @@ def _check_open(a: "Analyzer", args: list[Value], call: "Call") -> None:
         raise a.decline("open() is called for writing", call.node, impure=True)
 
 
-def _result(given: Any) -> Value:
-    return Value(given, fresh=given is ReadFile) if isinstance(given, type) else given()
-
-
-def check_shared(a: "Analyzer", kind: type, name: str, node: ast.AST) -> None:
-    """Methods of objects that carry something from one call to the next, or belong to a thread, are called in
-    order, unless the user has marked them."""
-    reasons = [r for base in kind.__mro__ if (r := IN_ORDER.get((base.__module__, base.__name__)))]
-    if reasons:
-        found = on_class(kind, name)
-        if callable(found) and not is_independent(found):
-            raise a.decline(reasons[0], node)
+def _result(given: Any, make: Any) -> Value:
+    return Value(given, fresh=given is ReadFile) if isinstance(given, type) else given(make)
 
 
 def marked_call(a: "Analyzer", callee: Value, call: "Call") -> Value | None:
@@ -229,24 +177,23 @@ def marked_call(a: "Analyzer", callee: Value, call: "Call") -> Value | None:
     assert callee.slot is not None
     a.guards.expect(callee.slot, "is", callee.obj)
     for value in call.values:
-        _hand_over(a, value, call.node, set())
+        _hand_over(a, value, call.node)
     a.waits()
     return opaque()
 
 
-def _hand_over(a: "Analyzer", value: Value, node: ast.AST, seen: set[int]) -> None:
+def _hand_over(a: "Analyzer", value: Value, node: ast.AST) -> None:
     """Unknown code has got this object: it may keep it, and change all that it holds."""
-    if value.function is not None or value.method is not None or value.type is Iterator:
-        raise a.decline("it hands a function or iterator of its own to one marked as independent", node)
-    value.fresh = False
-    held = value.content
-    if id(held) in seen:
-        return
-    seen.add(id(held))
-    for inner in [*(held.parts or ()), held.elem, held.key, *(value.attrs or {}).values()]:
-        if inner is not None:
-            _hand_over(a, inner, node, seen)
-    value.attrs = None
-    if value.type in CHANGEABLE:
-        held.parts, held.elem = None, opaque()
-        held.key = opaque() if value.type is dict else None
+    own = value.method is not None or value.type is Iterator
+    a.demand(not own, "it hands an object of its own to a function marked as independent", node)
+    if value.fresh and not value.places and not a.handed:
+        a.handed = True
+        a.version += 1
+    for place in value.places:
+        if not place.shared:
+            place.shared = True
+            for inner in filter(None, (place.elem, place.key)):
+                _hand_over(a, inner, node)
+            place.learn(opaque(), opaque() if value.type is dict else None)
+    for inner in filter(None, (*(value.parts or ()), value.elem)):
+        _hand_over(a, inner, node)

@@ -4,7 +4,7 @@ import ast
 from typing import Any
 
 from .site_text import EVENTS, ITEM, ITEMS
-from .sites import Carrying, Sink, flat_target, sink_of
+from .sites import Carrying, Sink, flat_target, sink_of, sinks_in
 from .trees import clone, expression, function_of, name
 
 
@@ -35,9 +35,8 @@ def loop_body(
     tail = body
     while isinstance(tail[-1], ast.With):  # what it fills last may stand within a context
         tail = tail[-1].body
-    parts = [part for top in body for part in ast.walk(top)]
-    count = sum(isinstance(p, ast.stmt) and sink_of(p) in sinks for p in parts)
-    leaves = any(isinstance(p, ast.Continue) for p in parts)
+    count = sum(sink in sinks for sink in sinks_in(*body))
+    leaves = any(isinstance(part, ast.Continue) for top in body for part in ast.walk(top))
     single = sink_of(tail[-1]) in sinks and count == 1 and not leaves
     if single:
         tail[-1] = ast.copy_location(ast.Return(_sink_value(tail[-1])), tail[-1])
@@ -74,7 +73,7 @@ class _Events(ast.NodeTransformer):
         self.inner = 0
 
     def visit(self, node: ast.AST) -> Any:
-        sink = sink_of(node) if isinstance(node, ast.stmt) else None
+        sink = sink_of(node)
         if sink is not None and sink in self.sinks:
             which, value = ast.Constant(self.sinks.index(sink)), _sink_value(node)  # type: ignore[arg-type]
             note = expression("E.append((W, V))", E=EVENTS, W=which, V=value)

@@ -30,7 +30,7 @@ class Rewriter(ast.NodeTransformer):
     function, so that they go with its frame, or before, and nothing of a call is kept after it.
 
     Attributes:
-        depth: of loops that are sites; rounds: of others; inside: of a comprehension that is a site.
+        depth: of loops that are sites; inside: of a comprehension that is a site.
         held: names that something else may read or store.
         place: of the statement being looked at.
         offered: a list, where it may be handed to, and the expression that makes it.
@@ -41,7 +41,6 @@ class Rewriter(ast.NodeTransformer):
         self.original = function
         self.found: list[SiteText] = []
         self.depth = 0
-        self.rounds = 0
         self.inside = False
         self.held = captured(function)
         self.place: Place = (0, 0)
@@ -55,14 +54,11 @@ class Rewriter(ast.NodeTransformer):
             tree.body = self.visit(tree.body)
         else:
             tree.body = self._block(tree.body, tree, None)
-            if any(not site.reason for site in self.found):
-                tree.body.insert(_after_docstring(tree), self._asked_once(tree.body[0]))
+            if any(not site.reason for site in self.found):  # does `torch.compile` read the text?
+                asked = ast.Assign([name(COMPILING, store=True)], expression("R.compiling()", R=RUNTIME))
+                documented = ast.get_docstring(tree, clean=False) is not None
+                tree.body.insert(int(documented), ast.copy_location(asked, tree.body[0]))
         return ast.fix_missing_locations(tree)
-
-    def _asked_once(self, first: ast.stmt) -> ast.stmt:
-        """Whether `torch.compile` reads the text: the same for all sites of a call."""
-        asked = ast.Assign([name(COMPILING, store=True)], expression("R.compiling()", R=RUNTIME))
-        return ast.copy_location(asked, first)
 
     # Statements.
 
@@ -90,12 +86,10 @@ class Rewriter(ast.NodeTransformer):
         if isinstance(node, ast.While):
             self._no_site("loop", node, "how many rounds there are is known only when it ends")
         original = block.statements[block.index]
-        self.rounds += isinstance(node, (ast.For, ast.While))
         for field_name in ("body", "orelse", "finalbody"):
             inner = getattr(original, field_name, None)
             if isinstance(inner, list) and inner:
                 setattr(node, field_name, self._block(inner, original, block))
-        self.rounds -= isinstance(node, (ast.For, ast.While))
         for part in ("handlers", "cases"):
             for new, old in zip(getattr(node, part, ()), getattr(original, part, ()), strict=True):
                 new.body = self._block(old.body, original, block)
@@ -148,20 +142,13 @@ class Rewriter(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def _map_site(
-        self,
-        node: Any,
-        kind: str,
-        eater: str,
-        options: Sequence[ast.expr] = (),
-        mapped: Any = None,
+        self, node: Any, kind: str, eater: str, options: Sequence[ast.expr] = (), mapped: Any = None
     ) -> Any:
         """mapped: the `map` for which the generator `node` stands."""
         written = node if mapped is None else mapped
         site = self._new(kind, written)
         site.eater, site.maps = eater, mapped is not None
         site.reason = sites.comprehension(node) or ("it is inside another comprehension" * self.inside)
-        if not site.reason and self.rounds:
-            site.reason = sites.within_loop(node) or ""
         if site.reason:
             return self.generic_visit(written)
         original = clone(node)
@@ -215,8 +202,7 @@ class Rewriter(ast.NodeTransformer):
         return blocks
 
     def _source(self, node: ast.expr) -> ast.expr:
-        """The iterable; `zip` and `enumerate` are handed over in parts, to be looked into or made as
-        written."""
+        """The iterable; `zip` and `enumerate` are handed over in parts, to be looked into or called."""
         match node:
             case ast.Call(ast.Name(function), given) if function in sites.SOURCES:
                 if not any(isinstance(a, ast.Starred) for a in given):
@@ -312,7 +298,3 @@ class Rewriter(ast.NodeTransformer):
 
     def _call(self, site: SiteText, method: str, given: list[Any]) -> ast.Call:
         return expression(f"R.s{site.index}.{method}(*A)", R=RUNTIME, A=given)
-
-
-def _after_docstring(function: ast.FunctionDef) -> int:
-    return int(ast.get_docstring(function, clean=False) is not None)

@@ -6,16 +6,14 @@ the reason why not, or None.
 """
 
 import ast
+import builtins
 import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import torch
-
 from ..ir import graph_of
-from .liveness import Block, Body, live_after, read_before_stored
-from .names import COMPREHENSIONS, captured, eaten, handled, kept_generators, reads, stored
+from .liveness import TRIES, Block, Body, live_after, read_before_stored
+from .names import COMPREHENSIONS, captured, eaten, kept_generators, mentioned, reads, stored
 
 SHORT_CIRCUIT = ("any", "all")
 SOURCES = ("zip", "enumerate")
@@ -27,14 +25,15 @@ TOTALS = ("accumulate", "carried")
 @dataclass
 class Sink:
     """What a loop fills: a fresh list, set or dict (by `append`, `add`, `[...] =`, `[...] +=`), an
-    accumulator, or a name that the last statements of a round carry on to the next."""
+    accumulator, or a name that the last statements of a round carry on to the next.
+
+    maker: `set` if it is made by `set()`, a name that could be anything.
+    """
 
     name: str
     kind: str
     operator: type[ast.operator] | None = None
-    maker: str = field(
-        default="", compare=False
-    )  # `set` if it is made by `set()`, a name that could be anything
+    maker: str = field(default="", compare=False)
 
 
 def flat_target(target: ast.expr) -> list[str] | None:
@@ -62,20 +61,16 @@ EXITS: dict[Any, str] = {
 }
 
 
-def _first(table: dict[Any, str], node: ast.AST) -> str | None:
-    """The reason of the first part that is in a table."""
-    return next(
-        (why for part in ast.walk(node) for kinds, why in table.items() if isinstance(part, kinds)), None
-    )
-
-
-def unsuitable(node: ast.AST) -> str | None:
+def unsuitable(node: ast.AST, more: dict[Any, str] | None = None) -> str | None:
     """Things that may not be in the body of a site."""
-    if any(isinstance(part, ast.comprehension) and part.is_async for part in ast.walk(node)):
+    parts = list(ast.walk(node))
+    for kinds, why in {**UNSUITABLE, **(more or {})}.items():
+        if any(isinstance(part, kinds) for part in parts):
+            return why
+    if any(isinstance(part, ast.comprehension) and part.is_async for part in parts):
         return "it is asynchronous"
-    if kept_generators(node) and not _first(UNSUITABLE, node):
-        return "it makes a generator, which would read the loop's variables later"
-    return _first(UNSUITABLE, node)
+    later = "it makes a generator, which would read the loop's variables later"
+    return later if kept_generators(node) else None
 
 
 def comprehension(node: Any) -> str | None:
@@ -83,76 +78,42 @@ def comprehension(node: Any) -> str | None:
     if None in targets:
         return "its loop variable is not a plain name or tuple of names"
     names = [name for target in targets for name in target or ()]
-    if len(set(names)) != len(names):
-        return "two of its loops use one name"
-    return unsuitable(node)
-
-
-def within_loop(node: Any) -> str | None:
-    """Why a comprehension that runs in each round of a loop is not worth being asked about each time."""
-    names = [name for generator in node.generators for name in flat_target(generator.target) or ()]
-    if isinstance(node, (ast.ListComp, ast.SetComp)) and _of_text(node.elt, names):
-        return "its items are texts, which no rung is faster with"
-    return None
-
-
-# Methods that texts have, and neither arrays nor tensors.
-_OF_TEXT = frozenset(vars(str)) - frozenset(dir(np.ndarray)) - frozenset(dir(torch.Tensor))
-
-
-def _of_text(value: ast.expr, names: list[str]) -> bool:
-    """Is it `word.strip().lower()` of a loop variable?"""
-    match value:
-        case ast.Call(ast.Attribute(inner, method), args, []) if method in _OF_TEXT:
-            plain = all(isinstance(argument, ast.Constant) for argument in args)
-            return plain and ((isinstance(inner, ast.Name) and inner.id in names) or _of_text(inner, names))
-    return False
+    return unsuitable(node) if len(set(names)) == len(names) else "two of its loops use one name"
 
 
 def loop(node: ast.For, block: Block, function: ast.AST) -> tuple[list[Sink], str | None]:
     """The sinks of a loop that may be a site, or why it may not."""
-    names = flat_target(node.target)
+    names, body = flat_target(node.target), ast.Module(node.body, [])
     if names is None:
         return [], "its loop variable is not a plain name or tuple of names"
-    body = ast.Module(node.body, [])
-    reason = unsuitable(body) or _first(EXITS, body) or ("it breaks off early" if _breaks(body) else None)
+    reason = unsuitable(body, EXITS) or ("it breaks off early" if _breaks(body) else None)
     if reason:
         return [], reason
     carried = carrying(node, block)
     sinks = _sinks(node.body) if carried is None else [Sink(name, "carried") for name in carried.names]
+    by_name = {sink.name: sink for sink in sinks}
     if not sinks:
         return [], "it fills no list, set, dict or accumulator"
-    return _checked(sinks, names, node, block, function)
-
-
-def _checked(
-    sinks: list[Sink], names: list[str], node: ast.For, block: Block, function: ast.AST
-) -> tuple[list[Sink], str | None]:
-    by_name = {sink.name: sink for sink in sinks}
     if any(by_name[s.name] != s for s in sinks):
         return [], "it fills one name in two ways"
-    held = captured(function)
-    for sink in by_name.values():
-        if sink.name in held:
-            return [], f"{sink.name!r} is captured by a function or not local"
-        reason = _sink_trouble(sink, node, block, function)
-        if reason:
-            return [], reason
-    for name in [*names, *stored(node.body)]:
-        if name in by_name:
-            continue
+    held, own = captured(function), stored(node.body)
+    for name in dict.fromkeys([*by_name, *names, *own]):
         if name in held:
             return [], f"{name!r} is captured by a function or not local"
-        if name not in names and read_before_stored(node.body, name):
-            return [], f"{name!r} is carried from one round to the next"
-        if name in names and name in stored(node.body):
+        if name in by_name:
+            reason = _sink_trouble(by_name[name], node, block, function)
+            if reason:
+                return [], reason
+        elif name in names and name in own:
             return [], f"it assigns its own loop variable {name!r}"
-        if live_after(node, block, name):
+        elif name not in names and read_before_stored(node.body, name):
+            return [], f"{name!r} is carried from one round to the next"
+        elif live_after(node, block, name):
             return [], f"{name!r} is used after the loop"
     return list(by_name.values()), None
 
 
-def sink_of(statement: ast.stmt) -> Sink | None:
+def sink_of(statement: ast.AST) -> Sink | None:
     """`out.append(v)`, `seen.add(v)`, `table[k] = v` or `total += v`."""
     match statement:
         case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), method), [value], [])) if method in METHODS:
@@ -164,6 +125,12 @@ def sink_of(statement: ast.stmt) -> Sink | None:
         case ast.AugAssign(ast.Subscript(ast.Name(name), _), operator, _):
             return Sink(name, "update", type(operator))
     return None
+
+
+def sinks_in(*nodes: ast.AST) -> list[Sink]:
+    """All of them, in order."""
+    found = [sink_of(part) for node in nodes for part in ast.walk(node)]
+    return [sink for sink in found if sink is not None]
 
 
 @dataclass
@@ -186,46 +153,38 @@ _CARRYING = (
 
 def carrying(node: ast.For, block: Block) -> Carrying | None:
     """Those of a loop, if they do nothing but compare, compute with and store plain names."""
-    own = [*stored(node.body)]
-    carried = sorted(name for name in own if read_before_stored(node.body, name))
-    mentions = [{n.id for n in ast.walk(s) if isinstance(n, ast.Name)} for s in node.body]
-    start = next((i for i, names in enumerate(mentions) if names & set(carried)), 0)
-    last = node.body[start:]
+    own = stored(node.body)
+    carried = {name for name in own if read_before_stored(node.body, name)}
+    start = next((i for i, s in enumerate(node.body) if mentioned(s) & carried), 0)
+    first, last = node.body[:start], node.body[start:]
     parts = [part for statement in last for part in ast.walk(statement)]
-    calls = [p.func.id if isinstance(p.func, ast.Name) else "" for p in parts if isinstance(p, ast.Call)]
+    calls = [p for p in parts if isinstance(p, ast.Call)]
+    called = {p.func.id if isinstance(p.func, ast.Name) else "" for p in calls}
     if (
         not start
         or node.orelse
         or not all(isinstance(p, _CARRYING) for p in parts)
-        or not set(calls) <= set(CALLED)
+        or not called <= set(CALLED) - own
+        or any(p.keywords for p in calls)
+        or all(sink_of(s) is not None for s in last)
+        or stored(last) & stored(first)
     ):
         return None
-    if all(sink_of(s) is not None for s in last) or any(
-        isinstance(p, ast.Call) and p.keywords for p in parts
-    ):
-        return None
-    if stored(last) & stored(node.body[:start]) or set(calls) & set(own):
-        return None
-    carried = sorted({*carried, *(n for n in stored(last) if live_after(node, block, n))})
-    before = [*(flat_target(node.target) or []), *sorted(stored(node.body[:start]))]
-    reads_ = [name for name in before if any(name in names for names in mentions[start:])]
-    return Carrying(carried, start, reads_, sorted(set(calls)))
+    carried |= {name for name in stored(last) if live_after(node, block, name)}
+    before = [*(flat_target(node.target) or []), *sorted(stored(first))]
+    return Carrying(sorted(carried), start, [n for n in before if n in mentioned(*last)], sorted(called))
 
 
 def _sinks(body: Body) -> list[Sink]:
     """Every statement that fills something which the body does not make itself."""
     own = {name for name in stored(body) if not read_before_stored(body, name)}
-    found = [sink_of(part) for top in body for part in ast.walk(top) if isinstance(part, ast.stmt)]
-    return [sink for sink in found if sink is not None and sink.name not in own]
+    return [sink for sink in sinks_in(*body) if sink.name not in own]
 
 
 def _sink_trouble(sink: Sink, node: ast.For, block: Block, function: ast.AST) -> str | None:
-    mentions = [
-        n for top in node.body for n in ast.walk(top) if isinstance(n, ast.Name) and n.id == sink.name
-    ]
-    fills = [p for top in node.body for p in ast.walk(top) if isinstance(p, ast.stmt) and sink_of(p) == sink]
-    carried = sink.kind == "carried"
-    if (not carried and len(mentions) != len(fills)) or reads(node.iter, sink.name):
+    names = [n for top in node.body for n in ast.walk(top) if isinstance(n, ast.Name) and n.id == sink.name]
+    read = sink.kind != "carried" and len(names) != sinks_in(*node.body).count(sink)
+    if read or reads(node.iter, sink.name):
         return f"{sink.name!r} is read while it is filled"
     if sink.kind not in TOTALS and not _fresh_before(sink, block):
         return f"{sink.name!r} is not made fresh right before the loop"
@@ -234,35 +193,30 @@ def _sink_trouble(sink: Sink, node: ast.For, block: Block, function: ast.AST) ->
     return None
 
 
-def _bound_before(name: str, block: Block | None, function: ast.AST) -> bool:
+def _bound_before(name: str, block: Block, function: ast.AST) -> bool:
     """Is the name a parameter, or plainly assigned above, and never unset?"""
     for node in ast.walk(function):
         deleted = isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Del)
         if deleted or (isinstance(node, ast.ExceptHandler) and node.name == name):
             return False
-    while block is not None:
-        for statement in block.statements[: block.index]:
-            if isinstance(statement, ast.Assign) and name in stored(statement.targets):
-                return True
-        if isinstance(block.owner, ast.FunctionDef):
-            return name in {a.arg for a in ast.walk(block.owner.args) if isinstance(a, ast.arg)}
-        block = block.outer
-    return False
+    above = [s for b in block.around() for s in b.statements[: b.index]]
+    arguments = {a.arg for a in ast.walk(getattr(function, "args", function)) if isinstance(a, ast.arg)}
+    return name in arguments or any(isinstance(s, ast.Assign) and name in stored(s.targets) for s in above)
 
 
-def _fresh_before(sink: Sink, block: Block | None) -> bool:
+def _fresh_before(sink: Sink, block: Block) -> bool:
     """Is the name bound to a new, empty or literal, container above, and not mentioned since?"""
-    while block is not None:
-        for statement in reversed(block.statements[: block.index]):
-            mentioned = any(isinstance(n, ast.Name) and n.id == sink.name for n in ast.walk(statement))
-            if not mentioned and sink.name not in stored([statement]):
+    for here in block.around():
+        for statement in reversed(here.statements[: here.index]):
+            if sink.name not in mentioned(statement) | stored([statement]):
                 continue
             match statement:
                 case ast.Assign([ast.Name()], value) | ast.AnnAssign(ast.Name(), _, value):
                     return value is not None and _makes(value, sink)
             return False
-        around = isinstance(block.owner, (ast.Try, ast.With, ast.If)) and block.statements is block.owner.body
-        block = block.outer if around else None
+        owner = here.owner
+        if not isinstance(owner, (ast.Try, ast.With, ast.If)) or here.statements is not owner.body:
+            return False
     return False
 
 
@@ -295,6 +249,20 @@ def _breaks(node: ast.AST) -> bool:
     return isinstance(node, ast.Break) or any(map(_breaks, inner))
 
 
+def caught(body: Body, sinks: list[Sink]) -> bool:
+    """Is something filled within a `try`, which must see what that raises? A list takes anything, and no
+    other container raises an OSError."""
+    tries = [part for top in body for part in ast.walk(top) if isinstance(part, TRIES)]
+    seen: list[ast.stmt] = [t for t in tries if t.finalbody]
+    seen += [s for t in tries if not all(_of_reading(h.type) for h in t.handlers) for s in t.body]
+    return any(sink in sinks and sink.kind != "append" for sink in sinks_in(*seen))
+
+
+def _of_reading(kind: ast.expr | None) -> bool:
+    named = getattr(builtins, kind.id, None) if isinstance(kind, ast.Name) else None
+    return isinstance(named, type) and issubclass(named, OSError)
+
+
 def independent_run(block: Block, held: set[str]) -> int:
     """How many statements from here on are `name = something with a call`, none reading another's name.
 
@@ -317,46 +285,9 @@ def independent_run(block: Block, held: set[str]) -> int:
 
 def _worth_overlapping(value: ast.expr) -> bool:
     """A call of something, and nothing that is a site by itself."""
-    if unsuitable(value) or any(isinstance(n, COMPREHENSIONS) for n in ast.walk(value)):
-        return False
-    return any(isinstance(n, ast.Call) for n in ast.walk(value))
-
-
-# Sinks within a `try`: they are filled after the bodies have run, yet the `try` must see any error.
-
-FILLING: dict[str, tuple[type[Exception], ...]] = {
-    "add": (TypeError,),
-    "setitem": (TypeError,),
-    "accumulate": (TypeError, ArithmeticError, ValueError, MemoryError),
-    "update": (TypeError, LookupError, ArithmeticError, ValueError, MemoryError),
-    "carried": (Exception,),
-}  # what filling a sink may raise
-
-
-def caught(body: Body, sinks: list[Sink]) -> bool:
-    """Does a body fill something within a `try` where that could raise, and somebody there notice?"""
-    tries = [t for top in body for t in ast.walk(top) if isinstance(t, (ast.Try, ast.TryStar))]
-    return any(_catches(t, sink) for t in tries for sink in _raising(t, sinks))
-
-
-def _raising(node: ast.AST, sinks: list[Sink]) -> list[Sink]:
-    """What is filled inside that may refuse a value: a list takes anything."""
-    found = [sink_of(part) for part in ast.walk(node) if isinstance(part, ast.stmt)]
-    return [sink for sink in found if sink in sinks and sink is not None and sink.kind != "append"]
-
-
-def _catches(node: "ast.Try | ast.TryStar", sink: Sink) -> bool:
-    """Would a handler or `finally` of this `try` see the error of filling this sink?"""
-    if node.finalbody:
-        return True
-    if not any(sink in _raising(part, [sink]) for part in node.body):
-        return False
-    return any(_related(kind, FILLING[sink.kind]) for h in node.handlers for kind in handled(h))
-
-
-def _related(kind: type | None, errors: tuple[type[Exception], ...]) -> bool:
-    """May an `except` of this catch one of these errors? Only builtin classes say no."""
-    return kind is None or any(issubclass(kind, e) or issubclass(e, kind) for e in errors)
+    parts = list(ast.walk(value))
+    inside = any(isinstance(part, COMPREHENSIONS) for part in parts) or unsuitable(value)
+    return not inside and any(isinstance(part, ast.Call) for part in parts)
 
 
 def eaten_map(node: ast.Call) -> ast.Call | None:

@@ -9,12 +9,16 @@ import contextlib
 import functools
 import inspect
 import linecache
+import operator
 import re
 import types
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+from .names import SCOPES
+from .trees import function_of
 
 FUTURES = 0
 for _name in __import__("__future__").all_feature_names:
@@ -125,45 +129,30 @@ def matches(node: FunctionNode, code: types.CodeType) -> bool:
 def _imports(filename: str, lines: tuple[str, ...]) -> tuple[str, ...]:
     """Names that a file imports at its top level."""
     try:
-        tree = _parsed("".join(lines))
+        tops = [top for top in _parsed("".join(lines)).body if not isinstance(top, SCOPES)]
     except NoSource:
         return ()
-    found: list[str] = []
-    todo: list[ast.AST] = [tree]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-            continue
-        if isinstance(node, ast.alias):
-            found.append((node.asname or node.name).split(".")[0])
-        todo += list(ast.iter_child_nodes(node))
-    return tuple(name for name in found if name != "*")
+    found = [part for top in tops for part in ast.walk(top) if isinstance(part, ast.alias)]
+    return tuple((a.asname or a.name).split(".")[0] for a in found if a.name != "*")
 
 
 def compiled(
     node: FunctionNode, like: types.CodeType, free: Sequence[str], imports: Sequence[str] = ()
 ) -> types.CodeType:
     """Compile a function node as it would be where `free` are names of an enclosing function."""
-    bare = node
+    body: list[ast.stmt] = [ast.copy_location(ast.Expr(node), node)]  # type: ignore[arg-type]
+    name = "<lambda>"
     if isinstance(node, ast.FunctionDef):
+        name = node.name
         bare = ast.FunctionDef(**{**dict(ast.iter_fields(node)), "decorator_list": []})
-        statement: ast.stmt = ast.copy_location(bare, node)
-    else:
-        statement = ast.copy_location(ast.Expr(node), node)
-    names = [ast.arg(name) for name in free]
-    arguments = ast.arguments(posonlyargs=[], args=names, kwonlyargs=[], kw_defaults=[], defaults=[])
-    body = [statement]
-    if isinstance(node, ast.FunctionDef) and node.name not in free:
-        body.insert(0, ast.Global([node.name]))  # as which it calls itself
-    outer = ast.FunctionDef(name="outer", args=arguments, body=body, decorator_list=[])
-    if "type_params" in ast.FunctionDef._fields:
-        outer.type_params = []  # type: ignore[attr-defined]
+        body = [ast.copy_location(bare, node)]
+        if name not in free:
+            body.insert(0, ast.Global([name]))  # as which it calls itself
+    outer = function_of("outer", list(free), body, node)
     above: list[ast.stmt] = [ast.Import([ast.alias(name)]) for name in imports]
     module = ast.fix_missing_locations(ast.Module([*above, outer], []))
-    flags = like.co_flags & FUTURES
     with unwarned(like.co_filename):
-        built = compile(module, like.co_filename, "exec", flags=flags, dont_inherit=True)
-    name = node.name if isinstance(node, ast.FunctionDef) else "<lambda>"
+        built = compile(module, like.co_filename, "exec", like.co_flags & FUTURES, dont_inherit=True)
     return _nested(_nested(built, "outer"), name)
 
 
@@ -173,16 +162,16 @@ def _nested(code: types.CodeType, name: str) -> types.CodeType:
     return inner[-1]
 
 
+_COMPARED = operator.attrgetter("co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars",
+                                "co_argcount", "co_kwonlyargcount")  # fmt: skip
+
+
 def _same_code(a: types.CodeType, b: types.CodeType) -> bool:
     """Equal but for names of places. Constants by type and value: 1, 1.0 and True are different."""
-    names = ("co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_argcount")
-    if any(getattr(a, name) != getattr(b, name) for name in (*names, "co_kwonlyargcount")):
-        return False
-    if (a.co_flags ^ b.co_flags) & ~inspect.CO_NESTED:
-        return False
-    if len(a.co_consts) != len(b.co_consts):
-        return False
-    return all(_same_constant(x, y) for x, y in zip(a.co_consts, b.co_consts, strict=True))
+    alike = _COMPARED(a) == _COMPARED(b) and not (a.co_flags ^ b.co_flags) & ~inspect.CO_NESTED
+    return (
+        alike and len(a.co_consts) == len(b.co_consts) and all(map(_same_constant, a.co_consts, b.co_consts))
+    )
 
 
 def _same_constant(x: Any, y: Any) -> bool:
@@ -193,51 +182,26 @@ def _same_constant(x: Any, y: Any) -> bool:
     return type(x) is type(y) and repr(x) == repr(y)
 
 
-# Where names stand in a syntax tree.
-FIELDS = {
-    ast.Name: "id", ast.Attribute: "attr", ast.arg: "arg", ast.FunctionDef: "name",
-    ast.AsyncFunctionDef: "name", ast.ClassDef: "name", ast.ExceptHandler: "name", ast.alias: "asname",
-    ast.MatchAs: "name", ast.MatchStar: "name", ast.MatchMapping: "rest",
-}  # fmt: skip
+# Texts in a syntax tree that are no names of the function's own.
+_NO_NAMES = (ast.Constant, ast.keyword, ast.ImportFrom)
 
 
 def private_names(node: Any, qualified: str) -> Any:
-    """The function of that qualified name with its private names written out; itself if there are none."""
-    owner = _class_around(qualified)
-    if not owner.strip("_"):
-        return node
-    prefix = f"_{owner.lstrip('_')}"
+    """The function of that qualified name with its private names written out; itself if there are none. Where
+    that is more difficult, as with a class inside, what comes out does not match the code."""
+    parts = qualified.split(".")[:-1]
+    while parts and parts[-1] == "<locals>":  # of a function in a method
+        parts = parts[:-2]
+    owner = parts[-1].lstrip("_") if parts else ""
 
     def written(name: Any) -> Any:
         private = isinstance(name, str) and name.startswith("__") and not name.endswith("__")
-        return f"{prefix}{name}" if private and "." not in name else name
+        return f"_{owner}{name}" if private else name
 
-    for part in _parts(node):
-        field = FIELDS.get(type(part))
-        if field is not None and part is not node:
-            setattr(part, field, written(getattr(part, field)))
-        if isinstance(part, (ast.Global, ast.Nonlocal)):
-            part.names = list(map(written, part.names))
-        if isinstance(part, ast.alias) and part.asname is None and written(part.name) != part.name:
-            part.asname = written(part.name)
+    for part in ast.walk(node) if owner else ():
+        for name, value in ast.iter_fields(part):
+            if isinstance(value, list):
+                setattr(part, name, list(map(written, value)))
+            elif not isinstance(part, _NO_NAMES) and part is not node:
+                setattr(part, name, written(value))
     return node
-
-
-def _parts(node: ast.AST) -> Iterator[ast.AST]:
-    """All of a function but what is in a class inside it, whose private names are its own."""
-    yield node
-    for part in ast.iter_child_nodes(node):
-        if isinstance(part, ast.ClassDef):
-            yield part
-            for outside in (*part.bases, *part.keywords, *part.decorator_list):
-                yield from _parts(outside)
-        else:
-            yield from _parts(part)
-
-
-def _class_around(qualified: str) -> str:
-    """`C` of `C.method`, `f.<locals>.C.method` and `C.method.<locals>.inner`; empty if there is none."""
-    parts = qualified.split(".")[:-1]
-    while parts and parts[-1] == "<locals>":
-        parts = parts[:-2]
-    return parts[-1] if parts else ""
