@@ -351,7 +351,7 @@ def test_a_handler_meets_the_error_of_filling():
         fast = jit(text, config=NOW)
         for xs in (with_zero, FLOATS, with_zero):
             assert fast(xs) == text(xs)
-        check(text, FLOATS, rung=LANES)
+        check(text, FLOATS)
     assert divided(with_zero) == (0.125, 1)
     for text in (added, keyed):
         fast = jit(text, config=NOW)
@@ -644,7 +644,7 @@ def test_a_body_that_catches_everything_again_and_again(text):
 
 @pytest.mark.parametrize("text", [retried_a_little, caught_once])
 def test_a_body_that_catches_and_ends(text):
-    check(lambda xs: [text(x) for x in xs], FLOATS, rung=LANES)
+    check(lambda xs: [text(x) for x in xs], FLOATS)
 
 
 def test_a_loop_variable_after_break_where_the_clock_decides():

@@ -38,7 +38,7 @@ class Rung:
 
 def _vectorized(able: Callable[[Work], bool]) -> Callable[[Work], bool]:
     """All items in one call. What cannot go on that way raises `Bail`, which the body must not swallow."""
-    return lambda work: work.plan.info.can_vmap and able(work) and not work.plan.texts.may_try_for_ever
+    return lambda work: work.plan.info.can_vmap and not work.plan.texts.tries and able(work)
 
 
 def _lanes_pay(work: Work, plain_seconds: float) -> bool:

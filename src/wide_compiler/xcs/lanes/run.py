@@ -13,9 +13,9 @@ from ..numpy_errors import recorded_errors
 from ..work import Bail, Work
 from .body_code import Dispatcher, lane_function
 from .gather import chunks, gathered
-from .lane import Diverge, Lane, Objects, Trace, own_values
+from .lane import Diverge, Lane, Objects, own_values
 from .operators import Lane as _Lane  # noqa: F401  it has its operators then
-from .results import Results, settle_keys
+from .results import Results, check_keys
 
 MOST_PATHS = 16
 SKIPPED = object()  # an item that the test leaves out
@@ -36,8 +36,6 @@ def vectorized(work: Work) -> list[Any]:
                 values = values + part if values else part
     except Bail as bail:
         why = str(bail)
-    except Diverge:
-        why = "items take too many different ways"
     except Exception as error:
         raise_interrupt(error)
         why = f"{type(error).__name__}: {error}"
@@ -57,7 +55,7 @@ class Body:
         self.dispatch = Dispatcher(cache)
         self.test = work.cond and lane_function(work.cond, nodes["cond"], self.dispatch, cache)
         self.body = lane_function(work.body, nodes["body"], self.dispatch, cache)
-        self.results = Results(work.items.n, work.site.config.exact)
+        self.results = Results(work.items.n)
         self.runs = 0
 
     def values(self, start: int, stop: int) -> list[Any]:
@@ -90,25 +88,17 @@ class Body:
                 added[i] = value
 
     def _once(self, columns: list[Any], count: int, in_order: bool) -> list[Any]:
-        work, trace = self.work, Trace(count)
-        self.dispatch.trace = trace
-        given = [_lane(column, trace) for column in columns]
-        if work.cond is not None:
-            truth = bool(self.test(*given))
-            if trace.stopped is not None:
-                raise trace.stopped()
-            if not truth:
-                return [SKIPPED] * count
+        work, hand, self.dispatch.rounds = self.work, self.results.values, 0
+        given = [_lane(column) for column in columns]
+        if work.cond is not None and not self.test(*given):
+            return [SKIPPED] * count
         if work.events:
             noted: list[Any] = []
             self.body(noted, *given)
             result: Any = [tuple(event) for event in noted]
         else:
             result = self.body(*given)
-        if trace.stopped is not None:
-            raise trace.stopped()  # swallowed by an `except` in the user's text
-        settle_keys(work.site.text, result, work.events)
-        hand = self.results.values
+        check_keys(work.site.text, result, work.events)
         if work.events:
             before: list[Any] = []
             events = [(index, hand(value, count, False, before)) for index, value in result]
@@ -139,10 +129,8 @@ def _chosen(column: Any, lanes: np.ndarray) -> Any:
     return [items[i] for i in lanes.tolist()]
 
 
-def _lane(column: Any, trace: Trace) -> Any:
-    if type(column) is Rows:
-        return Lane(column.data, "array", trace, False, column.items)
-    return gathered(column, trace)
+def _lane(column: Any) -> Any:
+    return Lane(column.data, "array", False, column.items) if type(column) is Rows else gathered(column)
 
 
 def _has_nan(given: Any) -> bool:
