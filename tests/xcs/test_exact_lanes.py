@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from wide_compiler.xcs import Config, jit
-from wide_compiler.xcs.lanes import run as _  # noqa: F401  lanes have their operators then
-from wide_compiler.xcs.lanes.lane import Lane
+from wide_compiler.xcs.lanes.operators import Lane
 
 W = np.random.default_rng(1).normal(size=64)
 MATRIX = np.random.default_rng(2).normal(size=(7, 64))

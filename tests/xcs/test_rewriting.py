@@ -560,7 +560,7 @@ def test_items_after_the_one_that_decides(config):
 def test_items_after_the_one_that_decides_may_raise():
     zero_late = [3.0, 2.0, 0.0, 1.0]
     check(lambda xs: any(1.0 / x > 0.1 for x in xs), zero_late)
-    check(lambda xs: any(x > 2.0 for x in xs), FLOATS, rung=LANES)
+    check(lambda xs: any(x > 2.0 for x in xs), FLOATS)
     check(lambda xs: [down(x) for x in xs], FLOATS, rung=LANES)
 
 

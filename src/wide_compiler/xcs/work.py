@@ -48,13 +48,12 @@ class Work:
         after: where blocks are put that the next site need not gather.
         new: do the items look like none before?
         record: of the rung that ran all items.
-        wasted: seconds of rungs that failed: their records see to it that this stays rare.
         partial: what an item had noted when it raised.
     """
 
     __slots__ = (
         "after", "body", "cond", "events", "functions", "items", "new", "partial", "plan", "record", "seen",
-        "site", "wasted",
+        "site",
     )  # fmt: skip
 
     def __init__(self, site: "Site", plan: "Plan", items: Items, functions: dict[str, Any]):
@@ -65,7 +64,7 @@ class Work:
         self.seen: list[Any] | None = None
         self.after: list[Blocks] | None = None
         self.record: Any = None
-        self.new, self.wasted = False, 0.0
+        self.new = False
         self.partial: dict[int, list[Any]] = {}
 
     def one(self, i: int) -> list[Any]:
@@ -91,8 +90,12 @@ class Work:
             raise_interrupt(error)
             raise Bail(f"item {i} raises {type(error).__name__}") from None
 
+    def pay(self, seconds: float) -> None:
+        """From the budget for trials."""
+        self.site.budget.tried += seconds
+
     def took(self, seconds: float) -> None:
         """A rung ran the whole call: what it took, with all around it."""
         self.plan.costs.unseen += seconds
         if self.record is not None:
-            self.record.succeeded(seconds, self.items.n)
+            self.record.took(seconds, self.items.n)

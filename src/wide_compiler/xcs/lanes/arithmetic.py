@@ -1,5 +1,5 @@
-"""Arithmetic on lanes: of Python numbers as Python does it, of all else by NumPy's ufuncs and products, with a
-lane axis in front of the axes of the items."""
+"""Arithmetic on lanes: of Python numbers as Python does it, of all else by NumPy's ufuncs and products, with
+a lane axis in front of the axes of the items."""
 
 import contextlib
 import functools

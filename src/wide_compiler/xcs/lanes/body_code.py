@@ -90,9 +90,6 @@ class Dispatcher:
     """Calls for one run over lanes."""
 
     indices = np.s_  # gives an index as it is written between brackets
-    item = staticmethod(
-        lambda value, index: value[index] if type(value) is Objects else item_at(value, index)
-    )
 
     def __init__(self, cache: CodeCache):
         self.rounds = 0  # of `while` loops
@@ -123,6 +120,10 @@ class Dispatcher:
         if isinstance(method, types.FunctionType) and not isinstance(function, nn.Module):
             return self._python(method, (function, *args), kwargs)
         raise Bail(f"a call of {getattr(function, '__name__', type(function).__name__)}")
+
+    def item(self, value: Any, index: Any) -> Any:
+        """`value[index]`."""
+        return value[index] if type(value) is Objects else item_at(value, index)
 
     def again(self) -> bool:
         """One more round of a `while`: there may be so many in one run."""

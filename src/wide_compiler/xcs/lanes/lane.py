@@ -1,9 +1,9 @@
 """Lane: one value per item, computed on all at once, for an array, a NumPy scalar or a Python number.
 
 `data` is `[n, ...]`, the lane axis first; `kind` says what the item's own value is: 'array', 'np' (a NumPy
-scalar), 'float', 'int' or 'bool'. The numbers are those of the plain loop, bit by bit. Whatever cannot be done
-exactly as Python or NumPy would do it for one item raises `Bail`; a truth that differs between lanes raises
-`Diverge`, and the lanes are run in two groups.
+scalar), 'float', 'int' or 'bool'. The numbers are those of the plain loop, bit by bit. Whatever cannot be
+done exactly as Python or NumPy would do it for one item raises `Bail`; a truth that differs between lanes
+raises `Diverge`, and the lanes are run in two groups.
 """
 
 from collections.abc import Sequence

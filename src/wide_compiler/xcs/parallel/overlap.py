@@ -4,7 +4,6 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from ..costs import TRY_AGAIN
 from ..independent import marked_in
 from ..work import Failed, Work
 from .threads import CHEAP, Overlap, crowded
@@ -68,7 +67,7 @@ class Level:
             self.calm -= 1
         elif self.now < self.most:
             higher = min(self.most, self.now + max(1, self.now // 8))
-            if not self.bad or higher < self.bad or self.spent > TRY_AGAIN * self.damage:
+            if not self.bad or higher < self.bad or self.spent > 50 * self.damage:
                 self.now = higher
 
     def _was_bad(self, level: int, longest: float) -> None:
@@ -86,7 +85,6 @@ def overlapped(work: Work) -> list[Any]:
     if config.measure and n > 2 * PART:  # a long loop: do they still wait?
         run.up_to(PART, level.of(PART))
         if not run.errors and _cheap(run):
-            work.plan.costs.idle_item = 0.0
             return _one_by_one(work, run)
     run.up_to(n, level.of(n))
     if run.errors:
@@ -96,8 +94,6 @@ def overlapped(work: Work) -> list[Any]:
         return _one_by_one(work, run)
     if config.measure:
         level.learn(run.seconds, n)
-        if _cheap(run):
-            work.plan.costs.idle_item = 0.0
     return [v for i in range(n) for v in run.results[i]]
 
 
