@@ -85,7 +85,7 @@ def _tried(work: Work, rung: Rung) -> float | None:
     if expected is None or not beats(expected, plain):
         record.lost(seconds, why)
     if expected and gpu is None:
-        record.took(expected, n)
+        record.recent, record.told = [], (expected, n)
     return expected
 
 
@@ -151,7 +151,7 @@ def _attempt(work: Work, rung: Rung) -> list[Any] | Miss:
     if why:
         record.lost(timing.now() - began, why)
         return Miss()
-    record.won()
+    record.why_not = ""
     work.record = None if first and not rung.splits else record
     _took(work, rung)
     return values

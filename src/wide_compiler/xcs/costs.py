@@ -11,7 +11,7 @@ from typing import Any
 
 SHARE = 0.05
 MEDIAN_OF = 5
-KEPT = 8
+KEPT = 3
 
 
 @dataclass
@@ -33,6 +33,7 @@ class Budget:
 class RungCosts:
     """One rung at one site."""
 
+    told: tuple[float, int] | None = None  # seconds for so many items, as the last trial says
     recent: list[tuple[float, int]] = field(default_factory=list)  # seconds and items of its last calls
     signatures: set[Any] = field(default_factory=set)  # of items that were compared with the plain loop
     price: float = 0.0  # seconds of the last trial that it lost, or of what failed
@@ -40,21 +41,18 @@ class RungCosts:
     why_not: str = ""
 
     def predicted(self, n: int) -> float | None:
-        """Seconds for n items: part of the time does not depend on them."""
-        if not self.recent:
-            return None
-        return min(seconds * (0.25 + 0.75 * n / items) for seconds, items in self.recent)
+        """Seconds for n items: part of the time does not depend on them. Two calls tell more than a trial."""
+        known = self.recent if len(self.recent) > 1 or self.told is None else [self.told]
+        return min((seconds * (0.25 + 0.75 * n / items) for seconds, items in known), default=None)
 
     def took(self, seconds: float, n: int) -> None:
         self.recent = [*self.recent[1 - KEPT :], (seconds, n)]
 
     def lost(self, seconds: float, why: str = "") -> None:
+        """A trial, or a call, has cost so many seconds and gained nothing."""
         self.price, self.losses, self.why_not = seconds, min(self.losses + 1, 20), why
         if why:
-            self.recent.clear()
-
-    def won(self) -> None:
-        self.losses, self.why_not = 0, ""
+            self.recent, self.told = [], None
 
 
 @dataclass

@@ -11,7 +11,7 @@ from .modules import group, torch_vmap
 from .parallel import overlap, threads
 from .proof.effects import Effect
 from .proof.kinds import CONSTANTS
-from .work import Miss, Work
+from .work import Miss, Work, held_by
 
 # Seconds of an item in the plain loop: less than this are not worth the way to NumPy and back.
 SHORT, SHORT_NUMBERS = 4e-7, 4e-6
@@ -43,11 +43,16 @@ class Rung:
     splits: bool = True
 
 
-def shortest(columns: Any) -> float:
-    """Seconds of an item of these columns that is too short for lanes: Python's numbers gain least."""
-    firsts = [column[0] for column in columns if len(column)]
-    numbers = all(type(first) in CONSTANTS or isinstance(first, np.generic) for first in firsts)
-    return SHORT_NUMBERS if numbers else SHORT
+def shortest(columns: Any, functions: dict[str, Any]) -> float:
+    """Seconds of an item that is too short for lanes: Python's numbers, without NumPy, gain least."""
+    seen = [column[0] for column in columns if len(column)]
+    if not all(type(first) in CONSTANTS for first in seen):
+        return SHORT
+    for function in functions.values():
+        named = (function.__globals__.get(name) for name in function.__code__.co_names)
+        if any(value is np or type(value) is np.ndarray for value in (*named, *held_by(function))):
+            return SHORT
+    return SHORT_NUMBERS
 
 
 def _vectorized(able: Callable[[Work], bool]) -> Callable[[Work], bool]:
@@ -68,7 +73,7 @@ WIDE_MODELS = Rung(
 TORCH_VMAP = Rung("torch vmap", _vectorized(torch_vmap.able), torch_vmap.mapped, lambda work: 1e-3, 2e-4)
 NUMPY_LANES = Rung(
     "numpy lanes", _vectorized(lambda work: True), lambda work: numpy_lanes.vectorized(work),
-    lambda work: 5e-4, 3e-5, lambda work: shortest(work.items.columns),
+    lambda work: 5e-4, 3e-5, lambda work: shortest(work.items.columns, work.functions),
 )  # fmt: skip
 # Items that wait. They are the items as written.
 THREADS = Rung(

@@ -62,6 +62,7 @@ class Site:
             self.why = STOPS_EARLY
             self.schedule.pause(10**12)
         self.on = self.schedule.ready
+        self.nested = "items" in text.bodies  # several loops in one comprehension
         self.plans: list[Plan] = []
         self.first, self.budget = Costs(), Budget()
         self.latest = 0.0
@@ -269,13 +270,15 @@ class Site:
             return values, work
         return Miss(), None
 
-    def may_analyse(self, columns: Any) -> bool:
+    def may_analyse(self, functions: dict[str, Any], columns: Any) -> bool:
         """Has the plain loop taken so long that an analysis costs little beside it, and each of its items so
         long that a rung could be faster?"""
         if not self.config.measure:
             return True
-        short = self.first.recent and self.first.plain_item < shortest(columns)
-        return not (short and columns) and self.budget.affords_analysis(ANALYSIS_SECONDS)
+        short = self.first.recent and self.first.plain_item < shortest(columns, functions)
+        # Of several loops in one comprehension, the body is analysed with what they loop over.
+        together = self.nested and len(self.plans) == 1 and not self.plans[0].declined
+        return not (short and columns) and (together or self.budget.affords_analysis(ANALYSIS_SECONDS))
 
     def plan_for(
         self, functions: dict[str, Any], nodes: dict[str, Any], columns: Any
@@ -285,12 +288,14 @@ class Site:
             seen = plan.holds(functions, columns)
             if seen is not None:
                 return plan, seen
-        if not self.may_analyse(columns):
+        if not self.may_analyse(functions, columns):
             return None, None
         began = timing.now()
         plan = make_plan(self, functions, nodes, columns)
-        if "items" not in self.text.bodies:  # else what was timed are rounds of its first loop
+        if not self.nested:
             plan.costs.recent = self.first.recent
+        elif "items" not in functions and self.latest:  # what was timed are rounds of its first loop
+            plan.costs.recent = [self.latest / len(columns[0])]
         self.plans = [plan, *self.plans[: PLANS - 1]]
         self.budget.analysed += timing.now() - began
         return plan, None

@@ -96,6 +96,13 @@ class Work:
 
     def took(self, seconds: float) -> None:
         """A rung ran the whole call: what it took, with all around it."""
-        self.plan.costs.unseen += seconds
-        if self.record is not None:
-            self.record.took(seconds, self.items.n)
+        costs, n, record = self.plan.costs, self.items.n, self.record
+        costs.unseen += seconds
+        if record is not None:
+            record.took(seconds, n)
+            over = seconds - costs.plain_item * n
+            if over > 0.0 and costs.plain_item:
+                record.lost(over)
+                self.pay(over)
+            else:
+                record.losses = 0
