@@ -1,5 +1,6 @@
 """When a rung is tried, by a clock that the test holds: trials are paid from 5% of the plain loop's time."""
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -58,7 +59,7 @@ def test_a_rung_that_loses_or_fails_is_tried_ever_more_rarely(monkeypatch, fails
     assert not world.whole and 2 <= len(world.trials) <= 8
     assert world.budget.tried <= SHARE * world.budget.spent
     moments = [spent for spent, _ in world.trials]
-    assert all(later >= 1.7 * earlier for earlier, later in zip(moments[1:], moments[2:], strict=False))
+    assert all(later >= 1.7 * earlier for earlier, later in itertools.pairwise(moments[1:]))
     assert all(took <= 2 * ITEM * len(XS) for _, took in world.trials)  # twice one plain run
 
 

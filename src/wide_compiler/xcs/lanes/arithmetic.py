@@ -163,24 +163,18 @@ def rank_of(x: Any, any_order: bool = False) -> int:
 
 def _cast(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """A Python number takes the type of the arrays beside it; so must a lane of Python numbers."""
-    if not any(type(x) is Lane and x.kind in ("float", "int") for x in inputs):
+    weak = [type(x) is Lane and x.kind in ("float", "int") for x in inputs]
+    if not any(weak):
         return inputs
-    types = [
-        data_of(x).dtype
-        for x in inputs
-        if (type(x) is Lane and x.kind in ("array", "np")) or isinstance(x, (np.ndarray, np.generic))
-    ]
-    return tuple(
-        _as_number(x, types) if type(x) is Lane and x.kind in ("float", "int") else x for x in inputs
-    )
+    data = [data_of(x) for x, w in zip(inputs, weak, strict=True) if not w]
+    types = [d.dtype for d in data if isinstance(d, (np.ndarray, np.generic))]
+    return tuple(_as_number(x, types) if w else x for x, w in zip(inputs, weak, strict=True))
 
 
 def _as_number(x: Lane, types: list[Any]) -> Lane:
     wanted = np.result_type(*types, 1.0 if x.kind == "float" else 1)
-    if wanted.kind in "iu":
-        limits = np.iinfo(wanted)
-        if x.data.max() > limits.max or x.data.min() < limits.min:
-            raise Bail("an integer out of the array's range")
+    if wanted.kind in "iu" and not np.array_equal(x.data.astype(wanted), x.data):
+        raise Bail("an integer out of the array's range")
     return Lane(x.data.astype(wanted, copy=False), "np")
 
 

@@ -3,13 +3,12 @@
 Where lanes disagree about a truth, they are run again in two groups, so that a rare branch costs two runs.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..exceptions import raise_interrupt
 from ..items import Blocks
-from ..numpy_errors import recorded_errors
 from ..work import Bail, Work
 from .body_code import Dispatcher, lane_function
 from .gather import chunks, gathered
@@ -28,7 +27,7 @@ def vectorized(work: Work) -> list[Any]:
     body = Body(work)
     why: str | None = None
     try:
-        with recorded_errors(noticed):
+        with _recorded_errors(noticed):
             for start, stop in chunks(work):
                 part = body.values(start, stop)
                 if noticed:
@@ -44,6 +43,12 @@ def vectorized(work: Work) -> list[Any]:
     if work.after is not None and body.results.blocks:
         work.after.append(Blocks(values, body.results.blocks))
     return values
+
+
+def _recorded_errors(noticed: list[str]) -> Any:
+    """A context in which NumPy's errors that are not ignored here are noted: then the plain loop decides."""
+    modes: Any = {kind: "ignore" if how == "ignore" else "call" for kind, how in np.geterr().items()}
+    return np.errstate(call=lambda what, flag: noticed.append(what), **modes)
 
 
 class Body:
@@ -110,27 +115,21 @@ class Body:
         return found
 
 
-class Rows(NamedTuple):
-    """Items that a site has just made, which lie in one array."""
-
-    data: np.ndarray
-    items: list[Any]
-
-
 def _part(column: Any, start: int, stop: int) -> Any:
     if type(column) is Blocks:
-        return Rows(column.part(start, stop), column.rows[start:stop])
+        return Blocks(column.rows[start:stop], [column.part(start, stop)])
     return column if (start, stop) == (0, len(column)) else column[start:stop]
 
 
 def _chosen(column: Any, lanes: np.ndarray) -> Any:
     """The items of some lanes."""
-    items = column.items if type(column) is Rows else column
-    return [items[i] for i in lanes.tolist()]
+    return [column[i] for i in lanes.tolist()]
 
 
 def _lane(column: Any) -> Any:
-    return Lane(column.data, "array", False, column.items) if type(column) is Rows else gathered(column)
+    if type(column) is Blocks:  # that a site has just made, and that lie in one array
+        return Lane(column.blocks[0], "array", False, column.rows)
+    return gathered(column)
 
 
 def _has_nan(given: Any) -> bool:
