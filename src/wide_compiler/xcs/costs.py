@@ -11,7 +11,7 @@ from typing import Any
 
 SHARE = 0.05
 MEDIAN_OF = 5
-KEPT = 3
+KEPT = 3  # calls of a rung
 
 
 @dataclass
@@ -41,8 +41,8 @@ class RungCosts:
     why_not: str = ""
 
     def predicted(self, n: int) -> float | None:
-        """Seconds for n items: part of the time does not depend on them. Two calls tell more than a trial."""
-        known = self.recent if len(self.recent) > 1 or self.told is None else [self.told]
+        """Seconds for n items: part of the time does not depend on them. Some calls tell more than a trial."""
+        known = self.recent if len(self.recent) == KEPT else [self.told] if self.told is not None else []
         return min((seconds * (0.25 + 0.75 * n / items) for seconds, items in known), default=None)
 
     def took(self, seconds: float, n: int) -> None:

@@ -304,7 +304,8 @@ class Site:
 
     def take_over(self, call: Call, items: Items, done: int, seconds: float) -> bool:
         """A loop that runs as written has come to so many items: does a rung take the rest?"""
-        if seconds / done * (items.n - done) < WORTH_A_SWITCH:
+        declined = bool(self.plans) and self.plans[0].declined
+        if declined or seconds / done * (items.n - done) < WORTH_A_SWITCH:
             return False
         rest = Call(self, None, call.containers)
         rest.looked = timing.now()

@@ -6,6 +6,7 @@ done exactly as Python or NumPy would do it for one item raises `Bail`; a truth 
 raises `Diverge`, and the lanes are run in two groups.
 """
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -104,7 +105,7 @@ class Objects:
                 return found.__get__(self)
             if isinstance(found, (property, staticmethod, classmethod)) or name.startswith("__"):
                 raise Bail(f"{kind.__name__}.{name}, which is no field")
-            read[name] = _of(self, "gather")([getattr(item, name) for item in column])
+            read[name] = _of(self, "gather")(list(map(operator.attrgetter(name), column)))
         return read[name]
 
     def __getitem__(self, key: Any) -> Any:
@@ -112,7 +113,7 @@ class Objects:
         if not isinstance(column[0], (dict, list, tuple)) or type(key) not in (int, str):
             raise Bail(f"an index of a {type(column[0]).__name__}")
         if (key,) not in read:
-            read[(key,)] = _of(self, "gather")([item[key] for item in column])
+            read[(key,)] = _of(self, "gather")(list(map(operator.itemgetter(key), column)))
         return read[(key,)]
 
     def __iter__(self) -> Any:

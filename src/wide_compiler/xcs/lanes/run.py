@@ -135,7 +135,8 @@ def _lane(column: Any) -> Any:
 def _has_nan(given: Any) -> bool:
     """Is one of these numbers nan? A body may hand on the very number; of an array it gets new ones."""
     if type(given) is Objects:
-        return any(map(_is_nan, own_values(given, 0)))
+        values = own_values(given, 0)
+        return type(values[0]) in (tuple, list, dict) and any(map(_is_nan, values))
     if type(given) is not Lane or given.kind == "array" or given.origin is None:
         return False
     return given.data.dtype.kind in "fc" and bool(np.isnan(given.data).any())
