@@ -41,7 +41,7 @@ class RungCosts:
     why_not: str = ""
 
     def predicted(self, n: int) -> float | None:
-        """Seconds for n items: part of the time does not depend on them. Some calls tell more than a trial."""
+        """Seconds for n items: part of the time does not depend on them. Calls tell more than a trial."""
         known = self.recent if len(self.recent) == KEPT else [self.told] if self.told is not None else []
         return min((seconds * (0.25 + 0.75 * n / items) for seconds, items in known), default=None)
 

@@ -68,7 +68,7 @@ def _wait(work: Work) -> bool:
 # Distinct modules of one architecture; one function or module of PyTorch over tensors; NumPy over arrays or
 # numbers of one shape.
 WIDE_MODELS = Rung(
-    group.NAME, _vectorized(group.able), group.widened, group.price, 1e-4, fewest=2, splits=False
+    group.NAME, _vectorized(group.able), group.widened, lambda work: group.PRICE, 1e-4, fewest=2, splits=False
 )
 TORCH_VMAP = Rung("torch vmap", _vectorized(torch_vmap.able), torch_vmap.mapped, lambda work: 1e-3, 2e-4)
 NUMPY_LANES = Rung(

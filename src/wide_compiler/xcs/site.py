@@ -87,7 +87,7 @@ class Site:
             elif options and not inert(eater, options):
                 self.went_plain("what is done with each item may change something before the next one")
             else:
-                items = self._items(call, source, before) if expand is None else self._expanded(call, expand)
+                items = self._items(source, before) if expand is None else self._expanded(call, expand)
                 self._decide(call, items, functions, after, switchable=expand is None)
                 if call.done and self.text.kind in ("set", "dict"):
                     values, call.values = call.values, set() if self.text.kind == "set" else {}
@@ -185,7 +185,7 @@ class Site:
 
     # Deciding.
 
-    def _items(self, call: Call, source: Any, before: list[Blocks] | None) -> Items | None:
+    def _items(self, source: Any, before: list[Blocks] | None) -> Items | None:
         """The items of a loop. Or None, and a reason is noted."""
         items, kept = items_of(source, self.text.shape), kept_blocks(source, before)
         if items is None:

@@ -7,7 +7,6 @@ is seen; what their Python reads is guarded by the routers' `ModuleGuard`. Nothi
 import ast
 import contextlib
 import operator
-import sys
 import threading
 import warnings
 import weakref
@@ -35,8 +34,7 @@ from .torch_vmap import apart, check_rows
 from .trial import examine, finite
 
 NAME = "wide model"
-# What capturing members takes; the first time in a process, torch.export imports what it needs.
-SECONDS, SECONDS_FIRST = 0.1, 1.0
+PRICE = 0.05  # seconds: members are captured once the plain loop has taken a second
 MOST = 7  # graphs for other looks of a call that are kept beside the latest
 CONTEST = 0.2  # seconds for the routers' contest, in training: a site does not see what backward takes
 # Operators go straight to their kernels, past what notes gradients (nobody wants them), views and writes.
@@ -167,11 +165,6 @@ def _members(work: Work) -> Members | None:
                     places = [names.index(name) if name in names else free.index(name) for name in given]
                     return Members(column, places, tuple(name in names for name in given))
     return None
-
-
-def price(work: Work) -> float:
-    """About how many seconds it takes to capture the members."""
-    return SECONDS if "sympy" in sys.modules else SECONDS_FIRST  # which torch.export imports
 
 
 def widened(work: Work) -> list[Any]:
