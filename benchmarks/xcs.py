@@ -13,12 +13,10 @@ patterns are timed is said in xcs_table.py.
 
 import argparse
 import gc
-import hashlib
 import json
 import statistics
 import time
 import types
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -132,14 +130,6 @@ def many_modules(models, x):
         return [m(x) for m in models]
 
 
-def digest(blob):
-    return hashlib.sha256(blob).hexdigest()
-
-
-def digest_all(blobs):
-    return [digest(blob) for blob in blobs]
-
-
 def mlp(first, hidden, last):
     return nn.Sequential(nn.Linear(first, hidden), nn.ReLU(), nn.Linear(hidden, last))
 
@@ -166,7 +156,6 @@ def speed_cases():
         "one module, 512 tensors": (one_module, (frozen, [torch.randn(64) for _ in range(512)]), 6, 4, cpu),
         "32 MLPs 16-32-4, one input": (many_modules, (small, torch.randn(8, 16)), 3, 3000, cpu),
         "32 MLPs 64-128-64, one input": (many_modules, (large, torch.randn(8, 64)), 0, 2500, cpu),
-        "hashing 1 MB each, 2 cores": (digest_all, ([bytes([i]) * 2**20 for i in range(64)],), 1.5, 6, wall),
     }
 
 
@@ -183,16 +172,9 @@ def speed_case(name, case, seconds):
     for _ in range(warm):
         fast(*arguments)
     calls = {"plain": lambda: function(*arguments), "jit": lambda: fast(*arguments)}
-    with ThreadPoolExecutor(2) as pool:  # started when it is first used
-        if function is digest_all:
-            calls["by hand"] = lambda: list(pool.map(digest, *arguments))
-            calls["by hand"]()
-        times = interleaved(calls, seconds, clock=clock)
+    times = interleaved(calls, seconds, clock=clock)
     by = ", ".join(sorted({r for c in fast.stats().values() for r in c if r != "plain"})) or "plain"
-    rows = [told(name, times["plain"], times["jit"], bar, by)]
-    if "by hand" in times:
-        rows.append(told("  the same in a pool, by hand", times["plain"], times["by hand"], 0, "threads"))
-    return rows
+    return [told(name, times["plain"], times["jit"], bar, by)]
 
 
 def told(name, plain, jitted, bar, by):

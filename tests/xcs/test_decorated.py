@@ -37,7 +37,7 @@ def warm(fast, *args):
 
 
 @pytest.mark.parametrize("decorate", [torch.no_grad(), torch.inference_mode(), counting])
-def test_loops_under_a_decorator_are_found(decorate):
+def test_loops_under_a_decorator_are_found(decorate, eager):
     fast = jit(decorate(scaled))
     np.testing.assert_allclose(warm(fast, ROWS), scaled(ROWS))
     assert sum(site.get("numpy lanes", 0) for site in fast.stats().values()) > 0

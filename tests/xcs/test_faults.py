@@ -52,10 +52,6 @@ def filled(xs):
     return out, total
 
 
-def first_large(xs):
-    return any(x.max() > 20.0 for x in xs)
-
-
 def mapped(xs):
     return [NET(x) for x in xs]
 
@@ -75,7 +71,7 @@ def statements(xs):
 
 
 PROGRAMS = {
-    **{f.__name__: (f, ROWS) for f in (rows, filtered, table, two_loops, filled, first_large)},
+    **{f.__name__: (f, ROWS) for f in (rows, filtered, table, two_loops, filled)},
     **{f.__name__: (f, TENSORS) for f in (mapped, members)},
     **{f.__name__: (f, TENSORS[:6]) for f in (waiting, statements)},
 }

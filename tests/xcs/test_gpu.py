@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from wide_compiler.measure.clock import Clock, Times
-from wide_compiler.xcs import Config, choice, jit
+from wide_compiler.xcs import Config, choice, costs, jit
 from xcs import oracle
 
 from .module_loops import loop, rows, zipped
@@ -191,7 +191,7 @@ def test_a_rung_must_win_a_race(monkeypatch, ahead):
             return Times({"plain": 1.0, "rung": 0.5 if ahead else 1.0})
 
     monkeypatch.setattr(choice, "current_clock", Decided)
-    monkeypatch.setattr(choice, "SHARE", 10.0)
+    monkeypatch.setattr(costs, "SHARE", 10.0)
     fast, xs = jit(softmaxes), [torch.randn(100, device="cuda") for _ in range(2000)]
     for _ in range(6):
         check(softmaxes, fast, xs)

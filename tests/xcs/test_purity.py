@@ -200,17 +200,6 @@ def middle_of_try(x):
     return x + 1.0
 
 
-def middle_of_try_own(x):
-    a = []
-    try:
-        a = [x]
-        1.0 / (len("abc") - 2)
-        a = []
-    except ZeroDivisionError:
-        a.append(1.0)
-    return x + 1.0
-
-
 def middle_in_finally(x):
     a = []
     try:
@@ -292,7 +281,6 @@ def test_where_a_loop_is_left():
 def test_where_a_try_is_left():
     for f in (middle_of_try, middle_in_finally, middle_of_handler, loop_in_try):
         body(f)
-    body(middle_of_try_own, rung="numpy lanes")
 
 
 def test_loops_are_followed_until_they_settle():

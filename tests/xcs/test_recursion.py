@@ -83,15 +83,6 @@ def test_recursive_functions(name):
     assert next(iter(fast.stats().values())) == {"plain": 3}
 
 
-@pytest.mark.parametrize("name", ["fib", "gcd", "collatz", "power"])
-def test_recursive_functions_stay_in_their_thread(name, eager_threads):
-    """How deep calls may go on is not the same in another one."""
-    run, items = CASES[name]
-    fast = jit(run)
-    compared(run, fast, items)
-    assert "threads" not in next(iter(fast.stats().values()))
-
-
 def test_a_jitted_function_that_calls_itself():
     for _ in range(3):
         assert factorials(list(range(8))) == [1, 1, 2, 6, 24, 120, 720, 5040]

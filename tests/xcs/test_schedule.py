@@ -1,41 +1,25 @@
 """How often a site is looked at, and that every call is counted."""
 
-import time
-
 import numpy as np
 
-from wide_compiler.xcs import Config, jit, timing
-from wide_compiler.xcs.schedule import LOOKS, ROUND, Schedule, yes
+from wide_compiler.xcs import Config, jit
+from wide_compiler.xcs.schedule import LOOKS, MOST, Schedule, yes
 
 
-def test_a_pause_ends_by_calls_or_by_the_clock():
+def test_a_pause_is_a_number_of_calls():
     schedule = Schedule(measure=True, never=False)
     schedule.pause(3)
     assert [schedule.ready() for _ in range(5)] == [False, False, False, True, True]
-    assert schedule.enter() and schedule.skipped == 3
+    schedule.enter()
+    assert schedule.skipped == 3
     schedule.leave()
     assert schedule.ready() and schedule.skipped == 3
 
 
-def test_the_clock_is_read_once_in_a_round_of_calls(monkeypatch):
-    seconds = [0.0]
-    monkeypatch.setattr(timing, "now", lambda: seconds[0])
-    schedule = Schedule(measure=True, never=False)
-    schedule.pause(1_000_000, 0.25)
-    for calls in (ROUND, 2 * ROUND, 4 * ROUND):  # rounds that take no time become longer
-        assert [schedule.ready() for _ in range(calls + 1)] == [False] * calls + [True]
-        assert not schedule.enter()  # not yet
-    assert schedule.skipped == 7 * ROUND + 3
-    seconds[0] = 0.1
-    assert [schedule.ready() for _ in range(8 * ROUND + 1)][-1] and not schedule.enter()
-    assert [schedule.ready() for _ in range(ROUND + 1)] == [False] * ROUND + [True]  # that one took long
-    seconds[0] = 0.3
-    assert schedule.enter()
-
-
 def test_a_site_that_calls_itself_is_not_looked_at_meanwhile():
     schedule = Schedule(measure=True, never=False)
-    assert schedule.ready() and schedule.enter()
+    assert schedule.ready()
+    schedule.enter()
     assert not schedule.ready() and not schedule.ready()
     schedule.leave()
     assert schedule.ready() and schedule.skipped == 2
@@ -45,16 +29,19 @@ def test_looks_are_paid_from_a_share_of_the_loop_s_time():
     schedule = Schedule(measure=True, never=False)
     schedule.enter()
     schedule.rest(1e-6, 1e-3)  # a look of 1 us beside a loop of 1 ms: nothing to save
-    assert schedule.ready is not yes or schedule.enter()
-    schedule.leave()
+    assert schedule.ready is yes
     schedule.enter()
     schedule.rest(1e-4, 1e-4)
     skipped = next(i for i in range(100) if schedule.ready())
     assert 0.5 / LOOKS <= skipped <= 1.5 / LOOKS
+    for _ in range(30):  # of which nothing comes: ever more rarely, but never for good
+        schedule.enter()
+        schedule.rest(1e-4, 1e-4)
+    skipped = next(i for i in range(10_000) if schedule.ready())
+    assert 8 / LOOKS <= skipped <= MOST
 
 
 def test_larger_calls_after_small_ones_are_looked_at_soon():
-    """Small ones are not worth a look at each; the clock sees to it that large ones are."""
 
     def run(rows):
         return [np.sin(row).sum() for row in rows]
@@ -63,10 +50,11 @@ def test_larger_calls_after_small_ones_are_looked_at_soon():
     rows = [np.linspace(i, i + 1.0, 64) for i in range(2000)]
     for _ in range(60):
         fast(rows[:8])
-    began = time.perf_counter()
-    while time.perf_counter() - began < 10.0 and not any("numpy lanes" in c for c in fast.stats().values()):
+    for _ in range(MOST):
         fast(rows)
-    assert any("numpy lanes" in counts for counts in fast.stats().values())
+        if any("numpy lanes" in counts for counts in fast.stats().values()):
+            return
+    raise AssertionError(str(fast.explain()))
 
 
 def plain_loops(xs):

@@ -42,22 +42,9 @@ def counted(function):
     return inner
 
 
-def clamped_number(function):
-    @functools.wraps(function)
-    def inner(k):
-        return min(function(k), 50)
-
-    return inner
-
-
 @jit
 def squared(x):
     return (x * x).sum()
-
-
-@jit
-def number_squared(k):
-    return k * k
 
 
 @pytest.mark.parametrize("called_before", [False, True])
@@ -82,18 +69,6 @@ def test_a_decorator_above_jit_that_counts():
     SEEN.clear()
     fast(ROWS)
     assert len(SEEN) == len(ROWS) and "changes something" in str(fast.explain())
-
-
-def test_a_decorator_above_jit_in_other_threads(eager_threads):
-    helper = clamped_number(number_squared)
-    helper(2)
-
-    def run(ks):
-        return [helper(k) for k in ks]
-
-    fast = jit(run)
-    compared(run, fast, list(range(24)))
-    assert taken(fast, "threads") == 1
 
 
 def test_a_jitted_function_that_was_given_other_code():
@@ -133,21 +108,6 @@ def test_defaults_that_a_jitted_helper_was_given_later():
     helper.__kwdefaults__["m"] = 7.0
     compared(run, fast)
     assert taken(fast) == 5
-
-
-def test_defaults_that_a_jitted_helper_was_given_later_in_other_threads(eager_threads):
-    @jit
-    def helper(k, by=2, *, plus=1):
-        return k * by + plus
-
-    def run(ks):
-        return [helper(k) for k in ks]
-
-    fast = jit(run)
-    compared(run, fast, list(range(24)))
-    helper.__defaults__, helper.__kwdefaults__ = (3,), {"plus": 5}
-    compared(run, fast, list(range(24)))
-    assert taken(fast, "threads") == 2
 
 
 def test_defaults_of_a_function_without_text(tmp_path, monkeypatch):

@@ -24,37 +24,25 @@ class Call:
     """`done` with values or an error; or not, and then the text runs over the rest.
 
     Attributes:
+        functions: the bodies of its items; None where no rung may take items over on the way.
+        containers: those that a loop fills.
         pure: what it is done by could run again as written.
         late: values that a rung gave for the last items.
         items, costs: set if the plain loop is timed.
-        functions: of the items, where a rung may take them over on the way.
-        containers: those that a loop fills.
         looked: when the site began to look at this call; later, how many seconds that took.
         mapping: `map` and its function, where the text is that.
-        clock: the time, and that of this thread's CPU, when the text began to run as written.
+        began: when the text began to run as written.
     """
 
     __slots__ = (
-        "clock",
-        "containers",
-        "costs",
-        "done",
-        "error",
-        "functions",
-        "items",
-        "late",
-        "looked",
-        "mapping",
-        "pure",
-        "site",
-        "source",
-        "values",
+        "began", "containers", "costs", "done", "error", "functions", "items", "late", "looked", "mapping",
+        "pure", "site", "source", "values",
     )  # fmt: skip
 
     def __init__(self, site: "Site", source: Any, containers: tuple | None = None):
         self.site, self.source, self.containers = site, source, containers
-        self.done, self.pure, self.looked = False, False, 0.0
-        self.values = self.late = self.functions = self.mapping = self.clock = None  # type: Any
+        self.done, self.pure, self.looked, self.began = False, False, 0.0, 0.0
+        self.values = self.late = self.functions = self.mapping = None  # type: Any
         self.error: BaseException | None = None
         self.items: Items | None = None
         self.costs: Costs | None = None
@@ -97,7 +85,7 @@ class Call:
         """All independent statements were run."""
         if self.items is not None:
             n, self.items = self.items.n, None
-            self.site.ran_plainly(self, n, n, *self.taken(), True)
+            self.site.ran_plainly(self, n, n, timing.now() - self.began, True)
 
     def map(self) -> Any:
         """`map` as it was written, of a function that was asked for once."""
@@ -113,39 +101,28 @@ class Call:
     def filled(self) -> Iterable[Any]:
         """Put the values where the loop would have put them; what is left to do: nothing, or an error."""
         values, error, self.values, self.error = self.values, self.error, None, None
-        self.put(values)
-        return () if error is None else raises(error)
-
-    def put(self, values: Iterable[Any]) -> None:
-        """Into each container, what a new one holds."""
         for held, new in zip(self.containers or (), values, strict=False):
             (held.extend if type(held) is list else held.update)(new)
+        return () if error is None else raises(error)
 
     def watch(self, items: Items, costs: "Costs", functions: Any = None) -> None:
         """The text runs as written, timed; with functions given, `take_over` may end it early."""
         self.items, self.costs, self.functions = items, costs, functions
-        self.clock = timing.now(), timing.cpu_time()
-
-    def taken(self) -> tuple[float, float]:
-        """Seconds since the text began to run as written, and those in which nothing was computed."""
-        seconds = timing.now() - self.clock[0]
-        return seconds, seconds - (timing.cpu_time() - self.clock[1])
-
-    def forget(self) -> None:
-        self.items = self.costs = self.functions = None
+        self.began = timing.now()
 
 
 def watched(call: Call, source: Any, items: Items) -> Iterator[Any]:
     """The source, timed while it is looped over; not to its end if a rung takes the rest."""
     site, n, things = call.site, items.n, iter(source)
-    call.clock = began, _ = timing.now(), timing.cpu_time()
+    call.began = began = timing.now()
     done, block, ended = 0, 1, False
     try:
-        while not site.short_circuits and done < n:
+        while done < n:
             yield from itertools.islice(things, block)
             done = min(done + block, n)
-            long = call.functions is not None and done < n and timing.now() - began > SWITCH_AFTER
-            if long and site.take_over(call, items, done, *call.taken()):
+            seconds = timing.now() - began
+            long = call.functions is not None and done < n and seconds > SWITCH_AFTER
+            if long and site.take_over(call, items, done, seconds):
                 return
             block = done
         for thing in things:  # a list may have grown meanwhile
@@ -153,15 +130,4 @@ def watched(call: Call, source: Any, items: Items) -> Iterator[Any]:
             yield thing
         ended = True
     finally:
-        site.ran_plainly(call, n, done, *call.taken(), ended)
-
-
-def counted(values: list[Any], costs: "Costs") -> Iterator[Any]:
-    """Values for a consumer that may stop early: how far it came tells where the plain loop would stop."""
-    count = 0
-    try:
-        for value in values:
-            count += 1
-            yield value
-    finally:
-        costs.stops_at(max(count, 1) / max(len(values), 1))
+        site.ran_plainly(call, n, done, timing.now() - began, ended)

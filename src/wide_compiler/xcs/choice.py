@@ -1,4 +1,4 @@
-"""The choice at a site: the cheapest rung by what was measured, or the plain loop."""
+"""The choice at a site: the fastest way that was measured, or the plain loop. See `costs` for the policy."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,90 +13,109 @@ from .exceptions import raise_interrupt
 from .items import Items
 from .oracle import same
 from .rungs import Rung
-from .schedule import SHARE
 from .signature import MOST_SIGNATURES, signature_of
 from .work import Bail, Failed, Miss, Work, held_by
 
 FEWEST = 8  # items that a rung is tried with, unless it says otherwise
-TIMINGS = 2  # of the plain loop before anything is tried
 PART = 4  # a rung is tried with one item of so many
-LONG = 5e-3  # seconds of a plain loop that one timing tells, whatever else the machine does
+RUNNERS = 128  # items of a trial on a GPU
 
 
 def choose(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
     """Run the items by the rung that is expected to be fastest, if it beats the plain loop."""
+    able = [rung for rung in rungs if rung.applies(work)]
     if not work.site.config.measure:
-        return _first_able(work, rungs)
-    rung = _fastest(work, rungs)
-    return Miss() if rung is None else _attempt(work, rung)
-
-
-def _first_able(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
-    for rung in rungs:
-        if rung.applies(work):
-            values = _attempt(work, rung)
-            if not isinstance(values, Miss):
-                return values
-    return Miss()
-
-
-def _fastest(work: Work, rungs: Sequence[Rung]) -> Rung | None:
-    """By what was measured; one that was never tried comes first, if a trial is paid for."""
+        found = (_attempt(work, rung) for rung in able)
+        return next((values for values in found if not isinstance(values, Miss)), Miss())
     costs, n = work.plan.costs, work.items.n
-    plain = costs.plain(n)
-    if len(costs.recent) < (1 if plain > LONG else TIMINGS) or costs.is_due(n):
-        return None  # the plain loop is timed before anything else
-    best, limit = None, margin(plain / n) * plain
-    least = limit
-    for rung in rungs:
+    plain = costs.plain_item * n
+    if not plain or costs.is_due(n):
+        return Miss()  # the plain loop is timed before anything else
+    best, least = None, margin(costs.plain_item) * plain
+    for rung in able:
+        if plain < rung.least or costs.plain_item < rung.least_item(work) or n < rung.fewest:
+            continue
         record = costs.of(rung.name)
-        if record.resting or not rung.worth_a_try(work, plain) or not rung.applies(work):
-            continue
         expected = record.predicted(n)
-        if expected is None:
-            enough = n >= FEWEST or rung.few_items
-            if not enough or not race_is_paid_for(work, rung):
-                continue
-            if not rung.splits or not rung.replayable or n < 4 * PART or gpu_of(work) is not None:
-                return rung
-            expected = _rehearsed(work, rung)
-        if expected is None:
-            continue
-        if expected < least:
+        if expected is None and record.signatures and not record.why_not:
+            expected = 0.0  # what it needs is built by now: this call tells
+        if (expected is None or expected >= least) and _affords(work, rung):
+            expected = _tried(work, rung)
+        if expected is not None and expected < least:
             best, least = rung, expected
-        elif expected >= limit and record.may_try_again(expected, limit):
-            return rung
-    return best
+    return Miss() if best is None else _attempt(work, best)
 
 
-def _rehearsed(work: Work, rung: Rung) -> float | None:
-    """Seconds that a rung takes for all items, told from some of them: it runs once to build what it needs,
-    then with an eighth and with a quarter of the items. None if it cannot run them."""
-    record, n = work.plan.costs.of(rung.name), work.items.n
-    took: list[float] = []
-    began, why = timing.now(), ""
+def _affords(work: Work, rung: Rung) -> bool:
+    record = work.plan.costs.of(rung.name)
+    if not rung.replayable and not record.losses:
+        return True  # each item runs once: nothing is lost
+    price = max(record.price, rung.price(work))
+    if gpu_of(work) is not None:
+        price += 2 * PART * work.plan.costs.plain_item * min(work.items.n, RUNNERS)
+    return work.site.budget.affords_trial(price * 2.0**record.losses)
+
+
+def _tried(work: Work, rung: Rung) -> float | None:
+    """Seconds that a rung takes for all items, told from some of them; None if it cannot run them, or loses.
+    It runs once to build what it needs, then with an eighth and with a quarter of the items."""
+    costs, n, gpu = work.plan.costs, work.items.n, gpu_of(work)
+    record, plain = costs.of(rung.name), costs.plain_item * n
+    if not rung.replayable or not rung.splits:
+        return 0.0  # the call itself is the trial
+    quarter = n // PART if n >= 4 * PART else n
+    expected, why, began = None, "", timing.now()
     try:
-        for count in (n // PART, n // (2 * PART), n // PART):
-            items = Items([column[:count] for column in work.items.columns], count)
-            some = Work(work.site, work.plan, items, work.functions)
-            some.new = not took
-            start = timing.now()
-            if isinstance(rung.run(some), Miss):
-                return None
-            took.append(timing.now() - start)
+        part = _part(work, min(quarter, RUNNERS))
+        part.new = True
+        rung.run(part)
+        part.new = False
+        if gpu is not None:
+            expected = 0.0 if _wins(part, rung, gpu) else plain
+        else:
+            few = _seconds(_part(work, max(quarter // 2, 1)), rung)
+            # Not more than twice one plain run.
+            many = _seconds(_part(work, quarter), rung) if few < plain else few
+            expected = many + max(many - few, 0.0) / (quarter - quarter // 2) * (n - quarter)
     except (Bail, Exception) as error:
         raise_interrupt(error)
         why = _reason(error)
     seconds = timing.now() - began
-    work.wasted += seconds
-    if why:
-        record.failed(seconds, why)
-        return None
-    _, eighth, quarter = took
-    expected = quarter + max(quarter - eighth, 0.0) * 2 * (PART - 1)
-    record.succeeded(expected, n)
-    record.wasted = seconds
+    work.pay(seconds)
+    if expected is None or not beats(expected, plain):
+        record.lost(seconds, why)
+    if expected and gpu is None:
+        record.recent, record.told = [], (expected, n)
     return expected
+
+
+def _part(work: Work, count: int) -> Work:
+    items = Items([column[:count] for column in work.items.columns], count)
+    return Work(work.site, work.plan, items, work.functions)
+
+
+def _seconds(work: Work, rung: Rung) -> float:
+    began = timing.now()
+    rung.run(work)
+    return timing.now() - began
+
+
+def _wins(part: Work, rung: Rung, gpu: torch.device) -> bool:
+    """On a GPU the time of a call is that of launching it. So both ways run in turns there, waited for."""
+    with torch.cuda.device(gpu):
+        plain = lambda: [part.compared(i) for i in range(part.items.n)]  # noqa: E731
+        ways = {"plain": plain, "rung": lambda: rung.run(part)}
+        seconds = current_clock().turns(ways, seconds=0.0, cuda=True).seconds
+    return beats(seconds["rung"], seconds["plain"])
+
+
+def gpu_of(work: Work) -> torch.device | None:
+    """The GPU on which the items are computed: where their tensors lie, or one that all of them share."""
+    if not torch.cuda.is_initialized():
+        return None
+    first = [column if type(column) is Tensor else column[0] for column in work.items.columns]
+    tensors = [value for value in (*first, *held_by(work.body)) if isinstance(value, Tensor)]
+    return next((tensor.device for tensor in tensors if tensor.is_cuda), None)
 
 
 def _attempt(work: Work, rung: Rung) -> list[Any] | Miss:
@@ -104,24 +123,19 @@ def _attempt(work: Work, rung: Rung) -> list[Any] | Miss:
     loop gives."""
     record, signature, why = work.plan.costs.of(rung.name), None, ""
     work.new = False
-    began = timing.now()
+    began, first = timing.now(), not record.signatures
     try:
         signature = signature_of(work) if rung.replayable else None
         work.new = signature not in record.signatures
         values = rung.run(work)
         if isinstance(values, Miss):
             return values
-        first = not record.signatures
         if work.new:
             if rung.replayable:
                 _verify(work, values)
-                if work.site.config.measure:
-                    race(work, rung)
             if len(record.signatures) >= MOST_SIGNATURES:
                 record.signatures.clear()
             record.signatures.add(signature)
-        if not first:
-            work.record = record  # the first call built things: the next ones tell
     except Bail as bail:
         why = _reason(bail)
     except Failed:  # an item did
@@ -132,11 +146,13 @@ def _attempt(work: Work, rung: Rung) -> list[Any] | Miss:
         if not rung.replayable:
             raise
         why = _reason(error)  # of a kind of item that nobody has thought of
+    if why or (first and not rung.splits):
+        work.pay(timing.now() - began)  # it failed, or built what it needs
     if why:
-        seconds = timing.now() - began
-        record.failed(seconds, why)
-        work.wasted += seconds
+        record.lost(timing.now() - began, why)
         return Miss()
+    record.why_not = ""
+    work.record = None if first and not rung.splits else record
     _took(work, rung)
     return values
 
@@ -166,64 +182,3 @@ def _verify(work: Work, values: list[Any]) -> None:
         right = same(front, values[: len(front)], rtol) and same(back, tail, rtol)
     if not right:
         raise Bail("items came out different")
-
-
-# On a GPU the time of a call is that of launching it, and tells little of when it is computed. So a rung must
-# win a race against the plain loop there, with the GPU waited for on both sides.
-
-RUNNERS = 128  # items that run, where a rung can run some of them alone
-WARM = 4  # calls before the clock is read: a wide call is recorded on the way
-LOOPS = 4  # plain loops over the runners that a race takes
-
-
-def race_is_paid_for(work: Work, rung: Rung) -> bool:
-    """Has the plain loop taken so long by now, this call included, that a race costs little beside it?"""
-    if not rung.replayable or gpu_of(work) is None:
-        return True
-    costs = work.plan.costs
-    return LOOPS * costs.plain(_runners(work, rung)) < SHARE * (costs.spent + costs.plain(work.items.n))
-
-
-def race(work: Work, rung: Rung) -> None:
-    """Let the rung run against the plain loop, once for items of about this size. Raises `Bail` if it does
-    not win."""
-    gpu = gpu_of(work)
-    won = work.plan.memory.setdefault("races won", set())
-    if gpu is None or (rung.name, _size(work)) in won:
-        return
-    count = _runners(work, rung)
-    items = Items([column[:count] for column in work.items.columns], count)
-    runners = Work(work.site, work.plan, items, work.functions)
-    with torch.cuda.device(gpu):
-        for _ in range(WARM):
-            rung.run(runners)
-        plain = lambda: [runners.compared(i) for i in range(count)]  # noqa: E731
-        ways = {"plain": plain, "rung": lambda: rung.run(runners)}
-        seconds = current_clock().turns(ways, seconds=0.0, cuda=True).seconds
-    if not beats(seconds["rung"], seconds["plain"]):
-        raise Bail("the GPU takes no less time for all items at once")
-    won.add((rung.name, _size(work)))
-
-
-def gpu_of(work: Work) -> torch.device | None:
-    """The GPU on which the items are computed: where their tensors lie, or one that all of them share."""
-    if not torch.cuda.is_initialized():
-        return None
-    return next((tensor.device for tensor in _tensors(work) if tensor.is_cuda), None)
-
-
-def _runners(work: Work, rung: Rung) -> int:
-    return min(work.items.n, RUNNERS) if rung.splits else work.items.n
-
-
-def _tensors(work: Work) -> list[Tensor]:
-    """Those of the first item, and those in the closure of the body."""
-    first = [column if type(column) is Tensor else column[0] for column in work.items.columns]
-    return [value for value in (*first, *held_by(work.body)) if isinstance(value, Tensor)]
-
-
-def _size(work: Work) -> int:
-    """How many numbers an item has, to a factor of four."""
-    n = work.items.n
-    counts = [t.numel() // (n if t.dim() and len(t) == n else 1) for t in _tensors(work)]
-    return sum(counts).bit_length() // 2

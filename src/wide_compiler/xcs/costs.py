@@ -1,68 +1,58 @@
-"""What was measured at a site: the plain loop's time for an item, and each rung's time for a call.
+"""What was measured at a site, and what may be tried there.
 
-No choice is for good. A rung that lost or failed is tried again once the plain loop has spent fifty times
-what the trial would cost, and the plain loop is timed again once a rung has spent twenty times what that
-would cost: one bad timing must not decide for ever.
+The plain loop is timed while it runs. Trials are paid from a budget: 5% of the time that the plain loop of
+the site has taken so far; so are analyses. What a trial took is the price of the next one, doubled each time
+the rung loses or fails: one bad timing must not decide for ever, nor cost much. The plain loop is timed again
+once a rung has run for twenty times as long as that takes.
 """
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from .schedule import SHARE
-
-SHORT = 4e-7  # an item that takes less is as fast in the loop as on the way to NumPy and back
-TRY_AGAIN = 50.0
-FAILURES = 3
-TRIALS = 3
-CLOSE = 1.25
+SHARE = 0.05
 MEDIAN_OF = 5
+KEPT = 3  # calls of a rung
+
+
+@dataclass
+class Budget:
+    """Of one site. spent: seconds of its plain loop; analysed: of analyses; tried: of trials."""
+
+    spent: float = 0.0
+    analysed: float = 0.0
+    tried: float = 0.0
+
+    def affords_analysis(self, seconds: float) -> bool:
+        return SHARE * self.spent >= self.analysed + seconds
+
+    def affords_trial(self, seconds: float) -> bool:
+        return SHARE * self.spent >= self.tried + seconds
 
 
 @dataclass
 class RungCosts:
     """One rung at one site."""
 
+    told: tuple[float, int] | None = None  # seconds for so many items, as the last trial says
     recent: list[tuple[float, int]] = field(default_factory=list)  # seconds and items of its last calls
-    failures: int = 0
     signatures: set[Any] = field(default_factory=set)  # of items that were compared with the plain loop
-    spent: float = 0.0  # by the plain loop since the last trial
-    wasted: float = 0.0  # by the last trial that failed or lost
-    defeats: int = 0  # how often it has started anew
+    price: float = 0.0  # seconds of the last trial that it lost, or of what failed
+    losses: int = 0  # in a row
     why_not: str = ""
 
     def predicted(self, n: int) -> float | None:
-        """Seconds for n items: part of the time does not depend on them."""
-        if not self.recent:
-            return None
-        return min(seconds * (0.25 + 0.75 * n / items) for seconds, items in self.recent)
+        """Seconds for n items: part of the time does not depend on them. Calls tell more than a trial."""
+        known = self.recent if len(self.recent) == KEPT else [self.told] if self.told is not None else []
+        return min((seconds * (0.25 + 0.75 * n / items) for seconds, items in known), default=None)
 
-    def may_try_again(self, expected: float, limit: float) -> bool:
-        """It has lost. One bad timing is not for good: where it was close, three calls are timed before it
-        rests, and once the plain loop has spent fifty times what they took, it starts anew."""
-        if len(self.recent) < TRIALS and expected < CLOSE * limit:
-            return True
-        took = max(self.wasted, sum(seconds for seconds, _ in self.recent[-TRIALS:]))
-        if self.spent > TRY_AGAIN * took * 2.0**self.defeats:
-            self.recent.clear()
-            self.spent, self.defeats = 0.0, min(self.defeats + 1, 10)
-        return False
+    def took(self, seconds: float, n: int) -> None:
+        self.recent = [*self.recent[1 - KEPT :], (seconds, n)]
 
-    def succeeded(self, seconds: float, n: int) -> None:
-        self.recent = [*self.recent[-7:], (seconds, n)]
-        self.failures, self.why_not = 0, ""
-
-    def failed(self, seconds: float, why: str) -> None:
-        self.failures += 1
-        self.wasted, self.spent, self.why_not = max(seconds, 1e-4), 0.0, why
-
-    @property
-    def resting(self) -> bool:
-        """Failed so often that it only runs again now and then."""
-        if self.failures == 0:
-            return False
-        lasting = min(self.failures - FAILURES, 10)
-        patience = TRY_AGAIN * 2.0**lasting if lasting >= 0 else 2.0
-        return self.spent < patience * self.wasted
+    def lost(self, seconds: float, why: str = "") -> None:
+        """A trial, or a call, has cost so many seconds and gained nothing."""
+        self.price, self.losses, self.why_not = seconds, min(self.losses + 1, 20), why
+        if why:
+            self.recent, self.told = [], None
 
 
 @dataclass
@@ -70,11 +60,8 @@ class Costs:
     """All rungs of one plan, and the plain loop."""
 
     recent: list[float] = field(default_factory=list)  # seconds of an item in the last plain calls
-    idle_item: float = 0.0  # of that time, in which nothing was computed: it waited
     records: dict[str, RungCosts] = field(default_factory=dict)
-    spent: float = 0.0  # by the plain loop, so far
     unseen: float = 0.0  # seconds that rungs have taken since the plain loop was timed
-    share: float | None = None  # of its items the plain loop comes to, where it may stop early
 
     def of(self, rung: str) -> RungCosts:
         return self.records.setdefault(rung, RungCosts())
@@ -84,26 +71,11 @@ class Costs:
         """Seconds of an item in the plain loop: a median, since a machine may do other things in between."""
         return sorted(self.recent)[(len(self.recent) - 1) // 2] if self.recent else 0.0
 
-    def plain(self, n: int) -> float:
-        """Seconds of the plain loop over n items."""
-        items = n if self.share is None else max(self.share * n, 1.0)
-        return self.plain_item * items
-
-    def stops_at(self, share: float) -> None:
-        """Where the plain loop stopped, or would have: by the calls before, the latest ones most."""
-        self.share = share if self.share is None else 0.5 * (self.share + share)
-
-    def measured(self, seconds: float, idle: float, items: int) -> None:
+    def measured(self, seconds: float, items: int) -> None:
         """A plain loop came to so many items."""
         self.recent = [*self.recent[1 - MEDIAN_OF :], seconds / max(items, 1)]
-        self.idle_item = idle / max(items, 1)
         self.unseen = 0.0
 
     def is_due(self, n: int) -> bool:
         """Should the plain loop be timed again?"""
-        return SHARE * self.unseen > self.plain(n)
-
-    def went_plain(self, seconds: float) -> None:
-        self.spent += seconds
-        for record in self.records.values():
-            record.spent += seconds
+        return SHARE * self.unseen > self.plain_item * n

@@ -33,13 +33,13 @@ def chain(error: BaseException | None) -> list[BaseException]:
 
 
 def then_raises(values: Iterable[Any], error: BaseException) -> Iterator[Any]:
-    """A generator whose item raises: who eats it has had the values before, and done its work on them."""
+    """Yield `values`, then raise `error`."""
     yield from values
     raise_here(error)
 
 
 def raises(error: BaseException) -> Iterable[Any]:
-    """An iterable that raises at once: after the totals of the items before are stored."""
+    """An iterable that raises `error` at once."""
     raise_here(error)
     yield
 

@@ -82,10 +82,8 @@ class Runtime:
         except WideError:
             raise
         except (NoSource, *OURS) as reason:
-            ours = (
-                "" if isinstance(reason, NoSource) else f"an error in rewriting it: {type(reason).__name__}: "
-            )
-            self.why = f"{ours}{reason}"
+            error = f"an error in rewriting it: {type(reason).__name__}: {reason}"
+            self.why = str(reason) if isinstance(reason, NoSource) else error
             self.texts = []
             _warn(self.original.__qualname__, self.why, stacklevel=5)
             return

@@ -29,20 +29,19 @@ def vmap(fn: Callable[..., Any], *, config: Config | None = None) -> Callable[..
     if not callable(fn):
         raise WrongTypeError(f"vmap takes a function, got {type(fn).__name__}")
 
-    @functools.cache
-    def loop(count: int) -> Any:
-        loops[count] = jit(_maker(count)(fn), config=config)
-        return loops[count]
-
     loops: dict[int, Any] = {}  # that were called, by the number of arguments
 
     @functools.wraps(fn)
     def mapped(*columns: Any, **keywords: Any) -> Any:
         _check(columns, keywords)
-        return restacked(loop(len(columns))(*columns), columns)
+        count = len(columns)
+        if count not in loops:
+            loops[count] = jit(_maker(count)(fn), config=config)
+        return restacked(loops[count](*columns), columns)
 
     def explain() -> Explanation:
-        rows = [row for jitted in loops.values() or [loop(1)] for row in jitted.explain().rows]
+        made = loops.values() or [jit(_maker(1)(fn), config=config)]
+        rows = [row for jitted in made for row in jitted.explain().rows]
         return Explanation(rows, name=getattr(fn, "__qualname__", repr(fn)))
 
     def stats() -> dict[str, dict[str, int]]:

@@ -84,7 +84,8 @@ def make_plan(site: "Site", functions: dict[str, Any], nodes: dict[str, Any], co
         proofs = {which: Proof(thunk, plan.effect, mapped=False) for which, thunk in functions.items()}
     else:
         operator = operator_of(functions["body"], nodes["body"])
-        why = _one_by_one(site, plan, analyzer.ends)
+        ends = analyzer.ends and (site.text.kind == "loop" or site.text.maps)
+        why = "what it raises would end the loop" if ends else ""
         proofs = {"body": Proof(operator, plan.effect, _axes(bodies, columns), reason=why)}
     graph = IRGraph()
     for which, proof in proofs.items():
@@ -120,17 +121,6 @@ def _proven(
     if analyzer.guards.hold(functions, columns) is None:
         raise Decline(Effect.UNKNOWN, "its items are not all of one kind")
     return analyzer.effect
-
-
-def _one_by_one(site: "Site", plan: Plan, ends: bool) -> str:
-    """Why an item must not begin before the one before it has ended."""
-    if site.short_circuits and plan.effect is Effect.IO:
-        return "it stops early, and later items must not be read then"
-    if site.short_circuits and plan.texts.may_run_long:
-        return "it stops early, and a later item might never end"
-    if ends and (site.text.kind == "loop" or site.text.maps):
-        return "what it raises would end the loop"
-    return ""
 
 
 def _axes(bodies: list[Any], columns: Any) -> dict[str, bool]:

@@ -11,7 +11,7 @@ from ..guards.modes import autocast_state, precision
 from .items import Blocks
 from .proof.guards import SMALL
 from .proof.kinds import CONSTANTS, CONTAINERS
-from .work import Work
+from .work import Work, held_by
 
 MOST_SIGNATURES = 64  # kept for one rung; beyond that all are forgotten
 
@@ -23,15 +23,33 @@ def signature_of(work: Work) -> tuple[Any, ...]:
     signature = [*map(column_signature, columns), torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
     signature.append(autocast_state())
     for function in filter(None, (work.body, work.cond)):
-        signature += [_of_cell(cell) for cell in function.__closure__ or ()]
+        signature += map(_look, held_by(function))
     tensors, branches = any(isinstance(column[0], Tensor) for column in columns), work.plan.texts.branches
     if tensors or branches:
         seen = work.seen or guards.hold(work.functions, columns) or ()
         shared = [value for value, many in zip(seen, guards.vector, strict=False) if not many]
-        signature += [_of_value(value) for value in shared if tensors and isinstance(value, Tensor)]
+        signature += [_look(value) for value in shared if tensors and isinstance(value, Tensor)]
         signature += [_value(value) for value in shared if branches]
         signature.append(precision() if tensors else None)
     return tuple(signature)
+
+
+def column_signature(column: Any) -> Any:
+    """Of one loop variable, by its first item."""
+    if type(column) in (np.ndarray, Blocks):
+        array = column.blocks[0] if type(column) is Blocks else column
+        return array.dtype, array.dtype.char, array.shape[1:]
+    if type(column) is Tensor:
+        return column.dtype, column.shape[1:], column.device, column.requires_grad
+    return _look(column[0])
+
+
+def _look(value: Any) -> Any:
+    if type(value) is np.ndarray:
+        return value.dtype, value.dtype.char, value.shape  # equal types may have other scalars
+    if isinstance(value, Tensor):
+        return type(value), value.dtype, value.shape, value.device, value.requires_grad
+    return type(value)
 
 
 def _value(value: Any) -> Any:
@@ -43,34 +61,3 @@ def _value(value: Any) -> Any:
         parts = [*value, *value.values()] if kind is dict else value
         return kind, repr(value) if all(type(part) in CONSTANTS for part in parts) else None
     return None
-
-
-def column_signature(column: Any) -> Any:
-    """Of one loop variable, by its first item."""
-    if type(column) in (np.ndarray, Blocks):
-        array = column.blocks[0] if type(column) is Blocks else column
-        return _type(array), array.shape[1:]
-    if type(column) is Tensor:
-        return column.dtype, column.shape[1:], column.device, column.requires_grad
-    return _of_value(column[0])
-
-
-def _of_cell(cell: Any) -> Any:
-    try:
-        return _of_value(cell.cell_contents)
-    except ValueError:
-        return None
-
-
-def _of_value(value: Any) -> Any:
-    kind = type(value)
-    if kind is np.ndarray:
-        return _type(value), value.shape
-    if isinstance(value, Tensor):
-        return kind, value.dtype, value.shape, value.device, value.requires_grad
-    return kind
-
-
-def _type(array: np.ndarray) -> Any:
-    """Types of the same numbers may be equal, and have other scalars."""
-    return array.dtype, array.dtype.char

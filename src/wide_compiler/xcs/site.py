@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import WideError
 from . import timing
-from .call import Call, counted
+from .call import Call
 from .checking import check, run_own
-from .costs import SHORT, Costs
+from .costs import Budget, Costs
 from .exceptions import raise_here, raise_interrupt
 from .items import Blocks, Items, items_of, kept_blocks
 from .lanes.lane import Diverge
 from .outputs import carried_on, fill, fillable, inert, rooms
 from .plan import Plan, make_plan
 from .proof.effects import Effect
-from .schedule import SHARE, Schedule
+from .rungs import shortest
+from .schedule import Schedule
 from .surroundings import in_the_way
 from .text.site_text import SiteText
 from .text.sites import SHORT_CIRCUIT
@@ -39,6 +40,7 @@ ANALYSIS_SECONDS = 5e-4  # about what an analysis takes
 MOST_ROUNDS = 2**20  # of several loops in one comprehension: they are listed, a sum of them would not be
 WATCHED = 2e-8  # seconds that timing the plain loop takes for each item
 TOO_LITTLE = "there is too little to gain so far"
+STOPS_EARLY = "it stops early, and the items after that would run for nothing"
 
 
 class Site:
@@ -47,22 +49,24 @@ class Site:
     Attributes:
         plans: what is proven, for objects of several types; the latest first.
         first: times of the plain loop before anything is proven.
-        spent: seconds of the plain loop; analysed: of analyses; latest: of the latest plain call.
-        accounted: calls that were not looked at, and whose time was added up.
+        latest: seconds of the latest plain call; accounted: calls that were not looked at and are in `spent`.
         why: why the latest call ran as written; faults: how often that was an error of ours.
     """
 
     def __init__(self, text: SiteText, config: "Config", file: str, runtime: "Runtime"):
         self.text, self.config, self.file, self.runtime = text, config, file, runtime
         self.checking = config.checking
-        self.short_circuits = text.eater in SHORT_CIRCUIT
-        self.schedule = Schedule(config.measure, bool(text.reason))
-        self.on = self.schedule.ready
-        self.plans: list[Plan] = []
-        self.first = Costs()
-        self.spent = self.analysed = self.latest = 0.0
-        self.accounted = self.faults = 0
         self.why = text.reason
+        self.schedule = Schedule(config.measure, bool(self.why))
+        if text.eater in SHORT_CIRCUIT:
+            self.why = STOPS_EARLY
+            self.schedule.pause(10**12)
+        self.on = self.schedule.ready
+        self.nested = "items" in text.bodies  # several loops in one comprehension
+        self.plans: list[Plan] = []
+        self.first, self.budget = Costs(), Budget()
+        self.latest = 0.0
+        self.accounted = self.faults = 0
         self.counts: dict[str, int] = {}
 
     # Called by the rewritten text.
@@ -82,18 +86,12 @@ class Site:
                 self.went_plain(f"{eater} is not the builtin here")
             elif options and not inert(eater, options):
                 self.went_plain("what is done with each item may change something before the next one")
-            elif expand is not None and not self.may_analyse():
-                self.went_plain(TOO_LITTLE)
-                items = items_of(source, self.text.shape)
-                if items is not None:
-                    call.looked = timing.now() - call.looked
-                    call.watch(items, self.first)
             else:
-                items = self.items_in(source, expand, before)
+                items = self._items(source, before) if expand is None else self._expanded(call, expand)
                 self._decide(call, items, functions, after, switchable=expand is None)
                 if call.done and self.text.kind in ("set", "dict"):
                     values, call.values = call.values, set() if self.text.kind == "set" else {}
-                    call.error = self._put(call.pure, call.values.update, values) or call.error
+                    self._put(call, call.values.update, values)
 
         self._guarded(call, decide)
         return call
@@ -119,12 +117,11 @@ class Site:
             if items is None:
                 self.went_plain("it fills, or runs over, something that may run code of its own")
             self._decide(call, items, {"body": body}, None, switchable=not totals)
-            if call.done:
-                values, call.values = call.values, rooms(containers)
-                put: tuple[Any, ...] = (fill, self.text, values, call.values, running)
-                if self.text.sinks[0].kind == "carried":
-                    put = (carried_on, values, running, makers[-1])
-                call.error = self._put(call.pure, *put) or call.error
+            if call.done and self.text.sinks[0].kind == "carried":
+                values, call.values = call.values, ()
+                self._put(call, carried_on, values, running, makers[-1])
+            elif call.done:
+                self._fill(call, running)
 
         self._guarded(call, decide)
         if not call.done:
@@ -145,14 +142,12 @@ class Site:
     def _guarded(self, call: Call, decide: Callable[[], None]) -> None:
         """Decide about a call. An error of ours is noted, and the text runs as written."""
         try:
-            looked = self.schedule.enter()
+            self.schedule.enter()
             self.on = self.schedule.ready
-            if not looked:
-                return
             call.looked = timing.now()
             skipped = self.schedule.skipped
-            seconds, self.accounted = self.latest * (skipped - self.accounted), skipped
-            self._spent(seconds, self.plans[0].costs if self.plans else None)
+            self.budget.spent += self.latest * (skipped - self.accounted)
+            self.accounted = skipped
             reason = in_the_way()
             if reason:
                 self.went_plain(reason)
@@ -162,8 +157,7 @@ class Site:
             raise
         except OURS as error:
             raise_interrupt(error)
-            call.done, call.error = False, None
-            call.forget()
+            call.done, call.error, call.items = False, None, None
             self.broke(error)
         finally:
             if call.items is None:
@@ -174,48 +168,50 @@ class Site:
             self.schedule.leave()
             self.on = self.schedule.ready
 
-    def _put(self, pure: bool, put: Callable[..., None], *given: Any) -> BaseException | None:
-        """Put values where the text puts them, into new containers. An error of that is given back, or, where
+    def _put(self, call: Call, put: Callable[..., None], *given: Any) -> None:
+        """Put values where the text puts them, into new containers. An error of that is the call's, or, where
         all is pure, left to the text as written: so a `try` in there sees it."""
         try:
             put(*given)
         except Exception as refused:
-            if not pure:
-                return refused
-            raise Bail(f"what becomes of its values raises {type(refused).__name__}: {refused}") from None
-        return None
+            if call.pure:
+                raise Bail(f"putting its values away raises {type(refused).__name__}: {refused}") from None
+            call.error = refused
+
+    def _fill(self, call: Call, totals: list[Any]) -> None:
+        assert call.containers is not None
+        values, call.values = call.values, rooms(call.containers)
+        self._put(call, fill, self.text, values, call.values, totals)
 
     # Deciding.
 
-    def items_in(self, source: Any, expand: Any, before: list[Blocks] | None) -> Items | None:
-        """The items of a loop; of several loops in one comprehension all rounds, if finding them changes
-        nothing. Or None, and a reason is noted."""
-        if expand is None:
-            items = items_of(source, self.text.shape)
-            kept = kept_blocks(source, before)
-            if items is not None and kept is not None:
-                items.columns = [kept]
-        else:
-            items = self._expanded(source, expand)
+    def _items(self, source: Any, before: list[Blocks] | None) -> Items | None:
+        """The items of a loop. Or None, and a reason is noted."""
+        items, kept = items_of(source, self.text.shape), kept_blocks(source, before)
         if items is None:
-            declined = expand is not None and self.plans and self.plans[0].declined
-            other = "what it loops over is not a list, tuple, range, dict view, array or tensor"
-            self.went_plain(self.plans[0].reason if declined else other)
+            self.went_plain("what it loops over is not a list, tuple, range, dict view, array or tensor")
+        elif kept is not None:
+            items.columns = [kept]
         return items
 
-    def _expanded(self, source: Any, expand: Any) -> Items | None:
-        outer = items_of(source, "item")  # whole items, whatever they are unpacked into
-        if outer is None or outer.n == 0:
-            return None
-        plan, _ = self.plan_for({"items": expand}, {"items": self.text.bodies["items"]}, outer.columns)
-        if plan is None or plan.declined:
-            return None
-        try:
-            rows = list(itertools.islice(expand(outer.columns[0]), MOST_ROUNDS + 1))
-        except Exception as error:
-            raise_interrupt(error)
-            return None  # the plain loop will say so
+    def _expanded(self, call: Call, expand: Any) -> Items | None:
+        """All rounds of several loops in one comprehension, if finding them changes nothing."""
+        outer = items_of(call.source, "item")  # whole items, whatever they are unpacked into
+        plan, rows = None, []
+        if outer is not None and outer.n:
+            plan, _ = self.plan_for({"items": expand}, {"items": self.text.bodies["items"]}, outer.columns)
+            if plan is None:  # not proven yet: it is timed
+                self.went_plain(TOO_LITTLE)
+                call.looked = timing.now() - call.looked
+                call.watch(outer, self.first)
+                return None
+            if not plan.declined:
+                try:
+                    rows = list(itertools.islice(expand(outer.columns[0]), MOST_ROUNDS + 1))
+                except Exception as error:  # the plain loop will say so
+                    raise_interrupt(error)
         if not 0 < len(rows) <= MOST_ROUNDS:
+            self.went_plain(plan.reason if plan is not None else "what it loops over is not known")
             return None
         return Items([list(map(operator.itemgetter(k), rows)) for k in range(len(rows[0]))], len(rows))
 
@@ -225,28 +221,28 @@ class Site:
         """Let a rung run the items. Else the plain loop is timed; where it is switchable, a rung may take it
         over later."""
         if items is None:
-            return self.schedule.rest(timing.now() - call.looked, 0.0)
+            if call.items is None:
+                self.schedule.rest(timing.now() - call.looked, 0.0)
+            return
         if items.n < 2:
             return self.went_plain("there is nothing to run beside another")
-        analysed = self.analysed
+        paid = self.budget.analysed + self.budget.tried
         try:
             values, work = self.values(items, functions, after)
         except Failed as failure:
             call.done, call.values, call.error = True, failure.values, failure.error
-            return None
-        seconds = timing.now() - call.looked - (self.analysed - analysed)  # which is paid for by itself
+            return
+        paid = self.budget.analysed + self.budget.tried - paid
+        seconds = timing.now() - call.looked - paid
         if type(values) is not Miss:
             assert work is not None
             work.took(seconds)
-            call.values = counted(values, work.plan.costs) if self.short_circuits else values
-            call.done, call.pure = True, work.plan.effect is Effect.PURE
-            return None
-        call.looked = seconds - (work.wasted if work is not None else 0.0)
+            call.done, call.values, call.pure = True, values, work.plan.effect is Effect.PURE
+            return
+        call.looked = seconds
         if self.schedule.measure:
-            may_switch = switchable and not self.plans and not self.short_circuits
             costs = self.first if work is None else work.plan.costs
-            call.watch(items, costs, functions if may_switch else None)
-        return None
+            call.watch(items, costs, functions if switchable else None)
 
     def values(self, items: Items, functions: dict[str, Any], after: Any = None) -> tuple[Any, Work | None]:
         """The values of all items, or a `Miss`; and the work, if it came so far that a rung was asked."""
@@ -274,13 +270,15 @@ class Site:
             return values, work
         return Miss(), None
 
-    def may_analyse(self) -> bool:
+    def may_analyse(self, functions: dict[str, Any], columns: Any) -> bool:
         """Has the plain loop taken so long that an analysis costs little beside it, and each of its items so
         long that a rung could be faster?"""
         if not self.config.measure:
             return True
-        short = self.first.recent and self.first.plain_item < SHORT and self.text.kind != "statements"
-        return not short and SHARE * self.spent >= self.analysed + ANALYSIS_SECONDS
+        short = self.first.recent and self.first.plain_item < shortest(columns, functions)
+        # Of several loops in one comprehension, the body is analysed with what they loop over.
+        together = self.nested and len(self.plans) == 1 and not self.plans[0].declined
+        return not (short and columns) and (together or self.budget.affords_analysis(ANALYSIS_SECONDS))
 
     def plan_for(
         self, functions: dict[str, Any], nodes: dict[str, Any], columns: Any
@@ -290,82 +288,75 @@ class Site:
             seen = plan.holds(functions, columns)
             if seen is not None:
                 return plan, seen
-        if not self.may_analyse():
+        if not self.may_analyse(functions, columns):
             return None, None
         began = timing.now()
         plan = make_plan(self, functions, nodes, columns)
-        if "items" not in nodes:  # else what was timed are rounds of its first loop
-            plan.costs.recent, plan.costs.idle_item = self.first.recent, self.first.idle_item
-        plan.costs.share, plan.costs.spent = self.first.share, self.spent
+        if not self.nested:
+            plan.costs.recent = self.first.recent
+        elif "items" not in functions and self.latest:  # what was timed are rounds of its first loop
+            plan.costs.recent = [self.latest / len(columns[0])]
         self.plans = [plan, *self.plans[: PLANS - 1]]
-        self.analysed += timing.now() - began
+        self.budget.analysed += timing.now() - began
         return plan, None
 
     # While the text runs as written.
 
-    def take_over(self, call: Call, items: Items, done: int, seconds: float, idle: float) -> bool:
-        """A loop that is not analysed yet has come to so many items: does a rung take the rest?"""
-        if seconds / done * (items.n - done) < WORTH_A_SWITCH:
+    def take_over(self, call: Call, items: Items, done: int, seconds: float) -> bool:
+        """A loop that runs as written has come to so many items: does a rung take the rest?"""
+        declined = bool(self.plans) and self.plans[0].declined
+        if declined or seconds / done * (items.n - done) < WORTH_A_SWITCH:
             return False
-        values: Any = Miss()
-        error: BaseException | None = None
-        before, self.spent = self.spent, self.spent + seconds
+        rest = Call(self, None, call.containers)
+        rest.looked = timing.now()
+        before, costs = self.budget.spent, call.costs
+        self.budget.spent += seconds
         try:
-            self.first.measured(seconds, idle, done)
-            if self.may_analyse():
-                functions, call.functions = call.functions, None
-                self._count("plain", -1)  # as which this call was counted
-                remaining = Items([column[done:] for column in items.columns], items.n - done)
-                pure = False
-                try:
-                    values, work = self.values(remaining, functions)
-                    pure = work is not None and work.plan.effect is Effect.PURE
-                except Failed as failure:
-                    values, error = failure.values, failure.error
-                if call.containers is not None and type(values) is not Miss:
-                    given, values = values, rooms(call.containers)
-                    error = self._put(pure, fill, self.text, given, values, []) or error
+            assert costs is not None
+            recent = costs.recent
+            costs.measured(seconds, done)
+            remaining = Items([column[done:] for column in items.columns], items.n - done)
+            self._decide(rest, remaining, call.functions, None, switchable=False)
+            if rest.done and call.containers is not None:
+                self._fill(rest, [])
+            if not rest.done:
+                costs.recent = recent
         except OURS as fault:
             raise_interrupt(fault)
             self.broke(fault)
-            values = Miss()
-        self.spent = before
-        if type(values) is Miss:
+            rest.done = False
+        self.budget.spent = before
+        self._count("plain", -1)  # as which this call was counted, or is counted again
+        if not rest.done:
             return False
         call.costs = None  # this was no plain loop
-        if call.containers is not None:
-            call.put(values)
+        error = rest.error
+        if call.containers is None:
+            call.late = rest.values
         else:
-            call.late = values
+            rest.error = None
+            rest.filled()
         if error is not None:
             raise_here(error)
         return True
 
-    def ran_plainly(self, call: Call, n: int, done: int, seconds: float, idle: float, ended: bool) -> None:
+    def ran_plainly(self, call: Call, n: int, done: int, seconds: float, ended: bool) -> None:
         """The loop ran as written, to its end or as far as somebody wanted it."""
         costs, call.costs = call.costs, None
         try:
             if costs is not None:
-                if self.short_circuits:
-                    costs.stops_at(max(done, 1) / n)
-                    costs.measured(seconds, idle, max(done, 1))
-                elif ended:
-                    costs.measured(seconds, idle, n)
+                if ended:
+                    costs.measured(seconds, n)
                 else:
                     self.schedule.back_off()  # it raised: looking at such loops gains nothing
                 self.latest = seconds
-                self._spent(seconds, costs)
+                self.budget.spent += seconds
                 self.schedule.rest(call.looked + WATCHED * done, seconds)
         except OURS as error:
             self.broke(error)
         self._leave()
 
     # Notes.
-
-    def _spent(self, seconds: float, costs: Costs | None) -> None:
-        self.spent += seconds
-        if costs is not None:
-            costs.went_plain(seconds)
 
     def decline(self, why: str) -> None:
         """Not proven: the text runs as written, and is looked at again ever more rarely."""

@@ -1,4 +1,3 @@
 """The clock by which this package decides. Read through this module, so that a test can hold it."""
 
-from ..measure.clock import cpu_time as cpu_time
 from ..measure.clock import now as now

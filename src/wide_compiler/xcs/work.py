@@ -48,13 +48,12 @@ class Work:
         after: where blocks are put that the next site need not gather.
         new: do the items look like none before?
         record: of the rung that ran all items.
-        wasted: seconds of rungs that failed: their records see to it that this stays rare.
         partial: what an item had noted when it raised.
     """
 
     __slots__ = (
         "after", "body", "cond", "events", "functions", "items", "new", "partial", "plan", "record", "seen",
-        "site", "wasted",
+        "site",
     )  # fmt: skip
 
     def __init__(self, site: "Site", plan: "Plan", items: Items, functions: dict[str, Any]):
@@ -65,7 +64,7 @@ class Work:
         self.seen: list[Any] | None = None
         self.after: list[Blocks] | None = None
         self.record: Any = None
-        self.new, self.wasted = False, 0.0
+        self.new = False
         self.partial: dict[int, list[Any]] = {}
 
     def one(self, i: int) -> list[Any]:
@@ -91,8 +90,19 @@ class Work:
             raise_interrupt(error)
             raise Bail(f"item {i} raises {type(error).__name__}") from None
 
+    def pay(self, seconds: float) -> None:
+        """From the budget for trials."""
+        self.site.budget.tried += seconds
+
     def took(self, seconds: float) -> None:
         """A rung ran the whole call: what it took, with all around it."""
-        self.plan.costs.unseen += seconds
-        if self.record is not None:
-            self.record.succeeded(seconds, self.items.n)
+        costs, n, record = self.plan.costs, self.items.n, self.record
+        costs.unseen += seconds
+        if record is not None:
+            record.took(seconds, n)
+            over = seconds - costs.plain_item * n
+            if over > 0.0 and costs.plain_item:
+                record.lost(over)
+                self.pay(over)
+            else:
+                record.losses = 0

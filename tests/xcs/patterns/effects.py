@@ -143,7 +143,7 @@ def swallow(x):
         return -1.0
 
 
-@pattern("numpy lanes", floats)
+@pattern("plain", floats)
 def swallows_everything(xs):
     """except: in the function that is called."""
     return [swallow(x) for x in xs]

@@ -122,7 +122,7 @@ def largest(xs):
     return max(x * x - x for x in xs)
 
 
-@pattern("numpy lanes", floats)
+@pattern("plain", floats)
 def any_of(xs):
     """any, which stops early."""
     return any(x > 1.0 for x in xs), all(x > -100.0 for x in xs)

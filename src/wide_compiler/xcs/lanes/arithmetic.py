@@ -1,5 +1,5 @@
-"""Arithmetic on lanes: of Python numbers by Python's rules (no overflow, no silent infinity), of all else by
-NumPy's ufuncs and products, with a lane axis in front of the axes of the items."""
+"""Arithmetic on lanes: of Python numbers as Python does it, of all else by NumPy's ufuncs and products, with
+a lane axis in front of the axes of the items."""
 
 import contextlib
 import functools
@@ -8,97 +8,53 @@ from typing import Any
 
 import numpy as np
 
+from ..work import Bail
 from .gather import by_item
-from .lane import Lane, Trace, bail, computed, data_of, settled
+from .lane import Lane, computed, data_of
 
 SAFE_INT = 2**62
-EXACT_FLOAT = 2**53
-COMPARISONS = (np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal)
-_BITS = (np.bitwise_and, np.bitwise_or, np.bitwise_xor)
-_SAME_IN_NUMPY = (np.add, np.subtract, np.multiply, np.negative, np.positive, np.absolute)
-_DIVISIONS = (np.true_divide, np.floor_divide, np.remainder)
+COMPARISONS = {
+    np.less: operator.lt, np.less_equal: operator.le, np.greater: operator.gt, np.greater_equal: operator.ge,
+    np.equal: operator.eq, np.not_equal: operator.ne,
+}  # fmt: skip
+OPERATORS: dict[Any, Any] = {
+    np.add: operator.add, np.subtract: operator.sub, np.multiply: operator.mul, np.negative: operator.neg,
+    np.absolute: operator.abs, np.true_divide: operator.truediv, np.floor_divide: operator.floordiv,
+    np.remainder: operator.mod, np.power: operator.pow, np.bitwise_and: operator.and_,
+    np.bitwise_or: operator.or_, np.bitwise_xor: operator.xor, np.positive: operator.pos,
+    np.invert: operator.invert, **COMPARISONS,
+}  # fmt: skip
+_GROWING = (np.add, np.subtract, np.multiply, np.negative, np.absolute)
 
 
 def python_number(x: Any) -> bool:
     return x.kind in ("float", "int", "bool") if type(x) is Lane else type(x) in (int, float, bool)
 
 
-def _kind(x: Any) -> str:
-    return x.kind if type(x) is Lane else type(x).__name__
+def of_python_numbers(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Any:
+    """By NumPy where that gives Python's numbers: of floats, and of integers that stay small; else by Python,
+    item by item."""
+    kinds = {x.kind if type(x) is Lane else type(x).__name__ for x in inputs}
+    if len(kinds) == 1 and (ufunc in _GROWING or ufunc in COMPARISONS) and "bool" not in kinds:
+        kind = kinds.pop()
+        if kind == "float" or _stays_small(ufunc, inputs):
+            return computed(ufunc, inputs, "bool" if ufunc in COMPARISONS else kind)
+    if kinds == {"float"} and ufunc is np.true_divide and np.all(data_of(inputs[1]) != 0):
+        return computed(ufunc, inputs, "float")
+    return by_item(OPERATORS[ufunc], inputs)
 
 
-def largest(data: Any) -> int:
-    """The largest magnitude, as an exact integer."""
-    data = np.asarray(data)
-    return max(abs(int(data.max())), abs(int(data.min()))) if data.size else 0
-
-
-def python_arithmetic(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace) -> Any:
-    kinds = list(map(_kind, inputs))
-    if any(type(x) is int and abs(x) >= SAFE_INT for x in inputs):
-        raise bail("a very large integer", trace)
-    if ufunc in COMPARISONS:
-        return _compare(ufunc, inputs, kinds, trace)
-    if ufunc in _BITS and set(kinds) == {"bool"}:
-        return computed(ufunc, inputs, "bool", trace)
-    if ufunc is np.power:
-        return _power(inputs, kinds, trace)
-    if ufunc in _DIVISIONS:
-        first = inputs[0] if ufunc is np.true_divide else settled(inputs[0])
-        inputs = (first, settled(inputs[1]))
-        if not np.all(np.asarray(data_of(inputs[1])) != 0):
-            raise bail("a division by zero", trace)
-    elif ufunc not in _SAME_IN_NUMPY and (ufunc not in _BITS or "float" in kinds):
-        raise bail(f"{ufunc.__name__} of Python's numbers", trace)
-    if "float" in kinds:
-        floats = kinds.count("float") == len(kinds)
-        run = ufunc if floats else lambda *data: ufunc(*[_as(np.float64, d) for d in data])
-        return computed(run, inputs, "float", trace)
-    sizes = [largest(data_of(x)) for x in inputs]
-    if ufunc is np.true_divide:
-        if max(sizes) >= EXACT_FLOAT:
-            raise bail("a quotient of large integers", trace)
-        return computed(ufunc, inputs, "float", trace)
-    if (sizes[0] * sizes[-1] if ufunc is np.multiply else sum(sizes)) >= SAFE_INT:
-        raise bail("integers too large for 64 bits", trace)
-    return computed(lambda *data: ufunc(*[_as(np.int64, d) for d in data]), inputs, "int", trace)
-
-
-def _power(inputs: tuple[Any, ...], kinds: list[str], trace: Trace) -> Any:
-    """By NumPy, which rounds otherwise; of integers, and of floats by exponents of each item, as written."""
-    exponent = inputs[1]
-    if kinds[0] != "float" or type(inputs[0]) is not Lane or type(exponent) not in (int, float):
-        return by_item(pow, inputs, trace)
-    base = inputs[0] if exponent > 0 and float(exponent).is_integer() else settled(inputs[0])
-
-    def finite(data: np.ndarray) -> np.ndarray:
-        out = data * data if exponent == 2 else np.power(data, float(exponent))
-        if not np.isfinite(out).all():
-            raise bail("a power out of the range of floats", trace)
-        return out
-
-    written = lambda data: np.array([d**exponent for d in data.tolist()])  # noqa: E731
-    return computed(finite, (base,), "float", trace, as_written=written)
-
-
-def _compare(ufunc: np.ufunc, inputs: tuple[Any, ...], kinds: list[str], trace: Trace) -> Lane:
-    inputs = tuple(map(settled, inputs))
-    mixed = "float" in kinds and set(kinds) != {"float"}
-    whole = [data_of(x) for x, kind in zip(inputs, kinds, strict=True) if kind == "int"]
-    if mixed and any(largest(d) >= EXACT_FLOAT for d in whole):
-        raise bail("a comparison of a large integer with a float", trace)
-    return computed(ufunc, inputs, "bool", trace)
-
-
-def _as(kind: Any, data: Any) -> np.ndarray:
-    return np.asarray(data, dtype=kind)
+def _stays_small(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> bool:
+    """Are these integers, and what becomes of them, far from the limits of 64 bits?"""
+    data = [data_of(x) for x in inputs]
+    sizes = [abs(d) if type(d) is int else max(abs(int(d.max())), abs(int(d.min()))) for d in data]
+    return (sizes[0] * sizes[-1] if ufunc is np.multiply else sum(sizes)) < SAFE_INT
 
 
 # Each number by itself, and the same alone as among others.
 ELEMENTWISE = frozenset((
     np.add, np.subtract, np.multiply, np.true_divide, np.negative, np.positive, np.absolute, np.sqrt,
-    np.square,
-    np.maximum, np.minimum, np.sign, np.isfinite, np.isnan, np.isinf, np.logical_and,
+    np.square, np.maximum, np.minimum, np.sign, np.isfinite, np.isnan, np.isinf, np.logical_and,
     np.logical_or, np.logical_not, np.logical_xor, np.floor, np.ceil, np.trunc, np.rint, np.bitwise_and,
     np.bitwise_or, np.bitwise_xor, np.invert, np.reciprocal, np.remainder, np.floor_divide, np.fabs,
     np.copysign, np.conjugate, *COMPARISONS,
@@ -110,61 +66,45 @@ FUNCTIONS = frozenset((
     np.tanh, np.arcsin, np.arccos, np.arctan, np.arctan2, np.arcsinh, np.arccosh, np.arctanh, np.hypot,
     np.cbrt, np.power, np.float_power, operator.pow, np.logaddexp, np.deg2rad, np.rad2deg,
 ))  # fmt: skip
-# A small change of a number may change the result a lot, or fail. Of a quotient that is the divisor.
-LEAPING = frozenset((
-    *COMPARISONS, np.remainder, np.floor_divide, np.floor, np.ceil, np.trunc, np.rint, np.sign,
-    np.logical_not,
-    np.logical_and, np.logical_or, np.logical_xor, np.copysign, np.isnan, np.isinf, np.isfinite, np.sqrt,
-    np.reciprocal, np.power, np.float_power, operator.pow, np.log, np.log2, np.log10, np.log1p, np.arccosh,
-    np.arcsin, np.arccos, np.arctanh, np.arctan2, np.tan,
-))  # fmt: skip
-# Of complex numbers only these: products, quotients, roots and magnitudes are computed otherwise for a scalar
-# than in an array, and for arrays that is up to the machine.
-OF_COMPLEX = frozenset((
-    np.add, np.subtract, np.negative, np.positive, np.conjugate, np.isfinite, np.isnan, np.isinf,
-    *COMPARISONS,
-))  # fmt: skip
 POWERS = (np.power, np.float_power, operator.pow)  # of scalars, computed in another way than of arrays
 _OPERANDS = (Lane, np.ndarray, np.generic, bool, int, float)
-_INTEGER = np.dtype(int)
-_GROWING = (np.add, np.subtract, np.multiply, np.square, np.negative, np.absolute)
 REAL = (np.dtype(np.float64), np.dtype(np.float32))
 
 
-def arithmetic(ufunc: np.ufunc, inputs: tuple[Any, ...], trace: Trace) -> Any:
+def arithmetic(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Any:
     """An operator. Lanes of Python numbers among themselves by Python's rules, all else by NumPy's."""
     if all(map(python_number, inputs)):
-        return python_arithmetic(ufunc, inputs, trace)
+        return of_python_numbers(ufunc, inputs)
     for x in inputs:
         if not isinstance(x, _OPERANDS):
-            raise bail(f"an operator with a {type(x).__name__}", trace)
-    return apply_ufunc(operator.pow if ufunc is np.power else ufunc, inputs, trace)
+            raise Bail(f"an operator with a {type(x).__name__}")
+    return apply_ufunc(operator.pow if ufunc is np.power else ufunc, inputs, OPERATORS.get(ufunc))
 
 
-def apply_ufunc(ufunc: Any, inputs: tuple[Any, ...], trace: Trace) -> Any:
+def apply_ufunc(ufunc: Any, inputs: tuple[Any, ...], written: Any = None) -> Any:
+    """`written`: the operator, where the ufunc stands for one, which scalars compute in their own way."""
     if ufunc is np.matmul:
-        return matmul(inputs[0], inputs[1], trace)
-    ranks = [rank_of(x, trace) for x in inputs]
-    wanted = max(ranks)
-    of_complex = any(getattr(d, "dtype", _INTEGER).kind == "c" for d in map(data_of, inputs))
-    if of_complex and not wanted and ufunc not in OF_COMPLEX:
-        raise bail("a product or function of complex numbers, which arrays round otherwise", trace)
-    if ufunc is np.true_divide and not of_complex:
-        inputs = (inputs[0], settled(inputs[1]))
-    elif ufunc in LEAPING or of_complex:
-        inputs = tuple(map(settled, inputs))
-    known = ufunc in (OF_COMPLEX if of_complex else ELEMENTWISE)
+        return matmul(inputs[0], inputs[1])
+    ranks, chars = list(map(rank_of, inputs)), list(map(_char, inputs))
+    of_complex = not {"F", "D"}.isdisjoint(chars)
+    known = ufunc in ELEMENTWISE and not of_complex
     if not known and ufunc in ELEMENTWISE | FUNCTIONS:
-        known = _the_same_anywhere(ufunc, *map(_char, inputs))
-    if not known or (ufunc in POWERS and not wanted):
-        return by_item(ufunc, inputs, trace)
-    inputs = _cast(inputs, trace)
-    if wanted == 0 and ufunc in _GROWING:
-        _no_overflow(ufunc, list(map(data_of, inputs)), trace)
-    kind = "array" if wanted else "np"
-    if min(ranks) == wanted:
-        return computed(ufunc, inputs, kind, trace)
-    return computed(functools.partial(on_aligned, ufunc, ranks), inputs, kind, trace)
+        known = _the_same_anywhere(ufunc, *chars)
+    # Scalars: NumPy warns of integers that overflow; powers and complex numbers are computed in another way.
+    alone = not max(ranks) and (ufunc in POWERS or of_complex or (ufunc in _OVERFLOWING and _whole(chars)))
+    if not known or alone:
+        return by_item(written or ufunc, inputs)
+    inputs, kind = _cast(inputs), "array" if max(ranks) else "np"
+    if min(ranks) == max(ranks):
+        return computed(ufunc, inputs, kind)
+    return computed(functools.partial(on_aligned, ufunc, ranks), inputs, kind)
+
+
+_OVERFLOWING = (*_GROWING, np.square)
+
+
+def _whole(chars: list[str]) -> bool:
+    return all(char == "int" or char in "bhilqBHILQ" for char in chars)
 
 
 def on_aligned(ufunc: Any, ranks: list[int], *data: Any) -> np.ndarray:
@@ -206,82 +146,56 @@ def _the_same_anywhere(ufunc: Any, *chars: str) -> bool:
     return False
 
 
-def rank_of(x: Any, trace: Trace, any_order: bool = False) -> int:
+def rank_of(x: Any, any_order: bool = False) -> int:
+    """The number of axes of an item's value."""
     if type(x) is Lane:
         return x.rank
     if type(x) is np.ndarray:
         if x.dtype.hasobject or x.ndim == 0:
-            raise bail("an array of objects, or without dimensions", trace)
+            raise Bail("an array of objects, or without dimensions")
         if x.ndim > 1 and not (any_order or x.flags.c_contiguous):
-            raise bail("an array that does not lie in rows, as results of it would not", trace)
+            raise Bail("an array that does not lie in rows, as results of it would not")
         return x.ndim
     if isinstance(x, (np.generic, bool, int, float)):
         return 0
-    raise bail(f"a {type(x).__name__} among arrays", trace)
+    raise Bail(f"a {type(x).__name__} among arrays")
 
 
-def _cast(inputs: tuple[Any, ...], trace: Trace) -> tuple[Any, ...]:
+def _cast(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """A Python number takes the type of the arrays beside it; so must a lane of Python numbers."""
-    strong: list[Any] = [
-        data_of(x).dtype
-        for x in inputs
-        if (type(x) is Lane and x.kind in ("array", "np")) or isinstance(x, (np.ndarray, np.generic))
-    ]
     weak = [type(x) is Lane and x.kind in ("float", "int") for x in inputs]
-    if not strong or not any(weak):
+    if not any(weak):
         return inputs
-    return tuple(_as_strong(x, strong, trace) if w else x for x, w in zip(inputs, weak, strict=True))
+    data = [data_of(x) for x, w in zip(inputs, weak, strict=True) if not w]
+    types = [d.dtype for d in data if isinstance(d, (np.ndarray, np.generic))]
+    return tuple(_as_number(x, types) if w else x for x, w in zip(inputs, weak, strict=True))
 
 
-def _as_strong(x: Lane, strong: list[Any], trace: Trace) -> Lane:
-    wanted = np.result_type(*strong, 1.0 if x.kind == "float" else 1)
-    if wanted.kind in "iu" and x.data.size:
-        limits = np.iinfo(wanted)
-        if x.data.max() > limits.max or x.data.min() < limits.min:
-            raise bail("an integer out of the array's range", trace)
-    return computed(lambda d: d.astype(wanted, copy=False), (x,), "np", trace)
+def _as_number(x: Lane, types: list[Any]) -> Lane:
+    wanted = np.result_type(*types, 1.0 if x.kind == "float" else 1)
+    if wanted.kind in "iu" and not np.array_equal(x.data.astype(wanted), x.data):
+        raise Bail("an integer out of the array's range")
+    return Lane(x.data.astype(wanted, copy=False), "np")
 
 
-def _no_overflow(ufunc: np.ufunc, data: list[Any], trace: Trace) -> None:
-    """NumPy warns of overflow in scalars of integers, but not in arrays."""
-    kinds = {"f" if type(d) is float else getattr(d, "dtype", _INTEGER).kind for d in data}
-    if not kinds <= {"i", "u", "b"} or kinds == {"b"}:
-        return
-    if ufunc in (np.subtract, np.negative) and "u" in kinds:
-        raise bail("integers without sign that may fall below zero", trace)
-    narrow = any(isinstance(d, (np.ndarray, np.generic)) and d.dtype.itemsize < 8 for d in data)
-    sizes = [max(largest(d), 2) for d in data]
-    product = sizes[0] * sizes[-1] if len(sizes) == 2 else sizes[0] ** 2
-    if narrow or product >= SAFE_INT:
-        raise bail("integers of NumPy that may overflow", trace)
-
-
-def matmul(a: Any, b: Any, trace: Trace) -> Any:
-    """`a @ b` for every lane."""
-    ranks = (rank_of(a, trace, any_order=True), rank_of(b, trace, any_order=True))
+def matmul(a: Any, b: Any) -> Any:
+    """`a @ b` for every lane: the products that NumPy would take one by one, without a step of Python for
+    each."""
+    ranks = (rank_of(a, any_order=True), rank_of(b, any_order=True))
     x, y = data_of(a), data_of(b)
     if 0 in ranks or max(ranks) > 2 or x.dtype != y.dtype or x.dtype not in REAL:
-        return by_item(np.matmul, (a, b), trace)
+        return by_item(np.matmul, (a, b))
     if x.shape[-1] != y.shape[-1 if ranks[1] == 1 else -2]:
-        raise bail("a product of shapes that do not fit", trace)
+        raise Bail("a product of shapes that do not fit")
     if ranks == (1, 1):
-        return computed(_vecdot, (a, b), "np", trace) if _vecdot else by_item(np.dot, (a, b), trace)
-    one_by_one = functools.partial(_one_by_one, ranks)
-    if ranks == (2, 2) or (type(a) is Lane and type(b) is Lane):
-        return computed(one_by_one, (a, b), "array", trace)
-    # One product with all vectors as rows takes less time, and rounds otherwise.
-    if type(a) is Lane and ranks == (1, 2):
-        return computed(np.matmul, (a, b), "array", trace, as_written=one_by_one)
-    if type(b) is Lane and ranks == (2, 1):
-        return computed(lambda m, v: np.matmul(v, m.T), (a, b), "array", trace, as_written=one_by_one)
-    return computed(one_by_one, (a, b), "array", trace)
+        return computed(_vecdot, (a, b), "np") if _vecdot else by_item(np.dot, (a, b))
+    return computed(functools.partial(_one_by_one, ranks), (a, b), "array")
 
 
 _vecdot: Any = getattr(np, "vecdot", None)  # NumPy 2: the very product that `dot` takes of two vectors
 
 
 def _one_by_one(ranks: tuple[int, int], x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The products that NumPy would take one by one, without a step of Python for each."""
     left = x[..., None, :] if ranks[0] == 1 else x
     right = y[..., :, None] if ranks[1] == 1 else y
     out = np.matmul(left, right)

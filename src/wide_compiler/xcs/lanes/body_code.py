@@ -12,12 +12,12 @@ import numpy as np
 from torch import nn
 
 from ..proof.class_tables import on_class
-from ..proof.python_tables import CHANGERS
 from ..text.source import NoSource, compiled, tree_of, written
 from ..text.trees import clone
+from ..work import Bail
 from .array_rules import apply_function
 from .indexing import item_at
-from .lane import Lane, Objects, Trace, bail, holds_lane
+from .lane import Lane, Objects, lanes_in
 from .python_functions import builtin_call
 
 DISPATCH = "\U0010fffe_call"  # nobody's name, see rewrite
@@ -38,23 +38,13 @@ class _Calls(ast.NodeTransformer):
         return node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        """An array that is no lane may be stored into, by whatever statement: that is told before. One that
-        is read may be indexed by lanes."""
+        """What is read may be indexed by lanes."""
         self.generic_visit(node)
-        if isinstance(node.ctx, ast.Store):
-            node.value = ast.copy_location(self._told("writes", node.value), node.value)
         if not isinstance(node.ctx, ast.Load):
             return node
         indices = ast.Attribute(ast.Name(DISPATCH, ast.Load()), "indices", ast.Load())
         index = ast.Subscript(indices, node.slice, ast.Load())
         return ast.copy_location(self._told("item", node.value, index), node)
-
-    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
-        self.generic_visit(node)
-        if not isinstance(node.target, ast.Name):
-            return node
-        told = self._told("writes", ast.Name(node.target.id, ast.Load()))
-        return [ast.copy_location(ast.Expr(told), node), node]
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         """`a is b`: lanes are objects of their own, so identity is asked of the dispatcher. So is `in`."""
@@ -69,20 +59,6 @@ class _Calls(ast.NodeTransformer):
         if isinstance(node.ops[0], ast.IsNot):
             asked = ast.UnaryOp(ast.Not(), asked)
         return ast.copy_location(asked, node)
-
-    def visit_Raise(self, node: ast.Raise) -> Any:
-        """What the body raises itself, it raises for all lanes that came there."""
-        self.generic_visit(node)
-        if node.exc is None:
-            return [ast.copy_location(ast.Expr(self._told("raises")), node), node]
-        node.exc = ast.copy_location(self._told("raises", node.exc), node.exc)
-        return node
-
-    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
-        """Any other error belongs to one item, or to lanes: who would handle it goes no further."""
-        self.generic_visit(node)
-        node.body.insert(0, ast.copy_location(ast.Expr(self._told("caught")), node))
-        return node
 
     @staticmethod
     def _told(method: str, *given: ast.expr) -> ast.expr:
@@ -116,8 +92,7 @@ class Dispatcher:
     indices = np.s_  # gives an index as it is written between brackets
 
     def __init__(self, cache: CodeCache):
-        self.trace = Trace()
-        self.raised = False  # an error by the body itself, that nobody has caught yet
+        self.rounds = 0  # of `while` loops
         self.cache = cache
         self.ready: dict[types.FunctionType, Any] = {}
 
@@ -129,84 +104,56 @@ class Dispatcher:
             if (function.__module__ or "").startswith(_OURS):
                 return function(*args, **kwargs)
             return self._python(function, args, kwargs)
-        if isinstance(function, types.BuiltinFunctionType) and function.__name__ in CHANGERS[np.ndarray]:
-            self.writes(getattr(function, "__self__", None))
         # A generator is made a list: what it gives may be lanes, and here it is read to its end in any case.
         args = tuple(list(a) if type(a) is types.GeneratorType else a for a in args)
-        lanes = any(map(holds_lane, args)) or any(map(holds_lane, kwargs.values()))
-        if not lanes or isinstance(function, np.ufunc):
-            return function(*args, **kwargs) if not lanes or args else self._refuse(function)
+        if not lanes_in(args) and not lanes_in(kwargs):
+            return function(*args, **kwargs)
+        if type(function) is np.ufunc and args:
+            return function(*args, **kwargs)
         if type(function).__name__ == "_ArrayFunctionDispatcher":
-            return apply_function(function, args, kwargs, self.trace)
+            return apply_function(function, args, kwargs)
         if isinstance(function, types.BuiltinFunctionType) and isinstance(function.__self__, _FILLED):
             return function(*args, **kwargs)  # `append` and the like
         if isinstance(function, (type, types.BuiltinFunctionType)):
-            return builtin_call(function, args, kwargs, self.trace)
+            return builtin_call(function, args, kwargs)
         method = on_class(type(function), "__call__")
         if isinstance(method, types.FunctionType) and not isinstance(function, nn.Module):
             return self._python(method, (function, *args), kwargs)
-        return self._refuse(function)
-
-    def _refuse(self, function: Any) -> Any:
-        raise bail(f"a call of {getattr(function, '__name__', type(function).__name__)}", self.trace)
+        raise Bail(f"a call of {getattr(function, '__name__', type(function).__name__)}")
 
     def item(self, value: Any, index: Any) -> Any:
         """`value[index]`."""
-        if type(value) is Objects:
-            return value[index]
-        return item_at(value, index, self.trace)
+        return value[index] if type(value) is Objects else item_at(value, index)
 
     def again(self) -> bool:
         """One more round of a `while`: there may be so many in one run."""
-        self.trace.rounds += 1
-        if self.trace.rounds > MOST_ROUNDS:
-            raise bail("a loop of very many rounds", self.trace)
+        self.rounds += 1
+        if self.rounds > MOST_ROUNDS:
+            raise Bail("a loop of very many rounds")
         return True
-
-    def writes(self, held: Any) -> Any:
-        """If that is an array and no lane, what was read of it before is gone."""
-        if type(held) is np.ndarray:
-            self.trace.wrote()
-        return held
 
     def sought(self, value: Any) -> Any:
         """In a container, where nan is found if it is the same object."""
         if type(value) is Objects or (
             type(value) is Lane and value.data.dtype.kind in "fc" and np.isnan(value.data).any()
         ):
-            raise bail("nan or objects that are looked for", self.trace)
+            raise Bail("nan or objects that are looked for")
         return value
-
-    def raises(self, error: Any = None) -> Any:
-        """The body raises this."""
-        self.raised = True
-        return error
-
-    def caught(self) -> None:
-        """An `except` of the body was entered."""
-        if self.trace.stopped is not None:
-            raise self.trace.stopped()
-        if not self.raised:
-            raise bail("an error that the body handles", self.trace)
-        self.raised = False
 
     def same(self, a: Any, b: Any) -> bool:
         """`a is b` for one item: None is told from lanes, anything else is not."""
         lanes = type(a) in (Lane, Objects) or type(b) in (Lane, Objects)
         if b is self or (lanes and a is not None and b is not None):
-            raise bail("the identity of numbers or arrays", self.trace)
+            raise Bail("the identity of numbers or arrays")
         return a is b
 
     def _python(self, function: types.FunctionType, args: tuple, kwargs: dict[str, Any]) -> Any:
         made = self.ready.get(function)
         if made is None:
-            made = self.ready[function] = self._made_ready(function)
+            plain = written(function)
+            try:
+                node = None if plain.__code__ in self.cache else tree_of(plain)
+            except NoSource as reason:
+                raise Bail(str(reason)) from None
+            made = self.ready[function] = lane_function(plain, node, self, self.cache)
         return made(*args, **kwargs)
-
-    def _made_ready(self, function: types.FunctionType) -> Any:
-        plain = written(function)
-        try:
-            node = None if plain.__code__ in self.cache else tree_of(plain)
-        except NoSource as reason:
-            raise bail(str(reason), self.trace) from None
-        return lane_function(plain, node, self, self.cache)

@@ -12,10 +12,10 @@ import numpy as np
 from ..items import Blocks
 from ..proof.kinds import is_numpy_scalar
 from ..work import Bail, Work
-from .lane import COMPUTING, NUMBERS, Lane, Objects, Trace, bail, holds_lane, own_values
+from .lane import COMPUTING, NUMBERS, Lane, Objects, lanes_in, own_values
 
-MOST_STEPS = 8
 CHUNK_BYTES = 2**19  # with what is made of them, about what a core's own cache holds
+OTHER_ORDER = "arrays that do not lie in rows, as results of them would not"
 
 
 def chunks(work: Work) -> list[tuple[int, int]]:
@@ -27,37 +27,36 @@ def chunks(work: Work) -> list[tuple[int, int]]:
     return [(i, min(i + size, stop)) for start, stop in bounds for i in range(start, stop, size)]
 
 
-def gathered(column: Any, trace: Trace) -> Any:
+def gathered(column: Any) -> Any:
     """A column as one array `[n, ...]`. What is neither array nor number is one object that all share, or
     `Objects` whose fields are gathered when they are read."""
     if type(column) is np.ndarray:
         _computes(column.dtype)
-        if column.ndim > 2 and not column[0].flags.c_contiguous:
-            raise Bail(OTHER_ORDER)
         if column.ndim == 1:  # whose numbers are new objects in each round
-            return Lane(np.array(column), "np", trace)
-        rows = np.ascontiguousarray(column) if column.ndim > 2 else in_steps(column, column[0])
-        return Lane(rows, "array", trace, False, list(column))
+            return Lane(np.array(column), "np")
+        if not column[0].flags.c_contiguous:
+            raise Bail(OTHER_ORDER)
+        return Lane(np.ascontiguousarray(column), "array", False, column)
     if type(column) is range:
-        return Lane(np.arange(column.start, column.stop, column.step, dtype=np.int64), "int", trace)
+        return Lane(np.arange(column.start, column.stop, column.step, dtype=np.int64), "int")
     kinds = set(map(type, column))
     kind: Any = kinds.pop()
     if not kinds and kind is np.ndarray and column[0].ndim:
-        return Lane(stacked(column), "array", trace, False, column)
+        return Lane(stacked(column), "array", False, column)
     if not kinds and kind in NUMBERS:
         name, dtype = NUMBERS[kind]
         try:
-            return Lane(np.array(column, dtype=dtype), name, trace, True, column)
+            return Lane(np.array(column, dtype=dtype), name, True, column)
         except OverflowError:
             raise Bail("integers too large for 64 bits") from None
     if not kinds and is_numpy_scalar(kind):
         _computes(column[0].dtype)
-        return Lane(np.array(column), "np", trace, True, column)
+        return Lane(np.array(column), "np", True, column)
     if all(map(operator.is_, column, itertools.repeat(column[0]))):
         return column[0]
     if kinds:
         raise Bail("items of different types")
-    return Objects(column, trace, gathered)
+    return Objects(column, gathered)
 
 
 def _computes(dtype: np.dtype) -> None:
@@ -71,7 +70,7 @@ def stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
     _computes(first.dtype)
     if not first.size:
         raise Bail("arrays that are empty")
-    if len(set(map(_strides, arrays))) != 1 or (first.ndim > 1 and not first.flags.c_contiguous):
+    if len(set(map(_strides, arrays))) != 1 or not first.flags.c_contiguous:
         raise Bail(OTHER_ORDER)
     out = np.empty((n * len(first), *first.shape[1:]), first.dtype)
     try:
@@ -85,49 +84,9 @@ def stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
             deque(map(copy, itertools.repeat(memoryview(cast(Any, out))), places, arrays), 0)
     except (ValueError, TypeError):
         raise Bail("arrays of different shapes or types") from None
-    return in_steps(out.reshape(n, *first.shape), first)
+    return out.reshape(n, *first.shape)
 
 
-def in_steps(rows: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """The rows, as far from number to number as in an item: sums of those that lie apart round otherwise."""
-    steps, rest = divmod(first.strides[-1], first.itemsize)
-    if steps == 1 or len(first) == 1:
-        return np.ascontiguousarray(rows)
-    if rest or not 1 < steps <= MOST_STEPS:
-        raise Bail(OTHER_ORDER)
-    apart = np.empty((*rows.shape[:-1], rows.shape[-1] * steps), rows.dtype)[..., ::steps]
-    apart[...] = rows
-    return apart
-
-
-def by_item(function: Any, args: tuple, trace: Trace, fresh: bool = True, **options: Any) -> Any:
-    """A pure function that is called as written, item by item; its results become lanes again."""
-    if any(map(holds_lane, options.values())):
-        raise bail("options that differ from item to item", trace)
-    run = functools.partial(function, **options) if options else function
-    return _made(list(map(run, *[own_values(x, trace.n) for x in args])), trace, fresh)
-
-
-def _made(values: list[Any], trace: Trace, fresh: bool) -> Any:
-    """One value of each item, as a lane; tuples and lists of them, as tuples and lists of lanes."""
-    kind: Any = type(values[0])
-    if (
-        kind in (tuple, list)
-        and values[0]
-        and {(type(v), len(v)) for v in values} == {(kind, len(values[0]))}
-    ):
-        return kind([_made(list(part), trace, fresh) for part in zip(*values, strict=True)])
-    try:
-        made = gathered(values, trace)
-    except Bail as reason:
-        raise bail(str(reason), trace) from None
-    if type(made) is not Lane:
-        raise bail(f"a {kind.__name__} from each item", trace)
-    made.fresh, made.origin = fresh, None
-    return made
-
-
-OTHER_ORDER = "arrays that do not lie in rows, as results of them would not"
 _strides, _char = operator.attrgetter("strides"), operator.attrgetter("dtype.char")
 
 
@@ -135,3 +94,24 @@ _strides, _char = operator.attrgetter("strides"), operator.attrgetter("dtype.cha
 def _places(length: int, n: int) -> list[slice]:
     """Where the first of n vectors goes, and the second, ..."""
     return [slice(i, i + length) for i in range(0, n * length, length)]
+
+
+def by_item(function: Any, args: tuple, fresh: bool = True, **options: Any) -> Any:
+    """A pure function that is called as written, item by item; its results become lanes again."""
+    if any(map(lanes_in, options.values())):
+        raise Bail("options that differ from item to item")
+    run, n = functools.partial(function, **options) if options else function, lanes_in(args)
+    return _made(list(map(run, *[own_values(x, n) for x in args])), fresh)
+
+
+def _made(values: list[Any], fresh: bool) -> Any:
+    """One value of each item, as a lane; tuples and lists of them, as tuples and lists of lanes."""
+    kind: Any = type(values[0])
+    sizes = {(type(v), len(v)) for v in values} if kind in (tuple, list) and values[0] else ()
+    if len(sizes) == 1:
+        return kind([_made(list(part), fresh) for part in zip(*values, strict=True)])
+    made = gathered(values)
+    if type(made) is not Lane:
+        raise Bail(f"a {kind.__name__} from each item")
+    made.fresh, made.origin = fresh, None
+    return made

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from ..work import Bail
 from .arithmetic import apply_ufunc, arithmetic
 from .array_rules import apply_function, attribute
-from .indexing import item_at, set_item
+from .indexing import item_at
 from .lane import Lane
 
 
@@ -19,14 +20,14 @@ def _getattr(self: Lane, name: str) -> Any:
 
 def _array_ufunc(self: Lane, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
     if method != "__call__" or kwargs:
-        raise self.stop(f"np.{ufunc.__name__}.{method} with options")
-    return apply_ufunc(ufunc, inputs, self.trace)
+        raise Bail(f"np.{ufunc.__name__}.{method} with options")
+    return apply_ufunc(ufunc, inputs)
 
 
 def _iterate(self: Lane) -> Any:
     if self.kind != "array":
-        raise self.stop("a loop over a number")
-    return iter([item_at(self, i, self.trace) for i in range(self.data.shape[1])])
+        raise Bail("a loop over a number")
+    return iter([item_at(self, i) for i in range(self.data.shape[1])])
 
 
 def _binary(ufunc: np.ufunc, reflected: bool = False) -> Any:
@@ -34,18 +35,15 @@ def _binary(ufunc: np.ufunc, reflected: bool = False) -> Any:
     quick = ufunc in (np.add, np.subtract, np.multiply)
 
     def operate(self: Lane, other: Any) -> Any:
-        if quick and self.again is None and self.data.dtype.kind == "f":
-            data: Any = None
+        mine = self.data
+        if quick and mine.dtype.kind == "f":
             if type(other) is float:
-                data = other
-            elif type(other) is Lane and other.kind == self.kind and other.again is None:
-                data = (
-                    other.data if other.data.dtype.kind == "f" and other.data.ndim == self.data.ndim else None
-                )
-            if data is not None:
-                out = ufunc(data, self.data) if reflected else ufunc(self.data, data)
-                return Lane(out, self.kind, self.trace)
-        return arithmetic(ufunc, (other, self) if reflected else (self, other), self.trace)
+                return Lane(ufunc(other, mine) if reflected else ufunc(mine, other), self.kind)
+            if type(other) is Lane and other.kind == self.kind:
+                data = other.data
+                if data.dtype.kind == "f" and data.ndim == mine.ndim:
+                    return Lane(ufunc(data, mine) if reflected else ufunc(mine, data), self.kind)
+        return arithmetic(ufunc, (other, self) if reflected else (self, other))
 
     return operate
 
@@ -59,8 +57,7 @@ def _inplace(ufunc: np.ufunc) -> Any:
         if self.kind != "array":
             return result
         if not self.fresh or result.data.shape != self.data.shape or result.data.dtype != self.data.dtype:
-            raise self.stop("an array changed in place")
-        self.trace.wrote(result.rounded)
+            raise Bail("an array changed in place")
         self.data[...] = result.data
         return self
 
@@ -68,7 +65,7 @@ def _inplace(ufunc: np.ufunc) -> Any:
 
 
 def _unary(ufunc: np.ufunc) -> Any:
-    return lambda x: arithmetic(ufunc, (x,), x.trace)
+    return lambda x: arithmetic(ufunc, (x,))
 
 
 _BINARY = {
@@ -84,10 +81,8 @@ _METHODS: dict[str, Any] = {
     **{f"__r{name}__": _binary(ufunc, reflected=True) for name, ufunc in _BINARY.items()},
     **{f"__i{name}__": _inplace(ufunc) for name, ufunc in _BINARY.items()},
     **{f"__{name}__": _unary(ufunc) for name, ufunc in _UNARY.items()},
-    "__getattr__": _getattr, "__getitem__": lambda x, index: item_at(x, index, x.trace),
-    "__setitem__": set_item, "__iter__": _iterate,
-    "__array_ufunc__": _array_ufunc,
-    "__array_function__": lambda x, run, _, args, options: apply_function(run, args, options, x.trace),
+    "__getattr__": _getattr, "__getitem__": item_at, "__iter__": _iterate, "__array_ufunc__": _array_ufunc,
+    "__array_function__": lambda x, run, _, args, options: apply_function(run, args, options),
 }  # fmt: skip
 for _name, _method in _METHODS.items():
     setattr(Lane, _name, _method)

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..text.site_text import SiteText
 from ..work import Bail
-from .lane import PYTHON, Lane, Objects, holds_lane, own_values, settled
+from .lane import PYTHON, Lane, Objects, lanes_in, own_values
 
 BLOCK_BYTES = 2**23  # keeping one row keeps its block, which is no larger but where one row is
 SHARED = (type(None), bool, int, float, str, bytes, complex)
@@ -20,9 +20,8 @@ class Results:
     the next site takes `blocks` as they are.
     """
 
-    def __init__(self, n: int, exact: bool):
+    def __init__(self, n: int):
         self.n = n
-        self.exact = exact
         self.placed = 0
         self._blocks: list[np.ndarray] = []
 
@@ -33,59 +32,60 @@ class Results:
     def values(self, value: Any, lanes: int, in_order: bool, given: list[Any] | None = None) -> list[Any]:
         """One value per lane, for the next lanes of the call or, not `in_order`, for some of them. What was
         `given` for the same lanes before must not come again."""
-        given = [] if given is None else given
         if in_order and type(value) is Lane and value.kind == "array" and value.origin is None:
-            pieces = _pieces(self._fresh(value))
+            pieces = _pieces(_own(value))
             self._blocks += pieces
             self.placed += lanes
             return [row for piece in pieces for row in piece]
-        return self._apart(value, lanes, given)
+        return _apart(value, lanes, [] if given is None else given)
 
-    def _apart(self, value: Any, lanes: int, given: list[Any]) -> list[Any]:
-        kind = type(value)
-        if kind is Lane:
-            return self._of_lane(value, given)
-        if kind is Objects:
-            return own_values(value, lanes)
-        if kind is tuple:
-            parts = [self._apart(v, lanes, given) for v in value]
-            return list(zip(*parts, strict=True)) if value else [()] * lanes
-        if kind in (list, dict) and not holds_lane(value):
+
+def _apart(value: Any, lanes: int, given: list[Any]) -> list[Any]:
+    kind = type(value)
+    if kind is Lane:
+        return _of_lane(value, given)
+    if kind is Objects:
+        return own_values(value, lanes)
+    if kind is tuple:
+        parts = [_apart(v, lanes, given) for v in value]
+        return list(zip(*parts, strict=True)) if value else [()] * lanes
+    if kind in (list, dict):
+        if not lanes_in(value):
             raise Bail("a result that may be one shared object")
-        if kind in (list, dict):
-            if any(value is other for other in given):
-                raise Bail("a result that holds one object twice")
-            given.append(value)
-        if kind is list:
-            return [list(row) for row in zip(*[self._apart(v, lanes, given) for v in value], strict=True)]
-        if kind is dict and all(type(k) in (str, int) for k in value):
-            columns = [self._apart(v, lanes, given) for v in value.values()]
-            return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
-        if kind in SHARED:
-            return [value] * lanes
-        raise Bail(f"a result of type {kind.__name__}")
+        if any(value is other for other in given):
+            raise Bail("a result that holds one object twice")
+        given.append(value)
+    if kind is list:
+        return [list(row) for row in zip(*[_apart(v, lanes, given) for v in value], strict=True)]
+    if kind is dict and all(type(k) in (str, int) for k in value):
+        columns = [_apart(v, lanes, given) for v in value.values()]
+        return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
+    if kind in SHARED:
+        return [value] * lanes
+    raise Bail(f"a result of type {kind.__name__}")
 
-    def _of_lane(self, value: Lane, given: list[Any]) -> list[Any]:
-        if value.origin is not None:
-            return list(value.origin)  # the very items
-        data = self._fresh(value)
-        if value.kind in PYTHON:
-            return data.tolist()
-        if value.kind == "array":
-            if any(type(other) is np.ndarray and np.may_share_memory(data, other) for other in given):
-                raise Bail("two parts of a result that share memory")
-            given.append(data)
-            return [row for piece in _pieces(data) for row in piece]
-        return list(data)
 
-    def _fresh(self, value: Lane) -> np.ndarray:
-        if not value.fresh:
-            raise Bail("a result that shares memory with its item")
-        if self.exact and value.rounded:
-            raise Bail("rounded numbers, with exact=True")
-        if not value.in_rows:
-            raise Bail("a result that does not lie in rows")
-        return value.data
+def _of_lane(value: Lane, given: list[Any]) -> list[Any]:
+    if value.origin is not None:
+        return list(value.origin)  # the very items
+    data = _own(value)
+    if value.kind in PYTHON:
+        return data.tolist()
+    if value.kind == "array":
+        if any(type(other) is np.ndarray and np.may_share_memory(data, other) for other in given):
+            raise Bail("two parts of a result that share memory")
+        given.append(data)
+        return [row for piece in _pieces(data) for row in piece]
+    return list(data)
+
+
+def _own(value: Lane) -> np.ndarray:
+    """The data of a lane that lies in memory of its own, in rows."""
+    if not value.fresh:
+        raise Bail("a result that shares memory with its item")
+    if not value.in_rows:
+        raise Bail("a result that does not lie in rows")
+    return value.data
 
 
 def _pieces(data: np.ndarray) -> list[np.ndarray]:
@@ -96,10 +96,10 @@ def _pieces(data: np.ndarray) -> list[np.ndarray]:
     return [data[i : i + size].copy() for i in range(0, len(data), size)]
 
 
-def settle_keys(text: SiteText, result: Any, events: bool = False) -> None:
-    """What decides about places in a dict or set, a truth, or which item is the largest, must be exact."""
+def check_keys(text: SiteText, result: Any, events: bool = False) -> None:
+    """What decides about places in a dict or set, a truth, or which item is the largest, must not be nan."""
     keys: list[Any] = []
-    if text.kind == "set" or text.eater in ("any", "all", "set", "dict", "max", "min", "sorted"):
+    if text.kind == "set" or text.eater in ("set", "dict", "max", "min", "sorted"):
         keys = [result]
     elif text.kind == "dict":
         keys = [result[0]]
@@ -109,12 +109,11 @@ def settle_keys(text: SiteText, result: Any, events: bool = False) -> None:
         keyed = ("setitem", "update")
         keys = [v[1] if kind in keyed else v for kind, v in sinks if kind in ("add", "carried", *keyed)]
     for key in keys:
-        _settle(key)
+        _check(key)
 
 
-def _settle(value: Any) -> None:
-    if type(value) in (tuple, list):
-        for part in value:
-            _settle(part)
-    if type(value) is Lane and value.data.dtype.kind == "f" and np.isnan(settled(value).data).any():
-        raise Bail("keys, members or truths from nan")
+def _check(value: Any) -> None:
+    for part in value if type(value) in (tuple, list) else ():
+        _check(part)
+    if type(value) is Lane and value.data.dtype.kind == "f" and np.isnan(value.data).any():
+        raise Bail("keys or members from nan")

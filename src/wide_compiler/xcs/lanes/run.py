@@ -3,19 +3,18 @@
 Where lanes disagree about a truth, they are run again in two groups, so that a rare branch costs two runs.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..exceptions import raise_interrupt
 from ..items import Blocks
-from ..numpy_errors import recorded_errors
 from ..work import Bail, Work
 from .body_code import Dispatcher, lane_function
 from .gather import chunks, gathered
-from .lane import Diverge, Lane, Objects, Trace, own_values
+from .lane import Diverge, Lane, Objects, own_values
 from .operators import Lane as _Lane  # noqa: F401  it has its operators then
-from .results import Results, settle_keys
+from .results import Results, check_keys
 
 MOST_PATHS = 16
 SKIPPED = object()  # an item that the test leaves out
@@ -28,7 +27,7 @@ def vectorized(work: Work) -> list[Any]:
     body = Body(work)
     why: str | None = None
     try:
-        with recorded_errors(noticed):
+        with _recorded_errors(noticed):
             for start, stop in chunks(work):
                 part = body.values(start, stop)
                 if noticed:
@@ -36,8 +35,6 @@ def vectorized(work: Work) -> list[Any]:
                 values = values + part if values else part
     except Bail as bail:
         why = str(bail)
-    except Diverge:
-        why = "items take too many different ways"
     except Exception as error:
         raise_interrupt(error)
         why = f"{type(error).__name__}: {error}"
@@ -46,6 +43,12 @@ def vectorized(work: Work) -> list[Any]:
     if work.after is not None and body.results.blocks:
         work.after.append(Blocks(values, body.results.blocks))
     return values
+
+
+def _recorded_errors(noticed: list[str]) -> Any:
+    """A context in which NumPy's errors that are not ignored here are noted: then the plain loop decides."""
+    modes: Any = {kind: "ignore" if how == "ignore" else "call" for kind, how in np.geterr().items()}
+    return np.errstate(call=lambda what, flag: noticed.append(what), **modes)
 
 
 class Body:
@@ -57,7 +60,7 @@ class Body:
         self.dispatch = Dispatcher(cache)
         self.test = work.cond and lane_function(work.cond, nodes["cond"], self.dispatch, cache)
         self.body = lane_function(work.body, nodes["body"], self.dispatch, cache)
-        self.results = Results(work.items.n, work.site.config.exact)
+        self.results = Results(work.items.n)
         self.runs = 0
 
     def values(self, start: int, stop: int) -> list[Any]:
@@ -90,25 +93,17 @@ class Body:
                 added[i] = value
 
     def _once(self, columns: list[Any], count: int, in_order: bool) -> list[Any]:
-        work, trace = self.work, Trace(count)
-        self.dispatch.trace = trace
-        given = [_lane(column, trace) for column in columns]
-        if work.cond is not None:
-            truth = bool(self.test(*given))
-            if trace.stopped is not None:
-                raise trace.stopped()
-            if not truth:
-                return [SKIPPED] * count
+        work, hand, self.dispatch.rounds = self.work, self.results.values, 0
+        given = [_lane(column) for column in columns]
+        if work.cond is not None and not self.test(*given):
+            return [SKIPPED] * count
         if work.events:
             noted: list[Any] = []
             self.body(noted, *given)
             result: Any = [tuple(event) for event in noted]
         else:
             result = self.body(*given)
-        if trace.stopped is not None:
-            raise trace.stopped()  # swallowed by an `except` in the user's text
-        settle_keys(work.site.text, result, work.events)
-        hand = self.results.values
+        check_keys(work.site.text, result, work.events)
         if work.events:
             before: list[Any] = []
             events = [(index, hand(value, count, False, before)) for index, value in result]
@@ -120,35 +115,28 @@ class Body:
         return found
 
 
-class Rows(NamedTuple):
-    """Items that a site has just made, which lie in one array."""
-
-    data: np.ndarray
-    items: list[Any]
-
-
 def _part(column: Any, start: int, stop: int) -> Any:
     if type(column) is Blocks:
-        return Rows(column.part(start, stop), column.rows[start:stop])
+        return Blocks(column.rows[start:stop], [column.part(start, stop)])
     return column if (start, stop) == (0, len(column)) else column[start:stop]
 
 
 def _chosen(column: Any, lanes: np.ndarray) -> Any:
     """The items of some lanes."""
-    items = column.items if type(column) is Rows else column
-    return [items[i] for i in lanes.tolist()]
+    return [column[i] for i in lanes.tolist()]
 
 
-def _lane(column: Any, trace: Trace) -> Any:
-    if type(column) is Rows:
-        return Lane(column.data, "array", trace, False, column.items)
-    return gathered(column, trace)
+def _lane(column: Any) -> Any:
+    if type(column) is Blocks:  # that a site has just made, and that lie in one array
+        return Lane(column.blocks[0], "array", False, column.rows)
+    return gathered(column)
 
 
 def _has_nan(given: Any) -> bool:
     """Is one of these numbers nan? A body may hand on the very number; of an array it gets new ones."""
     if type(given) is Objects:
-        return any(map(_is_nan, own_values(given, 0)))
+        values = own_values(given, 0)
+        return type(values[0]) in (tuple, list, dict) and any(map(_is_nan, values))
     if type(given) is not Lane or given.kind == "array" or given.origin is None:
         return False
     return given.data.dtype.kind in "fc" and bool(np.isnan(given.data).any())

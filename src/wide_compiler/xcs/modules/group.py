@@ -7,7 +7,6 @@ is seen; what their Python reads is guarded by the routers' `ModuleGuard`. Nothi
 import ast
 import contextlib
 import operator
-import sys
 import threading
 import warnings
 import weakref
@@ -22,7 +21,6 @@ from ...config import WideConfig
 from ...global_hooks import foreign_hooks
 from ...guards import ModuleGuard
 from ...guards.tensors import TableGuard
-from ...measure.clock import now
 from ...model.program import Call
 from ...routers.calls import Calls, SameLook
 from ...routers.fused_lanes import Fused
@@ -36,9 +34,7 @@ from .torch_vmap import apart, check_rows
 from .trial import examine, finite
 
 NAME = "wide model"
-# The plain loop must have cost this much before members are captured: warm, a capture takes about 0.1 s; the
-# first one of a process imports what torch.export needs, for more than a second.
-PAID, PAID_FIRST = 0.3, 1.0
+PRICE = 0.05  # seconds: members are captured once the plain loop has taken a second
 MOST = 7  # graphs for other looks of a call that are kept beside the latest
 CONTEST = 0.2  # seconds for the routers' contest, in training: a site does not see what backward takes
 # Operators go straight to their kernels, past what notes gradients (nobody wants them), views and writes.
@@ -171,16 +167,6 @@ def _members(work: Work) -> Members | None:
     return None
 
 
-def paid_for(work: Work, plain_seconds: float) -> bool:
-    """May members be captured, or are they?"""
-    memory = work.plan.memory
-    group = memory.get("wide")
-    if group is not None and group.holds:
-        return plain_seconds > 1e-4
-    price = PAID if "sympy" in sys.modules else PAID_FIRST  # which torch.export imports
-    return work.plan.costs.spent - memory.get("spent when built", 0.0) > price
-
-
 def widened(work: Work) -> list[Any]:
     """All members' outputs by one call of their lanes. Raises `Bail`."""
     members: Members = work.plan.memory["members"]
@@ -216,14 +202,11 @@ def widened(work: Work) -> list[Any]:
 def _new_group(work: Work, models: Sequence[nn.Module]) -> Group:
     memory = work.plan.memory
     memory.pop("wide", None)
-    memory["spent when built"] = work.plan.costs.spent
-    began = now()
     group = memory["wide"] = Group(memory["members"].column, models, _forget(work.plan))
     work.plan.costs.of(NAME).signatures.clear()  # what was seen of other members says nothing of these
     work.new = True
     if not group.look(work.items.columns):
         raise Bail("members that cannot be watched")
-    memory["built"] = now() - began
     return group
 
 

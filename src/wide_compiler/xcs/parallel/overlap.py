@@ -4,7 +4,6 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from ..costs import TRY_AGAIN
 from ..independent import marked_in
 from ..work import Failed, Work
 from .threads import CHEAP, Overlap, crowded
@@ -12,6 +11,8 @@ from .threads import CHEAP, Overlap, crowded
 FEWEST = 2
 LONGER = 3.0  # the mean time of a call grows by this factor: there were too many at a time
 UNEVEN = 5.0  # the longest call takes this many times the median
+PATIENCE = 50  # times as long as a call took must loops have taken before as many are tried again
+PART = 128  # items of a long loop that run in threads before it is asked whether they wait
 
 
 class Level:
@@ -68,36 +69,30 @@ class Level:
             self.calm -= 1
         elif self.now < self.most:
             higher = min(self.most, self.now + max(1, self.now // 8))
-            if not self.bad or higher < self.bad or self.spent > TRY_AGAIN * self.damage:
+            if not self.bad or higher < self.bad or self.spent > PATIENCE * self.damage:
                 self.now = higher
 
     def _was_bad(self, level: int, longest: float) -> None:
         self.bad, self.damage, self.spent = level, longest, 0.0
 
 
-PART = 128  # items of a long loop that run in threads before it is asked whether they wait
-
-
 def overlapped(work: Work) -> list[Any]:
-    """Run items in threads: those of a site that was seen to wait, or of one that is not measured."""
+    """Run items in threads: those of a site that was seen to take long, or of one that is not measured."""
     config, n = work.site.config, work.items.n
     run = Overlap(work.one, n, config.max_workers)
     level = work.plan.memory.setdefault("level", Level(config.max_workers))
     if config.measure and n > 2 * PART:  # a long loop: do they still wait?
         run.up_to(PART, level.of(PART))
-        if not run.errors and _cheap(run):
-            work.plan.costs.idle_item = 0.0
+        if not run.errors and sum(run.seconds) < PART * CHEAP / 4:
             return _one_by_one(work, run)
     run.up_to(n, level.of(n))
     if run.errors:
         if not may_repeat(run.errors[min(run.errors)], work.plan):
-            raise _failed(work, run)
+            raise _failed(work, run, min(run.errors))
         level.too_many(n)
         return _one_by_one(work, run)
     if config.measure:
         level.learn(run.seconds, n)
-        if _cheap(run):
-            work.plan.costs.idle_item = 0.0
     return [v for i in range(n) for v in run.results[i]]
 
 
@@ -105,10 +100,6 @@ def may_repeat(error: BaseException, plan: Any) -> bool:
     """Did an item fail only because of the others at the same time? A read is then repeated alone; what the
     user has marked as independent may write, and is never repeated."""
     return crowded(error) and not marked_in(plan)
-
-
-def _cheap(run: Overlap) -> bool:
-    return sum(run.seconds) < len(run.seconds) * CHEAP / 4
 
 
 def _one_by_one(work: Work, run: Overlap) -> list[Any]:
@@ -126,8 +117,7 @@ def _one_by_one(work: Work, run: Overlap) -> list[Any]:
     return values
 
 
-def _failed(work: Work, run: Overlap, lowest: int | None = None) -> Failed:
+def _failed(work: Work, run: Overlap, lowest: int) -> Failed:
     """The lowest item that raised, with the values of the items before it and what it had noted itself."""
-    lowest = min(run.errors) if lowest is None else lowest
     values = [v for i in range(lowest) for v in run.results[i]]
     return Failed([*values, *work.partial.get(lowest, ())], run.errors[lowest])

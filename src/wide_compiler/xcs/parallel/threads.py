@@ -20,18 +20,10 @@ from ...guards.modes import autocast_state, function_modes
 from ...measure.clock import now
 from ..exceptions import chain, raise_interrupt
 
-Modes = tuple[bool, bool, list[tuple[str, Any]], tuple[torch.device, ...]]
-
-
-def current_modes() -> Modes:
-    """Gradients, inference, autocast and default devices of PyTorch in this thread."""
-    casts = list(autocast_state())
-    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), casts, function_modes()
-
 
 @contextlib.contextmanager
 def modes(grad: bool, inference: bool, casts: list[tuple[str, Any]], devices: tuple) -> Iterator[None]:
-    """The modes of another thread, in this one."""
+    """The modes of another thread, in this one: gradients, inference, autocast and default devices."""
     with contextlib.ExitStack() as stack:
         for default in devices:
             stack.enter_context(default)
@@ -43,22 +35,12 @@ def modes(grad: bool, inference: bool, casts: list[tuple[str, Any]], devices: tu
         yield
 
 
-def flushing() -> bool:
-    """Does this thread round denormal numbers to zero?"""
-    return _smallest_normal * 0.5 == 0.0
-
-
 _smallest_normal = sys.float_info.min
 
 
 def saves_are_seen() -> bool:
     """Are there hooks in this thread for tensors that are saved for gradients?"""
     return _hooks(False) is not None
-
-
-def saved_as_ever() -> bool:
-    """Are such hooks neither present nor forbidden in this thread?"""
-    return not saves_are_seen() and _hooks_allowed()
 
 
 _hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks  # its argument: even under a trace
@@ -71,16 +53,13 @@ _here = threading.local()
 _lock = threading.Lock()
 
 
-def in_worker() -> bool:
-    """Does this thread run an item already? Then enough other threads do."""
-    return getattr(_here, "worker", False)
-
-
 def usable(max_workers: int) -> bool:
-    """May other threads run items for this one? No thread can be started once the interpreter shuts down,
-    and some state of a thread cannot be carried to another one."""
-    alone = max_workers < 2 or in_worker() or not threading.main_thread().is_alive()
-    return not alone and not flushing() and saved_as_ever()
+    """May other threads run items for this one? Not from a thread that runs an item already, nor once the
+    interpreter shuts down, nor where this thread rounds denormal numbers to zero or has, or forbids, hooks
+    for tensors that are saved: that is not carried to another one."""
+    alone = max_workers < 2 or getattr(_here, "worker", False) or not threading.main_thread().is_alive()
+    flushing = _smallest_normal * 0.5 == 0.0
+    return not alone and not flushing and not saves_are_seen() and _hooks_allowed()
 
 
 def crowded(error: BaseException) -> bool:
@@ -123,7 +102,8 @@ class Overlap:
         self.stopped = False
         self.changed = threading.Condition()
         self.context = contextvars.copy_context()
-        self.modes = current_modes()
+        grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        self.modes = grad, inference, list(autocast_state()), function_modes()
         self.caller = threading.get_ident()
 
     def up_to(self, limit: int, threads: int) -> None:
@@ -144,7 +124,7 @@ class Overlap:
 
     def work(self) -> None:
         """Run items in this thread until all have started."""
-        nested, _here.worker = in_worker(), True
+        nested, _here.worker = getattr(_here, "worker", False), True
         try:
             with modes(*self.modes):
                 while (i := self._take()) is not None:
