@@ -1,7 +1,7 @@
 """`wide.export(...)`: a wide model as a program that runs without this library.
 
-The result is a `torch.export.ExportedProgram`, optionally saved as `.pt2`, or an ONNX file. It is run once and
-compared with the wide model before it is returned.
+The result is a `torch.export.ExportedProgram`, optionally saved as `.pt2`, or an ONNX file. It is run once
+and compared with the wide model before it is returned.
 """
 
 import inspect
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
-from ..remote_tensors import memory_id
 from ..errors import ArgumentError, UnsupportedError, ValidationError, needs, one_line
 from ..measure.compare import model_difference
+from ..remote_tensors import memory_id
 from .inputs import normalize_sample, sample_leaves
 from .program import Call, LoopProgram
 
