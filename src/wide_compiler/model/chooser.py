@@ -64,7 +64,7 @@ class Tuned:
         return "\n".join(lines)
 
     def _not_taken(self, ms: float) -> str:
-        """Why a way that was measured to be faster is not the one that runs; empty if it was not faster."""
+        """Return why a faster candidate was not chosen; '' if it was not faster."""
         own = self.ms.get(str(self.plan))
         if own is None or ms >= own:
             return ""

@@ -1,4 +1,7 @@
-"""Entry points of a wide model (packed, each, stacked, shared): hooks, and arguments of `each` per lane."""
+"""Entry points of a wide model, called doors: `packed`, `each`, `stacked` and `shared`.
+
+A call through any of them runs the model's hooks once.
+"""
 
 from collections.abc import Sequence
 from contextvars import ContextVar

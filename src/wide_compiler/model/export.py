@@ -1,7 +1,7 @@
 """`wide.export(...)`: a wide model as a program that runs without this library.
 
-The result is a `torch.export.ExportedProgram`, saved as `.pt2` if asked, or an ONNX file. It is run once and
-compared with the wide model before it is given out.
+The result is a `torch.export.ExportedProgram`, optionally saved as `.pt2`, or an ONNX file. It is run once
+and compared with the wide model before it is returned.
 """
 
 import inspect
@@ -25,7 +25,7 @@ DOORS = ("shared", "stacked", "packed")
 
 
 class ExportedDoor(nn.Module):
-    """One door of a wide model as a plain forward. The model's tensors are under `lanes.`."""
+    """One way to call a wide model (`door`) as a plain forward. The model's tensors are under `lanes.`."""
 
     def __init__(self, model: Any, door: str, names: tuple[str, ...] = (), keywords: tuple[str, ...] = ()):
         super().__init__()
@@ -34,7 +34,7 @@ class ExportedDoor(nn.Module):
         def forward(*args: Any, **kwargs: Any) -> Any:
             return (model if door == "packed" else getattr(model, door))(*args, **kwargs)
 
-        # `torch.export` names inputs by the signature, and takes no keywords that are not in it.
+        # `torch.export` names inputs by the signature, and rejects keywords that are not in it.
         kinds: list[tuple[str, Any]] = [(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
         kinds += [(name, inspect.Parameter.KEYWORD_ONLY) for name in keywords]
         forward.__signature__ = inspect.Signature([inspect.Parameter(*kind) for kind in kinds])  # type: ignore[attr-defined]
@@ -50,20 +50,19 @@ def export(
     sample_kwargs: dict[str, Any] | None = None,
     dynamic_batch: bool = True,
 ) -> Any:
-    """The wide model as an `ExportedProgram`, or as an ONNX program if `path` ends in `.onnx`.
+    """Export the wide model as an `ExportedProgram`, or as an ONNX program if `path` ends in `.onnx`.
 
     Args:
         path: None, a `.pt2` file for `torch.export.load`, or an `.onnx` file.
-        door: the call that is exported: 'shared' takes one input `[B, ...]` for all lanes, 'stacked'
-            `[N, B, ...]`, both give `[N, B, ...]`; 'packed' takes and gives `[B, N*C, ...]`.
+        door: the call to export: 'shared' takes one input `[B, ...]` for all lanes, 'stacked' takes
+            `[N, B, ...]`, both return `[N, B, ...]`; 'packed' takes and returns `[B, N*C, ...]`.
         sample: one member's input, as in `compile`; by default the one the model was compiled with.
-        sample_kwargs: keywords beside a tensor or tuple.
-        dynamic_batch: leave the batch size `B` of the inputs open. All inputs whose first size is that of
-            the first input have one batch size.
+        sample_kwargs: keyword arguments of the sample.
+        dynamic_batch: make the batch size `B` dynamic, for all inputs with the same batch size as the first.
 
-    The program has the weights of now, and shares them with the model as `torch.export` does; a file has a
-    copy. Raises `UnsupportedError` for a forward that is no pure function of its inputs, and where
-    `torch.export` or ONNX has no form for it.
+    The program shares the current weights with the model, as `torch.export` does; a file has a copy. Raises
+    `UnsupportedError` for a forward that is not a pure function of its inputs, or that `torch.export` or ONNX
+    does not support.
     """
     if door not in DOORS:
         hint = "; stack the lists of `each` and take 'stacked'" if door == "each" else ""
@@ -90,7 +89,7 @@ def export(
 
 
 def _inputs(model: Any, sample: tuple[tuple, dict], door: str) -> tuple[tuple, dict]:
-    """The sample as (args, kwargs) of a call through the door."""
+    """Return the sample as (args, kwargs) of the call."""
     tensors = [leaf for leaf in _tree.flatten(sample)[0] if isinstance(leaf, Tensor)]
     leaves, spec = sample_leaves(sample, (door != "shared",) * len(tensors), model.n)
     args, kwargs = _tree.unflatten(leaves, spec)
@@ -102,7 +101,7 @@ def _inputs(model: Any, sample: tuple[tuple, dict], door: str) -> tuple[tuple, d
 
 
 def _check_pure(model: Any, door: str, args: tuple, kwargs: dict) -> None:
-    """Refuse what a program without Python cannot do, by name."""
+    """Raise `UnsupportedError` for what an exported program cannot do: run Python, write state, draw."""
     tensors = model.tensors()
     placed = next((path for path, tensor in tensors.items() if memory_id(tensor) is not None), None)
     if placed is not None:
@@ -140,13 +139,13 @@ def _stacked(args: tuple, kwargs: dict, n: int) -> tuple[tuple, dict]:
 def _exported(forward: ExportedDoor, args: tuple, kwargs: dict, shapes: Any) -> Any:
     try:
         return torch.export.export(forward, args, kwargs or None, dynamic_shapes=shapes, strict=False)
-    except Exception as error:  # whatever the exporter cannot do
+    except Exception as error:  # the exporter raises many types
         hint = "" if shapes is None else "; dynamic_batch=False exports it for this batch size alone"
         raise UnsupportedError(f"torch.export cannot export this model: {one_line(error)}{hint}") from error
 
 
 def _open_batch(args: tuple, kwargs: dict, axis: int) -> torch.export.ShapesCollection:
-    """For `torch.export`: the batch size of all inputs is one unknown number."""
+    """Return dynamic shapes for `torch.export` in which all inputs share one batch size."""
     batched = [x for x in _tree.flatten((args, kwargs))[0] if isinstance(x, Tensor) and x.dim() > axis]
     batch, shapes = torch.export.Dim("batch"), torch.export.ShapesCollection()
     for tensor in batched:
@@ -195,7 +194,7 @@ def _onnx(program: Any, path: str, args: tuple, kwargs: dict, expected: list[Ten
 
 
 def _input_names(model: Any, count: int) -> tuple[str, ...]:
-    """The names of the first `count` parameters of the member's forward, or numbers if they have none."""
+    """Return the names of the first `count` parameters of the member's forward, numbered beyond them."""
     parameters = inspect.signature(type(model.example_member()).forward).parameters.values()
     names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][1:]  # without self
     return tuple((names + [f"input_{i}" for i in range(len(names), count)])[:count])
@@ -203,7 +202,7 @@ def _input_names(model: Any, count: int) -> tuple[str, ...]:
 
 @contextmanager
 def _quiet_logger(name: str) -> Iterator[None]:
-    """Without the exporter's notes on packages that are not installed."""
+    """Context manager without the exporter's messages about packages that are not installed."""
     logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(logging.ERROR)
