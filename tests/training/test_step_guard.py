@@ -143,12 +143,13 @@ def test_what_is_written_again_is_compared_once():
     assert not scene.quick() and scene.unchanged() and scene.quick()
 
 
-def test_under_autocast_only_a_comparison_can_tell_the_dtype():
+def test_autocast_to_another_dtype_is_a_change():
     with torch.autocast("cpu", torch.bfloat16):
         scene = Scene()
-        assert scene.unchanged() and not scene.quick()
+        assert scene.unchanged() and scene.quick()
     with torch.autocast("cpu", torch.float16):
-        assert not scene.unchanged()
+        assert not scene.unchanged() and not scene.quick()
+    assert not scene.unchanged() and not scene.quick()
 
 
 @pytest.mark.parametrize(

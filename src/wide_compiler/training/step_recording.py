@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..capture.state import has_gradient_hooks
-from ..guards.modes import current_stream, launch_settings, launch_state
+from ..guards.modes import autocast_state, current_stream, launch_settings, launch_state
 from ..guards.tensors import TableGuard, tensor_check
 from ..replay.cuda_graph import CaptureRefused, capture, uncached_autocast
 
@@ -159,7 +159,7 @@ class _QuickLook:
     def _modes(self) -> tuple[Any, ...]:
         wide = self.step.wide
         return (
-            launch_state() if torch.cuda.is_initialized() else torch.is_grad_enabled(),
+            launch_state() if torch.cuda.is_initialized() else (torch.is_grad_enabled(), autocast_state()),
             torch.get_default_dtype(),
             [scope.training for scope in self.scopes],
             wide.seeds.seeds is None,

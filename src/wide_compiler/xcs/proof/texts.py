@@ -1,5 +1,4 @@
-"""What can be told from the text of a body and of all functions that were analysed for it: may it go one way
-or another, and might it not end? Where all items run at once, that must not cost more than plain Python."""
+"""Facts read from the source of a body and of all functions analysed for it."""
 
 import ast
 from collections.abc import Iterable
@@ -9,11 +8,11 @@ BRANCHES = (*LOOPS, ast.Try, ast.If, ast.IfExp, ast.BoolOp, ast.Match, ast.Asser
 
 
 class Texts:
-    """Bodies, and all functions that were analysed for them.
+    """A body and the functions analysed for it.
 
     Attributes:
-        branches: may it go one way or another?
-        tries: is there a `try`?
+        branches: whether control flow may depend on values.
+        tries: whether there is a `try`.
     """
 
     def __init__(self, trees: Iterable[ast.AST] = ()):
