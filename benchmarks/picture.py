@@ -1,0 +1,55 @@
+"""The picture of the README, from the result files: training steps on a GPU, and calls on a CPU.
+
+python benchmarks/picture.py          writes docs/images/speed.png
+"""
+
+import json
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+OURS, PEER, LOOP = "#4c5fd5", "#e8833a", "0.55"
+
+
+def load(name: str) -> dict:
+    return json.loads((RESULTS / name).read_text())
+
+
+def training_on_a_gpu(axes: plt.Axes) -> None:
+    """Speed of one training step of all lanes, as a multiple of the loop's; beside it the best other way."""
+    found = load("h200_train.json")
+    rows = sorted(found["rows"], key=lambda row: row["speedup"])
+    for place, row in enumerate(rows):
+        axes.barh(place + 0.2, row["speedup"], 0.38, color=OURS)
+        axes.barh(place - 0.2, row["speedup"] / row["peer_ratio"], 0.38, color=PEER)
+    axes.set_yticks(range(len(rows)), [f"{row['name']}, N={row['n']}" for row in rows])
+    axes.set(xscale="log", xlim=(1, None), xlabel="times the speed of the loop over the models")
+    axes.set_title(f"Training N models, {found['device']}, WideConfig.fast()", fontsize=10)
+    axes.barh(0, 0, color=OURS, label="wide_compiler")
+    axes.barh(0, 0, color=PEER, label="best of vmap, compiled loops, CUDA graphs, JAX")
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+
+
+def calls_on_a_cpu(axes: plt.Axes) -> None:
+    """Speed of one call as a multiple of the loop's, by the number of models."""
+    found = load("never_slower_default.json")
+    lanes = [row["n"] for row in found["rows"]]
+    axes.axhline(1, color=LOOP, linestyle=":")
+    axes.scatter(lanes, [row["x_loop"] for row in found["rows"]], color=OURS, s=22)
+    axes.set(xscale="log", yscale="log", xlabel="models", ylabel="times the speed of the loop")
+    axes.set_xticks([2, 8, 32, 128], [2, 8, 32, 128])
+    axes.set_yticks([1, 2, 5, 10, 30], [1, 2, 5, 10, 30])
+    axes.minorticks_off()
+    axes.set_title(f"{len(lanes)} architectures and sizes, one CPU thread", fontsize=10)
+
+
+if __name__ == "__main__":
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained", width_ratios=(3, 2))
+    training_on_a_gpu(left)
+    calls_on_a_cpu(right)
+    figure.savefig(ROOT / "docs" / "images" / "speed.png", dpi=110)
