@@ -103,7 +103,7 @@ def adapters(page: Path) -> str:
         cells = []
         for way in ("ours", "hand", "graph", "peft"):
             row = found[f"{size}:{n}:{way}"]
-            ms = f"{row['ms']:,.0f}" if row["ms"] >= 100 else f"{row['ms']:.3g}"
+            ms = f"{row['ms']:,.0f}" if row["ms"] >= 100 else f"{row['ms']:#.3g}"
             cells.append(f"{ms} ({row['tokens_per_second'] / 1000:.0f}k, {row['peak_gib']:.1f})")
         rows.append([f"{size}, {n}", *cells])
     return table(["parameters, adapters", "ours", "hand", "graph", "peft"], rows)
