@@ -30,7 +30,9 @@ def picture(path: str) -> None:
             for part, worker in enumerate(workers):
                 size = 1 / len(workers)
                 by_column = layout == "S(1)"
-                corner = (place * 1.5 + part * size, 0.0) if by_column else (place * 1.5, 1 - (part + 1) * size)
+                corner = (
+                    (place * 1.5 + part * size, 0.0) if by_column else (place * 1.5, 1 - (part + 1) * size)
+                )
                 shape = (size, 1.0) if by_column else (1.0, size)
                 axes.add_patch(plt.Rectangle(corner, *shape, color=colours[worker], ec="white", lw=2))
                 middle = corner[0] + shape[0] / 2, corner[1] + shape[1] / 2

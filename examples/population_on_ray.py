@@ -1,9 +1,10 @@
 """A population over the workers of a Ray cluster: 64 networks, each with its own learning rate.
 
-python examples/population_on_ray.py                      writes population_on_ray.png
-python examples/population_on_ray.py 10.0.0.1:6379        on that cluster (needs: pip install 'wide_compiler[ray]')
+python examples/population_on_ray.py                  writes population_on_ray.png
+python examples/population_on_ray.py 10.0.0.1:6379    the same on that cluster
 
-Without an address the script starts a Ray of its own on this machine and ends it again.
+Needs: pip install 'wide_compiler[ray]'. Without an address the script starts a Ray of its own on this machine
+and ends it again.
 """
 
 import sys

@@ -60,8 +60,12 @@ shading = {"cmap": "PuOr", "vmin": -1, "vmax": 1, "rasterized": True}
 for axes, values, title in zip(panels, (target_of(field), learned), ("target", "learned"), strict=False):
     axes.pcolormesh(axis, axis, values.view(80, 80), **shading)
     axes.set(title=title, aspect="equal", xticks=[], yticks=[])
-panels[2].bar(range(16), [tower.share for tower in report.towers], color="#4c5fd5", label="share of the output")
-panels[2].plot(collective["fusion"].logits.softmax(0).detach(), "o", color="#e8833a", label="weight of the fusion")
+panels[2].bar(
+    range(16), [tower.share for tower in report.towers], color="#4c5fd5", label="share of the output"
+)
+panels[2].plot(
+    collective["fusion"].logits.softmax(0).detach(), "o", color="#e8833a", label="weight of the fusion"
+)
 panels[2].axhline(1 / 16, color="0.6", linestyle=":")
 panels[2].set(xlabel="tower", title="16 towers, one group of lanes", ylim=(0, 0.15))
 panels[2].legend(frameon=False, fontsize=8, loc="upper right")

@@ -21,7 +21,7 @@ import wide_compiler
 import wide_compiler.routers
 import wide_compiler.signals
 import wide_compiler.training
-import wide_compiler.xcs  # noqa: F401
+import wide_compiler.xcs
 
 with contextlib.suppress(ImportError):
     import peft  # noqa: F401

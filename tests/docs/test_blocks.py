@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from docs.pages import NOT_RUN, PYTHON, ROOT
 
 EXTRAS = ("accelerate", "jax", "lightning", "matplotlib", "optuna", "peft", "ray", "sklearn", "torchmetrics",

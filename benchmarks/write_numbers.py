@@ -1,9 +1,10 @@
 """Write the measured numbers of the README and the docs from the files in benchmarks/results.
 
-    python docs/tools/write_numbers.py            rewrites what stands between `<!-- numbers: NAME -->` and `<!-- end -->`
-    python docs/tools/write_numbers.py --check    only says which pages differ, and fails if one does
+    python benchmarks/write_numbers.py            write
+    python benchmarks/write_numbers.py --check    only say which pages differ, and fail if one does
 
-Every function below gives the text of the regions of its name.
+A region stands between `<!-- numbers: NAME -->` and `<!-- end -->`. Every function below gives the text of
+the regions of its name.
 """
 
 import json
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 REGION = re.compile(r"(<!-- numbers: (\w+) -->\n)(.*?)(\n<!-- end -->)", re.DOTALL)
 
@@ -49,7 +50,7 @@ def alternatives(page: Path) -> str:
     trained = number - ours["train"].get("skipped", 0)
     speeds = [row["x_loop"] for row in load("never_slower_default")["rows"]]
     return table(
-        ["", "what you change", "same numbers as the loop", "speed", "stay with it if"],
+        ["", "what you change", "same numbers as the loop", "speed", "take it if"],
         [
             ["a Python loop", "nothing", "it is the loop", "1", "N is small or the models are large"],
             ["`torch.func.vmap`", "functional calls, stacked parameters, a functional optimiser",
@@ -63,9 +64,10 @@ def alternatives(page: Path) -> str:
             ["PEFT, one adapter after another", "nothing", "yes", "1",
              "you train one adapter, or need a method that is not LoRA-like"],
             ["**wide_compiler**", "one line",
-             f"{ours['eval']['right']} of {number} in evaluation, {ours['train']['right']} of {trained} in training",
+             f"{ours['eval']['right']} of {number} in evaluation, "
+             f"{ours['train']['right']} of {trained} in training",
              f"{span(speeds)} times the loop on one CPU thread; measured on the first call, "
-             "and the loop is a candidate", ""],
+             "and the loop is a candidate", "you have many models or adapters of moderate size, in PyTorch"],
         ],
     )  # fmt: skip
 
@@ -77,18 +79,22 @@ def speed(page: Path) -> str:
     fast = [row["x_loop"] for row in load("never_slower_fast")["rows"]]
     behind = sum(row["x_loop"] < 1 for row in slow)
     adapters = load("h200_adapters")["rows"]
-    against_peft = [adapters[f"{size}:{n}:peft"]["ms"] / adapters[f"{size}:{n}:ours"]["ms"] for size, n in SIZES]
-    against_graph = [adapters[f"{size}:{n}:graph"]["ms"] / adapters[f"{size}:{n}:ours"]["ms"] for size, n in SIZES]
+    against_peft = [
+        adapters[f"{size}:{n}:peft"]["ms"] / adapters[f"{size}:{n}:ours"]["ms"] for size, n in SIZES
+    ]
+    against_graph = [
+        adapters[f"{size}:{n}:graph"]["ms"] / adapters[f"{size}:{n}:ours"]["ms"] for size, n in SIZES
+    ]
     return "\n".join([
         f"- One CPU thread, {len(slow)} cases from two linear layers to ResNet18, default settings: "
         f"{span([row['x_loop'] for row in slow])} times the eager loop, {behind} of them below 1 "
         f"({link('never_slower_default', page)}). With `WideConfig.fast()` {span(fast)} times the compiled "
         f"loop ({link('never_slower_fast', page)}).",
-        f"- One H200, {len(rows)} workloads, `fast()`: {span([row['speedup'] for row in rows])} times the eager "
-        f"loop, and {span(peers)} times the best of compiled vmap, compiled loops, CUDA graphs and JAX "
+        f"- One H200, {len(rows)} workloads, `fast()`: {span([row['speedup'] for row in rows])} times the "
+        f"eager loop, and {span(peers)} times the best of compiled vmap, compiled loops, CUDA graphs and JAX "
         f"({link('h200_infer', page)}, {link('h200_train', page)}).",
-        f"- One H200, LoRA adapters over Llamas of 100M and 1B parameters, 2 to 32 at once: {span(against_peft)} "
-        f"times PEFT models in a loop, {span(against_graph)} times the same loop in one CUDA graph "
+        f"- One H200, LoRA adapters over Llamas of 100M and 1B parameters, 2 to 32 at once: "
+        f"{span(against_peft)} times PEFT models in a loop, {span(against_graph)} times the same loop in one CUDA graph "
         f"({link('h200_adapters', page)}).",
     ])  # fmt: skip
 
@@ -121,7 +127,8 @@ def population(page: Path) -> str:
 
 
 CANDIDATES = {"vmap": "vmap", "vmap compiled": "vmap compiled", "wide, one setting": "wide, one setting",
-              "by lane": "wide", "all by lane": "wide, all by lane", "by lane, TrainStep": "wide, TrainStep"}  # fmt: skip
+              "by lane": "wide", "all by lane": "wide, all by lane",
+              "by lane, TrainStep": "wide, TrainStep"}  # fmt: skip
 
 
 def training_cpu(page: Path) -> str:
@@ -181,7 +188,10 @@ def scale(page: Path) -> str:
 
 def lanes_over_workers(page: Path) -> str:
     found = load("lanes_over_workers_cpu")["population"]
-    head = ["", *("in the script" if n == "0" else f"{n} worker{'s' * (n != '1')}" for n in found["ms_per_step"])]
+    head = [
+        "",
+        *("in the script" if n == "0" else f"{n} worker{'s' * (n != '1')}" for n in found["ms_per_step"]),
+    ]
     return table(head, [["ms per step", *(f"{ms:.0f}" for ms in found["ms_per_step"].values())]])
 
 

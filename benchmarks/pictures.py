@@ -1,18 +1,24 @@
-"""The picture of the README, from the result files: training steps on a GPU, and calls on a CPU.
+"""The pictures of the README and the docs: the speed from the result files, the others from the examples.
 
-python benchmarks/picture.py          writes docs/images/speed.png
+python benchmarks/pictures.py                 all of them, about ten minutes on two cores
+python benchmarks/pictures.py speed towers    some of them
 """
 
 import json
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import matplotlib
+from PIL import Image
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+IMAGES = ROOT / "docs" / "images"
 OURS, PEER, LOOP = "#4c5fd5", "#e8833a", "0.55"
 
 
@@ -48,8 +54,32 @@ def calls_on_a_cpu(axes: plt.Axes) -> None:
     axes.set_title(f"{len(lanes)} architectures and sizes, one CPU thread", fontsize=10)
 
 
-if __name__ == "__main__":
+def speed(folder: Path) -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained", width_ratios=(3, 2))
     training_on_a_gpu(left)
     calls_on_a_cpu(right)
-    figure.savefig(ROOT / "docs" / "images" / "speed.png", dpi=110)
+    figure.savefig(folder / "speed.png", dpi=110)
+
+
+def make_small(source: Path, target: Path, colours: int = 128) -> None:
+    """Save a picture with a palette: a third of the size, and the same to the eye."""
+    Image.open(source).convert("RGB").quantize(colours).save(target, optimize=True)
+    print(f"{target.relative_to(ROOT)}: {target.stat().st_size // 1024} kB")
+
+
+def main(names: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        if not names or "speed" in names:
+            speed(Path(folder))
+            make_small(Path(folder) / "speed.png", IMAGES / "speed.png")
+    for script in sorted((ROOT / "examples").glob("*.py")):
+        if names and script.stem not in names:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([sys.executable, script], cwd=folder, check=True)
+            for picture in Path(folder).glob("*.png"):
+                make_small(picture, IMAGES / "examples" / picture.name)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

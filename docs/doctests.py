@@ -6,10 +6,14 @@ import griffe
 
 
 class Doctests(griffe.Extension):
-    """Puts a heading `Examples:` above the first `>>>` of a docstring, as Google's style wants it."""
+    """Puts a heading `Examples:` above the first `>>>` of a docstring."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
-        if not obj.docstring or "\n>>> " not in obj.docstring.value or "Examples:" in obj.docstring.value:
+        if (
+            not obj.docstring
+            or "\n>>> " not in obj.docstring.value
+            or "Examples:" in obj.docstring.value
+        ):
             return
         before, _, after = obj.docstring.value.partition("\n>>> ")
         after, *rest = after.split("\n\n", 1) if "\n\n" in after else [after]
