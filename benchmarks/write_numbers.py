@@ -94,8 +94,8 @@ def speed(page: Path) -> str:
         f"eager loop, and {span(peers)} times the best of compiled vmap, compiled loops, CUDA graphs and JAX "
         f"({link('h200_infer', page)}, {link('h200_train', page)}).",
         f"- One H200, LoRA adapters over Llamas of 100M and 1B parameters, 2 to 32 at once: "
-        f"{span(against_peft)} times PEFT models in a loop, {span(against_graph)} times the same loop in one CUDA graph "
-        f"({link('h200_adapters', page)}).",
+        f"{span(against_peft)} times PEFT models in a loop, {span(against_graph)} times the same loop "
+        f"in one CUDA graph ({link('h200_adapters', page)}).",
     ])  # fmt: skip
 
 
