@@ -20,7 +20,10 @@ from wide_compiler.benchmark.rows import LOOP, OURS
 from wide_compiler.benchmark.rows import lines as lines_of
 
 ROOT = Path(__file__).resolve().parent.parent
-INTRODUCTION = """# Benchmarks
+INTRODUCTION = """# Measurements
+
+Tables of the files in `benchmarks/results`, each with device, versions, date and command. Those of adapters,
+training with settings by lane, populations, signals and `@jit` stand on their own pages.
 
 Milliseconds for all N lanes together, the median of samples taken in turns with the loop's. "x loop" is how
 many times faster than the eager loop over the N models, "x peer" the same against the fastest other way to
@@ -28,6 +31,19 @@ run them whose result is right. "error" is the largest difference from the loop,
 number; "loop's own" is how far the loop itself is from the same in float64: where convolutions round to TF32,
 which PyTorch lets them on a GPU, no two ways of computing a gradient agree better than that.
 """
+
+TITLES = {
+    "h200_infer": "GPU: inference",
+    "h200_train": "GPU: training steps",
+    "memory_cpu": "CPU: memory",
+    "memory_cuda": "GPU: memory",
+    "never_slower_default": "CPU: beside the loop and vmap",
+    "never_slower_fast": "CPU: beside the compiled loop and compiled vmap",
+    "routers_cpu": "CPU: routers",
+    "routers_cpu_compiled": "CPU: routers under torch.compile",
+    "routers_cuda": "GPU: routers",
+    "routers_cuda_compiled": "GPU: routers under torch.compile",
+}
 
 
 def load(folder: Path) -> dict[str, dict[str, Any]]:
@@ -56,7 +72,12 @@ def opening(name: str, content: dict[str, Any]) -> list[str]:
     versions = f"wide_compiler {content['wide_compiler']}, torch {content['torch']}"
     if "python" in content:
         versions += f", Python {content['python']}"
-    lines = [f"## {name.replace('_', ' ')}", "", f"{content['device']}; {versions}; {content['date']}", ""]
+    lines = [
+        f"## {TITLES.get(name, name.replace('_', ' '))}",
+        "",
+        f"{content['device']}; {versions}; {content['date']}",
+        "",
+    ]
     lines += ["```", content["command"], "```", ""]
     if content.get("complete") is False:
         lines += ["Not all rows have been measured.", ""]
@@ -146,7 +167,9 @@ def _table(rows: list[Row], floors: list[float | None]) -> list[str]:
 
 
 def _ratio(ratio: float | None) -> str:
-    return "–" if ratio is None else f"{ratio:.3g}"
+    if ratio is None:
+        return "–"
+    return f"{ratio:,.0f}" if ratio >= 1000 else f"{ratio:.3g}"
 
 
 def _failures(rows: list[Row]) -> list[str]:

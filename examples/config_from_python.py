@@ -24,7 +24,7 @@ def show(title: str, **tensors: torch.Tensor) -> None:
 def picture(path: str) -> None:
     """Every tensor as a box, cut as it lies on the workers."""
     colours = ["#4c5fd5", "#e8833a", "#4ca68a", "#b5539c"]
-    figure, panels = plt.subplots(1, len(SHOWN), figsize=(11, 3.4), layout="constrained")
+    figure, panels = plt.subplots(1, len(SHOWN), figsize=(11, 2.5), layout="constrained")
     for axes, (title, tensors) in zip(panels, SHOWN.items(), strict=True):
         for place, (name, workers, layout) in enumerate(tensors):
             for part, worker in enumerate(workers):

@@ -66,6 +66,7 @@ panels[2].bar(
 panels[2].plot(
     collective["fusion"].logits.softmax(0).detach(), "o", color="#e8833a", label="weight of the fusion"
 )
+panels[2].set_xticks(range(0, 16, 3))
 panels[2].axhline(1 / 16, color="0.6", linestyle=":")
 panels[2].set(xlabel="tower", title="16 towers, one group of lanes", ylim=(0, 0.15))
 panels[2].legend(frameon=False, fontsize=8, loc="upper right")
