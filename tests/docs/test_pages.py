@@ -1,6 +1,7 @@
 """The pages: each is in the navigation, links and pictures are there, numbers are those of the results."""
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +64,13 @@ def test_numbers_are_those_of_the_results():
     command = [sys.executable, ROOT / "benchmarks" / "write_numbers.py", "--check"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, f"{done.stdout}run python benchmarks/write_numbers.py"
+
+
+def test_the_picture_of_the_speed_is_made_from_the_results():
+    image = pytest.importorskip("PIL.Image")
+    digest = runpy.run_path(str(ROOT / "benchmarks" / "pictures.py"))["digest"]()
+    made_from = image.open(DOCS / "images" / "speed.png").text["made from"]
+    assert made_from == digest, "run python benchmarks/pictures.py speed"
 
 
 def test_the_page_of_measurements_is_made_from_the_results(tmp_path):
