@@ -23,7 +23,16 @@ from torch.func import functional_call, stack_module_state, vmap
 import wide_compiler
 from wide_compiler import WideConfig
 from wide_compiler.benchmark.document import provenance
-from wide_compiler.benchmark.nets import Block, ConvNet, DeepMlp, Gpt, Mlp, Recurrent, ResBlock, ResNet18
+from wide_compiler.benchmark.nets import (
+    ConvNet,
+    DeepMlp,
+    Gpt,
+    Mlp,
+    Recurrent,
+    ResBlock,
+    ResNet18,
+    TransformerBlock,
+)
 from wide_compiler.measure import interleaved
 from wide_compiler.measure.clock import best_medians
 from wide_compiler.measure.store import nothing_remembered
@@ -77,8 +86,8 @@ CASES = {
     "resblock 16": (lambda: ResBlock(16), floats(16, 8, 8), [(4, 4), (20, 8)]),
     "resblock 64": (ResBlock, floats(64, 16, 16), [(2, 4), (8, 8)]),
     "resnet18": (ResNet18, floats(3, 64, 64), [(2, 2)]),
-    "block 64": (lambda: Block(64, 4), floats(32, 64), [(4, 4), (16, 4)]),
-    "block 256": (Block, floats(64, 256), [(4, 2)]),
+    "block 64": (lambda: TransformerBlock(64, 4), floats(32, 64), [(4, 4), (16, 4)]),
+    "block 256": (TransformerBlock, floats(64, 256), [(4, 2)]),
     "gpt 2x64": (lambda: Gpt(64, 4, 2, 32), tokens(1024, 32), [(4, 4)]),
     "tokens 500x32": (Tokens, tokens(500, 20), [(4, 8), (32, 16)]),
     "lstm 16-32": (lambda: Recurrent(nn.LSTM, 16, 32), floats(10, 16), [(4, 4), (32, 8)]),

@@ -14,10 +14,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from wide_compiler.benchmark import Row, plot
-from wide_compiler.benchmark.report import crossovers, label, number
-from wide_compiler.benchmark.rows import LOOP, OURS
-from wide_compiler.benchmark.rows import lines as lines_of
+from wide_compiler.benchmark import BenchmarkRow, plot
+from wide_compiler.benchmark.benchmark_row import LOOP, OURS
+from wide_compiler.benchmark.benchmark_row import lines as lines_of
+from wide_compiler.benchmark.tables import crossovers, label, number
 
 ROOT = Path(__file__).resolve().parent.parent
 INTRODUCTION = """# Measurements
@@ -62,9 +62,11 @@ def kind_of(content: dict[str, Any]) -> str:
     return next((kind for mark, kind in marks.items() if mark in first), "")
 
 
-def rows_of(content: dict[str, Any]) -> list[Row]:
-    known = {field.name for field in fields(Row)}
-    return [Row(**{key: value for key, value in row.items() if key in known}) for row in content["rows"]]
+def rows_of(content: dict[str, Any]) -> list[BenchmarkRow]:
+    known = {field.name for field in fields(BenchmarkRow)}
+    return [
+        BenchmarkRow(**{key: value for key, value in row.items() if key in known}) for row in content["rows"]
+    ]
 
 
 def opening(name: str, content: dict[str, Any]) -> list[str]:
@@ -148,7 +150,7 @@ def section(name: str, content: dict[str, Any], picture: Path | None) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _table(rows: list[Row], floors: list[float | None]) -> list[str]:
+def _table(rows: list[BenchmarkRow], floors: list[float | None]) -> list[str]:
     peers, floor = any(row.best_peer for row in rows), any(floors)
     head = ["", "mode", "N", "batch", "loop ms", "ours ms", "x loop", "strategy"]
     head += ["best peer", "its ms", "x peer"] * peers + ["floor ms"] * floor + ["error", "loop's own", ""]
@@ -172,7 +174,7 @@ def _ratio(ratio: float | None) -> str:
     return f"{ratio:,.0f}" if ratio >= 1000 else f"{ratio:.3g}"
 
 
-def _failures(rows: list[Row]) -> list[str]:
+def _failures(rows: list[BenchmarkRow]) -> list[str]:
     said = [f"{row.name}, {peer}: {why}" for row in rows for peer, why in row.failures.items()]
     said += [f"{row.name}, {row.strategy}, N={row.n}: {row.why}" for row in rows if not row.ok]
     return list(dict.fromkeys(said))

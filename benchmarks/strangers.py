@@ -3,10 +3,12 @@
     python benchmarks/strangers.py --seed 7 --rows 12            measure, and add to the results file
     python benchmarks/strangers.py --seed 7 --rows 12 --list     only show what the rows are
     python benchmarks/strangers.py --seed 7 --rows 12 --warm 8   compile them first, eight at once
+    python benchmarks/strangers.py --page                        docs/strangers.md from the results file
 
 Every call gets another input tensor at another address. `WideConfig.fast()` is timed in turns with what one
-would do instead: compiled `torch.func.vmap`, and the loop over members, each in a CUDA graph. Rows that the
-results file has already are not measured again. The distribution of rows was fixed before anything was tuned
+would do instead: compiled `torch.func.vmap`, and the loop over members, each in a CUDA graph. Each row
+runs in a process of its own, which is ended after `--row-seconds`. Rows that the results file has already are
+not measured again. The distribution of rows was fixed before anything was tuned
 on it. Without a GPU the same runs on the CPU, without graphs.
 """
 
@@ -369,7 +371,7 @@ def graphed(call, buffer):
     with torch.cuda.graph(graph, stream=stream):
         out = call()
 
-    def run(x):
+    def run(x, kept=call):  # the graph reads what the call holds
         buffer.copy_(x)
         graph.replay()
         return out
@@ -481,17 +483,18 @@ def truth(row, members, inputs, dtype):
     )
     for x in inputs[:3]:
         x = x if dtype is None else x.to(dtype)
-        with torch.set_grad_enabled(row.train):
-            with mode:
-                found = [m(one) for m, one in zip(members, x.unbind(0), strict=True)]
-                if row.train:
-                    found = [y.square().mean() if dtype else member_loss(y) for y in found]
+        found = []
+        for m, one in zip(members, x.unbind(0), strict=True):  # one by one: float64 takes much memory
+            with torch.set_grad_enabled(row.train), mode:
+                y = m(one)
+                y = y if not row.train else y.square().mean() if dtype else member_loss(y)
             if row.train:
-                torch.stack(found).sum().backward()
-                for adam in adams:
-                    adam.step()
-                    adam.zero_grad()
-        results.append(torch.stack([y.detach() for y in found]).double())
+                y.backward()
+            found.append(y.detach())
+        for adam in adams:
+            adam.step()
+            adam.zero_grad()
+        results.append(torch.stack(found).double())
     return torch.stack(results)
 
 
@@ -519,7 +522,8 @@ def build(row):
     return members, inputs
 
 
-CANDIDATES = {"ours": ours, "vmap compiled, graph": vmapped, "loop, graph": looped}
+VMAP = "vmap compiled, graph"
+CANDIDATES = {"ours": ours, VMAP: vmapped, "loop, graph": looped}
 
 
 def measure(row, warm=False):
@@ -627,14 +631,20 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rows", type=int, default=12)
     parser.add_argument("--only", type=int, nargs="*", help="numbers of rows")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--warm", type=int, default=0, help="compile only, in so many processes at once")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no row after that many")
+    parser.add_argument("--row-seconds", type=float, default=240)
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--page", action="store_true", help="write docs/strangers.md, measure nothing")
     args = parser.parse_args()
+    if args.page:
+        page(args.out)
+        return
     warnings.filterwarnings("ignore")
     rows = [Row(args.seed, i) for i in (args.only if args.only is not None else range(args.rows))]
     rows = [row for row in rows if not row.too_large]
@@ -643,8 +653,8 @@ def main():
         return
     started = time.perf_counter()
     if args.warm:
-        command = [sys.executable, __file__, "--seed", str(args.seed), "--out", os.devnull, "--only"]
-        environment = {**os.environ, "WIDE_COMPILER_CACHE": "/tmp/strangers_warm", "STRANGERS_WARM": "1"}
+        command = [sys.executable, __file__, "--inside", "--seed", str(args.seed), "--only"]
+        environment = {**os.environ, "STRANGERS_WARM": "1"}
         todo, running = [row.id.split(":")[1] for row in rows], []
         while todo or running:
             running = [p for p in running if p.poll() is None]
@@ -657,36 +667,81 @@ def main():
                 break
         print(f"warm after {time.perf_counter() - started:.0f} s", flush=True)
         return
-    warm = bool(os.environ.get("STRANGERS_WARM"))
+    if args.inside:
+        measure_one(rows[0], args.out, bool(os.environ.get("STRANGERS_WARM")))
+        return
     for row in rows:
-        if not warm and row.id in known(args.out):
+        if row.id in known(args.out):
             continue
         if time.perf_counter() - started > args.seconds:
             break
-        began = time.perf_counter()
+        command = [sys.executable, __file__, "--inside", "--seed", str(args.seed), "--out", str(args.out)]
         try:
-            result = measure(row, warm)
-        except Exception as failure:
-            print(row, f"FAILED {type(failure).__name__}: {str(failure)[:300]}", flush=True)
-            if "CUDA error" in str(failure):
-                raise
-            continue
-        if warm:
-            continue
-        write(args.out, result)
-        ms = ", ".join(f"{k} {v:.4f}" for k, v in result["ms"].items())
-        print(row, f"ratio {result.get('ratio', 0):.2f} | {ms} | floor {result['floor_ms']:.4f}", flush=True)
-        print(
-            "   ",
-            f"host {result['host_us']} first {result['first_s']} error",
-            {k: f"{v:.1e}" for k, v in result["error"].items()},
-            result["failed"],
-            result.get("why", ""),
-            f"[{time.perf_counter() - began:.0f} s]",
-            flush=True,
-        )
-        torch._dynamo.reset()
-        torch.cuda.empty_cache()
+            subprocess.run([*command, "--only", row.id.split(":")[1]], timeout=args.row_seconds)
+        except subprocess.TimeoutExpired:
+            print(row, f"ENDED after {args.row_seconds:.0f} s", flush=True)
+
+
+def measure_one(row, out, warm):
+    began = time.perf_counter()
+    result = measure(row, warm)
+    if warm:
+        return
+    write(out, result)
+    ms = ", ".join(f"{k} {v:.4f}" for k, v in result["ms"].items())
+    print(row, f"ratio {result.get('ratio', 0):.2f} | {ms} | floor {result['floor_ms']:.4f}", flush=True)
+    print(
+        "   ",
+        f"host {result['host_us']} first {result['first_s']} error",
+        {k: f"{v:.1e}" for k, v in result["error"].items()},
+        result["failed"],
+        result.get("why", ""),
+        f"[{time.perf_counter() - began:.0f} s]",
+        flush=True,
+    )
+    print("    plan:", result.get("plan", "").splitlines()[:4], flush=True)
+
+
+HEAD = """# Rows drawn from a seed
+
+Made by `python benchmarks/strangers.py --page`. {device}, PyTorch {torch}, Python {python}, {date}.
+
+Models, sizes, precision and mode are drawn from a seed, and every call gets another input tensor.
+`WideConfig.fast()` beside compiled `torch.func.vmap` and beside the loop, each in a CUDA graph, timed in
+turns. `ratio` is the time of the best peer over ours; `floor` what the row's bytes and operations would take
+at the GPU's peak rates; errors are relative to the loop in float64; the first call is one that finds compiled
+code and measured answers of an earlier process.
+
+"""
+COLUMNS = ("row", "family", "model", "lanes", "batch", "dtype", "mode", "ours ms", "best peer ms", "ratio")
+COLUMNS += (
+    "floor ms",
+    "host us, ours / vmap",
+    "first call s, ours / vmap",
+    "MB, ours / peer",
+    "error, ours / loop",
+)
+
+
+def page(out):
+    """The results as docs/strangers.md, every row."""
+    data = json.loads(out.read_text())
+    table = [COLUMNS, ["---"] * len(COLUMNS)]
+    for r in sorted(data["rows"], key=lambda r: -r.get("ratio", 0)):
+        peer = r.get("best_peer", "")
+        both = [(r["host_us"], VMAP), (r["first_s"], VMAP), (r["mb"], peer)]
+        errors = " / ".join(f"{r['error'][k]:.0e}" if k in r["error"] else "-" for k in ("ours", "loop"))
+        cells = [r[k] for k in ("id", "family", "text", "n", "batch", "dtype", "mode")]
+        cells += [f"{r['ms'].get('ours', math.nan):.3f}"]
+        cells += [f"{r['ms'].get(peer, math.nan):.3f} ({peer[:4]})", f"{r.get('ratio', math.nan):.2f}"]
+        cells += [f"{r['floor_ms']:.3f}", *(f"{t.get('ours', '-')} / {t.get(name, '-')}" for t, name in both)]
+        table.append([*map(str, cells), errors])
+    ratios = [r["ratio"] for r in data["rows"] if "ratio" in r]
+    lines = [f"| {' | '.join(row)} |" for row in table]
+    lines += ["", f"{len(ratios)} rows: median {statistics.median(ratios):.2f}, lowest {min(ratios):.2f}, "]
+    lines[-1] += f"{sum(ratio < 0.97 for ratio in ratios)} under 0.97."
+    text = HEAD.format(**data) + "\n".join(lines) + "\n"
+    (Path(__file__).parents[1] / "docs/strangers.md").write_text(text)
 
 
 if __name__ == "__main__":

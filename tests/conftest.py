@@ -6,11 +6,20 @@ from pathlib import Path
 import pytest
 import torch
 
+from quick import QUICK, some_of_each_file
+
 if not Path("/proc/driver/nvidia").exists():
     # Own kernels run in Triton's interpreter where there is no GPU. Read when triton is imported: so, first.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 # JAX, a peer in some tests, would take most of a GPU's memory from the others.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
+def pytest_collection_modifyitems(config, items):
+    """With QUICK=1 a few tests of every file."""
+    if QUICK:
+        items[:], left_out = some_of_each_file(items)
+        config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -188,3 +188,13 @@ def test_a_compile_that_succeeds_leaves_the_models_alone_too(train):
         assert after == before
     else:
         assert picture(*models) == before
+
+
+@pytest.mark.parametrize("channels", [6, 7, 3])
+def test_one_plain_input_to_the_packed_door_names_the_door_that_takes_it(channels):
+    """Six channels split into three lanes of two, which the members reject."""
+    wide = wide_compiler.compile([nn.Linear(channels, 2) for _ in range(3)], torch.randn(4, channels))
+    with pytest.raises(ValueError, match=r"wide\.shared\(x\)"):
+        wide(torch.randn(5, channels))
+    with pytest.raises(ValueError, match=r"wide\.shared\(x\)"):
+        wide(torch.randn(channels))

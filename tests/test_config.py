@@ -1,10 +1,11 @@
-"""WideConfig: presets, the two meanings of `debug`, and every option that cannot be."""
+"""WideConfig: presets, older words for options, options that cannot be; environment variables."""
 
 import copy
 import dataclasses
 import pickle
+import re
+from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,12 +13,13 @@ from torch import nn
 import wide_compiler
 from untouched import refused
 from wide_compiler import WideBuilder, WideConfig
+from wide_compiler.config import SETTINGS, variable
 
 PRESETS = {
     "default": {},
     "fast": {"compile": True},
     "safe": {"validate": True},
-    "debug": {"validate": True, "debug": True, "fallback_passthrough": False},
+    "debug": {"validate": True, "verbose": True, "fallback_passthrough": False},
 }
 FIELDS = {
     "compile": False,
@@ -27,7 +29,7 @@ FIELDS = {
     "validate_rtol": 1e-3,
     "validate_atol": 1e-5,
     "fallback_passthrough": True,
-    "debug": False,
+    "verbose": False,
     "strategy": None,
     "chunk_lanes": None,
     "tune_seconds": 3.0,
@@ -56,18 +58,23 @@ def test_an_unknown_preset_lists_the_choices(name):
         WideConfig.preset(name)
 
 
-def test_debug_is_a_preset_of_the_class_and_a_flag_of_an_instance():
+def test_debug_is_a_preset_and_an_older_word_for_verbose():
     preset = WideConfig.debug()
-    assert preset.debug is True and preset.fallback_passthrough is False and preset.validate is True
-    assert WideConfig(debug=True).debug is True
-    assert WideConfig(debug=False).debug is False
-    assert WideConfig().debug is False
-    config = WideConfig()
-    config.debug = True
-    assert config.debug is True and WideConfig().debug is False
+    assert preset.verbose is True and preset.fallback_passthrough is False and preset.validate is True
+    assert WideConfig(debug=True) == WideConfig(verbose=True)
+    assert WideConfig(debug=False) == WideConfig()
+    assert WideConfig.debug().replace(debug=False).verbose is False
 
 
-@pytest.mark.parametrize("flag", [True, False])
+def test_measure_is_said_as_at_the_other_doors():
+    assert WideConfig(measure=False) == WideConfig(tune_seconds=0)
+    assert WideConfig(measure=True, tune_seconds=1.0) == WideConfig(tune_seconds=1.0)
+    assert WideConfig().measure is True and WideConfig(tune_seconds=0).measure is False
+    assert WideConfig().replace(measure=False).tune_seconds == 0
+    with refused(ValueError, "measure", "'no'"):
+        WideConfig(measure="no")
+
+
 @pytest.mark.parametrize(
     "again",
     [
@@ -80,25 +87,24 @@ def test_debug_is_a_preset_of_the_class_and_a_flag_of_an_instance():
     ],
     ids=["dataclasses.replace", "replace", "copy", "deepcopy", "pickle", "asdict"],
 )
-def test_the_flag_survives(again, flag):
-    config = WideConfig(debug=flag, validate=True, chunk_lanes=3, strategy={"WideLinear": "sequential"})
+def test_copies_have_the_same_options(again):
+    config = WideConfig(verbose=True, measure=False, chunk_lanes=3, strategy={"WideLinear": "sequential"})
     other = again(config)
-    assert other.debug is flag
     assert other == config and other is not config
     assert fields(other) == fields(config)
 
 
 def test_replace_changes_only_what_it_names():
     config = WideConfig.debug()
-    assert config.replace(debug=False).debug is False
-    assert config.replace(validate=False).debug is True
+    assert config.replace(verbose=False).verbose is False
+    assert config.replace(validate=False).verbose is True
     assert config == WideConfig.debug()
     with pytest.raises(TypeError, match="nonsense"):
         config.replace(nonsense=1)
 
 
 def test_repr_and_equality_show_the_flag():
-    assert "debug=True" in repr(WideConfig(debug=True)) and "debug=False" in repr(WideConfig())
+    assert "verbose=True" in repr(WideConfig(debug=True)) and "verbose=False" in repr(WideConfig())
     assert WideConfig(debug=True) != WideConfig()
 
 
@@ -106,17 +112,31 @@ def test_a_subclass_has_the_preset_of_its_own_kind():
     class Mine(WideConfig):
         pass
 
-    assert type(Mine.debug()) is Mine and Mine.debug().debug is True and Mine().debug is False
+    assert type(Mine.debug()) is Mine and Mine.debug().verbose is True and Mine().verbose is False
 
 
-@pytest.mark.parametrize("value", ["yes", np.True_])
-def test_a_flag_that_is_not_a_bool_is_not_lost_in_silence(value):
-    try:
-        config = WideConfig(debug=value)
-    except (TypeError, ValueError) as error:
-        assert "debug" in str(error)
-    else:
-        assert config.debug is True
+@pytest.mark.parametrize("name", SETTINGS)
+def test_environment_variables_have_one_prefix_and_older_names_still_count(name, monkeypatch):
+    older, _ = SETTINGS[name]
+    new = f"WIDE_COMPILER_{name}"
+    monkeypatch.delenv(new, raising=False)
+    monkeypatch.delenv(older or "NONE", raising=False)
+    assert variable(name) == new
+    if older:
+        monkeypatch.setenv(older, "1")
+        assert variable(name) == older
+        monkeypatch.setenv(new, "1")
+        assert variable(name) == new
+
+
+def test_the_environment_is_read_through_one_helper():
+    """No other file spells a variable of the library's own."""
+    root = Path(wide_compiler.__file__).parent
+    spelled = re.compile(r"environ[^\n]*[\"'](WIDE_COMPILER_|XCS_|GT_)")
+    files = [
+        path.relative_to(root).as_posix() for path in root.rglob("*.py") if spelled.search(path.read_text())
+    ]
+    assert files == []
 
 
 @pytest.mark.parametrize(

@@ -44,12 +44,12 @@ PROTOCOL = {"AssertionError", "AttributeError", "NotImplementedError", "typer.Ba
 # Built-in kinds that do not leave the function or the dictionary they are raised in, or that PyTorch itself
 # raises for the same mistake.
 CAUGHT = {
-    ("model/choice.py", "ValueError"),
+    ("model/chooser.py", "ValueError"),
     ("observe/endpoint.py", "PermissionError"),
     ("observe/trace_file.py", "ValueError"),
-    ("signals/lane_calls.py", "ValueError"),
-    ("model/rows.py", "RuntimeError"),
-    ("model/sites.py", "KeyError"),
+    ("signals/lane_runner.py", "ValueError"),
+    ("model/select_rows.py", "RuntimeError"),
+    ("model/strategy_sites.py", "KeyError"),
     ("routers/wide_router.py", "KeyError"),
     ("xcs/items.py", "IndexError"),
     ("xcs/lanes/gather.py", "ValueError"),

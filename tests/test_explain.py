@@ -1,14 +1,19 @@
 """One explanation for all doors: rows, coverage, counts, and one table."""
 
+import json
+
 import pytest
 import torch
 from torch import nn
 
 import wide_compiler
+import wide_compiler.signals as gt
 from wide_compiler import Explanation, WideConfig
 from wide_compiler.explain import Row
+from wide_compiler.model.chooser import Tuned
+from wide_compiler.model.plan_builder import Plan
 from wide_compiler.routers import CompileRouter, WideRouter
-from wide_compiler.xcs import jit
+from wide_compiler.xcs import jit, vmap
 
 AT_ONCE = WideConfig(tune_seconds=0)
 
@@ -51,7 +56,26 @@ def function():
     return run.explain()
 
 
-@pytest.mark.parametrize("door", [model, router, plan, function])
+def mapped():
+    fast = vmap(lambda x: x + 1)
+    fast(torch.arange(3.0))
+    return fast.explain()
+
+
+def signals():
+    gt.clear_configs()
+    gt.register_config("compiled", gt.SignalConfig(shard=gt.ShardConfig(axis=0, workers=[0]), compile=True))
+    try:
+        with gt.signal.context("compiled"):
+            for _ in range(3):
+                (gt.ones(4) + 1).sum().item()
+        return gt.debug.explain()
+    finally:
+        gt.shutdown()
+        gt.clear_configs()
+
+
+@pytest.mark.parametrize("door", [model, router, plan, function, mapped, signals])
 def test_every_door_gives_one(door):
     explanation = door()
     assert isinstance(explanation, Explanation)
@@ -75,6 +99,21 @@ def test_the_fallback_is_called_loop():
     )
     wide.shared(torch.randn(5, 4))
     assert wide.explain(measure=False).way == "loop"
+
+
+def test_a_faster_way_that_does_not_run_has_its_reason():
+    ms = {"wide": 1.0, "loop": 5.0, "chunks of 2": 0.97, "wide, WideLinear: sequential": 0.5}
+    lines = str(Tuned(len, None, Plan(), "measured", ms=ms)).splitlines()
+    assert lines[0] == "wide (measured)"
+    reasons = {line.split("ms  ")[1].split("  ")[0]: line.count("(") for line in lines[1:]}
+    assert reasons == {"wide, WideLinear: sequential": 1, "chunks of 2": 1, "wide": 0, "loop": 0}
+    assert "early rounds" in lines[1] and "not 5% faster" in lines[2]
+
+
+def test_what_an_explanation_says_to_programs():
+    told = json.loads(json.dumps(router().as_dict()))
+    assert told["name"] == "towers" and told["rows"][0]["how"] == "together"
+    assert [row["how"] for row in told["rows"][0]["rows"]] == ["rule"]
 
 
 def test_rows_and_reasons_are_shown_whole():

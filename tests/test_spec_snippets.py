@@ -152,7 +152,7 @@ def test_builder():
 def test_configuration():
     exec(CONFIG, names := {})
     config = names["config"]
-    assert config.compile and config.validate and config.debug and config.validate_rtol == 1e-3
+    assert config.compile and config.validate and config.verbose and config.validate_rtol == 1e-3
 
 
 def test_custom_registration():

@@ -1,4 +1,4 @@
-"""Marks for torch.compile that do not import torch.compile: that takes a second."""
+"""Markers for torch.compile that avoid importing torch._dynamo, which takes a second."""
 
 import functools
 from collections.abc import Callable
@@ -10,18 +10,17 @@ Function = TypeVar("Function", bound=Callable)
 
 
 def constant_result(fn: Function) -> Function:
-    """`torch.compiler.assume_constant_result` without its import of `torch._dynamo`.
+    """`torch.compiler.assume_constant_result` without importing `torch._dynamo`.
 
-    torch.compile calls `fn` while it traces and takes the result as a constant. Both set the same attribute;
-    a test holds them against each other.
+    torch.compile calls `fn` while tracing and uses the result as a constant. A test checks that both set the
+    same attribute.
     """
     fn._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return fn
 
 
 def outside_traces(fn: Function) -> Function:
-    """`torch.compiler.disable` without its import of `torch._dynamo`: a trace breaks here, and nothing that
-    `fn` runs is traced."""
+    """`torch.compiler.disable` without importing `torch._dynamo`: breaks the graph; `fn` is not traced."""
     eval_frame: Any = torch._C._dynamo.eval_frame
 
     @functools.wraps(fn)

@@ -1,4 +1,4 @@
-"""Pytrees of arguments."""
+"""Pytree functions: flattening, paths and signatures."""
 
 import enum
 import gc
@@ -17,7 +17,7 @@ TreeSpec = _pytree.TreeSpec
 
 
 def flatten(tree: Any) -> tuple[list[Any], TreeSpec]:
-    """Leaves of `tree` in order, and the spec that puts them back."""
+    """Return the leaves of `tree` in order, and the spec for `unflatten`."""
     return _pytree.tree_flatten(tree)
 
 
@@ -28,7 +28,7 @@ def unflatten(leaves: Sequence[Any], spec: "TreeSpec | ObjectSpec") -> Any:
 
 
 class ObjectSpec:
-    """The structure of a tree in which some leaves are objects that hold tensors in their attributes.
+    """Structure of a tree in which some leaves are objects that hold tensors in attributes.
 
     >>> import types
     >>> leaves, spec = flatten_output([types.SimpleNamespace(x=torch.ones(2), name="a"), 3])
@@ -37,7 +37,7 @@ class ObjectSpec:
     """
 
     def __init__(self, outer: TreeSpec, inner: list[tuple[type, tuple[str, ...], Any] | None]):
-        self.outer, self.inner = outer, inner  # class, attributes and their structure, for each leaf
+        self.outer, self.inner = outer, inner  # per leaf: class, attributes and their structure
 
     def is_leaf(self) -> bool:
         return False
@@ -70,7 +70,7 @@ class ObjectSpec:
 
 
 def flatten_output(tree: Any) -> tuple[list[Any], "TreeSpec | ObjectSpec"]:
-    """`flatten`, but objects that hold tensors in attributes (a dataclass, a namespace) are opened too."""
+    """Like `flatten`, but also opens objects that hold tensors in attributes (a dataclass, a namespace)."""
     leaves, spec = _pytree.tree_flatten(tree)
     if not any(map(_opens, leaves)):
         return leaves, spec
@@ -95,15 +95,14 @@ _CLOSED = (
 
 
 def _opens(leaf: Any) -> bool:
-    """Does an object of a plain class hold tensors in its attributes?"""
+    """Whether an object of a plain class holds tensors in its attributes."""
     kind = type(leaf)
     plain = kind.__new__ is object.__new__ or isinstance(leaf, types.SimpleNamespace)
     return plain and not isinstance(leaf, _CLOSED) and any(map(holds_tensor, _attributes(leaf).values()))
 
 
 def holds_tensor(value: Any, depth: int = 6) -> bool:
-    """Is there a tensor in an object's attributes, or in what they hold? Also in what no tree opens: a set,
-    an iterator, a function's closure."""
+    """Whether an object holds a tensor, directly or nested, also in a set, an iterator or a closure."""
     if isinstance(value, torch.Tensor):
         return True
     if isinstance(value, _CLOSED) or not depth:
@@ -115,7 +114,7 @@ def holds_tensor(value: Any, depth: int = 6) -> bool:
 
 
 def _referents(value: Any) -> list[Any]:
-    """What an object that is no plain one holds."""
+    """Return the objects that a non-plain object refers to."""
     if isinstance(value, types.FunctionType):
         cells = value.__closure__ or ()
         return [referent for cell in cells for referent in gc.get_referents(cell)]
@@ -132,7 +131,7 @@ def _holds_objects(value: Any) -> bool:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """What an object of a plain class holds, by name: its `__dict__` and its slots."""
+    """Return an object's attributes by name, from `__dict__` and slots."""
     if isinstance(value, (types.FunctionType, types.ModuleType, types.BuiltinFunctionType)):
         return {}
     slots = [
@@ -147,7 +146,7 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 
 def is_fake(value: Any) -> bool:
-    """A tensor without numbers, as a trace has them."""
+    """Whether it is a fake tensor of a trace."""
     return isinstance(value, FakeTensor)
 
 
@@ -156,7 +155,7 @@ def tree_map(fn: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def rebuild(picture: Any, tensors: Iterator[torch.Tensor]) -> Any:
-    """The tree of which `signature` gave this picture, with other tensors in it. Plain structures only."""
+    """Invert `signature` with new tensors. Only for lists, tuples, dicts and plain values."""
     if picture == "tensor":
         return next(tensors)
     kind, *parts = picture
@@ -173,13 +172,13 @@ def rebuild(picture: Any, tensors: Iterator[torch.Tensor]) -> Any:
 
 
 def leaf_paths(tree: Any) -> list[str]:
-    """A printable path for each leaf, in `flatten` order: `["[0]", "['mask']"]`."""
+    """Return a printable path for each leaf, in `flatten` order: `["[0]", "['mask']"]`."""
     pairs, _ = _pytree.tree_flatten_with_path(tree)
     return [_pytree.keystr(path) for path, _ in pairs]
 
 
 def output_paths(tree: Any) -> list[str]:
-    """The same in `flatten_output` order: `["[0]", ".logits"]`."""
+    """Like `leaf_paths`, in `flatten_output` order: `["[0]", ".logits"]`."""
     paths: list[str] = []
     for path, leaf in _pytree.tree_flatten_with_path(tree)[0]:
         name = _pytree.keystr(path)
@@ -192,13 +191,13 @@ def output_paths(tree: Any) -> list[str]:
 
 
 def argument_paths(args: tuple, kwargs: dict) -> list[str]:
-    """Leaf paths as a caller reads them: `argument 0`, `argument 'mask'['key']`."""
+    """Return leaf paths in terms of arguments: `argument 0`, `argument 'mask'['key']`."""
     paths = [f"argument {i}{p}" for i, a in enumerate(args) for p in leaf_paths(a)]
     return paths + [f"argument {k!r}{p}" for k in kwargs for p in leaf_paths(kwargs[k])]
 
 
 class Unkeyed:
-    """Stands in a signature for a leaf whose content cannot be told: equal only to the same object."""
+    """Represents in a signature a leaf that cannot be compared by value: equal only to the same object."""
 
     def __init__(self, leaf: Any):
         self.leaf = leaf
@@ -230,7 +229,7 @@ def _plain(leaf: Any) -> Any:
 
 
 def unkeyed_leaf(tree: Any) -> Any:
-    """A leaf that a graph would freeze although it may change from call to call, or None."""
+    """Return a leaf that a graph would bake in although it may change between calls, or None."""
     for leaf in flatten(tree)[0]:
         plain = leaf is None or isinstance(leaf, (bool, int, float, str, torch.Tensor))
         if not plain and isinstance(_plain(leaf), Unkeyed):
@@ -239,16 +238,16 @@ def unkeyed_leaf(tree: Any) -> Any:
 
 
 def signature(tree: Any) -> Any:
-    """A hashable picture of a pytree: its structure, and its leaves other than tensors.
+    """Return a hashable key of a pytree: its structure and non-tensor leaves.
 
-    Written as plain recursion, because `torch.compile` can follow that where it cannot hash a `TreeSpec`.
+    Plain recursion, because `torch.compile` can trace it, whereas it cannot hash a `TreeSpec`.
     """
     if isinstance(tree, torch.Tensor):
         return "tensor"
     if tree is None or isinstance(tree, (bool, int, str)):
         return (type(tree).__name__, tree)
     if isinstance(tree, float):
-        return ("float", str(tree))  # by its digits: -0.0 equals 0.0, and nan nothing
+        return ("float", str(tree))  # as text: -0.0 == 0.0, and nan != nan
     if type(tree) in (list, tuple):
         return (type(tree).__name__, *[signature(item) for item in tree])
     if type(tree) is dict:

@@ -18,10 +18,10 @@ from torch import fx, nn
 
 from . import _tree
 from .config import WideConfig
-from .elsewhere import here, memory_id
 from .errors import AlignmentError, ArgumentError, WrongTypeError
 from .initialize import make_lanes
 from .model import WideModel
+from .remote_tensors import memory_id, to_local
 
 GraphPass = Callable[[fx.Graph], fx.Graph | None]
 # Calls the function that makes a wide model; `signals` puts its own here, which then places the lanes.
@@ -29,7 +29,7 @@ build_model: Callable[[Callable[[], WideModel]], WideModel] = operator.call
 
 
 def _here(x: Any) -> Any:
-    return here(x) if isinstance(x, torch.Tensor) else x
+    return to_local(x) if isinstance(x, torch.Tensor) else x
 
 
 def compile(
@@ -77,7 +77,7 @@ def compile(
         "compile": compile_model,
         "compile_mode": compile_mode,
         "validate": validate,
-        "debug": debug,
+        "verbose": debug,
         "chunk_lanes": chunk_lanes,
     }
     if config is not None and not isinstance(config, WideConfig):
@@ -96,7 +96,7 @@ def compile(
         wide = build_model(
             lambda: WideModel(members, sample, sample_kwargs, config, views=views, graph_passes=graph_passes)
         )
-    if config.debug:
+    if config.verbose:
         _print_build(wide)
     if config.validate:
         wide.validate(members)
@@ -184,7 +184,7 @@ class WideBuilder:
 
     def debug(self, on: bool = True) -> "WideBuilder":
         """Print what is built."""
-        return self._with(debug=on)
+        return self._with(verbose=on)
 
     def with_options(self, **options: Any) -> "WideBuilder":
         """Any further option of `wide_compiler.compile`."""

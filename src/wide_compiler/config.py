@@ -1,5 +1,6 @@
-"""WideConfig: how a wide model is built and run, and the four presets."""
+"""WideConfig: how a wide model is built and run, and the four presets. Names of environment variables."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,17 +10,24 @@ from .errors import ArgumentError
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
-class _DebugField:
-    """`WideConfig.debug()` is a preset, `config.debug` a flag: one name, told apart by who is asked."""
+PREFIX = "WIDE_COMPILER_"
+# Every setting that is read from the environment: its name without the prefix -> (older name, what it does).
+SETTINGS: dict[str, tuple[str, str]] = {
+    "CACHE": ("", "folder of the measured answers"),
+    "CONFIG": ("GT_CONFIG", "YAML file of signals, read before the first one is looked up"),
+    "DEBUG_DISPATCHER": ("GT_DEBUG_DISPATCHER", "1 writes to stderr where each op goes"),
+    "HANG_SECONDS": ("GT_HANG_SECONDS", "a worker that takes longer for one instruction counts as hung"),
+    "INSTRUCTION_LOG": ("GT_INSTRUCTION_LOG", "file for one line per worker and instruction"),
+    "SILENCE_SECONDS": ("GT_SILENCE_SECONDS", "a worker that is silent for longer counts as dead"),
+    "VALIDATE": ("XCS_CHECK", "1 compares every call of a @jit site with plain Python"),
+    "WORKERS": ("GT_WORKERS", "how many workers signals start; 0 for none, 'ray' for actors"),
+}
 
-    def __get__(self, config: Any, owner: type) -> Any:
-        if config is None:
-            return owner._debug_preset  # type: ignore[attr-defined]
-        return config.__dict__["debug"]
 
-    def __set__(self, config: Any, value: Any) -> None:
-        # The dataclass passes the class attribute (the preset) where the caller gave nothing.
-        config.__dict__["debug"] = False if callable(value) else bool(value)
+def variable(name: str) -> str:
+    """The environment variable of a setting: `WIDE_COMPILER_{name}`, or the older if only that is set."""
+    older, _ = SETTINGS[name]
+    return older if older in os.environ and PREFIX + name not in os.environ else PREFIX + name
 
 
 @dataclass
@@ -35,27 +43,58 @@ class WideConfig:
         validate_atol: absolute tolerance of that check.
         fallback_passthrough: run what cannot be fused (an unknown module, an op without rule) per lane and
             say so in `explain()`; if False, raise an error that names it.
-        debug: print what is built.
+        verbose: print what is built; `debug=True` is the same.
         strategy: force a strategy instead of measuring: by name for all primitives that have it
             ('sequential'), per primitive ({'WideLinear': 'sequential'}), or 'loop', one lane after another.
         chunk_lanes: run at most so many lanes at a time, to bound memory.
         tune_seconds: how long the first call with a new shape may take to measure the ways to run it (a short
-            call costs about a hundred calls); 0 takes the lane graph as it is.
+            call costs about a hundred calls). `measure=False` is the same as 0: nothing is measured, the lane
+            graph runs as it is.
     """
 
-    compile: bool = False
-    compile_mode: str = "default"
-    backend: str = "inductor"
-    validate: bool = False
-    validate_rtol: float = 1e-3
-    validate_atol: float = 1e-5
-    fallback_passthrough: bool = True
-    debug: bool = _DebugField()  # type: ignore[assignment]
-    strategy: str | Mapping[str, str] | None = None
-    chunk_lanes: int | None = None
-    tune_seconds: float = 3.0
+    compile: bool
+    compile_mode: str
+    backend: str
+    validate: bool
+    validate_rtol: float
+    validate_atol: float
+    fallback_passthrough: bool
+    verbose: bool
+    strategy: str | Mapping[str, str] | None
+    chunk_lanes: int | None
+    tune_seconds: float
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        compile: bool = False,
+        compile_mode: str = "default",
+        backend: str = "inductor",
+        validate: bool = False,
+        validate_rtol: float = 1e-3,
+        validate_atol: float = 1e-5,
+        fallback_passthrough: bool = True,
+        verbose: bool = False,
+        strategy: str | Mapping[str, str] | None = None,
+        chunk_lanes: int | None = None,
+        tune_seconds: float = 3.0,
+        *,
+        debug: bool | None = None,
+        measure: bool | None = None,
+    ) -> None:
+        if measure not in (None, True, False):
+            raise ArgumentError(f"measure must be True or False, got {measure!r}")
+        self.compile, self.compile_mode, self.backend = compile, compile_mode, backend
+        self.validate, self.validate_rtol, self.validate_atol = validate, validate_rtol, validate_atol
+        self.fallback_passthrough, self.strategy, self.chunk_lanes = (
+            fallback_passthrough,
+            strategy,
+            chunk_lanes,
+        )
+        self.verbose = verbose if debug is None else bool(debug)
+        self.tune_seconds = 0.0 if measure is False else tune_seconds
+        self._check()
+
+    def _check(self) -> None:
         if self.compile_mode not in COMPILE_MODES:
             raise ArgumentError(
                 f"unknown compile_mode {self.compile_mode!r}; choose one of {', '.join(COMPILE_MODES)}"
@@ -84,17 +123,22 @@ class WideConfig:
         return cls(validate=True)
 
     @classmethod
-    def _debug_preset(cls) -> "WideConfig":
+    def debug(cls) -> "WideConfig":
         """Verbose and strict: prints what is built, validates, refuses anything that is not fused."""
-        return cls(validate=True, debug=True, fallback_passthrough=False)
+        return cls(validate=True, verbose=True, fallback_passthrough=False)
 
     @classmethod
     def preset(cls, name: str) -> "WideConfig":
         """A preset by name, for command lines and configuration files."""
-        presets = {"default": cls.default, "fast": cls.fast, "debug": cls._debug_preset, "safe": cls.safe}
+        presets = {"default": cls.default, "fast": cls.fast, "debug": cls.debug, "safe": cls.safe}
         if name not in presets:
             raise ArgumentError(f"unknown preset {name!r}; choose one of {', '.join(presets)}")
         return presets[name]()
+
+    @property
+    def measure(self) -> bool:
+        """Whether the first call with a new shape measures the ways to run it."""
+        return self.tune_seconds > 0
 
     def replace(self, **changes: Any) -> "WideConfig":
         return replace(self, **changes)

@@ -1,5 +1,8 @@
 """Every error a user can meet. Each also is the built-in kind that fits, so `except ValueError` works."""
 
+import importlib
+from typing import Any
+
 
 class WideError(Exception):
     """The common parent: `except WideError` catches whatever this library raises on purpose."""
@@ -65,3 +68,17 @@ def one_line(error: Exception) -> str:
     """Type and first line of an error's message."""
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__
+
+
+def needs(package: str, extra: str) -> Any:
+    """The module `package`, or a `MissingExtraError` that names the extra that installs it."""
+    top = package.partition(".")[0]
+    try:
+        importlib.import_module(top)
+        return importlib.import_module(package)
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] != top:
+            raise  # the package is there, but something that it needs is not
+        raise MissingExtraError(
+            f"{top} is not installed: pip install 'wide_compiler[{extra}]'", name=top
+        ) from missing

@@ -89,6 +89,11 @@ class Explanation:
         """The first row of a path."""
         return {row.path: row for row in reversed(self.rows)}[path]
 
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: `name`, `why`, `note`, and each row's fields by name."""
+        rows = [{key: _plain(value) for key, value in vars(row).items()} for row in self.rows]
+        return {"name": self.name, "why": self.why, "note": self.note, "rows": rows}
+
     def __str__(self) -> str:
         lines = [self._headline(), *_table([row.cells() for row in self.rows]), self.note]
         return "\n".join(line for line in lines if line)
@@ -102,6 +107,17 @@ class Explanation:
 
 def _wide(row: Row) -> bool:
     return row.wide
+
+
+def _plain(value: Any) -> Any:
+    """As JSON can say it: rows within rows by their fields, what else it does not know as text."""
+    if isinstance(value, Row):
+        return {key: _plain(inner) for key, inner in vars(value).items()}
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 
 
 def _milliseconds(ms: float | dict[str, float] | None) -> str:

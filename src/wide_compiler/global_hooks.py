@@ -1,18 +1,18 @@
-"""Hooks on all modules (`register_module_forward_hook` and its kin): are there any but this library's own?
+"""Detection of global module hooks (`register_module_forward_hook` etc.) other than this library's.
 
-Whoever runs modules otherwise than one by one must know: a hook sees every call.
+Code that does not call modules one by one must check for them, since a hook expects to see every call.
 """
 
 from typing import Any
 
 from torch.nn.modules import module as pytorch
 
-# Hooks and descriptors of this library that do nothing to a module called with plain tensors.
+# Hooks of this library that have no effect on a module called with plain tensors.
 HARMLESS: list[Any] = []
 
 
 def foreign_hooks() -> bool:
-    """Does a hook see all modules, that may do anything?"""
+    """Whether any global hook is not this library's."""
     if not pytorch._has_any_global_hook():
         return False
     tables: list[dict[int, Any]] = [

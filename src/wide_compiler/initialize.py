@@ -1,4 +1,4 @@
-"""N lanes out of one model: fresh weights, copies, or the user's own initialisation."""
+"""Making N lanes from one model: new weights, copies, or a user's initialisation."""
 
 import copy
 from collections.abc import Callable
@@ -13,7 +13,11 @@ INITS = ("fresh", "copy")
 
 
 def make_lanes(model: nn.Module, n: int, init: str | Callable[..., Any]) -> list[nn.Module]:
-    """`n` models like `model`; the model itself stays as it is."""
+    """Return `n` models like `model`, which is not changed.
+
+    `init` is 'fresh' (new weights), 'copy', or a function `(model, lane)` that initialises a copy in place or
+    returns another model. Raises `AlignmentError` if it cannot.
+    """
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
         raise AlignmentError(f"n must be a positive integer, got {n!r}")
     if callable(init):
@@ -40,15 +44,15 @@ def _by_caller(model: nn.Module, init: Callable[..., Any], lane: int) -> nn.Modu
 
 @torch.no_grad()
 def reinitialize(model: nn.Module) -> None:
-    """Initialise every parameter anew by the modules' own `reset_parameters` (or `_init_weights`).
+    """Initialise every parameter by the modules' `reset_parameters` (or `_init_weights`).
 
-    Each parameter is filled with NaN first: what is still NaN afterwards was reached by nothing, and
-    keeping its old value would make lanes alike that ought to differ.
+    Parameters are filled with NaN first. If NaN remains, `AlignmentError` is raised, because keeping old
+    values would make lanes equal.
     """
     floating = {path: p for path, p in model.named_parameters() if p.is_floating_point()}
     for parameter in floating.values():
         parameter.fill_(float("nan"))
-    # Innermost first, as constructors run: an outer module may have the last word about its parts.
+    # Innermost first, like constructors: an outer module may override the initialisation of its parts.
     for path, module in reversed(list(model.named_modules())):
         for method in ("_reset_parameters", "reset_parameters"):
             if callable(getattr(module, method, None)):
@@ -65,7 +69,7 @@ def reinitialize(model: nn.Module) -> None:
 
 
 def _by_ancestor(model: nn.Module, path: str, module: nn.Module) -> None:
-    """Some libraries keep one initialiser on the outer model and call it with each inner module."""
+    """Initialise by `_init_weights` of an outer model, which some libraries call with each inner module."""
     if not any(
         p.isnan().any() for p in module._parameters.values() if p is not None and p.is_floating_point()
     ):

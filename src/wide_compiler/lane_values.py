@@ -1,10 +1,10 @@
-"""N Python values, one per lane: what a tensor with a lane axis is for numbers that are no tensors."""
+"""LaneValues: N Python values, one per lane, for values that are not tensors."""
 
 from typing import Any
 
 
 class LaneValues(tuple):
-    """A tuple that pytrees take for one leaf. A slice of it is one again, for lanes in chunks."""
+    """A tuple that pytrees treat as one leaf. Its slices are LaneValues too, for chunks of lanes."""
 
     def __getitem__(self, index: Any) -> Any:
         item = super().__getitem__(index)

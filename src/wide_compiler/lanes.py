@@ -1,7 +1,7 @@
 """Stack, unstack, pack and unpack for any pytree.
 
-Legend: N lanes, B batch, C channels. *Stacked* is `[N, B, C, ...]`, what flows inside; *packed* is
-`[B, N*C, ...]`, what `wide(packed)` speaks at the door, with lane i in channel block i.
+Legend: N lanes, B batch, C channels. *Stacked* is `[N, B, C, ...]`, the internal layout; *packed* is
+`[B, N*C, ...]`, the layout of `wide(packed)`, with lane i in channel block i.
 """
 
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from . import _tree
-from .elsewhere import memory_id
 from .errors import InputError
 from .guards.modes import plain_world
 from .lane_values import LaneValues
+from .remote_tensors import memory_id
 
 
 def _columns(trees: Sequence[Any], what: str) -> tuple[list[tuple[Any, ...]], list[str], _tree.TreeSpec]:
-    """The i-th leaf of every tree, side by side, after checking that the trees are alike."""
+    """Return the i-th leaves of all trees as tuples. Raise `InputError` if the structures differ."""
     if isinstance(trees, (Tensor, str, bytes)) or not isinstance(trees, Sequence):
         raise InputError(f"{what} takes a list with one entry per lane, got {type(trees).__name__}")
     if not trees:
@@ -53,7 +53,7 @@ def _stack_column(column: tuple[Any, ...], path: str, what: str) -> Any:
 
 
 def stack(trees: Sequence[Any], what: str = "stack") -> Any:
-    """A list of N alike pytrees -> one pytree of `[N, ...]` tensors; other leaves must be equal.
+    """Stack a list of N pytrees into one with `[N, ...]` tensors; other leaves must be equal.
 
     >>> stack([{"x": torch.zeros(2)}, {"x": torch.ones(2)}])["x"].shape
     torch.Size([2, 2])
@@ -63,7 +63,7 @@ def stack(trees: Sequence[Any], what: str = "stack") -> Any:
 
 
 def unstack(tree: Any, n: int) -> list[Any]:
-    """One pytree of `[N, ...]` tensors -> a list of N pytrees; other leaves go to every lane.
+    """Split a pytree of `[N, ...]` tensors into a list of N pytrees; other leaves are repeated.
 
     >>> [t["x"].item() for t in unstack({"x": torch.tensor([1.0, 2.0])}, 2)]
     [1.0, 2.0]
@@ -78,9 +78,7 @@ def unstack(tree: Any, n: int) -> list[Any]:
 
 
 def hand_out(tree: Any, n: int) -> list[Any]:
-    """`unstack` for a result that nobody else holds: lane i gets what member i would have given, contiguous
-    tensors that may be written in place.
-    """
+    """Like `unstack`, for a result with no other references: tensors are contiguous and writable in place."""
     plain = not torch.compiler.is_dynamo_compiling() and plain_world()
     if isinstance(tree, Tensor):
         return list(_handed_out(tree, n, plain))
@@ -91,7 +89,7 @@ def hand_out(tree: Any, n: int) -> list[Any]:
         if not isinstance(leaf, Tensor):
             rows.append(_rows(leaf, n))
         elif plain and _is_dense(leaf) and memory.count(_storage_key(leaf)) > 1:
-            rows.append([leaf[i] for i in range(n)])  # true views: a write shows in the other output too
+            rows.append([leaf[i] for i in range(n)])  # views: a write must be visible in the other output
         else:
             rows.append(_handed_out(leaf, n, plain))
     return [_tree.unflatten([row[i] for row in rows], spec) for i in range(n)]
@@ -114,14 +112,14 @@ def _handed_out(stacked: Tensor, n: int, plain: bool) -> Sequence[Tensor]:
     if not stacked[0].is_contiguous():
         stacked = stacked.contiguous()
     if plain:
-        return [row.data for row in stacked.unbind(0)]  # no views to autograd
-    return [stacked[i] for i in range(n)]  # traces and transforms follow what is written to a view
+        return [row.data for row in stacked.unbind(0)]  # not views for autograd
+    return [stacked[i] for i in range(n)]  # traces and transforms handle writes to views
 
 
 class _OwnLanes(torch.autograd.Function):
-    """`[N, ...]` -> N tensors, each free to be written: to autograd they are neither views nor one tensor.
+    """Split `[N, ...]` into N tensors that can be written in place: not views for autograd.
 
-    In memory of their own, because backward may have saved the stack. Backward is one stack.
+    They are copied, because backward may have saved the stacked tensor. Backward is one stack.
     """
 
     @staticmethod
@@ -146,7 +144,7 @@ def _rows(leaf: Any, n: int) -> Sequence[Any]:
 
 
 def pack(inputs: Sequence[Any]) -> Any:
-    """N inputs, each `[B, C, ...]` -> one `[B, N*C, ...]`, lane i in channel block i. Any pytree.
+    """Pack N inputs, each `[B, C, ...]`, into one `[B, N*C, ...]`, lane i in channel block i. Any pytree.
 
     >>> pack([torch.zeros(4, 3), torch.ones(4, 3)]).shape
     torch.Size([4, 6])
@@ -163,7 +161,7 @@ def pack(inputs: Sequence[Any]) -> Any:
 
 
 def unpack(output: Any, n: int) -> list[Any]:
-    """One `[B, N*C, ...]` -> a list of N `[B, C, ...]`. The inverse of `pack`.
+    """Split `[B, N*C, ...]` into a list of N `[B, C, ...]`. The inverse of `pack`.
 
     >>> [x.shape for x in unpack(torch.zeros(4, 6), n=2)]
     [torch.Size([4, 3]), torch.Size([4, 3])]
@@ -172,7 +170,7 @@ def unpack(output: Any, n: int) -> list[Any]:
 
 
 def packed_to_stacked(tree: Any, n: int) -> Any:
-    """Every tensor leaf `[B, N*C, ...]` -> `[N, B, C, ...]` (a view)."""
+    """Convert every tensor leaf `[B, N*C, ...]` to `[N, B, C, ...]`, a view."""
     _check_count(n)
     leaves, spec = _tree.flatten(tree)
     paths = _tree.leaf_paths(tree)
@@ -183,7 +181,7 @@ def packed_to_stacked(tree: Any, n: int) -> Any:
 
 
 def stacked_to_packed(tree: Any) -> Any:
-    """Every tensor leaf `[N, B, C, ...]` -> `[B, N*C, ...]`."""
+    """Convert every tensor leaf `[N, B, C, ...]` to `[B, N*C, ...]`."""
     leaves, spec = _tree.flatten_output(tree)
     paths = _tree.output_paths(tree)
     for leaf, path in zip(leaves, paths, strict=True):
@@ -193,7 +191,7 @@ def stacked_to_packed(tree: Any) -> Any:
 
 
 def split_lanes(x: Tensor, n: int, path: str = "") -> Tensor:
-    """`[B, N*C, ...]` -> `[N, B, C, ...]`, a view."""
+    """Convert `[B, N*C, ...]` to `[N, B, C, ...]`, a view."""
     _needs_channels(x, 2, path, "the packed door")
     if x.shape[1] % n:
         raise InputError(
@@ -205,7 +203,7 @@ def split_lanes(x: Tensor, n: int, path: str = "") -> Tensor:
 
 
 def join_lanes(x: Tensor) -> Tensor:
-    """`[N, B, C, ...]` -> `[B, N*C, ...]`."""
+    """Convert `[N, B, C, ...]` to `[B, N*C, ...]`."""
     return x.movedim(0, 1).flatten(1, 2)
 
 
@@ -214,10 +212,10 @@ def _needs_channels(x: Tensor, dims: int, path: str, what: str) -> None:
         member = tuple(x.shape[dims - 2 :])
         raise InputError(
             f"{what}: leaf{path} is {member} per lane, but packing joins lanes on dim 1 and needs at least "
-            f"2 dims; use wide.each(...) or wide.stacked(...)"
+            f"2 dims; use wide.shared(x) for one input for all lanes, wide.each(...) or wide.stacked(...)"
         )
 
 
-# The names of the spec's first document for the same two functions.
+# Aliases kept for users of the first WideCompiler.
 pack_inputs = pack
 unpack_outputs = unpack

@@ -1,4 +1,4 @@
-"""WideRegistry: which wide class runs N modules of one type. Users add to it with `register`."""
+"""WideRegistry: wide classes by module type. Users extend it with `register`."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -10,11 +10,10 @@ from .primitives import PRIMITIVES, WideModule
 
 
 class WideRegistry:
-    """Module type name -> the class whose `from_modules(modules)` makes one wide module of N.
+    """Maps a module type's name to the class whose `from_modules(modules)` makes one wide module of N.
 
-    The built-in primitives are listed here as well. Those run through the rules of their ops, which lets
-    graphs fuse across layers; an entry made by `register` instead keeps the module as one node of the graph
-    and hands its N instances to the class.
+    Built-in primitives are listed too, but run by the rules of their ops, which allows fusion across layers.
+    An entry added by `register` keeps the module as one node of the graph, run by the registered class.
     """
 
     def __init__(self) -> None:
@@ -23,7 +22,7 @@ class WideRegistry:
         self.add_primitives()
 
     def add_primitives(self) -> Mapping[str, Any]:
-        """List the built-in primitives under the types they run; gives all entries."""
+        """Add the built-in primitives under the types they run; return all entries."""
         for primitive in PRIMITIVES:
             members = primitive.MEMBER if isinstance(primitive.MEMBER, tuple) else (primitive.MEMBER,)
             for member in members:
@@ -31,7 +30,7 @@ class WideRegistry:
         return self.listing()
 
     def register(self, name: str, wide: Any = None) -> Any:
-        """Register `wide` for modules of type `name`; as a decorator when called with the name alone."""
+        """Register `wide` for modules of type `name`; with the name alone, return a decorator."""
         if not isinstance(name, str):
             raise WrongTypeError(
                 f"register takes the type's name first, got {name!r}; write @register('MyOp')"
@@ -46,7 +45,7 @@ class WideRegistry:
         return wide
 
     def unregister(self, name: str) -> None:
-        """Take back a registration; the built-in one, if there is one, stands again."""
+        """Remove a registration; a built-in entry becomes visible again."""
         if name not in self._custom:
             raise UnknownNameError(
                 f"{name!r} is not registered; registered: {', '.join(self._custom) or 'nothing'}"
@@ -54,7 +53,7 @@ class WideRegistry:
         del self._custom[name]
 
     def get(self, name: str) -> Any:
-        """The class for a type name, or None."""
+        """Return the class for a type name, or None."""
         return self._custom.get(name, self._builtin.get(name))
 
     def __contains__(self, name: str) -> bool:
@@ -64,13 +63,13 @@ class WideRegistry:
         return iter({**self._builtin, **self._custom})
 
     def listing(self) -> Mapping[str, Any]:
-        """Every type name with its wide class."""
+        """Return every type name with its wide class."""
         return {**self._builtin, **self._custom}
 
     list = listing
 
     def custom_builders(self, model: nn.Module) -> dict[str, Any]:
-        """Path -> wide class, for the submodules of `model` that a user registered; outermost first."""
+        """Return path -> wide class for submodules of `model` with registered types; outermost ones only."""
         found: dict[str, Any] = {}
         if type(model).__name__ in self._custom:
             wide = self._custom[type(model).__name__]
@@ -90,16 +89,16 @@ REGISTRY = WideRegistry()
 
 
 def register(name: str, wide: Any = None) -> Callable[..., Any] | Any:
-    """Keep modules of type `name` whole and run N of them by your own class.
+    """Register a class that runs N modules of type `name`, which are kept as one node of the graph.
 
-    The class has a classmethod `from_modules(modules)`; what it returns takes and gives `[N, B, ...]`, or
-    `[B, N*C, ...]` as `pack` makes it. `compile` finds out which, by comparing it with the modules.
+    The class has a classmethod `from_modules(modules)`, whose result takes and returns `[N, B, ...]`, or
+    `[B, N*C, ...]` as `pack` makes it. `compile` finds out which by comparing it with the modules.
     """
     return REGISTRY.register(name, wide)
 
 
 def auto_register_primitives() -> Mapping[str, Any]:
-    """Done on import; to call it again changes nothing. Gives every type name with its wide class."""
+    """Add the built-in primitives, which happens on import; return every type name with its wide class."""
     return REGISTRY.add_primitives()
 
 

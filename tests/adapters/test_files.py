@@ -82,7 +82,7 @@ from pathlib import Path
 from torch import nn
 from wide_compiler import adapters
 from wide_compiler.adapters import LoraConfig
-from wide_compiler.adapters.files import replace_folder
+from wide_compiler.adapters.atomic_folder import replace_folder
 torch.manual_seed(0)
 library = adapters.lora_library.LoraLibrary()
 models = [library.inject(nn.Linear(600, 600), LoraConfig("", r=r)) for r in (40, 80)]
@@ -107,7 +107,7 @@ def test_a_kill_while_saving_leaves_an_adapter_that_is_whole(tmp_path):
         time.sleep(delay)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        adapters.files.recover(folder)
+        adapters.atomic_folder.recover(folder)
         model = library.load(nn.Linear(600, 600), folder)  # raises if config and tensors are of two adapters
         rank = model.peft_config["default"].r
         values = {float(p.detach().mean()) for path, p in model.named_parameters() if "lora" in path}

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from wide_compiler.benchmark.rows import first_lanes, largest_error
+from wide_compiler.benchmark.benchmark_row import first_lanes, largest_error
 
 
 def test_error_is_relative_to_the_largest_number_of_the_group():

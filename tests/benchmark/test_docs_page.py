@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from wide_compiler.benchmark import Row, document, write
+from wide_compiler.benchmark import BenchmarkRow, document, write
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "report.py"
 
@@ -23,7 +23,9 @@ def script():
 def test_a_page_of_all_result_files(script, tmp_path):
     pytest.importorskip("matplotlib")
     rows = [
-        Row("mlp", "model", n, 8, "infer", "cpu", "einsum", {"loop": n * 1.0, "ours": 1.0, "vmap": 0.5})
+        BenchmarkRow(
+            "mlp", "model", n, 8, "infer", "cpu", "einsum", {"loop": n * 1.0, "ours": 1.0, "vmap": 0.5}
+        )
         for n in (2, 4, 8)
     ]
     for row in rows:

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from wide_compiler.benchmark import MODELS, jax_peer
+from wide_compiler.benchmark.benchmark_row import largest_error
 from wide_compiler.benchmark.peers import inference_peers, loop
 from wide_compiler.benchmark.problem import Problem
-from wide_compiler.benchmark.rows import largest_error
 
 pytest.importorskip("jax")
 

@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 
-from wide_compiler.benchmark import MODELS, Options, Row, find, plan, run
+from wide_compiler.benchmark import MODELS, BenchmarkRow, Options, find, plan, run
 from wide_compiler.benchmark.functional import Functional
 from wide_compiler.benchmark.problem import Problem, inference
 from wide_compiler.benchmark.training_peers import loop, training_peers
@@ -19,7 +19,7 @@ def _compile_without_code(monkeypatch):
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
 
 
-def row_of(name: str, train: bool = False) -> Row:
+def row_of(name: str, train: bool = False) -> BenchmarkRow:
     options = Options(lanes=(3,), batch=2, seconds=0.001, peers=True, train=train)
     return next(run(plan(find(name), options), options))
 

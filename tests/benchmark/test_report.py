@@ -9,14 +9,14 @@ import pytest
 import torch
 from rich.console import Console
 
-from wide_compiler.benchmark import Row, document, plot, report, timestamped, write
+from wide_compiler.benchmark import BenchmarkRow, document, plot, tables, timestamped, write
 
 CPU = torch.device("cpu")
 
 
-def row(n: int, loop: float, strategy: str = "einsum", **changes) -> Row:
+def row(n: int, loop: float, strategy: str = "einsum", **changes) -> BenchmarkRow:
     fields = {"ms": {"loop": loop, "ours": 1.0}, "error": 2e-7, "ok": True, "tolerance": 1e-4}
-    return Row("linear", "primitive", n, 8, "infer", "cpu", strategy, **{**fields, **changes})
+    return BenchmarkRow("linear", "primitive", n, 8, "infer", "cpu", strategy, **{**fields, **changes})
 
 
 ROWS = [
@@ -40,7 +40,7 @@ def text(*things) -> str:
 
 
 def test_the_table_says_who_is_faster_and_who_is_wrong():
-    shown = text(report.table(ROWS, "some machine"))
+    shown = text(tables.table(ROWS, "some machine"))
     assert "some machine" in shown and "best peer" not in shown
     lines = [line for line in shown.splitlines() if "linear" in line]
     assert "0.50x" in lines[0] and "einsum" in lines[0] and "ok" in lines[0]
@@ -51,17 +51,17 @@ def test_the_table_says_who_is_faster_and_who_is_wrong():
 
 def test_peers_have_columns_and_a_table_of_their_own():
     rows = [row(8, 3.0, **PEERS)]
-    assert "x best peer" in text(report.table(rows, "")) and "2.00x" in text(report.table(rows, ""))
-    peers = text(report.peer_table(rows))
+    assert "x best peer" in text(tables.table(rows, "")) and "2.00x" in text(tables.table(rows, ""))
+    peers = text(tables.peer_table(rows))
     assert "vmap" in peers and "fails" in peers and "2.000" in peers
-    assert report.peer_table(ROWS) is None
+    assert tables.peer_table(ROWS) is None
     wrong = row(8, 3.0, **{**PEERS, "errors": {"vmap": 0.5}})
-    assert "5e-01 off" in text(report.peer_table([wrong]))
+    assert "5e-01 off" in text(tables.peer_table([wrong]))
 
 
 def test_notes_say_everything_once():
     rows = [*ROWS, row(8, 3.0, **PEERS), row(16, 3.0, **PEERS)]
-    said = text(*report.notes(rows)).splitlines()
+    said = text(*tables.notes(rows)).splitlines()
     assert said == [
         "linear, sequential, N=2: differs from the loop: 2.5e-01",
         "linear, sequential, N=8: RuntimeError: not here",
@@ -73,7 +73,7 @@ def test_crossovers_in_words():
     always = [row(2, 2.0, "a"), row(8, 2.0, "a")]
     never = [row(2, 2.0, "b"), row(8, 0.5, "b")]
     once = [row(2, 2.0, "c")]
-    assert list(report.crossovers([*ROWS, *always, *never, *once])) == [
+    assert list(tables.crossovers([*ROWS, *always, *never, *once])) == [
         "linear, faster than the loop: einsum from N=8 on, a from N=2 on, b not at N=8",
     ]
 
@@ -81,17 +81,17 @@ def test_crossovers_in_words():
 def test_a_layer_and_a_model_of_one_name_are_told_apart():
     rows = [row(2, 2.0), row(8, 2.0), row(2, 2.0), row(8, 0.5)]
     rows[2].kind = rows[3].kind = "model"
-    assert list(report.crossovers(rows)) == [
+    assert list(tables.crossovers(rows)) == [
         "linear (primitive), faster than the loop: einsum from N=2 on",
         "linear (model), faster than the loop: not at N=8",
     ]
-    shown = text(report.table(rows, ""))
+    shown = text(tables.table(rows, ""))
     assert "model / primitive" in shown and shown.count("linear (model)") == 2
 
 
 def test_top_rows_are_the_fastest():
-    assert [r.n for r in report.best_first([row(1, 1.0), row(2, 9.0), row(3, 4.0)], 2)] == [2, 3]
-    assert report.best_first(ROWS, None) == ROWS
+    assert [r.n for r in tables.best_first([row(1, 1.0), row(2, 9.0), row(3, 4.0)], 2)] == [2, 3]
+    assert tables.best_first(ROWS, None) == ROWS
 
 
 def test_the_document_says_on_what_with_what_when_and_how(tmp_path):

@@ -2,11 +2,11 @@
 
 import pytest
 
-from wide_compiler.benchmark import Row, crossover
-from wide_compiler.benchmark.rows import lines
+from wide_compiler.benchmark import BenchmarkRow, crossover
+from wide_compiler.benchmark.benchmark_row import lines
 
 
-def row(n: int = 4, loop: float = 2.0, ours: float = 1.0, **changes) -> Row:
+def row(n: int = 4, loop: float = 2.0, ours: float = 1.0, **changes) -> BenchmarkRow:
     fields = {
         "name": "linear",
         "kind": "primitive",
@@ -19,7 +19,7 @@ def row(n: int = 4, loop: float = 2.0, ours: float = 1.0, **changes) -> Row:
         "tolerance": 1e-4,
         "ms": {"loop": loop, "ours": ours},
     }
-    return Row(n=n, **{**fields, **changes})
+    return BenchmarkRow(n=n, **{**fields, **changes})
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from wide_compiler.benchmark import MODELS, PRESETS, PRIMITIVE_CASES, Options, Row, find, plan, run
+from wide_compiler.benchmark import MODELS, PRESETS, PRIMITIVE_CASES, BenchmarkRow, Options, find, plan, run
 from wide_compiler.benchmark.primitive_cases import CUDA_ONLY, strategies_on
 from wide_compiler.benchmark.problem import Problem
 from wide_compiler.primitives import WideLinear
@@ -13,7 +13,7 @@ from wide_compiler.primitives import WideLinear
 SHORT = {"preset": PRESETS["ci"], "seconds": 0.001, "lanes": (2,), "batch": 2}
 
 
-def rows_of(name: str, **changes) -> list[Row]:
+def rows_of(name: str, **changes) -> list[BenchmarkRow]:
     options = Options(**{**SHORT, **changes})
     return list(run(plan(find(name), options), options))
 

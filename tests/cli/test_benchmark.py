@@ -10,7 +10,7 @@ from wide_compiler import benchmark
 from wide_compiler.benchmark import MODELS, PRESETS, PRIMITIVE_CASES, runner
 from wide_compiler.cli import app, benchmark_run
 from wide_compiler.cli.benchmark import PRESET_NAMES
-from wide_compiler.cli.files import PICTURES
+from wide_compiler.cli.output_files import PICTURES
 from wide_compiler.primitives import WideLinear
 
 

@@ -1,5 +1,7 @@
 """The command line, as a user meets it."""
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -8,10 +10,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from wide_compiler.cli import MODEL_NAMES, app, check, demo, demo_data, demo_train
+from wide_compiler.cli import MODEL_NAMES, app, compare_models, demo, demo_data, demo_train
 from wide_compiler.cli.models import MODELS
 from wide_compiler.oracle import Difference, Report
 from wide_compiler.primitives import PRIMITIVES
+from wide_compiler.version import __version__
+
+COMMANDS = ("test", "trace", "info", "demo", "doctor", "benchmark")
 
 
 def call(*arguments: str):
@@ -23,10 +28,10 @@ def call(*arguments: str):
 def test_help_lists_the_commands(arguments):
     result = call(*arguments)
     assert result.exit_code == 0
-    assert all(name in result.output for name in ("test", "trace", "info", "demo"))
+    assert all(name in result.output for name in COMMANDS)
 
 
-@pytest.mark.parametrize("command", ["test", "trace", "info", "demo"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_a_command_teaches_by_example(command):
     result = call(command, "-h")
     assert result.exit_code == 0
@@ -46,6 +51,44 @@ def test_info_lists_versions_primitives_and_presets():
     assert torch.__version__ in result.output
     assert all(primitive.__name__ in result.output for primitive in PRIMITIVES)
     assert all(preset in result.output for preset in ("default", "fast", "safe", "debug"))
+
+
+def test_info_for_programs(tmp_path, monkeypatch):
+    monkeypatch.setenv("GT_CONFIG", "signals.yaml")
+    result = call("info", "--json")
+    told = json.loads(result.stdout)
+    assert told["versions"]["torch"] == torch.__version__ and told["versions"]["wide_compiler"] == __version__
+    assert told["settings"]["GT_CONFIG"] == "signals.yaml"
+    assert told["cache"]["folder"] == os.environ["WIDE_COMPILER_CACHE"]
+    assert {row["name"] for row in told["primitives"]} >= {primitive.__name__ for primitive in PRIMITIVES}
+    assert told["presets"]["fast"] == {"compile": True}
+    assert isinstance(told["workers"], list) and told["devices"]
+
+
+def test_trace_and_test_for_programs():
+    told = json.loads(call("trace", "-m", "mlp", "-n", "2", "--json").stdout)
+    assert told["coverage"] == 1.0 and [row["how"] for row in told["rows"]] == ["rule"] * 3
+    assert "wide_linear" in told["graphs"]["lanes"]
+    result = call("test", "-m", "mlp", "-n", "2", "--json")
+    told = json.loads(result.stdout)
+    assert told["ok"] and result.exit_code == 0
+    assert [(run["mode"], run["ok"]) for run in told["runs"]] == [("eval", True), ("train", True)]
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("wide_compiler do", {"doctor"}),
+        ("wide_compiler trace --mo", {"--model"}),
+        ("wide_compiler trace -m re", {"resblock"}),
+        ("wide_compiler doctor --only si", {"signals"}),
+    ],
+)
+def test_the_shell_completes_commands_options_and_names(typed, offered):
+    complete = {"_WIDE_COMPILER_COMPLETE": "complete_bash", "COMP_WORDS": typed}
+    complete["COMP_CWORD"] = str(len(typed.split()) - 1)
+    result = CliRunner().invoke(app, [], env=complete, prog_name="wide_compiler")
+    assert offered <= set(result.stdout.split())
 
 
 def test_trace_shows_both_graphs_and_the_table():
@@ -78,7 +121,7 @@ def test_test_passes_on_mlp():
 
 def test_test_fails_where_wide_differs_from_the_loop(monkeypatch):
     wrong = Report([Difference("output", "", 1, error=0.5, scale=2.0)])
-    monkeypatch.setattr(check.oracle, "compare", lambda *args, **kwargs: wrong)
+    monkeypatch.setattr(compare_models.oracle, "compare", lambda *args, **kwargs: wrong)
     result = call("test", "-m", "mlp", "-n", "2")
     assert result.exit_code == 1
     assert "FAIL" in result.output and "2.5e-01" in result.output
@@ -88,7 +131,7 @@ def test_test_reports_an_error_and_goes_on(monkeypatch):
     def broken(*args, **kwargs):
         raise RuntimeError("no such luck")
 
-    monkeypatch.setattr(check.wide_compiler, "compile", broken)
+    monkeypatch.setattr(compare_models.wide_compiler, "compile", broken)
     result = call("test", "-m", "mlp", "-n", "2")
     assert result.exit_code == 1
     assert result.output.count("no such luck") == 2  # eval and train

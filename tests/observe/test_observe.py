@@ -18,7 +18,7 @@ from wide_compiler.cli import app
 from wide_compiler.observe import attach, top
 from wide_compiler.observe.attach import Span
 from wide_compiler.observe.blocks import blocks, busy, typical_window
-from wide_compiler.observe.trace_file import Trace, chrome, read, write
+from wide_compiler.observe.trace_file import WorkerTrace, chrome, read, write
 from wide_compiler.signals import runtime
 
 
@@ -234,6 +234,6 @@ def test_blocks_and_shares(tmp_path):
     assert found == [(0, "forward", 2), (0, "transfer", 1), (0, "backward", 1), (1, "transfer", 1)]
     assert busy(SPANS, 10.0, 10.5)[0] == pytest.approx(0.6)
     assert typical_window(SPANS) == (10.0, 10.5)
-    write(tmp_path / "t.log", Trace({"pid": 1}, SPANS))
+    write(tmp_path / "t.log", WorkerTrace({"pid": 1}, SPANS))
     assert sorted(read([tmp_path / "t.log"]).spans) == sorted(SPANS)
     assert len(chrome(SPANS)["traceEvents"]) == 3 + 4 + 5

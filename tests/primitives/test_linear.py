@@ -7,7 +7,7 @@ from torch import nn
 
 from primitives.loop import DEVICE, N, assert_near, check_module, rand
 from wide_compiler.primitives import WideLinear, shared_linear, wide_linear
-from wide_compiler.primitives.joined import joined_linear
+from wide_compiler.primitives.joined_linear import joined_linear
 
 STRATEGIES = ("auto", *WideLinear.STRATEGIES)
 

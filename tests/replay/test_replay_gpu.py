@@ -381,6 +381,39 @@ def test_a_result_that_is_held_until_the_next_takes_the_short_way_too():
     assert wide.replayed is None or wide.replayed.recording is first
 
 
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float16])
+def test_inputs_at_new_addresses_take_the_short_way(dtype):
+    models, wide = build()
+    kept = [batch() for _ in range(12)]
+    if dtype is not None:
+        models, wide, kept = [m.float() for m in models], wide.float(), [x.float() for x in kept]
+    tolerance = {} if dtype is None else {"rtol": 2e-2, "atol": 2e-2}
+    y = None
+    with torch.autocast("cuda", dtype or torch.bfloat16, enabled=dtype is not None):
+        for x in kept * 2:
+            before = None if y is None else (y, y.clone())
+            y = wide.stacked(x)
+            torch.testing.assert_close(y, loop(models, x), **tolerance)
+            assert before is None or torch.equal(*before)  # what is held is not written
+        assert wide.replayed is not None and wide.replayed.copied
+        del before, x
+        again = wide.replayed.replay((kept[3],), wide.replayed.door)
+        torch.testing.assert_close(again, loop(models, kept[3]), **tolerance)
+        assert wide.replayed.replay((kept[3][:, :2],), wide.replayed.door) is CHANGED
+    del again
+    other = torch.float16 if dtype is torch.bfloat16 else torch.bfloat16
+    with torch.autocast("cuda", other):
+        assert wide.replayed.replay((kept[3],), wide.replayed.door) is CHANGED
+
+
+def test_all_results_of_moving_inputs_may_be_kept():
+    models, wide = build()
+    inputs = [batch() for _ in range(9)]
+    results = [wide.stacked(x) for x in inputs]
+    for x, y in zip(inputs, results, strict=True):
+        torch.testing.assert_close(y, loop(models, x))
+
+
 def test_a_recording_whose_twin_is_refused_goes_on(monkeypatch):
     models, wide = build()
     x = batch()

@@ -40,7 +40,7 @@ def steps(model, optimizer, x, count, after=lambda i: None):
     return losses
 
 
-def gone(pids, seconds=10.0):
+def gone(pids, seconds=120.0):
     """Have these processes ended? Those of Ray close their connections a moment before."""
     deadline = time.monotonic() + seconds
     while any(map(alive, pids)) and time.monotonic() < deadline:

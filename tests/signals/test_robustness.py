@@ -141,9 +141,9 @@ def test_many_starts_and_stops():
     start_and_stop(2)
     time.sleep(1)  # connections are closed by the threads that read from them
     before = held()
-    for number in range(count(6, 200)):
+    for number in range(count(3, 200)):
         start_and_stop(1 + number % 3)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while held() > before and time.monotonic() < deadline:
         time.sleep(0.1)
     assert all(now <= then for now, then in zip(held(), before, strict=True)), (held(), before)

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import wide_compiler.signals as gt
 from signals.placed import signal
-from wide_compiler.workers.travelling import SETTINGS
+from wide_compiler.workers.script_state import SETTINGS
 
 pytestmark = pytest.mark.usefixtures("workers")
 

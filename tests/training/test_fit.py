@@ -39,7 +39,7 @@ from wide_compiler.training import (
 )
 from wide_compiler.training.lane_scaler import LaneScaler
 from wide_compiler.training.moment import Moment
-from wide_compiler.training.progress import ProgressLine
+from wide_compiler.training.progress_line import ProgressLine
 
 LINEAR = torch.optim.lr_scheduler.LinearLR
 STEP = torch.optim.lr_scheduler.StepLR

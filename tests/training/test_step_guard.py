@@ -11,7 +11,7 @@ import wide_compiler
 from kinds_of_reads import KINDS, make
 from wide_compiler.replay.cuda_graph import uncached_autocast
 from wide_compiler.training import Adam, TrainStep
-from wide_compiler.training.recording import StepGuard
+from wide_compiler.training.step_recording import TrainStepGuard
 
 SCALE = 2.0
 
@@ -43,7 +43,7 @@ class Scene:
         self.x = torch.randn(3, 5, 4)
         self.step(self.x)
         self.step.observe(self.wide.stacked(self.x), ())
-        self.guard = StepGuard(self.step, (self.x,), (), in_place)
+        self.guard = TrainStepGuard(self.step, (self.x,), (), in_place)
 
     @property
     def group(self):

@@ -6,7 +6,7 @@ import torch
 from wide_compiler.workers.engine import Engine
 from wide_compiler.workers.errors import NoWorkers, WorkerFailed
 from wide_compiler.workers.inprocess import InProcessPool
-from wide_compiler.workers.memory import read_payload
+from wide_compiler.workers.shared_memory import read_payload
 from wide_compiler.workers.templates import CONSTANT, NAMED, TENSOR
 
 

@@ -1,9 +1,9 @@
 """compile(): one base and N adapters -> one wide model.
 
 base, configs
-  -> Trunk                 the base's tensors once, in its own memory               trunk.py
+  -> Trunk                 the base's tensors, once, without a copy                 trunk.py
   -> inject                each lane's adapter, as PEFT makes it                    peft_library.py
-  -> room_for              one model with room for the ranks of all lanes           lane_table.py
+  -> room_for              one model large enough for the ranks of all lanes        lane_table.py
   -> WideAdapters          the members, stacked; the trunk runs once                wide_adapters.py
 """
 
@@ -23,9 +23,8 @@ from .peft_library import PeftLibrary
 from .trunk import Trunk, copy_flags
 from .wide_adapters import WideAdapters
 
-Lanes = tuple[
-    Trunk, Any, list[nn.Module], list[str]
-]  # who makes the adapters, the lanes' models, their names
+# Trunk, adapter library, models of the lanes, names of the lanes.
+Lanes = tuple[Trunk, Any, list[nn.Module], list[str]]
 
 
 def compile(
@@ -38,23 +37,24 @@ def compile(
     memory_limit: int | None = None,
     **options: Any,
 ) -> WideAdapters:
-    """Many adapters over one frozen base as one wide model.
+    """Compile many adapters over one frozen base into one wide model.
 
-        compile(base, configs, sample)      a model and N configs (`peft.LoraConfig` and others, or our own)
+        compile(base, configs, sample)      a model and N configs (of PEFT, or `adapters.LoraConfig`)
         compile(peft_model, sample)         a `PeftModel` with N named adapters
         compile(peft_models, sample)        N models that share their base's tensors
 
-    The base stays as it is: its weights are read where they lie, and its `requires_grad` is left alone.
+    The base is not changed: its weights are used without a copy, and its `requires_grad` is kept.
 
     Args:
         configs: a list, or a dict from lane names to configs; each may have its own rank, alpha, dropout,
             initialisation and target modules.
         sample: as for `wide_compiler.compile`.
-        names: of the lanes; by default the dict's, the adapters', or 'lane0', 'lane1', ...
-        max_rank: room for adapters of a larger rank that come later (`add`, `load_adapter`).
+        sample_kwargs: keyword arguments of the sample.
+        names: names of the lanes; by default the keys of the dict, the names of the adapters, or 'lane0', ...
+        max_rank: maximum rank of adapters added later (`add`, `load_adapter`).
         config: a `WideConfig`.
-        memory_limit: bytes that one training step may take by `estimate`; by default what the base's device
-            has free, if it is a GPU. More raises `ArgumentError` before anything is built.
+        memory_limit: bytes that one training step may use according to `estimate`; by default the free memory
+            of the base's GPU. Beyond it `ArgumentError` is raised before anything is built.
         options: further fields of `WideConfig`, such as `chunk_lanes`.
 
     >>> base = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -103,7 +103,7 @@ def _takes_configs(base: Any) -> bool:
 
 
 def _lanes(base: Any, arguments: list[Any]) -> Lanes:
-    """The trunk, who makes its adapters, the lanes' models, their names."""
+    """Return the trunk, the adapter library, the lanes' models, and their names."""
     if _takes_configs(base):
         return _from_configs(base, arguments[0] if arguments else None)
     if isinstance(base, nn.Module):
@@ -167,7 +167,7 @@ def _from_models(models: list[nn.Module]) -> Lanes:
 
 
 def injected(library: Any, trunk: Trunk, config: Any, what: str) -> nn.Module:
-    """A lane's model; the library's own error with the lane's name in front."""
+    """Return a lane's model. Errors of the library are raised with `what` in front."""
     base = trunk.copy()
     modules = {path.rpartition(".")[2] for path, m in base.named_modules() if hasattr(m, "weight")}
     try:
@@ -179,7 +179,7 @@ def injected(library: Any, trunk: Trunk, config: Any, what: str) -> nn.Module:
 
 
 def _restored(library: Any, trunk: Trunk, adapter: tuple[Any, Any], what: str) -> nn.Module:
-    """A model over the trunk with an adapter (its config, its tensors)."""
+    """Return a model over the trunk with an adapter, given as (config, tensors)."""
     config, state = adapter
     with torch.random.fork_rng():
         model = injected(library, trunk, config, what)

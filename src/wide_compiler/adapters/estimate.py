@@ -1,4 +1,4 @@
-"""What a training step will take of the device's memory, before it starts."""
+"""Estimate of the device memory that a training step needs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from .trunk import Trunk, adapter_tensors
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes of one training step of all lanes.
+    """Bytes needed by one training step of all lanes.
 
     Attributes:
         trunk: the base's tensors, once.
-        adapters: of all lanes: weights, gradients and two moments of Adam.
-        activations: what the forward of one lane keeps for its backward, times the lanes that run at once.
-        lanes: that run at once.
-        free: on the device, None if it is no GPU.
+        adapters: weights, gradients and two Adam moments of all lanes.
+        activations: memory saved for backward by the lanes that run at once.
+        lanes: number of lanes that run at once.
+        free: free memory of the device; None if it is not a GPU.
     """
 
     trunk: int
@@ -38,7 +38,7 @@ class Estimate:
     def of(
         cls, member: nn.Module, trunk: Trunk, n: int, sample: Any, kwargs: Any, chunk_lanes: int | None
     ) -> "Estimate":
-        """One forward of one lane on `sample`, whose tensors kept for backward are counted."""
+        """Run one forward of `member` on `sample`, and count the tensors saved for backward."""
         tensors = list(trunk.model.parameters())
         kept = _kept_bytes(member, sample, kwargs)
         adapters = sum(map(_bytes, adapter_tensors(member, trunk).values()))
@@ -48,8 +48,8 @@ class Estimate:
         return cls(sum(map(_bytes, tensors)), 4 * n * adapters, kept * lanes, lanes, free)
 
     def check(self, limit: int | None) -> None:
-        """Raise if it needs more than `limit` bytes (by default: than the device has free)."""
-        need = self.total if limit is not None else self.adapters + self.activations  # the trunk is there
+        """Raise `ArgumentError` if more than `limit` bytes are needed; by default, the free memory."""
+        need = self.total if limit is not None else self.adapters + self.activations  # the trunk exists
         limit = self.free if limit is None else limit
         if limit is None or need <= limit:
             return

@@ -1,4 +1,4 @@
-"""Rows and generated tokens of many adapters in one batch."""
+"""Forward and generation for batches whose rows use different adapters."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from .row_model import Arrangement, row_model
 
 
 def rows(wide: Any, lanes: list[int], args: tuple, kwargs: dict[str, Any]) -> Any:
-    """The base's output for a batch whose row i runs through the adapter of `lanes[i]`."""
+    """Return the base's output for a batch in which row i uses the adapter of `lanes[i]`."""
     if kwargs.get("labels") is not None or kwargs.get("use_cache"):
         name = "use_cache" if kwargs.get("use_cache") else "labels"
         raise ArgumentError(f"rows: {name} makes something that is not by row; leave it out")
@@ -29,7 +29,7 @@ def rows(wide: Any, lanes: list[int], args: tuple, kwargs: dict[str, Any]) -> An
 
 
 def generate_rows(wide: Any, ids: Tensor, lanes: list[int], options: dict[str, Any]) -> Tensor:
-    """Tokens `[rows, T]`; each row by its own lane's adapter."""
+    """Generate tokens `[rows, T]`; row i uses the adapter of `lanes[i]`."""
     arrangement = Arrangement(lanes)
     model = row_model(wide, arrangement.lanes)
     if not hasattr(model, "generate"):
@@ -48,7 +48,7 @@ def generate_rows(wide: Any, ids: Tensor, lanes: list[int], options: dict[str, A
 
 
 def generate_by_lane(wide: Any, inputs: Any, options: dict[str, Any]) -> list[Tensor]:
-    """For each lane the tokens `[B, T]` that it would give alone."""
+    """Return for each lane the tokens `[B, T]` that it would generate alone."""
     prompts = _by_lane(inputs, wide.n, "inputs")
     options = dict(options)
     masks = options.pop("attention_mask", None)
@@ -95,7 +95,7 @@ def _number(model: Any, name: str, options: dict[str, Any], default: Any) -> Any
 
 
 def _ends(model: Any, tokens: Tensor, prompt: int, options: dict[str, Any]) -> Iterator[int]:
-    """For each row where its own generation ended: behind its first end token."""
+    """Yield for each row the position after its first end token."""
     ends = _number(model, "eos_token_id", options, [])
     ends = torch.as_tensor(ends, device=tokens.device).reshape(-1)
     for row in tokens:
@@ -104,7 +104,7 @@ def _ends(model: Any, tokens: Tensor, prompt: int, options: dict[str, Any]) -> I
 
 
 class _Draws(TorchFunctionMode):
-    """`torch.multinomial` by a generator for each lane, as if the lane were alone."""
+    """Makes `torch.multinomial` use one generator per lane, as if each lane ran alone."""
 
     def __init__(self, seeds: Sequence[int], arrangement: Arrangement, wide: Any):
         super().__init__()

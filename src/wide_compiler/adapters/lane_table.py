@@ -1,4 +1,4 @@
-"""Adapters that fit one another: each lane's tensors, padded to the shapes that have room for all."""
+"""Padding of each lane's adapter tensors to common shapes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,10 +11,10 @@ from .trunk import Trunk, adapter_tensors
 
 
 def padded(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """`tensor` in the first corner of zeros of `shape`.
+    """Return zeros of `shape` with `tensor` in the first corner.
 
-    A LoRA of a smaller rank computes the same so: zero rows of A meet zero columns of B, and each is the
-    other's gradient, so that they stay zero.
+    A padded LoRA of smaller rank computes the same: zero rows of A meet zero columns of B, and each has a
+    zero gradient because of the other.
 
     >>> padded(torch.ones(1, 2), (2, 3)).tolist()
     [[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
@@ -29,7 +29,7 @@ def corner(shape: Sequence[int]) -> tuple[slice, ...]:
 
 
 def check_ranks(library: Any, model: nn.Module, what: str) -> None:
-    """No rank may be larger than the weight that it adapts has."""
+    """Raise `ArgumentError` if a rank exceeds the maximum rank of the adapted weight."""
     for path, (rank, most) in library.ranks(model).items():
         if rank > most:
             raise ArgumentError(
@@ -41,9 +41,9 @@ def check_ranks(library: Any, model: nn.Module, what: str) -> None:
 def lane_tensors(
     library: Any, model: nn.Module, trunk: Trunk, room: Mapping[str, Tensor], what: str
 ) -> dict[str, Tensor]:
-    """For every tensor in `room` (path -> one with room for all lanes) the tensor of this lane's model.
+    """Return for every tensor in `room` (path -> tensor of common shape) this lane's tensor, padded.
 
-    Raises `AlignmentError` if the model has something that there is no room for.
+    Raises `AlignmentError` if the model has a tensor that does not fit.
     """
     own, numbers, ranks = adapter_tensors(model, trunk), library.numbers(model), library.ranks(model)
     for path, tensor in own.items():

@@ -1,4 +1,4 @@
-"""LoraLayer: a frozen linear, embedding or convolution module and a trained product of low rank."""
+"""LoraLayer: a frozen linear, embedding or convolution layer plus a trained low-rank product."""
 
 import math
 from typing import Any
@@ -13,14 +13,14 @@ CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class LoraLayer(nn.Module):
-    """`base_layer(x) + scaling * B(A(dropout(x)))`, with the names and shapes of PEFT's LoRA layers.
+    """Compute `base_layer(x) + scaling * B(A(dropout(x)))`, with the names and shapes of PEFT's LoRA layers.
 
     Args:
         base_layer: `nn.Linear`, `nn.Embedding` or a convolution.
-        rank: the inner size of the product; A begins random and B zero.
+        rank: inner size of the product; A is random at first, B zero (for an embedding the reverse).
         scaling: alpha / rank.
-        dropout: the rate at which inputs of A are dropped in training.
-        path: of the module, for errors.
+        dropout: dropout rate of the input of A.
+        path: path of the module, for errors.
     """
 
     base_layer: Any
@@ -54,7 +54,7 @@ class LoraLayer(nn.Module):
         return out + self.lora_B["default"](inner) * self.scaling["default"]
 
     def delta(self) -> Tensor:
-        """What the adapter adds to the base's weight."""
+        """Return the change that the adapter adds to the base's weight."""
         if isinstance(self.base_layer, nn.Embedding):
             product = (self.lora_embedding_B["default"] @ self.lora_embedding_A["default"]).T
         else:
@@ -65,7 +65,7 @@ class LoraLayer(nn.Module):
 
 
 def _factors(module: Any, rank: int, path: str) -> tuple[Any, Any]:
-    """A and B, on the module's device and in its dtype."""
+    """Create A and B on the device and in the dtype of the module."""
     own: Any = {"bias": False}
     if isinstance(module, (nn.Linear, *CONVS)):
         own |= {"dtype": module.weight.dtype, "device": module.weight.device}

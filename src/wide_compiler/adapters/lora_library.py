@@ -1,4 +1,4 @@
-"""LoRA without PEFT: on linear, embedding and convolution modules, in files that PEFT reads."""
+"""LoRA without PEFT, for linear, embedding and convolution layers, with files that PEFT can read."""
 
 import copy
 import json
@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..errors import ArgumentError
-from .lane_numbers import LaneDropout, LaneNumbers
 from .lora_layer import LoraLayer
+from .number_buffers import LaneDropout, NumberBuffers
 
 PREFIX = "base_model.model."
 FILES = ("adapter_model.safetensors", "adapter_config.json")
@@ -21,9 +21,9 @@ FILES = ("adapter_model.safetensors", "adapter_config.json")
 
 @dataclass
 class LoraConfig:
-    """The fields of `peft.LoraConfig` that plain LoRA has, with the same meaning.
+    """Subset of `peft.LoraConfig` for plain LoRA, with the same meaning.
 
-    `target_modules`: endings of module paths, or one regular expression for whole paths.
+    `target_modules`: suffixes of module paths, or one regular expression for whole paths.
     """
 
     target_modules: list[str] | str
@@ -40,7 +40,7 @@ class LoraConfig:
         return any(path == end or path.endswith(f".{end}") for end in self.target_modules)
 
     def of_module(self, path: str) -> tuple[int, float]:
-        """Rank and scaling of the adapter of one module."""
+        """Return rank and scaling of the adapter of one module."""
         rank, alpha = self.r, self.lora_alpha
         for pattern, value in self.rank_pattern.items():
             rank = value if re.match(rf"(.*\.)?({pattern})$", path) else rank
@@ -52,7 +52,7 @@ class LoraConfig:
 
 
 class LoraModel(nn.Module):
-    """A base model with LoRA layers in it, under the paths that PEFT gives them."""
+    """A base model with LoRA layers, under the paths that PEFT uses."""
 
     def __init__(self, base: nn.Module, config: LoraConfig):
         super().__init__()
@@ -76,7 +76,7 @@ class LoraModel(nn.Module):
 
 
 class LoraLibrary:
-    """The same questions as `PeftLibrary` answers, for `LoraModel`."""
+    """The interface of `PeftLibrary` for `LoraModel`."""
 
     def inject(self, base: nn.Module, config: LoraConfig) -> nn.Module:
         return LoraModel(base, copy.deepcopy(config))
@@ -98,7 +98,7 @@ class LoraLibrary:
         rates = {layer.lora_dropout["default"].p for lane in layers for layer in lane.values()}
         for layer in _layers(model).values():
             weight = layer.base_layer.weight
-            layer.scaling = LaneNumbers({"default": 1.0}, weight)
+            layer.scaling = NumberBuffers({"default": 1.0}, weight)
             one_rate = len(rates) == 1
             layer.lora_dropout["default"] = nn.Dropout(*rates) if one_rate else LaneDropout(0.0, weight)
         return model
@@ -164,7 +164,7 @@ def _layers(model: nn.Module) -> dict[str, Any]:
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
-    """Tensors under the names of PEFT's files: the adapter's own name left out."""
+    """Return the adapter's tensors under the keys of PEFT's files, which omit the adapter name."""
     return {path.replace(".default", ""): p for path, p in model.named_parameters() if ".lora_" in path}
 
 

@@ -1,4 +1,4 @@
-"""Adapters by PEFT's own modules."""
+"""Adapters implemented by PEFT."""
 
 import copy
 import re
@@ -10,18 +10,18 @@ import torch
 from torch import nn
 
 from ..errors import AlignmentError, ArgumentError, UnsupportedError
-from .lane_numbers import LaneDropout, LaneNumbers
+from .number_buffers import LaneDropout, NumberBuffers
 
-NAME = "default"  # of the one adapter that each lane's model has
-# Initialisations that leave the base's weights as they are; the others (pissa, olora, ...) change them.
+NAME = "default"  # name of the single adapter in each lane's model
+# Initialisations that do not change the base's weights; others (pissa, olora, ...) do.
 KEEPS_BASE = (True, False, "gaussian", "orthogonal", "eva")
 
 
 class PeftLibrary:
-    """What the adapters room needs of PEFT."""
+    """Interface to PEFT."""
 
     def inject(self, base: nn.Module, config: Any) -> nn.Module:
-        """`base` itself with a newly initialised adapter in it."""
+        """Add a newly initialised adapter to `base`, in place."""
         import peft
 
         init = getattr(config, "init_lora_weights", True)
@@ -52,7 +52,7 @@ class PeftLibrary:
         return model.peft_config[name]  # type: ignore[union-attr,index]
 
     def room_for(self, base: nn.Module, models: list[nn.Module], max_rank: int | None) -> nn.Module:
-        """A model whose adapter has room for those of all `models`, and numbers that may differ by lane."""
+        """Return a model whose adapter fits those of all `models`, with scalings and rates as buffers."""
         config = copy.deepcopy(self.config_of(models[0]))
         layers = [lora_layers(model) for model in models]
         if not any(layers):
@@ -68,13 +68,13 @@ class PeftLibrary:
         rates = {_rate(layer) for lane in layers for layer in lane.values()}
         for layer in lora_layers(model).values():
             weight = layer.get_base_layer().weight
-            layer.scaling = LaneNumbers({NAME: layer.scaling[NAME]}, weight)
+            layer.scaling = NumberBuffers({NAME: layer.scaling[NAME]}, weight)
             if len(rates) > 1:
                 layer.lora_dropout[NAME] = LaneDropout(0.0, weight)
         return model
 
     def numbers(self, model: nn.Module) -> dict[str, float]:
-        """Path of a buffer in the model of `room_for` -> this model's number."""
+        """Return this model's numbers by path of the buffer in the model of `room_for`."""
         found = {}
         for path, layer in lora_layers(model).items():
             found[f"{path}.scaling.{NAME}"] = float(layer.scaling[NAME])
@@ -82,7 +82,7 @@ class PeftLibrary:
         return found
 
     def ranks(self, model: nn.Module) -> dict[str, tuple[int, int]]:
-        """Module path -> (rank, largest rank that the module's weight can have)."""
+        """Return module path -> (rank, maximum rank of the module's weight)."""
         layers = lora_layers(model).items()
         return {
             path: (layer.r[NAME], min(layer.get_base_layer().weight.flatten(1).shape))
@@ -90,7 +90,7 @@ class PeftLibrary:
         }
 
     def layers(self, model: nn.Module) -> dict[str, nn.Module]:
-        """The outermost modules that PEFT put in place of the base's, by path."""
+        """Return the outermost modules that PEFT inserted, by path."""
         from peft.tuners.tuners_utils import BaseTunerLayer
         from peft.utils.other import AuxiliaryTrainingWrapper
 
@@ -102,15 +102,15 @@ class PeftLibrary:
         return found
 
     def base_of(self, model: nn.Module) -> nn.Module:
-        """The base without its adapters. The model is used up."""
+        """Remove the adapters and return the base. Consumes the model."""
         for path, layer in self.layers(model).items():
-            if hasattr(layer, "original_module"):  # `unload` would leave the trained one in its place
+            if hasattr(layer, "original_module"):  # `unload` would keep the trained module
                 parent, _, name = path.rpartition(".")
                 setattr(model.get_submodule(parent), name, layer.original_module)
         return model.unload()  # type: ignore[operator]
 
     def adapter_states(self, model: nn.Module) -> dict[str, tuple[Any, dict[str, torch.Tensor]]]:
-        """Adapter name -> its config and its tensors as PEFT's files have them."""
+        """Return adapter name -> (config, tensors under the keys of PEFT's files)."""
         import peft
 
         return {
@@ -119,9 +119,9 @@ class PeftLibrary:
         }
 
     def load_state(self, model: nn.Module, state: dict[str, torch.Tensor], what: str) -> None:
-        """Tensors as PEFT's files have them into a model of `inject`.
+        """Load tensors under the keys of PEFT's files into a model of `inject`.
 
-        A file may have the base's embeddings too, which are not written: all lanes share them.
+        Embeddings of the base in a file are not loaded, since all lanes share them; they must be equal.
         """
         import peft
 
@@ -151,7 +151,7 @@ class PeftLibrary:
         return model
 
     def merge(self, model: nn.Module) -> nn.Module:
-        """The base with the adapter added to its weights. The model is used up."""
+        """Merge the adapter into the base's weights and return the base. Consumes the model."""
         return model.merge_and_unload()  # type: ignore[operator]
 
 
@@ -162,16 +162,16 @@ def lora_layers(model: nn.Module) -> dict[str, Any]:
 
 
 def _rate(layer: Any) -> float:
-    return float(getattr(layer.lora_dropout[NAME], "p", 0.0))  # nn.Identity where it is 0
+    return float(getattr(layer.lora_dropout[NAME], "p", 0.0))  # nn.Identity if the rate is 0
 
 
 def _inside(path: str) -> str:
-    """A module's path in the base, which PEFT's patterns speak of."""
+    """Return a module's path in the base, as PEFT's patterns expect it."""
     return path.removeprefix("base_model.model.")
 
 
 def _check_alike(layers: list[dict[str, Any]], union: dict[str, Any]) -> None:
-    """Kinds of LoRA do not mix: what a lane lacks is filled with zeros, which DoRA's norms are not."""
+    """Raise `AlignmentError` if only some lanes use DoRA, whose norms cannot be padded with zeros."""
     for lane, own in enumerate(layers):
         for path, layer in union.items():
             if path in own:

@@ -1,4 +1,4 @@
-"""The base as one ordinary model whose rows run through the adapters of different lanes."""
+"""The base as an ordinary model in which rows of a batch use the adapters of different lanes."""
 
 import copy
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from .trunk import adapter_tensors, copy_flags
 
 
 class Arrangement:
-    """Rows sorted by lane, equally many for each: those of a lane with fewer are filled with copies.
+    """Rows sorted by lane, with equally many rows per lane; lanes with fewer are padded with copies.
 
     >>> Arrangement([2, 0, 2]).order
     [1, 1, 0, 2]
@@ -31,7 +31,7 @@ class Arrangement:
         self.back = [self.order.index(row) for row in range(self.given)]
 
     def enter(self, tree: Any, what: str) -> Any:
-        """Every tensor's rows in this order."""
+        """Reorder the rows of every tensor by lane, with padding."""
 
         def move(path: str, leaf: Any) -> Any:
             if not isinstance(leaf, Tensor) or leaf.dim() == 0:
@@ -44,7 +44,7 @@ class Arrangement:
         return _tree.unflatten([*map(move, _tree.leaf_paths(tree), leaves)], spec)
 
     def leave(self, tensor: Tensor) -> Tensor:
-        """Rows of an output as they were given; several for each (returned sequences) stay together."""
+        """Undo order and padding of an output; several outputs per row (returned sequences) stay together."""
         times = len(tensor) // len(self.order)
         rows = [row * times + i for row in self.back for i in range(times)]
         return tensor[torch.tensor(rows, device=tensor.device)]
@@ -79,12 +79,12 @@ class LaneLayer(nn.Module):
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
-        except AttributeError:  # a model may ask for the dtype of a weight
+        except AttributeError:  # models read attributes such as a weight's dtype
             return getattr(super().__getattr__("layer"), name)
 
 
 def row_model(wide: Any, lanes: Sequence[int]) -> nn.Module:
-    """The base with adapters of `lanes`, for rows sorted by them; its tensors are the wide model's own."""
+    """Return the base with adapters of `lanes`, for rows sorted by lane, sharing the wide model's tensors."""
     room = wide.room.model
     model = copy.deepcopy(room, {id(p): p for p in room.parameters() if wide.trunk.holds(p)})
     copy_flags(model, wide)

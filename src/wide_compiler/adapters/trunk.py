@@ -1,4 +1,4 @@
-"""Trunk: the tensors of the base, once for all lanes and in the base's own memory."""
+"""Trunk: the tensors of the base, once for all lanes and without a copy."""
 
 import copy
 
@@ -8,13 +8,13 @@ from ..errors import InputError
 
 
 class Trunk:
-    """A frozen view of a base model.
+    """A frozen alias of a base model.
 
-    Its parameters share memory with the base's but are tensors of their own, so that freezing them leaves
-    the base trainable. Buffers are copied: a forward in training mode may write them.
+    Its parameters share memory with the base's but are separate tensors, so freezing them does not freeze the
+    base. Buffers are copied, because a forward in training mode may write them.
 
     Args:
-        base: the model under the adapters; it stays as it is.
+        base: the model under the adapters; it is not changed.
     """
 
     def __init__(self, base: nn.Module):
@@ -24,15 +24,15 @@ class Trunk:
                 raise InputError(f"{path} is not initialised yet (a lazy module); run the base once first")
             if type(parameter) is nn.Parameter:
                 aliases[id(parameter)] = nn.Parameter(parameter.data, requires_grad=False)
-            else:  # a quantised or wrapped weight has no plain alias
+            else:  # quantised or wrapped weights cannot be aliased
                 aliases[id(parameter)] = parameter
         self.model: nn.Module = copy.deepcopy(base, dict(aliases))
         self.parameters = {id(p): path for path, p in self.model.named_parameters()}
-        # Of the base's own tensors: a write to one counts up its version.
+        # Version counters of the base's own tensors, to detect writes.
         self.versions = [(path, p, p._version) for path, p in base.named_parameters()]
 
     def copy(self) -> nn.Module:
-        """A model of its own Python and buffers over the same parameters."""
+        """Return a model with its own Python state and buffers over the same parameters."""
         return copy.deepcopy(self.model, {id(p): p for p in self.model.parameters()})
 
     def holds(self, tensor: Tensor) -> bool:
@@ -40,7 +40,7 @@ class Trunk:
         return id(tensor) in self.parameters
 
     def check_unchanged(self) -> None:
-        """Raise if somebody has written to the base since the adapters were laid over it."""
+        """Raise `InputError` if the base was written since the adapters were compiled."""
         for path, parameter, version in self.versions:
             if parameter._version != version:
                 raise InputError(
@@ -51,18 +51,18 @@ class Trunk:
                 )
 
     def accept(self) -> None:
-        """Take the base as it is now."""
+        """Accept the base's current weights."""
         self.versions = [(path, p, p._version) for path, p, _ in self.versions]
 
 
 def adapter_tensors(model: nn.Module, trunk: Trunk) -> dict[str, Tensor]:
-    """Path -> every parameter and buffer of a model that is not the trunk's; tied ones once."""
+    """Return path -> parameters and buffers of a model that are not the trunk's; tied ones once."""
     own = [*model.named_parameters(), *model.named_buffers()]
     return {path: tensor for path, tensor in own if not trunk.holds(tensor)}
 
 
 def copy_flags(target: nn.Module, source: nn.Module) -> None:
-    """Give every module the train flag that the one of its path has; the source's own where there is none."""
+    """Copy train flags by path; modules that `source` lacks get the flag of `source` itself."""
     flags = {path: module.training for path, module in source.named_modules()}
     for path, module in target.named_modules():
         module.training = flags.get(path, source.training)

@@ -12,23 +12,23 @@ from ..config import WideConfig
 from ..errors import ArgumentError, InputError, LaneIndexError
 from ..model import WideModel
 from ..model.marks import has_lanes
-from . import files, generation
+from . import atomic_folder, generation
 from .estimate import Estimate
 from .lane_table import check_ranks, corner, lane_tensors
 from .trunk import Trunk, adapter_tensors, copy_flags
 
 
 class WideAdapters(WideModel):
-    """A `WideModel` whose lanes are adapters; `adapters.compile` makes it.
+    """A `WideModel` whose lanes are adapters; made by `adapters.compile`.
 
-    Lanes go by number or by name. The base's tensors are held once and run once over all lanes' inputs.
+    Lanes are addressed by number or name. The base's tensors are stored once and run once for all lanes.
 
     Attributes:
-        names: of the lanes.
-        configs: of the adapters, as given.
+        names: names of the lanes.
+        configs: configs of the adapters, as given.
     """
 
-    by_lane = ("names", "configs")  # lists with an entry for each lane
+    by_lane = ("names", "configs")  # attributes that are lists with one entry per lane
 
     trunk: Trunk
     library: Any
@@ -62,23 +62,21 @@ class WideAdapters(WideModel):
             )
         super().__init__([_member(room, trunk, lane) for lane in table], sample, sample_kwargs, config)
 
-    # Lanes in and out.
-
     def lane(self, lane: int | str) -> nn.Module:
-        """An ordinary model (PEFT's, of the lane's own rank) with a copy of the weights, the base's too."""
+        """Return an ordinary model (PEFT's, of the lane's rank) with a copy of all weights."""
         return copy.deepcopy(self._lane_over_trunk(lane))
 
     def merged(self, lane: int | str) -> nn.Module:
-        """A copy of the base with the lane's adapter merged into its weights."""
+        """Return a copy of the base with the lane's adapter merged into its weights."""
         return self.library.merge(self.lane(lane))
 
     def load_lane(self, lane: int | str, state: Mapping[str, Tensor] | nn.Module) -> None:
-        """Put an adapter (a model with one, or its state_dict) of the lane's own ranks into one lane."""
+        """Load an adapter (a model or its state_dict) of the lane's ranks into one lane."""
         tensors = dict(state.named_parameters()) if isinstance(state, nn.Module) else dict(state)
         tensors |= dict(state.named_buffers()) if isinstance(state, nn.Module) else {}
         member = self._lane_over_trunk(lane)
         own = adapter_tensors(member, self.trunk)
-        buffers = dict(member.named_buffers()).keys() - tensors.keys()  # a state_dict need not have them
+        buffers = dict(member.named_buffers()).keys() - tensors.keys()  # optional in a state_dict
         own = {path: tensor for path, tensor in own.items() if path not in buffers}
         for path, tensor in own.items():
             if path not in tensors or tensors[path].shape != tensor.shape:
@@ -92,15 +90,15 @@ class WideAdapters(WideModel):
     def save_adapter(self, lane: int | str, folder: str | Path) -> None:
         """Write one lane as PEFT does: `adapter_model.safetensors` and `adapter_config.json`.
 
-        The folder has the old adapter or the new one whenever the program ends.
+        The replacement is atomic: an interrupted write leaves the old adapter.
         """
         self.trunk.check_unchanged()
         model = self._lane_over_trunk(lane)
-        files.replace_folder(Path(folder), lambda new: self.library.save(model, new))
+        atomic_folder.replace_folder(Path(folder), lambda new: self.library.save(model, new))
 
     def load_adapter(self, lane: int | str, folder: str | Path) -> None:
-        """Read an adapter that PEFT or `save_adapter` wrote into one lane, its config too."""
-        files.recover(Path(folder))
+        """Load an adapter written by PEFT or `save_adapter`, with its config, into one lane."""
+        atomic_folder.recover(Path(folder))
         with torch.random.fork_rng():
             model = self.library.load(self.trunk.copy(), Path(folder))
         number = self._lane_number(lane)
@@ -108,12 +106,12 @@ class WideAdapters(WideModel):
         self.configs[number] = copy.deepcopy(self.library.config_of(model))
 
     def add(self, config: Any, name: str | None = None, optimizer: Any = None) -> int:
-        """One more lane with a new adapter, while training goes on; its number.
+        """Add a lane with a new adapter, also during training. Return its number.
 
         Args:
-            config: of the adapter; its tensors must fit those there are (see `max_rank` of `compile`).
-            name: of the lane.
-            optimizer: the lane optimiser over this model, which then has a fresh state for the lane.
+            config: config of the adapter; its tensors must fit (see `max_rank` of `compile`).
+            name: name of the lane.
+            optimizer: the lane optimiser over this model; it gets a new state for the lane.
         """
         from .compile import injected
 
@@ -122,7 +120,7 @@ class WideAdapters(WideModel):
             raise ArgumentError(f"there is a lane {name!r} already")
         model = injected(self.library, self.trunk, config, f"lane {name!r}")
         check_ranks(self.library, model, f"lane {name!r}")
-        self._fitting(model, f"lane {name!r}")  # before anything changes
+        self._fitting(model, f"lane {name!r}")  # raises before anything changes
         self._select([*range(self.n), 0], optimizer)
         lane = self.n - 1
         self.names[lane], self.configs[lane] = name, copy.deepcopy(self.library.config_of(model))
@@ -132,7 +130,7 @@ class WideAdapters(WideModel):
         return lane
 
     def remove(self, lane: int | str, optimizer: Any = None) -> nn.Module:
-        """Take a lane out, while training goes on; the ordinary model that it was."""
+        """Remove a lane, also during training. Return its ordinary model."""
         number, model = self._lane_number(lane), self.lane(lane)
         self._select([i for i in range(self.n) if i != number], optimizer)
         return model
@@ -147,46 +145,42 @@ class WideAdapters(WideModel):
         return self
 
     def accept_base(self) -> None:
-        """Go on with the base as it is now, after somebody has written to it."""
+        """Accept the base's current weights after they were changed."""
         self.trunk.accept()
 
     def estimate(self, sample: Any = None, sample_kwargs: Mapping[str, Any] | None = None) -> Estimate:
-        """What a training step on such inputs (one lane's) will take of the device's memory."""
+        """Estimate the device memory of a training step on such inputs (of one lane)."""
         if sample is None and sample_kwargs is None:
             sample, sample_kwargs = self._sample
         return Estimate.of(
             self.room.model, self.trunk, self.n, sample, sample_kwargs, self.config.chunk_lanes
         )
 
-    # Use.
-
     def rows(self, *args: Any, lanes: Sequence[int | str], **kwargs: Any) -> Any:
-        """One batch whose rows name their adapter: the output of the base's forward, row by row.
+        """Run one batch whose rows use different adapters, and return the output of the base's forward.
 
-        Every tensor has as many rows as `lanes` has names or numbers; rows of a lane need not be together.
+        Every tensor has as many rows as `lanes` has entries; rows of one lane need not be adjacent.
         """
         self.trunk.check_unchanged()
         return generation.rows(self, [self._lane_number(lane) for lane in lanes], args, kwargs)
 
     def generate(self, inputs: Any, lanes: Sequence[int | str] | None = None, **options: Any) -> Any:
-        """Hugging Face's `generate` for all adapters at once, with the model's own cache.
+        """Call Hugging Face's `generate` for all adapters at once, with the model's cache.
 
         Args:
-            inputs: token ids: a list of N tensors `[B, T]`, one for each lane, or a tensor `[B, T]` for all;
-                with `lanes`, a tensor whose rows name their adapter. Prompts of different lengths are padded.
+            inputs: token ids: a list of N tensors `[B, T]`, one per lane, or a tensor `[B, T]` for all lanes;
+                with `lanes`, a tensor with one row per entry. Prompts of different lengths are padded.
             lanes: the adapter of each row of `inputs`.
-            options: of `generate`; `attention_mask` in the form of `inputs`. `seeds=[...]`, one for each
-                lane: sampling draws what `torch.manual_seed(seed)` and the lane alone would.
+            options: options of `generate`; `attention_mask` in the form of `inputs`. `seeds=[...]`, one per
+                lane: each lane samples as it would alone after `torch.manual_seed(seed)`.
 
         Returns:
-            a list of N tensors, each what the lane alone would give; with `lanes`, one tensor of rows.
+            a list of N tensors, each equal to the output of the lane alone; with `lanes`, one tensor of rows.
         """
         self.trunk.check_unchanged()
         if lanes is None:
             return generation.generate_by_lane(self, inputs, options)
         return generation.generate_rows(self, inputs, [self._lane_number(lane) for lane in lanes], options)
-
-    # Inside.
 
     def _run(self, *args: Any) -> Any:
         if not torch.compiler.is_dynamo_compiling():
@@ -194,7 +188,7 @@ class WideAdapters(WideModel):
         return super()._run(*args)
 
     def _lane_over_trunk(self, lane: int | str) -> nn.Module:
-        """An ordinary model of one lane over the trunk's own tensors."""
+        """Return an ordinary model of one lane that shares the trunk's tensors."""
         number = self._lane_number(lane)
         with torch.random.fork_rng():
             model = self.library.inject(self.trunk.copy(), self.configs[number])
@@ -236,7 +230,7 @@ class WideAdapters(WideModel):
         return super()._lane_number(lane)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "WideAdapters":
-        for parameter in self.trunk.model.parameters():  # the trunk stays one, in the base's memory
+        for parameter in self.trunk.model.parameters():  # the trunk is not copied
             memo[id(parameter)] = parameter
         for parameter in self.parameters():
             if not has_lanes(parameter):
@@ -248,21 +242,21 @@ class WideAdapters(WideModel):
         now = self.tensors()
         for path, parameter in self.room.model.named_parameters():
             if self.trunk.holds(parameter) and path not in self.wide_states:
-                parameter.data = now[path].data  # one trunk, wherever it is now
+                parameter.data = now[path].data  # keep sharing the trunk on the new device
         self.room.model._apply(fn)
         self.trunk.model._apply(fn)
         return self
 
 
 class _Held:
-    """A module that is no part of the wide model's own tree."""
+    """Holds a module without registering it as a child."""
 
     def __init__(self, model: nn.Module):
         self.model = model
 
 
 def _member(room: nn.Module, trunk: Trunk, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """The model with room for all lanes, with one lane's tensors."""
+    """Return a copy of `room` with one lane's tensors."""
     member = copy.deepcopy(room, {id(p): p for p in room.parameters() if trunk.holds(p)})
     with torch.no_grad():
         for path, tensor in adapter_tensors(member, trunk).items():

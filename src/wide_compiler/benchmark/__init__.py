@@ -3,12 +3,12 @@
 selection   names            -> workloads (workloads, primitive_cases)
 runner      workloads        -> rows: built, held against the loop, timed in turns
 ours, peers, training_peers, jax_peer: the candidates of a row
-report, document, plot: rows -> a table, a JSON file, a picture
+tables, document, plot: rows -> a table, a JSON file, a picture
 """
 
+from .benchmark_row import BenchmarkRow, crossover
 from .document import device_name, document, timestamped, write
 from .primitive_cases import PRIMITIVE_CASES
-from .rows import Row, crossover
 from .runner import Options, Point, measure, plan, run
 from .selection import choices, find
 from .workload import PRESETS, Preset, Workload
@@ -18,10 +18,10 @@ __all__ = [
     "MODELS",
     "PRESETS",
     "PRIMITIVE_CASES",
+    "BenchmarkRow",
     "Options",
     "Point",
     "Preset",
-    "Row",
     "Workload",
     "choices",
     "crossover",

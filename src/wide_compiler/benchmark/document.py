@@ -14,7 +14,7 @@ import torch
 
 import wide_compiler
 
-from .rows import Row, crossover, lines
+from .benchmark_row import BenchmarkRow, crossover, lines
 
 
 def device_name(device: torch.device) -> str:
@@ -48,7 +48,7 @@ def provenance(device: torch.device, command: str | None = None) -> dict[str, An
 
 
 def document(
-    rows: Sequence[Row], device: torch.device, command: str, preset: str, complete: bool = True
+    rows: Sequence[BenchmarkRow], device: torch.device, command: str, preset: str, complete: bool = True
 ) -> dict[str, Any]:
     """The measured rows with everything needed to understand and to repeat them."""
     return {

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.func import stack_module_state
 
-from .problem import Candidate, Problem
+from .problem import BenchmarkCandidate, Problem
 
 # Calls are only waited for once in so many: JAX, like CUDA, runs behind the caller's back.
 REPEATS = 10
@@ -22,7 +22,7 @@ def knows(problem: Problem) -> bool:
     return known and importlib.util.find_spec("jax") is not None
 
 
-def build(problem: Problem) -> Candidate:
+def build(problem: Problem) -> BenchmarkCandidate:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the GPU is PyTorch's too
     import jax
 
@@ -40,7 +40,7 @@ def build(problem: Problem) -> Candidate:
     def results() -> dict[str, list[torch.Tensor]]:
         return {"outputs": [torch.from_numpy(np.array(call())).to(problem.device)]}
 
-    return Candidate(call, results, repeats=REPEATS)
+    return BenchmarkCandidate(call, results, repeats=REPEATS)
 
 
 def _arrays(problem: Problem) -> dict[str, np.ndarray]:

@@ -57,7 +57,7 @@ class ConvNet(nn.Module):
         return self.fc(x.flatten(1))
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """A causal transformer block with the norms in front."""
 
     def __init__(self, width: int = 256, heads: int = 8) -> None:
@@ -84,7 +84,7 @@ class Gpt(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(words, width)
         self.positions = nn.Embedding(longest, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(depth))
+        self.blocks = nn.ModuleList(TransformerBlock(width, heads) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, words)
         self.register_buffer("places", torch.arange(longest))

@@ -12,9 +12,9 @@ from ..config import WideConfig
 from ..model import WideModel
 from ..primitives import WideModule
 from ..training import Adam, TrainStep
+from .benchmark_row import OURS
 from .primitive_cases import strategies_on
-from .problem import Build, Candidate, Problem, inference
-from .rows import OURS
+from .problem import BenchmarkCandidate, Build, Problem, inference
 from .training import (
     LEARNING_RATE,
     WARM_UP,
@@ -40,7 +40,7 @@ def our_candidates(problem: Problem, compiled: bool, mode: str | None) -> dict[s
     }
 
 
-def _model(problem: Problem, config: WideConfig) -> Candidate:
+def _model(problem: Problem, config: WideConfig) -> BenchmarkCandidate:
     wide = wide_compiler.compile(problem.members, problem.x[0], config=config)
     x = problem.x
     if not problem.train:
@@ -55,7 +55,7 @@ def _model(problem: Problem, config: WideConfig) -> Candidate:
 
 def _layer(
     problem: Problem, primitive: type[WideModule], strategy: str, compiled: bool, mode: str | None
-) -> Candidate:
+) -> BenchmarkCandidate:
     layer = primitive.from_modules(problem.members, strategy=strategy)
     net: Callable[[Tensor], Any] = lambda x: problem.workload.call(layer, x)  # noqa: E731
     if compiled:
@@ -75,7 +75,7 @@ def _trained(
     net: Callable[[Tensor], Any],
     optimizer: torch.optim.Optimizer,
     step: Callable[[], Tensor],
-) -> Candidate:
+) -> BenchmarkCandidate:
     """Besides the losses of the first steps, buffers and gradients of the very first are compared."""
     trainee = Trainee(step, tensors_of(module), [optimizer])
     member = problem.members[0]
@@ -91,7 +91,7 @@ def _trained(
         losses = lane_losses(net(problem.x)).sum()
         return torch.autograd.grad(losses, parameters, allow_unused=True, materialize_grads=True)
 
-    return Candidate(step, lambda: first_results(trainee, buffers, gradients))
+    return BenchmarkCandidate(step, lambda: first_results(trainee, buffers, gradients))
 
 
 def strategies_of(wide: WideModel) -> str:

@@ -9,10 +9,10 @@ import torch
 from ..replay.cuda_graph import capture, on_stream
 from . import jax_peer
 from .functional import Functional
-from .problem import Build, Candidate, Problem, inference
+from .problem import BenchmarkCandidate, Build, Problem, inference
 
 
-def loop(problem: Problem) -> Candidate:
+def loop(problem: Problem) -> BenchmarkCandidate:
     """One member after the other: what all others are measured against."""
     call = problem.workload.call
     lanes = list(zip(problem.members, problem.x.unbind(0), strict=True))
@@ -72,7 +72,7 @@ def on_streams(functions: list[Callable[[], Any]], count: int = 16) -> Callable[
     return run
 
 
-def _streams(problem: Problem) -> Candidate:
+def _streams(problem: Problem) -> BenchmarkCandidate:
     call = problem.workload.call
     lanes = zip(problem.members, problem.x.unbind(0), strict=True)
     return inference(graphed(on_streams([partial(call, member, x) for member, x in lanes])))

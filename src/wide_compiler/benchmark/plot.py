@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..integrations._extras import needs
-from .rows import LOOP, Row, lines
+from ..errors import needs
+from .benchmark_row import LOOP, BenchmarkRow, lines
 
 
 def require_matplotlib() -> Any:
@@ -13,7 +13,7 @@ def require_matplotlib() -> Any:
     return needs("matplotlib.figure", "plots")
 
 
-def draw(rows: Sequence[Row], path: Path, title: str = "") -> None:
+def draw(rows: Sequence[BenchmarkRow], path: Path, title: str = "") -> None:
     """Write the picture; its format follows from the ending of `path`."""
     figures = require_matplotlib()
     panels = sorted({(row.kind, row.name) for row in rows if row.ran}, key=_order(rows))
@@ -29,12 +29,12 @@ def draw(rows: Sequence[Row], path: Path, title: str = "") -> None:
     figure.savefig(path, dpi=150)
 
 
-def _order(rows: Sequence[Row]) -> Any:
+def _order(rows: Sequence[BenchmarkRow]) -> Any:
     measured = [(row.kind, row.name) for row in rows]
     return measured.index
 
 
-def _panel(axes: Any, name: str, rows: list[Row]) -> None:
+def _panel(axes: Any, name: str, rows: list[BenchmarkRow]) -> None:
     axes.axhline(1.0, color="0.6", linewidth=1)
     for (_, _, strategy), line in lines(rows).items():
         line = sorted(line, key=lambda row: row.n)

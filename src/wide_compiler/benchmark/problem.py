@@ -1,4 +1,4 @@
-"""Problem: one workload with its lanes made, and Candidate: one way to run it."""
+"""Problem: one workload with its lanes made, and BenchmarkCandidate: one way to run it."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from .rows import Results
+from .benchmark_row import Results
 from .workload import Call, Workload
 
 TF32 = 5e-3
@@ -72,7 +72,7 @@ class Problem:
 
 
 @dataclass
-class Candidate:
+class BenchmarkCandidate:
     """One way to run a problem.
 
     Attributes:
@@ -88,7 +88,7 @@ class Candidate:
     strategy: Callable[[], str] = str
 
 
-Build = Callable[[], Candidate]
+Build = Callable[[], BenchmarkCandidate]
 
 
 def stacked(outputs: Tensor | Sequence[Tensor]) -> Tensor:
@@ -98,7 +98,9 @@ def stacked(outputs: Tensor | Sequence[Tensor]) -> Tensor:
     return torch.stack([output.detach() for output in outputs])
 
 
-def inference(call: Callable[[], Any], strategy: Callable[[], str] = str, warm_up: int = 0) -> Candidate:
+def inference(
+    call: Callable[[], Any], strategy: Callable[[], str] = str, warm_up: int = 0
+) -> BenchmarkCandidate:
     """The candidate of a function that gives the outputs of all lanes.
 
     `warm_up` calls go before the one that is compared, where the first calls are not like those that follow.
@@ -109,4 +111,4 @@ def inference(call: Callable[[], Any], strategy: Callable[[], str] = str, warm_u
             call()
         return {"outputs": [stacked(call())]}
 
-    return Candidate(call, results, strategy=strategy)
+    return BenchmarkCandidate(call, results, strategy=strategy)

@@ -11,9 +11,9 @@ import torch
 
 from ..measure.clock import SAMPLE_SECONDS, interleaved
 from . import peers, training_peers
+from .benchmark_row import LOOP, OURS, BenchmarkRow, first_lanes, largest_error
 from .ours import our_candidates
-from .problem import Candidate, Problem
-from .rows import LOOP, OURS, Row, first_lanes, largest_error
+from .problem import BenchmarkCandidate, Problem
 from .workload import PRESETS, Preset, Workload
 
 # The loop's own error is found on so many lanes, and so many times that is still the same result.
@@ -71,7 +71,7 @@ def plan(workloads: Sequence[Workload], options: Options) -> list[Point]:
 
 def run(
     points: Sequence[Point], options: Options, tell: Callable[[str], None] = lambda what: None
-) -> Iterator[Row]:
+) -> Iterator[BenchmarkRow]:
     """The rows, as they are measured. `tell` hears what is being done."""
     for point in points:
         yield from measure(point, options, tell)
@@ -80,7 +80,9 @@ def run(
             torch.cuda.empty_cache()
 
 
-def measure(point: Point, options: Options, tell: Callable[[str], None] = lambda what: None) -> list[Row]:
+def measure(
+    point: Point, options: Options, tell: Callable[[str], None] = lambda what: None
+) -> list[BenchmarkRow]:
     """The rows of one point: one for each strategy, all timed together with the loop and the peers."""
     if options.compile or options.peers:
         torch._dynamo.reset()  # else it counts the recompilations of all rows and gives up at some
@@ -108,14 +110,14 @@ class _Measured:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.candidates: dict[str, Candidate] = {}
+        self.candidates: dict[str, BenchmarkCandidate] = {}
         self.errors: dict[str, float] = {}
         self.failures: dict[str, str] = {}
         self.build_seconds: dict[str, float] = {}
         self.ms: dict[str, float] = {}
         self.loop_error = 0.0
 
-    def start(self, loop: Callable[[Problem], Candidate]) -> None:
+    def start(self, loop: Callable[[Problem], BenchmarkCandidate]) -> None:
         """The loop, and how exact it is: where it rounds to TF32, that is all that others can be held to."""
         self.candidates[LOOP] = loop(self.problem)
         self.wanted = self.candidates[LOOP].results()
@@ -124,7 +126,7 @@ class _Measured:
             self.loop_error = largest_error(first_lanes(self.wanted, EXACT_LANES), exact)
         self.tolerance = max(self.problem.tolerance, NOISE_FACTOR * self.loop_error)
 
-    def add(self, name: str, build: Callable[[], Candidate]) -> None:
+    def add(self, name: str, build: Callable[[], BenchmarkCandidate]) -> None:
         """Whatever goes wrong with one candidate is noted, and the others go on."""
         started = time.perf_counter()
         try:
@@ -142,12 +144,12 @@ class _Measured:
         times = interleaved(calls, seconds * len(calls), self.problem.cuda, sample_seconds=sample)
         self.ms = {name: 1e3 * t / self.candidates[name].repeats for name, t in times.items()}
 
-    def row(self, name: str, mode: str, ours: set[str]) -> Row:
+    def row(self, name: str, mode: str, ours: set[str]) -> BenchmarkRow:
         problem, candidate = self.problem, self.candidates.get(name)
         error = self.errors.get(name)
         ok = error is not None and error <= self.tolerance
         strategy = candidate.strategy() if candidate else name.removeprefix(OURS).removeprefix(": ")
-        return Row(
+        return BenchmarkRow(
             name=problem.workload.name,
             kind=problem.workload.kind,
             n=problem.n,

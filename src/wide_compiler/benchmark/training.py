@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
-from .problem import Candidate, stacked
-from .rows import Results
+from .benchmark_row import Results
+from .problem import BenchmarkCandidate, stacked
 
 # Small, because the first steps of Adam turn a gradient that is mere rounding into a whole step.
 LEARNING_RATE = 1e-4
@@ -99,5 +99,5 @@ class Trainee:
         self.reset()
         return torch.stack([stacked(self.step()) for _ in range(COMPARED_STEPS)], dim=1)
 
-    def candidate(self) -> Candidate:
-        return Candidate(self.step, lambda: {"losses": [self.losses()]})
+    def candidate(self) -> BenchmarkCandidate:
+        return BenchmarkCandidate(self.step, lambda: {"losses": [self.losses()]})

@@ -7,21 +7,21 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from .benchmark_row import Results
 from .functional import Functional
 from .peers import graphed
-from .problem import Build, Candidate, Problem
-from .rows import Results
+from .problem import BenchmarkCandidate, Build, Problem
 from .training import Trainee, first_results, fused_adam, member_loss, own_adam, stepping, tensors_of
 from .workload import Call
 
 
-def loop(problem: Problem) -> Candidate:
+def loop(problem: Problem) -> BenchmarkCandidate:
     """One member after the other, each with its own Adam: what all others are measured against."""
     members = copy.deepcopy(problem.members)
     call = problem.workload.call
     losses = [partial(_called_loss, call, member) for member in members]
     trainee = _own_adams(members, losses, problem.x)
-    return Candidate(trainee.step, lambda: _loop_results(trainee, members))
+    return BenchmarkCandidate(trainee.step, lambda: _loop_results(trainee, members))
 
 
 def training_peers(problem: Problem) -> dict[str, Build]:
@@ -81,14 +81,14 @@ def _fresh(problem: Problem) -> list[nn.Module]:
     return copy.deepcopy(problem.called())
 
 
-def _compiled_loop(problem: Problem) -> Candidate:
+def _compiled_loop(problem: Problem) -> BenchmarkCandidate:
     functional = Functional(_fresh(problem), problem.x, member_loss)
     one = functional.compiled_member
     losses = [partial(one, *state) for state in functional.states]
     return _own_adams(functional.modules, losses, problem.x).candidate()
 
 
-def _fused_loop(problem: Problem) -> Candidate:
+def _fused_loop(problem: Problem) -> BenchmarkCandidate:
     members = _fresh(problem)
     optimizer = fused_adam([p for member in members for p in member.parameters()], problem.cuda)
     lanes = list(zip(members, problem.x.unbind(0), strict=True))
@@ -98,7 +98,7 @@ def _fused_loop(problem: Problem) -> Candidate:
     return _in_a_graph(trainee) if problem.cuda else trainee.candidate()
 
 
-def _vmap(problem: Problem, compiled: bool, graph: bool = False) -> Candidate:
+def _vmap(problem: Problem, compiled: bool, graph: bool = False) -> BenchmarkCandidate:
     functional = Functional(_fresh(problem), problem.x, member_loss)
     parameters, buffers = functional.stacked
     optimizer = fused_adam(parameters.values(), problem.cuda)
@@ -107,6 +107,6 @@ def _vmap(problem: Problem, compiled: bool, graph: bool = False) -> Candidate:
     return _in_a_graph(trainee) if graph else trainee.candidate()
 
 
-def _in_a_graph(trainee: Trainee) -> Candidate:
+def _in_a_graph(trainee: Trainee) -> BenchmarkCandidate:
     trainee.step = graphed(trainee.step)
     return trainee.candidate()

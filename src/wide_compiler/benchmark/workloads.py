@@ -4,7 +4,7 @@ from functools import partial
 
 from torch import nn
 
-from .nets import VOCABULARY, Block, ConvNet, DeepMlp, Gpt, Mlp, Recurrent, ResBlock, ResNet18
+from .nets import VOCABULARY, ConvNet, DeepMlp, Gpt, Mlp, Recurrent, ResBlock, ResNet18, TransformerBlock
 from .workload import Workload, floats, token_ids
 
 # Name, what it is, a member, its input; lanes and batch to quote; lanes of the full and of the quick preset.
@@ -40,7 +40,7 @@ _ALL = (
         *(8, 4, (1, 2, 4, 8, 32), (2, 8)),
     ),
     Workload(
-        *("block", "one transformer block of width 256, 128 tokens", Block, floats(128, 256)),
+        *("block", "one transformer block of width 256, 128 tokens", TransformerBlock, floats(128, 256)),
         *(32, 8, (1, 2, 4, 8, 32), (2, 8)),
     ),
     *(

@@ -7,6 +7,8 @@ import textwrap
 from types import CodeType, FrameType
 from typing import NamedTuple
 
+_EXPRESSIONS = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>", "<lambda>")
+
 
 def handling_frame(frame: FrameType | None) -> FrameType | None:
     """The frame of a member's Python that handles errors raised in `frame`, while it is exported; or None."""
@@ -25,7 +27,8 @@ def handling_frame(frame: FrameType | None) -> FrameType | None:
 def _guarded_lines(code: CodeType) -> list[tuple[int, int]]:
     """Where an error is handled: in a `try` with handlers, or under `contextlib.suppress`; everywhere, if
     there is no text to be read, but for code that has neither `try` nor `with`."""
-    if not code.co_exceptiontable:
+    # Expressions have no `try`, but from Python 3.12 on generators have a table for StopIteration.
+    if not code.co_exceptiontable or code.co_name in _EXPRESSIONS:
         return []
     source = source_of(code)
     if source is None:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
-from ..elsewhere import address
 from ..guards import Observer, Snapshot
+from ..remote_tensors import address
 from .failure import HasEffects
 from .lock import CAPTURE
 from .skeleton import copy_member

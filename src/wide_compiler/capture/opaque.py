@@ -121,7 +121,8 @@ class Recorder:
             module.forward = self._recording(path, type(module).__name__, module.forward)
         applies = [(cls, vars(cls).get("apply")) for cls in self.functions]
         for cls in self.functions:
-            cls.apply = classmethod(self._apply_or_record(cls.apply.__func__))  # type: ignore[attr-defined]
+            apply = inspect.getattr_static(cls, "apply")  # a classmethod, of Python or (PyTorch 2.15) of C
+            cls.apply = classmethod(self._apply_or_record(getattr(apply, "__func__", apply)))  # type: ignore[attr-defined]
         try:
             yield self
         finally:

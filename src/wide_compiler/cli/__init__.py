@@ -1,7 +1,9 @@
-"""The command line: parse, call, print. The commands themselves: check, trace, info, demo, benchmark, xcs,
-signals."""
+"""The command line: parse, call, print. Each command's work is in the file of its name.
 
-from collections.abc import Iterable
+Nothing here imports PyTorch: `--help`, completion and usage errors take a tenth of a second.
+"""
+
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +11,8 @@ import typer
 from rich.console import Console
 
 from .benchmark import benchmark_command
-from .files import check_picture, make_folder
+from .output_files import check_picture, make_folder
+from .printing import AsJson
 from .signals import signals_app
 from .xcs import xcs_app
 
@@ -17,18 +20,50 @@ app = typer.Typer(
     help="""Write it for one; run it for N: fuse N PyTorch models of one architecture into one wide model.
 
     Start with **wide_compiler demo**: 64 networks trained at once, the same 64 one after another,
-    and a picture of what the ensemble knows and does not know.""",
+    and a picture of what the ensemble knows and does not know. **wide_compiler doctor** tries every part
+    of the library on this machine.
+
+    **Examples**
+
+    ```
+    wide_compiler demo                   # the idea, in less than a minute
+    wide_compiler doctor                 # what works on this machine
+    wide_compiler benchmark mlp -n 4,64  # wide against the loop, measured here
+    wide_compiler trace -m resblock      # what becomes of a model's graph
+    wide_compiler --install-completion   # Tab completes commands and names
+    ```""",
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
-    add_completion=False,
     pretty_exceptions_show_locals=False,
 )
 
 # Written out, because the models themselves would have to be imported to be listed.
 MODEL_NAMES = ("mlp", "deep_mlp", "resblock", "convnet", "unet", "transformer", "gpt", "lstm")
+DOORS = (
+    *("cache", "compile", "training", "router", "jit", "signals", "torch.compile"),
+    *("export to ONNX", "PEFT", "Ray", "CUDA", "Triton"),
+)
+START, CHECK, OTHER = "Start here", "Look and measure", "Other doors"
+
+
+def _beginning_with(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """For shell completion: the names that begin with what was typed."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
+
 
 ModelName = Annotated[
-    str, typer.Option("--model", "-m", metavar="NAME", help=f"One of {', '.join(MODEL_NAMES)}.")
+    str,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="NAME",
+        help=f"One of {', '.join(MODEL_NAMES)}.",
+        autocompletion=_beginning_with(MODEL_NAMES),
+    ),
 ]
 ModelNames = Annotated[
     list[str] | None,
@@ -37,6 +72,7 @@ ModelNames = Annotated[
         "-m",
         metavar="NAME",
         help=f"Only this one of {', '.join(MODEL_NAMES)}; may be repeated.",
+        autocompletion=_beginning_with(MODEL_NAMES),
     ),
 ]
 Lanes = Annotated[int, typer.Option("--lanes", "-n", min=1, help="How many models to fuse.")]
@@ -49,63 +85,7 @@ def no_command(context: typer.Context) -> None:
         typer.echo(context.get_help(), nl=False)
 
 
-@app.command("test")
-def test_command(model: ModelNames = None, lanes: Lanes = 4) -> None:
-    """Check that wide equals the loop, on the built-in models.
-
-    Every model runs in evaluation and in training mode, in float64. Outputs, gradients and buffers of every
-    lane are compared with those of the model run alone. Exit code 1 if any differs.
-
-    **Examples**
-
-    ```
-    wide_compiler test
-    wide_compiler test -n 16 -m resblock -m gpt
-    ```
-    """
-    names = _known(model or MODEL_NAMES)
-    from .check import run
-
-    if not run(Console(), names, lanes):
-        raise typer.Exit(1)
-
-
-@app.command("trace")
-def trace_command(model: ModelName = "mlp", lanes: Lanes = 4) -> None:
-    """Show the graph of one member, the graph of all lanes, and what became of every node.
-
-    A node runs by its own rule, once for all lanes (shared), under vmap, or in a loop over lanes; the
-    last two say why.
-
-    **Examples**
-
-    ```
-    wide_compiler trace -m mlp
-    wide_compiler trace -m resblock -n 8
-    ```
-    """
-    (name,) = _known([model])
-    from .trace import run
-
-    run(Console(), name, lanes)
-
-
-@app.command("info")
-def info_command() -> None:
-    """List versions, devices, presets, and the layers that have a wide form.
-
-    **Example**
-
-    ```
-    wide_compiler info
-    ```
-    """
-    from .info import run
-
-    run(Console())
-
-
-@app.command("demo")
+@app.command("demo", rich_help_panel=START)
 def demo_command(
     lanes: Annotated[int, typer.Option("--lanes", "-n", min=2, help="How many networks to train.")] = 64,
     steps: Annotated[int, typer.Option(min=1, help="Steps of Adam, for each network.")] = 400,
@@ -135,9 +115,111 @@ def demo_command(
     run(Console(), lanes, steps, out, seed, threads)
 
 
-app.command("benchmark")(benchmark_command)
-app.add_typer(xcs_app, name="xcs")
-app.add_typer(signals_app, name="signals")
+@app.command("doctor", rich_help_panel=START)
+def doctor_command(
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            metavar="DOOR",
+            help=f"Only this one of {', '.join(DOORS)}; may be repeated.",
+            autocompletion=_beginning_with(DOORS),
+        ),
+    ] = None,
+    as_json: Annotated[bool, AsJson] = False,
+) -> None:
+    """Try every door on a small example, and say what works here and what to do about the rest.
+
+    Each example is compared with the plain loop. It takes less than a minute. What is not installed, or has
+    no device here, is `absent`; exit code 1 only if something is `broken`.
+
+    **Examples**
+
+    ```
+    wide_compiler doctor
+    wide_compiler doctor --only signals --only Ray
+    wide_compiler doctor --json
+    ```
+    """
+    for name in only or ():
+        if name not in DOORS:
+            raise typer.BadParameter(
+                f"unknown door {name!r}; choose one of {', '.join(DOORS)}", param_hint="--only"
+            )
+    from .doctor import run
+
+    if not run(Console(), list(dict.fromkeys(only or DOORS)), as_json):
+        raise typer.Exit(1)
+
+
+@app.command("info", rich_help_panel=START)
+def info_command(as_json: Annotated[bool, AsJson] = False) -> None:
+    """List versions, devices, caches, running workers, settings, presets, and the layers with a wide form.
+
+    Put the output of `--json` into a bug report. It names folders of this machine, nothing of your models.
+
+    **Examples**
+
+    ```
+    wide_compiler info
+    wide_compiler info --json
+    ```
+    """
+    from .info import run
+
+    run(Console(), as_json)
+
+
+@app.command("test", rich_help_panel=CHECK)
+def test_command(
+    model: ModelNames = None, lanes: Lanes = 4, as_json: Annotated[bool, AsJson] = False
+) -> None:
+    """Check that wide equals the loop, on the built-in models.
+
+    Every model runs in evaluation and in training mode, in float64. Outputs, gradients and buffers of every
+    lane are compared with those of the model run alone. Exit code 1 if any differs.
+
+    **Examples**
+
+    ```
+    wide_compiler test
+    wide_compiler test -n 16 -m resblock -m gpt
+    wide_compiler test -m lstm --json
+    ```
+    """
+    names = _known(model or MODEL_NAMES)
+    from .compare_models import run
+
+    if not run(Console(stderr=as_json), names, lanes, as_json):
+        raise typer.Exit(1)
+
+
+@app.command("trace", rich_help_panel=CHECK)
+def trace_command(
+    model: ModelName = "mlp", lanes: Lanes = 4, as_json: Annotated[bool, AsJson] = False
+) -> None:
+    """Show the graph of one member, the graph of all lanes, and what became of every node.
+
+    A node runs by its own rule, once for all lanes (shared), under vmap, or in a loop over lanes; the
+    last two say why.
+
+    **Examples**
+
+    ```
+    wide_compiler trace -m mlp
+    wide_compiler trace -m resblock -n 8
+    wide_compiler trace -m gpt --json
+    ```
+    """
+    (name,) = _known([model])
+    from .trace_model import run
+
+    run(Console(), name, lanes, as_json)
+
+
+app.command("benchmark", rich_help_panel=CHECK)(benchmark_command)
+app.add_typer(xcs_app, name="xcs", rich_help_panel=OTHER)
+app.add_typer(signals_app, name="signals", rich_help_panel=OTHER)
 
 
 def _known(names: Iterable[str]) -> list[str]:

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from ..config import COMPILE_MODES
-from .files import check_picture
+from .output_files import check_picture
 
 # Written out, because the presets' own module would have to import PyTorch to be asked.
 PRESET_NAMES = ("quick", "full", "ci")

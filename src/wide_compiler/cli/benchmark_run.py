@@ -15,10 +15,10 @@ from rich.table import Table
 
 from .. import benchmark
 from ..benchmark import plot as plots
-from ..benchmark import report
+from ..benchmark import tables
 from ..benchmark.runner import trainable
 from ..measure.progress import progress_bar
-from .files import make_folder
+from .output_files import make_folder
 
 INTERRUPTED = 130
 
@@ -104,7 +104,7 @@ def run(
     """Measure and report; the exit code."""
     files.check()
     points = benchmark.plan(workloads, options)
-    rows: list[benchmark.Row] = []
+    rows: list[benchmark.BenchmarkRow] = []
     complete = True
     try:
         measure(console, points, options, rows, quiet)
@@ -121,7 +121,7 @@ def run(
     return int(any(row.wrong for row in rows) or _nothing_ran(rows))
 
 
-def _nothing_ran(rows: Sequence[benchmark.Row]) -> bool:
+def _nothing_ran(rows: Sequence[benchmark.BenchmarkRow]) -> bool:
     """A strategy may be for other devices; but some way to run every point there must be."""
     points = {(row.kind, row.name, row.n) for row in rows}
     return points != {(row.kind, row.name, row.n) for row in rows if row.ran}
@@ -131,7 +131,7 @@ def measure(
     console: Console,
     points: Sequence[benchmark.Point],
     options: benchmark.Options,
-    rows: list[benchmark.Row],
+    rows: list[benchmark.BenchmarkRow],
     quiet: bool,
 ) -> None:
     """Append the rows as they come."""
@@ -143,11 +143,11 @@ def measure(
             progress.advance(task)
 
 
-def show(console: Console, rows: Sequence[benchmark.Row], device: str, top: int | None) -> None:
-    console.print(report.table(report.best_first(rows, top), device))
-    if (peers := report.peer_table(rows)) is not None:
+def show(console: Console, rows: Sequence[benchmark.BenchmarkRow], device: str, top: int | None) -> None:
+    console.print(tables.table(tables.best_first(rows, top), device))
+    if (peers := tables.peer_table(rows)) is not None:
         console.print(peers)
-    for line in report.crossovers(rows):
+    for line in tables.crossovers(rows):
         console.print(line, highlight=False)
-    for note in report.notes(rows):
+    for note in tables.notes(rows):
         console.print(note, soft_wrap=True)

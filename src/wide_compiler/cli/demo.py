@@ -8,8 +8,7 @@ from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor
 
-from ..errors import MissingExtraError
-from ..integrations._extras import needs
+from ..errors import MissingExtraError, needs
 from ..measure.progress import progress_bar
 from .demo_data import RANGE, Data, make_data
 from .demo_train import (

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from .printing import AsJson, print_json
+
 xcs_app = typer.Typer(
     help="Parallelism discovered in plain Python: what `@jit` would do with a function.",
     rich_markup_mode="markdown",
@@ -20,7 +22,7 @@ Target = Annotated[
 ]
 
 WHAT_YES_MEANS = (
-    "yes: looked at when it runs, with the real objects. It may still run as written then: call the "
+    "yes: looked at when it runs, with the real objects. It may still run as a loop then: call the "
     "function, and ask its explain()."
 )
 
@@ -31,7 +33,7 @@ def xcs_command() -> None:
 
 
 @xcs_app.command("explain")
-def explain_command(target: Target) -> None:
+def explain_command(target: Target, as_json: Annotated[bool, AsJson] = False) -> None:
     """Show, line by line, the sites of a function and why other loops are none.
 
     The file is imported, the function is not called. What happens at a site is decided when it runs, with the
@@ -42,6 +44,7 @@ def explain_command(target: Target) -> None:
     ```
     wide_compiler xcs explain model.py:classify_texts
     wide_compiler xcs explain model.py:Encoder.encode_all
+    wide_compiler xcs explain model.py:classify_texts --json
     ```
     """
     file, _, name = target.rpartition(":")
@@ -59,6 +62,9 @@ def explain_command(target: Target) -> None:
         warnings.simplefilter("ignore", XcsWarning)  # the explanation says the same
         function, decorated = found(imported(path), path, name)
         explanation = (function if hasattr(function, "explain") else jit(function)).explain()
+    if as_json:
+        print_json({**explanation.as_dict(), "decorated": decorated})
+        return
     console = Console()
     _print(console, explanation)
     if decorated:

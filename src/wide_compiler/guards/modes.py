@@ -66,7 +66,7 @@ def current_stream() -> tuple[int, int, int]:
 
 def autocast_state() -> tuple[Any, ...]:
     """For each kind of device under autocast: which, and to what dtype."""
-    if not torch._C._is_any_autocast_enabled():
+    if not _autocast():
         return ()
     kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
     return tuple((kind, torch.get_autocast_dtype(kind)) for kind in kinds)
@@ -107,6 +107,7 @@ def launch_state() -> tuple[Any, ...]:
             _grad_enabled(),
             _capturing(),
             _stream(_device()),
+            _autocast() and autocast_state(),
             _transform(),
             forward_ad._current_level,
             _dispatch_modes(),
@@ -117,6 +118,7 @@ def launch_state() -> tuple[Any, ...]:
         settled = launch_settings(), _grad_enabled(), _capturing(), current_stream()
         return (
             *settled,
+            autocast_state(),
             _transform(),
             forward_ad._current_level,
             _dispatch_modes(),
@@ -130,6 +132,7 @@ _transform: Any = torch._C._functorch.peek_interpreter_stack  # torch.func's vma
 _dispatch_modes: Any = torch._C._len_torch_dispatch_stack  # fake tensors, make_fx, a profiler of ops
 _function_modes: Any = torch._C._len_torch_function_stack
 _trace: Any = torch._C._get_tracing_state
+_autocast: Any = torch._C._is_any_autocast_enabled
 _precision: Any = torch._C._get_fp32_precision_getter
 # Only builds of PyTorch for CUDA have the last three.
 _matmul_precision: Any = torch._C._get_float32_matmul_precision

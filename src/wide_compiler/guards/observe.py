@@ -77,7 +77,8 @@ _SEEDING = {
 _REGISTER_HOOK = Tensor.register_hook.__code__
 _CALL_MODULE = nn.Module._wrapped_call_impl.__code__
 _CHECKPOINT = inspect.unwrap(checkpoint).__code__
-_APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
+# `Function.apply` is written in Python up to PyTorch 2.14, and in C after it.
+_APPLY = getattr(getattr(torch.autograd.Function.apply, "__func__", None), "__code__", None)
 # C functions that answer for a setting of the process, by module and beginning of the name. Those that are
 # part of every program's key are left out, and whether autocast keeps what it has cast, which changes no
 # number: entering autocast asks for it, and a recorded step is recorded without.
@@ -258,11 +259,7 @@ class Observer:
 
     def _enter_torch(self, frame: types.FrameType, code: types.CodeType) -> None:
         if code is _APPLY:
-            cls = frame.f_locals["cls"]
-            if (
-                owner_of(cls.__module__) != "torch" or cls is CheckpointFunction
-            ) and cls not in self.functions:
-                self.functions.append(cls)
+            self._note_autograd_function(frame.f_locals["cls"])
         elif code is _CHECKPOINT:
             function = frame.f_locals["function"]
             own = [getattr(function, "__self__", None), *getattr(function, "args", ())[:1], function]
@@ -275,9 +272,16 @@ class Observer:
         elif code is _REGISTER_HOOK and not _called_by_torch(frame):
             self.effects.append("its forward registers a gradient hook on a tensor, which a graph would lose")
 
+    def _note_autograd_function(self, cls: type) -> None:
+        known = owner_of(cls.__module__) == "torch" and cls is not CheckpointFunction
+        if not known and cls not in self.functions:
+            self.functions.append(cls)
+
     def _enter_builtin(self, frame: types.FrameType, function: Any) -> None:
         owner = owner_of(frame.f_globals.get("__name__") or "")
-        if function is torch.is_grad_enabled:
+        if function.__name__ == "apply" and _is_autograd_function(getattr(function, "__self__", None)):
+            self._note_autograd_function(function.__self__)
+        elif function is torch.is_grad_enabled:
             self.asks_grad_mode |= owner == "user"
         elif owner == "user" and isinstance(getattr(function, "__self__", None), torch.Generator):
             if function.__self__ in _default_generators():
@@ -766,3 +770,7 @@ def _called_by_torch(frame: types.FrameType) -> bool:
 
 # Decorators and helpers that stand between a caller and PyTorch's function.
 _BETWEEN = {"contextlib", "torch._compile", "torch._dynamo.eval_frame", "torch.random", "torch.cuda.random"}
+
+
+def _is_autograd_function(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, torch.autograd.Function)

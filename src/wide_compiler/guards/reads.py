@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .dict_versions import dict_version
+
 ATOMS = (
     *(bool, int, float, complex, str, bytes, type(None), type(...), range, slice),
     *(torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format),
@@ -23,9 +25,6 @@ _ATOMIC = frozenset(ATOMS)
 ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "absent"})()
 # A tensor that is read is copied, so that a write to it can be undone, up to this many numbers.
 _COPIED = 2**22
-
-# A number for a dictionary as it is: no other ever has it, nor the same one once it is written to.
-dict_version = torch._C._dynamo.guards.dict_version
 
 
 class Read:
@@ -239,7 +238,7 @@ class Table(Read):
     __slots__ = ("version",)
 
     def __init__(self, holder: dict, name: str, path: str):
-        self.version = -1
+        self.version: Any = None
         super().__init__(holder, name, path)
         self.version = dict_version(holder)
 
@@ -269,7 +268,7 @@ class Table(Read):
             return "not holder", self.holder
         if self._reorders():
             return "", None
-        return f"version(holder) == {self.version}", self.holder
+        return "version(holder) == noted", self.holder
 
 
 class Set(Read):

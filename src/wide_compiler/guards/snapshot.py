@@ -3,7 +3,8 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from .reads import Array, Attribute, Entry, Flag, Numbers, Read, State, dict_version, same_items
+from .dict_versions import ARE_CHEAP, dict_version
+from .reads import Array, Attribute, Entry, Flag, Numbers, Read, State, Table, same_items
 from .tensors import versions
 
 
@@ -140,11 +141,11 @@ class _Comparison:
         for read in reads:
             if isinstance(read, Entry):
                 tables.setdefault(id(read.table), []).append(read)
-        large = [entries for entries in tables.values() if len(entries) >= _MANY]
+        large = [entries for entries in tables.values() if ARE_CHEAP and len(entries) >= _MANY]
         entries = [read for some in large for read in some]
         known = {*map(id, entries)}
         self.tables = [some[0].table for some in large]  # type: ignore[attr-defined]
-        self.versions: list[int] = []
+        self.versions: list[Any] = []
         self.entries = _compiled(entries)
         self.others = _compiled([read for read in reads if id(read) not in known])
 
@@ -172,6 +173,9 @@ def _compiled(reads: list[Read]) -> Callable[[], bool]:
         world |= {f"h{number}": holder, f"v{number}": read.value}
         term = term.replace("holder", f"h{number}").replace("is value", f"is v{number}")
         term = term.replace("== value", f"== v{number}").replace(", value)", f", v{number})")
+        if isinstance(read, Table):
+            world[f"n{number}"] = read.version
+            term = term.replace("== noted", f"== n{number}")
         lines.append(f"    if not ({term}): return False\n")
     text = f"def holds():\n{''.join(lines)}    return True\n"
     exec(compile(text, "<snapshot>", "exec"), world)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .reads import dict_version
+from .dict_versions import dict_version
 
 _data_ptr = Tensor.data_ptr
 
@@ -15,19 +15,22 @@ class TensorGuard:
     """Type, shape, strides, dtype, device, address and what dispatch depends on (gradients, autocast, vmap,
     inference mode, ...) of several tensors, compared in C++: the guards that torch.compile uses itself.
 
+    Args:
+        anywhere: of so many tensors, the first ones, the address does not matter.
+
     >>> x = torch.ones(2, 3)
     >>> guard = TensorGuard([x])
     >>> guard.holds([x]), guard.holds([x.clone()]), guard.holds([None])
     (True, False, False)
     """
 
-    def __init__(self, tensors: Sequence[Tensor]):
-        self.check = tensor_check(tensors)
-        self.addresses = [t.data_ptr() for t in tensors]
+    def __init__(self, tensors: Sequence[Tensor], anywhere: int = 0):
+        self.check, self.anywhere = tensor_check(tensors), anywhere
+        self.addresses = [t.data_ptr() for t in tensors[anywhere:]]
 
     def holds(self, tensors: Sequence[Any]) -> bool:
         """Whether these, as many as there were, are as those were."""
-        return self.check(*tensors) and [*map(_data_ptr, tensors)] == self.addresses
+        return self.check(*tensors) and [*map(_data_ptr, tensors[self.anywhere :])] == self.addresses
 
 
 class LookGuard:
@@ -73,8 +76,8 @@ class TableGuard:
         return versions(self.tables) == self.versions
 
 
-def versions(tables: Iterable[dict[str, Any]]) -> list[int]:
-    """A number for each dictionary as it is: no other ever has it, nor itself once it is written to."""
+def versions(tables: Iterable[dict[str, Any]]) -> list[Any]:
+    """The version of each dictionary."""
     return [*map(dict_version, tables)]
 
 

@@ -1,1 +1,1 @@
-"""Wide models in other people's frameworks. Each file needs an extra of its own and is imported by name."""
+"""Integrations with other frameworks. Each module needs its own extra and is imported by name."""

@@ -15,16 +15,16 @@ _ENDED = object()
 
 @dataclass
 class DoorBatch:
-    """A batch and the door it goes through."""
+    """A batch, and the entry point of the wide model it is for."""
 
     door: str
     batch: Batch
 
 
 class TrialBatches:
-    """One epoch of every lane, each lane reading the epoch that its trial is in.
+    """One epoch for every lane, each lane reading the epoch of its trial.
 
-    Lanes in the same epoch read the same batches; if all are, batches go through the shared door.
+    Lanes in the same epoch read the same batches. If all lanes are, batches are shared instead of stacked.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class TrialBatches:
     ):
         self.split, self.wide = split, wide
         busy = [epoch for epoch in epochs if epoch is not None]
-        self.epochs = [busy[0] if epoch is None else epoch for epoch in epochs]  # a masked lane reads along
+        self.epochs = [busy[0] if epoch is None else epoch for epoch in epochs]  # masked lanes read any
         self.readers = {epoch: Reader(source, epoch, seed, wide) for epoch in dict.fromkeys(self.epochs)}
 
     def __iter__(self) -> Iterator[DoorBatch]:
@@ -57,7 +57,7 @@ class TrialBatches:
 
 
 class Reader:
-    """One epoch of the data, read as if nobody else drew random numbers."""
+    """Reads one epoch of the data with its own random state."""
 
     def __init__(self, source: Shared, epoch: int, seed: int, wide: WideModel):
         self.wide = wide
@@ -67,7 +67,7 @@ class Reader:
                 generator.manual_seed(seed + epoch)
             source.begin_epoch(epoch)
             self.batches = iter(source)
-            # The first batch decides the order, so it is read before another reader moves the generators.
+            # The first batch fixes the order, so it is read before another reader advances the generators.
             self.ahead = next(self.batches, _ENDED)
             self.random = random_state(wide)
         if self.ahead is _ENDED:

@@ -1,4 +1,4 @@
-"""Lightning: all lanes under one Trainer."""
+"""WideLightningModule: all lanes under one Lightning Trainer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,12 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, needs
 from ..model import WideModel
 from ..training.clipping import clip_lane_norms_, clip_lane_values_
 from ..training.data import Stacked, as_source, make_batch, split_batch
-from ..training.losses import check_lane_losses
-from ._extras import needs
+from ..training.lane_losses import check_lane_losses
 
 LightningModule: Any = needs("lightning", "lightning").LightningModule
 
@@ -19,19 +18,20 @@ LightningModule: Any = needs("lightning", "lightning").LightningModule
 class WideLightningModule(LightningModule):
     """A wide model as a LightningModule: the Trainer sees one model, one optimiser and one loss.
 
-    The loss that Lightning gets is the sum over lanes, so that every lane gets its own gradient. Logged are
-    `train_loss` and `val_loss`, each as `_best`, `_median` and `_worst` lane; `lane_losses` and
-    `lane_validation` hold them by lane, `[N]`. `Trainer(gradient_clip_val=...)` clips each lane by itself.
+    The loss passed to Lightning is the sum over lanes, so every lane gets the gradient of its own loss.
+    Logged are `train_loss` and `val_loss`, each as `_best`, `_median` and `_worst` of the lanes;
+    `lane_losses` and `lane_validation` hold the values per lane, `[N]`. `Trainer(gradient_clip_val=...)`
+    clips per lane.
 
     Args:
         wide: a wide model.
-        loss: `loss(output, *targets)` gives one number per lane `[N]`.
-        optimizer: makes an optimiser from parameters, `lambda p: AdamW(p, lr=[...])`.
-        scheduler: makes one of torch's schedulers from the optimiser.
-        schedule: whether it moves after each 'step' or each 'epoch'.
-        stacked: batches have lanes on axis 0 already; by default all lanes get the same batches.
-        metric: what is validated, by default the loss.
-        split: how a batch is taken apart: `split(batch) -> (inputs, targets)`.
+        loss: `loss(output, *targets)` returns one number per lane `[N]`.
+        optimizer: function from parameters to an optimiser, `lambda p: AdamW(p, lr=[...])`.
+        scheduler: function from the optimiser to a `torch.optim.lr_scheduler`.
+        schedule: call the scheduler after each 'step' or each 'epoch'.
+        stacked: whether batches have lanes on axis 0; by default all lanes get the same batches.
+        metric: the validation metric; the loss by default.
+        split: `split(batch) -> (inputs, targets)`.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class WideLightningModule(LightningModule):
         self._samples = 0
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The output of all lanes `[N, B, ...]`."""
+        """Return the output of all lanes, `[N, B, ...]`."""
         return getattr(self.wide, self.source.door)(*args, **kwargs)
 
     def training_step(self, raw: Any, index: int) -> Tensor:
@@ -94,7 +94,7 @@ class WideLightningModule(LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Lane by lane: Lightning's own would take the norm of all lanes together."""
+        """Clip per lane; Lightning would use the norm over all lanes."""
         if not gradient_clip_val:
             return
         clip = clip_lane_values_ if gradient_clip_algorithm == "value" else clip_lane_norms_

@@ -1,7 +1,7 @@
 """Optuna: N trials at a time, as N lanes.
 
-A lane whose trial is done or pruned gets the next trial: fresh weights, a fresh optimiser, other settings.
-All lanes go through the data epoch by epoch, each in the epoch of its own trial.
+When a trial completes or is pruned, its lane gets the next trial, with new weights, optimiser state and
+settings. All lanes read the data epoch by epoch, each in the epoch of its trial.
 """
 
 import copy
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..api import compile
 from ..capture import group_by_variant
 from ..config import WideConfig
-from ..errors import AlignmentError, ArgumentError, InputError
+from ..errors import AlignmentError, ArgumentError, InputError, needs
 from ..initialize import reinitialize
 from ..training.data import Shared, as_source, split_batch
 from ..training.evaluate import evaluate
@@ -23,28 +23,27 @@ from ..training.lane_step import PRECISIONS, LaneStep
 from ..training.optimizer import LaneOptimizer
 from ..training.population import Population
 from ..training.random_state import seeded
-from ._extras import needs
 from ._trial_data import TrialBatches
 
 
 @dataclass
-class Seat:
-    """A trial in its lane."""
+class LaneTrial:
+    """A trial running in a lane."""
 
     trial: Any
     hyper: Mapping[str, float]
     member: nn.Module
-    epoch: int = 0  # how many it has completed
+    epoch: int = 0  # number of completed epochs
 
 
 @dataclass
 class Search:
-    """What `optimize` gives back, besides what the study holds.
+    """Result of `optimize`, in addition to the study.
 
     Attributes:
-        best_model: an ordinary model with the weights of the best trial that this search completed.
-        epochs: how many epochs all lanes went through together; one after another it would be one per trial.
-        refilled: how many trials began in a lane that another had left.
+        best_model: an ordinary model with the weights of the best trial completed by this search.
+        epochs: number of epochs run, each for all lanes at once.
+        refilled: number of trials started in a lane that another had left.
     """
 
     best_model: nn.Module | None = None
@@ -75,24 +74,27 @@ def optimize(
 ) -> Search:
     """Run `n_trials` trials of a study, `lanes` of them at a time.
 
-    After each epoch every trial reports its validation to the study's pruner; its last one is its value. A
-    trial whose value is not a finite number has failed. The pruner and the sampler are the study's own; as
-    with any parallel search a sampler that learns sees the results of a trial only when it is told.
+    After each epoch every trial reports its validation to the study's pruner; the last validation is its
+    value. A trial with a non-finite value fails. As in any parallel search, an adaptive sampler sees the
+    result of a trial only once it is finished.
 
     Args:
-        study: of one objective, to be minimised or maximised.
-        suggest: `suggest(trial)` gives the settings of one lane by the names of the optimiser's
+        study: an Optuna study with one objective.
+        suggest: `suggest(trial)` returns the settings of one lane under the names of the optimiser's
             `set_lane_values`: `{'lr': trial.suggest_float('lr', 1e-4, 1e-1, log=True)}`.
-        model: an ordinary model, initialised anew for each trial; or `model(trial)` that makes one. Trials
-            may differ in weights only. Trial k begins with PyTorch's generator at `seed + k`.
+        model: an ordinary model, reinitialised for each trial; or `model(trial)`, which returns one. Trials
+            may differ in weights only. Trial k starts with PyTorch's generator at `seed + k`.
         sample: an input of the model, as for `wide_compiler.compile`.
-        optimizer: makes one of `wide_compiler.training` from parameters; `suggest` sets its numbers by lane.
+        optimizer: function from parameters to an optimiser of `wide_compiler.training`; `suggest` sets its
+            hyper-parameters per lane.
         loss, clip, precision, split: as in `fit`.
-        data: batches for all lanes, read once per epoch; its order in epoch e follows from `seed + e`.
-        validation: batches to validate with.
-        metric: what is validated and told, by default the loss.
-        epochs: of each trial.
-        callbacks: each called with (study, finished trial), as by Optuna.
+        data: batches for all lanes, read once per epoch; the order in epoch e is seeded by `seed + e`.
+        validation: validation batches.
+        n_trials: number of trials.
+        epochs: epochs per trial.
+        lanes: number of trials at a time.
+        metric: the validation metric reported to the study; the loss by default.
+        callbacks: functions called with (study, finished trial), as in Optuna.
     """
     needs("optuna", "optuna")
     if len(study.directions) != 1:
@@ -140,12 +142,14 @@ class _Run:
         config: WideConfig | None,
     ) -> Search:
         self.search = Search()
-        self.seats: list[Seat | None] = [self._ask() for _ in range(lanes)]
-        seats = [seat for seat in self.seats if seat is not None]
-        wide = compile([seat.member for seat in seats], sample, config=config)
+        self.lane_trials: list[LaneTrial | None] = [self._ask() for _ in range(lanes)]
+        lane_trials = [lane_trial for lane_trial in self.lane_trials if lane_trial is not None]
+        wide = compile([lane_trial.member for lane_trial in lane_trials], sample, config=config)
         self.population = Population(wide, make_optimizer(wide.parameters()))
-        for name in seats[0].hyper:
-            self.population.optimizer.set_lane_values(name, [seat.hyper[name] for seat in seats])
+        for name in lane_trials[0].hyper:
+            self.population.optimizer.set_lane_values(
+                name, [lane_trial.hyper[name] for lane_trial in lane_trials]
+            )
         steps = {
             door: LaneStep(self.population, loss, door, clip, precision) for door in ("shared", "stacked")
         }
@@ -153,8 +157,8 @@ class _Run:
         if type(source) is not Shared:
             raise InputError(f"trials share their data; {type(source).__name__} gives each lane its own")
         with seeded(wide, self.seed):
-            while any(self.seats):
-                epochs = [seat.epoch if seat else None for seat in self.seats]
+            while any(self.lane_trials):
+                epochs = [lane_trial.epoch if lane_trial else None for lane_trial in self.lane_trials]
                 for batch in TrialBatches(source, epochs, self.seed, self.split, wide):
                     steps[batch.door]([batch.batch])
                 self.search.epochs += 1
@@ -163,7 +167,7 @@ class _Run:
                     self._judge(lane, value)
         return self.search
 
-    def _ask(self) -> Seat:
+    def _ask(self) -> LaneTrial:
         self.trials_left -= 1
         trial = self.study.ask()
         with torch.random.fork_rng():
@@ -173,42 +177,42 @@ class _Run:
                 reinitialize(member)
             else:
                 member = self.model(trial)
-        return Seat(trial, dict(self.suggest(trial)), member)
+        return LaneTrial(trial, dict(self.suggest(trial)), member)
 
     def _judge(self, lane: int, value: float) -> None:
-        """Report a lane's validation; if its trial is over, tell the study and seat the next one."""
+        """Report a lane's validation. If its trial is finished, tell the study and start the next one."""
         optuna: Any = needs("optuna", "optuna")
-        seat = self.seats[lane]
-        if seat is None:
+        lane_trial = self.lane_trials[lane]
+        if lane_trial is None:
             return
-        seat.epoch += 1
+        lane_trial.epoch += 1
         finite = abs(value) < float("inf")
         if finite:
-            seat.trial.report(value, seat.epoch)
+            lane_trial.trial.report(value, lane_trial.epoch)
         if not finite:
-            self._tell(lane, seat, state=optuna.trial.TrialState.FAIL)
-        elif seat.epoch == self.epochs:
-            self._tell(lane, seat, values=value)
-        elif seat.trial.should_prune():
-            self._tell(lane, seat, state=optuna.trial.TrialState.PRUNED)
+            self._tell(lane, lane_trial, state=optuna.trial.TrialState.FAIL)
+        elif lane_trial.epoch == self.epochs:
+            self._tell(lane, lane_trial, values=value)
+        elif lane_trial.trial.should_prune():
+            self._tell(lane, lane_trial, state=optuna.trial.TrialState.PRUNED)
 
-    def _tell(self, lane: int, seat: Seat, **outcome: Any) -> None:
-        seat.trial.set_user_attr("lane", lane)
-        told = self.study.tell(seat.trial, **outcome)
+    def _tell(self, lane: int, lane_trial: LaneTrial, **outcome: Any) -> None:
+        lane_trial.trial.set_user_attr("lane", lane)
+        told = self.study.tell(lane_trial.trial, **outcome)
         if "values" in outcome and self.study.best_trial.number == told.number:
             self.search.best_model = self.population.wide.lane(lane)
         for callback in self.callbacks:
             callback(self.study, told)
         if not self.trials_left:
-            self.seats[lane] = None
+            self.lane_trials[lane] = None
             self.population.mask([lane])
             return
-        self.seats[lane] = new = self._ask()
-        self._check_alike(seat, new)
+        self.lane_trials[lane] = new = self._ask()
+        self._check_alike(lane_trial, new)
         self.population.refill([lane], init=lambda member, _: new.member, **dict(new.hyper))
         self.search.refilled += 1
 
-    def _check_alike(self, old: Seat, new: Seat) -> None:
+    def _check_alike(self, old: LaneTrial, new: LaneTrial) -> None:
         if group_by_variant([old.member, new.member]) != [0, 0]:
             raise AlignmentError(
                 f"the model of trial {new.trial.number} differs from that of trial {old.trial.number}, whose "

@@ -1,4 +1,7 @@
-"""Own GPU kernels over lanes, in Triton. Their modules are imported where they are used: they need triton."""
+"""GPU kernels over lanes, written in Triton.
+
+The modules with kernels import triton, so callers import them only where `available()` is True.
+"""
 
 from torch import Tensor
 
@@ -8,5 +11,5 @@ __all__ = ["available", "can_run", "precision", "supports"]
 
 
 def can_run(*tensors: Tensor) -> bool:
-    """Whether the kernels take these tensors here and now."""
+    """Return whether the kernels can run on these tensors on this machine."""
     return available() and supports(*tensors)

@@ -1,7 +1,7 @@
-"""What every kernel of this folder asks before it runs; imports without triton.
+"""Availability checks and launch helpers for the kernels of this folder; importable without triton.
 
-The modules with `@triton.jit` functions import triton at their top, so callers import them only after
-`available()` said yes: `import wide_compiler` then needs no triton.
+Modules with `@triton.jit` functions import triton at the top, so callers import them only if `available()` is
+True; `import wide_compiler` then needs no triton.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from ..errors import ArgumentError
 
 HAVE_TRITON = importlib.util.find_spec("triton") is not None
 MULTIPROCESSORS = 132  # of an H100 or H200
-TRIED = 4  # blocks of each kernel and shape that are compiled and timed
+TRIED = 4  # number of block sizes compiled and timed per kernel and shape
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-HALVES = {torch.bfloat16: "bf16", torch.float16: "fp16"}  # as kernels are told of them
+HALVES = {torch.bfloat16: "bf16", torch.float16: "fp16"}  # names used by the kernels' PRECISION
 
 
 def interpreting() -> bool:
-    """Whether triton runs its kernels in Python, on CPU tensors (TRITON_INTERPRET=1).
+    """Return whether triton interprets its kernels in Python, on CPU tensors (TRITON_INTERPRET=1).
 
-    Read at every call: a test may set the variable after this module was imported.
+    Read at every call, because a test may set the variable after import.
     """
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
 
 
 def available() -> bool:
-    """Whether triton kernels can run here: triton is installed and has a GPU, or the interpreter is on."""
+    """Return whether triton is installed and has a GPU, or the interpreter is on."""
     return HAVE_TRITON and (interpreting() or torch.cuda.is_available())
 
 
 def supports(*tensors: Tensor | None) -> bool:
-    """Whether the kernels take these tensors: one device they run on, one dtype of `DTYPES`.
+    """Return whether the kernels support these tensors: one device they run on, one dtype of `DTYPES`.
 
-    None is skipped. Says nothing about `available()`.
+    None is skipped. Does not check `available()`.
     """
     given = [t for t in tensors if t is not None]
     if not given:
@@ -53,11 +53,11 @@ def supports(*tensors: Tensor | None) -> bool:
 
 
 def precision(kind: str) -> str:
-    """How float32 products are computed: "tf32", or "tf32x3" (float32 accuracy from tensor cores).
+    """Return how float32 products are computed: "tf32", or "tf32x3" (float32 accuracy from tensor cores).
 
     Args:
         kind: "matmul" follows `torch.set_float32_matmul_precision`, "conv" follows
-            `torch.backends.cudnn.allow_tf32`, so that a kernel is as exact as the torch op it replaces.
+            `torch.backends.cudnn.allow_tf32`, so a kernel is as accurate as the torch op it replaces.
     """
     try:
         if kind == "matmul":
@@ -66,20 +66,21 @@ def precision(kind: str) -> str:
             fast = torch.backends.cudnn.allow_tf32
         else:
             raise ArgumentError(f'precision: kind is "matmul" or "conv", not {kind!r}')
-    except RuntimeError:  # the old flags cannot be read once the new ones disagree: take the exact one
+    except RuntimeError:  # the old flags cannot be read if the new ones disagree: use the exact mode
         return "tf32x3"
     return "tf32" if fast else "tf32x3"
 
 
 def products(t: Tensor, kind: str) -> str:
-    """How products of t are computed: `precision` for float32; halves are multiplied as they are, which the
-    same word stands for.
+    """Return how products of t are computed: `precision` for float32, "tf32" for 16-bit dtypes.
+
+    16-bit operands are multiplied without conversion; "tf32" changes nothing for them.
     """
     return precision(kind) if t.dtype == torch.float32 else "tf32"
 
 
 def next_pow2(n: int) -> int:
-    """The smallest power of two that is at least n (and at least 1).
+    """Return the smallest power of two that is at least n and at least 1.
 
     >>> [next_pow2(n) for n in (0, 1, 5, 64, 65)]
     [1, 1, 8, 64, 128]
@@ -88,28 +89,28 @@ def next_pow2(n: int) -> int:
 
 
 def span(t: Tensor) -> int:
-    """One more than the largest offset into t: what an index type must hold."""
+    """Return one more than the largest offset into t, which the index type must be able to hold."""
     return 1 + sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True) if size)
 
 
 def on_device(t: Tensor) -> AbstractContextManager:
-    """A context in which triton launches on t's GPU: it would launch on the current one."""
+    """Return a context in which triton launches on t's GPU; its default is the current one."""
     return torch.cuda.device(t.device) if t.is_cuda else nullcontext()
 
 
 def briefly(call: Any, quantiles: Any) -> Any:
-    """Time one block of a kernel, for the autotuner: what it would take by itself is ten times as long."""
+    """Time one config for the autotuner, with a tenth of its default time."""
     from triton.testing import do_bench
 
     return do_bench(call, warmup=4, rep=12, quantiles=quantiles)
 
 
 def likeliest(configs: list[Any], rows: int, columns: int, lanes: int) -> list[Any]:
-    """The few blocks of a product `[rows, columns]` in each lane that promise most.
+    """Return the `TRIED` configs with the lowest estimated cost for a product `[rows, columns]` in each lane.
 
-    Compiling one takes a second or two, and every shape of convolution is compiled by itself: trying all of
-    them would take minutes. What counts is how much of the blocks is padding, how much is read for each
-    product, and how evenly the programs fill the GPU.
+    Compiling a config takes a second or two, and every shape of convolution is compiled separately, so trying
+    all would take minutes. The cost accounts for padding in the blocks, the reads per product, and how evenly
+    the programs fill the GPU.
     """
 
     def cost(config: Any) -> float:

@@ -1,4 +1,4 @@
-"""The activations that kernels take in: as torch computes them, and on a tile of a Triton kernel."""
+"""Activations supported by the kernels: as torch functions, and on a tile of a Triton kernel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ ACTIVATIONS = {
 
 @triton.jit
 def tanh(x):
-    """By hand: libdevice's is not in the interpreter. The series keeps small x exact to rounding."""
+    """Compute tanh of a tile.
+
+    Written out because the interpreter lacks libdevice. The series keeps small x accurate to rounding.
+    """
     e = tl.exp(-2.0 * tl.abs(x))
     far = (1.0 - e) / (1.0 + e)
     s = x * x
@@ -30,9 +33,9 @@ def tanh(x):
 
 @triton.jit
 def activate(x, ACT: tl.constexpr):
-    """The activation of a float32 tile."""
+    """Apply an activation to a float32 tile."""
     if ACT == "relu":
-        x = tl.where(x < 0.0, 0.0, x)  # not maximum: a NaN stays a NaN, as in torch
+        x = tl.where(x < 0.0, 0.0, x)  # not maximum: NaN must stay NaN, as in torch
     elif ACT == "gelu":
         x = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
     elif ACT == "gelu_tanh":

@@ -1,8 +1,8 @@
-"""One step of Adam for all lanes of many tensors, each lane with its own numbers: one pass over the memory.
+"""One Adam step for all lanes of many tensors, with hyper-parameters per lane, in one pass over memory.
 
-torch's fused kernel takes pieces of 65,536 numbers, which leaves most of a GPU idle in small models, and
-knows one learning rate for all. Here a program takes a small piece of one lane of one tensor, and a launch
-takes several tensors.
+torch's fused kernel works in chunks of 65,536 elements, which leaves most of a GPU idle for small models, and
+takes one learning rate. Here a program updates a small chunk of one lane of one tensor, and a launch covers
+several tensors.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ..guards.modes import capturing
 from ._triton import on_device
 
 BLOCK = 1024
-TENSORS = 16  # of one launch: their addresses are its arguments
+TENSORS = 16  # per launch: their addresses are kernel arguments
 
 
 class Numbers(NamedTuple):
-    """The hyper-parameters, and how many steps were taken: each a number, a tensor `[]`, or `[N]` by lane."""
+    """Step count and hyper-parameters: each a number, a tensor `[]`, or `[N]` with one per lane."""
 
     step: Tensor
     lr: Any
@@ -39,7 +39,7 @@ class Numbers(NamedTuple):
 
 @triton.jit
 def _of_lane(number, lane, BY_LANE: tl.constexpr):
-    """A number as float64."""
+    """Load a hyper-parameter as float64."""
     if BY_LANE:
         number += lane
     return tl.load(number).to(tl.float64)
@@ -47,7 +47,7 @@ def _of_lane(number, lane, BY_LANE: tl.constexpr):
 
 @triton.jit
 def _chosen(several, which):
-    """An entry of a tuple by a number that only the running program knows."""
+    """Return the entry of a tuple at an index known only at run time."""
     entry = several[0]
     for i in tl.static_range(1, len(several)):
         if which == i:
@@ -55,7 +55,7 @@ def _chosen(several, which):
     return entry
 
 
-# Sizes of tensors are data: no kernel is compiled for each of them.
+# Sizes are not specialised, so new sizes do not recompile the kernel.
 @triton.jit(do_not_specialize=["ends", "sizes"])
 def _adam_kernel(
     weights, grads, averages, squares, largest, ends, sizes,
@@ -64,12 +64,12 @@ def _adam_kernel(
     DECAY: tl.constexpr, DECAYS: tl.constexpr, DECOUPLED: tl.constexpr, AMSGRAD: tl.constexpr,
     MAXIMIZE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A piece of one lane of one tensor.
+    """Update one chunk of one lane of one tensor.
 
     Args:
-        weights, grads, averages, squares, largest: tuples, an entry for each tensor.
-        ends: the number of pieces in a lane of the tensors up to each.
-        sizes: how many numbers a lane of each has.
+        weights, grads, averages, squares, largest: tuples with one pointer per tensor.
+        ends: cumulative number of chunks per lane, for all tensors but the last.
+        sizes: number of elements in a lane of each tensor.
     """
     piece, lane = tl.program_id(0), tl.program_id(1)
     which, begin = 0, 0
@@ -84,7 +84,7 @@ def _adam_kernel(
     own_squares = _chosen(squares, which)
     dtype = weights[0].dtype.element_ty
 
-    # The lane's numbers in double precision: 1 - 0.999 ** step has no digits to lose.
+    # In float64: 1 - 0.999 ** step would lose digits in float32.
     taken = _of_lane(step, lane, STEP)
     rate, small = _of_lane(lr, lane, LR), _of_lane(eps, lane, EPS)
     keep1, keep2 = _of_lane(beta1, lane, BETA1), _of_lane(beta2, lane, BETA2)
@@ -127,12 +127,14 @@ def adam_(
     decoupled: bool,
     maximize: bool,
 ) -> None:
-    """Take one step in place; `numbers.step` counts it already.
+    """Take one Adam step in place; `numbers.step` must already count it.
 
     Args:
-        params, grads, averages, squares, largest: those of one parameter laid out alike in one piece, lane
-            after lane where numbers are by lane; the last ones with amsgrad only, else none.
-        decoupled: the weight decay of AdamW.
+        params, grads, averages, squares, largest: tensors of equal layout per parameter, dense, lane axis
+            first if a hyper-parameter is per lane; `largest` is empty without amsgrad.
+        numbers: step count and hyper-parameters.
+        decoupled: use the decoupled weight decay of AdamW.
+        maximize: ascend instead of descend.
     """
     decays = isinstance(numbers.weight_decay, Tensor) or numbers.weight_decay != 0
     in_memory = [x if isinstance(x, Tensor) else _in_memory(float(x), params[0].device) for x in numbers]
@@ -144,7 +146,7 @@ def adam_(
             kinds = [tuple(kind[taken]) for kind in (params, grads, averages, squares, largest or squares)]
             sizes = [param.numel() // lanes for param in kinds[0]]
             ends = list(accumulate(triton.cdiv(size, BLOCK) for size in sizes))
-            # The last tensor ends with the launch; its entry would be compared in vain.
+            # The last tensor ends with the launch, so its end is never compared.
             _adam_kernel[(ends[-1], lanes)](
                 *kinds, tuple(ends[:-1]), tuple(sizes), *in_memory, *by_lane, DECAYS=decays,
                 DECOUPLED=decoupled, AMSGRAD=bool(largest), MAXIMIZE=maximize, BLOCK=BLOCK,
@@ -155,17 +157,17 @@ _works: dict[tuple[torch.device, torch.dtype], bool] = {}
 
 
 def works_on(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the kernel runs here: triton may be installed and yet lack a compiler."""
+    """Return whether the kernel runs here; triton may be installed without a working compiler."""
     key = device, dtype
     if key not in _works:
-        if capturing():  # then nothing can be tried out
+        if capturing():  # a capture forbids a trial run
             return False
         _works[key] = _comes_out_right(device, dtype)
     return _works[key]
 
 
 def _comes_out_right(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether a step of two lanes does."""
+    """Run a step of two lanes and compare its result."""
     weight, average, square = torch.ones(3, 2, 3, device=device, dtype=dtype).unbind(0)
     rates = torch.tensor([0.5, 0.25], device=device, dtype=torch.float64)
     numbers = Numbers(torch.ones((), device=device), rates, 0.9, 0.999, 0.0, 0.0)
@@ -173,7 +175,7 @@ def _comes_out_right(device: torch.device, dtype: torch.dtype) -> bool:
     try:
         adam_([weight], [weight * 3], [average], [square], [], numbers, decoupled=False, maximize=False)
         return torch.allclose(weight, (1 - rates[:, None]).to(dtype), rtol=1e-5)
-    except Exception as error:  # whatever keeps a kernel from running, the step itself must not suffer
+    except Exception as error:  # any error here must fall back to torch's Adam, not fail the step
         warnings.warn(f"torch's Adam is used: the own kernel does not run ({one_line(error)})", stacklevel=2)
         return False
 
@@ -182,9 +184,9 @@ _recorded: set[Tensor] = set()
 
 
 def _in_memory(number: float, device: torch.device) -> Tensor:
-    """A kernel would take a number itself for a float32."""
+    """Return the number as a float64 tensor; as a plain kernel argument it would become float32."""
     tensor = _lately_in_memory(number, device)
-    if capturing():  # a recording reads it for as long as it lives
+    if capturing():  # a captured graph reads it at every replay, so keep it alive
         _recorded.add(tensor)
     return tensor
 

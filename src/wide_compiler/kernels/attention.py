@@ -1,7 +1,7 @@
-"""Attention as one Triton kernel, the lanes among its batch: scores and softmax stay on the chip.
+"""Attention as one Triton kernel, with lanes folded into the batch; scores and softmax stay on chip.
 
-float32 runs on tensor cores at float32 accuracy, which none of torch's fused kernels does: that is the gain.
-Import this module only after `_triton.available()`: it needs triton.
+float32 runs on tensor cores at float32 accuracy, which none of torch's fused kernels does. Import this module
+only if `_triton.available()`: it needs triton.
 
 Shapes: Z lanes times batch, H heads, L queries, S keys, E width of a head.
 """
@@ -21,8 +21,8 @@ from .operands import rounded
 
 MAX_WIDTH = 128
 
-# (BL, BS, warps, stages): BL queries a program, BS keys at a time; the autotuner times those `_prune` leaves.
-# Never 64 keys or more: with heads of width 32 triton 3.6 then writes beyond its shared memory on Hopper.
+# (BL, BS, warps, stages): BL queries per program, BS keys at a time; the autotuner times those kept by
+# `_prune`. BS stays below 64: with heads of width 32, triton 3.6 writes beyond its shared memory on Hopper.
 BLOCKS = (
     (128, 32, 8, 2),
     (64, 32, 4, 2),
@@ -34,11 +34,11 @@ CONFIGS = [
     for bl, bs, warps, stages in BLOCKS
 ]
 if interpreting():
-    CONFIGS = [triton.Config({"BL": 16, "BS": 16})]  # one: there is no GPU to time them on
+    CONFIGS = [triton.Config({"BL": 16, "BS": 16})]  # one config: there is no GPU to time them on
 
 
 def _prune(configs: list[triton.Config], named: dict, **_) -> list[triton.Config]:
-    """Drop blocks that are mostly padding, and slivers of many rows."""
+    """Drop blocks that are mostly padding, and small blocks for many rows."""
     rows = max(named["L_KEY"], 16)
     return [c for c in configs if min(rows, 64) <= c.kwargs["BL"] <= rows]
 
@@ -68,7 +68,7 @@ def _attention_kernel(
     EVEN_L: tl.constexpr, EVEN_S: tl.constexpr, EVEN_E: tl.constexpr,
     BE: tl.constexpr, BL: tl.constexpr, BS: tl.constexpr,
 ):  # fmt: skip
-    """BL rows of one head; `scale` is for powers of two. out is contiguous `[Z, L, H, E]`."""
+    """Compute BL rows of one head into out, contiguous `[Z, L, H, E]`; `scale` includes log2(e) for exp2."""
     tiles = tl.cdiv(L, BL)
     zh = tl.program_id(0) // tiles
     z = (zh // H).to(tl.int64)
@@ -77,7 +77,7 @@ def _attention_kernel(
     l = tl.arange(0, BL)
     s = tl.arange(0, BS)
     e = tl.arange(0, BE)
-    # int64 only up to the block's corner; inside a block int32 offsets are enough.
+    # int64 only up to the block's corner; int32 offsets suffice inside a block.
     q_ptrs = q + z * q_z + h * q_h + l0.to(tl.int64) * q_l + (l[:, None] * q_l + e[None, :] * q_e)
     k_ptrs = k + z * k_z + h * k_h + (s[:, None] * k_s + e[None, :] * k_e)
     v_ptrs = v + z * v_z + h * v_h + (s[:, None] * v_s + e[None, :] * v_e)
@@ -116,7 +116,7 @@ def _attention_kernel(
             x = tl.where((s0 - l0) + s[None, :] <= l[:, None], x, float("-inf"))
         if not EVEN_S:
             x = tl.where(s[None, :] < S - s0, x, float("-inf"))
-        # The first block has key 0, which every row sees: from there on top is finite.
+        # Every row attends to key 0, which is in the first block, so `top` is finite from here on.
         new_top = tl.maximum(top, tl.max(x, 1))
         p = tl.exp2(x - new_top[:, None])
         shrink = tl.exp2(top - new_top)
@@ -141,7 +141,7 @@ def _lane_attention(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: flo
     mode = products(q, "matmul")
     parts = mode
     if q.dtype == torch.float32 and not interpreting():
-        # v lies as tensor cores cannot read it in tf32; bfloat16 parts they can, see `linear._mode`.
+        # Tensor cores cannot read the layout of v in tf32, but can in bfloat16 parts; see `matmul._mode`.
         parts = {"tf32x3": "bf16x6", "tf32": "bf16x3"}[mode]
     with on_device(q):
         _attention_kernel[lambda meta: (Z * H * triton.cdiv(L, meta["BL"]),)](
@@ -155,7 +155,7 @@ def _lane_attention(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: flo
 
 
 def _empty_output(q: Tensor) -> Tensor:
-    """`[Z, H, L, E]`, as `[Z, L, H, E]` in memory: what follows puts a query's heads side by side."""
+    """Return an empty `[Z, H, L, E]`, laid out as `[Z, L, H, E]` because the next layer joins the heads."""
     Z, H, L, E = q.shape
     return q.new_empty(Z, L, H, E).transpose(1, 2)
 
@@ -174,7 +174,7 @@ def _backward(ctx, dout):
     again = torch.is_grad_enabled()
     with torch.enable_grad():
         inputs = [t.view_as(t) for t in ctx.saved_tensors]
-        # torch's fused kernels have no second gradient.
+        # torch's fused kernels have no double backward
         attend = _plain if again else F.scaled_dot_product_attention
         out = attend(*inputs, is_causal=ctx.is_causal, scale=ctx.scale)
         wanted = [t for t in inputs if t.requires_grad]
@@ -194,7 +194,7 @@ _lane_attention.register_autograd(_backward, setup_context=_setup)
 
 
 def fits(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0) -> bool:
-    """Whether `lane_attention` takes these: no mask, no dropout, `[Z, H, L, E]` all of one width."""
+    """Return whether `lane_attention` supports these: no mask, no dropout, `[Z, H, L, E]` of one width."""
     return (
         attn_mask is None
         and dropout_p == 0.0
@@ -210,15 +210,15 @@ def fits(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropo
 def lane_attention(
     q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: float | None = None
 ) -> Tensor:
-    """`F.scaled_dot_product_attention` as one kernel; ask `fits` first.
+    """Run `F.scaled_dot_product_attention` as one kernel; check `fits` first.
 
-    The kernel has no backward of its own: where a gradient is needed torch's op runs, whose backward
-    would otherwise have to run its forward again.
+    The kernel has no backward. If a gradient is needed, torch's op runs instead, because its backward would
+    otherwise have to recompute the forward.
 
     Args:
         q: `[Z, H, L, E]`, any strides.
         k, v: `[Z, H, S, E]`, any strides.
-        is_causal: query i sees the keys up to i.
+        is_causal: query i attends to keys up to i.
         scale: of the scores; None: 1 / sqrt(E).
 
     Returns:

@@ -1,8 +1,8 @@
-"""A whole small MLP of N lanes as one Triton kernel: the values between its layers stay on the chip.
+"""A small MLP of N lanes as one Triton kernel; intermediate activations stay on chip.
 
-At widths up to 128 a layer's product is shorter than the launch of its kernel and the trip of its output
-through memory; one kernel per (lane, batch tile) pays for both once. The gradient is one kernel too.
-Import this module only after `_triton.available()`: it needs triton.
+At widths up to 128 a layer's product takes less time than its kernel launch and the memory traffic of its
+output; one kernel per (lane, batch tile) pays for both once. The gradient is one kernel too. Import this
+module only if `_triton.available()`: it needs triton.
 
 Shapes: N lanes, B batch, I in-features, O out-features.
 """
@@ -24,17 +24,18 @@ from .linear import lane_linear
 
 MAX_WIDTH = 128
 MAX_LAYERS = 12
-MAX_TRAIN = 64 * 64  # batch x width: the gradient kernel takes a lane's batch as one tile, in registers
+MAX_TRAIN = 64 * 64  # batch x width: the gradient kernel holds a lane's batch as one tile in registers
 MAX_TRAIN_BATCH = 64
 
 
 def _plan(
     x: Tensor, weights: Sequence[Tensor], has_bias: Sequence[bool], activations: str, compute: torch.dtype
 ) -> dict:
-    """The kernels' constants.
+    """Return the kernels' constants.
 
-    KEPT and SLOPES: from which of a lane's ROWS of `saved` on layer l's result and the slope of its
-    activation are, -1 if nowhere. Unless it is smooth, the slope follows from the result.
+    KEPT and SLOPES give, for layer l, the first of a lane's ROWS in `saved` that holds the layer's result and
+    its activation's derivative; -1 if not saved. Only the activations of `SMOOTH` save a derivative; for the
+    others it follows from the result.
     """
     dims = (x.shape[2], *(w.shape[1] for w in weights))
     acts = tuple(activations.split(","))
@@ -59,12 +60,12 @@ def _plan(
 
 
 def _columns(b: int) -> int:
-    """The columns of `saved`: those of the batch, and more until every row starts at a multiple of 16."""
+    """Return the number of columns of `saved`: the batch rounded up to a multiple of 16."""
     return triton.cdiv(b, 16) * 16
 
 
 def _spread(tensors: Sequence[Tensor], present: Sequence[bool], filler: Tensor | None) -> tuple:
-    """One per layer. Kernels take no None: their filler for an absent bias is any tensor, never read."""
+    """Return one tensor per layer, with `filler` where one is absent; kernels take no None."""
     given = iter(tensors)
     return tuple(next(given) if p else filler for p in present)
 
@@ -83,9 +84,9 @@ def _chain(
     keep: bool,
     compute: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """The output, and what the gradient needs of the layers (`_plan`), empty unless `keep`.
+    """Return the output, and the values that the gradient needs (`_plan`), empty unless `keep`.
 
-    `biases` are those of the layers that `has_bias` marks; `activations` is joined by commas.
+    `biases` has one tensor for each True in `has_bias`; `activations` is joined by commas.
     """
     plan = _plan(x, weights, has_bias, activations, compute)
     (N, B, _), sms = x.shape, _sms(x)
@@ -126,7 +127,7 @@ def _chain_backward(
     need_dx: bool,
     compute: torch.dtype,
 ) -> list[Tensor]:
-    """`[dx, *dweights, *dbiases]`; dx is empty unless `need_dx`. For what `_trains` allows."""
+    """Return `[dx, *dweights, *dbiases]`; dx is empty unless `need_dx`. `_trains` must be True."""
     grads = _gradients(dy, x, weights, has_bias, need_dx)
     dx, dws, dbs = grads[0], grads[1 : len(weights) + 1], grads[len(weights) + 1 :]
     N, B, _ = x.shape
@@ -166,7 +167,7 @@ def _backward(ctx, dy, _):
         need_dx = ctx.needs_input_grad[0]
         layers = ctx.has_bias, ctx.activations, need_dx, ctx.compute
         dx, *grads = _chain_backward(dy, x, weights, saved, *layers)
-    else:  # a gradient of this gradient is asked for, or nothing was kept: ops that autograd knows
+    else:  # double backward, or nothing was saved: use differentiable ops
         dx, *grads = _layerwise_gradients(dy, x, weights, biases, ctx.has_bias, ctx.activations, ctx.compute)
         need_dx = True
     return dx if need_dx else None, grads[: ctx.layers], grads[ctx.layers :], None, None, None, None
@@ -175,7 +176,7 @@ def _backward(ctx, dy, _):
 def _layerwise_gradients(dy, x, weights, biases, has_bias, activations, compute) -> list[Tensor | None]:
     again = torch.is_grad_enabled()
     with torch.enable_grad():
-        # Views: a tensor given for two layers gets the gradient of each place, not twice the sum.
+        # Views: a tensor used for two layers must get a separate gradient for each use, not twice the sum.
         x, *rest = inputs = [t.view_as(t) for t in (x, *weights, *biases)]
         weights, biases = rest[: len(weights)], rest[len(weights) :]
         y = _layerwise(x, weights, _spread(biases, has_bias, None), activations.split(","), compute)
@@ -194,7 +195,7 @@ _chain.register_autograd(_backward, setup_context=_setup)
 
 
 def fits(x: Tensor, weights: Sequence[Tensor]) -> bool:
-    """Whether `lane_chain` takes this MLP: `[N, B, I]`, few and narrow layers."""
+    """Return whether `lane_chain` supports this MLP: x `[N, B, I]`, few and narrow layers."""
     return (
         x.dim() == 3
         and 0 < len(weights) <= MAX_LAYERS
@@ -216,17 +217,17 @@ def lane_chain(
     activations: Sequence[str] | None = None,
     compute: torch.dtype | None = None,
 ) -> Tensor:
-    """A chain of linear layers, each with its activation, for every lane; ask `fits` first.
+    """Run a chain of linear layers with activations for every lane; check `fits` first.
 
-    Under grad a batch of more than 64 (32 where a layer is wider than 64) runs layer by layer through
-    `lane_linear`.
+    With gradients enabled, a batch of more than 64 (32 if a layer is wider than 64) runs layer by layer
+    through `lane_linear`.
 
     Args:
         x: `[N, B, I]`.
         weights: one `[N, O, I]` per layer.
         biases: one `[N, O]` or None per layer; None: no layer has one.
-        activations: one of `linear.ACTIVATIONS` per layer; None: "relu" between the layers.
-        compute: the dtype of the products and of the result, by default x's.
+        activations: one of `activations.ACTIVATIONS` per layer; None: "relu" between the layers.
+        compute: dtype of the products and of the result, by default x's.
 
     Returns:
         `[N, B, O]` of the last layer.

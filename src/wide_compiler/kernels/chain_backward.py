@@ -1,4 +1,4 @@
-"""The Triton kernel of the gradients of `chain`: back through a whole small MLP of one lane."""
+"""Triton kernel of the backward of `chain`: all gradients of one lane of a small MLP."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .operands import dot
 # (PARTS, warps): PARTS programs per lane, each of which stores the gradients of its share of the layers.
 SHARES = ((1, 4), (1, 8), (4, 4), (4, 8))
 CONFIGS = [triton.Config({"PARTS": parts}, num_warps=warps) for parts, warps in SHARES]
-if interpreting():  # there is no GPU to time them on
+if interpreting():  # no GPU to time them on
     CONFIGS = CONFIGS[:1]
 
 
 def _prune(configs: list[triton.Config], named: dict, PADS: tuple, **_) -> list[triton.Config]:
-    """Parts for long chains of few lanes."""
+    """Use several parts only for long chains with few lanes."""
     few = len(PADS) > 3 and 2 * named["N_KEY"] <= named["SMS"]
     return [c for c in configs if (few or c.kwargs["PARTS"] == 1) and warps_fit(c, PADS)]
 
 
 def _early(args: dict) -> bool:
-    """Whether the gradient kernel's registers hold what two layers need at once."""
+    """Return whether the registers can hold the operands of two layers at once."""
     pads = args["PADS"]
     held = 3 * max(i * o for i, o in pairwise(pads)) + 3 * max(pads) * args["BB"]
     return held <= 160 * 32 * args["num_warps"]
@@ -33,7 +33,7 @@ def _early(args: dict) -> bool:
 
 @triton.jit
 def _through(g, s, ACT: tl.constexpr):
-    """The gradient before an activation from the one after it; s: its result, or a smooth one's slope."""
+    """Return the gradient before an activation; s is its result, or for `SMOOTH` ones its derivative."""
     if ACT == "relu":
         g = tl.where(s <= 0.0, 0.0, g)
     elif ACT == "tanh":
@@ -50,7 +50,7 @@ def _operands(
     ws, x, kept, n, b, x_b, x_i, B, SB, l: tl.constexpr, DIMS: tl.constexpr, PADS: tl.constexpr,
     KEPT: tl.constexpr, NEED_DX: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Layer l's input, `[I, B]` as the layer before kept it or `[B, I]` for the first, and its weight."""
+    """Load layer l's input (`[B, I]` for the first layer, else saved as `[I, B]`) and its weight."""
     i = tl.arange(0, PADS[l])
     if l == 0:
         h = load(x, b, i, B, DIMS[0], x_b, x_i, EVEN, DIMS[0] == PADS[0])
@@ -65,13 +65,13 @@ def _operands(
 @triton.jit
 def _parameter_grads(dws, dbs, g, h, n, l: tl.constexpr, DIMS: tl.constexpr, PADS: tl.constexpr,
                      BIAS: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    """Store lane n's gradients of layer l from g `[O, B]` and its input h as `_operands` gives it."""
+    """Store lane n's gradients of layer l from g `[O, B]` and the input h from `_operands`."""
     o = tl.arange(0, PADS[l + 1])
     i = tl.arange(0, PADS[l])
     if BIAS[l]:
         tl.store(dbs[l] + n * DIMS[l + 1] + o, tl.sum(g, 1), mask=o < DIMS[l + 1])
-    # Rows past the batch add nothing: their g is zero from the start. The right side of either product
-    # has its columns contiguous, as tensor cores want it in float32.
+    # Rows past the batch add nothing: their g is zero. The right operand of each product has contiguous
+    # columns, as tensor cores need in float32.
     if l == 0:
         dw = tl.trans(dot(tl.trans(h), tl.trans(g), PRECISION))
     else:
@@ -95,7 +95,7 @@ def backward_kernel(
     PRECISION: tl.constexpr, EVEN: tl.constexpr, EARLY: tl.constexpr,
     BB: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of one lane: its whole batch is one tile, so each dw is one product, stored once."""
+    """Compute the gradients of one lane; its whole batch is one tile, so each dw is one product."""
     L: tl.constexpr = len(ws)
     n = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
@@ -110,7 +110,7 @@ def backward_kernel(
         s = load(kept + SLOPES[L - 1] * SB, o, b, DIMS[L], SB, SB, 1, DIMS[L] == PADS[L], EVEN)
     h, w = _operands(ws, x, kept, n, b, x_b, x_i, B, SB, L - 1, DIMS, PADS, KEPT, NEED_DX, EVEN)
     for l in tl.static_range(L - 1, -1, -1):
-        if l > 0 and EARLY:  # they arrive while this layer's products run
+        if l > 0 and EARLY:  # the loads overlap with this layer's products
             ahead = _operands(ws, x, kept, n, b, x_b, x_i, B, SB, l - 1, DIMS, PADS, KEPT, NEED_DX, EVEN)
         if SLOPES[l] >= 0:
             g = _through(g, s, tl.constexpr(ACTS[l]))

@@ -1,4 +1,4 @@
-"""The Triton kernel of `chain`: a whole small MLP of one lane, and what its gradient needs of it."""
+"""Triton kernel of the forward of `chain`: one lane of a small MLP, and the values its gradient needs."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .activations import activate
 from .chain_tiles import load, load_weight, store, warps_fit
 from .operands import dot
 
-SMOOTH = ("gelu", "gelu_tanh", "silu")  # their slope needs the value before them; the others' does not
+SMOOTH = ("gelu", "gelu_tanh", "silu")  # derivative needs the pre-activation, not only the result
 
-# (BB, STAGES, warps): BB batch rows per program. With three stages a program walks over lanes and fetches
-# the next one's weights while it computes. The autotuner times those that `_prune` leaves.
+# (BB, STAGES, warps): BB batch rows per program. With three stages a program loops over lanes and prefetches
+# the next lane's weights. The autotuner times those kept by `_prune`.
 TILES = ((16, 1, 4), (16, 1, 8), (32, 1, 4), (32, 1, 8), (32, 3, 8), (64, 1, 4))
 CONFIGS = [triton.Config({"BB": bb, "STAGES": stages}, num_warps=warps) for bb, stages, warps in TILES]
-if interpreting():  # there is no GPU to time them on
+if interpreting():  # no GPU to time them on
     CONFIGS = CONFIGS[:1]
 
 
 def _prune(configs: list[triton.Config], named: dict, PADS: tuple, **_) -> list[triton.Config]:
-    """Rows enough to be worth a weight's trip, programs enough for all multiprocessors."""
+    """Keep tiles with enough rows per weight load and enough programs for all multiprocessors."""
     lanes, batch, sms = named["N_KEY"], max(named["B_KEY"], 16), named["SMS"]
     shared = 4 * sum(i * o for i, o in pairwise(PADS))
 
@@ -40,14 +40,14 @@ def _prune(configs: list[triton.Config], named: dict, PADS: tuple, **_) -> list[
 
 
 def _held(args: dict) -> int:
-    """How many layers' weights a program asks for ahead: what 128 registers of a thread hold."""
+    """Return how many layers' weights a program prefetches: as many as 128 registers per thread hold."""
     sizes = [i * o for i, o in pairwise(args["PADS"])]
     return max(1, min(len(sizes), 128 * 32 * args["num_warps"] // max(sizes)))
 
 
 @triton.jit
 def _layer(ws, bs, n, l: tl.constexpr, DIMS: tl.constexpr, PADS: tl.constexpr, BIAS: tl.constexpr):
-    """Lane n's weight and bias of layer l."""
+    """Load lane n's weight and bias of layer l."""
     o = tl.arange(0, PADS[l + 1])
     bias = tl.zeros(o.shape, tl.float32)
     if BIAS[l]:
@@ -57,7 +57,7 @@ def _layer(ws, bs, n, l: tl.constexpr, DIMS: tl.constexpr, PADS: tl.constexpr, B
 
 @triton.jit
 def _slope(x, ACT: tl.constexpr):
-    """The derivative at x of an activation of `SMOOTH`."""
+    """Return the derivative at x of an activation in `SMOOTH`."""
     if ACT == "silu":
         p = tl.sigmoid(x)
         s = p * (1.0 + x * (1.0 - p))
@@ -77,7 +77,7 @@ def _forward_tile(
     KEPT: tl.constexpr, SLOPES: tl.constexpr, ROWS: tl.constexpr, KEEP: tl.constexpr,
     EVEN: tl.constexpr, HELD: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Rows b of lane n through every layer. The loop is unrolled: each layer has its own shapes."""
+    """Run rows b of lane n through all layers. The loop is unrolled because each layer has its own shapes."""
     L: tl.constexpr = len(ws)
     kept = saved + n * (ROWS * SB)
     i = tl.arange(0, PADS[0])
@@ -118,7 +118,7 @@ def forward_kernel(
     PRECISION: tl.constexpr, EVEN: tl.constexpr, HELD: tl.constexpr,
     BB: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """One batch tile of one lane through every layer; with STAGES > 1 a program takes its share of them."""
+    """Run one batch tile of one lane through all layers; with STAGES > 1 each program loops over tiles."""
     tiles = tl.cdiv(B, BB)
     if STAGES == 1:
         n = (tl.program_id(0) // tiles).to(tl.int64)

@@ -1,7 +1,7 @@
-"""The tiles that both kernels of `chain` work on.
+"""Tile loads and stores shared by the kernels of `chain`.
 
-Tiles are transposed, `[features, batch]`: a weight is then the left side of its product, which tensor cores
-want 64 rows tall, and goes from memory to registers as it lies.
+Tiles are transposed, `[features, batch]`: a weight is then the left operand of its product, which tensor
+cores take in 64 rows, and is loaded into registers without a transpose.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ import triton.language as tl
 
 
 def warps_fit(config: triton.Config, PADS: tuple) -> bool:
-    """Eight warps work on 128 rows of a weight at once; four hold at most 64 x 128 of one in registers."""
+    """Return whether a config suits the widths.
+
+    Eight warps work on 128 rows of a weight at once; four warps hold at most 64 x 128 of one in registers.
+    """
     return max(PADS) == 128 if config.num_warps == 8 else max(i * o for i, o in pairwise(PADS)) <= 64 * 128
 
 
 @triton.jit
 def _inside(r, c, R, C, FULL_R: tl.constexpr, FULL_C: tl.constexpr):
-    """Which elements (r, c) lie in R x C. Constant, so that no mask is left, if all do on both axes."""
+    """Return which elements (r, c) lie in R x C; a constant, so no mask remains, if both axes are full."""
     inside = tl.full((r.shape[0], c.shape[0]), True, tl.int1)
     if not FULL_R:
         inside = inside & (r[:, None] < R)
@@ -30,7 +33,7 @@ def _inside(r, c, R, C, FULL_R: tl.constexpr, FULL_C: tl.constexpr):
 
 @triton.jit
 def load(ptr, r, c, R, C, r_step, c_step, FULL_R: tl.constexpr, FULL_C: tl.constexpr):
-    """Elements (r, c) of the R x C matrix at ptr, zeros outside of it."""
+    """Load elements (r, c) of the R x C matrix at ptr, zeros outside."""
     ptrs = ptr + (r[:, None] * r_step + c[None, :] * c_step)
     return tl.load(ptrs, mask=_inside(r, c, R, C, FULL_R, FULL_C), other=0.0)
 
@@ -42,7 +45,7 @@ def store(ptr, tile, r, c, R, C, FULL_R: tl.constexpr, FULL_C: tl.constexpr):
 
 @triton.jit
 def load_weight(ws, n, l: tl.constexpr, DIMS: tl.constexpr, PADS: tl.constexpr):
-    """Lane n's weight of layer l as a padded `[O, I]` tile."""
+    """Load lane n's weight of layer l as a padded `[O, I]` tile."""
     o = tl.arange(0, PADS[l + 1])
     i = tl.arange(0, PADS[l])
     at = ws[l] + n * (DIMS[l] * DIMS[l + 1])

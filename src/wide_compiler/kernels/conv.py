@@ -1,12 +1,12 @@
-"""2-D convolutions of N lanes as one implicit matrix product in Triton, with bias and relu inside it.
+"""2-D convolutions of N lanes as one implicit matrix product in Triton, with bias and ReLU fused.
 
-A grouped convolution gives every group a sliver of a kernel made for many channels; here each lane is a
-product of its own: rows M are the output pixels of the batch, columns the output channels O, and the sum
-runs over (c, kh, kw). Import this module only after `_triton.available()`: it needs triton.
+A grouped convolution uses a kernel made for many channels on small groups. Here each lane is a separate
+product: rows M are the output pixels of the batch, columns the output channels O, and the sum runs over (c,
+kh, kw). Import this module only if `_triton.available()`: it needs triton.
 
-Shapes: N lanes, B batch, C in-channels, O out-channels, H x W the input, OH x OW the output, M = B*OH*OW.
-What comes out lies in memory as `[B, OH, OW, N, O]`: channels-last of the folded `[B, N*O, OH, OW]`, which
-the layers that fold their lanes read without a copy.
+Shapes: N lanes, B batch, C in-channels, O out-channels, H x W the input, OH x OW the output, M = B*OH*OW. The
+result is laid out in memory as `[B, OH, OW, N, O]`, which is channels-last of the folded `[B, N*O, OH, OW]`;
+layers that fold their lanes read it without a copy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BACKWARDS = ("own", "library")
 
 
 def _empty_output(x: Tensor, weight: Tensor, stride, padding, dilation) -> Tensor:
-    """The output `[N, B, O, OH, OW]`, unfilled, in the memory order the module's docstring names."""
+    """Return an empty output `[N, B, O, OH, OW]` in the module's memory order."""
     pads = zip(x.shape[3:], weight.shape[3:], stride, padding, dilation, strict=True)
     OH, OW = ((size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in pads)
     return x.new_empty(x.shape[1], OH, OW, x.shape[0], weight.shape[1]).permute(3, 0, 4, 1, 2)
@@ -49,7 +49,7 @@ def _lane_conv2d(
     shift: Tensor | None = None,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """`lane_conv2d`; scale, shift and residual get no gradient."""
+    """Run `lane_conv2d`; scale, shift and residual get no gradient."""
     y = _empty_output(x, weight, stride, padding, dilation)
     (N, B, O, OH, OW), (C, H, W), (KH, KW) = y.shape, x.shape[2:], weight.shape[3:]
     if y.numel() == 0:
@@ -65,7 +65,7 @@ def _lane_conv2d(
         conv_kernel[lambda meta: (triton.cdiv(M, meta["BM"]) * triton.cdiv(O, meta["BN"]), N)](
             x, weight, *vectors, x if residual is None else residual, y, N, M,
             *x.stride(), *weight.stride(), *((0,) * 5 if residual is None else residual.stride()),
-            next_pow2(M),  # a batch of another size reuses the blocks found for a similar one
+            next_pow2(M),  # batches of similar size share the tuned blocks
             C=C, O=O, H=H, W=W, OH=OH, OW=OW, KH=KH, KW=KW, SH=stride[0], SW=stride[1],
             PH=padding[0], PW=padding[1], DH=dilation[0], DW=dilation[1],
             LONG=max(reach) >= 2**31, LAST=last, PACKED=weight.stride()[2:] == in_order,
@@ -97,18 +97,18 @@ def lane_conv2d(
     shift: Tensor | None = None,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """`y[n] = activation(conv2d(x[n], weight[n], bias[n]))` for every lane n, as one kernel.
+    """Compute `y[n] = activation(conv2d(x[n], weight[n], bias[n]))` for every lane n, as one kernel.
 
     With any of scale, shift and residual: `activation(conv2d(..) * scale + shift + residual)`, without
     gradients.
 
     Args:
-        x: `[N, B, C, H, W]`, any strides; an input shared by all lanes comes expanded.
+        x: `[N, B, C, H, W]`, any strides; expand an input shared by all lanes.
         weight: `[N, O, C, kh, kw]`, any strides.
         bias: `[N, O]` or None.
         stride, padding, dilation: of the member, as in `F.conv2d`.
         activation: "none" or "relu".
-        backward: "own" kernels, or those of the "library" for the grouped convolution, in channels-last.
+        backward: "own" (Triton kernels) or "library" (torch's grouped convolution in channels-last).
         scale, shift: `[N, O]` or None.
         residual: `[N, B, O, OH, OW]`, any strides, or None.
 

@@ -1,4 +1,4 @@
-"""The gradients of `lane_conv2d`: by own kernels, or by the library's for a grouped convolution.
+"""Backward of `lane_conv2d`: by Triton kernels, or by torch's grouped convolution.
 
 Shapes as in `conv`.
 """
@@ -15,13 +15,13 @@ from .conv_dx import lane_conv2d_dx
 
 
 def setup_context(ctx, inputs, output):
-    """Keep what `backward` reads."""
+    """Save the tensors that `backward` needs."""
     x, weight, _, *ctx.geometry, ctx.activation, ctx.backward, _, _, _ = inputs
     ctx.save_for_backward(x, weight, output if ctx.activation == "relu" else None)
 
 
 def backward(ctx, dy):
-    """The gradients of x, weight and bias, as far as they are asked for; dy as in `conv_dx`."""
+    """Return the gradients of x, weight and bias that are needed; dy as in `conv_dx`."""
     x, weight, y = ctx.saved_tensors
     if ctx.activation == "relu":
         dy = torch.ops.aten.threshold_backward(dy, y, 0)
@@ -30,7 +30,7 @@ def backward(ctx, dy):
         return (*library_backward(dy, x, weight, *ctx.geometry, needed), *[None] * 8)
     dw = lane_conv2d_dw(dy, x, weight.shape[3:], *ctx.geometry) if need_weight else None
     if dw is not None and dw.stride() != weight.stride():
-        dw = torch.empty_like(weight).copy_(dw)  # laid out as the weight: nobody need turn it round later
+        dw = torch.empty_like(weight).copy_(dw)  # same strides: later ops need no transpose
     return (
         lane_conv2d_dx(dy, weight, x.shape[3:], *ctx.geometry) if need_x else None,
         dw,
@@ -40,7 +40,7 @@ def backward(ctx, dy):
 
 
 def _folded(t: Tensor) -> Tensor:
-    """`[N, B, C, H, W]` as the channels-last `[B, N*C, H, W]`: a view where it lies in memory like that."""
+    """Return `[N, B, C, H, W]` as channels-last `[B, N*C, H, W]`; a view if the memory order matches."""
     return t.permute(1, 3, 4, 0, 2).contiguous().flatten(3).permute(0, 3, 1, 2)
 
 
@@ -53,7 +53,7 @@ def library_backward(
     dilation: Sequence[int],
     needed: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The gradients of input, weight and bias from the library's grouped convolution; None if not needed."""
+    """Return the gradients of input, weight and bias by torch's grouped convolution; None if not needed."""
     n, channels = weight.shape[:2]
     geometry = (list(stride), list(padding), list(dilation), False, [0, 0], n, list(needed))
     dx, dw, db = torch.ops.aten.convolution_backward(

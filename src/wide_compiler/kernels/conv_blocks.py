@@ -1,4 +1,4 @@
-"""The blocks that a convolution's kernel may work in, as the autotuner takes them."""
+"""Block configs of the convolution kernels for the autotuner."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ._triton import interpreting, likeliest, next_pow2
 
 
 def configs_of(blocks: Sequence[tuple]) -> list[triton.Config]:
-    """The configs of blocks (BM, BN, BK, FLAT, warps, stages).
+    """Return the configs of blocks (BM, BN, BK, FLAT, warps, stages).
 
-    One stage: what is read goes through the first-level cache, where the taps of a window overlap; more: past
-    it, but ahead of time.
+    With one stage, reads go through the L1 cache, which helps where windows overlap; with more stages they
+    bypass it and are prefetched.
     """
     if interpreting():
-        blocks = ((64, 32, 32, True, 4, 1),)  # one: there is no GPU to time them on
+        blocks = ((64, 32, 32, True, 4, 1),)  # one config: there is no GPU to time them on
     return [
         triton.Config({"BM": bm, "BN": bn, "BK": bk, "FLAT": flat}, num_warps=warps, num_stages=stages)
         for bm, bn, bk, flat, warps, stages in blocks
@@ -26,12 +26,13 @@ def configs_of(blocks: Sequence[tuple]) -> list[triton.Config]:
 def pixel_blocks(
     configs: list[triton.Config], named: dict, taps: int, outputs: int, summed: int, stride: int
 ) -> list[triton.Config]:
-    """Those of a product [pixels, outputs] summed over channels and taps: blocks much larger than it, and
-    slivers of a large one, cannot win.
+    """Return the likeliest configs of a product [pixels, outputs] summed over channels and taps.
+
+    Drops blocks much larger than the product and small blocks of a large one.
 
     Args:
-        outputs, summed: channels that come out, and those summed over.
-        stride: of the summed channels in what is read with fewer warps.
+        outputs, summed: number of output channels, and of channels summed over.
+        stride: of the summed channels in memory; blocks of two warps are kept only if it is not 1.
     """
     rows, columns = max(named["M_KEY"], 32), max(next_pow2(outputs), 16)
     kept = []
@@ -40,9 +41,9 @@ def pixel_blocks(
         fits_in = (
             block["BM"] <= rows and block["BN"] <= max(columns, 32) and block["BM"] * 8 >= min(rows, 512)
         )
-        # Few channels would leave most of a block along them empty.
+        # With few channels most of a block along them would be empty.
         order = summed < 16 or summed % 32 > 0 if block["FLAT"] else summed >= 16
-        # The cache is worth the wait where windows overlap and there are programs enough to wait in turn.
+        # The cache helps where windows overlap and enough programs hide its latency.
         cached = config.num_stages > 1 or (taps > 1 and rows * named["N"] >= 2**15)
         innermost = config.num_warps > 2 or stride != 1
         if fits_in and order and cached and innermost:

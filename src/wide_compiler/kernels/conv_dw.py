@@ -1,4 +1,4 @@
-"""The gradient of `lane_conv2d` with respect to its weight (dw), as one Triton kernel.
+"""Gradient of `lane_conv2d` with respect to the weight (dw), as one Triton kernel.
 
 Shapes as in `conv`; dy is the gradient of the output, `[N, B, O, OH, OW]` of any strides.
 """
@@ -16,14 +16,14 @@ from ._triton import briefly, likeliest, next_pow2, on_device, products, span
 from .conv_blocks import configs_of
 from .operands import rounded
 
-PROGRAMS = 8 * 132  # enough of them to keep every multiprocessor of an H200 busy
-ROWS = 256  # the fewest rows worth a program of their own
+PROGRAMS = 8 * 132  # enough to keep every multiprocessor of an H200 busy
+ROWS = 256  # fewest rows per program
 
 
 def _prune(configs: list[triton.Config], named: dict, **meta) -> list[triton.Config]:
-    """Here BM is the block of o, BN that of (c, kh, kw) or of c, BK that of the rows summed over."""
+    """Keep suitable configs; here BM blocks o, BN blocks (c, kh, kw) or c, BK blocks the summed rows."""
     rows, channels = max(next_pow2(meta["O"]), 32), meta["C"]
-    # Where c is contiguous a block may span several taps and still be read 16 bytes at a time.
+    # If c is contiguous, a block may span several taps and still be read 16 bytes at a time.
     in_fours = meta["LAST"] and channels % 4 == 0
     kept = []
     for config in configs:
@@ -40,7 +40,7 @@ def _prune(configs: list[triton.Config], named: dict, **meta) -> list[triton.Con
 @triton.autotune(
     configs=configs_of(
         (
-            # wgmma, which four warps take for 64 rows, would want both operands transposed.
+            # Two warps for 64 rows: with four, triton uses wgmma, which needs both operands transposed.
             (64, 64, 32, False, 2, 3),
             (64, 32, 32, False, 2, 4),
             (32, 64, 32, False, 4, 4),
@@ -71,7 +71,7 @@ def _dw_kernel(
     LONG: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr, ATOMIC: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, FLAT: tl.constexpr,
 ):  # fmt: skip
-    """One block of o x k of one lane; axis 2 of the grid shares out the rows summed over.
+    """Compute one block of o x k of one lane; axis 2 of the grid splits the summed rows.
 
     FLAT blocks run along k = (c, kh, kw), with LAST k = (kh, kw, c); otherwise a block is one (kh, kw) and
     some c.
@@ -87,7 +87,7 @@ def _dw_kernel(
         tap = k // C if LAST else k % TAPS
     else:
         c = tile_k // TAPS * BN + tl.arange(0, BN)
-        tap = tile_k % TAPS  # a scalar: the masks below then are one-dimensional
+        tap = tile_k % TAPS  # a scalar, so the masks below are one-dimensional
     in_k = c < C
     if FLAT and LAST:
         in_k = tap < TAPS
@@ -123,7 +123,7 @@ def _dw_kernel(
             ok = (in_m & (row >= 0) & (row < H) & (col >= 0) & (col < W))[:, None]
         x_ptrs = x_lane + (x_at[None, :] + (b * x_b + (h * x_h + v * x_w))[:, None])
         x_ok = ok & in_k[None, :]
-        if FLAT and LAST and C % 4 > 0:  # as in the forward, for the order of reading
+        if FLAT and LAST and C % 4 > 0:  # controls the read order, as in the forward
             x_tile = tl.trans(tl.load(tl.trans(x_ptrs), mask=tl.trans(x_ok), other=0.0))
         else:
             x_tile = tl.load(x_ptrs, mask=x_ok, other=0.0)
@@ -145,7 +145,7 @@ def lane_conv2d_dw(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> Tensor:
-    """The gradient of a weight of spatial size `kernel`: `[N, O, C, kh, kw]`, contiguous."""
+    """Return the gradient of a weight of spatial size `kernel`: `[N, O, C, kh, kw]`, contiguous."""
     (N, B, O, OH, OW), (C, H, W), (KH, KW) = dy.shape, x.shape[2:], kernel
     M, K = B * OH * OW, C * KH * KW
     if N * M * O * K == 0:
@@ -153,7 +153,7 @@ def lane_conv2d_dw(
     programs = N * triton.cdiv(O, 64) * triton.cdiv(K, 64)
     shares = max(min(triton.cdiv(PROGRAMS, programs), triton.cdiv(M, ROWS)), 1)
     if torch.are_deterministic_algorithms_enabled():
-        shares = 1  # the order of atomic sums is not fixed
+        shares = 1  # the order of atomic sums is not deterministic
     make = torch.zeros if shares > 1 else torch.empty
     dw = make(N, O, C, KH, KW, dtype=torch.float32, device=x.device)
 

@@ -1,4 +1,4 @@
-"""The gradient of `lane_conv2d` with respect to its input (dx), as one Triton kernel.
+"""Gradient of `lane_conv2d` with respect to the input (dx), as one Triton kernel.
 
 Shapes as in `conv`; dy is the gradient of the output, `[N, B, O, OH, OW]` of any strides.
 """
@@ -33,7 +33,7 @@ def _prune(configs: list[triton.Config], named: dict, **meta) -> list[triton.Con
             (128, 32, 32, False, 4, 3),
             (128, 16, 32, False, 4, 3),
             (64, 64, 32, False, 4, 4),
-            (64, 64, 32, False, 2, 3),  # without wgmma, which wants the weight with o innermost
+            (64, 64, 32, False, 2, 3),  # avoids wgmma, which needs the weight with o innermost
             (64, 32, 64, False, 4, 3),
             (32, 32, 64, False, 4, 4),
             (32, 16, 128, False, 4, 4),
@@ -59,11 +59,11 @@ def _dx_kernel(
     LONG: tl.constexpr, PRECISION: tl.constexpr, W_ROUNDED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, FLAT: tl.constexpr,
 ):  # fmt: skip
-    """One block of input pixels x channels of one lane; the sum runs over (o, kh, kw).
+    """Compute one block of input pixels x channels of one lane; the sum runs over (o, kh, kw).
 
-    A pixel h meets kh only where h + PH - kh * DH is a multiple of the stride. So a program takes pixels
-    of one remainder (its phase), and of the kernel only the taps that meet them: none is computed in vain.
-    Where the stride is not 1, the dilation must be.
+    A pixel h meets tap kh only where h + PH - kh * DH is a multiple of the stride. A program therefore takes
+    pixels of one remainder (its phase) and only the taps that meet them, so no product is wasted. If the
+    stride is not 1, the dilation must be 1.
     """
     TILES_C: tl.constexpr = (C + BN - 1) // BN
     lane = tl.program_id(1).to(tl.int64)
@@ -78,7 +78,7 @@ def _dx_kernel(
     rows_w = tl.cdiv(W - phase_w, SW)
     along_h = tl.maximum(rows_h, 1)
     along_w = tl.maximum(rows_w, 1)
-    first_h = (phase_h + PH) % SH  # the first kh of this phase; every SH-th follows
+    first_h = (phase_h + PH) % SH  # first kh of this phase, then every SH-th
     first_w = (phase_w + PW) % SW
     taps_w = tl.cdiv(KW - first_w, SW)
     taps = tl.cdiv(KH - first_h, SH) * taps_w
@@ -92,7 +92,7 @@ def _dx_kernel(
     v = m % along_w * SW + phase_w
     if LONG:
         b = b.to(tl.int64)
-    # h + PH and kh have the same remainder, so their quotients' difference is the quotient: oh.
+    # h + PH and kh have the same remainder, so the difference of their quotients is oh.
     oh = (h + PH) // SH
     ow = (v + PW) // SW
     y_m = b * y_b + (oh * y_h + ow * y_w)
@@ -146,7 +146,7 @@ def _dx_kernel(
 
 
 def _empty_input(dy: Tensor, weight: Tensor, size: Sequence[int]) -> Tensor:
-    """`[N, B, C, H, W]`, unfilled, in memory `[B, H, W, N, C]`."""
+    """Return an empty `[N, B, C, H, W]`, in memory `[B, H, W, N, C]`."""
     return dy.new_empty(dy.shape[1], *size, dy.shape[0], weight.shape[2]).permute(3, 0, 4, 1, 2)
 
 
@@ -159,12 +159,12 @@ def lane_conv2d_dx(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> Tensor:
-    """The gradient of an input of spatial `size`: `[N, B, C, H, W]`, in memory `[B, H, W, N, C]`."""
+    """Return the gradient of an input of spatial `size`: `[N, B, C, H, W]`, in memory `[B, H, W, N, C]`."""
     dx = _empty_input(dy, weight, size)
     if dx.numel() == 0 or dy.numel() == 0:
         return dx.zero_()
     if any(s > 1 and d > 1 for s, d in zip(stride, dilation, strict=True)):
-        # Rare: spread dy out with zeros between, and the stride is 1.
+        # Rare: insert zeros between the elements of dy, so that the stride is 1.
         spread = [(length - 1) * s + 1 for length, s in zip(dy.shape[3:], stride, strict=True)]
         wider = dy.new_zeros(*dy.shape[:3], *spread)
         wider[..., :: stride[0], :: stride[1]] = dy

@@ -1,4 +1,4 @@
-"""The Triton kernel of `lane_conv2d`: an implicit matrix product in each lane, and what may follow it.
+"""Triton kernel of the forward of `lane_conv2d`: an implicit matrix product per lane, with its epilogue.
 
 Shapes as in `conv`.
 """
@@ -12,7 +12,7 @@ from ._triton import briefly
 from .conv_blocks import configs_of, pixel_blocks
 from .operands import rounded
 
-# The autotuner times those that `_prune` leaves.
+# The autotuner times those kept by `_prune`.
 BLOCKS = (
     (128, 64, 32, False, 4, 3),
     (128, 128, 32, False, 8, 3),
@@ -21,7 +21,7 @@ BLOCKS = (
     (256, 64, 32, False, 8, 1),
     (128, 32, 32, False, 4, 1),
     (64, 64, 32, False, 4, 4),
-    (64, 64, 32, False, 2, 3),  # without wgmma, which wants the input with c innermost
+    (64, 64, 32, False, 2, 3),  # avoids wgmma, which needs the input with c innermost
     (64, 32, 64, False, 4, 3),
     (32, 32, 64, False, 4, 4),
     (32, 16, 128, False, 4, 4),
@@ -60,11 +60,11 @@ def conv_kernel(
     RELU: tl.constexpr, PRECISION: tl.constexpr, W_ROUNDED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, FLAT: tl.constexpr,
 ):  # fmt: skip
-    """One block of pixels x channels of one lane.
+    """Compute one block of pixels x channels of one lane.
 
-    FLAT walks k = (c, kh, kw), with LAST k = (kh, kw, c); otherwise a step is one (kh, kw) and a block of c.
-    Sizes are constants: dividing by them costs little, and where a row of pixels is contiguous triton
-    sees it. LONG offsets need 64 bits.
+    FLAT iterates over k = (c, kh, kw), with LAST k = (kh, kw, c); otherwise a step is one (kh, kw) and a
+    block of c. Sizes are constants: division by them is cheap, and triton can see where a row of pixels is
+    contiguous. LONG offsets need 64 bits.
     """
     TAPS: tl.constexpr = KH * KW
     TILES_O: tl.constexpr = (O + BN - 1) // BN
@@ -74,7 +74,7 @@ def conv_kernel(
     in_m = m < M
     in_o = o < O
     image = m // (OW * OH)
-    h = m // OW % OH * SH - PH  # of the window's first row, which may lie in the padding
+    h = m // OW % OH * SH - PH  # first row of the window, which may lie in the padding
     v = m % OW * SW - PW
     if LONG:
         image = image.to(tl.int64)
@@ -97,7 +97,7 @@ def conv_kernel(
                 col = v[:, None] + (kw * DW)[None, :]
                 ok &= (row >= 0) & (row < H) & (col >= 0) & (col < W)
             a_at = x_m[:, None] + (c * x_c + kh * DH * x_h + kw * DW * x_w)[None, :]
-            if LAST and C % 4 > 0:  # else triton would let neighbouring threads read along m, not along k
+            if LAST and C % 4 > 0:  # otherwise triton makes adjacent threads read along m, not along k
                 a = tl.trans(tl.load(x_lane + tl.trans(a_at), mask=tl.trans(ok), other=0.0))
             else:
                 a = tl.load(x_lane + a_at, mask=ok, other=0.0)
@@ -142,7 +142,7 @@ def conv_kernel(
         r_ptrs = residual + lane * r_n + (r_m[:, None] + (o * r_o)[None, :])
         acc += tl.load(r_ptrs, mask=in_m[:, None] & in_o[None, :], other=0.0).to(tl.float32)
     if RELU:
-        acc = tl.where(acc < 0.0, 0.0, acc)  # not maximum: a NaN stays a NaN, as in torch
+        acc = tl.where(acc < 0.0, 0.0, acc)  # not maximum: NaN must stay NaN, as in torch
     if LONG:
         m = m.to(tl.int64)
     y_ptrs = y + lane * O + ((m * (N * O))[:, None] + o[None, :])

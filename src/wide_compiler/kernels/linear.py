@@ -1,6 +1,6 @@
-"""Linear layers of N lanes as one Triton product, with bias and activation inside it.
+"""Linear layers of N lanes as one Triton product, with bias and activation fused.
 
-Import this module only after `_triton.available()`: it needs triton.
+Import this module only if `_triton.available()`: it needs triton.
 
 Shapes: N lanes, M rows, I in-features, O out-features.
 """
@@ -60,18 +60,18 @@ def lane_linear(
     activation: str = "none",
     compute: torch.dtype | None = None,
 ) -> Tensor:
-    """`y[n] = activation(x[n] @ weight[n].T + bias[n])` for every lane n, as one kernel.
+    """Compute `y[n] = activation(x[n] @ weight[n].T + bias[n])` for every lane n, as one kernel.
 
-    A gradient through other activations than "none" and "relu" needs the value before them, so they
-    then run as an op of their own.
+    A gradient through an activation other than "none" and "relu" needs the pre-activation, so with gradients
+    enabled such an activation runs as a separate op.
 
     Args:
         x: `[N, *, I]`; `*` may be empty.
         weight: `[N, O, I]`.
         bias: `[N, O]` or None.
         activation: one of `ACTIVATIONS`.
-        compute: the dtype of the product and of the result, by default x's; all that is given is
-            rounded to it inside the kernel.
+        compute: dtype of the product and of the result, by default x's; the operands are rounded to it inside
+            the kernel.
 
     Returns:
         `[N, *, O]`.

@@ -1,8 +1,8 @@
-"""Matrix products of N lanes as one Triton kernel, with bias and activation inside it.
+"""Matrix products of N lanes as one Triton kernel, with bias and activation fused.
 
-float32 runs on tensor cores at float32 accuracy ("tf32x3"), which cuBLAS does not do: that is the gain. A
-product in 16 bits may read float32 and round it on its way: weights under autocast need no copy in 16 bits.
-Import this module only after `_triton.available()`: it needs triton.
+float32 runs on tensor cores at float32 accuracy ("tf32x3"), which cuBLAS does not offer. A 16-bit product may
+read float32 operands and round them while loading, so autocast needs no 16-bit copies of the weights. Import
+this module only if `_triton.available()`: it needs triton.
 
 Shapes: N lanes, M rows, K the summed axis, O out-features.
 """
@@ -18,7 +18,7 @@ from ._triton import HALVES, briefly, interpreting, next_pow2, on_device, produc
 from .activations import activate
 from .operands import dot
 
-# (BM, BN, BK, warps, stages); the autotuner times those that `_prune` leaves.
+# (BM, BN, BK, warps, stages); the autotuner times those kept by `_prune`.
 BLOCKS = (
     (128, 128, 32, 8, 3),
     (128, 64, 32, 4, 3),
@@ -31,7 +31,7 @@ BLOCKS = (
     (32, 128, 32, 4, 3),
     (16, 64, 64, 4, 3),
     (128, 128, 64, 8, 3),
-    (128, 256, 64, 8, 3),  # 16 bits only: twice the elements fit
+    (128, 256, 64, 8, 3),  # 16-bit only: half the bytes per element
 )
 CONFIGS = [
     triton.Config({"BM": bm, "BN": bn, "BK": bk}, num_warps=warps, num_stages=stages)
@@ -39,18 +39,18 @@ CONFIGS = [
 ]
 SMALLEST = [c for c in CONFIGS if c.kwargs["BM"] == 16]
 if interpreting():
-    CONFIGS = [triton.Config({"BM": 32, "BN": 32, "BK": 16})]  # one: there is no GPU to time them on
+    CONFIGS = [triton.Config({"BM": 32, "BN": 32, "BK": 16})]  # one config: there is no GPU to time them on
 
 
 def _prune(configs: list[triton.Config], named: dict, PRECISION: str, **_) -> list[triton.Config]:
-    """Drop blocks much larger than the product, slivers of a large one, and those that overflow registers."""
+    """Drop blocks larger than the product, small blocks of a large one, and those that spill registers."""
     rows, cols = max(named["M_KEY"], 16), max(named["O_KEY"], 64)
     half = named["a"].element_size() == 2
 
     def keep(config: triton.Config) -> bool:
         bm, bn, bk = (config.kwargs[name] for name in ("BM", "BN", "BK"))
         if PRECISION in ("tf32x3", "bf16x6", "bf16x3") and bm * bn > 64 * 32 * config.num_warps:
-            return False  # the parts of a split product spill with more than 64 sums per thread
+            return False  # split products spill with more than 64 accumulators per thread
         if bm * bn > 128 * 128 and bk > 32 and not half:
             return False
         return bm <= rows and bn <= cols and bm * 8 >= min(rows, 512)
@@ -59,16 +59,16 @@ def _prune(configs: list[triton.Config], named: dict, PRECISION: str, **_) -> li
 
 
 def _mode(a: Tensor, b: Tensor, compute: torch.dtype) -> str:
-    """How tensor cores get products in `compute`; of float32 by `precision`, in parts where that is faster.
+    """Return the PRECISION of products in `compute`.
 
-    In tf32 they read the right side only with its columns contiguous. To turn a tile around costs several
-    times the product itself, and a bfloat16 tile need not be turned: six products of three parts are as
-    exact as tf32x3, three of two more exact than tf32, at the price of three and one and a half.
+    In tf32, tensor cores read the right operand only with contiguous columns, and transposing a tile costs
+    several times the product. A bfloat16 tile needs no transpose: six products of three parts are as accurate
+    as tf32x3, three products of two parts are more accurate than tf32, at 3 and 1.5 times the cost.
     """
     if compute in HALVES:
         return HALVES[compute]
     mode = products(a, "matmul")
-    if b.stride(1) == 1 or interpreting():  # the interpreter knows no bfloat16
+    if b.stride(1) == 1 or interpreting():  # the interpreter has no bfloat16
         return mode
     return {"tf32x3": "bf16x6", "tf32": "bf16x3"}[mode]
 
@@ -94,13 +94,13 @@ def _matmul_kernel(
     EVEN_K: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """One block of c[n] = act(a[n] @ b[n] + bias[n]); c is contiguous [N, M, O]."""
+    """Compute one block of c[n] = act(a[n] @ b[n] + bias[n]); c is contiguous [N, M, O]."""
     tiles_m = tl.cdiv(M, BM)
     tiles_o = tl.cdiv(O, BN)
     pid = tl.program_id(0)
     n = (pid // (tiles_m * tiles_o)).to(tl.int64)
     pid = pid % (tiles_m * tiles_o)
-    # Groups of 8 row blocks walk the columns together, so that their blocks of a and b meet in L2.
+    # Groups of 8 row blocks step through the columns together, so that their blocks of a and b stay in L2.
     first = pid // (8 * tiles_o) * 8
     rows = min(tiles_m - first, 8)
     pid = pid % (8 * tiles_o)
@@ -112,7 +112,7 @@ def _matmul_kernel(
     k = tl.arange(0, BK)
     in_m = m < M - m0
     in_o = o < O - o0
-    # int64 only up to the block's corner; inside a block int32 offsets are enough.
+    # int64 only up to the block's corner; int32 offsets suffice inside a block.
     a_ptrs = a + n * a_n + m0 * a_m + (m[:, None] * a_m + k[None, :] * a_k)
     b_ptrs = b + n * b_n + o0 * b_o + (k[:, None] * b_k + o[None, :] * b_o)
     acc = tl.zeros((BM, BN), dtype=tl.float32)
@@ -142,15 +142,15 @@ def matmul(
     compute: torch.dtype | None = None,
     out: torch.dtype | None = None,
 ) -> Tensor:
-    """`act(a[n] @ b[n] + bias[n])` for every lane n, outside of autograd.
+    """Compute `act(a[n] @ b[n] + bias[n])` for every lane n, without autograd.
 
     Args:
         a: `[N, M, K]`, any strides.
         b: `[N, K, O]`, any strides.
         bias: `[N, O]` or None.
         activation: one of `ACTIVATIONS`.
-        compute: the dtype that a and b are rounded to, by default a's; sums are in float32.
-        out: the result's dtype, by default `compute`.
+        compute: dtype that a and b are rounded to, by default a's; the accumulator is float32.
+        out: dtype of the result, by default `compute`.
 
     Returns:
         `[N, M, O]`, contiguous.
@@ -161,7 +161,7 @@ def matmul(
     if c.numel() == 0:
         return c
     strides = (*a.stride(), *b.stride(), *((0, 0) if bias is None else bias.stride()), c.stride(0))
-    # Powers of two: a batch of another size then reuses the block size found for a similar one.
+    # Powers of two: batches of similar size share the tuned block size.
     keys = [next_pow2(size) for size in (N, M, O, K)]
     with on_device(a):
         _matmul_kernel[lambda meta: (N * triton.cdiv(M, meta["BM"]) * triton.cdiv(O, meta["BN"]),)](
@@ -177,7 +177,7 @@ def matmul(
 def lane_matmul(
     a: Tensor, b: Tensor, compute: torch.dtype | None = None, out: torch.dtype | None = None
 ) -> Tensor:
-    """`a[n] @ b[n]` for every lane n: `[N, M, K]` x `[N, K, O]` -> `[N, M, O]`, any strides.
+    """Compute `a[n] @ b[n]` for every lane n: `[N, M, K]` x `[N, K, O]` -> `[N, M, O]`, any strides.
 
     `compute` and `out` as in `matmul`.
     """

@@ -1,10 +1,10 @@
-"""What tensor cores multiply: numbers rounded to the precision of the product, weights in reading order.
+"""Operands of tensor core products: rounding to the product's precision, and packing of weights.
 
-Tensor cores take float32 numbers with ten bits after the point and cut the others off. That pulls every
-product towards zero by 0.07%, and what comes out of twenty layers by a percent. Libraries round to nearest
-first, and so do the kernels here: with it they are as exact as cuDNN, ten times as exact as without. What
-goes to tensor cores through registers is rounded there. A block of weights, in large products, is fetched
-from shared memory, so they are rounded while they are packed.
+Tensor cores truncate float32 operands to ten mantissa bits, which biases every product towards zero by 0.07%,
+and the result of twenty layers by about a percent. Libraries round to nearest first, and so do these kernels:
+they are then as accurate as cuDNN, ten times more accurate than without. Operands that pass through registers
+are rounded there. In large products, weights are read from shared memory, so they are rounded while they are
+packed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ._triton import interpreting, next_pow2, on_device
 
-PACK_ROWS = 2048  # so many rows read the weight that a copy in the order they read it in pays
+PACK_ROWS = 2048  # fewest rows for which a packed copy of the weight pays off
 
 
 INTERPRETED = tl.constexpr(interpreting())
@@ -24,12 +24,13 @@ INTERPRETED = tl.constexpr(interpreting())
 
 @triton.jit
 def rounded(x, PRECISION: tl.constexpr):
-    """x as a product of that precision takes it: rounded to nearest, a NaN stays a NaN.
+    """Return x rounded to nearest for a product of the given precision; NaN stays NaN.
 
-    "tf32" rounds float32 only; "bf16" and "fp16" give that dtype, in the interpreter as float32.
+    "tf32" rounds float32 only; "bf16" and "fp16" convert to that dtype ("bf16" to float32 in the
+    interpreter).
     """
     if PRECISION == "bf16":
-        if INTERPRETED:  # it has no product of these, and cuts bits off instead of rounding
+        if INTERPRETED:  # it has no bfloat16 product and truncates instead of rounding
             x = x.to(tl.float32)
             bits = x.to(tl.int32, bitcast=True)
             bits = (bits + 32767 + (bits >> 16 & 1)) & -65536
@@ -39,7 +40,7 @@ def rounded(x, PRECISION: tl.constexpr):
     elif PRECISION == "fp16":
         x = x.to(tl.float16)
     elif PRECISION == "tf32" and x.dtype == tl.float32:
-        if INTERPRETED:  # it knows no instructions of a GPU
+        if INTERPRETED:  # it cannot run GPU instructions
             bits = x.to(tl.int32, bitcast=True) + 4096
             x = tl.where(x == x, (bits & -8192).to(tl.float32, bitcast=True), x)
         else:
@@ -51,7 +52,7 @@ def rounded(x, PRECISION: tl.constexpr):
 
 @triton.jit
 def dot(a, b, PRECISION: tl.constexpr, acc=None):
-    """`acc + a @ b` in float32, of tiles rounded to PRECISION."""
+    """Compute `acc + a @ b` in float32, with a and b rounded to PRECISION."""
     a, b = rounded(a, PRECISION), rounded(b, PRECISION)
     HALVES: tl.constexpr = PRECISION == "bf16" or PRECISION == "fp16"
     if HALVES:
@@ -66,7 +67,7 @@ def _pack_kernel(
     w, out, w_n, w_r, w_h, w_w, w_k,
     R, K: tl.constexpr, KW: tl.constexpr, TAPS: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One row `[kh, kw, k]` of the copy."""
+    """Write one row `[kh, kw, k]` of the copy."""
     row = tl.program_id(0).to(tl.int64)
     source = w + row // R * w_n + row % R * w_r
     for start in range(0, TAPS * K, BLOCK):
@@ -79,8 +80,10 @@ def _pack_kernel(
 
 
 def packed(weight: Tensor, axis: int, rows: int, mode: str) -> Tensor:
-    """A rounded copy of the weight `[N, O, C, kh, kw]` with `axis`, the one summed over, innermost in memory:
-    loads of 16 bytes, not 4. The weight itself, unrounded, where it is read too seldom for that.
+    """Return a rounded copy of the weight `[N, O, C, kh, kw]` with `axis` innermost in memory.
+
+    `axis` is the summed axis; loads are then 16 bytes instead of 4. Returns the weight unchanged where a copy
+    would not pay off.
     """
     in_order = weight.stride(axis) == 1 and (mode != "tf32" or weight.dtype != torch.float32)
     if rows < PACK_ROWS or weight.shape[axis] < 16 or in_order:

@@ -1,8 +1,7 @@
 """LSTM and GRU layers of N lanes, all time steps in one Triton kernel.
 
-A step of a recurrent layer is mostly the launch of its kernels. Here all steps are one launch
-(`rnn_forward`), and so is their gradient (`rnn_backward`).
-Import this module only after `_triton.available()`: it needs triton.
+Kernel launches dominate a step of a recurrent layer. Here all steps are one launch (`rnn_forward`), and so is
+their gradient (`rnn_backward`). Import this module only if `_triton.available()`: it needs triton.
 
 Shapes: N lanes, T time steps, B batch, H hidden features. float32 only.
 """
@@ -18,7 +17,7 @@ from .rnn_backward import lane_gru_backward, lane_lstm_backward
 from .rnn_forward import gru_kernel, lstm_kernel
 from .rnn_parts import launch
 
-WIDEST = 128  # a gate's weight of 128 x 128 floats, three times, is what a multiprocessor's memory holds
+WIDEST = 128  # shared memory holds three stages of a 128 x 128 float32 weight
 
 
 def _lstm_outputs(gates_x: Tensor, w_hh: Tensor, save: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -32,7 +31,7 @@ def _lstm_outputs(gates_x: Tensor, w_hh: Tensor, save: bool) -> tuple[Tensor, Te
 def _lane_lstm(
     gates_x: Tensor, w_hh: Tensor, h0: Tensor, c0: Tensor, save: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The output, the last c, and for the backward the slopes of all steps."""
+    """Return the output, the last c, and if `save` the derivatives of all steps for the backward."""
     out = _lstm_outputs(gates_x, w_hh, save)
     (N, T, B, _), H = gates_x.shape, w_hh.shape[2]
     if N * B * H == 0 or T == 0:
@@ -61,7 +60,7 @@ def _gru_outputs(gates_x: Tensor, w_hh: Tensor, save: bool) -> tuple[Tensor, Ten
 def _lane_gru(
     gates_x: Tensor, w_hh: Tensor, b_hh: Tensor | None, h0: Tensor, save: bool
 ) -> tuple[Tensor, Tensor]:
-    """The output, and for the backward the slopes of all steps."""
+    """Return the output, and if `save` the derivatives of all steps for the backward."""
     out = _gru_outputs(gates_x, w_hh, save)
     (N, T, B, _), H = gates_x.shape, w_hh.shape[2]
     if N * T * B * H == 0:
@@ -82,7 +81,7 @@ def _(gates_x, w_hh, b_hh, h0, save):
 
 
 def _before(h0: Tensor, y: Tensor) -> Tensor:
-    """What every step saw as its h: `[N, T, B, H]`."""
+    """Return the h that each step read: `[N, T, B, H]`."""
     return torch.cat([h0.unsqueeze(1), y[:, :-1]], 1)
 
 
@@ -93,7 +92,7 @@ def _weight_grad(dgates: Tensor, before: Tensor) -> Tensor:
 def _lstm_setup(ctx, inputs, output):
     _, w_hh, h0, _, _ = inputs
     y, _, slopes = output
-    ctx.set_materialize_grads(False)  # nobody has a gradient for what is saved; do not fill zeros for it
+    ctx.set_materialize_grads(False)  # `slopes` never has a gradient; do not create zeros for it
     ctx.save_for_backward(w_hh, h0, y, slopes)
 
 
@@ -130,7 +129,7 @@ _lane_gru.register_autograd(_gru_backward, setup_context=_gru_setup)
 
 
 def fits(gates_x: Tensor, hidden: int) -> bool:
-    """Whether the kernels take gates `[N, T, B, gates * hidden]`."""
+    """Return whether the kernels support gates `[N, T, B, gates * hidden]`."""
     return (
         hidden <= WIDEST
         and supports(gates_x)
@@ -141,7 +140,7 @@ def fits(gates_x: Tensor, hidden: int) -> bool:
 
 
 def _rows(gates_x: Tensor) -> Tensor:
-    """Any order of lane, time and batch will do; what the kernels read must be contiguous within a row."""
+    """Return the gates with contiguous rows; lane, time and batch may have any order."""
     return gates_x if gates_x.stride(-1) == 1 else gates_x.contiguous()
 
 
@@ -150,7 +149,7 @@ def _save(*tensors: Tensor | None) -> bool:
 
 
 def lane_lstm(gates_x: Tensor, w_hh: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor]:
-    """One LSTM layer of every lane, in one direction.
+    """Run one LSTM layer of every lane, in one direction.
 
     Args:
         gates_x: `[N, T, B, 4H]`: x @ w_ih^T + b_ih + b_hh of all steps; gates i, f, g, o as in torch.
@@ -165,7 +164,7 @@ def lane_lstm(gates_x: Tensor, w_hh: Tensor, h0: Tensor, c0: Tensor) -> tuple[Te
 
 
 def lane_gru(gates_x: Tensor, w_hh: Tensor, b_hh: Tensor | None, h0: Tensor) -> Tensor:
-    """One GRU layer of every lane, in one direction.
+    """Run one GRU layer of every lane, in one direction.
 
     Args:
         gates_x: `[N, T, B, 3H]`: x @ w_ih^T + b_ih of all steps; gates r, z, n as in torch.

@@ -1,8 +1,8 @@
-"""The gradients of `lane_lstm` and `lane_gru`: back through all time steps in one Triton kernel.
+"""Backward of `lane_lstm` and `lane_gru`: through all time steps in one Triton kernel.
 
-As in `rnn_forward`, one loop over (time, gate), time and gates backwards; a turn computes one gate's
-gradient, the gradient of h or c times a slope that the forward has saved, and sends it through that gate's
-weight. The gradient of the weight itself is one product over all steps, left to the caller.
+As in `rnn_forward` there is one loop over (time, gate), here in reverse. An iteration computes one gate's
+gradient (the gradient of h or c times a derivative saved by the forward) and multiplies it by that gate's
+weight. The gradient of the weight is one product over all steps, computed by the caller.
 
 Shapes as in `rnn`.
 """
@@ -43,7 +43,7 @@ def _lstm_kernel(
         w_tile = tl.load(w_ptrs + gate * H * H, mask=w_ok, other=0.0)
         row = slope_ptrs + t * B * 6 * H
         slope = tl.load(row + gate * H, mask=ok, other=0.0)
-        # These two are wanted after the product only, which takes longer than to load them.
+        # These two are used only after the product, which hides their load latency.
         of_c = tl.load(row + tl.where(gate == 3, 4, 5) * H, mask=ok, other=0.0)
         dy_before = tl.load(dy_ptrs + tl.maximum(t - 1, 0) * B * H, mask=ok, other=0.0)
         d = tl.where(gate == 3, dh, dc) * slope
@@ -82,7 +82,7 @@ def _gru_kernel(
         w_tile = tl.load(w_ptrs + gate * H * H, mask=w_ok, other=0.0)
         row = slope_ptrs + t * B * 5 * H
         slope = tl.load(row + gate * H, mask=ok, other=0.0)
-        # As in the LSTM, for after the product: h's own slope and that of n's input part.
+        # Used after the product, as in the LSTM: the derivatives for h and for n's input part.
         of_h = tl.load(row + 3 * H, mask=ok, other=0.0)
         of_n = tl.load(row + 4 * H, mask=ok, other=0.0)
         dy_before = tl.load(dy_ptrs + tl.maximum(t - 1, 0) * B * H, mask=ok, other=0.0)
@@ -103,7 +103,7 @@ def _gru_kernel(
 def lane_lstm_backward(
     dy: Tensor, dc_last: Tensor, w_hh: Tensor, slopes: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of the gates `[N, T, B, 4H]`, of h0 and of c0 `[N, B, H]`."""
+    """Return the gradients of the gates `[N, T, B, 4H]`, of h0 and of c0 `[N, B, H]`."""
     N, T, B, H = dy.shape
     dgates = dy.new_empty(N, T, B, 4 * H)
     dh0, dc0 = (dy.new_empty(N, B, H) for _ in range(2))
@@ -124,7 +124,7 @@ def _(dy, dc_last, w_hh, slopes):
 
 @torch.library.custom_op("wide_compiler::lane_gru_backward", mutates_args=())
 def lane_gru_backward(dy: Tensor, w_hh: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of the gates' input and hidden parts `[N, T, B, 3H]`, and of h0 `[N, B, H]`."""
+    """Return the gradients of the gates' input and hidden parts `[N, T, B, 3H]`, and of h0 `[N, B, H]`."""
     N, T, B, H = dy.shape
     dgates_x, dgates_h = (dy.new_empty(N, T, B, 3 * H) for _ in range(2))
     dh0 = dy.new_empty(N, B, H)

@@ -1,9 +1,9 @@
-"""The Triton kernels of `lane_lstm` and `lane_gru`, over all time steps.
+"""Triton kernels of the forward of `lane_lstm` and `lane_gru`, over all time steps.
 
-One program takes a lane and a few rows of the batch through the whole sequence, its state in registers. It
-works gate by gate, in one loop over (time, gate): what a turn needs of the weight is then known early and
-fetched while earlier turns compute. Tiles have the hidden features in front and the batch behind, [H, B]: a
-tensor core takes 16 rows but only 8 columns, and a batch of few rows wastes less of it.
+One program runs a lane and a few rows of the batch through the whole sequence, with the state in registers.
+It works gate by gate in one loop over (time, gate), so the weights of an iteration are known early and are
+prefetched. Tiles are [H, B], hidden features first: a tensor core takes 16 rows but only 8 columns, so a
+small batch wastes less of it.
 
 Shapes as in `rnn`.
 """
@@ -22,10 +22,10 @@ def lstm_kernel(
     T, B, gx_n, gx_t, gx_b,
     H: tl.constexpr, SAVE: tl.constexpr, PRECISION: tl.constexpr, BB: tl.constexpr, HP: tl.constexpr,
 ):  # fmt: skip
-    """Gates in torch's order i, f, g, o.
+    """Run an LSTM; gates in torch's order i, f, g, o.
 
-    slopes is [N, T, B, 6H], written only to SAVE: what the gradient of c (of h for o) becomes in each gate,
-    then what that of h becomes in c, and that of c in the c before.
+    slopes is [N, T, B, 6H], written only if SAVE. It holds the derivatives of c with respect to the gates i,
+    f and g, of h with respect to o, of h with respect to c, and of c with respect to the previous c.
     """
     lane = tl.program_id(1).to(tl.int64)
     b = tl.program_id(0) * BB + tl.arange(0, BB)
@@ -51,7 +51,7 @@ def lstm_kernel(
         after = tl.minimum(turn + 1, 4 * T - 1)
         ahead = tl.load(gx_ptrs + (after // 4 * gx_t + after % 4 * H), mask=ok, other=0.0)
         w_tile = tl.load(w_ptrs + gate * H * H, mask=w_ok, other=0.0)
-        # The gate of the turn before is activated while this one's product runs.
+        # The previous iteration's gate is activated while this one's product runs.
         s = tl.sigmoid(tl.where(gate == 3, 2.0 * z, z))
         i = tl.where(gate == 1, s, i)
         f = tl.where(gate == 2, s, f)
@@ -83,10 +83,10 @@ def gru_kernel(
     HAS_BIAS: tl.constexpr, SAVE: tl.constexpr,
     H: tl.constexpr, PRECISION: tl.constexpr, BB: tl.constexpr, HP: tl.constexpr,
 ):  # fmt: skip
-    """Gates in torch's order r, z, n.
+    """Run a GRU; gates in torch's order r, z, n.
 
-    slopes is [N, T, B, 5H], written only to SAVE: what the gradient of h becomes in each gate's hidden part,
-    then in the h before, and in n's input part.
+    slopes is [N, T, B, 5H], written only if SAVE. It holds the derivatives of h with respect to each gate's
+    hidden part, to the previous h, and to n's input part.
     """
     lane = tl.program_id(1).to(tl.int64)
     b = tl.program_id(0) * BB + tl.arange(0, BB)
@@ -116,10 +116,10 @@ def gru_kernel(
         after = tl.minimum(turn + 1, 3 * T - 1)
         ahead = tl.load(gx_ptrs + (after // 3 * gx_t + after % 3 * H), mask=ok, other=0.0)
         w_tile = tl.load(w_ptrs + gate * H * H, mask=w_ok, other=0.0)
-        # As in the LSTM, the gate of the turn before.
+        # The previous iteration's gate, as in the LSTM.
         s = tl.sigmoid(part)
         r = tl.where(gate == 1, s, r)
-        start = tl.where(gate == 2, 0.0, gates)  # n's input part is added once r has scaled the hidden one
+        start = tl.where(gate == 2, 0.0, gates)  # n's input part is added after r has scaled the hidden part
         if HAS_BIAS:
             start += tl.where(gate == 0, bias_r, tl.where(gate == 1, bias_z, bias_n))[:, None]
         part = product(w_tile, upper, rest, start, turn, PRECISION)

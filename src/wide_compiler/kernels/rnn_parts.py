@@ -1,4 +1,4 @@
-"""What the recurrent kernels, forward and backward, have in common: their settings, and a turn's product.
+"""Launch settings and the split product shared by the recurrent kernels.
 
 Shapes as in `rnn`.
 """
@@ -12,25 +12,25 @@ import triton.language as tl
 from ._triton import MULTIPROCESSORS, next_pow2, precision
 from .operands import rounded
 
-SHARED = 227 * 1024  # bytes of shared memory that one of its programs can have
+SHARED = 227 * 1024  # bytes of shared memory available to one program
 
 
 def _stages(width: int, block: int, device: torch.device) -> int:
-    """How many turns of weights to have on the way: as many as fit into shared memory."""
+    """Return how many iterations of weights to prefetch: as many as fit into shared memory, at most 4."""
     room = SHARED
     if device.type == "cuda":
         room = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", SHARED)
-    small = 4 * width * block  # a tile of a gate; one comes along with every weight, some are for exchange
+    small = 4 * width * block  # tile of a gate: one per weight, a few for exchange
     return max(min(1 + (room - 3 * small) // (4 * width * width + small), 4), 1)
 
 
 def launch(hidden: int, rows: int, lanes: int, device: torch.device) -> dict[str, object]:
-    """The settings that every recurrent kernel is started with; BB is how many rows a program takes.
+    """Return the launch settings of every recurrent kernel; BB is the number of batch rows per program.
 
-    Few rows, so that every multiprocessor has a program; more where there are programs enough, as each
-    reads the weights anew.
+    Few rows, so that every multiprocessor has a program; more if there are programs enough, because each
+    program reads the weights again.
     """
-    few = 8  # the fewest a tensor core takes
+    few = 8  # fewest columns of a tensor core
     block = 2 * few if rows > few and lanes * triton.cdiv(rows, few) > MULTIPROCESSORS else few
     width = max(next_pow2(hidden), 16)
     return {
@@ -45,27 +45,27 @@ def launch(hidden: int, rows: int, lanes: int, device: torch.device) -> dict[str
 
 @triton.jit
 def tanh(x):
-    """Exact to float32's rounding of 1: a state or a gate is of that size."""
+    """Compute tanh of a tile, accurate to float32 rounding at 1, the size of states and gates."""
     return 2.0 * tl.sigmoid(2.0 * x) - 1.0
 
 
 @triton.jit
 def halves(x):
-    """x as what a tensor core sees of it, the upper 19 bits, and the rest."""
+    """Split x into the part a tensor core reads (the upper 19 bits) and the remainder."""
     upper = (x.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
     return upper, x - upper
 
 
 @triton.jit
 def product(w, upper, rest, start, turn, PRECISION: tl.constexpr):
-    """start + w @ v for a vector per batch row, v given as its halves.
+    """Compute start + w @ v, with v given as `halves`.
 
-    Three products that do not wait for each other: triton's own "tf32x3" is one long chain of them.
+    Three independent products; triton's "tf32x3" is one dependent chain of them.
     """
     w_upper, w_rest = halves(w)
-    if PRECISION == "tf32":  # without the rest of it
+    if PRECISION == "tf32":  # the remainder of w is dropped
         w_upper = rounded(w, PRECISION)
-    # Zeros that triton does not see are zeros; else it would make a chain of the products.
+    # Zeros that triton cannot see are constant; otherwise it would chain the products.
     nothing = tl.full(start.shape, tl.where(turn < 0, 1.0, 0.0), tl.float32)
     small = tl.dot(w_upper, rest, nothing, input_precision="tf32")
     if PRECISION == "tf32x3":

@@ -1,7 +1,7 @@
-"""Convolutions of N lanes, each by torch's own convolution, side by side on CUDA streams.
+"""Convolutions of N lanes, each by torch's convolution, concurrently on CUDA streams.
 
-One lane's convolution rarely fills a GPU; where the grouped convolution is slow, the lanes' own are not, and
-they overlap. Needs no triton. On a CPU the lanes run one after another.
+One lane's convolution rarely fills a GPU. Where the grouped convolution is slow, separate convolutions that
+overlap are faster. Needs no triton. On a CPU the lanes run one after another.
 
 Shapes: N lanes, B batch, C in-channels, O out-channels; 1, 2 or 3 spatial axes follow.
 """
@@ -25,12 +25,13 @@ _streams: dict[torch.device, list[torch.cuda.Stream]] = {}
 
 @contextmanager
 def _side_by_side(x: Tensor, n: int) -> Iterator[Callable[[int], AbstractContextManager]]:
-    """Side streams that start after what the current stream has queued, and that it waits for at the end.
+    """Fork side streams from the current stream and join them at exit.
 
-    Yields what makes the stream of lane i the current one. Events do both, so this can be captured into a
-    CUDA graph. What a lane allocates must not outlive its turn: its memory belongs to the side stream.
+    Yields a function that returns the stream context of lane i. Fork and join use events, so both can be
+    captured into a CUDA graph. Tensors allocated for a lane must not outlive its context: their memory
+    belongs to the side stream.
     """
-    # The op has one dtype, that of its inputs; autocast would give the convolutions another.
+    # The op has the dtype of its inputs; autocast would change that of the convolutions.
     exact = torch.autocast(x.device.type, enabled=False)
     if not x.is_cuda:
         with exact:
@@ -69,7 +70,7 @@ def _streamed_conv(
     groups: int,
 ) -> Tensor:
     n = x.shape[0]
-    # Made here, on the current stream, which waits for the lanes: nothing is left to record on a stream.
+    # Allocated on the current stream, which joins the lanes, so record_stream is not needed.
     y = x.new_empty(_output_size(x, weight, stride, padding, dilation))
     biases = [None] * n if bias is None else bias.unbind(0)
     lanes = zip(y.unbind(0), x.unbind(0), weight.unbind(0), biases, strict=True)
@@ -97,7 +98,7 @@ def _streamed_conv_backward(
     groups: int,
     needed: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of input, weight and bias; an empty tensor for one that is not `needed`."""
+    """Return the gradients of input, weight and bias; an empty tensor for one that is not `needed`."""
     n, channels = weight.shape[:2]
     grads = _empty_gradients(dy, x, weight, needed)
     lanes = zip(dy.unbind(0), x.unbind(0), weight.unbind(0), strict=True)
@@ -140,16 +141,16 @@ _streamed_conv.register_autograd(_backward, setup_context=_setup)
 
 
 def per_axis(value: Ints, rank: int) -> list[int]:
-    """One number for each of `rank` spatial axes."""
+    """Return one number for each of `rank` spatial axes."""
     return [value] * rank if isinstance(value, int) else list(value) * (rank // len(value))
 
 
 def plain_padding(
     x: Tensor, kernel: Sequence[int], padding: Ints | str, dilation: list[int]
 ) -> tuple[Tensor, list[int]]:
-    """x and the numbers that `padding`, which may be "same" or "valid", stands for.
+    """Return x and the numbers of padding per axis; `padding` may be "same" or "valid".
 
-    "same" pads more at the end where the two sides cannot be equal; x then comes padded by that.
+    With "same", if the two sides cannot be equal, x is returned padded by one at the end.
     """
     if not isinstance(padding, str):
         return x, per_axis(padding, len(kernel))
@@ -172,14 +173,14 @@ def streamed_conv(
     dilation: Ints = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Convolution in 1, 2 or 3 dimensions, every lane's by itself, lanes spread over CUDA streams.
+    """Convolution in 1, 2 or 3 dimensions, one call per lane, lanes distributed over CUDA streams.
 
     Args:
         x: `[N, B, C, *spatial]`.
         weight: `[N, O, C/groups, *kernel]`.
         bias: `[N, O]` or None.
         stride, padding, dilation: of the member, as in `F.conv2d`.
-        groups: of ONE member.
+        groups: number of groups of one member.
 
     Returns:
         `[N, B, O, *spatial]`, contiguous.

@@ -1,4 +1,4 @@
-"""Measure: which way to run a call is right, and fastest here. The only contest, clock and comparer."""
+"""Measuring: contests that check candidates for correctness and time them."""
 
 from .clock import Clock, interleaved, use_clock
 from .contest import Candidate, Contest, Decision

@@ -1,4 +1,4 @@
-"""Timing in turns. On a shared machine only timings taken side by side can be compared."""
+"""Interleaved timing: on a shared machine only timings taken in turns are comparable."""
 
 import contextlib
 import os
@@ -11,21 +11,21 @@ from typing import Any
 
 import torch
 
-# Bound once, so that user code that patches `time` does not change what is measured.
+# Bound at import, so that user code that patches `time` does not affect measurements.
 now, cpu_time = time.perf_counter, time.thread_time
 
-# A sample shorter than this drowns in the clock's own noise, so short calls are repeated within one sample.
+# A sample shorter than this is dominated by clock noise, so short calls are repeated within one sample.
 SAMPLE_SECONDS = 3e-4
-# On a GPU the clock waits for the last call of a sample. A longer row of calls is what a user's loop looks
-# like: the launches of small models overlap with the work of the calls before.
+# On a GPU a sample ends with a synchronisation. A longer run of calls is closer to a user's loop, in which
+# launches of small models overlap with the work of earlier calls.
 GPU_SAMPLE_SECONDS = 2e-3
 MAX_REPEATS = 200
 
-# Signs of other work on the machine. Quiet machines show a spread of a few percent, and a load average of no
-# more than the threads of this process.
+# Signs of load from other processes. On an idle machine samples spread by a few percent, and the load average
+# is at most the number of threads of this process.
 BUSY_SPREAD = 0.3
 BUSY_LOAD = 1.2  # runnable threads per core
-# Memory that neither PyTorch's allocator nor the CUDA context and libraries of this process hold.
+# GPU memory held neither by PyTorch's allocator nor by this process's CUDA context and libraries.
 BUSY_GPU_BYTES = 4 * 2**30
 
 Calls = Mapping[str, Callable[[], Any]]
@@ -33,21 +33,21 @@ Calls = Mapping[str, Callable[[], Any]]
 
 @dataclass
 class Times:
-    """Median seconds of each candidate, and signs of load while they were taken ('' if there were none)."""
+    """Median seconds of each candidate, and signs of load while they were measured ('' if none)."""
 
     seconds: dict[str, float]
     busy: str = ""
 
 
 class Clock:
-    """The machine's clock. Tests of decisions hold one of their own, see `use_clock`."""
+    """The system clock. Tests replace it with `use_clock`."""
 
     def once(self, call: Callable[[], Any], cuda: bool) -> float:
-        """Seconds of one call."""
+        """Return the seconds of one call."""
         return _sample(call, 1, cuda)
 
     def turns(self, candidates: Calls, seconds: float, cuda: bool = False, **options: Any) -> Times:
-        """The candidates timed in turns; `options` are those of `interleaved`."""
+        """Time the candidates in turns; `options` are those of `interleaved`."""
         samples = _samples(candidates, seconds, cuda, **options)
         return Times(_medians(samples), busy(samples, cuda))
 
@@ -58,7 +58,7 @@ current_clock = _current.get
 
 @contextlib.contextmanager
 def use_clock(clock: Clock) -> Iterator[Clock]:
-    """Decisions in this context are taken by `clock`."""
+    """Context manager that makes contests use `clock`."""
     token = _current.set(clock)
     try:
         yield clock
@@ -67,19 +67,19 @@ def use_clock(clock: Clock) -> Iterator[Clock]:
 
 
 def interleaved(candidates: Calls, seconds: float, cuda: bool = False, **options: Any) -> dict[str, float]:
-    """The median seconds per call of each candidate.
+    """Return the median seconds per call of each candidate.
 
-    Every round times each candidate once, so that whatever slows the machine slows all of them. There are at
-    least `rounds_at_least` rounds, and no more once `seconds` are spent.
+    Every round times each candidate once, so that load affects all of them. There are at least
+    `rounds_at_least` rounds, and none starts after `seconds`.
 
     Args:
-        candidates: by name; each has been called at least once already (it is warm).
-        seconds: the time to spend, all in all.
-        cuda: wait for the GPU before and after each sample.
-        hopeless: after two rounds leave out candidates slower than this multiple of the best.
-        on_round: called with the number of each round that is done.
-        rounds_at_least: 3 unless given.
-        sample_seconds: how long calls follow each other before the clock is read.
+        candidates: calls by name; each must be warmed up.
+        seconds: total time budget.
+        cuda: synchronise before and after each sample.
+        hopeless: after two rounds, drop candidates slower than this multiple of the best.
+        on_round: called with the number of rounds done, after each.
+        rounds_at_least: 3 by default.
+        sample_seconds: minimum length of a sample of repeated calls.
 
     >>> times = interleaved({"short": lambda: sum(range(10)), "long": lambda: sum(range(9000))}, 0.01)
     >>> times["short"] < times["long"]
@@ -104,7 +104,7 @@ def _samples(
     running = list(candidates)
     rounds = 0
     while rounds < rounds_at_least or now() - started < seconds:
-        # Each round in the other direction: a drift of the clock speed meets all alike.
+        # Alternate the direction, so that a drift in clock speed affects all candidates alike.
         for name in running if rounds % 2 == 0 else reversed(running):
             sample = _sample(candidates[name], repeats.get(name, 1), cuda)
             samples[name].append(sample)
@@ -116,7 +116,7 @@ def _samples(
         if hopeless is not None and rounds >= 2:
             best = min(min(taken) for taken in samples.values())
             running = [name for name in running if min(samples[name]) <= hopeless * best]
-    # The first sample of each found its repeat count, and is as noisy as a single call.
+    # Drop the first sample: it only determined the repeat count, and is as noisy as a single call.
     return {name: taken[1:] for name, taken in samples.items()}
 
 
@@ -136,7 +136,7 @@ def _sample(call: Callable[[], Any], repeats: int, cuda: bool) -> float:
 
 
 def busy(samples: dict[str, list[float]], cuda: bool) -> str:
-    """Why these samples may be those of a machine under load; '' if nothing speaks for that."""
+    """Return a sign that the samples were taken under load; '' if there is none."""
     spreads = [spread(taken) for taken in samples.values() if len(taken) >= 4]
     if spreads and statistics.median(spreads) > BUSY_SPREAD:
         return f"samples spread by {statistics.median(spreads):.0%}"
@@ -152,7 +152,7 @@ def busy(samples: dict[str, list[float]], cuda: bool) -> str:
 
 
 def spread(samples: list[float]) -> float:
-    """From the first to the third quartile, as a share of the median."""
+    """Return the interquartile range as a share of the median."""
     first, median, third = statistics.quantiles(samples, n=4)
     return (third - first) / max(median, 1e-12)
 
@@ -163,12 +163,13 @@ def best_medians(
     least: int = 3,
     most: int = 8,
 ) -> tuple[dict[str, float], int]:
-    """Minimum of repeated medians of each candidate, which discards load from other processes; and how many
-    medians were taken.
+    """Return the minimum of repeated medians per candidate, and the number of repetitions.
+
+    The minimum discards load from other processes.
 
     Args:
-        clock: takes one median of all candidates.
-        settled: whether the times found so far say what they are asked for; if not, `most` are taken.
+        clock: returns one median per candidate.
+        settled: whether the times so far are conclusive; if never, `most` repetitions are made.
     """
     times = clock()
     for tries in range(2, most + 1):

@@ -1,5 +1,4 @@
-"""Did two ways of computing the same thing? One comparer and one table of tolerances for everyone who asks:
-the contest between ways, the check of each op's lane rule, and the oracle."""
+"""Comparison of results, with one table of tolerances for contests, lane rules and the oracle."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -8,11 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# How far rounding moves a result, by dtype. In the first column: one op, largest error relative to the
-# largest expected number; far above rounding, far below a real mistake. float64 is held less strictly than
-# it could be, because ops like inverses lose digits wherever they are computed. In the second: a whole model
-# with its gradients, root mean square of the error relative to that of what is expected; rounding may switch
-# a ReLU here and there, which moves single numbers by much and the mean by little.
+# Tolerances by dtype. First column, one op: largest error relative to the largest expected value; far above
+# rounding, far below a real mistake. float64 is looser than possible, because ops such as inverses lose
+# digits. Second column, a whole model with gradients: root mean square of the error relative to that of the
+# expected values. Rounding may flip a ReLU, which changes single values by much and the mean by little.
 ROUNDING: dict[torch.dtype, tuple[float, float]] = {
     torch.float64: (1e-6, 1e-8),
     torch.complex128: (1e-6, 1e-8),
@@ -21,55 +19,55 @@ ROUNDING: dict[torch.dtype, tuple[float, float]] = {
     torch.float16: (1e-2, 2e-2),
     torch.bfloat16: (3e-2, 1e-1),
 }
-COARSE = (3e-2, 1e-1)  # dtypes of still fewer bits
-# A whole float32 model where products may be rounded to ten bits (TF32): each kernel adds in its own order.
+COARSE = (3e-2, 1e-1)  # dtypes with fewer bits
+# A whole float32 model with products in TF32: kernels differ in the order of accumulation.
 ROUNDED_PRODUCTS = 2e-2
-# A single number of a whole model may be off by this share of the largest: see the switched ReLU.
+# Largest error of a single value of a whole model, relative to the largest value: a flipped ReLU.
 SINGLE = 0.2
-# Where it was measured how far rounding alone moves a result, so many times that is still rounding.
+# Errors up to this multiple of the measured rounding noise are accepted.
 NOISE = 3.0
-# Tensors that are tiny beside the others of their kind (the gradient of a bias in front of a batch norm is
-# mere rounding) are held to this share of the largest.
+# Tensors much smaller than the largest of their kind are compared relative to this share of it: the gradient
+# of a bias before a batch norm, for example, is only rounding error.
 NEGLIGIBLE = 1e-2
 
 
 class Incomparable(Exception):
-    """Results that say nothing about right or wrong: random, or other ones each time."""
+    """Results that cannot be compared: random, or different in each run."""
 
 
-class Limits(NamedTuple):
-    """mean: of the root mean square of the error. single: of the largest error."""
+class Tolerances(NamedTuple):
+    """Tolerances of the root mean square error (`mean`) and of the largest error (`single`)."""
 
     mean: float
     single: float
 
 
-def one_op(dtype: torch.dtype) -> Limits:
-    """Limits for the result of one op."""
-    return Limits(float("inf"), ROUNDING.get(dtype, COARSE)[0])
+def one_op(dtype: torch.dtype) -> Tolerances:
+    """Return the limits for one op."""
+    return Tolerances(float("inf"), ROUNDING.get(dtype, COARSE)[0])
 
 
-def whole_model(dtype: torch.dtype, cuda: bool) -> Limits:
-    """Limits for the results of a model, under the precision flags and the autocast of now."""
+def whole_model(dtype: torch.dtype, cuda: bool) -> Tolerances:
+    """Return the limits for a model, under the current precision flags and autocast."""
     rounded = dtype == torch.float32 and products_are_rounded(cuda)
     mean = ROUNDED_PRODUCTS if rounded else ROUNDING.get(dtype, COARSE)[1]
     kind = "cuda" if cuda else "cpu"
     if torch.is_autocast_enabled(kind) and dtype != torch.float64:
         mean = max(mean, ROUNDING.get(torch.get_autocast_dtype(kind), COARSE)[1])
-    return Limits(mean, SINGLE)
+    return Tolerances(mean, SINGLE)
 
 
 def products_are_rounded(cuda: bool) -> bool:
-    """May float32 products be computed with fewer bits here?"""
+    """Whether float32 products may be computed with fewer bits (TF32)."""
     try:
         return torch.get_float32_matmul_precision() != "highest" or (cuda and torch.backends.cudnn.allow_tf32)
-    except RuntimeError:  # these flags cannot be read once newer ones disagree with them
+    except RuntimeError:  # raised if newer precision flags conflict with these
         return True
 
 
 @contextlib.contextmanager
 def exact_products() -> Iterator[None]:
-    """No rounding of float32 products to ten bits: what is compared differs by mistakes only."""
+    """Context manager without TF32, so that differences are mistakes, not rounding."""
     convolutions, products = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
     torch.backends.cudnn.allow_tf32 = False
     torch.set_float32_matmul_precision("highest")
@@ -81,8 +79,7 @@ def exact_products() -> Iterator[None]:
 
 
 def error_of(got: Tensor, want: Tensor) -> tuple[Tensor, Tensor] | str:
-    """The difference and what is expected, both with zeros where that is not finite; or why the two cannot
-    be the same."""
+    """Return (difference, expected), with zeros where not finite; or a message why the two differ."""
     if got.shape != want.shape or got.dtype != want.dtype:
         return f"gives {tuple(got.shape)} {got.dtype}, expected {tuple(want.shape)} {want.dtype}"
     got, want = _dense(got), _dense(want)
@@ -92,7 +89,7 @@ def error_of(got: Tensor, want: Tensor) -> tuple[Tensor, Tensor] | str:
     if not torch.equal(finite, got.isfinite()):
         return "is not finite where it should be, or the reverse"
     if not finite.all():
-        # Infinities by sign, and what is not a number.
+        # Compare infinities by sign, and nan.
         limits = (t.masked_fill(finite, 0).nan_to_num(7.0) for t in (got, want))
         if not torch.equal(*limits):
             return "has other infinities"
@@ -101,13 +98,15 @@ def error_of(got: Tensor, want: Tensor) -> tuple[Tensor, Tensor] | str:
 
 
 def difference(
-    got: Tensor, want: Tensor, limits: Limits, noise: float = 0.0, largest: float = 0.0
+    got: Tensor, want: Tensor, limits: Tolerances, noise: float = 0.0, largest: float = 0.0
 ) -> str | None:
-    """How `got` differs from `want`, or None.
+    """Return how `got` differs from `want`, or None.
 
     Args:
-        noise: how far rounding alone moves this tensor in the mean, where that is known.
-        largest: the mean size of the largest tensor of its kind.
+        got, want: tensors of the same shape.
+        limits: tolerances.
+        noise: root mean square rounding error of this tensor, if measured.
+        largest: root mean square of the largest tensor of its kind.
     """
     found = error_of(got, want)
     if isinstance(found, str):
@@ -129,8 +128,10 @@ def difference(
 def model_difference(
     got: Sequence[Tensor | None], want: Sequence[Tensor | None], noise: Sequence[float] | None = None
 ) -> str | None:
-    """How tensors of one kind (outputs, gradients, buffers) differ from those expected, or None. An absent
-    gradient counts as zeros."""
+    """Return how tensors of one kind (outputs, gradients, buffers) differ from the expected ones, or None.
+
+    A missing gradient counts as zeros.
+    """
     if len(got) != len(want):
         return f"gives {len(got)} tensors, expected {len(want)}"
     largest = max((mean_size(w) for w in want if w is not None), default=0.0)
@@ -146,7 +147,7 @@ def model_difference(
 
 
 def distances(one: Sequence[Tensor | None], other: Sequence[Tensor | None]) -> list[float]:
-    """How far each tensor is from its counterpart, in the mean; 0 for what cannot be compared."""
+    """Return the root mean square difference of each pair of tensors; 0 if they are not comparable."""
     return [
         mean_size(_dense(a) - _dense(b)) if a is not None and b is not None and a.shape == b.shape else 0.0
         for a, b in zip(one, other, strict=True)
@@ -154,7 +155,7 @@ def distances(one: Sequence[Tensor | None], other: Sequence[Tensor | None]) -> l
 
 
 def mean_size(tensor: Tensor) -> float:
-    """Root mean square of what is finite; 0 for whole numbers."""
+    """Return the root mean square of the finite values; 0 for integers."""
     if not tensor.numel() or not (tensor.is_floating_point() or tensor.is_complex()):
         return 0.0
     sizes = _dense(tensor).nan_to_num(0.0, 0.0, 0.0).abs()
@@ -163,5 +164,5 @@ def mean_size(tensor: Tensor) -> float:
 
 def _dense(tensor: Tensor) -> Tensor:
     tensor = tensor.detach() if tensor.layout == torch.strided else tensor.detach().to_dense()
-    small = tensor.is_floating_point() and tensor.element_size() == 1  # few ops are defined for these
+    small = tensor.is_floating_point() and tensor.element_size() == 1  # few ops support float8
     return tensor.float() if small else tensor

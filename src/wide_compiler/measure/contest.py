@@ -1,4 +1,4 @@
-"""A contest: candidates, a reference, a key; who is right, who is fastest, and remembering it."""
+"""Contest: check candidates against a reference, time them, and store the decision."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from .. import _tree
 from ..errors import one_line
 from .clock import current_clock
 from .compare import Incomparable, distances, exact_products, model_difference, products_are_rounded
-from .draws import FixedDraws
+from .fixed_draws import FixedDraws
 from .policy import FINAL_ROUNDS, HOPELESS, budget, close_losers, winner
 from .store import Store
 
@@ -24,11 +24,11 @@ class Candidate:
     """One way to run a call.
 
     Attributes:
-        run: gives the outputs, in any structure.
-        leaves: the tensors that gradients go to; of all candidates in the same order.
-        written: the tensors that a run writes, likewise.
-        private: are the leaves copies? Then backward accumulates into `.grad` as a user's backward does, and
-            what that costs is timed too; else gradients are taken without a trace.
+        run: returns the outputs, in any structure.
+        leaves: tensors that get gradients; in the same order for all candidates.
+        written: tensors that a run writes; in the same order for all candidates.
+        private: whether the leaves are copies. If so, backward accumulates into `.grad` as a user's does, and
+            that is timed too; otherwise `.grad` is not touched.
     """
 
     run: Callable[[], Any]
@@ -37,7 +37,7 @@ class Candidate:
     private: bool = False
 
 
-class Results(NamedTuple):
+class CandidateResults(NamedTuple):
     outputs: list[Tensor]
     gradients: list[Tensor | None]
     written: list[Tensor]
@@ -45,8 +45,10 @@ class Results(NamedTuple):
 
 @dataclass
 class Decision:
-    """The candidate to take, and why; `ms` is what was measured. `provisional`: measured under load, so a
-    later process times the close losers once more."""
+    """The chosen candidate, the reason, and the measured times.
+
+    `provisional`: measured under load, so a later process times the close losers again.
+    """
 
     name: str
     why: str
@@ -55,16 +57,18 @@ class Decision:
 
 
 class Contest:
-    """Runs candidates on a real call, within a context; after it gradients, written tensors and random state
-    are what they were.
+    """Context manager that runs candidates on a real call.
+
+    On exit, gradients, written tensors and random state are restored.
 
     Args:
-        reference: what is right.
-        gradients: does the call record gradients?
-        reordered: do candidates draw random numbers in another order than the reference? Then results are
-            compared with draws that do not depend on it, see `FixedDraws`.
-        wrap: makes of a run what is timed.
-        tolls: seconds that candidates cost beside what is timed, by name.
+        reference: the candidate with the correct results.
+        gradients: whether the call records gradients.
+        cuda: whether the call runs on a GPU.
+        reordered: whether candidates draw random numbers in another order than the reference. Then results
+            are compared with fixed draws, see `FixedDraws`.
+        wrap: turns a run into the call that is timed.
+        tolls: additional seconds per call, by candidate name.
     """
 
     def __init__(
@@ -81,9 +85,9 @@ class Contest:
         self.wrap, self.store, self.clock = wrap, Store(), current_clock()
         self.seconds: dict[str, float] = {}
         self.busy = ""
-        self.directions: list[Tensor] = []  # what backward starts from
+        self.directions: list[Tensor] = []  # initial gradients of backward
         self.before = [tensor.detach().clone() for tensor in reference.written]
-        self._expected: Results | None = None
+        self._expected: CandidateResults | None = None
         self._noise: list[list[float]] = []
 
     def __enter__(self) -> "Contest":
@@ -100,29 +104,27 @@ class Contest:
     def ms(self) -> dict[str, float]:
         return {name: 1e3 * seconds for name, seconds in self.seconds.items()}
 
-    # Right?
-
     def problem(self, candidate: Candidate) -> str | None:
-        """How the results of a candidate differ from those of the reference, or what it raises; or None."""
+        """Return how a candidate's results differ from the reference, or what it raises; None if correct."""
         expected = self.expect()
         if self.reordered and (raised := self.fails(candidate)):
             return raised
         try:
             got = self._compared(candidate)
-        except Exception as error:  # the call itself must not suffer from a candidate
+        except Exception as error:  # a failing candidate must not break the user's call
             return f"raises {one_line(error)}"
         return _difference(got, expected, self._noise)
 
     def fails(self, candidate: Candidate) -> str | None:
-        """What a candidate raises in the modes of a real call, in which it builds what it needs; or None."""
+        """Return the error of a candidate in the modes of a real call, or None. This also warms it up."""
         try:
             self.results(candidate)
         except Exception as error:
             return f"raises {one_line(error)}"
         return None
 
-    def expect(self) -> Results:
-        """The results of the reference. It runs twice, to see how far rounding and other noise moves them."""
+    def expect(self) -> CandidateResults:
+        """Return the results of the reference. It runs twice, to measure rounding and other noise."""
         if self._expected is None:
             expected = self._compared(self.reference)
             rounded = self.cuda and products_are_rounded(self.cuda)
@@ -135,21 +137,20 @@ class Contest:
             self._expected = expected
         return self._expected
 
-    def results(self, candidate: Candidate) -> Results:
-        """Outputs, gradients and written tensors, from the random state and the written tensors of the first
-        run."""
+    def results(self, candidate: Candidate) -> CandidateResults:
+        """Run from the initial random state and tensors; return outputs, gradients and written tensors."""
         torch.set_rng_state(self._state[0])
         if self._state[1] is not None:
             torch.cuda.set_rng_state(self._state[1])
         self._restore(candidate)
         try:
             outputs, gradients = self.execute(candidate)
-            return Results(outputs, gradients, [w.detach().clone() for w in candidate.written])
+            return CandidateResults(outputs, gradients, [w.detach().clone() for w in candidate.written])
         finally:
             self._restore(candidate)
 
     def execute(self, candidate: Candidate) -> tuple[list[Tensor], list[Tensor | None]]:
-        """One run, backward included: what is timed."""
+        """Run once, with backward; this is what is timed."""
         leaves = candidate.leaves
         with torch.set_grad_enabled(self.gradients):
             outputs = [o for o in _tree.flatten(candidate.run())[0] if isinstance(o, Tensor)]
@@ -168,10 +169,11 @@ class Contest:
                 gradients = torch.autograd.grad(ends, leaves, self.directions, allow_unused=True)
         return [o.detach() for o in outputs], list(gradients)
 
-    def _compared(self, candidate: Candidate) -> Results:
+    def _compared(self, candidate: Candidate) -> CandidateResults:
         if not self.reordered:
             return self.results(candidate)
-        # Compiled code draws by itself. And what torch.compile meets under a mode it never compiles again.
+        # Compiled code has its own generator, and torch.compile never compiles a function it first met under
+        # a mode.
         with FixedDraws(), torch.compiler.set_stance("force_eager"):
             return self.results(candidate)
 
@@ -180,10 +182,8 @@ class Contest:
             for tensor, before in zip(candidate.written, self.before, strict=True):
                 tensor.copy_(before)
 
-    # Fastest?
-
     def once(self, candidate: Candidate) -> float:
-        """Seconds of one run."""
+        """Return the seconds of one run."""
         return self.clock.once(partial(self.execute, candidate), self.cuda)
 
     def time(
@@ -193,23 +193,23 @@ class Contest:
         rounds: int = 3,
         on_round: Callable[[int], None] | None = None,
     ) -> None:
-        """Time candidates in turns, and note it."""
+        """Time candidates in turns, and store the times in `seconds`."""
         calls: dict[str, Any] = {name: partial(self.execute, c) for name, c in candidates.items()}
         if self.wrap is not None:
             calls = {name: self.wrap(call) for name, call in calls.items()}
-        hopeless = HOPELESS if rounds < FINAL_ROUNDS else None  # finals are timed to the end
+        hopeless = HOPELESS if rounds < FINAL_ROUNDS else None  # final rounds keep all candidates
         options = {"hopeless": hopeless, "on_round": on_round, "rounds_at_least": rounds}
         times = self.clock.turns(calls, seconds, self.cuda, **options)
         self.seconds |= {name: taken + self.tolls.get(name, 0.0) for name, taken in times.seconds.items()}
         self.busy = self.busy or times.busy
 
-    # Decided and remembered.
-
     def settle(
         self, key: tuple[Any, ...], name: str, candidate: Candidate, plain: str, seconds: float
     ) -> Decision:
-        """Is `candidate` right, and faster than the reference, called `plain`? Timing may take `seconds`;
-        with 0 a candidate that is right is taken."""
+        """Decide whether `candidate` is correct and faster than the reference, which is named `plain`.
+
+        Timing may take `seconds`; with 0, a correct candidate is taken without timing.
+        """
         both = {name: candidate, plain: self.reference}
         found = self.recall(key, lambda label, _: both[label], seconds) if seconds else None
         if found is not None:
@@ -225,7 +225,7 @@ class Contest:
         return self.conclude(key, self._final(both, [plain], seconds), [plain], dict.fromkeys(both))
 
     def _final(self, candidates: Mapping[str, Candidate], plain: Sequence[str], seconds: float) -> str:
-        """The winner of those that are right."""
+        """Return the winner among correct candidates."""
         slowest = max(map(self.once, candidates.values()))
         self.time(candidates, budget(slowest, seconds), FINAL_ROUNDS)
         return winner({name: self.seconds[name] for name in candidates}, plain)
@@ -233,11 +233,13 @@ class Contest:
     def conclude(
         self, key: tuple[Any, ...], name: str, plain: Sequence[str], recipes: Mapping[str, Any]
     ) -> Decision:
-        """Keep the answer; if it was taken under load, with the losers that were close.
+        """Store the decision; if measured under load, with the close losers.
 
         Args:
+            key: cache key.
+            name: the winner.
             plain: as in `winner`.
-            recipes: how to build each candidate again, as plain data.
+            recipes: plain data from which each candidate can be built again.
         """
         close = close_losers(self.seconds, name) if self.busy else []
         kept = [label for label in (name, *close) if label in recipes]
@@ -250,8 +252,10 @@ class Contest:
     def recall(
         self, key: tuple[Any, ...], build: Callable[[str, Any], Candidate], seconds: float
     ) -> Decision | None:
-        """A kept answer that can still be built and is right. A provisional one is timed once more in a later
-        process, against the losers that were close, and then kept for good."""
+        """Return a stored decision, if its candidate can still be built and is correct; else None.
+
+        A provisional decision is timed again against the close losers, in a later process, and becomes final.
+        """
         answer = self.store.read(key) or {}
         try:
             name, plain = str(answer["name"]), [str(p) for p in answer["plain"]]
@@ -263,22 +267,22 @@ class Contest:
         except (KeyError, ValueError, TypeError, AttributeError, Incomparable):
             return None
         self.seconds = {label: 1e-3 * taken for label, taken in ms.items()}
-        if not provisional or process == os.getpid():  # under the same load as before
+        if not provisional or process == os.getpid():  # the same process, so probably the same load
             return Decision(name, "remembered", ms, provisional)
         right = {label: c for label, c in candidates.items() if c is self.reference or not self.problem(c)}
         name = self._final(right, plain, seconds)
-        # Without the losers the answer is settled: a machine that is always busy has one confirmation.
+        # Stored without losers, so it is final: on a machine that is always busy it is confirmed only once.
         decision = self.conclude(key, name, plain, {name: answer["recipes"][name]})
         return Decision(name, "confirmed", decision.ms)
 
 
-def _difference(got: Results, want: Results, noise: Sequence[Any]) -> str | None:
+def _difference(got: CandidateResults, want: CandidateResults, noise: Sequence[Any]) -> str | None:
     problems = (model_difference(*kind) for kind in zip(got, want, noise, strict=True))  # type: ignore[arg-type]
     return next(filter(None, problems), None)
 
 
 def private_copies(arguments: Sequence[Any], written: Sequence[int]) -> list[Any]:
-    """Arguments without their history; those at the positions `written` in memory of their own."""
+    """Return detached arguments; those at positions `written` are copied."""
     return [
         leaf_like(a, a.detach().clone() if i in written else a.detach()) if isinstance(a, Tensor) else a
         for i, a in enumerate(arguments)
@@ -286,13 +290,13 @@ def private_copies(arguments: Sequence[Any], written: Sequence[int]) -> list[Any
 
 
 def leaf_like(original: Tensor, copy: Tensor) -> Tensor:
-    """`copy` as a tensor of the same kind: for another kind torch.compile would compile once more."""
+    """Return `copy` as the same class as `original`; for another class torch.compile would recompile."""
     if type(original) is nn.Parameter:
         return nn.Parameter(copy, original.requires_grad)
     return copy.requires_grad_(original.requires_grad)
 
 
 def _direction(output: Tensor) -> Tensor:
-    """A gradient to begin with. Not ones: the gradient of a batch norm's sum is nothing but rounding."""
+    """Return the initial gradient. Not ones: the gradient of a batch norm's sum is only rounding error."""
     places = torch.arange(output.numel(), device=output.device, dtype=torch.float32)
     return torch.sin(places * 1.618).to(output.dtype).view(output.shape)

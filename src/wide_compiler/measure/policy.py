@@ -1,26 +1,26 @@
-"""The margins by which a contest is decided, and what it may cost. One place, with the reasons."""
+"""Thresholds of a contest, with the reasons."""
 
 from collections.abc import Mapping, Sequence
 
-# A candidate must take less than this share of a plainer one's time to replace it. Medians of nine rounds
-# taken in turns reproduce to about 3% on a quiet machine; the plainer way has fewer surprises.
+# A candidate replaces a simpler one if it takes less than this share of its time. Medians of nine interleaved
+# rounds reproduce to about 3% on an idle machine.
 MARGIN = 0.95
-# Calls shorter than this are timed by few ticks of the clock, and call overhead is much of what is seen.
+# For calls shorter than this, call overhead and clock resolution dominate.
 SHORT_SECONDS, SHORT_MARGIN = 5e-7, 0.6
 
-# Measuring may cost as much as this many calls, and no more than `config.tune_seconds`.
+# Measuring may take as long as this many calls, and at most `config.tune_seconds`.
 CALLS = 40
-# Rounds of the last comparison, between the best few.
+# Rounds of the final comparison between the best few.
 FINAL_ROUNDS = 9
-# Candidates slower than this multiple of the best are not timed to the end.
+# Candidates slower than this multiple of the best are dropped early.
 HOPELESS = 1.5
-# Losers within this multiple of the winner may be faster on an idle machine: an answer taken under load keeps
-# so many of them, to be timed once more.
+# Losers within this multiple of the winner may be faster on an idle machine. A decision made under load keeps
+# up to MOST_CLOSE of them, to be timed again.
 CLOSE, MOST_CLOSE = 1.6, 3
 
 
 def beats(seconds: float, plain_seconds: float) -> bool:
-    """Is a candidate so much faster than a plainer one that it replaces it?
+    """Whether a candidate is enough faster than a simpler one to replace it.
 
     >>> beats(0.97, 1.0), beats(0.9, 1.0)
     (False, True)
@@ -29,17 +29,17 @@ def beats(seconds: float, plain_seconds: float) -> bool:
 
 
 def margin(plain_seconds: float) -> float:
-    """The share of the plain way's time that a candidate must stay below."""
+    """Return the share of the simpler candidate's time that another must stay below."""
     return MARGIN if plain_seconds > SHORT_SECONDS else SHORT_MARGIN
 
 
 def winner(seconds: Mapping[str, float], plain: Sequence[str]) -> str:
-    """The fastest candidate, unless a plainer one takes about as long.
+    """Return the fastest candidate, unless a simpler one takes about as long.
 
     Args:
         seconds: by name.
-        plain: names that need no margin, the plainest first. Each replaces the best of the less plain ones
-            unless that beats it.
+        plain: names of simple candidates, the simplest first. Each is preferred to the best of the less
+            simple ones unless that beats it.
 
     >>> winner({"loop": 1.0, "wide": 0.97, "chunks": 0.5}, plain=["loop", "wide"])
     'chunks'
@@ -56,11 +56,11 @@ def winner(seconds: Mapping[str, float], plain: Sequence[str]) -> str:
 
 
 def close_losers(seconds: Mapping[str, float], best: str) -> list[str]:
-    """Names of those that lost by little, the fastest first."""
+    """Return the names of close losers, the fastest first."""
     close = [name for name in seconds if name != best and seconds[name] < CLOSE * seconds[best]]
     return sorted(close, key=seconds.__getitem__)[:MOST_CLOSE]
 
 
 def budget(call_seconds: float, most: float) -> float:
-    """Seconds to spend on a call of that length."""
+    """Return the seconds to spend on measuring a call of that length."""
     return min(most, max(0.004, CALLS * call_seconds))

@@ -1,4 +1,4 @@
-"""A sign of life for work that takes more than a moment."""
+"""Progress display for slow operations."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def progress_bar(console: "Console", news: bool = False, transient: bool = False) -> "Progress":
-    """What is done, a bar, how many of how many, and the time; with `news`, a task's field of that name."""
+    """Return a progress bar with description, count and time; with `news`, also the task's field `news`."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = [TextColumn("{task.description:<20}"), BarColumn(18), MofNCompleteColumn(), TimeElapsedColumn()]
@@ -17,8 +17,8 @@ def progress_bar(console: "Console", news: bool = False, transient: bool = False
     return Progress(*columns, console=console, transient=transient)
 
 
-class Patience:
-    """A line on the terminal, shown once `after` seconds have passed and taken away at the end."""
+class StatusLine:
+    """A status line on the terminal, shown only after `after` seconds and removed at the end."""
 
     def __init__(self, what: str, after: float = 1.0):
         self.what, self.after = what, after
@@ -35,7 +35,7 @@ class Patience:
             self.status.start()
         self.status.update(f"{self.what}: {note}" if note else self.what)
 
-    def __enter__(self) -> "Patience":
+    def __enter__(self) -> "StatusLine":
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -1,7 +1,7 @@
-"""Answers of contests on disk: one small JSON file per question.
+"""Decisions of contests on disk, one small JSON file per key.
 
-The file's name is a digest of everything the answer depends on: the lane graph's code, shapes, lanes, dtypes,
-device, mode, versions. Whatever cannot be read, or was written by another version, counts as not there.
+The file name is a hash of everything the decision depends on: the lane graph's code, shapes, lanes, dtypes,
+device, mode, versions. Unreadable files and other formats count as missing.
 """
 
 import contextlib
@@ -15,26 +15,26 @@ from typing import Any
 
 import torch
 
+from ..config import variable
 from ..guards.modes import autocast_state, precision
 from ..version import __version__
 
-# Raised whenever the meaning of what is stored changes, or what was measured; older answers are then measured
-# anew.
+# Increase whenever the meaning of the stored data, or the measurement, changes; old decisions are ignored.
 FORMAT = 3
 
-# By digest: the answers this process goes by, and those that it was told to keep to.
+# By hash: decisions used by this process, and decisions fixed by `hold_answers`.
 _used: dict[str, dict[str, Any]] = {}
 _held: dict[str, dict[str, Any]] = {}
 
 
 class Store:
-    """Answers by key. A store that cannot be written to forgets, and nothing else."""
+    """Stored decisions by key. If the folder is not writable, nothing is stored and no error is raised."""
 
     def __init__(self, folder: Path | None = None):
         self.folder = folder or default_folder()
 
     def read(self, key: tuple[Any, ...]) -> dict[str, Any] | None:
-        """The answer kept for `key`, or None."""
+        """Return the decision stored for `key`, or None."""
         digest = _digest(key)
         answer = _held.get(digest) or self._stored(digest)
         if answer is not None:
@@ -42,7 +42,7 @@ class Store:
         return answer
 
     def write(self, key: tuple[Any, ...], answer: dict[str, Any]) -> None:
-        """Keep `answer`. Written beside and moved into place, so that no reader sees half a file."""
+        """Store `answer` atomically."""
         digest = _digest(key)
         _used[digest] = answer
         entry = {"format": FORMAT, "key": digest, "answer": answer}
@@ -70,26 +70,28 @@ class Store:
 
 
 def used_answers() -> dict[str, dict[str, Any]]:
-    """The answers that this process has gone by so far, for `hold_answers` in a later one."""
+    """Return the decisions used by this process so far, for `hold_answers` in a later one."""
     return dict(_used)
 
 
 def hold_answers(answers: dict[str, dict[str, Any]]) -> None:
-    """Go by these answers, whatever is stored or would be measured: another way of running rounds otherwise,
-    and a training that is resumed shall have the bits of one that was not interrupted."""
+    """Fix decisions, overriding stored and measured ones.
+
+    Other plans round differently; a resumed training must be bit for bit equal to an uninterrupted one.
+    """
     _held.update({digest: answer | {"provisional": False} for digest, answer in answers.items()})
 
 
 def default_folder() -> Path:
-    """`WIDE_COMPILER_CACHE`, else `wide_compiler/tuning` in the user's cache folder."""
-    if own := os.environ.get("WIDE_COMPILER_CACHE"):
+    """Return `WIDE_COMPILER_CACHE`, else `wide_compiler/tuning` in the user's cache folder."""
+    if own := os.environ.get(variable("CACHE")):
         return Path(own)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "wide_compiler" / "tuning"
 
 
 def circumstances(cuda: bool) -> tuple[Any, ...]:
-    """What every answer was measured under: versions, device, and modes that kernels depend on."""
+    """Return what every decision depends on: versions, device, and modes that affect kernels."""
     if cuda:
         device: tuple[Any, ...] = (torch.cuda.get_device_name(), torch.version.cuda)
     else:
@@ -99,18 +101,17 @@ def circumstances(cuda: bool) -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def nothing_remembered() -> Iterator[None]:
-    """Whoever asks for the default folder gets an empty one, which goes with this context: a benchmark shall
-    measure what the code does now.
-    """
-    before = os.environ.get("WIDE_COMPILER_CACHE")
+    """Context manager with an empty default folder, so that benchmarks measure the current code."""
+    name = variable("CACHE")
+    before = os.environ.get(name)
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["WIDE_COMPILER_CACHE"] = folder
+        os.environ[name] = folder
         try:
             yield
         finally:
-            os.environ.pop("WIDE_COMPILER_CACHE")
+            os.environ.pop(name)
             if before is not None:
-                os.environ["WIDE_COMPILER_CACHE"] = before
+                os.environ[name] = before
 
 
 def _digest(key: tuple[Any, ...]) -> str:

@@ -1,9 +1,9 @@
-"""The wide model a user holds, and what it is made of."""
+"""WideModel, and the parts it is made of."""
 
-from .explain import ModelExplanation
+from .model_explanation import ModelExplanation
 from .wide_model import WideModel
 
-# The name of the first WideCompiler for the same class.
+# Alias kept for users of the first WideCompiler.
 TracedWideModel = WideModel
 
 __all__ = ["ModelExplanation", "TracedWideModel", "WideModel"]

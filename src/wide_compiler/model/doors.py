@@ -1,4 +1,4 @@
-"""The doors of a wide model: how its hooks run around each, and the arguments of `each` by lane."""
+"""Entry points of a wide model (packed, each, stacked, shared): hooks, and arguments of `each` per lane."""
 
 from collections.abc import Sequence
 from contextvars import ContextVar
@@ -12,21 +12,21 @@ from .. import _tree
 from ..errors import InputError
 from .replayed_call import CHANGED, hook_tables
 
-# Which door a call has come through, on its way through nn.Module's hooks to `forward`.
+# Entry point of the current call, carried through nn.Module's hooks to `forward`.
 _door: ContextVar[str] = ContextVar("door", default="packed")
 
 
 def enter(model: Any, door: str, args: tuple, kwargs: dict) -> Any:
-    """A call through a door other than `wide(packed)`, with the model's hooks around it."""
-    # First of all, and in this order: the host is what a small model on a GPU waits for, and a trace must not
-    # look further than at the first question.
+    """Call the model through an entry point other than `wide(packed)`, with the model's hooks."""
+    # The order of these checks matters: host time dominates a small model on a GPU, and a trace must stop at
+    # the first condition.
     if not torch.compiler.is_dynamo_compiling() and model.replayed is not None and not kwargs:
         result = model.replayed.replay(args, door)
         if result is not CHANGED:
             return result
     if not any(hook_tables(model)):
         return model._through(door, args, kwargs)
-    if torch.compiler.is_dynamo_compiling():  # a tracer follows attributes, but no context variable
+    if torch.compiler.is_dynamo_compiling():  # dynamo traces attributes but not context variables
         model.traced_door = door
         return model(*args, **kwargs)
     token = _door.set(door)
@@ -37,18 +37,18 @@ def enter(model: Any, door: str, args: tuple, kwargs: dict) -> Any:
 
 
 def entered_door(model: Any) -> str:
-    """The door of the call that has reached `forward`; what the forward calls in turn enters anew."""
+    """Return the entry point of the call that reached `forward`, and reset it for nested calls."""
     door = "packed" if torch.compiler.is_dynamo_compiling() else _door.get()
     if door != "packed":
         _door.set("packed")
-    elif model.traced_door != "packed":  # traced, perhaps by a tracer that has given up since
+    elif model.traced_door != "packed":  # left by a trace, perhaps an aborted one
         door, model.traced_door = model.traced_door, "packed"
     return door
 
 
 @dataclass(frozen=True)
 class LaneArguments:
-    """The arguments of `each`, every one a list of one per lane."""
+    """Arguments of `each`: every argument is a sequence of N, one per lane."""
 
     args: tuple[Sequence[Any], ...]
     kwargs: dict[str, Sequence[Any]]
@@ -63,9 +63,9 @@ class LaneArguments:
                 )
 
     def lane(self, lane: int) -> tuple[tuple, dict]:
-        """The (args, kwargs) of one lane."""
+        """Return (args, kwargs) of one lane."""
         return tuple([a[lane] for a in self.args]), {k: v[lane] for k, v in self.kwargs.items()}
 
     def tensors(self) -> list[Tensor]:
-        """Those of all lanes."""
+        """Return the tensors of all lanes."""
         return [leaf for leaf in _tree.flatten((self.args, self.kwargs))[0] if isinstance(leaf, Tensor)]

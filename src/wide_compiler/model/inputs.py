@@ -1,4 +1,4 @@
-"""Samples and calls checked at the door, with errors that say what was expected."""
+"""Validation of samples and calls."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from .scope import Place
 
 
 def normalize_sample(sample: Any, sample_kwargs: Mapping[str, Any] | None) -> tuple[tuple, dict]:
-    """A tensor, a tuple of positional arguments or a dict of keywords -> (args, kwargs)."""
+    """Convert a tensor, a tuple of positional arguments or a dict of keywords to (args, kwargs)."""
     kwargs = dict(sample_kwargs or {})
     if isinstance(sample, Tensor):
         return (sample,), kwargs
@@ -34,8 +34,10 @@ def normalize_sample(sample: Any, sample_kwargs: Mapping[str, Any] | None) -> tu
 
 
 def accepted_sample(member: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """The sample to capture with: a batch of one is doubled (export would fix the batch at one) if the
-    member takes it so. Raises `SampleError` with the member's own error if it takes neither."""
+    """Return the sample to capture with. Raise `SampleError` if the member rejects it.
+
+    A batch of one is doubled if the member accepts that, because export would specialise on batch size one.
+    """
     check_dense(args, kwargs, SampleError)
     doubled = _doubled(args, kwargs)
     if doubled is not None and member_error(member, *doubled) is None:
@@ -52,7 +54,7 @@ def accepted_sample(member: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple
 
 
 def check_dense(args: tuple, kwargs: dict, kind: type[Exception]) -> None:
-    """Lanes are stacked on a new axis, which neither sparse nor nested tensors can be."""
+    """Raise `kind` for sparse or nested tensors, which cannot be stacked on a lane axis."""
     leaves = _tree.flatten((args, kwargs))[0]
     for path, leaf in zip(_tree.argument_paths(args, kwargs), leaves, strict=True):
         if isinstance(leaf, Tensor) and is_ragged_or_sparse(leaf):
@@ -63,7 +65,7 @@ def check_dense(args: tuple, kwargs: dict, kind: type[Exception]) -> None:
 
 
 def member_error(member: nn.Module, args: tuple, kwargs: dict) -> Exception | None:
-    """Run a copy of the member on a copy of the input, so that nothing changes; its error, or None."""
+    """Run a copy of the member on a copy of the input. Return its error, or None."""
     try:
         observe_member(member, args, kwargs)
     except Exception as error:
@@ -86,7 +88,7 @@ def _doubled(args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
 
 
 def check_lanes(call: Call, n: int) -> None:
-    """Every wide tensor has N lanes on axis 0: a single lane would be spread over all of them unnoticed."""
+    """Raise `InputError` unless every wide tensor has N lanes on axis 0, since one lane would broadcast."""
     if any(is_ragged_or_sparse(tensor) for tensor in call.tensors):
         args, kwargs = _tree.unflatten(call.leaves, call.spec)
         check_dense(args, kwargs, InputError)
@@ -100,7 +102,7 @@ def check_lanes(call: Call, n: int) -> None:
 
 
 def check_accepted(call: Call, member: nn.Module, sample: tuple[tuple, dict]) -> None:
-    """A new kind of input is shown to a member first: what it rejects, the wide model rejects likewise."""
+    """Run a new kind of input through one member first, and raise `InputError` if the member rejects it."""
     error = member_error(member, *call.for_lane(0))
     if error is None:
         return
@@ -120,6 +122,8 @@ def check_accepted(call: Call, member: nn.Module, sample: tuple[tuple, dict]) ->
                 )
             elif len(shape) != want.dim() or shape[1:] != tuple(want.shape[1:]):
                 hints.append(f"{path} is {shape} per lane, the sample had {tuple(want.shape)}")
+    if call.packed:
+        hints.append("wide(x) takes packed [B, N*C, ...]; for one input for all lanes use wide.shared(x)")
     detail = "; ".join(hints)
     raise InputError(
         f"the members reject this input: {type(error).__name__}: {error}" + (f" ({detail})" if detail else "")
@@ -127,7 +131,7 @@ def check_accepted(call: Call, member: nn.Module, sample: tuple[tuple, dict]) ->
 
 
 def call_paths(call: Call) -> list[str]:
-    """A printable path for each tensor of a call."""
+    """Return a printable path for each tensor of a call."""
     args, kwargs = _tree.unflatten(call.leaves, call.spec)
     paths = _tree.argument_paths(args, kwargs)
     return [path for path, leaf in zip(paths, call.leaves, strict=True) if isinstance(leaf, Tensor)]
@@ -140,7 +144,7 @@ def _describe(arguments: Any) -> str:
 
 
 def sample_leaves(sample: tuple[tuple, dict], wide: tuple[bool, ...], lanes: int) -> tuple[list[Any], Any]:
-    """The sample's leaves, spread over lanes where `wide`; odd lanes get the batch turned round."""
+    """Return the sample's leaves, repeated over lanes where `wide`; odd lanes get the batch reversed."""
     leaves, spec = _tree.flatten(sample)
     flags = iter(wide)
     return [(_spread(x, lanes) if next(flags) else x) if isinstance(x, Tensor) else x for x in leaves], spec
@@ -149,7 +153,7 @@ def sample_leaves(sample: tuple[tuple, dict], wide: tuple[bool, ...], lanes: int
 def _spread(sample: Tensor, n: int) -> Tensor:
     if sample.dim() == 0:
         return sample.expand(n)
-    if sample.is_floating_point() and sample.dtype.itemsize == 1:  # float8 can be neither turned nor repeated
+    if sample.is_floating_point() and sample.dtype.itemsize == 1:  # float8 supports neither flip nor repeat
         return _spread(sample.view(torch.uint8), n).view(sample.dtype)
     return torch.stack([sample, sample.flip(0)]).repeat((n + 1) // 2, *([1] * sample.dim()))[:n]
 
@@ -157,7 +161,7 @@ def _spread(sample: Tensor, n: int) -> Tensor:
 def grown_sample(
     tensors: list[Tensor], shapes: Any, kinds: Any, wide: tuple[bool, ...], lanes: int
 ) -> list[Tensor]:
-    """Tensors of the given member shapes, filled with the sample's own numbers over and over."""
+    """Return tensors of the given shapes per member, filled by repeating the sample's values."""
     grown = []
     for tensor, shape, (dtype, device, _), spread in zip(tensors, shapes, kinds, wide, strict=True):
         times = [-(-size // max(have, 1)) for size, have in zip(shape, tensor.shape, strict=True)]
@@ -168,7 +172,7 @@ def grown_sample(
 
 
 def moved_sample(sample: tuple[tuple, dict], places: list[Place]) -> tuple[tuple, dict]:
-    """The sample follows the model to another device, and its floating tensors to another precision."""
+    """Move the sample to the model's device, and its floating tensors to the model's dtype."""
     reference = next((p.tensor for p in places if p.tensor.is_floating_point()), None)
 
     def move(leaf: Any) -> Any:

@@ -1,4 +1,4 @@
-"""LaneStore: the state of N members as one module, lanes in and out."""
+"""LaneStore: the state of N members as one module."""
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,26 +8,26 @@ import torch
 from torch import Tensor, nn
 
 from ..capture import CaptureFailed, canonical_names, check_models, materialize, slots
-from ..elsewhere import here
 from ..errors import AlignmentError, InputError, LaneIndexError
+from ..remote_tensors import to_local
 from . import saving
 from .marks import has_lanes, mark_parameters
 from .members import Skeletons, build_tree
-from .plans import channels_last
+from .plan_builder import channels_last
 from .registered import Registered, stacked_tensor
-from .rows import select_rows
 from .scope import Children, Scope, find_ties
+from .select_rows import select_rows
 from .views import Views
 
 
 class LaneStore(Children, nn.Module):
-    """Parameters and buffers under the members' own names, stacked `[N, ...]`.
+    """Parameters and buffers under the members' names, stacked to `[N, ...]`.
 
-    Tensors that are one object in all lanes (a shared trunk) and constant buffers that are equal in all
-    lanes have no lane axis.
+    Tensors that are one object in all lanes (a shared trunk), and constant buffers equal in all lanes, have
+    no lane axis.
     """
 
-    living = None  # the members are copies: nobody else holds them
+    living = None  # the original modules, if they stay in use; here they were copied
 
     def __init__(self, models: Sequence[nn.Module]):
         super().__init__()
@@ -46,7 +46,7 @@ class LaneStore(Children, nn.Module):
         for path, module in built.items():
             parent, _, name = path.rpartition(".")
             self.get_submodule(parent)._modules[name] = module
-        self.scopes = list(self.modules())  # listed once: every call looks at their train flags
+        self.scopes = list(self.modules())  # a fixed list: every call reads their train flags
         self.own_paths = {p for p, _ in self.named_modules() if self.registered.outer(p) is None}
         self.skeletons = Skeletons.of(models)
         find_ties(self.scopes)
@@ -58,9 +58,10 @@ class LaneStore(Children, nn.Module):
         mark_parameters(self)
 
     def train(self, mode: bool = True) -> "LaneStore":
-        """Set the train flags as the members' own `train` does (one may keep a norm frozen).
+        """Set the train flags by the members' own `train`, which may for example keep a norm frozen.
 
-        It is called for every lane that has Python of its own: it may drop what was computed from weights.
+        It is called for every lane with its own Python state, since it may also drop values cached from
+        weights.
         """
         self.skeletons.train(mode)
         skeleton = self.skeletons.lane(0)
@@ -70,12 +71,12 @@ class LaneStore(Children, nn.Module):
                 module.training = skeleton.get_submodule(path).training
             elif outer == path:
                 module.train(skeleton.get_submodule(path).training)
-            elif outer is None:  # something that a user has added, such as a parametrization
+            elif outer is None:  # added by a user, such as a parametrization
                 module.training = mode
         return self
 
     def separate_members(self) -> None:
-        """Members will run as Python: each lane gets Python state, plain tensors and buffers of its own."""
+        """Give each lane its own Python state, plain tensors and buffers, before members run as Python."""
         self._separate_python()
         for place in self.places:
             if place.kind == "buffer" and place.path not in self.wide_states | self.one_object:
@@ -85,7 +86,7 @@ class LaneStore(Children, nn.Module):
         return self.skeletons.separate(lambda lane, path: self.lane_state(lane, path).clone())
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Past nn.Module: a member may have a parameter or child called like an attribute of this class.
+        # Bypass nn.Module: a member may have a parameter or child named like an attribute of this class.
         own = name in vars(self) or "ready" not in vars(self)
         if isinstance(value, (Tensor, nn.Module)) or (not own and name in self._modules):
             if not self._replaces(name, value):
@@ -94,25 +95,25 @@ class LaneStore(Children, nn.Module):
             object.__setattr__(self, name, value)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Canonical member path -> tensor, `[N, ...]` where lanes differ."""
+        """Return canonical path in the member -> tensor, `[N, ...]` unless shared."""
         return {place.path: place.tensor for place in self.places}
 
     def lane(self, lane: int) -> nn.Module:
-        """An ordinary model with a copy of one lane's weights."""
+        """Return an ordinary model with a copy of one lane's weights."""
         self._check_lane(lane)
         return self._with_flags(self._materialize(lane, self.lane_state))
 
     def lanes(self) -> Iterator[nn.Module]:
-        """Every lane as an ordinary model, one at a time."""
+        """Yield every lane as an ordinary model."""
         return (self.lane(i) for i in range(self.n))
 
     def load_lane(self, lane: int, state: Mapping[str, Tensor] | nn.Module) -> None:
-        """Put a member's weights (a state_dict, or a model) into one lane."""
+        """Load a member's weights (a state_dict or a model) into one lane."""
         self._check_lane(lane)
         saving.load_lane(self, lane, state.state_dict() if isinstance(state, nn.Module) else state)
 
     def lane_state(self, lane: int, path: str) -> Tensor:
-        """One lane's tensor by the member's path, a view where there is a lane axis."""
+        """Return one lane's tensor by the member's path; a view if there is a lane axis."""
         outer = self.registered.outer(path)
         if outer is not None:
             return stacked_tensor(self.get_submodule(outer), outer, path, self.n).detach()[lane]
@@ -120,17 +121,17 @@ class LaneStore(Children, nn.Module):
         return tensor[lane] if path in self.wide_states else tensor
 
     def capture_state(self, lane: int, path: str) -> Tensor:
-        """A tensor to capture with."""
+        """Return a tensor to capture with."""
         if self.registered.outer(path) is not None:
             return self.registered.example_tensor(path)
         if path not in self.tensors():
             raise CaptureFailed(
                 f"{path} is a tensor that a member's forward has made, and a graph would freeze"
             )
-        return here(self.lane_state(lane, path))
+        return to_local(self.lane_state(lane, path))
 
     def example_member(self, lane: int = 0) -> nn.Module:
-        """An ordinary model to try inputs on."""
+        """Return an ordinary model for trying inputs."""
         return self._with_flags(self._materialize(lane, self.capture_state))
 
     def _materialize(self, lane: int, state: Callable[[int, str], Tensor]) -> nn.Module:
@@ -148,13 +149,13 @@ class LaneStore(Children, nn.Module):
         return member
 
     def own_training(self) -> Iterator[tuple[str, bool]]:
-        """The train flag of every module that is the member's own (not inside a registered one)."""
+        """Yield (path, train flag) of every module outside registered ones."""
         for path, module in self.named_modules():
             if path in self.own_paths:
                 yield path, module.training
 
     def promote(self, path: str) -> None:
-        """Give a buffer that all lanes shared a lane axis, because lanes begin to differ."""
+        """Add a lane axis to a shared buffer, because lanes begin to differ. Raise for a parameter."""
         place = next(p for p in self.places if p.path == path)
         if place.kind == "parameter":
             raise InputError(
@@ -171,30 +172,29 @@ class LaneStore(Children, nn.Module):
         self.views.relink(self.places, self.wide_states)
 
     def put_channels_last(self, path: str) -> None:
-        """Lay out a convolution's weight as its kernel reads it."""
+        """Store a convolution's weight with channels last in memory."""
         place = next(p for p in self.places if p.path == path)
         place.tensor.data = channels_last(place.tensor.data)
         self.views.relink(self.places, self.wide_states)
 
     def save(self, path: Any, lane: int | None = None) -> None:
-        """Write all lanes, or one as an ordinary model's state, as safetensors."""
+        """Write all lanes, or one lane as an ordinary model's state, as safetensors."""
         saving.save(self, path, lane)
 
     def load(self, path: Any, lane: int | None = None) -> None:
-        """Read what `save` wrote: all lanes, or an ordinary model's state into one."""
+        """Read a file of `save`: all lanes, or an ordinary model's state into one lane."""
         saving.load(self, path, lane)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         saving.fit_lane_axes(self, state_dict, prefix)
         for place in self.places:
             if place.kind == "parameter" and place.path in self.one_object:
-                place.tensor.data = (
-                    place.tensor.data.clone()
-                )  # a frozen trunk is the models' own memory until now
+                # A frozen shared parameter still is the original models' memory.
+                place.tensor.data = place.tensor.data.clone()
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def select_tensors(self, lanes: Sequence[int]) -> None:
-        """Lane i of every tensor becomes what lane `lanes[i]` was; tensors stay the same objects."""
+        """Make new lane i of every tensor old lane `lanes[i]`; tensor objects stay the same."""
         if self.registered.builders and len(lanes) != self.n:
             path = next(iter(self.registered.builders))
             raise InputError(f"{path} is a registered wide module, whose number of lanes cannot change")
@@ -209,18 +209,18 @@ class LaneStore(Children, nn.Module):
         mark_parameters(self)
 
     def stacked_tensors(self) -> list[Tensor]:
-        """Every tensor with a lane axis."""
+        """Return every tensor with a lane axis."""
         own = [place.tensor for place in self.places if place.path in self.wide_states]
         for path in self.registered.builders:
             own += self.registered.stacked_tensors(self.get_submodule(path), path, self.n)
         return own
 
     def stacked_parameters(self) -> list[nn.Parameter]:
-        """Every parameter with a lane axis."""
+        """Return every parameter with a lane axis."""
         return [p for p in self.parameters() if has_lanes(p)]
 
     def has_lanes(self, path: str) -> bool:
-        """Whether a parameter is stacked `[N, ...]`; if not, it serves all lanes."""
+        """Whether a parameter is stacked `[N, ...]` rather than shared by all lanes."""
         return has_lanes(self.get_parameter(path))
 
     def _lane_number(self, lane: Any) -> int:
@@ -234,13 +234,13 @@ class LaneStore(Children, nn.Module):
 
 
 def _constants(skeleton: nn.Module) -> dict[str, Tensor]:
-    """Plain tensor attributes by canonical path; stubs unless the lane has its own."""
+    """Return plain tensor attributes by canonical path; stubs unless the lane has its own."""
     names = canonical_names(skeleton)
     return {names[slot.path]: slot.tensor for slot in slots(skeleton) if slot.kind == "constant"}
 
 
 def _gradient_hooks(model: nn.Module) -> str:
-    """The path of a module with backward hooks, '' if there is none."""
+    """Return the path of a module with backward hooks; '' if there is none."""
     for path, module in model.named_modules():
         if module._backward_hooks or module._backward_pre_hooks:
             return path or "the model"

@@ -1,4 +1,4 @@
-"""Parameters that know whose they are: an optimiser is given tensors, not the wide model."""
+"""Marks on parameters that say whether they have lanes, since an optimiser gets tensors, not the model."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,26 +10,26 @@ _ATTRIBUTE = "_wide_lanes"
 
 @dataclass(frozen=True)
 class LaneMark:
-    """What a wide model says of one of its parameters."""
+    """Path and lane count of a wide model's parameter."""
 
     path: str
-    n: int  # the lanes of the model
-    stacked: bool  # `[N, ...]`; False for one tensor that serves all lanes (a shared trunk)
+    n: int  # number of lanes
+    stacked: bool  # `[N, ...]`; False for one tensor shared by all lanes
 
 
 def lane_mark(tensor: Tensor) -> LaneMark | None:
-    """The mark of a wide model's parameter; None for any other tensor."""
+    """Return the mark of a wide model's parameter; None for any other tensor."""
     return getattr(tensor, _ATTRIBUTE, None)
 
 
 def has_lanes(tensor: Tensor) -> bool:
-    """Whether it is a wide model's parameter `[N, ...]`."""
+    """Whether the tensor is a wide model's parameter of shape `[N, ...]`."""
     mark = lane_mark(tensor)
     return mark is not None and mark.stacked
 
 
 def mark_parameters(model: Any) -> None:
-    """Mark all parameters of a wide model, anew after it was copied, moved or got other lanes."""
+    """Mark all parameters of a wide model; repeated after copying, moving or selecting lanes."""
     stacked = {id(place.tensor) for place in model.places if place.path in model.wide_states}
     for path, parameter in model.named_parameters():
         wide = id(parameter) in stacked or _in_registered(model, path, parameter)
@@ -37,7 +37,7 @@ def mark_parameters(model: Any) -> None:
 
 
 def _in_registered(model: Any, path: str, parameter: Tensor) -> bool:
-    """Inside a user's wide module names and shapes tell what has lanes, as they do for `lane(i)`."""
+    """Whether a parameter of a registered module has lanes, judged by name and shape."""
     outer = model.registered.outer(path)
     if outer is None:
         return False

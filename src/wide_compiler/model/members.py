@@ -1,4 +1,4 @@
-"""N members taken apart: one tree of stacked tensors, and skeletons to put a lane together again."""
+"""Splitting of N members into one tree of stacked tensors and skeletons without tensors."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from .scope import Place, Scope
 
 
 def lane_tensors(models: Sequence[nn.Module], slot: Slot) -> list[Tensor]:
-    """The tensor that each model holds where lane 0 holds `slot`."""
+    """Return each model's tensor at `slot`."""
     found = []
     for model in models:
         found.append(home_of(model.get_submodule(slot.owner), slot.kind)[slot.name])
@@ -26,12 +26,12 @@ def lane_tensors(models: Sequence[nn.Module], slot: Slot) -> list[Tensor]:
 
 
 def is_one_object(tensors: Sequence[Tensor]) -> bool:
-    """The same tensor in all lanes: a shared trunk."""
+    """Whether all lanes hold the same tensor object."""
     return len(tensors) > 1 and all(t is tensors[0] for t in tensors)
 
 
 def is_shared(models: Sequence[nn.Module], slot: Slot, tensors: Sequence[Tensor]) -> bool:
-    """One object in all lanes, or a buffer that never moves and is equal in all lanes."""
+    """Whether a tensor has no lane axis: one object in all lanes, or a constant buffer equal in all."""
     if is_one_object(tensors):
         return True
     if slot.kind == "parameter" or isinstance(models[0].get_submodule(slot.owner), _NormBase):
@@ -42,10 +42,10 @@ def is_shared(models: Sequence[nn.Module], slot: Slot, tensors: Sequence[Tensor]
 def build_tree(
     root: nn.Module, models: Sequence[nn.Module], skip: set[str]
 ) -> tuple[list[Place], set[str], set[str]]:
-    """Hang the members' tensors, stacked, under `root`; paths in `skip` belong to registered modules.
+    """Add the members' stacked tensors under `root`; paths in `skip` belong to registered modules.
 
-    Returns the places of the canonical tensors, the paths of those that carry lanes, and of those that are
-    one object in all models.
+    Returns the places of the canonical tensors, the paths of those with lanes, and the paths of those that
+    are one object in all models.
     """
     template = models[0]
     scopes = _scopes(root, template, skip)
@@ -69,7 +69,7 @@ def build_tree(
                 f"share it between all lanes or none"
             )
         if is_shared(models, slot, tensors):
-            # A frozen trunk may be large and is not copied; what training may move must not move the models.
+            # A frozen shared tensor may be large and is not copied; one that may change is copied.
             frozen = slot.kind == "parameter" and not slot.tensor.requires_grad
             data = tensors[0].detach() if frozen else tensors[0].detach().clone()
         else:
@@ -91,7 +91,7 @@ def _scopes(root: nn.Module, template: nn.Module, skip: set[str]) -> dict[str, n
             continue
         parent, _, name = path.rpartition(".")
         scope = by_module.setdefault(id(module), Scope(module))
-        # Past add_module: a member may well have a child called `lane`, like a method of WideModel.
+        # Bypass add_module: a member may have a child named `lane`, like a method of WideModel.
         scopes[parent]._modules[name] = scope
         scopes[path] = scope
     return scopes
@@ -107,9 +107,9 @@ def _hang(scope: nn.Module, slot: Slot, tensor: Any) -> None:
 
 
 def _held_by_all(models: Sequence[nn.Module]) -> list[Any]:
-    """Objects (a configuration, a table) that every model holds under the same name: one for all lanes.
+    """Return objects (a configuration, a table) that every model holds under the same name.
 
-    They are not copied, so that a change of them is seen, as it would be by the models.
+    They are not copied, so the wide model sees changes to them, as the models would.
     """
     shared: list[Any] = []
     for modules in zip(*(model.modules() for model in models), strict=True) if len(models) > 1 else ():
@@ -123,15 +123,15 @@ def _held_by_all(models: Sequence[nn.Module]) -> list[Any]:
 
 @dataclass
 class Skeletons:
-    """The members' Python without their weights. Lanes of one variant share a skeleton."""
+    """The members' Python objects without weights. Lanes of one variant share a skeleton."""
 
     variant_of_lane: list[int]
     variants: list[nn.Module]
     separated: bool = False
-    shared: list[Any] = field(default_factory=list)  # objects that all lanes hold, and that are not copied
-    # Have members run as Python, or was a `train` of their own called, since somebody last looked?
+    shared: list[Any] = field(default_factory=list)  # objects held by all lanes, not copied
+    # Whether members ran as Python, or an overridden `train` was called, since the last check.
     may_have_moved: bool = False
-    # Members that run as Python are lent the tensors of their lanes: one thread at a time.
+    # Members that run as Python borrow the tensors of their lane, so only one thread may run them.
     lock: OwnLock = field(default_factory=OwnLock)
 
     @classmethod
@@ -143,13 +143,15 @@ class Skeletons:
         return cls(variant_of_lane, skeletons, shared=shared)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Skeletons":
-        # A plain deepcopy of a stub would lose the strides of elements that share memory.
+        # deepcopy would lose the strides of stubs whose elements share memory.
         variants = [clone_member(v) for v in self.variants]
         return Skeletons(list(self.variant_of_lane), variants, self.separated)
 
     def separate(self, constant_of: Callable[[int, str], Tensor]) -> list[dict[int, Any]]:
-        """Give every lane a skeleton of its own, with its own plain tensors: where members run as a loop,
-        their Python state may move. Returns for each lane which object stands for which of before, by id."""
+        """Give every lane its own skeleton and plain tensors, since members run as Python may change them.
+
+        Returns for each lane the copied objects by the id of the original; [] if already separated.
+        """
         if self.separated:
             return []
         self.separated = True
@@ -166,7 +168,7 @@ class Skeletons:
         return stands_for
 
     def to(self, tensor: Tensor) -> None:
-        """Plain tensors of separated lanes follow the model to another device or precision."""
+        """Move plain tensors of separated lanes to the device and dtype of `tensor`."""
         for skeleton in self.variants if self.separated else ():
             for slot in [slot for slot in slots(skeleton) if slot.kind == "constant"]:
                 moved = (
@@ -177,8 +179,8 @@ class Skeletons:
                 home_of(skeleton.get_submodule(slot.owner), slot.kind)[slot.name] = moved
 
     def select(self, lanes: Sequence[int]) -> None:
-        """Lane i becomes what lane `lanes[i]` was."""
-        if self.separated:  # each lane has Python state of its own, a repeated one too
+        """Make new lane i old lane `lanes[i]`."""
+        if self.separated:  # each lane has its own Python state, repeated lanes too
             self.variants = [
                 self.copied(self.variants[lane]) if lane in lanes[:i] else self.variants[lane]
                 for i, lane in enumerate(lanes)
@@ -186,21 +188,21 @@ class Skeletons:
             self.variant_of_lane = list(range(len(lanes)))
             return
         old = [self.variant_of_lane[lane] for lane in lanes]
-        used = list(dict.fromkeys(old))  # variant 0 is always the one of lane 0
+        used = list(dict.fromkeys(old))  # variant 0 is always that of lane 0
         self.variants = [self.variants[v] for v in used]
         self.variant_of_lane = [used.index(v) for v in old]
 
     def copied(self, skeleton: nn.Module) -> nn.Module:
-        """A copy of a skeleton that holds what all lanes hold."""
+        """Copy a skeleton; objects held by all lanes are not copied."""
         return clone_member(skeleton, self.shared)
 
     @property
     def moves(self) -> bool:
-        """May members, or a `train` of their own, change what they hold in Python?"""
+        """Whether members, or an overridden `train`, may change their Python state."""
         return self.separated or any(map(_has_own_train, self.variants[0].modules()))
 
     def train(self, mode: bool, path: str = "") -> None:
-        """Call the members' own `train` (or that of their submodule), which may do more than set flags."""
+        """Call the `train` of the members, or of their submodule at `path`; it may do more than set flags."""
         modules = [variant.get_submodule(path) for variant in self.variants]
         idle = not self.separated and all(module.training == mode for module in modules)
         for module in modules:
@@ -225,7 +227,7 @@ def _has_own_train(module: nn.Module) -> bool:
 
 
 def _reversed(copy: nn.Module, originals: dict[int, Any]) -> dict[int, Any]:
-    """For the id of each original object the object that is its copy."""
+    """Return the id of each original object -> its copy."""
     found: dict[int, Any] = {}
     for module in copy.modules():
         for value in (module, vars(module), *vars(module).values()):

@@ -1,4 +1,4 @@
-"""What runs a call: the lane graph, or, where none could be made, a loop over the members."""
+"""Programs that run a call: the lane graph, or a loop over the members where capture failed."""
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -17,24 +17,24 @@ from ..widen import MEMBERS, LaneGraph, NodeRow, lent
 from ..widen.classify import draws
 from ..widen.helpers import autocast_restored
 from ..widen.per_lane import LaneParameter, give_back, lane_generator
-from .choice import Tuned
+from .chooser import Tuned
 from .doors import LaneArguments
-from .overlap import own_copies, written_inputs
+from .memory_overlap import own_copies, written_inputs
 from .registered import registered_tensor
 from .ways import Chunks, Way, Whole
 
 
 @dataclass
 class Call:
-    """One call of a wide model: the leaves of (args, kwargs) and which tensor leaves carry lanes."""
+    """One call of a wide model: the leaves of (args, kwargs), and which tensor leaves have lanes."""
 
     leaves: list[Any]
     spec: _tree.TreeSpec
     wide: tuple[bool, ...]  # for each tensor leaf
-    signature: Any  # structure and plain leaves, hashable
-    is_sample: bool = False  # the members have taken it already
-    packed: bool = False  # through the packed door: lanes are blocks of channels
-    by_lane: LaneArguments | None = None  # each lane's own arguments, if they were given so
+    signature: Any  # structure and non-tensor leaves, hashable
+    is_sample: bool = False  # the members have already accepted it
+    packed: bool = False  # packed input: lanes are blocks of channels
+    by_lane: LaneArguments | None = None  # arguments given per lane, if any
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -42,12 +42,12 @@ class Call:
 
     @property
     def all_tensors(self) -> list[Tensor]:
-        """As they were given: those of every lane where lanes have given their own."""
+        """The tensors as given: of every lane if arguments were given per lane."""
         return self.tensors if self.by_lane is None else self.by_lane.tensors()
 
     @property
     def member_shapes(self) -> list[tuple[int, ...]]:
-        # operator.index: torch.compile may hand out symbolic sizes, and a program is chosen by numbers.
+        # operator.index: torch.compile may pass symbolic sizes, but programs are looked up by numbers.
         return [
             tuple(map(operator.index, t.shape[int(w) :]))
             for t, w in zip(self.tensors, self.wide, strict=True)
@@ -55,32 +55,32 @@ class Call:
 
     @property
     def layouts(self) -> tuple[Any, ...]:
-        """The strides of a member's tensors: of every lane where lanes have given their own, else of one."""
+        """Distinct strides of a member's tensors: of all lanes if given per lane, else of lane 0."""
         if self.packed:
             return ("contiguous",)
         lanes = range(self.by_lane.n) if self.by_lane is not None else (0,)
         return tuple(dict.fromkeys(tuple(t.stride() for t in self.member_tensors(lane)) for lane in lanes))
 
     def for_lane(self, lane: int) -> tuple[tuple, dict]:
-        """The member's own (args, kwargs) for one lane."""
+        """Return (args, kwargs) of one lane's member."""
         leaves = self._leaves(lane)
-        if self.packed:  # what was packed counts, not the block of channels that it has become
+        if self.packed:  # members see contiguous tensors, not views of channel blocks
             leaves = [x.contiguous() if isinstance(x, Tensor) else x for x in leaves]
         return _tree.unflatten(leaves, self.spec)
 
     def own_for_lane(self, lane: int, lent: Sequence[tuple[Tensor, Tensor]] = ()) -> tuple[tuple, dict]:
-        """The same with tensors that the member may write; `lent` as for `own_copies`."""
+        """Like `for_lane`, with copies that the member may write; `lent` as in `own_copies`."""
         leaves = self._leaves(lane)
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         if plain_world():
             copies = iter(own_copies(tensors, lent, self.packed))
-        else:  # nobody can say where tensors lie, but one tensor stays one
+        else:  # no addresses here; only preserve object identity
             once = {id(tensor): tensor.clone() for tensor in tensors}
             copies = iter([once[id(tensor)] for tensor in tensors])
         return _tree.unflatten([next(copies) if isinstance(x, Tensor) else x for x in leaves], self.spec)
 
     def member_tensors(self, lane: int) -> list[Tensor]:
-        """The tensors that one lane's member gets."""
+        """Return the tensors passed to one lane's member."""
         return [leaf for leaf in self._leaves(lane) if isinstance(leaf, Tensor)]
 
     def _leaves(self, lane: int) -> list[Any]:
@@ -92,22 +92,22 @@ class Call:
 
 @dataclass
 class WideProgram:
-    """The fast path: all lanes at once through the lane graph."""
+    """Program that runs all lanes at once through the lane graph."""
 
     captured: Captured
     graph: LaneGraph
-    tuned: dict[tuple[bool, bool], Tuned] = field(default_factory=dict)  # with gradients? with seeds?
-    latest: Tuned | None = None  # what ran last
+    tuned: dict[tuple[bool, bool], Tuned] = field(default_factory=dict)  # by (gradients, seeds)
+    latest: Tuned | None = None  # the last one run
 
     why = ""
 
     def __post_init__(self) -> None:
-        # Does what the members' Python read still hold? Asked at every call.
+        # Checked at every call: whether values read by the members' Python are unchanged.
         self.holds, self.rebuild = self.captured.rests_on.holds, self.captured.rebuild
-        self.written_inputs = written_inputs(self.captured)  # their positions
+        self.written_inputs = written_inputs(self.captured)  # positions
 
     def check_packable(self) -> None:
-        """Refuse the packed door before anything runs and buffers move, if an output has no channels."""
+        """Raise `InputError` if an output has no channel axis to pack, before buffers change."""
         for rank in self.graph.output_ranks:
             if rank is not None and rank < 2:
                 raise InputError(
@@ -118,12 +118,12 @@ class WideProgram:
 
     @property
     def runs_members(self) -> bool:
-        """Does it call the members' own Python, whose train flags must then follow?"""
+        """Whether it runs members as Python, so their train flags must be set."""
         return bool(self.captured.calls)
 
     @property
     def draws(self) -> bool:
-        """Does the members' forward draw random numbers in this mode?"""
+        """Whether the members' forward draws random numbers in this mode."""
         return any(draws(node) for node in self.captured.graph.nodes)
 
     @property
@@ -133,7 +133,7 @@ class WideProgram:
     def run(
         self, states: Mapping[str, Any], call: Call, n: int, chunk: int | None = None, rng: Any = None
     ) -> Any:
-        """Run without a choice: where nothing can be measured, and while torch.compile is tracing."""
+        """Run without tuning: where nothing can be measured, and while torch.compile traces."""
         way: Way = Whole(self.graph.module)
         if chunk is not None and chunk < n:
             way = Chunks(self.graph, self.graph.module, n, chunk)
@@ -148,23 +148,23 @@ class WideProgram:
 
 @dataclass
 class LoopProgram:
-    """The honest path: the members' own Python, one lane after another, on their slices of the state."""
+    """Fallback loop: the members' Python, lane by lane, on their slices of the state."""
 
     why: str
     wide_states: frozenset[str]
-    one_object: bool  # is a buffer one tensor in all lanes?
-    reads_layout: bool = False  # does a member read strides and offsets of its tensors?
+    one_object: bool  # whether a buffer is one tensor in all lanes
+    reads_layout: bool = False  # whether a member reads strides and offsets
     rows: list[NodeRow] = field(default_factory=list)
     runs_members = True
-    draws = True  # nobody knows what the members' Python does
-    names: dict[str, str] | None = None  # the members' tensor paths, the same in every lane
+    draws = True  # unknown, so assumed
+    names: dict[str, str] | None = None  # tensor paths of the members, equal in all lanes
 
     def holds(self) -> bool:
-        """The members' own Python reads everything anew."""
+        """Always True: the members' Python reads everything at each call."""
         return True
 
     def check_packable(self) -> None:
-        """Nobody knows the outputs before the members have run."""
+        """Do nothing: the outputs are unknown before the members have run."""
 
     def __post_init__(self) -> None:
         self.rows = [NodeRow("", "the whole model", "loop", why=self.why)]
@@ -177,7 +177,7 @@ class LoopProgram:
         chunk: int | None = None,
         rng: Tensor | None = None,
     ) -> Any:
-        """The lanes' results, stacked; a list of them if each lane has given its own arguments."""
+        """Return the lanes' results, stacked; a list if arguments were given per lane."""
         results = []
         returns: list[tuple[Tensor, Tensor]] = []
         members = states[MEMBERS]
@@ -192,16 +192,16 @@ class LoopProgram:
                 args, kwargs = call.own_for_lane(lane, lent_state)
                 results.append(member(*args, **kwargs))
             if self.one_object:
-                give_back(returns)  # the next lane goes on where this one has left a shared buffer
+                give_back(returns)  # the next lane continues from a shared buffer's new value
                 returns.clear()
-        together = stack_members(results) if call.by_lane is None else PerLane(results)
-        give_back(returns)  # not before: results that cannot be stacked leave the buffers as they were
+        together = stack_members(results) if call.by_lane is None else LaneResults(results)
+        give_back(returns)  # last: an error in stacking leaves buffers unchanged
         for parameter in parameters.values():
             parameter.settle()
         return together
 
     def _parameters(self, states: Mapping[str, Any]) -> dict[str, LaneParameter]:
-        """The stacked parameters, to be lent; none inside a transform or a trace, which get slices."""
+        """Return the stacked parameters to lend to members; none in a transform or trace (slices instead)."""
         if torch.compiler.is_dynamo_compiling() or not plain_world() or self.reads_layout:
             return {}
         stacked = {path: t for path, t in states.items() if path in self.wide_states}
@@ -238,17 +238,17 @@ class LoopProgram:
 
 
 def _write_constant(place: Tensor, value: Any) -> None:
-    """A plain tensor attribute is the member's own; the stacked copy of it is what lane graphs read."""
+    """Copy a member's new plain tensor attribute into the stacked one, which lane graphs read."""
     if isinstance(value, Tensor) and (value.shape, value.dtype) == (place.shape, place.dtype):
         place.data.copy_(value.detach())
 
 
-class PerLane(list):
-    """One result per lane, which need not be alike."""
+class LaneResults(list):
+    """One result per lane; structures may differ."""
 
 
 def stack_members(results: list[Any]) -> Any:
-    """N outputs of one structure -> one; Python values that differ become one per lane."""
+    """Stack N outputs of one structure; non-tensor leaves that differ become `LaneValues`."""
     flat = [_tree.flatten_output(result) for result in results]
     for lane, (leaves, spec) in enumerate(flat):
         if spec != flat[0][1]:

@@ -1,4 +1,4 @@
-"""ProgrammedLanes: the state of N members, and a program for every kind of call."""
+"""ProgrammedLanes: the state of N members, with a program for every kind of call."""
 
 import operator
 from collections.abc import Mapping, Sequence
@@ -15,16 +15,16 @@ from ..errors import ArgumentError, InputError, UnsupportedError
 from ..guards.modes import autocast_state
 from ..widen import MEMBERS
 from .inputs import accepted_sample, check_accepted, grown_sample, normalize_sample, sample_leaves
+from .isolation import isolated_from_transforms, kept_function_modes, plain_call, plain_states
 from .lane_store import LaneStore
-from .neutral import kept_function_modes, neutral_world, plain_call, plain_states
 from .program import Call, LoopProgram, Program, WideProgram
-from .programs import Programs, training_flags
+from .program_cache import ProgramCache, training_flags
 
 
 class ProgrammedLanes(LaneStore):
-    """Finds the program for a call by all that a capture bakes in, or builds it; also inside torch.compile.
+    """Finds or builds the program for a call, keyed by everything a capture bakes in.
 
-    The sample stands for a call where none is at hand: a trace has no tensors with numbers.
+    The sample replaces the call where tensors have no data, as in a trace.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class ProgrammedLanes(LaneStore):
             path = next(iter(self.registered.builders))
             raise ArgumentError(f"chunk_lanes cannot split the registered wide module {path!r}")
         kept = dict.fromkeys(self.registered.builders, "registered")
-        self.programs = Programs(self.config, kept, tuple(graph_passes))
+        self.programs = ProgramCache(self.config, kept, tuple(graph_passes))
         self.moved_program: LoopProgram | None = None
-        self.stand_ins: set[str] = set()  # paths of tensors that have no numbers while a program is built
+        self.stand_ins: set[str] = set()  # paths of tensors without data while building
         self._sample = accepted_sample(models[0], *normalize_sample(sample, sample_kwargs))
 
     def _program(self, call: Call) -> Program:
@@ -52,7 +52,7 @@ class ProgrammedLanes(LaneStore):
         key = (self._mode(call), tuple(call.member_shapes), call.wide)
         program = self.programs.find(key)
         if program is None:
-            # Another thread may be building the same one, or run the members whose copies are taken here.
+            # Another thread may be building the same program, or running the members copied here.
             with self.skeletons.lock, CAPTURE:
                 program = self.programs.find(key) or self._build(key, call)
         if self.skeletons.may_have_moved and isinstance(program, WideProgram):
@@ -63,21 +63,21 @@ class ProgrammedLanes(LaneStore):
         return program
 
     def _mode(self, call: Call) -> tuple[Any, ...]:
-        """What a capture bakes in besides shapes: structure and plain arguments, dtypes, flags, modes."""
+        """Return what a capture bakes in besides shapes: structure, plain arguments, dtypes, flags, modes."""
         tensors = tuple((t.dtype, t.device, t.requires_grad) for t in call.tensors)
         return (
             call.signature,
             tensors,
             training_flags(self.scopes),
             autocast_state(),
-            kept_function_modes(),  # among them the default device
+            kept_function_modes(),  # includes the default device
             torch.get_default_dtype(),
             self.programs.grad_mode(),
             call.layouts if self.programs.layout_matters else None,
         )
 
     def _loop_while_moved(self, moved: str) -> LoopProgram:
-        """Captures do not know of what the members' Python has changed; the members do."""
+        """Return a loop program, because a capture is stale where members changed their Python state."""
         why = f"the Python attribute {moved} is not what it was when the graph was captured"
         if not self.config.fallback_passthrough:
             raise UnsupportedError(
@@ -90,7 +90,7 @@ class ProgrammedLanes(LaneStore):
         return self.moved_program
 
     def _build(self, key: tuple[Any, ...], call: Call) -> Program:
-        with neutral_world(), plain_states(self.places, self.stand_ins):
+        with isolated_from_transforms(), plain_states(self.places, self.stand_ins):
             call = plain_call(call)
             if not call.is_sample:
                 check_accepted(call, self.example_member(), self._sample)
@@ -98,8 +98,10 @@ class ProgrammedLanes(LaneStore):
             return self.programs.build(key, call, self)
 
     def _traced_program(self, call: Call) -> Program:
-        """The same inside torch.compile or torch.export, for any batch if possible: a new one then compiles
-        nothing."""
+        """Find the program inside torch.compile or torch.export.
+
+        Prefers one for any batch size, so that a new batch size does not recompile.
+        """
         found = -1
         shapes = [t.shape[int(w) :] for t, w in zip(call.tensors, call.wide, strict=True)]
         if all(len(shape) > 0 and shape[0] >= 2 for shape in shapes):
@@ -111,13 +113,13 @@ class ProgrammedLanes(LaneStore):
 
     @constant_result
     def _find_while_tracing(self, mode: Any, shapes: Any, wide: Any, any_batch: bool) -> int:
-        """The number in `programs.traced` (a tracer can only take a plain number from here), or -1.
+        """Return the number of the program in `programs.traced`, or -1; dynamo can only use a plain number.
 
-        torch.compile may be the first to show a wide model this input; then it is built from the sample.
+        If the input is new, the program is built from the sample.
         """
         program = self.programs.find_traced(mode, shapes, wide, any_batch)
         if program is None:
-            with self.skeletons.lock, CAPTURE, neutral_world():
+            with self.skeletons.lock, CAPTURE, isolated_from_transforms():
                 self._build_from_sample(mode, shapes, wide, any_batch)
             program = self.programs.find_traced(mode, shapes, wide, any_batch)
         if program is None:
@@ -136,7 +138,7 @@ class ProgrammedLanes(LaneStore):
         self._build((mode, shapes, wide), Call(*_tree.flatten(tree), wide, mode[0]))
 
     def states(self, members: bool = True) -> dict[str, Any]:
-        """All that a lane graph may ask for: stacked tensors, registered wide modules, members' skeletons."""
+        """Return the non-input arguments of a lane graph: stacked tensors, registered modules, skeletons."""
         states: dict[str, Any] = dict(self.tensors())
         if members:
             states[MEMBERS] = self.skeletons.each()
@@ -145,7 +147,7 @@ class ProgrammedLanes(LaneStore):
         return states
 
     def sample_call(self, wide: tuple[bool, ...] | None = None) -> Call:
-        """The sample as a call of all lanes, each tensor spread over lanes or shared."""
+        """Return the sample as a call, each tensor repeated over lanes or shared."""
         tensors = [leaf for leaf in _tree.flatten(self._sample)[0] if isinstance(leaf, Tensor)]
         wide = (True,) * len(tensors) if wide is None else wide
         leaves, spec = sample_leaves(self._sample, wide, self.n)
@@ -176,7 +178,7 @@ class ProgrammedLanes(LaneStore):
             )
 
     def _forget(self) -> None:
-        """What was built is no longer true."""
+        """Drop all programs, because they are stale."""
         self.programs.clear()
 
     def _device(self) -> torch.device:

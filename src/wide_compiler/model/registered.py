@@ -1,4 +1,4 @@
-"""Submodules for which the user registered a wide class: built from their N instances, kept whole."""
+"""Submodules with a wide class registered by the user: built from their N instances, opaque to capture."""
 
 import copy
 import itertools
@@ -14,14 +14,14 @@ from .registered_check import agreeing_layout
 
 
 class Registered:
-    """The wide modules built by users' classes, by path of the submodule they stand for."""
+    """Wide modules built by registered classes, by path of the submodule they replace."""
 
     def __init__(self, models: Sequence[nn.Module]):
         self.builders: dict[str, Any] = REGISTRY.custom_builders(models[0])
-        # Two instances of each are kept: capture and the probe need some, and a user's wide module need not
-        # be able to give its members back.
+        # Two instances of each are kept for capture and probing, because a registered wide module need not
+        # support extracting its members.
         self.examples = {p: [copy.deepcopy(m.get_submodule(p)) for m in models[:2]] for p in self.builders}
-        # All N, while compiling: what the classes are compared with.
+        # All N instances, kept while compiling to compare the class with them.
         self.instances = {p: [m.get_submodule(p) for m in models] for p in self.builders}
 
     def build(self, models: Sequence[nn.Module]) -> dict[str, nn.Module]:
@@ -31,15 +31,15 @@ class Registered:
         }
 
     def forget_instances(self) -> None:
-        """The models are compiled: they belong to the user alone again."""
+        """Drop references to the original modules after compiling."""
         self.instances = {}
 
     def outer(self, path: str) -> str | None:
-        """The registered submodule that `path` is or lies in."""
+        """Return the registered submodule that is or contains `path`, or None."""
         return next((p for p in self.builders if path == p or path.startswith(f"{p}.")), None)
 
     def example_tensor(self, path: str) -> Tensor:
-        """A tensor of an example instance: to capture with, where its numbers do not matter."""
+        """Return a tensor of an example instance, for captures where values do not matter."""
         outer = self.outer(path)
         assert outer is not None
         example = self.examples[outer][0]
@@ -47,31 +47,31 @@ class Registered:
         return tensors[path.removeprefix(f"{outer}.")]
 
     def stacked_tensors(self, module: nn.Module, path: str, n: int) -> list[Tensor]:
-        """The tensors of a registered wide module that hold its members', `[N, ...]`."""
+        """Return the tensors of a registered wide module that correspond to its members', `[N, ...]`."""
         example = self.examples[path][0]
         names = [name for name, _ in (*example.named_parameters(), *example.named_buffers())]
         return [stacked_tensor(module, path, f"{path}.{name}", n) for name in names]
 
     def apply(self, function: Any) -> None:
-        """The examples follow the model to another device or precision."""
+        """Apply a device or dtype conversion to the examples, as `nn.Module._apply`."""
         for example in itertools.chain(*self.examples.values()):
             example._apply(function)
 
     def probe(self, path: str, count: int, training: bool) -> nn.Module:
-        """A wide module of the first few instances, for widening to try."""
+        """Build a wide module of the first `count` example instances."""
         return build_wide(self.builders[path], self.examples[path][:count]).train(training)
 
     def layout(
         self, model: Any, call: OpaqueCall, tensors: list[Tensor], sizes: list[int]
     ) -> tuple[str, str]:
-        """The layout in which the class called gives what its members give, and a remark for `explain()`;
-        `ValidationError` if there is none.
+        """Return the layout in which the registered class equals its members, and a note for `explain()`.
 
-        `tensors`: the call's arguments with a lane axis, of one lane or more.
+        Raises `ValidationError` if there is none. `tensors` are the call's arguments with a lane axis, for
+        one or more lanes.
         """
         path = call.path
         instances = self.instances.get(path)
-        if instances is None:  # compiled already: the examples over and over still show mixed-up lanes
+        if instances is None:  # after compiling: repeated examples still detect mixed-up lanes
             some = itertools.islice(itertools.cycle(self.examples[path]), model.n)
             instances = [copy.deepcopy(example) for example in some]
         training = model.get_submodule(path).training
@@ -81,13 +81,13 @@ class Registered:
 
 
 def build_wide(builder: Any, members: Sequence[nn.Module]) -> nn.Module:
-    """The wide module of `members`, where they are, in their mode, and frozen where they are."""
+    """Build the wide module of `members` with their device, train flag and requires_grad."""
     module = builder.from_modules(members)
     if not isinstance(module, nn.Module):
         name = getattr(builder, "__name__", builder)
         raise WrongTypeError(f"{name}.from_modules gave {type(module).__name__}, expected an nn.Module")
     devices = {t.device for member in members for t in (*member.parameters(), *member.buffers())}
-    if len(devices) == 1:  # a class may well make its tensors on the CPU and copy the members' into them
+    if len(devices) == 1:  # the class may have created its tensors on the CPU
         module.to(devices.pop())
     module.train(members[0].training)
     own = dict(module.named_parameters())
@@ -98,7 +98,7 @@ def build_wide(builder: Any, members: Sequence[nn.Module]) -> nn.Module:
 
 
 def stacked_tensor(module: nn.Module, outer: str, path: str, n: int) -> Tensor:
-    """All lanes' tensor of a member's path inside a registered wide module, `[N, ...]`."""
+    """Return the stacked tensor `[N, ...]` of a member's path inside a registered wide module."""
     name = path.removeprefix(f"{outer}.")
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     if name in tensors and tensors[name].dim() and tensors[name].shape[0] == n:
@@ -110,7 +110,7 @@ def stacked_tensor(module: nn.Module, outer: str, path: str, n: int) -> Tensor:
 
 
 def registered_tensor(states: Mapping[str, Any], path: str, n: int) -> Tensor:
-    """The same, among `states` in which the wide module stands under its own path."""
+    """Like `stacked_tensor`, for `states` that hold the wide module under its path."""
     parts = path.split(".")
     outer = next(o for i in range(len(parts)) if (o := ".".join(parts[:i])) in states)
     return stacked_tensor(states[outer], outer, path, n)

@@ -1,7 +1,7 @@
-"""Does a registered class give what its members give one by one? Asked whenever a lane graph is built.
+"""Check that a registered class equals its members run one by one, whenever a lane graph is built.
 
-The class is shown copies of the members with other trainable weights, and other arguments, in every lane:
-equal lanes (a sample spread over them, copies of one model) would hide that it mixes them up.
+The check uses copies of the members with different trainable weights and arguments in every lane, because
+equal lanes would hide that the class mixes them up.
 """
 
 import copy
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..capture import OpaqueCall
 from ..errors import ValidationError, one_line
 from ..widen import LAYOUTS, run_in_layout
-from .registered_compare import Mismatch, Outcome, Twins, compare
+from .registered_compare import Outcome, RegisteredMismatch, Twins, compare
 
 Build = Callable[[Any, Sequence[nn.Module]], nn.Module]
 
@@ -30,15 +30,16 @@ def agreeing_layout(
     tensors: Sequence[Tensor],
     sizes: list[int],
 ) -> tuple[str, str]:
-    """The first of `LAYOUTS` in which the class equals its members on `call`, and what was left out.
+    """Return the first of `LAYOUTS` in which the class equals its members on `call`, and a note.
 
-    `tensors`: the call's arguments with a lane axis, of one lane or more.
+    `tensors` are the call's arguments with a lane axis, for one or more lanes. Raises `ValidationError` if no
+    layout agrees; the note says what was not compared.
     """
     wide, member = getattr(builder, "__name__", str(builder)), type(instances[0]).__name__
     trial = _Trial(builder, build, instances, training, call, sizes)
     try:
         trial.expect(tensors)
-    except Mismatch as refusal:
+    except RegisteredMismatch as refusal:
         raise ValidationError(
             f"{path}: {member} cannot be run by {wide}, registered for it: {refusal}"
         ) from refusal
@@ -72,12 +73,12 @@ class _Trial:
         self.note = ""
 
     def expect(self, tensors: Sequence[Tensor]) -> None:
-        """Run the members, on numbers that differ in every lane unless they reject such."""
+        """Run the members, with values that differ in every lane unless the members reject those."""
         self.devices = list({t.device for t in tensors if t.device.type == "cuda"})
         self.vary, self.tensors = True, [_spread(t, self.n, vary=True) for t in tensors]
         try:
             self.expected = self._run_members()
-        except Mismatch:
+        except RegisteredMismatch:
             raise
         except Exception:
             self.vary, self.tensors = False, [_spread(t, self.n, vary=False) for t in tensors]
@@ -90,7 +91,7 @@ class _Trial:
             self.note = "its numbers are random in eval too: only shapes were compared"
 
     def problem(self, layout: str) -> str | None:
-        """Why the class is not right in `layout`, or None."""
+        """Return why the class is wrong in `layout`, or None."""
         members = self._members()
         before = _stacked(members)
         try:
@@ -100,21 +101,21 @@ class _Trial:
                 got = self._run_wide(wide, layout)
             if not self.expected.drew:
                 compare(self.expected, got, Twins(before, held), wide, members[0])
-        except (Mismatch, ValidationError) as difference:
+        except (RegisteredMismatch, ValidationError) as difference:
             return str(difference)
         except Exception as error:
             return f"it raises {one_line(error)}"
         return None
 
     def _members(self) -> list[nn.Module]:
-        """Copies of the instances; what they share stays shared."""
+        """Copy the instances; objects they share stay shared."""
         members = copy.deepcopy(list(self.instances))
         for member in members:
             if member.training != self.training:
                 member.train(self.training)
         if self.vary:
             generator = torch.Generator().manual_seed(0)
-            # Frozen weights may well be the same in all lanes, and kept once by the class.
+            # Frozen weights may be equal in all lanes and stored once by the class, so they are not varied.
             for p in {id(p): p for m in members for p in m.parameters() if p.requires_grad}.values():
                 p.data.copy_(_varied(p.data, generator))
         return members
@@ -144,7 +145,7 @@ class _Trial:
         outputs, inputs, gradients = _run(run, self.tensors, self.sizes, wide, lanes=True)
         got, expected = ([tuple(o.shape) for o in some] for some in (outputs, self.expected.outputs))
         if got != expected:
-            raise Mismatch(f"its outputs are {got} as [N, B, ...], the members' are {expected}")
+            raise RegisteredMismatch(f"its outputs are {got} as [N, B, ...], the members' are {expected}")
         names = [name for name, _ in wide.named_parameters()]
         buffers = {name: b.detach() for name, b in wide.named_buffers()}
         return Outcome(outputs, inputs, dict(zip(names, gradients, strict=True)), buffers)
@@ -154,9 +155,6 @@ class _Trial:
         return [state.numpy().tobytes() for state in states]
 
 
-# One call.
-
-
 def _run(
     run: Callable[[list[Tensor], list[int]], Iterable[Tensor]],
     tensors: Sequence[Tensor],
@@ -164,14 +162,14 @@ def _run(
     module: nn.Module,
     lanes: bool,
 ) -> tuple[list[Tensor], list[Tensor | None], list[Tensor | None]]:
-    """Outputs, gradients to the tensors, gradients to the module's parameters. `lanes`: is axis 0 theirs?"""
+    """Return outputs, gradients of the tensors, and gradients of the parameters. `lanes`: axis 0 is lanes."""
     leaves = [t.detach().clone().requires_grad_(t.is_floating_point() or t.is_complex()) for t in tensors]
-    given = [leaf.clone() for leaf in leaves]  # no leaves, so that what writes into them can be told
+    given = [leaf.clone() for leaf in leaves]  # non-leaves, so that in-place writes are detected by version
     versions = [t._version for t in given]
     parameters = list(module.parameters())
     outputs = list(run(given, sizes))
     if [t._version for t in given] != versions:
-        raise Mismatch("it writes into its input, which the graph around it would not see")
+        raise RegisteredMismatch("it writes into its input, which the graph around it would not see")
     ends = [o for o in outputs if o.requires_grad]
     roots = [t for t in (*leaves, *parameters) if t.requires_grad]
     found: Mapping[int, Tensor | None] = {}
@@ -184,25 +182,25 @@ def _run(
 
 
 def _direction(output: Tensor, lanes: bool) -> Tensor:
-    """What backward starts from: the same in every lane, and no element weighs like its neighbour."""
+    """Return the initial gradient: equal in every lane, different for each element."""
     shape = output.shape[1:] if lanes else output.shape
     weights = torch.linspace(0.5, 1.5, shape.numel(), device=output.device).to(output.dtype).view(shape)
     return weights.expand(output.shape)
 
 
 def _spread(x: Tensor, n: int, vary: bool) -> Tensor:
-    """`[P, ...]` -> `[n, ...]`, its lanes over and over; with `vary`, no two lanes alike."""
+    """Repeat the lanes of `[P, ...]` to `[n, ...]`; with `vary`, make all lanes different."""
     lanes = x.detach()[torch.arange(n, device=x.device) % x.shape[0]]
     if not vary:
         return lanes
     if x.is_floating_point() or x.is_complex():
         return _varied(lanes, torch.Generator().manual_seed(1))
-    # Whole numbers may be indices, lengths or masks: each lane keeps its own, in another order.
+    # Integers may be indices, lengths or masks: each lane keeps its values, in rotated order.
     return torch.stack([lane.flatten().roll(i).view(lane.shape) for i, lane in enumerate(lanes)])
 
 
 def _varied(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Nearer to zero by up to a half, element by element: signs and most ranges stay. Zeros become small."""
+    """Scale each element by a random factor in [0.5, 1], which keeps signs; zeros become small."""
     noise = torch.rand(x.shape, generator=generator).to(x.device, x.real.dtype if x.is_complex() else x.dtype)
     return torch.where(x == 0, 0.1 * noise, x * (1 - 0.5 * noise))
 
@@ -212,12 +210,12 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _stacked(members: Sequence[nn.Module]) -> dict[str, Tensor]:
-    """The members' tensors by name, `[N, ...]`."""
+    """Return the members' tensors by name, `[N, ...]`."""
     each = [_tensors(member) for member in members]
     return {name: torch.stack([tensors[name].detach() for tensors in each]) for name in each[0]}
 
 
 def _stack(column: Sequence[Tensor | None]) -> Tensor | None:
-    """None, where none of the lanes has it, is no tensor; where some have it, it is zeros."""
+    """Stack tensors, with zeros for None; None if all are None."""
     some = next((t for t in column if t is not None), None)
     return None if some is None else torch.stack([torch.zeros_like(some) if t is None else t for t in column])

@@ -1,4 +1,4 @@
-"""Compares what a registered wide module gives with what its members give: numbers, gradients, buffers."""
+"""Comparison of a registered wide module with its members: outputs, gradients, buffers."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -12,24 +12,23 @@ from ..measure.compare import COARSE, one_op
 from ..oracle import Report
 
 Read = Callable[[Tensor], Tensor]
-# Gradients add up many rounded numbers.
+# Gradients accumulate more rounding.
 _GRADIENT_FACTOR = 10.0
 
 
-class Mismatch(Exception):
-    """In what a wide module differs from its members."""
+class RegisteredMismatch(Exception):
+    """How a wide module differs from its members."""
 
 
 @dataclass
 class Outcome:
-    """What one call gives. Tensors are `[N, ...]`; a wide module's gradients and buffers are as it keeps
-    them."""
+    """Result of one call: tensors `[N, ...]`, except gradients and buffers in a wide module's own form."""
 
     outputs: list[Tensor]
     input_gradients: list[Tensor | None]
-    gradients: dict[str, Tensor | None]  # of the parameters, by name
+    gradients: dict[str, Tensor | None]  # of parameters, by name
     buffers: dict[str, Tensor]  # after the call
-    drew: bool = False  # random numbers
+    drew: bool = False  # whether random numbers were drawn
 
 
 def compare(expected: Outcome, got: Outcome, twins: "Twins", wide: nn.Module, member: nn.Module) -> None:
@@ -47,21 +46,21 @@ def compare(expected: Outcome, got: Outcome, twins: "Twins", wide: nn.Module, me
             missing.append(f"it has no buffer for {name!r}, which the members write")
     wrong = _too_large(report, [*expected.outputs, *expected.buffers.values()])
     if wrong or missing:
-        raise Mismatch(", and ".join([*wrong, *missing]))
+        raise RegisteredMismatch(", and ".join([*wrong, *missing]))
 
 
 def _too_large(report: Report, tensors: Sequence[Tensor]) -> list[str]:
-    """The largest difference, if it is more than rounding."""
+    """Return the largest difference, if it exceeds rounding."""
     gradients = [d for d in report.differences if d.what == "gradient"]
     for d in gradients:
-        # Of a bias in front of a norm it is nothing but the rounding of the others.
+        # The gradient of a bias before a norm is only rounding error, so it is judged by the others' scale.
         d.scale = max(d.scale, 1e-2 * max(other.scale for other in gradients))
     dtypes = {t.dtype for t in tensors if t.is_floating_point() or t.is_complex()}
     coarse = torch._C._is_any_autocast_enabled()
     limit = COARSE[0] if coarse else max((one_op(dtype).single for dtype in dtypes), default=0.0)
     limits = {"gradient": _GRADIENT_FACTOR * limit}
     wrong = [d for d in report.differences if not d.error <= limits.get(d.what, limit) * d.scale]
-    outputs = [d for d in wrong if d.what == "output"]  # gradients are wrong then as well
+    outputs = [d for d in wrong if d.what == "output"]  # wrong outputs imply wrong gradients
     return [str(max(outputs or wrong, key=lambda d: d.error))] if wrong else []
 
 
@@ -71,7 +70,7 @@ def _compare_lanes(report: Report, what: str, path: str, have: Tensor, want: Ten
 
 
 def _compare_gradients(report: Report, path: str, have: Tensor | None, want: Tensor | None) -> None:
-    """No gradient is one of zeros."""
+    """Compare gradients; None counts as zeros."""
     if have is None and want is None:
         return
     some = have if want is None else want
@@ -83,9 +82,9 @@ def _compare_gradients(report: Report, path: str, have: Tensor | None, want: Ten
 def _compare_parameters(
     report: Report, expected: Outcome, got: Outcome, twins: "Twins", wide: nn.Module, member: nn.Module
 ) -> list[str]:
-    """Compare gradients of what the class keeps as the members do; says what it trains unlike them."""
+    """Compare gradients of parameters found in both; return messages for parameters trained differently."""
     own, missing = dict(wide.named_parameters()), []
-    apart = []  # the class keeps them in another form: folded into one another, several of them as one
+    apart = []  # stored in another form by the class, such as merged
     seen = set()
     for name, parameter in member.named_parameters():
         twin, want = twins.find(name), expected.gradients[name]
@@ -104,7 +103,7 @@ def _compare_parameters(
     theirs = [(twins.members[name], expected.gradients[name]) for name in apart]
     ours = [(twins.held[name], gradient) for name, gradient in others.items()]
     if sum(p.numel() for p, _ in theirs) == sum(p.numel() for p, _ in ours) > 0:
-        # The same elements in another order: these sums do not depend on it.
+        # The same elements in another order: these sums are invariant to it.
         report.compare("gradient", f"to {', '.join(apart)} (sums)", 0, _sums(ours), _sums(theirs))
     return missing
 
@@ -124,9 +123,9 @@ class _Twin:
 
 
 class Twins:
-    """For the members' tensors: where the wide module keeps them, by name, else by their numbers.
+    """Finds the wide module's tensor for each of the members', by name, else by values.
 
-    `members`: stacked `[N, ...]`; `held`: the wide module's; both before the call.
+    `members` are the members' tensors `[N, ...]`, `held` the wide module's; both before the call.
     """
 
     def __init__(self, members: Mapping[str, Tensor], held: Mapping[str, Tensor]):
@@ -152,7 +151,7 @@ class Twins:
 
 
 def _reading(held: Tensor, values: Tensor) -> Read | None:
-    """How to read `held` as `values`, `[N, ...]`: packed along some dim, or one for all lanes."""
+    """Return how to read `held` as `values`, `[N, ...]`: packed along a dimension, or shared; or None."""
     if held.numel() == values.numel():
         if torch.equal(held.flatten(), values.flatten()):
             return lambda x: x.reshape(values.shape)

@@ -1,8 +1,7 @@
-"""The same call once more: a small model on a GPU runs in less time than one needs to look at arguments."""
+"""Fast path for repeating a call: a small GPU model runs faster than arguments can be inspected."""
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
@@ -14,53 +13,59 @@ CHANGED = object()
 
 
 class ReplayedCall:
-    """The latest replayed call of a wide model, with all that it depends on.
+    """The last replayed call of a wide model, with everything it depends on.
 
-    `replay` compares everything in a few microseconds, and gives the call's result, or CHANGED if anything
-    is not as it was: then the call takes the long way, which finds out what.
+    `replay` compares everything in a few microseconds. It returns the result, or CHANGED if anything differs;
+    then the call takes the normal path. Inputs may be at any address if the recording copies them.
     """
 
     def __init__(self, model: Any, route: Any, replay: Replay, args: tuple[Tensor, ...], door: Any):
-        assert replay.latest is not None
         self.model, self.door = model, door
         self.scopes = model.scopes
         self.flags = [scope.training for scope in self.scopes]
         self.homes = [(home, name) for _, home, name, _ in route.binding.states]
-        self.count = len(args)
-        self.holds = TensorGuard([*args, *(home[name] for home, name in self.homes)]).holds
-        self.state = launch_state()
-        self.recording: Any = replay.latest
-        # Of the packed door hooks have run already.
+        self.count, self.state = len(args), launch_state()
+        assert replay.lender is not None
+        self.recording = replay.lender
+        places = dict(route.binding.inputs)
+        self.copied = [places[i] for i in replay.inputs] if self.recording.buffers else []
+        tensors = [*args, *(home[name] for home, name in self.homes)]
+        self.holds = TensorGuard(tensors, anywhere=len(args) if self.copied else 0).holds
+        # Hooks of a packed call have already run.
         self.hooks: Any = () if door == "packed" else hook_tables(model)
         self.lock, self.rests_on = replay.lock, route.program.captured.rests_on
         self.writes = bool(route.program.graph.writes)
-        # Several results, or none, are put together as the model's own result is.
+        # A single tensor is returned directly; other results are rebuilt to the model's output structure.
         self.rebuild = None if route.program.captured.gives_one_tensor else route.program.rebuild
 
     @staticmethod
     def of(model: Any, route: Any, args: tuple[Tensor, ...], door: Any) -> "ReplayedCall | None":
-        """What was just replayed, if the very tensors that were given were read and own memory was lent."""
+        """Return the fast path for the call just replayed, if its outputs are lent; else None."""
         replay = route.way
-        if not isinstance(replay, Replay) or not replay.has_lent:
+        if not isinstance(replay, Replay) or replay.lender is None:
             return None
-        if route.binding.modules or route.program.graph.enters_autocast or model.held.lanes is not None:
+        if (
+            route.binding.modules
+            or route.program.graph.enters_autocast
+            or model.frozen_lanes.lanes is not None
+        ):
             return None
         if any(home.get(name) is None for _, home, name, _ in route.binding.states):
-            return None  # computed anew in each call
-        if torch._C._is_any_autocast_enabled():  # to which dtype shows nowhere else
-            return None
+            return None  # computed at each call
+        if replay.lender.buffers and (route.writes or model.seeds.seeds is not None):
+            return None  # writes depend on input addresses; seeds are inputs
         return ReplayedCall(model, route, replay, args, door)
 
     def replay(self, args: tuple[Any, ...], door: Any) -> Any:
-        """The result, or CHANGED."""
+        """Return the result, or CHANGED."""
         for x in args:
-            if type(x) is not Tensor or x.is_nested:  # the guard cannot look at a nested tensor
+            if type(x) is not Tensor or x.is_nested:  # the guard does not support nested tensors
                 return CHANGED
-        # What surrounds the call (autocast, vmap, inference mode, ...) shows in how the tensors dispatch.
+        if door != self.door or len(args) != self.count:
+            return CHANGED
+        # Transforms and modes around the call (vmap, inference mode, ...) change the tensors' dispatch keys.
         if (
-            door == self.door
-            and len(args) == self.count
-            and self.holds([*args, *[home.get(name) for home, name in self.homes]])
+            self.holds([*args, *[home.get(name) for home, name in self.homes]])
             and launch_state() == self.state
             and [scope.training for scope in self.scopes] == self.flags
             and self.model.seeds.seeds is None
@@ -70,15 +75,17 @@ class ReplayedCall:
             with self.lock:
                 recording = self.recording.unheld()
                 if recording is not None and (not self.writes or self.rests_on.holds()):
+                    if self.copied:
+                        self.recording.take([args[i] for i in self.copied])
                     recording.launch()
-                    # Asked while the GPU works: what it wrote is handed out only if all still holds.
+                    # Checked while the GPU works; the result is returned only if the snapshot holds.
                     if self.rests_on.holds():
                         return recording.first() if self.rebuild is None else self.rebuild(recording.lend())
         return CHANGED
 
 
 def hook_tables(model: nn.Module) -> tuple[Any, ...]:
-    """The hooks of this module, and those of all modules."""
+    """Return the hook dictionaries of this module, and the global ones."""
     return (
         model._forward_hooks,
         model._forward_pre_hooks,

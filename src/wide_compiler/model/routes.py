@@ -1,7 +1,7 @@
-"""Routes: from the look of a call straight to what runs it.
+"""Routes: cache from a call's metadata to what runs it.
 
-Finding a program looks at every argument's structure and costs more than a small model takes to run; calls
-with plain tensors that look alike take the route that the first of them has found.
+Finding a program flattens and inspects every argument, which can take longer than a small model. Calls with
+plain tensors of equal metadata reuse the route of the first.
 """
 
 from collections.abc import Sequence
@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 
 from ..widen import LaneGraph
-from .choice import Chooser
-from .neutral import neutral_world
-from .overlap import Writes
+from .chooser import Chooser
+from .isolation import isolated_from_transforms
+from .memory_overlap import Writes
 from .program import Call, WideProgram
 from .scope import Place
 
 
 class Binding:
-    """Where each placeholder of one lane graph gets its value from, for one wide model.
+    """Source of each placeholder of a lane graph, for one wide model.
 
-    Parameters and buffers are read from their modules each time: an optimiser, `load_state_dict` or the user
-    may have put another tensor there.
+    Parameters and buffers are read from their modules at each call, since `load_state_dict` or the user may
+    have replaced the tensors.
     """
 
     def __init__(self, graph: LaneGraph, model: Any):
@@ -30,7 +30,7 @@ class Binding:
         homes = {place.path: place for place in model.places}
         self.template: list[Any] = [None] * len(graph.feeds)
         self.states: list[tuple[int, dict[str, Any], str, Place]] = []
-        self.modules: list[tuple[int, str]] = []  # members and registered wide modules
+        self.modules: list[tuple[int, str]] = []  # skeletons and registered modules
         self.inputs: list[tuple[int, int]] = []
         self.rng: list[int] = []
         for position, (kind, key) in enumerate(graph.feeds):
@@ -64,12 +64,12 @@ class Binding:
         return arguments
 
 
-# More shapes than this, and the first ones are unlikely to come back.
+# Beyond this many shapes the first ones are unlikely to be used again.
 MAX_ROUTES = 512
 
 
 class Route:
-    """One program, its arguments' sources, and the way it runs."""
+    """A program, the sources of its arguments, and the plan it runs by."""
 
     def __init__(self, model: Any, program: WideProgram, call: Call):
         self.model, self.program = model, program
@@ -83,7 +83,7 @@ class Route:
             if program.runs_members:
                 model.skeletons.set_training(model.own_training())
             arguments = self.binding(call.tensors, model.seeds.peek())
-            with neutral_world():
+            with isolated_from_transforms():
                 chooser = Chooser(program, model.n, model.config, arguments, gradients)
                 program.tuned[circumstances] = chooser.choose()
         self.tuned = program.tuned[circumstances]
@@ -101,7 +101,7 @@ class Route:
 
 
 class Routes(dict[Any, Any]):
-    """What is known of calls, by their look. Forgets all when there are too many."""
+    """Cache from a call's metadata to its route; cleared when full."""
 
     def __setitem__(self, key: Any, route: Any) -> None:
         if len(self) >= MAX_ROUTES:
@@ -110,5 +110,5 @@ class Routes(dict[Any, Any]):
 
 
 def looks(args: tuple[Any, ...]) -> list[Any]:
-    """How arguments look; what is no plain tensor looks like nothing that has a route."""
+    """Return the cache key of arguments; anything but a plain tensor never matches."""
     return [(x.shape, x.dtype, x.device, x.requires_grad) if type(x) is Tensor else object() for x in args]

@@ -1,4 +1,4 @@
-"""Lanes to and from files and state dicts."""
+"""Saving and loading of lanes, as files and state dicts."""
 
 import os
 from collections.abc import Mapping
@@ -11,16 +11,16 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..capture import slots
-from ..elsewhere import address, here
 from ..errors import InputError
+from ..remote_tensors import address, to_local
 
 
 def save(model: Any, path: Any, lane: int | None) -> None:
     state = model.state_dict() if lane is None else model.lane(lane).state_dict()
     seen: dict[int, str] = {}
-    # safetensors wants every tensor once: tied names are left out and filled in again on loading.
+    # safetensors rejects shared memory: tied names are dropped here and restored on loading.
     unique = {
-        k: here(t).detach().contiguous()
+        k: to_local(t).detach().contiguous()
         for k, t in state.items()
         if seen.setdefault(address(t) if t.numel() else id(t), k) == k
     }
@@ -32,7 +32,7 @@ def save(model: Any, path: Any, lane: int | None) -> None:
             temporary,
             metadata={"format": "wide_compiler", "lanes": str(model.n if lane is None else 1)},
         )
-        os.replace(temporary, target)  # a reader sees the old file or the new one, never half of one
+        os.replace(temporary, target)  # atomic: a reader never sees a partial file
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -57,7 +57,7 @@ def load(model: Any, path: Any, lane: int | None) -> None:
 
 
 def load_lane(model: Any, lane: int, state: Mapping[str, Tensor]) -> None:
-    """Copy a member's state into one lane; nothing is written unless all of it fits."""
+    """Copy a member's state into one lane. Raise `InputError` before any change if it does not fit."""
     lane %= model.n
     for place in model.places:
         place.check_stored("load_lane")
@@ -85,13 +85,13 @@ def _copy_in(model: Any, lane: int, member: nn.Module) -> None:
                 f"{place.path} is one parameter for all lanes (a shared trunk); this state has another"
             )
     with torch.no_grad():
-        for slot in [slot for slot in slots(member) if slot.kind != "constant"]:  # those are in no state_dict
+        for slot in [slot for slot in slots(member) if slot.kind != "constant"]:  # not in a state_dict
             if model.registered.outer(slot.path) is not None:
                 model.lane_state(lane, slot.path).copy_(slot.tensor)
                 continue
             place = next((p for p in model.places if p.path == slot.path), None)
             if place is None:
-                continue  # a tied name: its canonical one is copied
+                continue  # a tied name; the canonical one is copied
             if slot.path not in model.wide_states:
                 if torch.equal(place.tensor, slot.tensor):
                     continue
@@ -116,7 +116,7 @@ def _fill_ties(state: dict[str, Tensor], expected: Mapping[str, Tensor]) -> None
 
 
 def fit_lane_axes(model: Any, state: dict[str, Tensor], prefix: str) -> None:
-    """A state may come from a wide model in which other buffers had begun to differ by lane."""
+    """Adapt a state in which other buffers had a lane axis to this model."""
     for place in model.places:
         key = prefix + place.path
         incoming = state.get(key)

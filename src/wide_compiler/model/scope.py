@@ -1,5 +1,4 @@
-"""The submodules of a wide model: they hold tensors of all lanes, and what a user does to them takes effect
-or is refused."""
+"""Submodules of a wide model: they hold the tensors of all lanes; user changes take effect or raise."""
 
 import copy
 from collections import Counter
@@ -22,19 +21,21 @@ from ..errors import (
     WrongTypeError,
 )
 
-# Pre-hooks that compute a tensor of their module from others, whatever it is called with.
+# Pre-hooks that compute a tensor of their module from other tensors, whatever its inputs are.
 _COMPUTING = (WeightNorm, SpectralNorm, BasePruningMethod)
 
 
 class Children:
-    """Assignments to a module in a wide model's tree, root or `Scope`: each takes effect, or raises.
+    """Attribute assignment in a wide model's tree: each takes effect or raises.
 
-    A child of a wide model is a `Scope` and stays one; a module set in its place gives it its tensors.
+    A child of a wide model is a `Scope` and stays one; assigning a module to it replaces its tensors.
     """
 
     def _replaces(self, name: str, value: Any) -> bool:
-        """Is `value` a module set in the place of a scope? Then it has taken effect. A tensor in the place of
-        a stacked one is checked, and set under all names that the members have for it."""
+        """Replace the tensors of a child scope by those of module `value`; return whether that was the case.
+
+        A tensor assigned to a stacked one is checked, and assigned under all tied names.
+        """
         scope = self.__dict__.get("_modules", {}).get(name)
         if isinstance(scope, Scope) and value is not scope:
             scope.take(name, value)
@@ -66,7 +67,7 @@ class Children:
         super().__delattr__(name)
 
     def __getitem__(self, key: int | str) -> Any:
-        """A child of what is a list, dict or sequence in the members."""
+        """Return a child of a module that is a list, dict or sequence in the members."""
         return getattr(self, self._child(key))
 
     def __setitem__(self, key: int | str, value: Any) -> None:
@@ -85,26 +86,26 @@ class Children:
 
 
 class Scope(Children, nn.Module):
-    """One module of the member in the wide model's tree: its stacked tensors, its train flag, its kind."""
+    """A module of the members in the wide model's tree: its stacked tensors, train flag and class."""
 
     def __init__(self, module: nn.Module):
         super().__init__()
         self.kind = type(module)
         self.training = module.training
         self._examples: Sequence[nn.Module] = ()  # this module in every variant of the members
-        self._ties: Sequence[dict[str, Any]] = ()  # where tensors of this module lie under other names
+        self._ties: Sequence[dict[str, Any]] = ()  # dictionaries with tied names of its tensors
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not self._replaces(name, value):
             super().__setattr__(name, value)
 
     def belongs_to(self, skeletons: Any, path: str) -> None:
-        """`skeletons` are the members' Python, in which this module stands at `path`."""
+        """Set the skeletons this module belongs to, and its path in them."""
         self._examples = [variant.get_submodule(path) for variant in skeletons.variants]
         self.__dict__["_skeletons"], self.__dict__["_path"] = skeletons, path
 
     def train(self, mode: bool = True) -> "Scope":
-        """As the members' own `train` at this place does, in every lane that has Python of its own."""
+        """Set train flags by the members' own `train` at this path, in all lanes with own Python state."""
         skeletons, place = self.__dict__["_skeletons"], self.__dict__["_path"]
         skeletons.train(mode, place)
         member = skeletons.lane(0).get_submodule(place)
@@ -119,8 +120,7 @@ class Scope(Children, nn.Module):
         )
 
     def take(self, name: str, module: Any) -> None:
-        """Take over the tensors of a module that is set in the place of this one, if it is like the members'
-        own in everything else."""
+        """Take over the tensors of a module assigned in place of this one. Raise if it differs otherwise."""
         remedy = "; set it in the members and compile them, or load tensors with load_state_dict"
         if not isinstance(module, nn.Module):
             raise UnsupportedError(f"{name} is part of the members and cannot become {module!r}{remedy}")
@@ -145,7 +145,7 @@ class Scope(Children, nn.Module):
             home[path.rpartition(".")[2]] = others[path][1]
             tie(tensor, others[path][1], self._ties)
 
-    # Hooks: what a member's module would be called with exists only as part of a graph.
+    # Hooks are refused: the wide model runs one graph and never calls a member's module.
 
     def register_forward_pre_hook(self, hook: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(hook, _COMPUTING):
@@ -179,7 +179,7 @@ class Scope(Children, nn.Module):
 
 
 def tie(old: Tensor, new: Tensor, homes: Sequence[dict[str, Any]]) -> None:
-    """`new` in the place of `old` under every name that it has in `homes`."""
+    """Replace `old` by `new` under every name in `homes`."""
     for other in homes:
         for name, tensor in other.items():
             if tensor is old:
@@ -187,7 +187,7 @@ def tie(old: Tensor, new: Tensor, homes: Sequence[dict[str, Any]]) -> None:
 
 
 def find_ties(scopes: Sequence[nn.Module]) -> None:
-    """Tell each scope where tensors of its own lie under other names."""
+    """Set on each scope the dictionaries that contain tied tensors."""
     homes = [home for scope in scopes for home in (scope._parameters, scope._buffers)]
     names = Counter(id(t) for home in homes for t in home.values() if t is not None)
     tied = [home for home in homes if any(names[id(t)] > 1 for t in home.values() if t is not None)]
@@ -196,7 +196,7 @@ def find_ties(scopes: Sequence[nn.Module]) -> None:
 
 
 def _alike(member: nn.Module, module: nn.Module) -> bool:
-    """Are the two alike in everything but their tensors and train flags?"""
+    """Whether two modules are equal apart from tensors and train flags."""
     example = copy.deepcopy(member)
     for inner, other in zip(example.modules(), module.modules(), strict=False):
         inner.training = other.training
@@ -204,7 +204,7 @@ def _alike(member: nn.Module, module: nn.Module) -> bool:
 
 
 def _tensors(module: nn.Module) -> dict[str, tuple[dict[str, Any], Tensor]]:
-    """Every parameter and buffer: path -> (the dictionary in which it lies, the tensor)."""
+    """Return every parameter and buffer: path -> (dictionary that holds it, tensor)."""
     found: dict[str, tuple[dict[str, Any], Tensor]] = {}
     for path, inner in module.named_modules(remove_duplicate=False):
         for home in (inner._parameters, inner._buffers):
@@ -222,7 +222,7 @@ def _describe(module: nn.Module) -> str:
 
 @dataclass
 class Place:
-    """Where one canonical tensor lives in the wide model's tree."""
+    """Location of one canonical tensor in the wide model's tree."""
 
     path: str
     scope: nn.Module
@@ -240,11 +240,11 @@ class Place:
 
     @property
     def is_computed(self) -> bool:
-        """Is it computed from other tensors (`parametrize`, `weight_norm`, `prune`), for all lanes?"""
+        """Whether it is computed from other tensors (`parametrize`, `weight_norm`, `prune`)."""
         return self.home.get(self.name) is None
 
     def computed(self) -> Tensor:
-        """The tensor where none lies: what a parametrization or a computing hook makes of others."""
+        """Compute a tensor that is not stored, by its parametrization or pre-hook."""
         for hook in self.scope._forward_pre_hooks.values():
             if isinstance(hook, _COMPUTING):
                 hook(self.scope, ())

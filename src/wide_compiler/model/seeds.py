@@ -1,4 +1,4 @@
-"""A seed per lane: the numbers a lane draws depend on its own seed and on how often it has drawn."""
+"""Seeds per lane: a lane's draws depend only on its seed and the number of calls."""
 
 from collections.abc import Sequence
 
@@ -7,14 +7,13 @@ from torch import Tensor
 
 from ..errors import ArgumentError
 
-_STRIDE = 1_000_003  # between two calls; any number that keeps nearby seeds and calls apart
+_STRIDE = 1_000_003  # between two calls; large, so that nearby seeds do not collide
 
 
 class LaneSeeds:
     def __init__(self) -> None:
-        self.seeds: Tensor | None = (
-            None  # a tensor that moves on, so that torch.compile need not know the count
-        )
+        # A tensor that is advanced at each call, so that torch.compile does not specialise on a count.
+        self.seeds: Tensor | None = None
 
     def set(self, seeds: int | Sequence[int] | None, n: int, device: torch.device) -> None:
         if seeds is None:
@@ -26,11 +25,11 @@ class LaneSeeds:
         self.seeds = torch.tensor(values, dtype=torch.int64, device=device)
 
     def peek(self) -> Tensor | None:
-        """Seeds to try something with, without moving on."""
+        """Return the seeds without advancing them."""
         return self.seeds
 
     def next(self) -> Tensor | None:
-        """The seeds `[N]` for one call; None if PyTorch's own generator draws."""
+        """Advance and return the seeds `[N]` for one call; None if PyTorch's generator is used."""
         if self.seeds is None:
             return None
         self.seeds = self.seeds + _STRIDE

@@ -1,4 +1,4 @@
-"""Zero-copy views: on request the original models' tensors become lanes of the stacked ones."""
+"""Zero-copy views: the original models' tensors become lanes of the stacked ones, on request."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from .scope import Place
 
 
 class Views:
-    """Keeps the original models' tensors pointing into the wide model's memory."""
+    """Keeps the original models' tensors as views of the wide model's memory."""
 
     def __init__(self, models: Sequence[nn.Module], places: Sequence[Place], wide: set[str]):
         self.models: list[Callable[[], nn.Module | None]] = [weakref.ref(model) for model in models]
@@ -21,9 +21,9 @@ class Views:
         self.relink(places, wide)
 
     def select(self, lanes: Sequence[int]) -> None:
-        """A model follows its lane to its first new number; those of lanes that are gone stay as they are.
+        """Assign each model to the first new position of its lane; models of removed lanes get copies.
 
-        For before the tensors are selected; `relink` comes after.
+        Call it before the tensors are selected, and `relink` after.
         """
         models, self.models = self.models, []
         for lane in set(range(len(models))) - set(lanes):
@@ -52,7 +52,7 @@ def _nobody() -> None:
 
 
 def _own_memory(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-    # Saving one member must not save the memory of all N.
+    # Clone, because saving one member would otherwise save the storage of all N.
     for key in list(state):
         if key.startswith(prefix):
             state[key] = state[key].clone()

@@ -1,6 +1,6 @@
-"""The ways to run a lane graph's call: all lanes at once, some at a time, or one after another.
+"""Ways to run a lane graph: all lanes at once, some at a time, or one by one.
 
-A way takes the lane graph's arguments, in the order of its placeholders, and gives its outputs.
+A way is called with the lane graph's arguments in the order of its placeholders, and returns its outputs.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ Outputs = Sequence[Any]
 Runner = Callable[..., Outputs]
 
 
-# Outputs of all lanes together that may be held twice for a moment.
+# Bytes of outputs that may be held twice while they are joined.
 SMALL = 2**26
 
 
@@ -36,7 +36,7 @@ class Whole:
 
 
 class Chunks:
-    """At most `size` lanes at a time: less memory, and on a CPU activations that stay in the cache."""
+    """At most `size` lanes at a time: less memory, and on a CPU activations that fit the cache."""
 
     def __init__(self, graph: LaneGraph, runner: Runner, n: int, size: int):
         self.graph, self.runner, self.n, self.size = graph, runner, n, size
@@ -62,7 +62,7 @@ class Chunks:
                 value = lanes.stop - lanes.start
             elif wide and value is not None:
                 value = value[lanes]
-            if written:  # a copy, given back at the end: see `lent`
+            if written:  # a copy, written back at the end: see `lent`
                 returns.append((value, value.clone()))
                 value = returns[-1][1]
             some.append(value)
@@ -74,14 +74,14 @@ def has_lanes(graph: LaneGraph, kind: str, key: str) -> bool:
         return key in graph.wide_states or key == MEMBERS
     if kind == "input":
         return graph.wide_inputs[int(key)]
-    return kind != "n"  # numbers and constants that differ by lane, and the lanes' seeds
+    return kind != "n"  # values that differ by lane, and seeds
 
 
 class _Joined:
-    """The outputs of all lanes out of those of some at a time, without holding much twice.
+    """Joins outputs computed for some lanes at a time, without holding much twice.
 
-    Outputs up to `small` bytes are joined at the end: memory held from the first part on keeps others from
-    using it again and again, which costs more than the copy.
+    Outputs up to `small` bytes are joined at the end: allocating the result before the first chunk would keep
+    the allocator from reusing that memory, which costs more than the copy.
     """
 
     def __init__(self, n: int, small: int = 0):
@@ -94,7 +94,7 @@ class _Joined:
         learn = torch.is_grad_enabled() and any(o.requires_grad for o in tensors)
         share = self.n // (lanes.stop - lanes.start)
         if learn or self.parts or share * sum(o.nbytes for o in tensors) <= self.small:
-            self.parts.append(outputs)  # backward wants the parts themselves
+            self.parts.append(outputs)  # backward needs the parts
             return
         if not self.whole:
             self.whole = [o.new_empty(self.n, *o.shape[1:]) if isinstance(o, Tensor) else o for o in outputs]
@@ -110,7 +110,7 @@ class _Joined:
 
 
 class MemberLoop:
-    """One lane after another through the members' own graph: never slower than the loop it replaces."""
+    """Run the members' captured graph once per lane, so it is not slower than the loop it replaces."""
 
     name = "loop"
 
@@ -119,7 +119,7 @@ class MemberLoop:
         self.module = fx.GraphModule(dict(captured.constants), _with_constants(captured))
         self.runner = runner or self.module.forward
         position = {feed: i for i, feed in enumerate(graph.feeds)}
-        self.columns: list[tuple[int | None, Any, bool, bool]] = []  # place, own values, lanes?, written?
+        self.columns: list[tuple[int | None, Any, bool, bool]] = []  # position, values, has lanes, written
         for node in captured.graph.nodes:
             if node.op != "placeholder" or node.name in captured.constants:
                 continue
@@ -138,7 +138,7 @@ class MemberLoop:
 
     @staticmethod
     def can_run(captured: Captured) -> bool:
-        """Not where members run as Python, or write what is not their state: that needs lane code."""
+        """Whether a graph can run per lane: no member runs as Python, and only its state is written."""
         roots = [node for node in written_roots(captured.graph) if node.op == "placeholder"]
         return not captured.calls and all(node.name in captured.states for node in roots)
 
@@ -150,7 +150,7 @@ class MemberLoop:
             if not wide:
                 by_lane.append([value] * self.n)
                 continue
-            # unbind rather than value[i]: its backward is one stack, not n zero-filled copies.
+            # unbind, not value[i]: its backward is one stack instead of n zero-filled copies.
             each = value.unbind(0) if isinstance(value, Tensor) else value
             if written:
                 copies = [lane.clone() for lane in each]
@@ -171,7 +171,7 @@ def _with_lane(output: Any) -> Any:
 
 
 def _with_constants(captured: Captured) -> fx.Graph:
-    """A copy of the members' graph whose constants are attributes of its module, not arguments."""
+    """Return a copy of the members' graph with constants as module attributes instead of arguments."""
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     for node in captured.graph.nodes:
@@ -179,7 +179,7 @@ def _with_constants(captured: Captured) -> fx.Graph:
             env[node] = graph.get_attr(node.name)
         else:
             env[node] = graph.node_copy(node, lambda n: env[n])
-    # get_attr nodes may stand among placeholders; arguments must come first.
+    # get_attr nodes may be among placeholders, but placeholders must come first.
     first = next((n for n in graph.nodes if n.op != "placeholder"), None)
     for node in [n for n in graph.nodes if n.op == "placeholder"]:
         if first is not None and node > first:

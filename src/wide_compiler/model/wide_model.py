@@ -1,4 +1,4 @@
-"""WideModel: N members as one module that runs."""
+"""WideModel: N members as one module."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,15 @@ from ..errors import ArgumentError, InputError
 from ..guards.modes import ambient_modes, plain_world
 from ..widen import MEMBERS
 from .doors import LaneArguments, enter, entered_door
-from .explain import ModelExplanation, summarize
-from .held_lanes import HeldLanes
+from .export import export
+from .frozen_lanes import FrozenLanes
 from .inputs import check_lanes, moved_sample
 from .marks import mark_parameters
-from .overlap import one_base_written
-from .program import Call, LoopProgram, PerLane, Program, WideProgram
+from .memory_overlap import one_base_written
+from .model_explanation import ModelExplanation, summarize
+from .program import Call, LaneResults, LoopProgram, Program, WideProgram
+from .program_cache import ProgramCache, training_flags
 from .programmed_lanes import ProgrammedLanes
-from .programs import Programs, training_flags
 from .replayed_call import CHANGED, ReplayedCall
 from .routes import Route, Routes, looks
 from .seeds import LaneSeeds
@@ -29,11 +30,11 @@ from .views import Views
 
 
 class WideModel(ProgrammedLanes):
-    """N models of one architecture as one.
+    """N models of one architecture as one module.
 
-    Four doors, for any pytree of arguments:
+    Four ways to call it, for any pytree of arguments:
         wide(packed)        `[B, N*C, ...]` in and out, lane i in channel block i (see `pack`, `unpack`)
-        wide.each(xs, ys)   every argument a list of N, one per lane; a list of N outputs
+        wide.each(xs, ys)   every argument a list of N, one per lane; returns a list of N outputs
         wide.stacked(x)     `[N, B, ...]` in and out
         wide.shared(x)      one input for all lanes; outputs `[N, B, ...]`
     """
@@ -52,42 +53,40 @@ class WideModel(ProgrammedLanes):
         self.routes = Routes()
         self.replayed: ReplayedCall | None = None
         self.seeds = LaneSeeds()
-        self.held = HeldLanes()
-        self.traced_door = "packed"  # by which a call inside torch.compile has come
+        self.frozen_lanes = FrozenLanes()
+        self.traced_door = "packed"  # entry point of a call traced by torch.compile
         self._program(self.sample_call())
         self.registered.forget_instances()
         if views:
             self.views = Views(models, self.places, self.wide_states)
-        self.ready = True  # from now on a name that is no attribute yet is a member's, or a user's own
+        self.ready = True  # from now on, unknown attribute names are a member's or a user's
 
     @classmethod
     def from_models(cls, models: Sequence[nn.Module], sample: Any, **options: Any) -> "WideModel":
-        """The same as the constructor, under the name of the first WideCompiler."""
+        """Like the constructor, under the name of the first WideCompiler."""
         return cls(models, sample, **options)
 
-    # The doors.
-
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Packed: every tensor `[B, N*C, ...]`, lane i in channel block i."""
+        """Run on packed tensors `[B, N*C, ...]`, lane i in channel block i."""
         return self._through(entered_door(self), args, kwargs)
 
     def each(self, *args: Sequence[Any], **kwargs: Sequence[Any]) -> list[Any]:
-        """Like `map`: every argument is a list of N, one per lane; gives a list of N outputs.
+        """Run on lists of N, one entry per lane for every argument; return a list of N outputs.
 
-        Lane i's output is as member i would give it: contiguous, free to be written, of its own size.
+        Each output is contiguous, writable and has its own storage, as from an ordinary model.
         """
         return enter(self, "each", args, kwargs)
 
     def stacked(self, *args: Any, **kwargs: Any) -> Any:
-        """Every tensor `[N, B, ...]`, lanes first."""
+        """Run on stacked tensors `[N, B, ...]`."""
         return enter(self, "stacked", args, kwargs)
 
     def shared(self, *args: Any, **kwargs: Any) -> Any:
-        """One input for all lanes; every output tensor `[N, ...]`."""
+        """Run on one input for all lanes; every output tensor is `[N, ...]`."""
         return enter(self, "shared", args, kwargs)
 
     def _through(self, door: str, args: tuple, kwargs: dict) -> Any:
-        """A call through one of the doors, without the hooks around it."""
+        """Run a call through an entry point, without hooks."""
         if door == "packed":
             args, kwargs = lanes.packed_to_stacked((args, kwargs), self.n)
             if not torch.compiler.is_dynamo_compiling() and self.replayed is not None and not kwargs:
@@ -101,19 +100,17 @@ class WideModel(ProgrammedLanes):
             args = tuple(lanes.stack(a, f"each: argument {i}") for i, a in enumerate(args))
             kwargs = {k: lanes.stack(v, f"each: argument {k!r}") for k, v in kwargs.items()}
             result = self._run(door, args, kwargs, by_lane)
-            return result if isinstance(result, PerLane) else lanes.hand_out(result, self.n)
+            return result if isinstance(result, LaneResults) else lanes.hand_out(result, self.n)
         return self._run(door, args, kwargs)
 
-    # What runs.
-
     def _run(self, door: str, args: tuple, kwargs: dict, by_lane: LaneArguments | None = None) -> Any:
-        kept = self.held.rows(self)
+        kept = self.frozen_lanes.rows(self)
         out = self._run_all(door, args, kwargs, by_lane)
-        self.held.put_back(kept)
+        self.frozen_lanes.put_back(kept)
         return out
 
     def route_key(self, args: tuple, door: str) -> tuple[Any, ...]:
-        """Under which `routes` has the way of a call like this one."""
+        """Return the cache key of a call in `routes`."""
         strides = tuple(x.stride() for x in args) if self.programs.layout_matters else ()
         return (door, self.circumstances(), strides, *looks(args))
 
@@ -123,7 +120,7 @@ class WideModel(ProgrammedLanes):
             self._check_bases(call, program)
             return self._run_plainly(call, program)
         plain = not kwargs and all(type(x) is Tensor for x in args)
-        by_look = plain and not (by_lane and self.programs.layout_matters)  # lanes may lie differently
+        by_look = plain and not (by_lane and self.programs.layout_matters)  # strides may differ between lanes
         key = self.route_key(args, door) if by_look else None
         route = None if key is None or self.skeletons.may_have_moved else self.routes.get(key)
         if route is not None and route.program.holds():
@@ -144,7 +141,7 @@ class WideModel(ProgrammedLanes):
         return route(call.tensors, self.seeds.next())
 
     def circumstances(self) -> tuple[Any, ...]:
-        """What decides, besides the arguments, which program runs."""
+        """Return what determines the program besides the arguments."""
         seeded = self.seeds.seeds is not None
         modes = torch.is_grad_enabled(), ambient_modes()
         return training_flags(self.scopes), *modes, seeded
@@ -167,14 +164,14 @@ class WideModel(ProgrammedLanes):
 
     @outside_traces
     def _shared_write(self, route: Route, call: Call) -> str:
-        """Why a call may not run as a graph: inputs share memory, and a write to one must show in another."""
+        """Return why a call cannot run as a graph: inputs share memory and one is written; '' if it can."""
         if not route.writes.may_show_in(call.all_tensors):
             return ""
         lanes = range(self.n) if call.by_lane or any(call.wide) else [0]
         return next(filter(None, (route.writes.shown_in_others(call.member_tensors(i)) for i in lanes)), "")
 
     def _check_bases(self, call: Call, program: Program) -> None:
-        """In a trace or transform nobody can say where tensors lie, and members' Python shall not run."""
+        """Raise `InputError` if a written input may share memory with another, in a trace or transform."""
         if isinstance(program, WideProgram):
             why = one_base_written(program.written_inputs, call.tensors)
             if why:
@@ -182,7 +179,7 @@ class WideModel(ProgrammedLanes):
 
     @outside_traces
     def _run_members(self, call: Call, why: str) -> Any:
-        """One lane after another through the members' own Python."""
+        """Run the members' Python, lane by lane."""
         one_object = any(p.kind == "buffer" and p.path in self.one_object for p in self.places)
         program = LoopProgram(why, frozenset(self.wide_states), one_object)
         self.programs.refuse_loops(program)
@@ -200,14 +197,14 @@ class WideModel(ProgrammedLanes):
             result = program.run(states, call, self.n, rng=seeds)
         self.skeletons.may_have_moved = True
         self._forget_routes()
-        if self.views.models:  # a forward may have put other memory in place of a parameter's
+        if self.views.models:  # a forward may have replaced a parameter's memory
             self.views.relink(self.places, self.wide_states)
         return result
 
     def train(self, mode: bool = True) -> "WideModel":
         super().train(mode)
         if self.skeletons.may_have_moved and not self.skeletons.separated:
-            self.programs.follow([])  # nothing but `train` has moved it: captured anew, once
+            self.programs.follow([])  # only `train` changed it: capture once more
             self._forget_routes()
             self.skeletons.may_have_moved = False
         return self
@@ -221,32 +218,31 @@ class WideModel(ProgrammedLanes):
         self.replayed = None
 
     def seed(self, seeds: int | Sequence[int] | None) -> "WideModel":
-        """Seed the random draws of each lane; None gives them back to PyTorch's own generator.
+        """Set a seed per lane for random draws; None returns to PyTorch's generator.
 
-        A lane with the same seed draws the same numbers whichever lanes run beside it. One number seeds
+        A lane with a given seed draws the same numbers regardless of the other lanes. A single number seeds
         lane i with `seeds + i`.
         """
         self.seeds.set(seeds, self.n, self._device())
         return self
 
-    # Other lanes.
-
     def hold_lanes(self, lanes: Any) -> "WideModel":
-        """From now on a forward in training mode leaves the buffers of these lanes as they are.
+        """Freeze the buffers of these lanes in later forwards in training mode.
 
-        What members that run as Python keep in plain attributes moves all the same.
-        `lanes`: whole numbers; replaces those held before, an empty list holds none.
+        `lanes` are indices; they replace those set before, and an empty list unfreezes all. Plain attributes
+        of members that run as Python still change.
         """
-        self.held.set([self._lane_number(lane) for lane in lanes], self._device())
+        self.frozen_lanes.set([self._lane_number(lane) for lane in lanes], self._device())
         self.replayed = None
-        self.held.rows(self)  # a registered module that does not hold lanes says so now
+        self.frozen_lanes.rows(self)  # raises for a registered module that does not store lanes
         return self
 
     def select_lanes(self, indices: Sequence[int]) -> "WideModel":
-        """Keep, reorder or repeat lanes, in place: lane i becomes what lane `indices[i]` was.
+        """Keep, reorder or repeat lanes in place: new lane i is old lane `indices[i]`.
 
-        Parameters stay the same objects, with gradients selected alike. If the number of lanes stays, so do
-        their addresses. No graph is built anew; how to run it is measured anew for another number of lanes.
+        Parameters stay the same objects, and their gradients are selected too. If the number of lanes is
+        unchanged, so are their addresses; otherwise plans are measured again. Graphs are reused unless they
+        hold values per lane.
         """
         chosen = [self._lane_number(lane) for lane in indices]
         if not chosen:
@@ -254,31 +250,32 @@ class WideModel(ProgrammedLanes):
         before, kinds = self.n, len(self.skeletons.variants)
         self.select_tensors(chosen)
         self.seeds.select(chosen)
-        self.held.set([], self._device())
-        if kinds > 1 or before == 1:  # numbers by lane are part of such graphs; one lane shows too little
+        self.frozen_lanes.set([], self._device())
+        if kinds > 1 or before == 1:  # such graphs hold values per lane; one lane shows too little
             self._forget()
         elif len(chosen) != before:
             self.programs.measure_anew()
             self._forget_routes()
         return self
 
-    # What it tells.
-
     def summary(self) -> str:
-        """Lanes, parameters and how the last program runs, in a few lines."""
+        """Return lanes, parameters and how the last program runs, in a few lines."""
         return summarize(self)
 
     def explain(self, measure: bool = True) -> ModelExplanation:
-        """What became of every node of the members' graph, and how long it takes on the sample."""
+        """Return how every node of the members' graph runs, with its time on the sample if `measure`."""
         program = self.programs.latest or self._program(self.sample_call())
         return ModelExplanation.of(self, program, measure)
 
+    export = export
+
     def validate(self, models: Sequence[nn.Module] | None = None) -> "oracle.Report":
-        """Compare with the loop over `models` (by default: over this model's own lanes) on the sample."""
+        """Compare with the loop over `models` (by default the lanes of this model) on the sample.
+
+        Returns the report. Raises `ValidationError` beyond the configured tolerances.
+        """
         report = oracle.validate(models or list(self.lanes()), self)
         return report.check(self.config.validate_rtol, self.config.validate_atol)
-
-    # Moving and copying.
 
     def _apply(self, fn: Any, recurse: bool = True) -> "WideModel":
         before = [(p.tensor.dtype, p.tensor.device) for p in self.places]
@@ -287,7 +284,7 @@ class WideModel(ProgrammedLanes):
         if before != [(p.tensor.dtype, p.tensor.device) for p in self.places]:
             self._forget()
             self.seeds.to(self._device())
-            self.held.to(self._device())
+            self.frozen_lanes.to(self._device())
             self.skeletons.to(
                 next((p.tensor for p in self.places if p.tensor.is_floating_point()), torch.empty(0))
             )
@@ -298,8 +295,8 @@ class WideModel(ProgrammedLanes):
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        # Graphs are rebuilt where they are needed, and copies do not pull the original models along.
-        state["programs"] = Programs(self.config, self.programs.kept, self.programs.passes)
+        # Graphs are rebuilt when needed; a copy does not reference the original models.
+        state["programs"] = ProgramCache(self.config, self.programs.kept, self.programs.passes)
         state["routes"] = Routes()
         state["replayed"] = None
         state["views"] = Views((), self.places, self.wide_states)
@@ -310,7 +307,7 @@ class WideModel(ProgrammedLanes):
         memo[id(self)] = clone
         for name, value in self.__getstate__().items():
             clone.__dict__[name] = value if name in ("config", "programs") else copy.deepcopy(value, memo)
-        # Graphs are pure functions, safe to share, unless they rest on these very skeletons.
+        # Graphs are pure functions and can be shared, unless they depend on these skeletons.
         clone.programs.adopt(self.programs, graphs=not self.skeletons.moves)
         mark_parameters(clone)
         return clone

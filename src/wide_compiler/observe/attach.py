@@ -28,7 +28,7 @@ class Span(NamedTuple):
     end: float
 
 
-class Frame(NamedTuple):
+class ObserverFrame(NamedTuple):
     """about: `time`, `pid`, `workers`, `meshes`, `signals`, `done`, `stats` by worker, `losses`."""
 
     about: dict[str, Any]
@@ -59,14 +59,14 @@ def choose(pid: int | None) -> tuple[int, Path]:
     if not scripts:
         raise ArgumentError(
             "no running script has workers; start one that uses wide_compiler.signals (as this user, and "
-            "not with GT_WORKERS=0), then look again"
+            "not with WIDE_COMPILER_WORKERS=0), then look again"
         )
     if len(scripts) > 1:
         raise ArgumentError(f"several scripts have workers: {names}; choose one with --pid")
     return next(iter(scripts.items()))
 
 
-def frames(path: Path) -> Iterator[Frame]:
+def frames(path: Path) -> Iterator[ObserverFrame]:
     """What a script tells, from now until it ends or the caller stops reading."""
     names: list[tuple[str, str, str, str]] = []
     sent: dict[int, int] = {}
@@ -78,7 +78,7 @@ def frames(path: Path) -> Iterator[Frame]:
             return
 
 
-def _read(connection: Connection, names: list, sent: dict[int, int]) -> Frame:
+def _read(connection: Connection, names: list, sent: dict[int, int]) -> ObserverFrame:
     head = json.loads(connection.recv_bytes())
     names.extend(map(tuple, head.pop("names")))
     pairs = array("q", connection.recv_bytes())
@@ -95,4 +95,4 @@ def _read(connection: Connection, names: list, sent: dict[int, int]) -> Frame:
         ]
     for seq in list(sent)[: max(0, len(sent) - _REMEMBERED)]:
         del sent[seq]
-    return Frame(head, spans)
+    return ObserverFrame(head, spans)

@@ -11,7 +11,7 @@ _GAP_SECONDS = 0.002  # a worker that waits longer than this between two instruc
 _TRANSFERS = {"move"}
 
 
-class Block(NamedTuple):
+class SignalBlock(NamedTuple):
     """A stretch of some `instructions`."""
 
     worker: int
@@ -26,10 +26,10 @@ class Block(NamedTuple):
         return f"{self.signal or 'no signal'} {self.way}"
 
 
-def blocks(spans: Iterable[Span], gap: float = _GAP_SECONDS) -> list[Block]:
+def blocks(spans: Iterable[Span], gap: float = _GAP_SECONDS) -> list[SignalBlock]:
     """By worker and start. A transfer between workers is a block of its own, of way "transfer"."""
-    found: list[Block] = []
-    open_: dict[int, Block] = {}
+    found: list[SignalBlock] = []
+    open_: dict[int, SignalBlock] = {}
     for s in sorted(spans, key=lambda s: (s.worker, s.start)):
         way = "transfer" if s.op in _TRANSFERS else s.way
         last = open_.get(s.worker)
@@ -38,7 +38,7 @@ def blocks(spans: Iterable[Span], gap: float = _GAP_SECONDS) -> list[Block]:
             continue
         if last is not None:
             found.append(last)
-        open_[s.worker] = Block(s.worker, s.signal, way, s.start, s.end, 1)
+        open_[s.worker] = SignalBlock(s.worker, s.signal, way, s.start, s.end, 1)
     return sorted([*found, *open_.values()], key=lambda b: (b.worker, b.start))
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..workers.engine import Engine
-from .watch import Watch
+from .watch import WorkerWatch
 
 log = logging.getLogger(__name__)
 _FRAME_SECONDS = 0.25
@@ -94,7 +94,7 @@ class Endpoint:
 
     def _publish(self) -> None:
         """Watch as long as somebody is connected."""
-        watch = Watch(self.label)
+        watch = WorkerWatch(self.label)
         self.listen(True)
         self.engine.watch(watch)
         while True:
@@ -110,7 +110,7 @@ class Endpoint:
         if not self.engine.closed:
             self.engine.watch(None)
 
-    def _frame(self, watch: Watch) -> tuple[dict[str, Any], list[bytes]]:
+    def _frame(self, watch: WorkerWatch) -> tuple[dict[str, Any], list[bytes]]:
         sent, spans = watch.take()
         head = {
             **self.about(),
@@ -123,7 +123,9 @@ class Endpoint:
         }
         return head, [sent, *[part for _, part in spans]]
 
-    def _send(self, client: Connection, known: int, watch: Watch, head: dict, parts: list) -> int | None:
+    def _send(
+        self, client: Connection, known: int, watch: WorkerWatch, head: dict, parts: list
+    ) -> int | None:
         """Send a frame; the number of names that the client knows now, None if it has left."""
         names = watch.names[known:]
         with contextlib.suppress(OSError):

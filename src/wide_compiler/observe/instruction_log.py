@@ -1,7 +1,7 @@
 """What the workers are told, as text.
 
-`GT_INSTRUCTION_LOG=file` writes one line for each worker and instruction, `GT_DEBUG_DISPATCHER=1` one line to
-stderr for each decision where something goes.
+`WIDE_COMPILER_INSTRUCTION_LOG=file` writes one line for each worker and instruction,
+`WIDE_COMPILER_DEBUG_DISPATCHER=1` one line to stderr for each decision where something goes.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, TextIO
 
 import torch
 
+from ..config import variable
 from ..workers.callsite import user_place
 from ..workers.layout import Axes, fitting, part_of, places
 
 if TYPE_CHECKING:
-    from ..signals.plans import Look, Plan
+    from ..signals.op_plans import OpPlan, TensorMeta
     from ..workers.stream import Mesh
 
 active = False  # is anybody listening? Asked before every line is made
@@ -28,10 +29,10 @@ _written: set[str | None] = set()  # files of this process
 def configure() -> None:
     """Read the environment; called when workers start, so that an op need not look there."""
     global active, _debugging, _file
-    _debugging = os.environ.get("GT_DEBUG_DISPATCHER", "0") not in ("", "0")
+    _debugging = os.environ.get(variable("DEBUG_DISPATCHER"), "0") not in ("", "0")
     if _file is not None:
         _file.close()
-    path = os.environ.get("GT_INSTRUCTION_LOG")
+    path = os.environ.get(variable("INSTRUCTION_LOG"))
     # Line by line: what was written is there even if the script is killed.
     mode = "a" if path in _written else "w"  # a new run of the script starts a new file
     _file = open(path, mode, buffering=1) if path else None  # type: ignore[assignment]  # noqa: SIM115
@@ -49,34 +50,34 @@ def _debug(line: str) -> None:
         sys.stderr.write(f"[dispatcher] {line}\n")
 
 
-def create(name: str, number: int, mesh: Mesh, axes: Axes, look: Look) -> None:
+def create(name: str, number: int, mesh: Mesh, axes: Axes, meta: TensorMeta) -> None:
     """A new tensor: what each worker gets of it."""
     where = user_place()
-    axes = fitting(look.shape, axes, mesh.shape)
+    axes = fitting(meta.shape, axes, mesh.shape)
     cuts = ["Replicate" if axis is None else f"Shard({axis})" for axis in axes]
     placement = ",".join(cuts) if len(mesh.workers) > 1 else "whole"
-    whole = torch.empty(look.shape, device="meta")
+    whole = torch.empty(meta.shape, device="meta")
     for place, worker in zip(places(mesh.shape), mesh.workers, strict=True):
         shape = tuple(part_of(whole, axes, mesh.shape, place).shape)
         _write(
-            f"WorkerCreateTensor worker={worker} id={number} op={name} shape={shape} of={look.shape} "
-            f"dtype={str(look.dtype)[6:]} placement={placement} at={where}"
+            f"WorkerCreateTensor worker={worker} id={number} op={name} shape={shape} of={meta.shape} "
+            f"dtype={str(meta.dtype)[6:]} placement={placement} at={where}"
         )
-    _debug(f"{name} {look.shape} -> {placement} on workers {list(mesh.workers)} at {where}")
+    _debug(f"{name} {meta.shape} -> {placement} on workers {list(mesh.workers)} at {where}")
 
 
-def op(plan: Plan, mesh: Mesh, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+def op(plan: OpPlan, mesh: Mesh, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
     where = user_place()
     for worker in mesh.workers:
         _write(f"WorkerOp worker={worker} op={plan.name} inputs={inputs} outputs={outputs} at={where}")
     _debug(f"{plan.name} {inputs} -> {outputs} on workers {list(mesh.workers)} at {where}")
 
 
-def move(number: int, out: int, source: Mesh, target: Mesh, axes: Axes, look: Look) -> None:
+def move(number: int, out: int, source: Mesh, target: Mesh, axes: Axes, meta: TensorMeta) -> None:
     where = user_place()
     for worker in sorted({*source.workers, *target.workers}):
         _write(
-            f"WorkerMove worker={worker} id={number} to={out} shape={look.shape} from={list(source.workers)} "
+            f"WorkerMove worker={worker} id={number} to={out} shape={meta.shape} from={list(source.workers)} "
             f"onto={list(target.workers)} axes={axes} at={where}"
         )
     _debug(f"move {number} from workers {list(source.workers)} to {list(target.workers)} at {where}")

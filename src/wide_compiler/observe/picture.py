@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, MissingExtraError
-from .blocks import Block, blocks, busy, typical_window
-from .trace_file import Trace
+from .blocks import SignalBlock, blocks, busy, typical_window
+from .trace_file import WorkerTrace
 
 COLOURS = ("#3b76c4", "#e0883a", "#3f9b62", "#b5507f", "#7c62b8", "#8a6d3b", "#2f9fae", "#a3a531")
 GREY = "#b9bdc4"
@@ -25,7 +25,7 @@ def colour_of(signals: list[str]) -> dict[str, str]:
     return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(sorted(signals))} | {"": GREY}
 
 
-def draw(trace: Trace, path: Path, window: tuple[float, float] | None = None) -> tuple[float, float]:
+def draw(trace: WorkerTrace, path: Path, window: tuple[float, float] | None = None) -> tuple[float, float]:
     """Draw the trace from `window[0]` to `window[1]` seconds (default: some typical steps).
 
     Returns that window.
@@ -80,7 +80,7 @@ def draw(trace: Trace, path: Path, window: tuple[float, float] | None = None) ->
     return start - zero, end - zero
 
 
-def _bar(axes: Any, block: Block, row: int, start: float, end: float, colours: dict[str, str]) -> None:
+def _bar(axes: Any, block: SignalBlock, row: int, start: float, end: float, colours: dict[str, str]) -> None:
     left = (max(block.start, start) - start) * 1e3
     width = (min(block.end, end) - max(block.start, start)) * 1e3
     thick = 0.16 if block.way == "transfer" else 0.72

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from .attach import Frame, Span, choose, frames
+from .attach import ObserverFrame, Span, choose, frames
 from .blocks import busy
 
 _SECONDS = 3.0  # what rates and shares are taken over
@@ -24,7 +24,7 @@ class Rates:
         self._spans: deque[Span] = deque()
         self._counts: deque[tuple[float, dict[int, dict[str, Any]]]] = deque()
 
-    def add(self, frame: Frame) -> None:
+    def add(self, frame: ObserverFrame) -> None:
         self.about = frame.about
         now = frame.about["time"]
         self._spans.extend(frame.spans)

@@ -15,7 +15,7 @@ from .blocks import blocks
 _HEAD = "wide_compiler_trace"
 
 
-class Trace(NamedTuple):
+class WorkerTrace(NamedTuple):
     """about: what the run said of itself. spans: by start."""
 
     about: dict[str, Any]
@@ -42,18 +42,18 @@ def record(seconds: float, folder: Path, pid: int | None = None) -> tuple[Path, 
         if time.time() - begin > seconds + 1:
             break
     path = folder / f"trace_{pid}_{time.strftime('%H%M%S')}.log"
-    write(path, Trace({**about, "seconds": seconds}, spans))
+    write(path, WorkerTrace({**about, "seconds": seconds}, spans))
     return path, len(spans)
 
 
-def write(path: Path, trace: Trace) -> None:
+def write(path: Path, trace: WorkerTrace) -> None:
     with open(path, "w") as file:
         file.write(json.dumps({_HEAD: 1, **trace.about}) + "\n")
         for span in sorted(trace.spans, key=lambda s: s.start):
             file.write(json.dumps(span._asdict()) + "\n")
 
 
-def read(paths: Iterable[Path]) -> Trace:
+def read(paths: Iterable[Path]) -> WorkerTrace:
     """One trace from one or several files."""
     about: dict[str, Any] = {}
     spans: list[Span] = []
@@ -71,7 +71,7 @@ def read(paths: Iterable[Path]) -> Trace:
             raise ArgumentError(f"{path} is not a trace of `wide_compiler signals trace`: {error}") from None
     if not spans:
         raise ArgumentError("the trace is empty: the workers ran nothing while it was recorded")
-    return Trace(about, sorted(spans, key=lambda s: s.start))
+    return WorkerTrace(about, sorted(spans, key=lambda s: s.start))
 
 
 def chrome(spans: Sequence[Span]) -> dict[str, Any]:

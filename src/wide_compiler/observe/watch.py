@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ..workers.callsite import Place
+from ..workers.callsite import CallSite
 
 _KEPT = 1 << 20  # instructions that nobody has taken yet
 _KEPT_PARTS = 4096  # parts of a timeline that nobody has taken yet
 
 
-class Watch:
+class WorkerWatch:
     """label() -> (signal, pass) of the instruction that is being sent."""
 
     def __init__(self, label: Callable[[], tuple[str, str]]) -> None:
@@ -28,7 +28,7 @@ class Watch:
         self._sent: deque[tuple[int, int]] = deque(maxlen=_KEPT)
         self._spans: deque[tuple[int, bytes]] = deque(maxlen=_KEPT_PARTS)
 
-    def sent(self, seq: int, kind: str, what: str, place: Place | None) -> None:
+    def sent(self, seq: int, kind: str, what: str, place: CallSite | None) -> None:
         signal, direction = self.label()
         code = None if place is None else id(place.code)
         key = (what, signal, direction, code, None if place is None else place.instruction)
@@ -43,7 +43,7 @@ class Watch:
         self._spans.append((worker, spans))
 
     def take(self) -> tuple[bytes, list[tuple[int, bytes]]]:
-        """(number, name) of what was sent, as packed int64; the workers' spans, as `workers.seen` packs them.
+        """(number, name) of what was sent, as packed int64; the workers' spans, packed by `worker_stats`.
 
         Every span's instruction is among what was sent now or earlier.
         """

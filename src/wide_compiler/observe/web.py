@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import ArgumentError
 from .attach import choose, frames
-from .blocks import Block, blocks
+from .blocks import SignalBlock, blocks
 from .picture import colour_of
 from .top import Rates
 
@@ -27,7 +27,7 @@ class Live:
         self.pid = pid
         self.ended = False
         self.rates = Rates()
-        self.blocks: deque[Block] = deque()
+        self.blocks: deque[SignalBlock] = deque()
         self.losses: deque[dict[str, Any]] = deque(maxlen=_KEPT_LOSSES)
         self._lock = threading.Lock()
         threading.Thread(target=self._follow, args=(socket,), daemon=True).start()

@@ -1,11 +1,11 @@
-"""Kernels and modules that run N lanes of one layer at once; the lane axis is dimension 0 of everything.
+"""Functions and modules that run N lanes of one layer at once; the lane axis is dimension 0.
 
-A kernel `wide_*` takes activations `[N, B, ...]` and the members' weights stacked to `[N, *member_shape]`; a
-`shared_*` kernel takes an input without a lane axis that all lanes read. A module `Wide*` holds the stacked
-weights of N members: `WideLinear.from_modules(members)`.
+A function `wide_*` takes activations `[N, B, ...]` and the members' weights stacked to `[N, *member_shape]`.
+A function `shared_*` takes an input without a lane axis that all lanes read. A module `Wide*` holds the
+stacked weights of N members: `WideLinear.from_modules(members)`.
 """
 
-from . import (  # noqa: F401  (their rules)
+from . import (  # noqa: F401  (imported to register their rules)
     dims,
     folds,
     indexing,

@@ -1,8 +1,8 @@
-"""Moving the lane axis around, and choosing how a kernel runs.
+"""Lane-axis reshaping, dtype and strategy helpers shared by the primitives.
 
-Shape legend used in this folder: N lanes, B batch, C channels (or in-features), O out-channels (or
-out-features), P lanes and channels folded together. A suffix such as `x_NBC` lists the leading axes;
-whatever follows them (the spatial axes, say) is not spelled out.
+Shape legend of this folder: N lanes, B batch, C channels (or in-features), O out-channels (or out-features),
+P lanes and channels folded together. A suffix such as `x_NBC` lists the leading axes; axes after them
+(spatial axes, for example) are not listed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..errors import ArgumentError
 
 
 def resolve(strategy: str, choices: Sequence[str], auto: str, op: str = "") -> str:
-    """The strategy to run: `auto` if `strategy` is "auto", else `strategy` itself if it is a choice.
+    """Return `auto` if `strategy` is "auto", else `strategy`; raise ArgumentError if it is not in `choices`.
 
     >>> resolve("auto", ("einsum", "sequential"), auto="einsum")
     'einsum'
@@ -30,10 +30,13 @@ def resolve(strategy: str, choices: Sequence[str], auto: str, op: str = "") -> s
 
 
 def check_lanes(op: str, **tensors: Tensor | None) -> int:
-    """The common size N of dimension 0 of the tensors given by name (None is skipped)."""
+    """Return the common size N of dimension 0 of the given tensors; None is skipped.
+
+    Raises ArgumentError, listing every shape, if the sizes differ or a tensor has no dimensions.
+    """
     n: int | None = None
     try:
-        for t in tensors.values():  # a plain loop, and no `shape`: this runs at every call of a lane graph
+        for t in tensors.values():  # runs at every call of a lane graph: a loop and `size` are cheapest
             if t is None:
                 continue
             size = t.size(0)
@@ -44,7 +47,7 @@ def check_lanes(op: str, **tensors: Tensor | None) -> int:
         else:
             assert n is not None
             return n
-    except IndexError:  # no dimensions at all
+    except IndexError:  # a tensor without dimensions
         pass
     got = ", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items() if t is not None)
     raise ArgumentError(
@@ -54,7 +57,7 @@ def check_lanes(op: str, **tensors: Tensor | None) -> int:
 
 
 def autocast_dtype(x: Tensor) -> torch.dtype | None:
-    """What autocast rounds x, and what it is multiplied with, to; None if it leaves x alone."""
+    """Return the dtype that autocast gives a matrix product with x, or None if autocast does not apply."""
     kind = x.device.type
     if not torch.is_autocast_enabled(kind) or x.dtype == torch.float64 or not x.is_floating_point():
         return None
@@ -62,32 +65,33 @@ def autocast_dtype(x: Tensor) -> torch.dtype | None:
 
 
 def cast(dtype: torch.dtype | None, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
-    """The tensors in that dtype; as they are if it is None."""
+    """Return the tensors converted to `dtype`, or unchanged if it is None; None entries stay None."""
     return tensors if dtype is None else tuple([None if t is None else t.to(dtype) for t in tensors])
 
 
 def per_lane(t: Tensor | None, n: int) -> Sequence[Tensor | None]:
-    """The n lanes of a wide tensor, or n times None.
+    """Return the n lanes of a wide tensor, or n times None.
 
-    unbind rather than t[i]: its backward is one stack, that of n selects is n zero-filled copies.
+    Uses unbind rather than t[i]: the backward of unbind is one stack, that of n selects is n zero-filled
+    copies.
     """
     return [None] * n if t is None else t.unbind(0)
 
 
 def fold_channels(x_NBC: Tensor) -> Tensor:
-    """`[N, B, C, *]` -> `[B, N*C, *]`: the lanes become blocks of channels.
+    """Reshape `[N, B, C, *]` to `[B, N*C, *]`: each lane becomes a block of channels.
 
-    A view, not a copy, when x came out of `unfold_channels` (or when N or B is 1): layers that fold
-    this way and follow each other move no data between them.
+    The result is a view if x is the result of `unfold_channels` (or if N or B is 1), so consecutive layers
+    that fold this way copy nothing between them.
     """
     return x_NBC.transpose(0, 1).flatten(1, 2)
 
 
 def unfold_channels(x_BP: Tensor, n: int) -> Tensor:
-    """`[B, N*C, *]` -> `[N, B, C, *]`, always as a view."""
+    """Reshape `[B, N*C, *]` to `[N, B, C, *]`; always a view."""
     return x_BP.unflatten(1, (n, x_BP.shape[1] // n)).transpose(0, 1)
 
 
 def flat(t: Tensor | None) -> Tensor | None:
-    """`[N, C, *]` -> `[N*C, *]`: a stacked per-channel parameter as one of the folded channels."""
+    """Reshape a stacked per-channel parameter `[N, C, *]` to `[N*C, *]`, matching folded channels."""
     return None if t is None else t.flatten(0, 1)

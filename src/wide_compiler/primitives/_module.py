@@ -1,4 +1,4 @@
-"""The base of every wide module: N members of one configuration, their tensors stacked by name."""
+"""WideModule, the base class of wide modules: N members of one configuration, tensors stacked by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ._lanes import resolve
 
 
 def _slots(module: nn.Module) -> Iterator[tuple[str, Tensor | None, bool]]:
-    """(dotted name, tensor or None, persistent?) of every parameter and buffer, absent ones included."""
+    """Yield (dotted name, tensor or None, persistent?) for every parameter and buffer, also absent ones."""
     for prefix, sub in module.named_modules():
         dot = prefix + "." if prefix else ""
         for name, p in sub._parameters.items():
@@ -28,7 +28,7 @@ def _slots(module: nn.Module) -> Iterator[tuple[str, Tensor | None, bool]]:
 
 
 def _owner(root: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """The submodule that holds the tensor of a dotted name (made if it is missing), and the last part."""
+    """Return the submodule that holds tensor `name` (created if missing) and the last part of the name."""
     *path, leaf = name.split(".")
     for part in path:
         if part not in root._modules:
@@ -38,7 +38,7 @@ def _owner(root: nn.Module, name: str) -> tuple[nn.Module, str]:
 
 
 def _run_kernel(self: WideModule, x: Tensor) -> Tensor:
-    """x: `[N, *]`, the member's input with lanes in front -> the member's output likewise."""
+    """Run `kernel` on x `[N, *]`, the member's input with lanes in front; returns `[N, *]`."""
     self.check_input(x)
     return self.kernel(x, *[getattr(self, name) for name in self.ARGUMENTS])
 
@@ -54,14 +54,15 @@ def _join_results(module: Any, args: tuple[Any, ...], results: Any) -> Any:
 class WideModule(nn.Module):
     """N modules of one class and configuration as one module with a lane axis in front.
 
-    `from_modules(modules)` stacks given members, and takes and gives `[N, B, ...]`. `WideLinear(n, 4, 8)`
-    makes n fresh members of what follows n, and takes and gives `[B, N*C, ...]`, as `pack` makes it.
+    `from_modules(modules)` stacks existing members; inputs and outputs are `[N, B, ...]`.
+    `WideLinear(n, 4, 8)` creates n new members from the arguments after n; inputs and outputs are
+    channel-packed `[B, N*C, ...]`, as made by `pack`.
 
-    Every parameter and buffer of the member exists here under the member's name, stacked to
-    `[N, *member_shape]`. A subclass names its `MEMBER` class, the attributes of the member that are its
-    configuration (`CONFIG`), the strategies it can run with (`STRATEGIES`) and, where the member insists
-    on it, the number of axes of a wide input (`DIMS`, empty for any). Its `kernel` takes the input and the
-    attributes named in `ARGUMENTS`, unless the subclass writes a `forward` of its own.
+    Every parameter and buffer of the member exists here under the same name, stacked to `[N, *member_shape]`.
+    A subclass defines `MEMBER` (the member's class), `CONFIG` (the member's attributes that must be equal in
+    all lanes), `STRATEGIES` (the strategies it can run with) and `DIMS` (allowed numbers of axes of a wide
+    input; empty allows any). `kernel` takes the input and the attributes named in `ARGUMENTS`; a subclass may
+    override `forward` instead.
     """
 
     MEMBER: ClassVar[type[nn.Module] | tuple[type[nn.Module], ...]]
@@ -74,14 +75,14 @@ class WideModule(nn.Module):
     n: int
     strategy: str
     skeleton: nn.Module
-    forward: Callable[..., Any] = _run_kernel  # subclasses take what their member takes
+    forward: Callable[..., Any] = _run_kernel  # subclasses with other arguments override it
 
     if TYPE_CHECKING:  # configuration and stacked tensors are set by name
 
         def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self, modules: Iterable[nn.Module] | int, *args: Any, **kwargs: Any) -> None:
-        """`(modules, strategy="auto")`, as `from_modules`; or `(n, ...)`: n fresh members of the rest."""
+        """Take `(modules, strategy="auto")` as `from_modules`, or `(n, ...)` for n new members."""
         super().__init__()
         packed = isinstance(modules, int)
         if packed:
@@ -114,7 +115,7 @@ class WideModule(nn.Module):
         self._check(members)
         self.n = len(members)
         self.strategy = strategy
-        # Past nn.Module.__setattr__: the skeleton must not become a submodule with parameters.
+        # Bypasses nn.Module.__setattr__: the skeleton must not become a submodule with parameters.
         self.__dict__["skeleton"] = make_skeleton(members[0])
         for name in self.CONFIG:
             setattr(self, name, getattr(members[0], name))
@@ -138,14 +139,18 @@ class WideModule(nn.Module):
         Args:
             modules: one for each lane.
             strategy: "auto" or one of `STRATEGIES`.
+
+        Raises:
+            ArgumentError: a lane differs from lane 0 in configuration, shape, dtype, device or mode.
+            WrongTypeError: a lane is not of the `MEMBER` class.
         """
         return cls(modules, strategy)
 
     def setup(self, members: list[Any]) -> None:
-        """What a subclass wants to add, or refuse, once the stacked tensors are in place."""
+        """Hook for subclasses, called once the stacked tensors are registered; may add state or raise."""
 
     def to_modules(self) -> list[nn.Module]:
-        """The N lanes as ordinary modules with tensors of their own."""
+        """Return the N lanes as ordinary modules with their own tensors."""
         mine = {name: t for name, t, _ in _slots(self)}
         out = []
         for lane in range(self.n):
@@ -162,7 +167,7 @@ class WideModule(nn.Module):
         return out
 
     def check_input(self, x: Tensor) -> None:
-        """Raise ValueError unless x has n lanes in front and as many axes as the member allows."""
+        """Raise ArgumentError unless x has n lanes in front and one of the `DIMS` numbers of axes."""
         if x.dim() == 0 or x.shape[0] != self.n or (self.DIMS and x.dim() not in self.DIMS):
             axes = f" and {' or '.join(map(str, self.DIMS))} axes in all" if self.DIMS else ""
             raise ArgumentError(
@@ -171,7 +176,7 @@ class WideModule(nn.Module):
             )
 
     def _facts(self, member: nn.Module) -> dict[str, object]:
-        """All that must be the same in every lane: configuration, train flag, tensors."""
+        """Return what must be equal in all lanes: configuration, tensor metadata, training mode."""
         facts: dict[str, object] = {name: getattr(member, name, None) for name in self.CONFIG}
         for name, t, _ in _slots(member):
             if t is not None:
@@ -183,7 +188,7 @@ class WideModule(nn.Module):
         return facts
 
     def _check(self, members: list[nn.Module]) -> None:
-        """Refuse lanes that one wide module cannot stand for, naming the lane and what differs."""
+        """Raise unless all members can be stacked; the error names the lane and the difference."""
         wide = type(self).__name__
         if not members:
             raise ArgumentError(f"{wide}: got no modules; expected one for each lane")
@@ -191,7 +196,7 @@ class WideModule(nn.Module):
         expected = " or ".join(f"nn.{kind.__name__}" for kind in kinds)
         for lane, member in enumerate(members):
             kind = next((k for k in kinds if isinstance(member, k)), None)
-            # A subclass that computes something else must not be taken for its base.
+            # A subclass with its own forward computes something else than its base class.
             if kind is None or type(member).forward is not kind.forward:
                 raise WrongTypeError(f"{wide}: lane {lane}: expected {expected}, got {type(member).__name__}")
             if not isinstance(members[0], kind):
@@ -223,16 +228,16 @@ class WideModule(nn.Module):
                     )
 
     def extra_repr(self) -> str:
-        """n, the members' configuration and the strategy."""
+        """Return n, the members' configuration and the strategy."""
         config = [f"{name}={getattr(self, name)!r}" for name in self.CONFIG if not name.startswith("_")]
         return ", ".join([f"n={self.n}", *config, f"strategy={self.strategy!r}"])
 
 
 def direct_rule(op: str, primitive: Any) -> None:
-    """The rule of an op whose arguments, each with lanes, are those of the primitive's kernel."""
+    """Register the rule of an op whose arguments match those of `primitive.kernel`, each widened."""
 
     (overload,) = ops(op)
-    count = sum("cudnn" not in argument.name for argument in overload._schema.arguments)  # it stands last
+    count = sum("cudnn" not in argument.name for argument in overload._schema.arguments)  # cudnn flag: last
 
     @rule(overload)
     def run(b: Builder, *args: Any, **kwargs: Any) -> Val:

@@ -1,4 +1,4 @@
-"""Attention of N lanes: the lanes are more batch.
+"""Attention over N lanes: the lanes are folded into the batch.
 
 Shapes: N lanes, B batch, H heads, L queries, S keys, E width of a head, M width of the model.
 """
@@ -24,7 +24,7 @@ ATTENTION_STRATEGIES = ("fused", "tensor_core", "sequential")
 
 
 def _align(t: Tensor, rank: int) -> Tensor:
-    """`[N, ...]` with axes of size 1 put in after the lanes until there are `rank` axes."""
+    """Insert axes of size 1 after the lane axis of t `[N, ...]` until it has `rank` axes."""
     return t.reshape(t.shape[0], *(1,) * (rank - t.dim()), *t.shape[1:])
 
 
@@ -40,18 +40,18 @@ def wide_sdpa(
     strategy: str = "auto",
     mask_wide: bool = True,
 ) -> Tensor:
-    """`F.scaled_dot_product_attention` in every lane.
+    """Run `F.scaled_dot_product_attention` in every lane.
 
     Args:
-        q: `[N, *, L, E]`; `*` is what the member has there: nothing, B, or B and H (or more).
+        q: `[N, *, L, E]`; `*` are the member's leading axes: none, B, or B and H (or more).
         k: `[N, *, S, E]`.
         v: `[N, *, S, Ev]`.
-        attn_mask: bool or float, one that broadcasts to a member's `[*, L, S]`: with a lane axis in front
-            if `mask_wide`, else without one and the same for every lane.
+        attn_mask: bool or float, broadcastable to a member's `[*, L, S]`; with a lane axis in front if
+            `mask_wide`, else without one and shared by all lanes.
         dropout_p, is_causal, scale, enable_gqa: as in torch.
-        strategy: "fused" (one call, lanes folded into the batch), "tensor_core" (the same by an own kernel on
-            CUDA, without a mask or dropout; else "fused"), "sequential" (one call per lane), or "auto", which
-            is "fused".
+        strategy: "fused" (one call, lanes folded into the batch), "tensor_core" (a Triton kernel on CUDA,
+            without mask or dropout; falls back to "fused"), "sequential" (one call per lane), or "auto",
+            which is "fused".
         mask_wide: whether `attn_mask` has a lane axis.
 
     Returns:
@@ -71,7 +71,7 @@ def wide_sdpa(
         lanes = zip(q.unbind(0), k.unbind(0), v.unbind(0), masks, strict=True)
         return torch.stack([F.scaled_dot_product_attention(*qkvm, **options) for qkvm in lanes])
 
-    # Four axes [N*B, H, L, E] are what torch's fused kernels take; three or five would run unfused.
+    # torch's fused kernels take four axes [N*B, H, L, E]; three or five would run unfused.
     member_rank = max(q.dim(), k.dim(), v.dim())
     rank = max(member_rank, 4)
     q, k, v = (_align(t, rank) for t in (q, k, v))
@@ -79,7 +79,7 @@ def wide_sdpa(
     q, k, v = (t.expand(*lead, *t.shape[-3:]).flatten(0, -4) for t in (q, k, v))
     if attn_mask is not None:
         mask = _align(attn_mask if mask_wide else attn_mask.unsqueeze(0), rank)
-        if math.prod(mask.shape[:-3]) == 1:  # one for all: broadcast inside the kernel, not in memory
+        if math.prod(mask.shape[:-3]) == 1:  # shared mask: broadcast in the kernel, not in memory
             attn_mask = mask.reshape(1, *mask.shape[-3:])
         else:
             attn_mask = mask.expand(*lead, *mask.shape[-3:]).flatten(0, -4)
@@ -95,7 +95,7 @@ def wide_sdpa(
 def tensor_core_fits(
     q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p: float, enable_gqa: bool
 ) -> bool:
-    """Whether the own kernel takes these, `[batch, H, L, E]` each, and may be faster than torch's."""
+    """Return whether the Triton kernel supports these `[batch, H, L, E]` operands and may be faster."""
     if not q.is_cuda or enable_gqa or q.dtype != torch.float32 or autocast_dtype(q):
         return False
     if not kernels.can_run(q, k, v):
@@ -106,7 +106,7 @@ def tensor_core_fits(
 
 
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask to add to the scores: a bool one (True is "leave out") becomes 0 and -inf."""
+    """Return a mask to add to the scores; True in a bool mask (key excluded) becomes -inf, False 0."""
     if mask.dtype == torch.bool:
         return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask, -math.inf)
     if not mask.is_floating_point():
@@ -117,8 +117,8 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 class WideAttention(WideModule):
     """N `nn.MultiheadAttention` layers.
 
-    The inputs and results of `nn.MultiheadAttention` with a lane axis in front. Masks may also come
-    without one where that is unambiguous, and then hold for every lane.
+    Takes and returns what `nn.MultiheadAttention` does, with a lane axis in front. A mask may omit the lane
+    axis where its rank is unambiguous; it then applies to every lane.
     """
 
     kernel = staticmethod(wide_sdpa)
@@ -141,7 +141,7 @@ class WideAttention(WideModule):
     in_proj_bias: Tensor | None
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-        """The three in-projections; one product where all three inputs are one."""
+        """Return the projected q, k and v; one matrix product if all three inputs are the same tensor."""
         w, b = self.in_proj_weight, self.in_proj_bias
         if w is not None and query is key and key is value:
             return list(wide_linear(query, w, b).chunk(3, -1))
@@ -155,7 +155,7 @@ class WideAttention(WideModule):
         return [wide_linear(x, w_, b_) for x, w_, b_ in zip(inputs, weights, biases, strict=True)]
 
     def _split_heads(self, t: Tensor, batched: bool) -> Tensor:
-        """The member's layout with lanes in front -> `[N, B, H, L, E]`, a view."""
+        """Reshape the member's layout with lanes in front to `[N, B, H, L, E]`, a view."""
         if not batched:
             t = t.unsqueeze(1)
         elif not self.batch_first:
@@ -163,7 +163,7 @@ class WideAttention(WideModule):
         return t.unflatten(-1, (self.num_heads, -1)).transpose(2, 3)
 
     def _attn_mask(self, mask: Tensor, batch: int, dtype: torch.dtype) -> Tensor:
-        """`[L, S]`, `[N, L, S]` or `[N, B*H, L, S]` -> `[N or 1, B or 1, H or 1, L, S]`."""
+        """Reshape `[L, S]`, `[N, L, S]` or `[N, B*H, L, S]` to `[N or 1, B or 1, H or 1, L, S]`."""
         mask = _additive(mask, dtype)
         if mask.dim() == 2:
             return mask[None, None, None]
@@ -177,7 +177,7 @@ class WideAttention(WideModule):
         )
 
     def _key_padding_mask(self, mask: Tensor, batch: int, batched: bool, dtype: torch.dtype) -> Tensor:
-        """`[N, B, S]` or `[B, S]` (unbatched: `[N, S]` or `[S]`) -> `[N or 1, B, 1, 1, S]`."""
+        """Reshape `[N, B, S]` or `[B, S]` (unbatched: `[N, S]` or `[S]`) to `[N or 1, B, 1, 1, S]`."""
         wide = (self.n, batch) if batched else (self.n,)
         if tuple(mask.shape[:-1]) not in (wide, wide[1:]):
             axes = "[N, B, S] or [B, S]" if batched else "[N, S] or [S]"
@@ -199,17 +199,17 @@ class WideAttention(WideModule):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attention as in `nn.MultiheadAttention.forward`.
+        """Run `nn.MultiheadAttention.forward` in every lane.
 
         Args:
             query: `[N, B, L, M]` if batch_first, else `[N, L, B, M]`; unbatched `[N, L, M]`.
             key, value: the same with S for L and kdim, vdim for M.
-            key_padding_mask: `[N, B, S]`, or `[B, S]` for all lanes (unbatched `[N, S]`, `[S]`); a bool or
-                float mask of the keys to leave out.
+            key_padding_mask: `[N, B, S]`, or `[B, S]` for all lanes (unbatched `[N, S]`, `[S]`); bool (True
+                excludes a key) or float.
             need_weights: return the attention weights too.
             attn_mask: `[N, L, S]` or `[N, B*H, L, S]`, or `[L, S]` for all lanes; bool or float.
             average_attn_weights: average the weights over the heads.
-            is_causal: says that attn_mask is the causal mask, which is needed all the same.
+            is_causal: a hint that attn_mask is the causal mask; attn_mask is still required.
 
         Returns:
             The output in the query's layout, and the weights `[N, B, L, S]` (`[N, B, H, L, S]` if not
@@ -233,7 +233,7 @@ class WideAttention(WideModule):
         mask = sum(masks[1:], masks[0]) if masks else None
 
         real_keys = k.shape[-2]
-        bias_k = getattr(self, "bias_k", None)  # the member has no such parameter without add_bias_kv
+        bias_k = getattr(self, "bias_k", None)  # absent unless the member has add_bias_kv
         if bias_k is not None:
 
             def as_key(bias: Tensor) -> Tensor:  # [N, 1, 1, M] -> [N, B, H, 1, E]
@@ -242,7 +242,7 @@ class WideAttention(WideModule):
             k, v = torch.cat([k, as_key(bias_k)], -2), torch.cat([v, as_key(self.bias_v)], -2)
         if self.add_zero_attn:
             k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
-        if mask is not None:  # the keys put on are never masked
+        if mask is not None:  # the appended keys are never masked
             mask = F.pad(mask, (0, k.shape[-2] - real_keys))
 
         dropout_p = self.dropout if self.training else 0.0

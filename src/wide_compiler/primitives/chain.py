@@ -1,6 +1,7 @@
-"""Linear layers with their activations in one kernel: one layer, or a whole small MLP.
+"""Fused linear layers and activations: one layer, or a whole small MLP, in one kernel.
 
-No op of the member says so: these are not rules but passes over the lane graph that the rules have made.
+A chain is several ops of the member, so it has no wide rule: the functions here are passes over the finished
+lane graph.
 """
 
 from __future__ import annotations
@@ -37,12 +38,16 @@ _ACTIVATIONS = {
 def wide_chain(
     x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None], activations: Sequence[str]
 ) -> Tensor:
-    """Linear layers with an activation after each, in every lane: one kernel if it fits, else layer by layer.
+    """Run linear layers with activations in every lane: one kernel if it fits, else one per layer.
 
     Args:
         x: `[N, B, I]`.
-        weights: `[N, O, I]` of each layer; biases: `[N, O]` or None.
+        weights: `[N, O, I]` of each layer.
+        biases: `[N, O]` or None of each layer.
         activations: 'none', 'relu', 'gelu', 'tanh', 'sigmoid' or 'silu', one per layer.
+
+    Returns:
+        `[N, B, O]` of the last layer.
     """
     if x.is_cuda and kernels.can_run(x):
         from ..kernels.chain import fits, lane_chain
@@ -55,11 +60,16 @@ def wide_chain(
 
 
 def wide_linear_activation(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
-    """`wide_linear` by tensor cores with an activation inside the kernel.
+    """Run `wide_linear` on tensor cores with the activation applied inside the kernel.
 
     Args:
-        x: `[N, *, I]`; weight: `[N, O, I]`; bias: `[N, O]` or None.
+        x: `[N, *, I]`.
+        weight: `[N, O, I]`.
+        bias: `[N, O]` or None.
         activation: as in `wide_chain`.
+
+    Returns:
+        `[N, *, O]`.
     """
     if not tensor_core_fits(x):
         return _FUNCTIONS[activation](wide_linear(x, weight, bias, "tensor_core"))
@@ -69,7 +79,7 @@ def wide_linear_activation(x: Tensor, weight: Tensor, bias: Tensor | None, activ
 
 
 def _activation_of(node: fx.Node) -> fx.Node | None:
-    """The activation that is all that reads `node`, if that is so."""
+    """Return the activation that is the only user of `node`, or None."""
     users = list(node.users)
     if len(users) == 1 and users[0].target in _ACTIVATIONS and not users[0].kwargs:
         return users[0]
@@ -77,7 +87,7 @@ def _activation_of(node: fx.Node) -> fx.Node | None:
 
 
 def fuse_activations(graph: fx.Graph) -> None:
-    """Put the activation behind a layer that runs on tensor cores into its kernel."""
+    """Replace each `wide_linear` with strategy "tensor_core" and its activation by one fused node."""
     for node in list(graph.nodes):
         if node.target is not wide_linear or node.args[-1] != "tensor_core":
             continue
@@ -94,7 +104,7 @@ def fuse_activations(graph: fx.Graph) -> None:
 
 
 def _links(node: fx.Node) -> list[tuple[fx.Node, str, fx.Node]]:
-    """The layers from `node` on: (linear, activation, the node that holds its result)."""
+    """Return the consecutive layers from `node` on: (linear, activation name, node of the layer's result)."""
     layers = []
     while True:
         end = _activation_of(node) or node
@@ -107,7 +117,7 @@ def _links(node: fx.Node) -> list[tuple[fx.Node, str, fx.Node]]:
 
 
 def find_chains(graph: fx.Graph) -> list[list[tuple[fx.Node, str, fx.Node]]]:
-    """Every run of two or more linear layers of `[N, B, I]` inputs."""
+    """Return every run of two or more consecutive linear layers on `[N, B, I]` inputs."""
     chains, seen = [], set()
     for node in graph.nodes:
         if node.target is wide_linear and node not in seen and node.meta.get("rank") == 2:
@@ -119,7 +129,7 @@ def find_chains(graph: fx.Graph) -> list[list[tuple[fx.Node, str, fx.Node]]]:
 
 
 def fuse_chains(graph: fx.Graph) -> None:
-    """Put one `wide_chain` where each chain was."""
+    """Replace each chain found by `find_chains` by one `wide_chain` node."""
     for links in find_chains(graph):
         first, last = links[0][0], links[-1][2]
         linears = [linear for linear, _, _ in links]

@@ -1,4 +1,4 @@
-"""Batch, group and instance norm of N lanes: the same norm of N*C channels.
+"""Batch, group and instance norm of N lanes, each computed as the same norm over N*C channels.
 
 Shapes: N lanes, B batch, C channels, P folded N*C; suffixes list the leading axes only.
 """
@@ -33,9 +33,10 @@ def wide_batch_norm(
         x: `[N, B, C, *spatial]` (no spatial axes: `[N, B, C]`).
         weight, bias: `[N, C]` or None.
         running_mean, running_var: `[N, C]`, contiguous, or None. Updated in place when training.
-        training: normalise by the batch's statistics (and update the running ones) or by the running ones.
-        momentum: weight of the new statistics in the running ones; a float, or a tensor `[N]`, one
-            for each lane.
+        training: normalise by the batch statistics and update the running ones; if False, normalise by the
+            running ones.
+        momentum: weight of the new statistics in the running ones; a float, or a tensor `[N]`, one for each
+            lane.
         eps: added to the variance.
 
     Returns:
@@ -46,7 +47,7 @@ def wide_batch_norm(
     if running_mean is None or running_var is None:
         y_BP = F.batch_norm(x_BP, None, None, w_P, b_P, training=True, eps=eps)
     elif training and isinstance(momentum, Tensor):
-        # F.batch_norm takes one momentum: with 1.0 it hands back the batch's own statistics.
+        # F.batch_norm takes one momentum; with 1.0 it writes the batch's own statistics.
         mean_NC, var_NC = torch.zeros_like(running_mean), torch.zeros_like(running_var)
         y_BP = F.batch_norm(x_BP, mean_NC.view(-1), var_NC.view(-1), w_P, b_P, True, 1.0, eps)
         with torch.no_grad():
@@ -74,12 +75,12 @@ class _WideBatchNorm(WideModule):
     num_batches_tracked: Tensor | None
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: `[N, B, C, *spatial]` -> the same shape."""
+        """Normalise x `[N, B, C, *spatial]`; returns the same shape."""
         self.check_input(x)
         momentum: float | Tensor = 0.0 if self.momentum is None else self.momentum
         if self.training and self.track_running_stats and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
-            if self.momentum is None:  # cumulative average; the lanes may have seen different counts
+            if self.momentum is None:  # cumulative average; counts may differ between lanes
                 momentum = self.num_batches_tracked.to(torch.float64).reciprocal()
         return self.kernel(
             x,
@@ -133,12 +134,12 @@ def wide_group_norm(
 ) -> Tensor:
     """Group norm, each lane with its own scale and shift.
 
-    The lanes are folded into the channels: no group crosses a lane, the scale and shift stay inside
-    the one call, and after a convolution the fold is free.
+    The lanes are folded into the channels: no group crosses a lane, scale and shift are applied in the same
+    call, and after a convolution the fold is a view.
 
     Args:
         x: `[N, B, C, *spatial]` (no spatial axes: `[N, B, C]`).
-        num_groups: of ONE member.
+        num_groups: number of groups of one member.
         weight, bias: `[N, C]` or None.
         eps: added to the variance.
 
@@ -178,9 +179,8 @@ def wide_instance_norm(
     Args:
         x: `[N, B, C, *spatial]`.
         weight, bias: `[N, C]` or None.
-        running_mean, running_var: `[N, C]`, contiguous, or None. Updated in place when
-            `use_input_stats`.
-        use_input_stats: normalise by the sample's own statistics or by the running ones.
+        running_mean, running_var: `[N, C]`, contiguous, or None. Updated in place if `use_input_stats`.
+        use_input_stats: normalise by the sample's statistics; if False, by the running ones.
         momentum: weight of the new statistics in the running ones.
         eps: added to the variance.
 
@@ -226,7 +226,7 @@ class WideInstanceNorm(WideModule):
         self.DIMS = (rank + 2, rank + 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: `[N, B, C, *spatial]` or `[N, C, *spatial]` -> the same shape."""
+        """Normalise x `[N, B, C, *spatial]` or `[N, C, *spatial]`; returns the same shape."""
         self.check_input(x)
         unbatched = x.dim() == self.DIMS[0]
         y = self.kernel(

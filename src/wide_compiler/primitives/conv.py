@@ -1,4 +1,4 @@
-"""Convolutions of N lanes as one grouped convolution, and the other ways in which they can run.
+"""Convolutions of N lanes: one grouped convolution, and the alternative strategies.
 
 Shapes: N lanes, B batch, C in-channels, O out-channels, G groups of one member, P folded N*C (or N*O).
 Suffixes list the leading axes only; 1, 2 or 3 spatial axes follow.
@@ -22,12 +22,12 @@ CHANNELS_LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 
 def auto_strategy(rank: int, x: Tensor) -> str:
-    """A CPU runs groups of few channels two to four times slower in the contiguous format."""
+    """Return the default strategy; on a CPU, small groups run 2 to 4 times faster in channels-last."""
     return "channels_last" if rank in CHANNELS_LAST and x.device.type == "cpu" else "grouped"
 
 
 def conv_choices(rank: int, x: Tensor, groups: int) -> tuple[str, ...]:
-    """The strategies worth trying on `x`, for members with so many groups."""
+    """Return the strategies worth timing on input `x`, for members with `groups` groups."""
     choices = ["grouped", "sequential"]
     if rank in CHANNELS_LAST:
         choices.insert(1, "channels_last")
@@ -43,7 +43,7 @@ def implicit_gemm_fits(rank: int, x: Tensor, groups: int) -> bool:
 
 
 def possible(kind: str, rank: int, x: Tensor, groups: int) -> str:
-    """`kind`, or what stands in for it where it cannot run."""
+    """Return `kind`, or the strategy that replaces it if it cannot run on x."""
     if kind.startswith("implicit") and not implicit_gemm_fits(rank, x, groups):
         return "grouped"
     return "sequential" if kind == "streams" and not x.is_cuda else kind
@@ -60,7 +60,7 @@ _CONV_TRANSPOSE: dict[int, Callable[..., Tensor]] = {
 
 
 def _spatial_rank(op: str, x: Tensor, weight: Tensor, strategy: str) -> tuple[int, str]:
-    """The number of spatial axes of a stacked kernel `[N, O, C, *k]` and the strategy it runs with."""
+    """Return the number of spatial axes of a weight `[N, O, C, *kernel]` and the resolved strategy."""
     rank = weight.dim() - 3
     if rank not in _CONV:
         raise ArgumentError(
@@ -82,7 +82,7 @@ def _wide(
     groups: int,
     options: dict[str, object],
 ) -> Tensor:
-    """What the plain and the transposed convolution have in common: fold, one call, unfold."""
+    """Run `fn` (plain or transposed convolution): fold lanes into channels, one call, unfold."""
     n = check_lanes(op, x=x, weight=weight, bias=bias)
     if x.dim() == rank + 2:  # unbatched member input [C, *spatial]
         y = _wide(op, fn, x.unsqueeze(1), weight, bias, rank, kind, groups, options)
@@ -97,7 +97,7 @@ def _wide(
         return torch.stack([fn(x_, w_, b_, groups=groups, **options) for x_, w_, b_ in lanes])
     x_BP = fold_channels(x)
     if kind == "channels_last":
-        # The backend follows the input's format for the kernel and the output.
+        # The backend uses the input's memory format for the weight and the output.
         x_BP = x_BP.contiguous(memory_format=CHANNELS_LAST[rank])
     y_BP = fn(x_BP, weight.flatten(0, 1), flat(bias), groups=n * groups, **options)
     return unfold_channels(y_BP, n)
@@ -117,21 +117,23 @@ def wide_conv(
 
     Args:
         x: `[N, B, C, *spatial]`, or `[N, C, *spatial]` for an unbatched member.
-        weight: `[N, O, C/groups, *kernel]`; its rank says how many spatial axes there are.
+        weight: `[N, O, C/groups, *kernel]`; its rank gives the number of spatial axes.
         bias: `[N, O]` or None.
         stride, dilation: of the member, an int or one per spatial axis.
         padding: the same, or "same" / "valid".
-        groups: of ONE member.
-        strategy: "grouped" (one convolution of `N*groups` groups), "channels_last" (the same in
-            channels-last memory format, 2-D and 3-D only), "implicit_gemm" (an own kernel, 2-D on CUDA with
-            groups == 1, else "grouped"), "implicit_forward" (the same, backward as "channels_last"),
-            "streams" (one call per lane on several CUDA streams),
-            "sequential" (one call per lane), or "auto", which is "channels_last" for 2-D and 3-D on a CPU
-            and "grouped" elsewhere.
+        groups: number of groups of one member.
+        strategy: one of
+            "grouped": one convolution with `N*groups` groups;
+            "channels_last": the same in channels-last memory format, 2-D and 3-D only;
+            "implicit_gemm": a Triton kernel, 2-D on CUDA with groups == 1, else "grouped";
+            "implicit_forward": the same forward, backward as "channels_last";
+            "streams": one call per lane on several CUDA streams;
+            "sequential": one call per lane;
+            "auto": "channels_last" for 2-D and 3-D on a CPU, "grouped" elsewhere.
 
     Returns:
-        `[N, B, O, *spatial]`; for the folded strategies a view of `[B, N*O, *spatial]`, which the
-        next convolution or batch norm folds back without a copy.
+        `[N, B, O, *spatial]`; for the folded strategies a view of `[B, N*O, *spatial]`, which the next
+        convolution or batch norm folds back without a copy.
     """
     rank, kind = _spatial_rank("wide_conv", x, weight, strategy)
     x, weight, bias = cast(autocast_dtype(x), x, weight, bias)  # type: ignore[assignment]
@@ -167,8 +169,8 @@ def wide_conv_transpose(
         weight: `[N, C, O/groups, *kernel]`.
         bias: `[N, O]` or None.
         stride, padding, output_padding, dilation: of the member, an int or one per spatial axis.
-        groups: of ONE member.
-        strategy: as in `wide_conv`.
+        groups: number of groups of one member.
+        strategy: "grouped", "channels_last", "sequential" or "auto", as in `wide_conv`.
 
     Returns:
         `[N, B, O, *spatial]`, laid out as in `wide_conv`.
@@ -195,10 +197,11 @@ def shared_conv(
     groups: int = 1,
     strategy: str = "auto",
 ) -> Tensor:
-    """`wide_conv` of an input that is the same for every lane.
+    """Run `wide_conv` on an input shared by all lanes.
 
-    With groups == 1 this is ONE ordinary convolution with N*O output channels: the input is read
-    once, not N times. With more groups (or strategy "sequential") the input is expanded to all lanes.
+    With groups == 1 this is one ordinary convolution with N*O output channels, so the input is read once, not
+    N times. With more groups, or a strategy other than "grouped" and "channels_last", the input is expanded
+    to all lanes.
 
     Args:
         x: `[B, C, *spatial]`, or `[C, *spatial]` for an unbatched member; no lane axis.

@@ -29,10 +29,10 @@ from .conv import (
 
 
 def pad_spatial(x: Tensor, pads: Sequence[int], mode: str) -> Tensor:
-    """Pad the spatial axes of `[N, B, C, *spatial]` (or `[N, C, *spatial]`) as `F.pad` does.
+    """Pad the spatial axes of `[N, B, C, *spatial]` (or `[N, C, *spatial]`) with `F.pad`.
 
-    `pads` is in F.pad's order: last axis first, two numbers for each. The lanes are folded into the
-    channels so that F.pad sees the rank it knows and the convolution that follows folds for free.
+    `pads` is in F.pad's order: last axis first, two numbers per axis. The lanes are folded into the channels
+    because F.pad supports a limited rank; the fold of the following convolution is then a view.
     """
     if x.dim() == len(pads) // 2 + 2:
         return pad_spatial(x.unsqueeze(1), pads, mode).squeeze(1)
@@ -59,7 +59,7 @@ class _WideConv(WideModule):
     bias: Tensor | None
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: `[N, B, C, *spatial]` or `[N, C, *spatial]` -> the same with O channels."""
+        """Convolve x `[N, B, C, *spatial]` or `[N, C, *spatial]`; returns the same layout with O channels."""
         self.check_input(x)
         padding = self.padding
         if self.padding_mode != "zeros":
@@ -112,7 +112,7 @@ class _WideConvTranspose(WideModule):
     bias: Tensor | None
 
     def _output_padding(self, x: Tensor, output_size: Sequence[int] | None) -> Sequence[int]:
-        """The output padding that gives the spatial size asked for (its last axes count)."""
+        """Return the output padding that gives the spatial size in the last axes of `output_size`."""
         if output_size is None:
             return self.output_padding
         rank = len(self.kernel_size)
@@ -129,9 +129,9 @@ class _WideConvTranspose(WideModule):
         return extra
 
     def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        """x: `[N, B, C, *spatial]` or `[N, C, *spatial]` -> the same with O channels.
+        """Convolve x `[N, B, C, *spatial]` or `[N, C, *spatial]`; returns the same layout with O channels.
 
-        `output_size` is the spatial size of the result where the stride leaves it open, as in torch.
+        `output_size`: the spatial size of the result where the stride leaves it ambiguous, as in torch.
         """
         self.check_input(x)
         return self.kernel(
@@ -174,7 +174,7 @@ _WIDE_CONV_TRANSPOSE = {1: WideConvTranspose1d, 2: WideConvTranspose2d, 3: WideC
 
 
 def _batched(b: Builder, x: Val, weight: Val) -> tuple[Val, bool]:
-    """A member may leave out the batch dim; a batch of one stands for it."""
+    """Add a batch axis of size 1 to an unbatched input; also return whether one was added."""
     if x.rank == weight.rank - 1:
         return b.call(torch.unsqueeze, x, int(x.wide), wide=x.wide), True
     return x, False
@@ -215,7 +215,7 @@ def conv_transpose_rule(
 
 
 def _spatial(value, rank: int):
-    """ATen may be given one number for all spatial dims."""
+    """Repeat a single number for all spatial axes, as ATen does."""
     if isinstance(value, str):
         return value
     value = list(value) if isinstance(value, (list, tuple)) else [value]

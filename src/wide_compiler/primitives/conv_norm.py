@@ -1,7 +1,7 @@
-"""A convolution with what follows it in one kernel, for inference: batch norm, a residual, ReLU.
+"""Convolution, batch norm, residual and ReLU in one kernel, for inference.
 
-A batch norm that does not learn is a scale and a shift of each channel. Found in a finished lane graph whose
-convolutions run as `implicit_gemm`: like the chains of linear layers, a pass and not a rule.
+A batch norm in eval mode is a scale and a shift of each channel. `fuse_conv_norms` is a pass over the
+finished lane graph and fuses after convolutions with strategy "implicit_gemm".
 """
 
 from __future__ import annotations
@@ -27,14 +27,22 @@ def wide_conv_norm(
     residual: Tensor | None,
     relu: bool,
 ) -> Tensor:
-    """`relu(batch_norm(conv(x)) + residual)` in every lane, as far as they are there. No gradients.
+    """Compute `relu(batch_norm(conv(x)) + residual)` in every lane; norm, residual and relu are optional.
+
+    No gradients flow through it.
 
     Args:
-        x: `[N, B, C, H, W]`; weight: `[N, O, C, kh, kw]`; bias: `[N, O]` or None.
+        x: `[N, B, C, H, W]`.
+        weight: `[N, O, C, kh, kw]`.
+        bias: `[N, O]` or None.
         stride, padding, dilation: of the member.
-        norm: (weight, bias, running mean, running variance, eps) of the norm, `[N, O]` each, or None.
+        norm: (weight, bias, running mean, running variance, eps) of the batch norm, tensors `[N, O]`, or
+            None.
         residual: `[N, B, O, OH, OW]` or None.
-        relu: whether a ReLU ends it.
+        relu: whether to apply ReLU last.
+
+    Returns:
+        `[N, B, O, OH, OW]`.
     """
     if not implicit_gemm_fits(2, x, 1):
         y = wide_conv(x, weight, bias, stride, padding, dilation)
@@ -88,7 +96,7 @@ def _fits(node: fx.Node) -> bool:
 
 
 def fuse_conv_norms(graph: fx.Graph) -> None:
-    """Put what follows a convolution by `implicit_gemm`, and only follows it, into its kernel."""
+    """Fuse batch norm, sum and ReLU into the "implicit_gemm" convolution of which they are the only users."""
     for conv in [node for node in graph.nodes if _fits(node)]:
         end, norm, residual, relu = conv, None, None, False
         inside = []
@@ -97,7 +105,7 @@ def fuse_conv_norms(graph: fx.Graph) -> None:
             norm = (*user.args[1:5], user.args[7])
             inside.append(end)
             end, user = user, _only_user(user)
-        # The other side of a sum is the residual; both sides must have the shape of the result.
+        # The other operand of the sum is the residual; both must have the shape of the result.
         if user is not None and _is_plain_sum(user) and _same_shape(user, end):
             residual = user.args[1] if user.args[0] is end else user.args[0]
             inside.append(end)

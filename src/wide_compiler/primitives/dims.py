@@ -1,4 +1,4 @@
-"""Ops that name dimensions: every dim that counts from the front moves one up, past the lane axis."""
+"""Rules of ops with `dim` arguments: non-negative dims are shifted by one, past the lane axis."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ _RESHAPING = {"unsqueeze", "unsqueeze_", "flatten", "squeeze", "squeeze_", "diag
 
 
 def shifted(op: Any) -> Any:
-    """A rule that shifts the op's dims by its own schema. A missing list of dims means all the member's."""
+    """Return a rule that shifts the dims in the op's schema; an omitted list means all of the member's."""
     arguments = op._schema.arguments
     dim_arguments = [a for a in arguments if a.name in _DIM_NAMES and "int" in str(a.type)]
 
@@ -60,7 +60,7 @@ def shifted(op: Any) -> Any:
 
 
 def _on_numbers(b: Builder, run: Any, named: dict[str, Any]) -> Val:
-    """A member's 0-d tensor counts as having one dim of size 1; lanes of it are `[N, 1]`."""
+    """Run the rule on 0-d members as `[N, 1]`: PyTorch treats a 0-d tensor as having one dim of size 1."""
     raised = {k: b.call(torch.unsqueeze, b.wide(v), 1) if is_tensor_val(v) else v for k, v in named.items()}
     return b.call(drop_last_one, run(b, **raised))
 
@@ -72,7 +72,7 @@ def drop_last_one(results: Any) -> Any:
 
 
 def _leads(argument: Any, named: dict[str, Any], arguments: list[Any]) -> bool:
-    """Arguments are given by position as long as none before them is left out."""
+    """Return whether the argument can be passed by position: no earlier argument is omitted."""
     for other in arguments:
         if other.name == argument.name:
             return True
@@ -82,7 +82,7 @@ def _leads(argument: Any, named: dict[str, Any], arguments: list[Any]) -> bool:
 
 
 def shift(dim: Any, rank: int) -> Any:
-    """The dim, or dims, of a member of that rank in the tensor of all lanes; None or no dims: all of them."""
+    """Return the wide tensor's dim or dims for those of a member of rank `rank`; None or [] means all."""
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return list(range(1, rank + 1))
     if isinstance(dim, (list, tuple)):
@@ -102,7 +102,7 @@ def cosine_similarity(b: Builder, x: Val, y: Val, dim: int = 1, eps: float = 1e-
 
 
 def _fft_of_all(op: Any) -> Any:
-    """Without `dim`, all dims, or as many of the last as sizes are given."""
+    """Return a rule of an n-dimensional FFT: without `dim`, the last len(s) dims, or all if `s` is None."""
 
     def run(b: Builder, x: Val, s: Any = None, dim: Any = None, norm: str | None = None) -> Val:
         dim = range(x.rank - len(s), x.rank) if dim is None and s is not None else dim

@@ -1,4 +1,4 @@
-"""Dropout of N lanes, each element with a draw of its own, each lane with a rate of its own.
+"""Dropout of N lanes, with independent draws per element and a separate rate per lane.
 
 Shapes: N lanes, `*` any number of axes.
 """
@@ -20,14 +20,14 @@ def wide_dropout(x: Tensor, p: float | Tensor = 0.5, training: bool = True, inpl
 
     Args:
         x: `[N, *]`.
-        p: a float for all lanes, or a tensor `[N]` with one probability for each. A lane with p = 0
-            passes untouched; one with p = 1 is zero, and so is its gradient.
-        training: False returns x.
+        p: a float for all lanes, or a tensor `[N]` with one probability for each. A lane with p = 0 is
+            unchanged; a lane with p = 1 is zero, and so is its gradient.
+        training: if False, return x.
         inplace: write into x.
 
     Returns:
-        `[N, *]`. The draws are independent in every element, across lanes too; they are not those N
-        separate dropouts would make from the same seed.
+        `[N, *]`. Draws are independent for every element, across lanes too; they differ from those of N
+        separate dropouts with the same seed.
     """
     if not isinstance(p, Tensor):
         return F.dropout(x, p, training, inplace)
@@ -35,7 +35,7 @@ def wide_dropout(x: Tensor, p: float | Tensor = 0.5, training: bool = True, inpl
     if not training:
         return x
     p_N1 = p.to(x.device, torch.float32).view(-1, *(1,) * (x.dim() - 1))
-    # Drawn in float32 whatever x is: a bfloat16 draw has too few values to hit a probability.
+    # Drawn in float32 for every dtype of x: bfloat16 has too few values to represent p.
     kept = torch.rand(x.shape, device=x.device, dtype=torch.float32) >= p_N1
     scale = torch.where(p_N1 < 1, 1 / (1 - p_N1), 0.0)
     factor = (kept * scale).to(x.dtype)
@@ -45,7 +45,7 @@ def wide_dropout(x: Tensor, p: float | Tensor = 0.5, training: bool = True, inpl
 class WideDropout(WideModule):
     """N `nn.Dropout` layers, of one rate or of different ones: `[N, *]` -> `[N, *]`.
 
-    `p` is the members' rate, or the tensor `[N]` of their rates where they differ.
+    `p` is the members' common rate, or a tensor `[N]` if the rates differ.
     """
 
     kernel = staticmethod(wide_dropout)
@@ -62,17 +62,17 @@ class WideDropout(WideModule):
         self.rates = tuple(rates)
         if len(set(rates)) == 1:
             self.p = rates[0]
-        else:  # a buffer so that it follows the module to its device; not saved, like nn.Dropout's p
+        else:  # a buffer so that it moves with the module; not saved, like nn.Dropout's p
             self.register_buffer("p", torch.tensor(rates, dtype=torch.float32), persistent=False)
 
     def to_modules(self) -> list[nn.Module]:
-        """The N lanes as ordinary modules."""
+        """Return the N lanes as ordinary modules with their own rates."""
         modules: list[Any] = super().to_modules()
         for module, rate in zip(modules, self.rates, strict=True):
             module.p = rate
         return modules
 
     def extra_repr(self) -> str:
-        """As in every wide module, with the rates."""
+        """Return the base class's text and the rates."""
         p = self.p if isinstance(self.p, float) else self.rates
         return f"{super().extra_repr()}, p={p}"

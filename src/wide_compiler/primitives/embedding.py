@@ -2,12 +2,11 @@
 
 Shapes: N lanes, V rows of a table, D width of a row, `*` any number of axes.
 
-An index must never reach another lane's rows. With lane n's rows at `n*V ... n*V + V - 1`, index V of
-lane 0 or -1 of lane 1 would be a valid row of the big table, so every index outside `[0, V)` is sent to
-row N*V, which no table has: torch's own lookup then refuses it, as an IndexError on the CPU and as a
-device-side assertion on CUDA, exactly as it does for one `nn.Embedding`. Nothing waits for the device
-and nothing branches on data, so the same code compiles (compiled for the CPU, the refusal is the
-compiler's own RuntimeError).
+An index must never reach another lane's rows. Lane n's rows are `n*V ... n*V + V - 1` of the joined table, so
+index V of lane 0 or -1 of lane 1 would be a valid row. Every index outside `[0, V)` is therefore mapped to
+row N*V, which does not exist: torch's lookup raises an IndexError on the CPU and a device-side assertion on
+CUDA, as it does for one `nn.Embedding`. This needs no device synchronisation and no branch on data, so the
+same code can be compiled (on the CPU a compiled lookup raises RuntimeError).
 """
 
 from __future__ import annotations
@@ -30,28 +29,29 @@ EMBEDDING_STRATEGIES = ("indexed", "gather", "sequential")
 
 
 def check_indices(op: str, indices: Tensor) -> None:
-    """Raise TypeError unless the indices are of a dtype torch looks up with."""
+    """Raise WrongTypeError unless the indices are int32 or int64, the dtypes torch's lookup accepts."""
     if indices.dtype not in (torch.int32, torch.int64):
         raise WrongTypeError(f"{op}: expected indices of dtype int32 or int64, got {indices.dtype}")
 
 
 def guarded_indices(indices: Tensor, rows: int) -> Tensor:
-    """The indices, those outside `[0, rows)` replaced by `rows`.
+    """Return the indices with those outside `[0, rows)` replaced by `rows`.
 
-    A negative index is refused when run eagerly but may count from the end of the table once compiled.
+    Negative indices are replaced too: eager lookup rejects them, but compiled code may count them from the
+    end of the table.
     """
     return torch.where((indices >= 0) & (indices < rows), indices, rows)
 
 
 def flat_indices(indices: Tensor, rows: int) -> Tensor:
-    """Row numbers in the table of all lanes; an index outside `[0, rows)` gives the row after the last.
+    """Return row numbers in the joined table; an index outside `[0, rows)` gives N*V, one past the last row.
 
     Args:
         indices: `[N, *]`.
         rows: V, of one table.
 
     Returns:
-        `[N, *]`, int64 (N*V may not fit the indices' own dtype).
+        `[N, *]`, int64 (N*V may not fit the dtype of the indices).
     """
     n = indices.shape[0]
     first = torch.arange(n, device=indices.device) * rows
@@ -65,7 +65,7 @@ def flat_table(weight: Tensor) -> Tensor:
 
 
 def renorm_(weight: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> None:
-    """Scale the rows that are looked up down to `max_norm`, in place, outside of autograd.
+    """Scale the rows that are looked up down to `max_norm`, in place and outside autograd.
 
     Args:
         weight: `[N, V, D]`, contiguous.
@@ -78,7 +78,7 @@ def renorm_(weight: Tensor, indices: Tensor, max_norm: float, norm_type: float) 
 
 @contextmanager
 def naming_the_index(op: str, indices: Tensor, rows: int) -> Iterator[None]:
-    """Turn torch's refusal of an index into an IndexError that says which lane had which index."""
+    """Turn torch's error for a bad index into a LaneIndexError that names the lane and the index."""
     try:
         yield
     except (IndexError, RuntimeError) as error:
@@ -93,7 +93,7 @@ def naming_the_index(op: str, indices: Tensor, rows: int) -> Iterator[None]:
 
 
 def positive_padding(op: str, padding_idx: int | None, rows: int) -> int | None:
-    """`padding_idx` counted from the front."""
+    """Return `padding_idx` counted from the front, or None; raise ArgumentError if it is out of range."""
     if padding_idx is None:
         return None
     if not -rows <= padding_idx < rows:
@@ -116,11 +116,11 @@ def wide_embedding(
     Args:
         indices: `[N, *]`, int32 or int64.
         weight: `[N, V, D]`.
-        padding_idx: the row of every lane that gets no gradient; looked up like any other.
-        strategy: "indexed" (one lookup in the table of all lanes), "gather" (`torch.gather` along V),
-            "sequential" (one `F.embedding` per lane), or "auto", which is "indexed".
-        max_norm, norm_type: scale rows that are looked up down to this norm, in `weight` itself.
-        scale_grad_by_freq: divide a row's gradient by how often its lane looks it up.
+        padding_idx: the row of every lane that gets no gradient; it is looked up like any other.
+        strategy: "indexed" (one lookup in the joined table), "gather" (`torch.gather` along V), "sequential"
+            (one `F.embedding` per lane), or "auto", which is "indexed".
+        max_norm, norm_type: scale the rows that are looked up down to this norm, in place in `weight`.
+        scale_grad_by_freq: divide a row's gradient by its number of lookups in the lane.
 
     Returns:
         `[N, *, D]`.
@@ -148,7 +148,7 @@ def _lookup(
     norm_type: float,
     scale_grad_by_freq: bool,
 ) -> Tensor:
-    """`wide_embedding` after its checks."""
+    """Run `wide_embedding` with checked arguments."""
     if max_norm is not None:
         renorm_(weight, indices, max_norm, norm_type)
     if kind == "indexed":
@@ -167,9 +167,9 @@ def _lookup(
 
 
 def _without_padding_grad(y: Tensor, indices: Tensor, padding_idx: int | None) -> Tensor:
-    """y `[N, *, D]` as it is, but with no gradient where the index (`[N, *]` or `[*]`) is the padding's.
+    """Return y `[N, *, D]`, detached where the index (`[N, *]` or `[*]`) is `padding_idx`.
 
-    F.embedding knows one padding row and here there are N, so the gradient is cut at the output.
+    F.embedding supports one padding row and the joined table has N, so the gradient is cut at the output.
     """
     if padding_idx is None or not torch.is_grad_enabled():
         return y
@@ -177,7 +177,7 @@ def _without_padding_grad(y: Tensor, indices: Tensor, padding_idx: int | None) -
 
 
 def shared_embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
-    """`wide_embedding` of indices that are the same for every lane: one selection along V.
+    """Run `wide_embedding` on indices shared by all lanes: one selection along V.
 
     Args:
         indices: `[*]`, int32 or int64, no lane axis.
@@ -197,7 +197,7 @@ def shared_embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = 
 
 
 class WideTable(WideModule):
-    """What holds N tables of rows."""
+    """Base class of wide embedding tables."""
 
     CONFIG: ClassVar[tuple[str, ...]] = (
         *("num_embeddings", "embedding_dim", "padding_idx", "max_norm", "norm_type"),
@@ -212,7 +212,7 @@ class WideTable(WideModule):
             )
 
     def _call(self, indices: Tensor, *args: Any) -> Tensor:
-        """The kernel with what both kinds of table take besides."""
+        """Call the kernel with the arguments that both kinds of table have in common."""
         names = ("max_norm", "norm_type", "scale_grad_by_freq")
         options = {name: getattr(self, name) for name in names}
         return self.kernel(indices, self.weight, *args, self.strategy, **options)
@@ -227,7 +227,7 @@ class WideEmbedding(WideTable):
     STRATEGIES = EMBEDDING_STRATEGIES
 
     def forward(self, indices: Tensor) -> Tensor:
-        """indices: `[N, *]` -> `[N, *, D]`."""
+        """Look up indices `[N, *]`; returns `[N, *, D]`."""
         return self._call(indices, self.padding_idx)
 
 
@@ -240,7 +240,7 @@ def embedding_rule(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Val | None:
-    # A stacked table has a dense gradient, whatever the member asks for: the numbers are the same.
+    # `sparse` is ignored: a stacked table has a dense gradient with the same values.
     if scale_grad_by_freq:
         return None
     if not weight.wide:

@@ -1,7 +1,7 @@
 """Embedding bags of N lanes as the bags of one table of N*V rows.
 
-Shapes: N lanes, V rows of a table, D width of a row, B bags, L indices of a bag of fixed length,
-T indices of a lane whose bags are given by offsets.
+Shapes: N lanes, V rows of a table, D width of a row, B bags, L indices of a bag of fixed length, T indices of
+a lane whose bags are given by offsets.
 """
 
 from __future__ import annotations
@@ -32,21 +32,22 @@ EMBEDDING_BAG_STRATEGIES = ("indexed", "sequential")
 
 
 def _flat_offsets(offsets: Tensor, length: int, include_last_offset: bool) -> Tensor:
-    """Starts of all lanes' bags in the indices of all lanes laid end to end.
+    """Return the starts of all lanes' bags in the concatenated indices of all lanes.
 
     Args:
-        offsets: `[N, B]`, or `[N, B + 1]` with the last bag's end when `include_last_offset`.
+        offsets: `[N, B]`, or `[N, B + 1]` with the last bag's end if `include_last_offset`.
         length: T.
 
     Returns:
-        `[N, B + 1]`: each lane's bags and then one for what the lane leaves over, so that the next
-        lane's first bag starts where that lane does.
+        `[N, B + 1]`: each lane's bags, then one bag for the lane's remaining indices, so that the next lane's
+        first bag starts at that lane's first index.
     """
     n = offsets.shape[0]
     offsets = offsets.long()
     plain = not torch.compiler.is_dynamo_compiling() and plain_world()
     if plain and offsets.device.type == "cpu" and offsets.numel():
-        # torch checks the first and the last offset of a lane; laid end to end it would not see them.
+        # torch checks the first and last offset of one call; after concatenation it would miss those of each
+        # lane.
         if bool((offsets[:, 0] != 0).any()):
             raise ArgumentError(
                 f"wide_embedding_bag: the first offset of every lane must be 0, got {offsets[:, 0]}"
@@ -58,7 +59,7 @@ def _flat_offsets(offsets: Tensor, length: int, include_last_offset: bool) -> Te
             )
     ends = offsets[:, -1:] if include_last_offset else offsets.new_full((n, 1), length)
     starts = offsets[:, :-1] if include_last_offset else offsets
-    # Where nothing is checked a bad offset must still stay within its lane.
+    # Where offsets are not checked, a bad offset must still stay within its lane.
     starts = torch.cat([torch.zeros_like(ends), starts[:, 1:], ends], 1).clamp(0, length)
     return starts + torch.arange(n, device=offsets.device).unsqueeze(1) * length
 
@@ -82,17 +83,17 @@ def wide_embedding_bag(
     Args:
         indices: `[N, B, L]`, bags of one length, or `[N, T]` with `offsets`; int32 or int64.
         weight: `[N, V, D]`.
-        offsets: `[N, B]`, where each bag starts within its lane's T indices (`[N, B + 1]` when
+        offsets: `[N, B]`, the start of each bag within its lane's T indices (`[N, B + 1]` if
             `include_last_offset`: the end of the last bag too). None with `[N, B, L]`.
         mode: "sum", "mean" or "max".
         per_sample_weights: the shape of indices, or None; "sum" only.
-        padding_idx: the index that no bag counts.
+        padding_idx: the index that bags leave out.
         include_last_offset: see `offsets`.
-        strategy: "indexed" (one call over the table of all lanes), "sequential" (one call per lane), or
-            "auto", which is "indexed", or "sequential" where `scale_grad_by_freq` leaves nothing else.
+        strategy: "indexed" (one call over the joined table), "sequential" (one call per lane), or "auto",
+            which is "sequential" if `scale_grad_by_freq`, else "indexed".
         max_norm, norm_type: as in `wide_embedding`.
-        scale_grad_by_freq: as in `F.embedding_bag`, "sequential" only: torch's gradient depends there on
-            the order of all indices of a call (pytorch issue 190063), so one call cannot stand for N.
+        scale_grad_by_freq: as in `F.embedding_bag`, "sequential" only: torch's gradient then depends on the
+            order of all indices of a call (pytorch issue 190063), so one call cannot replace N.
 
     Returns:
         `[N, B, D]`.
@@ -140,11 +141,12 @@ def _flat_bags(
     include_last_offset: bool,
     options: dict[str, Any],
 ) -> Tensor:
-    """All lanes' bags in one call; arguments and result as in `wide_embedding_bag`."""
+    """Run all lanes' bags in one call; arguments and result as in `wide_embedding_bag`."""
     rows = flat_indices(indices, weight.shape[1])
     padding_idx = options["padding_idx"]
     if padding_idx is not None:
-        # A padding entry is left out whatever its row holds: lane 0's padding row can stand for all.
+        # Padding entries are left out regardless of the row's values, so lane 0's padding row serves all
+        # lanes.
         rows = torch.where(indices == padding_idx, padding_idx, rows)
     starts = None if offsets is None else _flat_offsets(offsets, indices.shape[1], include_last_offset)
     bags = F.embedding_bag(
@@ -170,7 +172,7 @@ class WideEmbeddingBag(WideTable):
     def forward(
         self, indices: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
     ) -> Tensor:
-        """indices: `[N, B, L]`, or `[N, T]` with offsets `[N, B]` -> `[N, B, D]`."""
+        """Reduce bags of indices `[N, B, L]`, or `[N, T]` with offsets `[N, B]`; returns `[N, B, D]`."""
         return self._call(
             indices, offsets, self.mode, per_sample_weights, self.padding_idx, self.include_last_offset
         )
@@ -196,5 +198,5 @@ def embedding_bag_rule(
 
 
 def bags_alone(*args):
-    """The op gives four results; a forward reads the bags, the others serve its own backward."""
+    """Return the bags in place of the op's four results; the other three are used only by its backward."""
     return WideEmbeddingBag.kernel(*args), None, None, None

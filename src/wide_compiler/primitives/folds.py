@@ -1,4 +1,4 @@
-"""Ops on images and signals that take one batch dim: lanes and batch are folded into one."""
+"""Rules of image and signal ops that take one batch dim: lanes and batch are folded into one."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from ..widen.builder import Builder, Val
 from ..widen.helpers import fold, fold_pair
 from ..widen.rules import ops, rule
 
-# The rank of the op's batched input. A member without batch dim is one less; its lanes then are the batch.
+# Rank of the op's batched input. For an unbatched member (one less) the lanes are the batch.
 _BATCHED_RANK: dict[int, tuple[str, ...]] = {
     3: ("max_pool1d", "avg_pool1d", "adaptive_max_pool1d", "adaptive_avg_pool1d", "max_pool1d_with_indices"),
     4: ("max_pool2d", "avg_pool2d", "adaptive_max_pool2d", "adaptive_avg_pool2d", "max_pool2d_with_indices"),
@@ -26,7 +26,7 @@ _RESIZE: dict[int, tuple[str, ...]] = {
 
 def folded(op: Any, batched_rank: int) -> Any:
     def run(b: Builder, x: Val, *args: Any, **kwargs: Any) -> Val:
-        x = b.wide(x)  # random ops come here with a shared input too
+        x = b.wide(x)  # random ops are called with a shared input too
         if x.rank == batched_rank - 1:
             return b.call(op, x, *args, **kwargs)
         return b.call(fold, op, x, *args, **kwargs)
@@ -72,7 +72,10 @@ def fractional_pool(op: Any, batched_rank: int) -> Any:
 def pool_at_samples(
     op: Any, x: Tensor, kernel: list[int], size: list[int], samples: Tensor, batched: bool
 ) -> Any:
-    """x `[N, B, C, ...]` (or without B), samples `[N, B, C, dims]` (then with B = 1)."""
+    """Run `op` on x `[N, B, C, ...]` and samples `[N, B, C, dims]`.
+
+    For an unbatched member x has no B, and samples have B = 1.
+    """
     results = op(x.flatten(0, 1) if batched else x, kernel, size, samples.flatten(0, 1))
     return tuple(r.unflatten(0, x.shape[:2]) if batched else r for r in results)
 
@@ -88,7 +91,7 @@ def affine_grid(b: Builder, theta: Val, size: list[Any], align_corners: bool) ->
 
 
 def lane_affine_grid(theta: Tensor, size: list[int], align_corners: bool) -> Tensor:
-    """theta `[N, B, 2, 3]`; `size` is the member's, its batch in front."""
+    """Return the grids of theta `[N, B, 2, 3]`; `size` is the member's, with its batch in front."""
     n, b = theta.shape[:2]
     grid = torch.nn.functional.affine_grid(theta.flatten(0, 1), [n * b, *size[1:]], align_corners)
     return grid.unflatten(0, (n, b))

@@ -1,4 +1,4 @@
-"""Indexing with tensors. The lane axis takes part as one more index, so lanes never mix."""
+"""Rules of indexing with tensors; the lane number is one more index, so lanes never mix."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def index(b: Builder, x: Val, indices: list[Val | None]) -> Val | None:
     if any(i.dtype in (torch.bool, torch.uint8) for i in given):
         if x.wide and not any(i.wide for i in given) and _adjacent(indices):
             return b.call(aten.index.Tensor, x, [None, *indices])
-        return None  # a mask per lane picks another number of elements in each
+        return None  # a mask per lane selects a different number of elements in each
     if x.wide and not any(i.wide for i in given) and _adjacent(indices):
         return b.call(aten.index.Tensor, x, [None, *indices])
     rank = max(i.rank for i in given)
@@ -33,20 +33,20 @@ def _adjacent(indices: list[Any]) -> bool:
 
 
 def _result_position(indices: list[Any]) -> int:
-    """Where the indexed dims land in the member's result: in place if adjacent, else in front."""
+    """Return the position of the indexed dims in the member's result: in place if adjacent, else in front."""
     return next(k for k, i in enumerate(indices) if i is not None) if _adjacent(indices) else 0
 
 
 def lane_index(x: Tensor, rank: int) -> Tensor:
-    """`[N, 1, ...]` with `rank` ones: which lane each index belongs to."""
+    """Return the lane number of each index, `[N, 1, ...]` with `rank` ones."""
     return torch.arange(x.shape[0], device=x.device).view(-1, *([1] * rank))
 
 
 def index_lanes(x: Tensor, indices: list[Tensor | None], position: int) -> Tensor:
-    """x `[N, ...]` indexed per lane by `[N, ...]` indices of one rank.
+    """Index x `[N, ...]` per lane with indices `[N, ...]` of one rank.
 
-    With the lane index in front the indexed dims come out right behind the lane axis (or already in place);
-    `position` says where the member has them.
+    Because the lane index is in front, the indexed dims follow the lane axis in the result; they are then
+    moved to `position`, their position in the member's result.
     """
     rank = next(i.dim() for i in indices if i is not None) - 1
     out = aten.index.Tensor(x, [lane_index(x, rank), *indices])
@@ -71,7 +71,7 @@ def index_put(op: Any) -> Any:
             return _put_behind(b, op, x, indices, values, accumulate)
         rank = max(i.rank for i in given)
         lanes = [b.aligned(b.wide(i), rank) for i in given]
-        # The values' member rank is that of the indexed result: index dims, then the rest of x.
+        # The values have the rank of the member's indexed result: index dims, then the remaining dims of x.
         result_rank = rank + x.rank - len(given)
         return b.call(put_lanes, op, b.wide(x), lanes, b.aligned(values, result_rank), accumulate)
 
@@ -85,7 +85,7 @@ for _op in ops("index_put.default", "index_put_.default"):
 def _put_behind(
     b: Builder, op: Any, x: Val, indices: list[Val | None], values: Val, accumulate: bool
 ) -> Val | None:
-    """`x[:, index] = values`: with an index for all lanes, one more `:` in front does it."""
+    """Run `x[:, index] = values` for shared indices, with one more `:` in front."""
     given = [i for i in indices if i is not None]
     if any(i.wide for i in given):
         return None
@@ -98,7 +98,7 @@ def put_lanes(op: Any, x: Tensor, indices: list[Tensor], values: Tensor, accumul
 
 
 def put_masked(in_place: bool, x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
-    """`x[mask] = value` for one number per lane or for all."""
+    """Run `x[mask] = value` with a 0-d value or one number per lane `[N]`."""
     mask = mask.bool().view(*mask.shape, *([1] * (x.dim() - mask.dim())))
     value = value.view(-1, *([1] * (x.dim() - 1))) if value.dim() else value
     filled = torch.where(mask, value.to(x.dtype), x)
@@ -116,13 +116,13 @@ def index_select(b: Builder, x: Val, dim: int, index: Val) -> Val | None:
 
 
 def _index_write(op: Any) -> Any:
-    """index_add, index_copy, index_fill, index_reduce along `dim`: lanes become rows of one longer dim."""
+    """Return a rule of index_add, index_copy, index_fill or index_reduce along `dim`."""
 
     def run(b: Builder, x: Val, dim: int, index: Val, source: Any, *args: Any, **kwargs: Any) -> Val | None:
         if index.rank > 1:
             return None
         index = b.aligned(b.wide(index), 1) if index.wide else index
-        number = not x.rank  # a member's 0-d tensor counts as having one dim of size 1
+        number = not x.rank  # PyTorch treats a 0-d tensor as having one dim of size 1
         x = b.aligned(b.wide(x), 1)
         dim = dim % x.rank + 1
         if isinstance(source, Val) and (source.rank or number or op_name(op).rstrip("_") != "index_fill"):
@@ -145,7 +145,7 @@ for _op in ops(
 
 
 def write_rows(op: Any, x: Tensor, dim: int, index: Tensor, source: Any, *args: Any, **kwargs: Any) -> Tensor:
-    """One call for all lanes: row r of lane n is row n*R + r of the joined dim."""
+    """Run `op` once for all lanes: row r of lane n is row n*R + r of the joined dim."""
     rows = x.shape[dim]
     joined = x.movedim(dim, 1)
     flat = joined.reshape(-1, *joined.shape[2:])
@@ -168,7 +168,7 @@ def take(b: Builder, x: Val, index: Val) -> Val:
 
 
 def take_lanes(x: Tensor, index: Tensor) -> Tensor:
-    """x `[N, ...]` read as `[N, elements]` at index `[N, ...]`, which may count from the end."""
+    """Read x `[N, ...]`, flattened per lane, at index `[N, ...]`; negative indices count from the end."""
     flat = x.reshape(x.shape[0], -1)
     places = index.reshape(index.shape[0], -1)
     return aten.index.Tensor(flat, [lane_index(x, 1), places]).view(index.shape)
@@ -180,7 +180,7 @@ def put(b: Builder, x: Val, index: Val, source: Val, accumulate: bool = False) -
 
 
 def put_flat(x: Tensor, index: Tensor, source: Tensor, accumulate: bool) -> Tensor:
-    """The same for writing: source has as many elements as index."""
+    """Write source (as many elements as index) into x `[N, ...]`, flattened per lane, at index `[N, ...]`."""
     flat, places = x.reshape(x.shape[0], -1), index.reshape(index.shape[0], -1)
     values = source.reshape(places.shape)
     return aten.index_put.default(flat, [lane_index(x, 1), places], values, accumulate).view(x.shape)
@@ -193,7 +193,7 @@ def masked_scatter(b: Builder, x: Val, mask: Val, source: Val) -> Val:
 
 
 def scatter_masked(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """The k-th place of a lane's mask takes element k of the lane's source; too few are an index error."""
+    """Write element k of a lane's source to the k-th True of its mask; a short source raises IndexError."""
     x, mask = torch.broadcast_tensors(x, mask)
     chosen = mask.reshape(mask.shape[0], -1)
     place = torch.where(chosen, chosen.cumsum(1) - 1, 0)

@@ -1,4 +1,4 @@
-"""Norms over the last axes of N lanes: one normalisation, then each lane's own scale (and shift).
+"""Norms over the last axes of N lanes: one normalisation, then scale (and shift) per lane.
 
 Shapes: N lanes, `*` any number of axes, S the normalised axes (`normalized_shape`).
 """
@@ -16,7 +16,7 @@ from ._module import WideModule, direct_rule
 
 
 def lane_affine(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """`y * weight + bias`, lane by lane, in y's dtype.
+    """Compute `y * weight + bias` per lane, in y's dtype.
 
     Args:
         y: `[N, *, S]`.
@@ -78,7 +78,7 @@ def wide_rms_norm(
         x: `[N, *, *normalized_shape]`.
         normalized_shape: of one member.
         weight: `[N, *normalized_shape]` or None.
-        eps: added to the mean square; None is torch's own choice for the dtype.
+        eps: added to the mean square; None uses torch's default for the dtype.
 
     Returns:
         The shape of x.

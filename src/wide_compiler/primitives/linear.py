@@ -20,7 +20,7 @@ SHARED_STRATEGIES = ("one product", "einsum", "transposed", "sequential")
 
 
 def linear_choices(x: Tensor) -> tuple[str, ...]:
-    """The strategies that can run on `x`."""
+    """Return the strategies that can run on `x`."""
     return tuple(s for s in LINEAR_STRATEGIES if s != "tensor_core" or tensor_core_fits(x))
 
 
@@ -29,23 +29,23 @@ def tensor_core_fits(x: Tensor) -> bool:
 
 
 def wide_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, strategy: str = "auto") -> Tensor:
-    """`y[n] = x[n] @ weight[n].T + bias[n]` for every lane n.
+    """Compute `y[n] = x[n] @ weight[n].T + bias[n]` for every lane n.
 
     Args:
         x: `[N, *, I]`; `*` may be empty.
         weight: `[N, O, I]`.
         bias: `[N, O]` or None.
-        strategy: "einsum" (one batched product), "transposed" (the same with features first in memory, so
-            that no gradient of a weight has to be turned round), "tensor_core" (an own kernel on CUDA, fp32
-            accuracy from tensor cores; "einsum" elsewhere), "sequential" (one `F.linear` per lane), or
-            "auto", which is "einsum".
+        strategy: "einsum" (one batched product), "transposed" (the same with features first in memory, which
+            avoids transposing weight gradients), "tensor_core" (a Triton kernel on CUDA with fp32 accuracy
+            from tensor cores; "einsum" elsewhere), "sequential" (one `F.linear` per lane), or "auto", which
+            is "einsum".
 
     Returns:
         `[N, *, O]`.
     """
     check_lanes("wide_linear", x=x, weight=weight, bias=bias)
     product = _PRODUCTS[resolve(strategy, LINEAR_STRATEGIES, auto="einsum", op="wide_linear")]
-    if product is not _tensor_core or not tensor_core_fits(x):  # that kernel casts while it reads
+    if product is not _tensor_core or not tensor_core_fits(x):  # the kernel casts while it reads
         x, weight, bias = cast(autocast_dtype(x), x, weight, bias)  # type: ignore[assignment]
     if x.dim() == 3:
         return product(x, weight, bias)
@@ -54,10 +54,11 @@ def wide_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, strategy:
 
 
 def gradient_in_one_piece(weight: Tensor) -> Tensor:
-    """The same, with a gradient in its own layout where it is compiled.
+    """Return the weight through a flat view when compiling, so that its gradient is contiguous.
 
-    A product's gradient of a weight has its axes turned round, and a part's is a slice: autograd would copy
-    each by a kernel of its own. Through a flat view the compiler has to, and fuses it with what is there.
+    The gradient of a weight in a matrix product is transposed, and that of a part is a slice; autograd would
+    copy each with a separate kernel. The flat view makes the compiler produce the contiguous layout, fused
+    with neighbouring ops.
     """
     if not torch.compiler.is_dynamo_compiling() or not weight.is_contiguous():
         return weight
@@ -67,7 +68,7 @@ def gradient_in_one_piece(weight: Tensor) -> Tensor:
 def _product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
     if bias is None:
         return torch.bmm(a, b)
-    if torch.compiler.is_dynamo_compiling():  # then the sum is fused with what follows it
+    if torch.compiler.is_dynamo_compiling():  # the compiler fuses the sum with the next op
         return torch.bmm(a, b) + bias
     return torch.baddbmm(bias, a, b)
 
@@ -105,17 +106,17 @@ _PRODUCTS = {
 def shared_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, strategy: str = "one product"
 ) -> Tensor:
-    """`wide_linear` of an input that is the same for every lane.
+    """Run `wide_linear` on an input shared by all lanes.
 
     Args:
         x: `[*, I]`, no lane axis.
         weight: `[N, O, I]`.
         bias: `[N, O]` or None.
-        strategy: "one product" (ONE matrix product with N*O outputs), or one of `wide_linear`'s, which then
+        strategy: "one product" (one matrix product with N*O outputs), or a strategy of `wide_linear`, which
             reads the input once per lane.
 
     Returns:
-        `[N, *, O]`; of one product a view of `[*, N*O]`.
+        `[N, *, O]`; for "one product" a view of `[*, N*O]`.
     """
     n = check_lanes("shared_linear", weight=weight, bias=bias)
     if strategy != "one product":
@@ -139,7 +140,7 @@ class WideLinear(WideModule):
 @rule(*ops("linear.default"))
 def linear_rule(b: Builder, x: Val, weight: Val, bias: Val | None = None) -> Val:
     if not weight.wide and not (bias is not None and bias.wide):
-        return b.call(F.linear, x, weight, bias)  # a shared layer: one product for all lanes
+        return b.call(F.linear, x, weight, bias)  # shared layer: one product for all lanes
     if not x.wide and weight.wide:
         strategy = b.choose(WideLinear, "one product", SHARED_STRATEGIES)
         return b.call(shared_linear, x, weight, b.wide(bias), strategy)

@@ -1,6 +1,6 @@
-"""Losses inside a forward: element by element (or example by example) first, then reduced within each lane.
+"""Rules of losses: computed per element (or per example), then reduced within each lane.
 
-Shapes: N lanes, B batch, C classes; `*` whatever follows the classes.
+Shapes: N lanes, B batch, C classes, `*` the axes after the classes.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from torch import Tensor
 from ..widen.builder import Builder, Val, is_tensor_val
 from ..widen.rules import ops, rule
 
-NONE, MEAN, SUM = 0, 1, 2  # ATen's numbers for `reduction`
+NONE, MEAN, SUM = 0, 1, 2  # ATen's values of `reduction`
 
 _ELEMENTWISE = ops(
     """
@@ -44,7 +44,7 @@ for _op in _ELEMENTWISE:
 
 
 def reduce_lanes(loss: Tensor, reduction: int) -> Tensor:
-    """`[N, ...]` -> itself, or `[N]` by the mean or the sum of each lane."""
+    """Reduce `[N, ...]` to `[N]` by the mean or the sum of each lane; NONE returns it unchanged."""
     if reduction == NONE:
         return loss
     flat = loss.reshape(loss.shape[0], -1)
@@ -57,7 +57,7 @@ def multilabel_margin_loss(b: Builder, x: Val, target: Val, reduction: int = MEA
 
 
 def margin_loss_of_rows(x: Tensor, target: Tensor, reduction: int) -> Tensor:
-    """x and target `[N, B, C]` or `[N, C]`."""
+    """Multilabel margin loss of x and target, `[N, B, C]` or `[N, C]`."""
     rows, classes = (t.reshape(-1, t.shape[-1]) for t in (x, target))
     loss = torch.nn.functional.multilabel_margin_loss(rows, classes, reduction="none").view(x.shape[:-1])
     return reduce_lanes(loss, reduction) if loss.dim() > 1 else loss
@@ -90,7 +90,7 @@ def nll_loss(
 def class_loss(
     logp: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int, smoothing: float
 ) -> Tensor:
-    """logp `[N, B, C, *]` (or `[N, C]`), target `[N, B, *]` of class numbers, weight `[N, C]`."""
+    """Negative log likelihood of logp `[N, B, C, *]` (or `[N, C]`), classes `[N, B, *]`, weight `[N, C]`."""
     single = logp.dim() == 2
     if single:
         logp, target = logp.unsqueeze(1), target.unsqueeze(1)
@@ -99,7 +99,7 @@ def class_loss(
     weights = counted.to(logp.dtype)
     if weight is not None:
         weights = weights * weight.gather(1, classes.flatten(1)).view_as(classes)
-    # `where`, not a product: an ignored target may point at an infinite logit.
+    # `where`, not a product: an ignored target may select an infinite logit.
     loss = torch.where(counted, -logp.gather(2, classes.unsqueeze(2)).squeeze(2) * weights, 0.0)
     if smoothing:
         every = (
@@ -111,14 +111,14 @@ def class_loss(
     total, count = loss.flatten(1).sum(1), weights.flatten(1).sum(1)
     if reduction == SUM:
         return total
-    # A lane without a counted target has no mean, and no gradient either.
+    # A lane without counted targets has mean nan, and no gradient.
     return torch.where(count != 0, total / count.where(count != 0, 1.0), float("nan"))
 
 
 def soft_target_loss(
     logp: Tensor, target: Tensor, weight: Tensor | None, reduction: int, smoothing: float
 ) -> Tensor:
-    """The same for targets that are probabilities, `[N, B, C, *]`."""
+    """Cross entropy of logp with target probabilities, both `[N, B, C, *]` (or `[N, C]`), weight `[N, C]`."""
     single = logp.dim() == 2
     if single:
         logp, target = logp.unsqueeze(1), target.unsqueeze(1)

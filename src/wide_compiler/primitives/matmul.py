@@ -1,4 +1,4 @@
-"""Matrix products of values that may or may not have lanes."""
+"""Rules of matrix products; each operand is wide or shared."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ LANE_LETTERS = "ZYXWVUTSRQPONMLKJIHGFEDCBAzyxwvutsrqponmlkjihgfedcba"
 )
 def matmul(b: Builder, x: Val, y: Val) -> Val:
     if x.wide and not y.wide and (x.rank >= 2 or y.rank <= 2) and y.rank <= 2:
-        return b.call(torch.matmul, x, y)  # a shared matrix serves all lanes as one product
+        return b.call(torch.matmul, x, y)  # one product for all lanes
     x, y = b.wide(x), b.wide(y)
     row, column = x.rank == 1, y.rank == 1
     if row:
@@ -67,7 +67,7 @@ def einsum(b: Builder, equation: str, tensors: list[Val], **_: Any) -> Val:
 
 
 def lane_equation(equation: str, wide: list[bool]) -> str:
-    """Give the wide operands and the result a lane letter in front.
+    """Return the einsum equation with a lane letter in front of the wide operands and the result.
 
     >>> lane_equation("bij,jk->bik", [True, False])
     'Zbij,jk->Zbik'
@@ -89,7 +89,12 @@ def bilinear(b: Builder, x: Val, y: Val, weight: Val, bias: Val | None = None) -
 
 
 def wide_bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x `[N, ..., I]`, y `[N, ..., J]`, weight `[N, O, I, J]`, bias `[N, O]` -> `[N, ..., O]`."""
+    """Bilinear layer of x `[N, ..., I]` and y `[N, ..., J]`; returns `[N, ..., O]`.
+
+    Args:
+        weight: `[N, O, I, J]`.
+        bias: `[N, O]` or None.
+    """
     x_NBI, y_NBJ = x.reshape(x.shape[0], -1, x.shape[-1]), y.reshape(y.shape[0], -1, y.shape[-1])
     out = torch.einsum("nbi,noij,nbj->nbo", x_NBI, weight, y_NBJ)
     out = out if bias is None else out + bias.unsqueeze(1)
@@ -113,7 +118,7 @@ def cdist(b: Builder, x: Val, y: Val, *args: Any, **kwargs: Any) -> Val:
 
 @generic_rule(lambda op: op_name(op) in ("_grouped_mm", "grouped_mm_fallback"))
 def grouped_mm(op: Any) -> Any:
-    """Products of groups of rows, one matrix for each group: PyTorch's own op, and that of transformers."""
+    """Return a rule of grouped products, one matrix per group of rows (PyTorch's op or transformers')."""
 
     def run(
         b: Builder, x: Val, weight: Val, offs: Val | None = None, *args: Any, **kwargs: Any
@@ -126,10 +131,10 @@ def grouped_mm(op: Any) -> Any:
 
 
 def lane_grouped_mm(op: Any, x: Tensor, weight: Tensor, offs: Tensor, **kwargs: Any) -> Tensor:
-    """x `[N, S, I]`, weight `[N, E, I, O]`, offs `[N, E]`, where each group of rows ends -> `[N, S, O]`.
+    """Run `op` on x `[N, S, I]`, weight `[N, E, I, O]` and group ends offs `[N, E]`; returns `[N, S, O]`.
 
-    The groups of all lanes follow each other, so a lane's last one is made to reach the lane's end; rows
-    behind the end that the member gave are zeros, as they count for nothing.
+    The groups of all lanes are concatenated, so each lane's last group is extended to the lane's end; rows
+    after the member's last end are set to zero.
     """
     n, rows = x.shape[:2]
     lane = torch.arange(n, device=x.device)

@@ -1,4 +1,4 @@
-"""Elementwise ops: the same op on the wide tensors, ranks aligned behind the lane axis."""
+"""Rules of elementwise ops: the same op on the wide tensors, ranks aligned behind the lane axis."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from ..widen.rules import find_rule, generic_rule, ops, rule
 
 aten = torch.ops.aten
 
-# Elementwise, though PyTorch does not tag them so.
+# Elementwise ops without PyTorch's pointwise tag.
 _UNTAGGED = ops(
     """
     copy_ copy masked_fill masked_fill_ where lerp addcmul addcdiv fill_.Tensor hardswish hardswish_
@@ -27,7 +27,8 @@ _UNTAGGED = ops(
 
 
 def _is_pointwise(op: Any) -> bool:
-    # PReLU's weight lies along channels, whatever the tag says. Some ops that write have lost their tag.
+    # PReLU is tagged, but its weight lies along the channels. Some in-place ops lack the tag of their
+    # functional form.
     forms = [op, functional_of(op)] if hasattr(op, "_schema") else []
     return "prelu" not in op_name(op) and any(torch.Tag.pointwise in f.tags for f in forms if f is not None)
 
@@ -44,12 +45,12 @@ def pointwise(op: Any) -> Any:
                 return b.aligned(b.lane_tensor(x, like=_dominant(tensors)), rank)
             return b.aligned(_as_number(b, x, tensors), rank) if is_tensor_val(x) else x
 
-        # A per-lane number arrives as a tensor, so another overload of the op has to take it.
+        # A per-lane number is a tensor, so another overload of the op is needed.
         function = op.overloadpacket if scalars else op
         result = b.call(function, *map(place, args), **{k: place(v) for k, v in kwargs.items()})
         own = _promoted([t.value for t in tensors if t.rank > 0] or [t.value for t in tensors])
         if own in HALF and is_tensor_val(result) and result.dtype == torch.float32:
-            # The numbers by lane were not rounded; the result is, as a member's.
+            # The per-lane numbers were not rounded to 16 bits; round the result as the member does.
             return b.call(torch.Tensor.to, result, dtype=own)
         return result
 
@@ -57,8 +58,11 @@ def pointwise(op: Any) -> Any:
 
 
 def _as_number(b: Builder, x: Val, tensors: list[Val]) -> Val:
-    """A member's 0-d tensor takes the dtype of the tensors beside it, as a number would; `[N]` would not.
-    Beside 16 bits it stays in float32, as a number does inside an op."""
+    """Cast x, a 0-d tensor of each member, to the dtype that type promotion gives a 0-d tensor.
+
+    Its lanes `[N]` would promote as a tensor with dims. Next to 16-bit tensors it stays float32, as a Python
+    number does inside an op.
+    """
     beside = [t.value for t in tensors if t.rank > 0]
     if x.rank or not x.wide or not beside:
         return x
@@ -82,7 +86,7 @@ def _same_kind(a: torch.dtype, b: torch.dtype) -> bool:
 
 
 def _dominant(tensors: list[Val]) -> Val:
-    """The operand whose dtype a plain number takes: a floating one before others, anything before a mask."""
+    """Return the operand whose dtype a plain number takes: floating point first, bool last."""
     return max(tensors, key=lambda v: (v.value.is_floating_point(), v.dtype != torch.bool, v.dtype.itemsize))
 
 
@@ -97,7 +101,7 @@ def _is_copied_view(op: Any) -> bool:
 
 @generic_rule(_is_copied_view)
 def copied_view(op: Any) -> Any:
-    """`permute_copy` and its like: the view by its own rule, then a copy."""
+    """Return a rule of a `*_copy` op such as `permute_copy`: the rule of the view, then a copy."""
     view = find_rule(view_of(op))
     assert view is not None
 
@@ -128,11 +132,11 @@ _AS_IS = ops(
 
 
 def as_is(op: Any) -> Any:
-    """Ops on the last dims, or on each element: leading dims, and so lanes, pass through."""
+    """Return a rule of ops on the last dims or on each element: the leading lane axis is preserved."""
 
     def run(b: Builder, x: Val, *args: Any, **kwargs: Any) -> Val:
         if kwargs.get("memory_format") not in (None, torch.contiguous_format, torch.preserve_format):
-            kwargs.pop("memory_format")  # channels_last speaks of 4-D tensors; a layout changes no value
+            kwargs.pop("memory_format")  # channels_last needs 4 dims; the layout changes no value
         return b.call(op, x, *args, **kwargs)
 
     return run
@@ -143,7 +147,7 @@ for _op in _AS_IS:
 
 
 def _batched(op: Any) -> Any:
-    """Linear algebra with several operands, whose leading dims must be the same."""
+    """Return a rule of linear algebra with several operands, whose leading dims must be equal."""
 
     def run(b: Builder, *args: Any, **kwargs: Any) -> Val:
         return b.call(op, *map(b.wide, args), **kwargs)
@@ -164,7 +168,7 @@ def type_as(b: Builder, x: Val, other: Val, *args: Any, **kwargs: Any) -> Val:
 
 def new_tensor(op: Any) -> Any:
     def run(b: Builder, x: Val, *args: Any, **kwargs: Any) -> Val:
-        return b.call(op, x, *args, wide=False, **kwargs)  # the same for all lanes until a lane writes it
+        return b.call(op, x, *args, wide=False, **kwargs)  # shared until a lane writes to it
 
     return run
 
@@ -200,7 +204,7 @@ def masked_fill(b: Builder, x: Val, mask: Val, value: Val) -> Val:
 def clamp(b: Builder, x: Val, low: Val | None = None, high: Val | None = None, **named: Val) -> Val:
     low, high = named.get("min", low), named.get("max", high)
     rank = max(v.rank for v in (x, low, high) if v is not None)
-    # All with lanes: the gradient of a bound fails where the other bound has more dims.
+    # All wide: the gradient of a bound fails if the other bound has more dims.
     lanes = [v if v is None else b.aligned(b.wide(v), rank) for v in (x, low, high)]
     return b.call(torch.clamp, *lanes)
 
@@ -216,7 +220,7 @@ def filled(b: Builder, x: Val, value: Val) -> Val:
 
 
 def filled_like(x: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """x's gradient is zeros, as the op's own, not None."""
+    """Return `value` in the shape of x; `where` gives x a gradient of zeros, as the op does, not None."""
     return torch.where(torch.ones_like(x, dtype=torch.bool), value.to(x.dtype), x)
 
 

@@ -14,18 +14,18 @@ from ._module import WideModule, direct_rule
 
 
 def wide_prelu(x: Tensor, weight: Tensor) -> Tensor:
-    """`x` where it is positive, `weight * x` elsewhere.
+    """Return `x` where it is positive, `weight * x` elsewhere.
 
     Args:
-        x: `[N, B, C, *]`; with one slope for each lane `[N, *]` of any rank.
-        weight: `[N, C]`, or `[N, 1]` for one slope for each lane.
+        x: `[N, B, C, *]`; with one slope per lane `[N, *]` of any rank.
+        weight: `[N, C]`, or `[N, 1]` for one slope per lane.
 
     Returns:
         The shape of x.
     """
     n = check_lanes("wide_prelu", x=x, weight=weight)
     slopes = weight.shape[1]
-    if slopes == 1:  # F.prelu's channel axis is dimension 1: let it be the lanes
+    if slopes == 1:  # F.prelu's channel axis is dimension 1: use it for the lanes
         return F.prelu(x.unsqueeze(0), weight.flatten()).squeeze(0)
     if x.dim() < 3 or x.shape[2] != slopes:
         raise ArgumentError(
@@ -36,7 +36,7 @@ def wide_prelu(x: Tensor, weight: Tensor) -> Tensor:
 
 
 class WidePReLU(WideModule):
-    """N `nn.PReLU` layers: `[N, B, C, *]`, any shape `[N, *]` with one slope for each lane."""
+    """N `nn.PReLU` layers: `[N, B, C, *]`, or any `[N, *]` with one slope per lane."""
 
     kernel = staticmethod(wide_prelu)
 

@@ -1,8 +1,8 @@
-"""Random draws: every lane draws its own numbers.
+"""Rules of random ops: every lane draws its own numbers.
 
-Without seeds the draw is PyTorch's own on the wide shape. With a seed per lane (`rng`, one integer each) the
-numbers come from a counter-based hash of (seed, place in the graph, element), so that a lane draws the same
-whichever lanes run beside it.
+Without seeds the draw is PyTorch's, on the wide shape. With a seed per lane (`rng`, one integer each) the
+numbers are a counter-based hash of (seed, position in the graph, element), so a lane's numbers do not depend
+on the other lanes.
 """
 
 import math
@@ -21,14 +21,14 @@ _MASK = 0xFFFFFFFF
 
 
 def _mix(h: Tensor) -> Tensor:
-    """A 32-bit finaliser in int64 arithmetic: every input bit reaches every output bit."""
+    """Mix 32-bit values held in int64: every input bit affects every output bit."""
     h = ((h ^ (h >> 16)) * 0x85EBCA6B) & _MASK
     h = ((h ^ (h >> 13)) * 0xC2B2AE35) & _MASK
     return h ^ (h >> 16)
 
 
 def lane_uniform(rng: Tensor, site: int, shape: Any, dtype: torch.dtype, stream: int = 0) -> Tensor:
-    """Uniform numbers in [0, 1): `[N, *shape]` from `rng` `[N]`, the same for a lane in any company."""
+    """Return uniform numbers in [0, 1), `[N, *shape]`, from `rng` `[N]`, independent of the other lanes."""
     count = math.prod(shape)
     wide_enough = dtype if dtype in (torch.float32, torch.float64) else torch.float32
     key_N = _mix((rng & _MASK) ^ _mix(((rng >> 32) & _MASK) + site * 2654435761 + stream * 40503))
@@ -37,14 +37,14 @@ def lane_uniform(rng: Tensor, site: int, shape: Any, dtype: torch.dtype, stream:
 
 
 def lane_normal(rng: Tensor, site: int, shape: Any, dtype: torch.dtype) -> Tensor:
-    """Standard normal numbers by Box and Muller from two uniform streams."""
+    """Return standard normal numbers `[N, *shape]` by the Box-Muller transform of two uniform streams."""
     exact = dtype if dtype == torch.float64 else torch.float32
     radius = torch.sqrt(-2.0 * torch.log1p(-lane_uniform(rng, site, shape, exact, 0)))
     return (radius * torch.cos(2.0 * math.pi * lane_uniform(rng, site, shape, exact, 1))).to(dtype)
 
 
 def draw_dropout(x: Tensor, p: Any, train: bool, rng: Tensor | None, site: int) -> Tensor:
-    """x `[N, ...]`; p a number or one per lane `[N]`."""
+    """Apply dropout to x `[N, ...]`; p is a number or `[N]`, one per lane."""
     if rng is None or not train:
         return WideDropout.kernel(x, p, train)
     keep = 1.0 - (p if isinstance(p, float | int) else p.view(-1, *([1] * (x.dim() - 1))))
@@ -119,7 +119,7 @@ def multinomial(b: Builder, p: Val, *args: Any, **kwargs: Any) -> Val:
     return b.call(aten.multinomial.default, b.wide(p), *args, **kwargs)
 
 
-# Draws for each element: on the wide shape every lane has its own.
+# Elementwise draws: on the wide shape every lane gets its own numbers.
 _ELEMENTWISE = ops(
     """
     normal_.default uniform_.default bernoulli_ exponential_ random_ geometric_ cauchy_ log_normal_
@@ -141,7 +141,7 @@ for _op in _ELEMENTWISE:
 
 
 def _sized(op: Any) -> Any:
-    """A draw of a given size: lanes are one more dim of it."""
+    """Return a rule of a draw with a `size` argument; the lanes are one more dim of it."""
     place = [a.name for a in op._schema.arguments].index("size")
 
     def run(b: Builder, *args: Any, **kwargs: Any) -> Val:

@@ -1,4 +1,4 @@
-"""Reductions over a whole tensor: for lanes, over all of a member's dims; assertions over all lanes."""
+"""Rules of reductions over a whole tensor, applied to each lane, and of assertions over all lanes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from .dims import shift
 
 
 def flat_members(x: Tensor) -> Tensor:
-    """`[N, ...]` -> `[N, elements]`; a member that is a single number has one element."""
+    """Reshape `[N, ...]` to `[N, elements]`; a 0-d member has one element."""
     return x.reshape(x.shape[0], -1)
 
 
@@ -85,7 +85,7 @@ def weight_norm(b: Builder, v: Val, g: Val, dim: int = 0) -> Val:
 
 
 def scale_to_norm(v: Tensor, g: Tensor, dim: int) -> Tensor:
-    """v `[N, ...]` with the length g along each slice of the member's `dim` (of the whole for -1)."""
+    """Scale v `[N, ...]` to norm g along each slice of the member's `dim`, or as a whole for -1."""
     others = [d for d in range(1, v.dim()) if d != dim + 1 or dim == -1]
     length = torch.linalg.vector_norm(v, dim=others, keepdim=True)
     return v * (g.view(-1, *([1] * (v.dim() - 1))) if g.dim() == 1 else g) / length
@@ -144,7 +144,7 @@ def bucketize(b: Builder, x: Val, edges: Val, **kwargs: Any) -> Val:
 
 
 def lane_searchsorted(edges: Tensor, x: Tensor, **kwargs: Any) -> Tensor:
-    """edges `[N, K]` ascending, x `[N, ...]`."""
+    """Search each lane of x `[N, ...]` in its ascending edges `[N, K]`."""
     return torch.searchsorted(edges.contiguous(), flat_members(x).contiguous(), **kwargs).view(x.shape)
 
 
@@ -177,7 +177,7 @@ def pdist(b: Builder, x: Val, p: float = 2) -> Val:
 
 
 def lane_pdist(x: Tensor, p: float) -> Tensor:
-    """x `[N, M, D]` -> the distances of each lane's rows i < j, `[N, M * (M - 1) / 2]`."""
+    """Return the distances of each lane's rows i < j of x `[N, M, D]`: `[N, M * (M - 1) / 2]`."""
     distances = torch.cdist(x, x, p, compute_mode="donot_use_mm_for_euclid_dist")
     i, j = torch.triu_indices(x.shape[1], x.shape[1], 1, device=x.device)
     return distances[:, i, j]
@@ -189,7 +189,7 @@ def histc(b: Builder, x: Val, bins: int = 100, min: float = 0, max: float = 0) -
 
 
 def lane_histc(x: Tensor, bins: int, low: float, high: float) -> Tensor:
-    """x `[N, elements]` -> counts `[N, bins]`; as in PyTorch equal bounds mean those of the data."""
+    """Count x `[N, elements]` into `[N, bins]`; as in PyTorch, equal bounds mean the range of the data."""
     left, right = x.new_full((len(x), 1), low), x.new_full((len(x), 1), high)
     if low == high and x.shape[1]:
         left, right = torch.aminmax(x, dim=1, keepdim=True)

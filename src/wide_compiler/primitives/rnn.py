@@ -30,7 +30,7 @@ def _wide_rnn(
     train: bool,
     strategy: str,
 ) -> tuple[Tensor, State]:
-    """The part common to all three networks; returns the output and the last states `[N, K, B, H]`."""
+    """Run any of the three networks; returns the output and the last states, `[N, K, B, H]` each."""
     op = kind.name
     if not isinstance(x, Tensor):
         raise WrongTypeError(
@@ -95,18 +95,18 @@ def wide_lstm(
 
     Args:
         x: `[N, B, T, I]` if batch_first, else `[N, T, B, I]`; unbatched `[N, T, I]`.
-        hx: `(h, c)`, `[N, K, B, H]` each (unbatched `[N, K, H]`; h has the projection's width if there
-            is one), or None for zeros. K is layers * directions.
-        weights: the flat list of `nn.LSTM._flat_weights`, each tensor stacked to `[N, ...]`.
+        hx: `(h, c)`, `[N, K, B, H]` each (unbatched `[N, K, H]`; with a projection h has its width), or None
+            for zeros. K is layers * directions.
+        weights: the list `nn.LSTM._flat_weights`, each tensor stacked to `[N, ...]`.
         num_layers, bidirectional, batch_first, dropout: of the member.
-        has_biases: whether the list holds biases.
-        train: whether to drop out between layers.
-        strategy: "batched" (one batched product per step for all lanes), "persistent" (an own kernel on
-            CUDA for all steps at once, where the layer is narrow enough; else "batched"), "sequential"
-            (torch's own LSTM, lane by lane), or "auto", which is "batched".
+        has_biases: whether the list contains biases.
+        train: whether to apply dropout between layers.
+        strategy: "batched" (one batched product per step for all lanes), "persistent" (one Triton kernel on
+            CUDA for all steps if the layer is narrow enough; else "batched"), "sequential" (torch's LSTM, one
+            call per lane), or "auto", which is "batched".
 
     Returns:
-        `(output, (h_n, c_n))` as `nn.LSTM` gives, with a lane axis in front.
+        `(output, (h_n, c_n))` as from `nn.LSTM`, with a lane axis in front.
     """
     y, (h, c) = _wide_rnn(
         LSTM, x, hx, weights, num_layers, bidirectional, batch_first, has_biases, dropout, train, strategy
@@ -134,7 +134,7 @@ def wide_gru(
             `wide_lstm`.
 
     Returns:
-        `(output, h_n)` as `nn.GRU` gives, with a lane axis in front.
+        `(output, h_n)` as from `nn.GRU`, with a lane axis in front.
     """
     state = None if hx is None else (hx,)
     y, (h,) = _wide_rnn(
@@ -164,7 +164,7 @@ def wide_rnn(
             `wide_gru`.
 
     Returns:
-        `(output, h_n)` as `nn.RNN` gives, with a lane axis in front.
+        `(output, h_n)` as from `nn.RNN`, with a lane axis in front.
     """
     if nonlinearity not in RNN:
         raise ArgumentError(f"wide_rnn: expected nonlinearity 'tanh' or 'relu', got {nonlinearity!r}")

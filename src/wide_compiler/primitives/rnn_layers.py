@@ -1,10 +1,10 @@
-"""Recurrent layers of N lanes: one time step of each kind, and layers one after another over all steps.
+"""Recurrent layers of N lanes: the cell of each network type, and the loop over layers and time steps.
 
 Shapes: N lanes, B batch, T time steps, I in-features, H hidden features, G gates * H, K layers * directions,
 W lanes * directions.
 
-The two directions of a bidirectional layer are run as twice as many lanes, the second half on the input
-turned round in time: half as many steps, and no code of their own.
+The two directions of a bidirectional layer run as twice as many lanes, the second half on the input reversed
+in time. This halves the number of steps and needs no separate code.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ..errors import ArgumentError
 from ._lanes import autocast_dtype
 from .linear import wide_linear
 
-State = tuple[Tensor, ...]  # (h,) or (h, c); h is what a step puts out
+State = tuple[Tensor, ...]  # (h,) or (h, c); h is the output of a step
 
 
 class LayerWeights(NamedTuple):
-    """The tensors of one layer, both directions of it: `[W, ...]`."""
+    """The tensors of one layer, both directions: `[W, ...]`."""
 
     w_ih: Tensor  # [W, G, I]
     w_hh: Tensor  # [W, G, H]
@@ -38,9 +38,10 @@ Cell = Callable[[Tensor, State, LayerWeights], State]
 
 
 def _one_kernel(gates_x: Tensor, state: State) -> bool:
-    """Whether torch's own pointwise cell can run: on CUDA a step is mostly launches, and it is one for ten.
+    """Return whether torch's fused pointwise cell can run.
 
-    Compiled, the plain formula is fused anyway; under autocast the dtypes differ.
+    On CUDA launches dominate a step, and the fused cell is one launch instead of ten. When compiling, the
+    plain formula is fused anyway; under autocast the dtypes differ.
     """
     return gates_x.is_cuda and not torch.compiler.is_dynamo_compiling() and state[-1].dtype == gates_x.dtype
 
@@ -48,7 +49,7 @@ def _one_kernel(gates_x: Tensor, state: State) -> bool:
 def _lstm_cell(gates_x: Tensor, state: State, w: LayerWeights) -> State:
     h, c = state
     if _one_kernel(gates_x, state):
-        # Its rows know no lane: those of all lanes go in as one batch.
+        # The fused cell has no lane axis: the rows of all lanes are one batch.
         rows = (gates_x, torch.bmm(h, w.w_hh.mT), c)
         h, c, _ = torch.ops.aten._thnn_fused_lstm_cell(*(t.flatten(0, 1) for t in rows))
         h, c = (t.unflatten(0, gates_x.shape[:2]) for t in (h, c))
@@ -61,7 +62,7 @@ def _lstm_cell(gates_x: Tensor, state: State, w: LayerWeights) -> State:
 
 def _gru_cell(gates_x: Tensor, state: State, w: LayerWeights) -> State:
     (h,) = state
-    # The new gate's hidden part is scaled by the reset gate, its bias with it: so b_hh comes in here.
+    # The reset gate also scales the bias of the new gate's hidden part, so b_hh is added here.
     if w.b_hh is None:
         gates_h = torch.bmm(h, w.w_hh.mT)
     else:
@@ -87,14 +88,14 @@ def _relu_cell(gates_x: Tensor, state: State, w: LayerWeights) -> State:
 
 
 class Kind(NamedTuple):
-    """What tells one recurrent network from another."""
+    """The differences between the recurrent networks."""
 
     name: str
     cell: Cell
     native: Callable[..., tuple[Tensor, ...]]
     gates: int
     states: int
-    bias_in_step: bool  # the cell adds b_hh itself
+    bias_in_step: bool  # the cell adds b_hh
 
 
 LSTM = Kind("wide_lstm", _lstm_cell, torch.lstm, 4, 2, False)
@@ -108,7 +109,7 @@ RNN = {
 def layer_weights(
     kind: Kind, weights: Sequence[Tensor], num_layers: int, directions: int, has_biases: bool
 ) -> list[LayerWeights]:
-    """The tensors of each layer out of the flat list, its directions laid end to end along the lanes."""
+    """Group the flat list of tensors by layer; the directions are concatenated along the lanes."""
     hidden = weights[1].shape[1] // kind.gates
     projected = kind is LSTM and weights[1].shape[2] != hidden
     per = 2 + 2 * has_biases + projected
@@ -119,7 +120,7 @@ def layer_weights(
         )
     layers = []
     for first in range(0, len(weights), per * directions):
-        # Tensor j of this layer, of every direction.
+        # tensor j of this layer, for every direction
         tensors = [weights[first + j : first + per * directions : per] for j in range(per)]
         joined = [t[0] if directions == 1 else torch.cat(list(t)) for t in tensors]
         b_ih, b_hh = joined[2:4] if has_biases else (None, None)
@@ -130,7 +131,7 @@ def layer_weights(
 def _run_layer(
     kind: Kind, x: Tensor, state: State, w: LayerWeights, time: int, persistent: bool
 ) -> tuple[Tensor, State]:
-    """One layer over all time steps.
+    """Run one layer over all time steps.
 
     Args:
         x: `[W, T, B, I]` (time = 1) or `[W, B, T, I]` (time = 2).
@@ -142,12 +143,12 @@ def _run_layer(
     bias = w.b_ih
     if bias is not None and w.b_hh is not None and not kind.bias_in_step:
         bias = bias + w.b_hh
-    gates_x = wide_linear(x, w.w_ih, bias)  # of all time steps at once
+    gates_x = wide_linear(x, w.w_ih, bias)  # for all time steps at once
     if persistent and _persistent_fits(kind, gates_x, w):
         return _run_persistent(kind, gates_x, state, w, time)
     outputs = []
-    # Time in front, once, so that what a step reads is contiguous. unbind, not gates_x[t]: the backward
-    # of T selects would fill T tensors of the size of gates_x.
+    # Time is moved in front once, so that each step reads contiguous memory. unbind, not gates_x[t]: the
+    # backward of T selects would fill T tensors of the size of gates_x.
     for gates_t in gates_x.movedim(time, 0).contiguous().unbind(0):
         state = kind.cell(gates_t, state, w)
         outputs.append(state[0])
@@ -167,7 +168,7 @@ def _persistent_fits(kind: Kind, gates_x: Tensor, w: LayerWeights) -> bool:
 def _run_persistent(
     kind: Kind, gates_x: Tensor, state: State, w: LayerWeights, time: int
 ) -> tuple[Tensor, State]:
-    """`_run_layer` from the gates on: all time steps in one kernel, which keeps the state on the chip."""
+    """Run `_run_layer` from the input gates on: all time steps in one kernel that keeps the state on chip."""
     from ..kernels.rnn import lane_gru, lane_lstm
 
     gates_NTB = gates_x if time == 1 else gates_x.transpose(1, 2)
@@ -190,12 +191,12 @@ def run_layers(
     dropout: float,
     persistent: bool,
 ) -> tuple[Tensor, State]:
-    """All layers; x as in `_run_layer` with N lanes, state each `[N, K, B, H]`."""
+    """Run all layers; x as in `_run_layer` with N lanes, state `[N, K, B, H]` each."""
     n = x.shape[0]
     finals: list[State] = []
     for index, w in enumerate(layers):
         first = index * directions
-        # [N, D, B, H] -> [D*N, B, H], the order in which the directions' weights were joined.
+        # [N, D, B, H] -> [D*N, B, H], the order in which `layer_weights` concatenates the directions.
         own = tuple(s[:, first : first + directions].transpose(0, 1).flatten(0, 1) for s in state)
         if index and dropout > 0:
             x = F.dropout(x, dropout)

@@ -53,7 +53,7 @@ class WideLSTM(_WideRecurrent):
     def forward(
         self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """x: `[N, B, T, I]` or `[N, T, B, I]` -> output and `(h_n, c_n)`."""
+        """Run the LSTM on x `[N, B, T, I]` or `[N, T, B, I]`; returns the output and `(h_n, c_n)`."""
         return self.kernel(x, hx, *self._arguments(), strategy=self.strategy)
 
 
@@ -65,7 +65,7 @@ class WideGRU(_WideRecurrent):
     MEMBER = nn.GRU
 
     def forward(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """x: `[N, B, T, I]` or `[N, T, B, I]` -> output and h_n."""
+        """Run the GRU on x `[N, B, T, I]` or `[N, T, B, I]`; returns the output and h_n."""
         return self.kernel(x, hx, *self._arguments(), strategy=self.strategy)
 
 
@@ -78,12 +78,12 @@ class WideRNN(_WideRecurrent):
     CONFIG = (*_WideRecurrent.CONFIG, "nonlinearity")
 
     def forward(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """x: `[N, B, T, I]` or `[N, T, B, I]` -> output and h_n."""
+        """Run the RNN on x `[N, B, T, I]` or `[N, T, B, I]`; returns the output and h_n."""
         return self.kernel(x, hx, *self._arguments(), nonlinearity=self.nonlinearity, strategy=self.strategy)
 
 
 def flat_lstm(*args):
-    """Like the ATen op: output, h_n and c_n side by side."""
+    """Run `wide_lstm`; returns output, h_n and c_n in one tuple, as the ATen op does."""
     output, (h, c) = WideLSTM.kernel(*args)
     return output, h, c
 

@@ -1,4 +1,4 @@
-"""Rules of ops that give tensors another shape: laid out anew, repeated, padded, joined."""
+"""Rules of ops that reshape, expand, repeat, pad, concatenate or stack."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -43,7 +43,7 @@ def squeeze_member_(x: Tensor) -> Tensor:
 
 
 def squeeze_member(x: Tensor) -> Tensor:
-    """Drop the member's dims of size 1, whatever the number of lanes."""
+    """Drop the member's dims of size 1; the lane axis stays even if N is 1."""
     return x.squeeze(tuple(d for d in range(1, x.dim()) if x.shape[d] == 1))
 
 
@@ -70,7 +70,7 @@ def expand_as(b: Builder, x: Val, other: Val) -> Val:
 
 @rule(*ops("repeat.default", "tile.default"))
 def repeat(b: Builder, x: Val, repeats: list[Any]) -> Val:
-    missing = max(x.rank - len(repeats), 0)  # tile may be given fewer numbers than there are dims
+    missing = max(x.rank - len(repeats), 0)  # tile accepts fewer numbers than dims
     return b.call(torch.Tensor.repeat, b.aligned(x, len(repeats)), [1] * (1 + missing) + list(repeats))
 
 
@@ -101,7 +101,7 @@ def unfold(b: Builder, x: Val, dimension: int, size: int, step: int) -> Val:
 def diag(b: Builder, x: Val, diagonal: int = 0) -> Val:
     if x.rank == 1:
         return b.call(torch.diag_embed, x, diagonal)
-    return b.call(torch.clone, b.call(torch.diagonal, x, diagonal, 1, 2))  # the member's is a copy too
+    return b.call(torch.clone, b.call(torch.diagonal, x, diagonal, 1, 2))  # the member's result is a copy too
 
 
 @rule(*ops("ravel"))
@@ -117,7 +117,7 @@ def pad(b: Builder, x: Val, padding: list[int], mode: str = "constant", value: f
 
 
 def pad_folded(x: Tensor, padding: list[int], mode: str) -> Tensor:
-    """Reflect, replicate and circular padding accept at most one dim before the channels."""
+    """Pad with lanes folded into the batch: non-constant modes allow one dim before the channels."""
     kept = len(padding) // 2 + 1
     out = torch.nn.functional.pad(x.flatten(0, x.dim() - kept - 1), padding, mode=mode)
     return out.unflatten(0, x.shape[: x.dim() - kept])
@@ -125,7 +125,7 @@ def pad_folded(x: Tensor, padding: list[int], mode: str) -> Tensor:
 
 @rule(*ops("cat.default", "concat.default", "concatenate.default"))
 def cat(b: Builder, tensors: list[Val], dim: int = 0) -> Val:
-    # An empty 1-D tensor may stand beside anything, for the sake of old code.
+    # torch.cat accepts an empty 1-D tensor next to tensors of any rank.
     tensors = [t for t in tensors if t.shape != (0,)] or tensors
     return b.call(torch.cat, [b.wide(t) for t in tensors], shift(dim, 0))
 
@@ -141,7 +141,7 @@ def meshgrid(b: Builder, tensors: list[Val], indexing: str = "ij") -> Val:
 
 
 def lane_meshgrid(tensors: list[Tensor], indexing: str) -> list[Tensor]:
-    """Each tensor `[N, size]` along a dim of its own; "xy" swaps the first two."""
+    """Return the grids of tensors `[N, size]`; indexing "xy" swaps the first two dims."""
     order = list(range(len(tensors)))
     if indexing == "xy" and len(tensors) > 1:
         order[:2] = [1, 0]

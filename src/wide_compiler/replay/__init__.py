@@ -1,4 +1,4 @@
-"""A recorded call run again: the only recording, for wide calls, training steps and jit."""
+"""Recording and replay of calls, for wide calls, training steps and jit."""
 
 from .recording import Replay
 

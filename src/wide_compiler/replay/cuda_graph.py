@@ -1,4 +1,4 @@
-"""CUDA graphs: the kernels of a call recorded, to be launched again with one call of the driver."""
+"""CUDA graphs: record the kernels of a call and launch them with one driver call."""
 
 import gc
 import threading
@@ -12,29 +12,28 @@ import torch
 
 
 class CaptureRefused(Exception):
-    """A call does what no recording can hold, such as waiting for a number from the GPU."""
+    """Raised for a call that cannot be captured, such as one that synchronises with the GPU."""
 
 
 def capture(
     call: Callable[[], Any], pool: Any = None, stream: torch.cuda.Stream | None = None
 ) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """The graph of what `call` launches, and what it gave. The call must be warm.
+    """Return the graph of the kernels that `call` launches, and its result. The call must be warmed up.
 
-    A call with a backward pass must have warmed up on the same `stream`: autograd remembers where a leaf was
-    first seen, and would go on there.
+    A call with a backward pass must have been warmed up on the same `stream`, because autograd runs backward
+    on the stream where a leaf was first used.
     """
     graph = torch.cuda.CUDAGraph()
     gc.collect()
     collects = gc.isenabled()
-    gc.disable()  # a tensor or graph collected meanwhile would free its memory, which a capture forbids
+    gc.disable()  # freeing GPU memory is not allowed during a capture
     try:
         with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             return graph, call()
     except Exception as error:
-        while error.__context__ is not None:  # the end of a broken capture fails too, and says less
+        while error.__context__ is not None:  # ending a failed capture raises again, with less information
             error = error.__context__  # type: ignore[assignment]
-        # A capture that fails leaves PyTorch's random generator believing that it goes on; one that ends
-        # well sets it right.
+        # A failed capture leaves PyTorch's random generator in capture mode; a successful one resets it.
         torch.cuda.synchronize()
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             torch.zeros(1, device="cuda")
@@ -49,10 +48,11 @@ def capture(
 
 @contextmanager
 def uncached_autocast(also: bool = False) -> Iterator[None]:
-    """What autocast casts once and keeps is freed when its context ends: no recording may read or make it.
+    """Context manager without autocast's weight cache, which is freed when autocast ends.
 
-    Nothing changes without autocast (and unless `also` says that the call enters it): torch.compile would
-    compile anew, and what it tries out cannot be recorded. For the same reason calls warm up in here too.
+    Nothing changes without autocast, unless `also` says that the call enters it: torch.compile would
+    recompile, and its autotuning cannot be recorded. For the same reason, warm-up calls run in this context
+    too.
     """
     before = torch.is_autocast_cache_enabled()
     if also or torch.is_autocast_enabled("cuda"):
@@ -64,7 +64,7 @@ def uncached_autocast(also: bool = False) -> Iterator[None]:
 
 
 def on_stream(stream: torch.cuda.Stream, call: Callable[[], Any]) -> Any:
-    """`call` on another stream, in its place between what was launched before and what comes after."""
+    """Run `call` on another stream, ordered after earlier work and before later work."""
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         result = call()
@@ -73,7 +73,7 @@ def on_stream(stream: torch.cuda.Stream, call: Callable[[], Any]) -> Any:
 
 
 def _side_stream() -> torch.cuda.Stream:
-    """This thread's stream beside the usual one: libraries keep a workspace for each stream, often 32 MB."""
+    """Return this thread's side stream; reused, because libraries allocate a workspace per stream (32 MB)."""
     name = str(torch.cuda.current_device())
     if not hasattr(_side_streams, name):
         setattr(_side_streams, name, torch.cuda.Stream())
@@ -84,16 +84,16 @@ _side_streams = threading.local()
 
 
 def recorded(call: Callable[[], Any]) -> Callable[[], Any]:
-    """`call` as a CUDA graph if it can be one: to time what a recording will take."""
+    """Return `call` as a CUDA graph if possible, to time a recording."""
     stream = _side_stream()
     try:
         with uncached_autocast():
             on_stream(stream, call)
             graph, kept = capture(call, stream=stream)
-    except CaptureRefused:  # it will run unrecorded, and is timed so
+    except CaptureRefused:  # it will run without recording, so time it that way
         return call
 
-    def replay(kept: Any = (kept, call)) -> None:  # what it writes and reads stays alive with it
+    def replay(kept: Any = (kept, call)) -> None:  # keeps inputs and outputs alive
         graph.replay()
 
     return replay

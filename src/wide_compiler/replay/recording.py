@@ -1,10 +1,12 @@
-"""Replay: a call's kernels recorded once, and launched again while all that they read is where it was.
+"""Replay: record a call's kernels once, and launch them again while all tensors are at the same addresses.
 
-A recording holds addresses. It is replayed only while every tensor it reads is where it was; and its results
-are handed out only while nobody holds those of the call before, else copied. So there are two kinds:
-one reads the caller's input where it lies and hands out its own memory, for loops that reuse their tensors;
-one has the input copied in and the results copied out, for everything else. Of the first kind a small one
-gets a twin: in `y = model(x)` the result of the call before is held until the call is over; two take turns.
+A recording contains addresses, so it is valid only while every tensor it reads is where it was. Weights
+seldom move. Inputs often do, so a recording either reads the caller's tensors in place, for loops that reuse
+them, or copies inputs into its own buffers.
+
+Outputs are in the recording's memory. They are lent to the caller as long as no output of an earlier call is
+alive. In `y = model(x)` the earlier output is alive until the call returns, so a small recording has a twin,
+and the two alternate. A caller who keeps all outputs gets copies, from a recording that never lends.
 """
 
 import threading
@@ -19,21 +21,21 @@ from .cuda_graph import CaptureRefused, capture, uncached_autocast
 
 Run = Callable[[list[Any]], Sequence[Any]]
 
-# Recordings, and places of inputs, that are remembered for one call; beyond that all is forgotten and begun
-# again, because weights that keep moving leave useless ones behind.
+# Maximum number of recordings, and of input addresses, per call; beyond it all are dropped, because weights
+# that keep moving leave unusable recordings behind.
 MAX_RECORDINGS = 4
 MAX_PLACES = 64
-# A recording that takes more memory has no twin; it also takes so long that copies do not matter.
+# A larger recording has no twin; its run time makes copies negligible.
 TWIN_BYTES = 256 * 2**20
 
 
 class Replay:
-    """`run` as a recording where that can be done, else `run` itself; `why` says why not.
+    """Runs `run` as a recording if possible, else directly; `why` holds the reason.
 
     Args:
-        run: takes a list of arguments, gives a sequence of outputs; launches the same kernels each time.
-        arguments: of a first call; what is a tensor there is one in every call.
-        inputs: the positions of the caller's tensors, which may lie anywhere; the others seldom move.
+        run: function from a list of arguments to a sequence of outputs; launches the same kernels each time.
+        arguments: of a first call; tensors must be at the same positions in every call.
+        inputs: positions of the caller's tensors, which may be at any address; others seldom move.
     """
 
     def __init__(self, run: Run, arguments: Sequence[Any], inputs: Sequence[int]):
@@ -41,31 +43,32 @@ class Replay:
         self.inputs = list(inputs)
         self.tensors = [i for i, a in enumerate(arguments) if isinstance(a, Tensor)]
         self.states = [i for i in self.tensors if i not in self.inputs]
+        # Keyed by addresses of all tensors: these read inputs in place. The other two have input buffers.
         self.in_place: dict[Any, _Recording] = {}
+        self.lending: dict[Any, _Recording] = {}
         self.copying: dict[Any, _Recording] = {}
-        self.latest: _Recording | None = None
+        self.latest: _Recording | None = None  # the last one that read inputs in place
+        self.lender: _Recording | None = None  # the one whose memory the last call returned
         self.places: set[Any] = set()
         self.pool: Any = None
         self.stream: Any = None
-        self.has_lent = False  # did the latest call read the caller's tensors, and hand out own memory?
         self.why = ""
-        # A recording has one set of buffers: it is launched, and its results handed out, by one thread at a
-        # time.
+        # A recording has one set of buffers, so only one thread at a time may launch it and take its outputs.
         self.lock = threading.Lock()
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         if self.why or capturing() or (torch.is_grad_enabled() and self._wants_gradients(arguments)):
-            self.has_lent = False
+            self.lender = None
             return self.run(arguments)
         with self.lock:
-            self.has_lent = False
+            self.lender = None
             return self._replayed(arguments)
 
     def _replayed(self, arguments: list[Any]) -> Sequence[Any]:
-        # This is all that a call of a small model costs, so it is written for speed: where everything lies,
-        # compared with where it lay at the last call.
+        # Hot path: for a small model this is the whole cost of a call. Compare all addresses with the last
+        # call's.
         tensors = [arguments[i] for i in self.tensors]
-        layouts = [t.is_contiguous() or t.stride() for t in tensors]  # the first is quicker to ask
+        layouts = [t.is_contiguous() or t.stride() for t in tensors]  # cheaper than strides
         place = ([t.data_ptr() for t in tensors], layouts, launch_settings())
         latest = self.latest
         if latest is not None and latest.place == place:
@@ -73,13 +76,17 @@ class Replay:
             if free is not None:
                 if current_stream() != self.stream:
                     self._take_turns()
-                self.has_lent = True
+                self.lender = latest
                 free.launch()
                 return free.lend()
         return self._another(arguments, place)
 
     def _another(self, arguments: list[Any], place: Any) -> Sequence[Any]:
-        """A call that is not like the one before: find its recording, or make one."""
+        """Find or make a recording for a call that differs from the last one.
+
+        A call with addresses seen before (`key`) is recorded in place. A call whose weights, shapes and
+        strides were seen before (`kind`) is recorded with input buffers.
+        """
         key = _hashable(place)
         states = [arguments[i] for i in self.states]
         kind = (
@@ -87,39 +94,58 @@ class Replay:
             tuple((arguments[i].shape, arguments[i].stride()) for i in self.inputs),
             place[-1],
         )
-        recording = self.in_place.get(key)
-        if recording is None and key in self.places:
-            recording = self._record(self.in_place, key, arguments)
-            if recording is not None:
-                recording.place = place
-        free = None if recording is None else recording.unheld() or self._twin(recording, arguments)
-        if free is not None:
-            self._take_turns()
-            self.latest, self.has_lent = recording, True
-            free.launch()
-            return free.lend()
+        lent = self._lent(self.in_place, key, arguments, record=key in self.places)
+        if lent is not None:
+            self.latest = self.lender
+            self.latest.place = place  # type: ignore[union-attr]
+            return lent
+        copying = self.copying.get(kind)
+        small = copying is not None and copying.bytes <= TWIN_BYTES
+        lent = self._lent(self.lending, kind, arguments, record=small)
+        if lent is not None:
+            return lent
         if kind in self.places and not self.why:
-            recording = self.copying.get(kind) or self._record(self.copying, kind, self._own(arguments))
-            if recording is not None:
+            if copying is None:
+                copying = self._record(self.copying, kind, arguments)
+            if copying is not None:
                 self._take_turns()
-                recording.take([arguments[i] for i in self.inputs])
-                recording.launch()
-                return recording.copies()
+                copying.take([arguments[i] for i in self.inputs])
+                copying.launch()
+                return copying.copies()
         if len(self.places) > MAX_PLACES:
             self.places.clear()
         self.places |= {key, kind}
         with uncached_autocast():
-            return self.run(arguments)  # the first of its kind warms up what a recording may not do
+            return self.run(arguments)  # the first call of its kind does work that cannot be recorded
 
-    def _own(self, arguments: list[Any]) -> list[Any]:
-        return [a.clone() if i in self.inputs else a for i, a in enumerate(arguments)]
+    def _lent(
+        self, shelf: dict[Any, "_Recording"], name: Any, arguments: list[Any], record: bool
+    ) -> Sequence[Any] | None:
+        """Return outputs lent by a recording or its twin; None if neither is available.
+
+        Args:
+            record: make the recording if there is none.
+        """
+        recording = shelf.get(name)
+        if recording is None and record and not self.why:
+            recording = self._record(shelf, name, arguments)
+        free = None if recording is None else recording.unheld() or self._twin(recording, arguments)
+        if recording is None or free is None:
+            return None
+        self._take_turns()
+        self.lender = recording
+        recording.take([arguments[i] for i in self.inputs])
+        free.launch()
+        return free.lend()
 
     def _record(self, shelf: dict[Any, "_Recording"], key: Any, arguments: list[Any]) -> "_Recording | None":
         if len(shelf) >= MAX_RECORDINGS:
             shelf.clear()
             self.latest = None
-        # Recordings of one pool write where others of it have their results: right for those whose results
-        # are copied out at once, and wrong for what is lent.
+        if shelf is not self.in_place:
+            arguments = [a.clone() if i in self.inputs else a for i, a in enumerate(arguments)]
+        # Recordings that share a pool overwrite each other's outputs. That is fine if outputs are copied at
+        # once, but not if they are lent.
         copying = shelf is self.copying
         try:
             recording = self._recorded(arguments, self.pool if copying else None)
@@ -128,31 +154,36 @@ class Replay:
             return None
         if copying:
             self.pool = self.pool or recording.graph.pool()
+        if shelf is not self.in_place:
             recording.buffers = [arguments[i] for i in self.inputs]
         shelf[key] = recording
         return recording
 
     def _twin(self, recording: "_Recording", arguments: list[Any]) -> "_Recording | None":
-        """Another one of a recording whose results are held, if there shall be one."""
+        """Record a twin of a recording whose outputs are alive, unless it may not have one."""
         if not recording.may_have_twin:
             return None
         recording.may_have_twin = False
+        if recording.buffers:
+            arguments = list(arguments)
+            for i, buffer in zip(self.inputs, recording.buffers, strict=True):
+                arguments[i] = buffer
         try:
             recording.twin = self._recorded(arguments, None)
-        except CaptureRefused:  # for want of memory, say: the one there is goes on, and is copied
+        except CaptureRefused:  # such as out of memory: continue with copies
             return None
         return recording.twin
 
     def _recorded(self, arguments: list[Any], pool: Any) -> "_Recording":
         self._take_turns()
-        torch.cuda.empty_cache()  # as a capture does; what is reserved grows by its memory then
+        torch.cuda.empty_cache()  # as a capture does, so that its memory can be measured
         before = torch.cuda.memory_reserved()
         with uncached_autocast():
             graph, outputs = capture(lambda: self.run(arguments), pool)
         return _Recording(graph, arguments, outputs, torch.cuda.memory_reserved() - before)
 
     def _take_turns(self) -> None:
-        """Two streams must not use a recording's memory at the same time."""
+        """Make the current stream wait for the last one, since both use the recording's memory."""
         now = current_stream()
         if self.stream is not None and self.stream != now:
             other = torch.cuda.Stream(
@@ -166,9 +197,9 @@ class Replay:
 
 
 class _Recording:
-    """A graph, the outputs it writes, and the bytes it has for itself.
+    """A CUDA graph, its outputs, and its memory in bytes.
 
-    `buffers` are what it reads the caller's input from, unless it reads that in place.
+    `buffers` are its input buffers; empty if it reads the caller's tensors in place.
     """
 
     def __init__(self, graph: Any, arguments: list[Any], outputs: Sequence[Any], size: int):
@@ -180,14 +211,14 @@ class _Recording:
         self.first: Any = outputs[0].detach if outputs and isinstance(outputs[0], Tensor) else None
         memory = {a.untyped_storage().data_ptr() for a in arguments if isinstance(a, Tensor)}
         self.storages = [o.untyped_storage() for o in outputs if isinstance(o, Tensor)]
-        # Results that lie in the arguments' own memory are never ours to lend.
+        # Outputs that are views of arguments must not be lent.
         self.lendable = all(s.data_ptr() not in memory for s in self.storages)
         self.may_have_twin = self.lendable and size <= TWIN_BYTES
         self.handles = [s._cdata for s in self.storages]
         self.holders = [_holders(h) for h in self.handles]
 
     def unheld(self) -> "_Recording | None":
-        """This, or its twin: one of which nobody holds what was lent, nor a view of it."""
+        """Return this recording or its twin, whichever has no outputs alive, counting views; else None."""
         if self.is_free():
             return self
         twin = self.twin
@@ -196,8 +227,9 @@ class _Recording:
     def is_free(self) -> bool:
         return self.lendable and [_holders(h) for h in self.handles] == self.holders
 
-    def take(self, given: list[Tensor]) -> None:
-        for buffer, tensor in zip(self.buffers, given, strict=True):
+    def take(self, given: Sequence[Tensor]) -> None:
+        """Copy the caller's inputs into the buffers, if any."""
+        for buffer, tensor in zip(self.buffers, given, strict=False):
             buffer.copy_(tensor)
 
     def lend(self) -> Sequence[Any]:
@@ -207,7 +239,7 @@ class _Recording:
         return [o.clone() if isinstance(o, Tensor) else o for o in self.outputs]
 
 
-# How many tensors share a memory: views count, and what autograd has saved.
+# Number of tensors that share a storage, including views and tensors saved by autograd.
 _holders = torch._C._storage_Use_Count
 
 

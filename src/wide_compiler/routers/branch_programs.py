@@ -16,7 +16,7 @@ from ..guards.modes import no_inference_mode
 from ..measure.contest import Candidate, Contest
 from ..measure.store import circumstances
 from ..model.program import Call
-from ..model.programs import Programs
+from ..model.program_cache import ProgramCache
 from .branches import Branches
 from .explain import Declined, Plan
 from .module_lanes import ModuleLanes
@@ -29,7 +29,7 @@ from .verdict import HOOKED, LOOP, TOGETHER, Verdict
 MAX_ROUNDS = 12
 
 
-class BranchPrograms(Programs):
+class BranchPrograms(ProgramCache):
     """Builds rewritten graphs of one model, as it is now."""
 
     def __init__(self, model: nn.Module, config: WideConfig):

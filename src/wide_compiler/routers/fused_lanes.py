@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from .. import _tree
 from ..guards import ModuleGuard
 from ..lanes import hand_out
-from ..model.choice import Tuned
-from ..model.plans import Plan
+from ..model.chooser import Tuned
+from ..model.plan_builder import CallPlan
 from ..model.program import WideProgram
 from ..model.ways import Whole
 from .cache_output import leave_in_caches
@@ -67,7 +67,7 @@ class Fused:
         self.guard, self.memory, self.generation = guard, memory, 0
         graph = program.graph
         self.run: Any = Whole(graph.module.forward)
-        self.rows, self.plan = graph.rows, Plan()
+        self.rows, self.plan = graph.rows, CallPlan()
         self.template: list[Any] = [None] * len(graph.feeds)
         self.sources: list[Source] = []
         self.single: list[tuple[int, dict[str, Any], str]] = []

@@ -11,8 +11,8 @@ from .._dynamo_marks import constant_result
 from ..capture import Captured
 from ..capture.aliases import root_of
 from ..config import WideConfig
-from ..model.numbered import Numbered
 from ..model.program import Call
+from ..model.traced_store import TracedStore
 from .branches import Branch
 from .calls import Calls, SameLook, plain_look, without_history
 from .recipe import Recipe, walk
@@ -38,7 +38,7 @@ class GroupCall:
         self.group = VMapTowerGroup(paths, [model.get_submodule(path) for path in paths], config)
         self.lanes = tuple(range(len(paths)))
         self.watchable = all(Recipe.of(tower).watchable for tower in self.group.towers)
-        self.plans = Numbered()
+        self.plans = TracedStore()
         self.latest: tuple[SameLook, list[int], Route] | None = None  # a call that ran together
 
     @classmethod

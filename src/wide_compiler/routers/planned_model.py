@@ -10,9 +10,9 @@ from .. import _tree
 from .._dynamo_marks import constant_result
 from ..config import WideConfig
 from ..guards.modes import ambient_modes, plain_world
-from ..model.numbered import Numbered
 from ..model.program import Call
 from ..model.routes import MAX_ROUTES
+from ..model.traced_store import TracedStore
 from .branch_programs import BranchPrograms, judge_model
 from .calls import SameLook, plain_look
 from .explain import Plan
@@ -66,11 +66,11 @@ class PlannedModel(nn.Module):
         self._programs: list[BranchPrograms] = []  # the one that ran last first
         self._calls = _Calls()
         self._recipe = Recipe.of(original)
-        self._traced = Numbered()
+        self._traced = TracedStore()
 
     def __getstate__(self) -> dict[str, Any]:
         # Graphs are built again where they are needed.
-        return {**self.__dict__, "_programs": [], "_calls": _Calls(), "_traced": Numbered()}
+        return {**self.__dict__, "_programs": [], "_calls": _Calls(), "_traced": TracedStore()}
 
     def train(self, mode: bool = True) -> "PlannedModel":
         """Set the original's train flag, and this one's."""

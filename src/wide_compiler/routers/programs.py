@@ -9,7 +9,7 @@ from ..capture.cleanup import written_placeholders
 from ..errors import AlignmentError
 from ..lane_values import LaneValues
 from ..model.program import Call, WideProgram
-from ..model.programs import Programs
+from ..model.program_cache import ProgramCache
 from ..widen import NodeRow
 
 
@@ -31,7 +31,7 @@ class InSequence:
         return True
 
 
-class ModulePrograms(Programs):
+class ModulePrograms(ProgramCache):
     """Builds programs as for a wide model; what that would loop over runs by itself."""
 
     parted = False  # has the last capture failed because lanes compute different things?

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from .. import _tree
 from ..guards.modes import ambient_modes
 from ..lanes import hand_out
-from ..model.neutral import made_up
+from ..model.isolation import made_up
 from ..model.program import Call, WideProgram
 from .programs import some_lanes, unfusable
 from .recipe import parts_of, walk

@@ -9,7 +9,7 @@ import torch
 from ..capture.state import has_gradient_hooks
 from ..config import WideConfig
 from ..measure.contest import Candidate, Contest, Decision
-from ..model.choice import Chooser
+from ..model.chooser import Chooser
 from .calls import Calls
 from .fused_lanes import Fused
 

@@ -10,7 +10,7 @@ from .. import _tree
 from .._dynamo_marks import constant_result
 from ..config import WideConfig
 from ..guards.modes import plain_world
-from ..model.numbered import Numbered
+from ..model.traced_store import TracedStore
 from .base_router import RUNNING, forget_filled, given
 from .calls import plain_look
 from .explain import RouterExplanation
@@ -70,7 +70,7 @@ class WideRouter(TowerHolder):
         self._router_formations: list[Formation] = []  # the one that ran last first
         self._router_prepared = False
         self._router_recipes: dict[str, Recipe] = {}
-        self._router_traced_plans = Numbered()
+        self._router_traced_plans = TracedStore()
         self._router_memory = Memory()
         self._router_repeats = RepeatedCalls()
         self._kept_objects = _Objects()
@@ -277,7 +277,7 @@ class WideRouter(TowerHolder):
         # Groups are built again where they are needed: a copy's are made of the copy's towers.
         own = {
             "_router_formations": [],
-            "_router_traced_plans": Numbered(),
+            "_router_traced_plans": TracedStore(),
             "_router_memory": Memory(),
             "_router_recipes": {},
         }

@@ -1,4 +1,4 @@
-"""One script, many workers, the values of one process: `import wide_compiler.signals as gt`."""
+"""Runs one script on many workers with the values of one process: `import wide_compiler.signals as gt`."""
 
 from torch import manual_seed
 

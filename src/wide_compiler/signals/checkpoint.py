@@ -1,8 +1,8 @@
-"""All remote state on disk, and back after workers died: `checkpoint(folder)`, `restart(folder)`.
+"""Saves all values on the workers to disk and restores them: `checkpoint(folder)`, `restart(folder)`.
 
-Workers write their own shards with `torch.distributed.checkpoint`; beside them lies a list of what was
-saved, and the states of the objects named by the user, in which tensors on workers stand as numbers of
-that list.
+Workers write their own shards with `torch.distributed.checkpoint`. Next to them are a list of the saved
+tensors and the states of the objects given by the user, in which each tensor on workers is replaced by its
+number in that list.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..workers.engine import Engine
 from ..workers.layout import Axes
 from ..workers.stream import Mesh
 from . import runtime, scope, sending
-from .plans import Look
+from .op_plans import TensorMeta
 from .tensor import Home, Ref, SignalTensor
 
 _LIST, _OBJECTS = "signals.json", "objects.pt"
@@ -31,13 +31,18 @@ _LIST, _OBJECTS = "signals.json", "objects.pt"
 
 @dataclass(frozen=True)
 class Saved:
-    """A tensor on workers, within a saved state."""
+    """Stands for a tensor on workers within a saved state."""
 
     number: int
 
 
 def checkpoint(folder: str | Path, **objects: Any) -> None:
-    """Save every tensor that lives on the workers, and `state_dict()` of the objects given by name."""
+    """Save every tensor on the workers, and `state_dict()` of each object.
+
+    Args:
+        folder: directory to write, created if missing.
+        objects: objects with a `state_dict` (modules, optimisers), by name.
+    """
     engine = runtime.engine()
     engine.synchronize()
     path = Path(folder)
@@ -55,9 +60,9 @@ def checkpoint(folder: str | Path, **objects: Any) -> None:
     tensors = {
         n: {
             "workers": kept[n]._ref.home.mesh.workers,
-            "shape": kept[n]._look.shape,
-            "stride": kept[n]._look.stride,
-            "dtype": str(kept[n]._look.dtype).removeprefix("torch."),
+            "shape": kept[n]._tensor_meta.shape,
+            "stride": kept[n]._tensor_meta.stride,
+            "dtype": str(kept[n]._tensor_meta.dtype).removeprefix("torch."),
             "mesh": kept[n]._ref.home.mesh.shape,
             "axes": held[n],
         }
@@ -70,10 +75,18 @@ def checkpoint(folder: str | Path, **objects: Any) -> None:
 
 
 def restart(folder: str | Path | None = None, **objects: Any) -> None:
-    """Start the workers again, as many as before, and bring back what `checkpoint(folder)` saved.
+    """Start the workers again, as many as before, and restore what `checkpoint(folder)` saved.
 
-    Tensors that were alive then have their values of then; `load_state_dict` is called on the objects
-    given by name. Tensors that are not in the checkpoint cannot be used any more.
+    Handles of saved tensors become valid again, with the saved values. Tensors that are not in the checkpoint
+    cannot be used any more.
+
+    Args:
+        folder: a checkpoint, or None to restart without one.
+        objects: objects on which `load_state_dict` is called, by the names given to `checkpoint`.
+
+    Raises:
+        MissingFileError: `folder` holds no checkpoint.
+        ArgumentError: no state was saved under a name in `objects`.
     """
     saved: dict[str, Any] = {"tensors": {}}
     path = Path(folder) if folder is not None else None
@@ -121,7 +134,7 @@ def _mesh_of(engine: Engine, entry: dict[str, Any]) -> Mesh:
 
 
 def _rebind(engine: Engine, live: list[SignalTensor], tensors: dict[int, Any]) -> dict[int, Ref]:
-    """Handles of the old run that were saved go on as handles of the new one."""
+    """Bind handles of saved tensors to the new engine; returns the reference of each saved tensor."""
     refs: dict[int, Ref] = {}
     for handle in live:
         ref = handle._ref
@@ -130,7 +143,7 @@ def _rebind(engine: Engine, live: list[SignalTensor], tensors: dict[int, Any]) -
             ref.home.mesh = _mesh_of(engine, tensors[ref.number])
             refs[ref.number] = ref
     for number, entry in tensors.items():
-        if number not in refs:  # a tensor of an object's state, or one that nobody holds: then it is freed
+        if number not in refs:  # part of an object's state; otherwise freed, since nothing refers to it
             refs[number] = Ref(engine, number, Home(_mesh_of(engine, entry)))
     return refs
 
@@ -144,8 +157,8 @@ def _load_objects(path: Path, objects: dict[str, Any], refs: dict[int, Ref], ten
 
     def handle(saved: Saved) -> SignalTensor:
         entry = tensors[saved.number]
-        look = Look(tuple(entry["shape"]), tuple(entry["stride"]), getattr(torch, entry["dtype"]))
-        return SignalTensor(refs[saved.number], look)
+        meta = TensorMeta(tuple(entry["shape"]), tuple(entry["stride"]), getattr(torch, entry["dtype"]))
+        return SignalTensor(refs[saved.number], meta)
 
     for name, thing in objects.items():
         thing.load_state_dict(tree_map_only(Saved, handle, states[name]))

@@ -1,4 +1,4 @@
-"""Signals by name: which workers, which axis, which signal for the backward pass."""
+"""Configuration of signals by name: workers, sharded axis, and signal of the backward pass."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..config import variable
 from ..errors import ArgumentError, MissingFileError
 
 
 @dataclass(frozen=True)
 class ShardConfig:
-    """How tensors lie on `workers`: a list, or a grid of several dimensions as DeviceMesh takes it.
+    """Placement of tensors on `workers`.
 
-    axis: the axis of data that is cut; for a grid one for each of its dimensions. None: whole along it.
-    parameters: the axis of parameters that is cut, likewise. Default: what `axis` says, but whole where it
-        says 0. A dimension that cuts rows of data (axis 0) and parameters has these whole for the ops that
-        use them: as FSDP does.
+    Args:
+        workers: a list of worker ids, or a grid of several dimensions as `DeviceMesh` takes it.
+        axis: the axis of data that is sharded, for a grid one for each of its dimensions. None replicates
+            along that dimension.
+        parameters: the axis of parameters that is sharded, in the same form. Default: `axis`, with 0 replaced
+            by None. A mesh dimension that shards both rows of data (axis 0) and parameters gathers the
+            parameters for the ops that use them, as FSDP does.
 
     >>> ShardConfig(axis=0, workers=[0, 1])
     ShardConfig(axis=0, workers=(0, 1), parameters=None)
@@ -54,7 +58,7 @@ class ShardConfig:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """The workers, row by row."""
+        """The workers in row-major order."""
         return tuple(_flat(self.workers))
 
     @property
@@ -78,7 +82,10 @@ class ShardConfig:
 
 
 def mesh_of_dimensions(dimensions: Sequence[Mapping[str, Any]]) -> ShardConfig:
-    """`[{axis: 0, workers: 2}, {axis: 1, workers: 2}]`: how many workers lie along each."""
+    """Return the config of a list such as `[{axis: 0, workers: 2}, {axis: 1, workers: 2}]`.
+
+    `workers` is the number of workers along each mesh dimension.
+    """
     sizes = []
     for i, dimension in enumerate(dimensions):
         count = dimension["workers"]
@@ -97,7 +104,7 @@ def mesh_of_dimensions(dimensions: Sequence[Mapping[str, Any]]) -> ShardConfig:
 
 
 def _nested(workers: Any, where: str) -> tuple:
-    """A grid as tuples of tuples, all rows of one length."""
+    """Return a grid as nested tuples; raises ArgumentError unless all rows have one length."""
     if isinstance(workers, str) or not hasattr(workers, "__iter__"):
         raise ArgumentError(f"{where} must be a list of worker ids, got {workers!r}")
     listed = tuple(workers)
@@ -122,11 +129,12 @@ def _flat(workers: Any) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class SignalConfig:
-    """What a signal means.
+    """Configuration of a signal.
 
-    shard: where tensors and ops go; None leaves both where they are.
-    backward_signal: the signal whose workers run the backward pass; None: the same as forward.
-    compile: what repeats in its contexts is compiled on the workers.
+    Args:
+        shard: placement of tensors and ops; None leaves both where they are.
+        backward_signal: name of the signal whose workers run the backward pass; None: this signal.
+        compile: compile ops that repeat in its contexts, on the workers.
     """
 
     shard: ShardConfig | None = None
@@ -152,7 +160,7 @@ _environment_read: str | None = None
 
 
 def register_config(name: str, config: SignalConfig) -> None:
-    """Give a signal a meaning; an earlier one of that name is replaced."""
+    """Register a signal; replaces an earlier one of that name."""
     if not isinstance(name, str) or not name:
         raise ArgumentError(f"a signal's name must be a non-empty string, got {name!r}")
     if not isinstance(config, SignalConfig):
@@ -162,7 +170,7 @@ def register_config(name: str, config: SignalConfig) -> None:
 
 
 def load_config(path: str | os.PathLike) -> dict[str, SignalConfig]:
-    """Read signals from a YAML file and register them. Returns what it read."""
+    """Read signals from a YAML file and register them; returns them by name."""
     from .schema import parse_signals
 
     file = Path(path)
@@ -174,22 +182,22 @@ def load_config(path: str | os.PathLike) -> dict[str, SignalConfig]:
 
 
 def _read_environment() -> None:
-    """`GT_CONFIG` names a file that is read before the first signal is looked up."""
+    """Load the file named by `WIDE_COMPILER_CONFIG`, once, before the first lookup."""
     global _environment_read
-    path = os.environ.get("GT_CONFIG")
+    path = os.environ.get(variable("CONFIG"))
     if path and path != _environment_read:
         _environment_read = path
         load_config(path)
 
 
 def find(name: str) -> SignalConfig | None:
-    """The signal of this name, or None."""
+    """Return the signal of this name, or None."""
     _read_environment()
     return _signals.get(name)
 
 
 def signals() -> dict[str, SignalConfig]:
-    """All signals by name."""
+    """Return all signals by name."""
     _read_environment()
     return _signals
 
@@ -200,14 +208,14 @@ def known() -> list[str]:
 
 
 def clear_configs() -> None:
-    """Forget every signal."""
+    """Remove every signal."""
     global _environment_read
     _signals.clear()
     _environment_read = None
 
 
 def highest_worker() -> int:
-    """The highest worker id that any signal names; 0 if none does."""
+    """Return the highest worker id that any signal names; 0 if none does."""
     _read_environment()
     return max((w for s in _signals.values() if s.shard is not None for w in s.shard.ids), default=0)
 

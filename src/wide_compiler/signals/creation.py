@@ -1,5 +1,7 @@
-"""New tensors on the workers: `randn`, `zeros`, ... , `tensor`, `from_numpy`, and torch's own inside a
-context."""
+"""New tensors on the workers: `randn`, `zeros`, ..., `tensor`, `from_numpy`.
+
+Inside a context, torch's own creation functions create tensors on the workers too.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..observe import instruction_log
 from ..workers.callsite import OURS
 from ..workers.engine import Engine
-from ..workers.travelling import draw_seed
+from ..workers.script_state import draw_seed
 from . import runtime, scope
 from .dispatch import dispatch
-from .plans import Call, Op, Plan, find_plan, read
+from .op_plans import Op, OpCall, OpPlan, find_plan, read
 from .sending import put
 from .tensor import Home, Ref, SignalTensor
 
@@ -26,9 +28,9 @@ aten = torch.ops.aten
 
 
 class CreationMode(TorchDispatchMode):
-    """Inside a signal's context, torch's creation functions make tensors on its workers.
+    """Inside a signal's context, makes torch's creation functions create tensors on its workers.
 
-    plain: how many ops ran on plain tensors alone, in this process.
+    plain: number of ops that ran in this process, on plain tensors only.
     """
 
     def __init__(self) -> None:
@@ -47,7 +49,7 @@ class CreationMode(TorchDispatchMode):
 
 
 class OutsideMode(TorchDispatchMode):
-    """`gt.randn` outside any context: torch's creation functions make tensors on worker 0."""
+    """Makes torch's creation functions create tensors on worker 0, for `gt.randn` outside any context."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -57,7 +59,7 @@ class OutsideMode(TorchDispatchMode):
 
 
 def is_creation(func: Op) -> bool:
-    """Makes a tensor from no tensor: `aten.randn.default` and the like."""
+    """Return whether the op creates a tensor from no tensor, as `aten.randn.default` does."""
     known = _creations.get(func)
     if known is None:
         schema = func._schema
@@ -75,8 +77,7 @@ _creations: dict[Op, bool] = {}
 
 
 def _read_in() -> bool:
-    """Is a tensor made by what loads data, or unpickles it? Shuffles, batches and files are the script's
-    own."""
+    """Return whether the caller loads or unpickles data; such tensors stay in the script's process."""
     frame: Any = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(OURS):
         if frame.f_code.co_filename.startswith(_READERS):
@@ -97,8 +98,8 @@ def _device_of(kwargs: dict[str, Any]) -> str | None:
 
 
 def create(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
-    """A new tensor, cut as the active signal says where no shard would be empty."""
-    if kwargs.get("generator") is not None:  # a generator of the script's: its numbers, as in one process
+    """Create a tensor, sharded as the active signal says unless a shard would be empty."""
+    if kwargs.get("generator") is not None:  # the script's generator draws here, as in one process
         with torch._C._DisableTorchDispatch():
             return put(func(*args, **kwargs))
     kwargs = {k: v for k, v in kwargs.items() if k != "generator"}
@@ -109,28 +110,33 @@ def create(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
     number = next(engine.ids)
     plan = _creation_plan(engine, func, args, kwargs)
     draw = draw_seed() if plan.random else None
-    look = plan.results[0][0]
-    assert look is not None
-    made = SignalTensor(Ref(engine, number, Home(mesh)), look)
+    meta = plan.results[0][0]
+    assert meta is not None
+    made = SignalTensor(Ref(engine, number, Home(mesh)), meta)
     if placement is not None:
         made._ref.home.adopted = True
     engine.record(
         "make", (number, plan.template, mesh.number, axes, draw), mesh.workers, plan.name, (), (number,)
     )
     if instruction_log.active:
-        instruction_log.create(plan.name, number, mesh, axes, look)
+        instruction_log.create(plan.name, number, mesh, axes, meta)
     return made
 
 
-def _creation_plan(engine: Engine, func: Op, args: tuple, kwargs: dict[str, Any]) -> Plan:
-    call = Call(constants=True)
+def _creation_plan(engine: Engine, func: Op, args: tuple, kwargs: dict[str, Any]) -> OpPlan:
+    call = OpCall(constants=True)
     read(args, kwargs, call)
     return find_plan(engine, func, args, kwargs, call)
 
 
 def tensor(data: Any, *, dtype: torch.dtype | None = None, requires_grad: bool = False) -> Tensor:
-    """Data to the workers: sharded by the active signal, else on worker 0. Takes what `torch.tensor`
-    takes."""
+    """Send data to the workers: sharded by the active signal, else on worker 0.
+
+    Args:
+        data: as for `torch.tensor`.
+        dtype: of the result; default: that of the data.
+        requires_grad: of the result.
+    """
     if isinstance(data, SignalTensor):
         made: Tensor = data.detach().clone()
     else:
@@ -140,7 +146,7 @@ def tensor(data: Any, *, dtype: torch.dtype | None = None, requires_grad: bool =
 
 
 def from_numpy(array: np.ndarray) -> Tensor:
-    """An array's values to the workers."""
+    """Send an array to the workers: sharded by the active signal, else on worker 0."""
     return put(torch.from_numpy(np.ascontiguousarray(array)))
 
 

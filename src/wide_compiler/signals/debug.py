@@ -1,4 +1,4 @@
-"""Look at the workers."""
+"""Inspection of workers, placements and compiled signals."""
 
 from typing import Any
 
@@ -6,20 +6,22 @@ import torch
 
 from ..errors import ArgumentError
 from ..explain import Explanation, Row
-from . import plans, runtime, scope
+from . import op_plans, runtime, scope
 from .tensor import SignalTensor
 
 
 def worker_stats() -> list[dict[str, Any]]:
-    """One dict for each worker: `instructions` by op, `bytes_sent`, `live_tensors`, `memory` (bytes held),
-    and how ops ran (`ways`)."""
+    """Return one dict per worker: `instructions` by op, `bytes_sent`, `live_tensors`, `memory` in bytes.
+
+    `ways` counts how ops ran.
+    """
     engine = runtime.engine()
     engine.synchronize()
     return engine.ask_each("stats")
 
 
 def placement(x: torch.Tensor) -> tuple[tuple[int, ...], str]:
-    """The workers that hold a tensor, and how: `whole`, `R`, `S(axis)` or `P(sum)`."""
+    """Return the workers that hold a tensor, and its placement: `whole`, `R`, `S(axis)` or `P(sum)`."""
     if not isinstance(x, SignalTensor):
         raise ArgumentError(f"debug.placement: a tensor on workers is needed, got a {type(x).__name__}")
     mesh = x._ref.home.mesh
@@ -28,7 +30,7 @@ def placement(x: torch.Tensor) -> tuple[tuple[int, ...], str]:
 
 
 def explain() -> Explanation:
-    """What became of each signal with `compile: true`: 'compiled', or a 'loop' of one op after another."""
+    """Report for each signal with `compile: true` whether it is 'compiled' or runs as a 'loop' of ops."""
     regions = runtime.engine().regions
     tallies = [stats["regions"] for stats in worker_stats()]
     rows = []
@@ -52,11 +54,11 @@ def _first(tallies: list[dict[str, Any]], name: str) -> int:
 
 
 def bookkeeping() -> dict[str, int]:
-    """What the controller itself remembers: must stay flat over a long run."""
+    """Return the sizes of the controller's tables; they must stay bounded over a long run."""
     engine = runtime.engine()
     engine.synchronize()
     return {
-        "plans": plans.plan_count(),
+        "plans": op_plans.plan_count(),
         "ranges": scope.range_count(),
         "in_flight": len(engine.in_flight),
         "answers": len(engine.answers),

@@ -1,7 +1,8 @@
-"""Every op on a handle comes through here: where does it run, what does it make, tell the workers.
+"""Dispatch of every op on a handle: choose the mesh, plan the results, record the instruction.
 
-An op runs on the mesh of what it writes to; a view where its memory lies; in a backward pass on the backward
-signal's workers; else on the active signal's; else where its largest operand lies.
+An in-place op runs on the mesh of the tensor it writes; a view on that of its base; an op of a backward pass
+on the backward signal's workers; any other on the active signal's workers, else on the mesh of its largest
+operand.
 """
 
 from __future__ import annotations
@@ -16,25 +17,25 @@ from ..errors import UnsupportedError
 from ..observe import instruction_log
 from ..workers.engine import Engine
 from ..workers.layout import Axes
+from ..workers.script_state import draw_seed
 from ..workers.stream import Mesh
-from ..workers.travelling import draw_seed
 from . import scope, tensor
 from .moving import consider_adoption, move
-from .own_ways import Op, Way, own_way
-from .plans import Call, Look, Plan, find_plan, read
+from .op_plans import OpCall, OpPlan, TensorMeta, find_plan, read
 from .sending import put_on, put_operand
+from .special_ops import Handler, Op, special_handler
 from .tensor import Home, Ref, SignalTensor, handle
 
 _ROWS: Axes = (0,)
-# By id, not by op: an op's own hash is slow, and one that was seen is never collected (its plans hold it).
-_own_ways: dict[int, tuple[Op, Way | None]] = {}
+# Keyed by id, because hashing an op is slow; an op stays alive, since its plans hold it.
+_handlers: dict[int, tuple[Op, Handler | None]] = {}
 
 
 def dispatch(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Run one op with at least one handle among its operands. Every microsecond here is paid by every op."""
-    known = _own_ways.get(id(func))
+    """Run one op with at least one handle among its operands. This is the hot path of every op."""
+    known = _handlers.get(id(func))
     if known is None:
-        known = _own_ways[id(func)] = (func, own_way(func))
+        known = _handlers[id(func)] = (func, special_handler(func))
     if known[1] is not None:
         return known[1](func, args, kwargs)
     generator = None
@@ -44,7 +45,7 @@ def dispatch(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
         if "generator" in kwargs:
             kwargs = dict(kwargs)
             generator = kwargs.pop("generator")
-    call = Call()
+    call = OpCall()
     read(args, kwargs, call)
     tensors = call.tensors
     handles = [t for t in tensors if t.__class__ is SignalTensor]
@@ -67,35 +68,35 @@ def dispatch(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 def run(
     engine: Engine,
-    plan: Plan,
-    call: Call,
+    plan: OpPlan,
+    call: OpCall,
     operands: list[SignalTensor],
     mesh: Mesh,
     generator: torch.Generator | None = None,
 ) -> Any:
-    """Record the instruction; the results as handles."""
+    """Record the instruction; returns the results as handles."""
     numbers = tuple([o._ref.number for o in operands])
     if plan.asks:
         return _ask(engine, plan, call, numbers, mesh)
     outputs: tuple[int, ...]
     content: tuple
-    if plan.fresh is not None and not instruction_log.active:  # most ops: nothing of what follows
+    if plan.fresh is not None and not instruction_log.active:  # fast path: one new result and no log
         outputs = (number := next(engine.ids),)
         content = (plan.template, numbers, outputs, tuple(call.floats))
         engine.record("op", content, mesh.workers, plan.name, numbers, outputs)
         return handle(Ref(engine, number, Home(mesh)), plan.fresh)
     results: list[Tensor | None] = []
     outputs = ()
-    for look, same in plan.results:
+    for meta, same in plan.results:
         if same is not None:
             results.append(call.tensors[same])
-        elif look is None:
+        elif meta is None:
             results.append(None)
         else:
             number = next(engine.ids)
             outputs += (number,)
             home = operands[0]._ref.home if plan.view else Home(mesh)
-            results.append(handle(Ref(engine, number, home, plan.view), look))
+            results.append(handle(Ref(engine, number, home, plan.view), meta))
     touched = outputs + tuple([numbers[i] for i in plan.written]) if plan.written else outputs
     content = (plan.template, numbers, outputs, tuple(call.floats))
     if plan.random:
@@ -112,8 +113,8 @@ def run(
     return results if returns == "list" else tuple(results)
 
 
-def _ask(engine: Engine, plan: Plan, call: Call, numbers: tuple[int, ...], mesh: Mesh) -> Any:
-    """The result, or its shape, depends on values: wait for the workers."""
+def _ask(engine: Engine, plan: OpPlan, call: OpCall, numbers: tuple[int, ...], mesh: Mesh) -> Any:
+    """Run an op whose result, or its shape, depends on values: wait for the workers' reply."""
     returns = plan.op._schema.returns
     count = _MOST_IN_A_LIST if str(returns[0].type) == "List[Tensor]" else len(returns)
     outputs = tuple(next(engine.ids) for _ in range(count))
@@ -123,20 +124,20 @@ def _ask(engine: Engine, plan: Plan, call: Call, numbers: tuple[int, ...], mesh:
         return answer
     made = []
     for number, (shape, stride, dtype) in zip(outputs, answer, strict=False):
-        look = Look(shape, stride, getattr(torch, dtype.removeprefix("torch.")))
-        made.append(SignalTensor(Ref(engine, number, Home(mesh)), look))
+        meta = TensorMeta(shape, stride, getattr(torch, dtype.removeprefix("torch.")))
+        made.append(SignalTensor(Ref(engine, number, Home(mesh)), meta))
     if count == _MOST_IN_A_LIST:
         return made
     return made[0] if len(made) == 1 else tuple(made)
 
 
-_MOST_IN_A_LIST = 64  # results of an op whose number only the workers know
+_MOST_IN_A_LIST = 64  # ids reserved for an op whose number of results depends on values
 
-# ---- where
+# ---- placement
 
 
-def choose_mesh(tensors: list, handles: list[SignalTensor], plan: Plan) -> tuple[Mesh, Axes]:
-    """The workers that run an op, and how operands that move there are cut."""
+def choose_mesh(tensors: list, handles: list[SignalTensor], plan: OpPlan) -> tuple[Mesh, Axes]:
+    """Return the mesh that runs an op, and the axes along which operands moved there are sharded."""
     if plan.written:
         meshes = {tensors[i]._ref.home.mesh for i in plan.written}
         if len(meshes) > 1:
@@ -157,7 +158,7 @@ def choose_mesh(tensors: list, handles: list[SignalTensor], plan: Plan) -> tuple
         placement = scope.current()
         regions = handles[0]._ref.engine.regions
         if regions.backward:
-            regions.close()  # of a backward pass that failed
+            regions.close()  # left open by a backward pass that failed
     if placement is not None:
         return placement.mesh, placement.axes
     mesh = handles[0]._ref.home.mesh
@@ -168,16 +169,19 @@ def choose_mesh(tensors: list, handles: list[SignalTensor], plan: Plan) -> tuple
 
 
 def operand_on(t: Tensor, mesh: Mesh, axes: Axes) -> SignalTensor:
-    """An operand that is not on the mesh: a copy there."""
+    """Return a copy of an operand on the mesh."""
     if t.__class__ is not SignalTensor:
         return put_operand(t, mesh)
     assert isinstance(t, SignalTensor)
     return move(t, mesh, () if t._ref.home.parameter else axes)
 
 
-def _write_plain(func: Op, args: tuple, kwargs: dict[str, Any], call: Call, plan: Plan) -> Any:
-    """A plain tensor is written to: bring the other operands here. Where tensors on workers are written to as
-    well: send it, and bring it back."""
+def _write_plain(func: Op, args: tuple, kwargs: dict[str, Any], call: OpCall, plan: OpPlan) -> Any:
+    """Run an op that writes to a plain tensor.
+
+    Fetches the other operands. If it also writes to tensors on workers, sends the plain tensor and copies the
+    result back.
+    """
     written = [call.tensors[i] for i in plan.written]
     if not any(isinstance(t, SignalTensor) for t in written):
         args, kwargs = tree_map_only(SignalTensor, SignalTensor.fetch, (args, kwargs))

@@ -1,7 +1,7 @@
-"""Lanes over workers: a wide model that is compiled inside a signal's context is cut along its lanes.
+"""Lanes over workers: a wide model compiled inside a signal's context is sharded along its lanes.
 
-Every worker holds some lanes of all that is stacked, and all of what lanes share. An op on lanes then needs
-nothing of other workers, neither forward nor backward.
+Every worker holds some lanes of each stacked tensor, and a replica of each shared one. Ops on lanes then need
+no communication, forward or backward.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ..model import WideModel
 from ..model.marks import mark_parameters
 from ..workers.layout import fitting
 from ..workers.stream import Mesh
-from . import lane_calls, runtime, scope
+from . import lane_runner, runtime, scope
 from .modules import swap
 
 
 def build_placed(build: Callable[[], WideModel]) -> WideModel:
-    """Build a wide model outside of all signals, then place it as the active one says."""
+    """Build a wide model outside of all signals, then place it by the active signal."""
     placement = scope.current()
     if placement is None:
         return build()
@@ -39,7 +39,7 @@ def build_placed(build: Callable[[], WideModel]) -> WideModel:
 
 
 def place(wide: WideModel, placement: scope.Placement) -> None:
-    """Cut what has lanes over the signal's workers; what lanes share is whole on each of them."""
+    """Shard the stacked tensors over the signal's workers, and replicate the shared ones."""
     mesh = _with_lanes(wide.n, placement)
     axes = tuple([0 if axis == 0 else None for axis in placement.axes])
     if fitting((wide.n,), axes, mesh.shape) != axes:
@@ -49,15 +49,15 @@ def place(wide: WideModel, placement: scope.Placement) -> None:
             "each of them runs all lanes",
             stacklevel=4,
         )
-    lane_calls.signal_of[mesh.workers] = placement.name
+    lane_runner.signal_of[mesh.workers] = placement.name
     stacked = {id(t) for t in wide.stacked_tensors()}
     for name, x in (*wide.named_parameters(), *wide.named_buffers()):
         swap(x, mesh, axes if id(x) in stacked else (), name, adopted=True)
-    mark_parameters(wide)  # the marks were those of the tensors that lay here
+    mark_parameters(wide)  # the old marks referred to the plain tensors
 
 
 def _with_lanes(n: int, placement: scope.Placement) -> Mesh:
-    """The workers that get lanes: 9 lanes over 4 workers are 3 each for the first 3 of them."""
+    """Return the mesh of the workers that get lanes: with 9 lanes on 4 workers, 3 each on the first 3."""
     mesh = placement.mesh
     if len(mesh.shape) > 1:
         return mesh

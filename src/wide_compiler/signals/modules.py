@@ -1,4 +1,4 @@
-"""Ordinary modules on the workers: `adopt`, and modules that meet a handle or a signal for the first time."""
+"""Ordinary modules on the workers: `adopt`, and adoption when a module first meets a handle or a signal."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from .tensor import SignalTensor, respread
 
 
 def adopt(module: nn.Module) -> nn.Module:
-    """Move a module's parameters and buffers to the workers, in place: optimisers that hold them go on.
+    """Move a module's parameters and buffers to the workers, in place, so optimisers keep working.
 
-    Laid out as the active signal says of parameters; outside any context on worker 0, from where the first
-    context that uses them takes them.
+    Placed as the active signal says for parameters; outside any context on worker 0, from where the first
+    context that uses them moves them. Returns the module.
     """
     for part in module.modules():
         _adopt_own(part)
@@ -38,8 +38,9 @@ def adopt(module: nn.Module) -> nn.Module:
 
 def _adopt_own(module: nn.Module) -> None:
     if isinstance(module, nn.RNNBase):
-        # It holds its weights by weak references, and what is held so cannot be swapped. The list is there
-        # for the next one who asks whether weights were replaced, and made anew.
+        # RNNBase holds its weights by weak references, and tensors with weak references cannot be swapped.
+        # The attribute must exist, because PyTorch reads it to see whether weights were replaced; it is
+        # rebuilt below.
         module._flat_weight_refs = []
     _adopt_tensors(module)
     if isinstance(module, nn.RNNBase):
@@ -56,7 +57,7 @@ def _adopt_tensors(module: nn.Module) -> None:
 
 
 def _swap(x: Tensor, name: str) -> None:
-    """Move `x` to where the active signal says parameters go, else to worker 0."""
+    """Move `x` to where the active signal places parameters, else to worker 0."""
     placement = scope.current()
     if placement is None:
         swap(x, runtime.engine().mesh((0,)), (), name, adopted=False)
@@ -67,7 +68,7 @@ def _swap(x: Tensor, name: str) -> None:
 
 
 def swap(x: Tensor, mesh: Mesh, axes: Axes, name: str, adopted: bool) -> None:
-    """`x` keeps its identity and becomes a handle. adopted: it stays on this mesh."""
+    """Make the plain tensor `x` a handle, keeping its identity. adopted: it stays on this mesh."""
     handle = put_on(x, mesh, axes)
     handle._ref.home.parameter = True
     handle._ref.home.adopted = adopted
@@ -78,7 +79,7 @@ def swap(x: Tensor, mesh: Mesh, axes: Axes, name: str, adopted: bool) -> None:
 
 
 def become(x: Tensor, handle: Tensor, name: str) -> None:
-    """Make the plain tensor `x` a handle, for everybody who holds it."""
+    """Make the plain tensor `x` a handle, for all references to it."""
     if isinstance(x, nn.Parameter):
         handle = nn.Parameter(handle, x.requires_grad)
     else:
@@ -94,7 +95,7 @@ def become(x: Tensor, handle: Tensor, name: str) -> None:
 
 
 def _is_plain(x: Any) -> bool:
-    """An ordinary dense tensor of this process, whose values can be sent."""
+    """Return whether x is an ordinary dense tensor of this process, whose values can be sent."""
     return (
         type(x) in (Tensor, nn.Parameter)
         and x.layout == torch.strided
@@ -103,7 +104,7 @@ def _is_plain(x: Any) -> bool:
     )
 
 
-_listener: Any = None  # told of each module that is called
+_listener: Any = None  # called with each module that is called
 
 
 @contextlib.contextmanager
@@ -117,14 +118,17 @@ def listener(hear: Any) -> Iterator[None]:
 
 
 def _before_forward(module: nn.Module, args: tuple) -> tuple | None:
-    """A module that is called with handles, or inside a signal's context, lives on the workers from now on;
-    inside a context so does the batch that it is called with."""
-    if torch.compiler.is_dynamo_compiling():  # first of all: a trace must not look further
+    """Adopt a module called with handles or inside a signal's context.
+
+    Inside a context, the tensors among its arguments are sent to the workers too.
+    """
+    if torch.compiler.is_dynamo_compiling():  # must come first: a trace must not execute the rest
         return None
     if _listener is not None:
         _listener(module)
     placement = scope.current()
-    # A hook on all modules is not given the keyword arguments; they are its caller's, which passes them on.
+    # A global forward hook does not receive keyword arguments; read them from the caller, which passes them
+    # on.
     kwargs = sys._getframe(1).f_locals.get("kwargs") or {}
     if placement is None and not _called_with_handles(args, kwargs):
         return None
@@ -156,7 +160,7 @@ def _all_placed(batch: Any) -> Any:
 
 
 def _placed(x: Any) -> Any:
-    """A plain tensor as the signal says; differentiable."""
+    """Place a plain tensor by the signal; differentiable."""
     if isinstance(x, PackedSequence):  # recurrent layers read its other fields here
         return x._replace(data=_placed(x.data))
     if not _is_plain(x):
@@ -165,18 +169,19 @@ def _placed(x: Any) -> Any:
 
 
 def _states_follow(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    """What an optimiser keeps of a parameter lies as the parameter does, also if it was loaded or made
-    before."""
+    """Place an optimiser's state like its parameter, also if it was loaded or created before."""
     for p, state in optimizer.state.items():
         if type(p) is SignalTensor:
             for name, value in state.items():
-                if type(value) is Tensor and name != "step" and value.shape == p._look.shape:
+                if type(value) is Tensor and name != "step" and value.shape == p._tensor_meta.shape:
                     state[name] = laid_out_as(put_on(value, p._ref.home.mesh, ()), p)
 
 
 class _DataOfHandles:
-    """While workers run, `x.data = handle` makes a plain `x` a handle. PyTorch itself would take a handle's
-    memory, of which there is none, for that of `x`."""
+    """While workers run, makes `x.data = handle` turn a plain `x` into a handle.
+
+    PyTorch would use the handle's storage, which has no data, as that of `x`.
+    """
 
     def __init__(self) -> None:
         Tensor.data = _DATA  # type: ignore[assignment,method-assign]
@@ -200,8 +205,8 @@ def _set_data(x: Tensor, value: Tensor) -> None:
 
 
 _DATA = property(_data, _set_data)
-HARMLESS.append(_DATA)  # for tensors that are no handles it is PyTorch's own
-HARMLESS.append(_before_forward)  # outside contexts it looks for handles among the inputs, and finds none
+HARMLESS.append(_DATA)  # identical to PyTorch's for plain tensors
+HARMLESS.append(_before_forward)  # outside contexts it only looks for handles among the inputs
 _hook_forwards: Any = nn.modules.module.register_module_forward_pre_hook
 runtime.while_running.append(lambda: _hook_forwards(_before_forward))
 runtime.while_running.append(lambda: register_optimizer_step_pre_hook(_states_follow))

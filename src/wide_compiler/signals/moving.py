@@ -1,4 +1,4 @@
-"""Tensors from one mesh to another: copies for an op, parameters for good, gradients to their parameter."""
+"""Moves tensors between meshes: copies for an op, parameters for good, gradients to their parameters."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..workers.layout import Axes, fitting
 from ..workers.stream import Mesh
 from ..workers.transfer import wire_axis
 from . import scope
-from .plans import Look
+from .op_plans import TensorMeta
 from .tensor import Home, Ref, SignalTensor
 
 
 def consider_adoption(t: SignalTensor) -> None:
-    """A parameter or buffer belongs to the first context that uses it, unless views of it exist elsewhere."""
+    """Place a parameter or buffer by the first context that uses it, unless views of it exist."""
     home = t._ref.home
     if not home.hooked and getattr(t, "_is_param", False):
         _welcome_parameter(t)
@@ -30,12 +30,12 @@ def consider_adoption(t: SignalTensor) -> None:
 
 
 def _welcome_parameter(p: SignalTensor) -> None:
-    """First seen: from now on its gradients are laid out as it is."""
+    """Register a parameter when first seen: from now on its gradients are laid out like it."""
     home = p._ref.home
     home.parameter = home.hooked = True
     placement = scope.current()
     if home.adopted and placement is not None and home.mesh == placement.mesh and home.refs == 1:
-        # Made inside the context, as data; a signal that says how parameters lie is followed.
+        # Created inside the context, as data; now apply the signal's placement of parameters.
         if any(axis is not None for axis in placement.parameters) and placement.parameters != placement.axes:
             adopt_handle(p, placement)
         else:
@@ -46,7 +46,7 @@ def _welcome_parameter(p: SignalTensor) -> None:
 
 
 def _settled(grad: Tensor, p: SignalTensor | None) -> Tensor | None:
-    """A gradient on its parameter's mesh, laid out as the parameter; None: it is so already."""
+    """Return the gradient on its parameter's mesh and in its layout, or None if it is already."""
     if p is None or not isinstance(grad, SignalTensor):
         return None
     mesh = p._ref.home.mesh
@@ -56,20 +56,20 @@ def _settled(grad: Tensor, p: SignalTensor | None) -> Tensor | None:
 
 
 def laid_out_as(x: SignalTensor, p: SignalTensor) -> SignalTensor:
-    """A tensor on a parameter's mesh in the parameter's layout."""
+    """Return x, which is on the parameter's mesh, in the parameter's layout."""
     mesh = p._ref.home.mesh
     if len(mesh.workers) == 1:
         return x
     engine = p._ref.engine
     number = next(engine.ids)
     numbers = (x._ref.number, p._ref.number)
-    settled = SignalTensor(Ref(engine, number, Home(mesh)), x._look)
+    settled = SignalTensor(Ref(engine, number, Home(mesh)), x._tensor_meta)
     engine.record("settle", (number, *numbers), mesh.workers, "settle", numbers, (number,))
     return settled
 
 
 def adopt_handle(t: SignalTensor, placement: scope.Placement) -> None:
-    """Move a parameter or buffer itself: from now on it lives where the signal says."""
+    """Move a parameter or buffer itself to where the signal places parameters."""
     mesh = placement.mesh
     copy = spread(t, mesh, placement.parameters if isinstance(t, torch.nn.Parameter) else ())
     home, new = t._ref.home, copy._ref
@@ -82,7 +82,7 @@ def adopt_handle(t: SignalTensor, placement: scope.Placement) -> None:
 
 
 def gather_for_use(t: SignalTensor, placement: scope.Placement) -> None:
-    """A parameter that lies where the signal says: is it whole for the ops that use it?"""
+    """Mark a parameter to be gathered for ops that use it, if the signal says so."""
     if placement.gathers and isinstance(t, torch.nn.Parameter):
         ref = t._ref
         content = (ref.number, placement.gathers)
@@ -90,40 +90,40 @@ def gather_for_use(t: SignalTensor, placement: scope.Placement) -> None:
 
 
 def move(t: SignalTensor, mesh: Mesh, axes: Axes) -> SignalTensor:
-    """A copy on another mesh: cut along `axes` where no shard would be empty."""
-    engine, look = t._ref.engine, t._look
+    """Return a copy on another mesh, sharded along `axes` unless a shard would be empty."""
+    engine, meta = t._ref.engine, t._tensor_meta
     source = t._ref.home.mesh
-    axes = fitting(look.shape, axes, mesh.shape)
-    wire = wire_axis(look.shape, source.shape, mesh.shape, axes[0])
+    axes = fitting(meta.shape, axes, mesh.shape)
+    wire = wire_axis(meta.shape, source.shape, mesh.shape, axes[0])
     number = next(engine.ids)
     workers = tuple(sorted({*source.workers, *mesh.workers}))
     content = (
-        number, t._ref.number, source.number, mesh.number, axes, wire, look.shape, str(look.dtype)[6:]
+        number, t._ref.number, source.number, mesh.number, axes, wire, meta.shape, str(meta.dtype)[6:]
     )  # fmt: skip
-    contiguous = _contiguous(look)
+    contiguous = _contiguous(meta)
     made = SignalTensor(Ref(engine, number, Home(mesh)), contiguous)
     engine.record("move", content, workers, "move", (t._ref.number,), (number,))
     if instruction_log.active:
-        instruction_log.move(t._ref.number, number, source, mesh, axes, look)
+        instruction_log.move(t._ref.number, number, source, mesh, axes, meta)
     return made
 
 
 def spread(t: SignalTensor, mesh: Mesh, axes: Axes) -> SignalTensor:
-    """A copy of `t` on `mesh`, cut along `axes` where no shard would be empty."""
+    """Return a copy of `t` on `mesh`, sharded along `axes` unless a shard would be empty."""
     if t._ref.home.mesh != mesh:
         return move(t, mesh, axes)
     engine = t._ref.engine
     axes = fitting(t.shape, axes, mesh.shape)
     number = next(engine.ids)
-    made = SignalTensor(Ref(engine, number, Home(mesh)), _contiguous(t._look))
+    made = SignalTensor(Ref(engine, number, Home(mesh)), _contiguous(t._tensor_meta))
     content = (number, t._ref.number, mesh.number, axes)
     engine.record("spread", content, mesh.workers, "spread", (t._ref.number,), (number,))
     return made
 
 
-def _contiguous(look: Look) -> Look:
+def _contiguous(meta: TensorMeta) -> TensorMeta:
     stride, step = [], 1
-    for size in reversed(look.shape):
+    for size in reversed(meta.shape):
         stride.append(step)
         step *= max(size, 1)
-    return Look(look.shape, tuple(reversed(stride)), look.dtype)
+    return TensorMeta(meta.shape, tuple(reversed(stride)), meta.dtype)

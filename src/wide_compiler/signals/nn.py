@@ -1,5 +1,4 @@
-"""All of `torch.nn`, and the optimisers of `torch.optim` beside it: `from wide_compiler.signals.nn import
-SGD`."""
+"""`torch.nn` and the optimisers of `torch.optim`: `from wide_compiler.signals.nn import Linear, SGD`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What observers of this script see of signals and lanes: set up with the workers, taken away with them."""
+"""What observers of this script see of signals and lanes; active while workers run."""
 
 from __future__ import annotations
 
@@ -10,54 +10,56 @@ from typing import Any
 import torch
 
 from ..observe.endpoint import Endpoint
-from ..training import progress
+from ..training import progress_line
 from . import config, runtime, scope
 
 log = logging.getLogger(__name__)
 
 
 class LaneLosses:
-    """The latest losses of a population that is being trained: a callback of `fit` while somebody looks."""
+    """The latest losses of a population in training: a callback of `fit`, registered while observed."""
 
     def __init__(self) -> None:
         self.latest: dict[str, Any] | None = None
         self._at = 0.0
 
-    def told(self, moment: progress.Moment) -> None:
+    def told(self, moment: progress_line.Moment) -> None:
         now = time.monotonic()
-        if moment.event == "end" or (moment.event == "step" and now - self._at > progress.SECONDS_BETWEEN):
+        if moment.event == "end" or (
+            moment.event == "step" and now - self._at > progress_line.SECONDS_BETWEEN
+        ):
             self._at = now
             losses, active = moment.losses.detach().cpu().tolist(), moment.active.cpu().tolist()
             self.latest = {"step": moment.step, "losses": losses, "active": active}
 
     def listen(self, on: bool) -> None:
         if on:
-            progress.listeners.append(self.told)
-        elif self.told in progress.listeners:
-            progress.listeners.remove(self.told)
+            progress_line.listeners.append(self.told)
+        elif self.told in progress_line.listeners:
+            progress_line.listeners.remove(self.told)
 
 
 class NoEndpoint:
-    """In place of an endpoint where there is none."""
+    """Used where no endpoint can be opened."""
 
     def remove(self) -> None:
-        """Nothing to remove."""
+        """Do nothing."""
 
 
 def label() -> tuple[str, str]:
-    """Signal and pass of the op that is being recorded."""
+    """Return the signal and the pass of the op that is being recorded."""
     if torch._C._current_graph_task_id() != -1:
         node = torch._C._current_autograd_node()
         placement = None if node is None else scope.backward_placement(node._sequence_nr())
         return (placement.name if placement is not None else scope.lanes_of.get(), "backward")
     placement, lanes = scope.current(), scope.lanes_of.get()
-    # The graph of a wide model is recorded inside an autograd function, where gradients are off.
+    # A wide model's graph is recorded inside an autograd function, where gradients are off.
     forward = torch.is_grad_enabled() or lanes
     return placement.name if placement is not None else lanes, "forward" if forward else "no grad"
 
 
 def open_endpoint() -> Endpoint | NoEndpoint:
-    """The socket for observers of the engine that has just started."""
+    """Open the socket for observers of the engine that has just started."""
     engine = runtime.running()
     assert engine is not None
     if runtime.in_process():
@@ -74,7 +76,7 @@ def open_endpoint() -> Endpoint | NoEndpoint:
 
     try:
         return Endpoint(engine, label, about, losses.listen)
-    except OSError as error:  # a script must run where it cannot be looked at
+    except OSError as error:  # the script must run even if it cannot be observed
         log.warning("this run cannot be watched: %s", error)
         return NoEndpoint()
 

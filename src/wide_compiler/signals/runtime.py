@@ -10,20 +10,21 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..config import variable
 from ..errors import ArgumentError
 from ..observe import instruction_log
 from ..workers.engine import Engine
 from ..workers.inprocess import InProcessPool
-from ..workers.local import LocalPool, abandon_nursery, close_nursery
+from ..workers.local import LocalPool, abandon_fork_server, close_fork_server
 from ..workers.ray import Cluster, RayPool
 from ..workers.stream import Mesh, Pool
 from . import config
 
 
-class Start(NamedTuple):
-    """How the workers were asked for; `restart()` asks for the same again.
+class StartOptions(NamedTuple):
+    """How workers were started, so that `restart()` can start the same again.
 
-    backend: of torch.distributed; on a cluster it follows from what each worker has.
+    backend: of torch.distributed; empty on a cluster, where it follows from each worker's device.
     """
 
     devices: tuple[str, ...]
@@ -39,30 +40,32 @@ class Start(NamedTuple):
 
 
 _engine: Engine | None = None
-# What has to be in place while workers run, and only then: each is called at the start and gives what has a
-# `remove()`. A hook on all modules, say, which would cost every forward of a script without signals.
+# Functions called when workers start; each returns an object whose `remove()` is called at shutdown. A hook
+# on all modules, for example, must not cost scripts without signals anything.
 while_running: list[Callable[[], Any]] = []
 _in_place: list[Any] = []
-_start: Start | None = None
+_start: StartOptions | None = None
 
 
 def in_process() -> bool:
-    """`GT_WORKERS=0`: no workers but the script itself."""
-    return os.environ.get("GT_WORKERS") == "0"
+    """Return whether `WIDE_COMPILER_WORKERS=0`: one worker inside the script's process."""
+    return os.environ.get(variable("WORKERS")) == "0"
 
 
 def _environment() -> tuple[int | None, Cluster | None]:
-    """`GT_WORKERS`: how many workers, or the Ray cluster that they live on."""
-    given = os.environ.get("GT_WORKERS", "")
+    """Parse `WIDE_COMPILER_WORKERS`: the number of workers, or the Ray cluster."""
+    given = os.environ.get(variable("WORKERS"), "")
     if given == "ray" or given.startswith("ray://"):
         return None, Cluster(None if given == "ray" else given)
     if given and not given.isdecimal():
-        raise ArgumentError(f"GT_WORKERS must be a number, 'ray' or 'ray://host:port', got {given!r}")
+        raise ArgumentError(
+            f"{variable('WORKERS')} must be a number, 'ray' or 'ray://host:port', got {given!r}"
+        )
     return int(given) if given else None, None
 
 
 def engine() -> Engine:
-    """The running engine; starts as many CPU workers as the configured signals name."""
+    """Return the running engine; starts as many CPU workers as the configured signals need."""
     if _engine is None:
         cpu_workers(_environment()[0] or config.highest_worker() + 1)
     assert _engine is not None
@@ -74,27 +77,29 @@ def running() -> Engine | None:
 
 
 def cpu_workers(n: int) -> None:
-    """Start `n` local worker processes, or, with `GT_WORKERS=ray`, actors.
+    """Start `n` local worker processes, or actors with `WIDE_COMPILER_WORKERS=ray`.
 
-    With fewer running the others join them; with as many, or more, nothing happens.
+    If fewer are running, more are added; otherwise this does nothing.
     """
     _check_count(n)
     cluster = _environment()[1]
-    start_workers(Start(("cpu",) * n, "" if cluster else "gloo", cluster))
+    start_workers(StartOptions(("cpu",) * n, "" if cluster else "gloo", cluster))
 
 
 def gpu_workers(n: int) -> None:
-    """Start `n` local workers, one for each GPU; with fewer GPUs they share, with none they run on the
-    CPU. With `GT_WORKERS=ray` Ray assigns one GPU to each."""
+    """Start `n` local workers, one per GPU; with fewer GPUs they share, with none they use the CPU.
+
+    With `WIDE_COMPILER_WORKERS=ray`, Ray assigns one GPU to each.
+    """
     _check_count(n)
     cluster = _environment()[1]
     if cluster is not None:
-        start_workers(Start(("cuda",) * n, "", cluster._replace(gpus=1)))
+        start_workers(StartOptions(("cuda",) * n, "", cluster._replace(gpus=1)))
         return
     gpus = torch.cuda.device_count()
     if gpus == 0:
         warnings.warn(f"gpu_workers({n}): no GPU here; the workers run on the CPU", stacklevel=2)
-        start_workers(Start(("cpu",) * n, "gloo"))
+        start_workers(StartOptions(("cpu",) * n, "gloo"))
         return
     if gpus < n:
         warnings.warn(
@@ -102,7 +107,7 @@ def gpu_workers(n: int) -> None:
             stacklevel=2,
         )
     devices = tuple(f"cuda:{i % gpus}" for i in range(n))
-    start_workers(Start(devices, "nccl" if n <= gpus else "gloo"))
+    start_workers(StartOptions(devices, "nccl" if n <= gpus else "gloo"))
 
 
 def ray_workers(
@@ -116,12 +121,14 @@ def ray_workers(
 ) -> None:
     """Start `n` workers as Ray actors.
 
-    address: `host:port` of a cluster, `ray://host:port` of its client server, "auto": a Ray that runs on
-        this machine, "local": one of this script's own; None, as `ray.init()` does: $RAY_ADDRESS, else what
-        `ray start` has started here, else one of its own.
-    cpus, gpus: what Ray reserves for each worker; with a whole GPU each they talk by NCCL.
-    strategy: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD, as Ray's placement groups have them.
-    wait: seconds until the cluster must have room for all of them.
+    Args:
+        n: number of workers.
+        address: `host:port` of a cluster, `ray://host:port` of its client server, "auto" for a Ray that runs
+            on this machine, "local" for a new one; None as in `ray.init()`: $RAY_ADDRESS, else a Ray started
+            here by `ray start`, else a new one.
+        cpus, gpus: resources reserved for each worker; with a whole GPU each they use NCCL.
+        strategy: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD, as for Ray's placement groups.
+        wait: seconds to wait for the cluster to have room for all of them.
     """
     _check_count(n)
     if strategy not in ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"):
@@ -132,7 +139,7 @@ def ray_workers(
             f"got cpus={cpus!r}, gpus={gpus!r}, wait={wait!r}"
         )
     device = "cuda" if gpus else "cpu"
-    start_workers(Start((device,) * n, "", Cluster(address, cpus, gpus, strategy, wait)))
+    start_workers(StartOptions((device,) * n, "", Cluster(address, cpus, gpus, strategy, wait)))
 
 
 def _check_count(n: int) -> None:
@@ -140,7 +147,7 @@ def _check_count(n: int) -> None:
         raise ArgumentError(f"the number of workers must be an int of at least 1, got {n!r}")
 
 
-def start_workers(start: Start) -> None:
+def start_workers(start: StartOptions) -> None:
     global _engine, _start
     if _engine is not None and not _engine.closed:
         assert _start is not None
@@ -155,13 +162,13 @@ def start_workers(start: Start) -> None:
         )
     instruction_log.configure()
     _engine, _start = Engine(start.pool()), start
-    _take_away()  # of workers that have died
+    _take_away()  # hooks of workers that died
     _in_place.extend(put() for put in while_running)
     _engine.mesh((0,))
 
 
 def grow_to(count: int) -> None:
-    """At least `count` workers of the kind that runs; what lives on them stays."""
+    """Add workers of the running kind until there are `count`; existing values stay."""
     global _start
     assert _engine is not None and _start is not None
     have = len(_start.devices)
@@ -178,14 +185,14 @@ def grow_to(count: int) -> None:
     _start = _start._replace(devices=(*_start.devices, *more))
 
 
-def last_start() -> Start:
+def last_start() -> StartOptions:
     if _start is None:
         raise ArgumentError("no workers were ever started in this process")
     return _start
 
 
 def shutdown() -> None:
-    """End all workers; tensors that live on them cannot be used any more. Safe to call twice."""
+    """Stop all workers; tensors on them cannot be used any more. Safe to call twice."""
     global _engine
     _take_away()
     if _engine is not None:
@@ -202,11 +209,11 @@ def _take_away() -> None:
 def _leave() -> None:
     if _engine is None or _engine.process == os.getpid():
         shutdown()
-        close_nursery()
+        close_fork_server()
 
 
 def mesh_of(workers: tuple[int, ...], grid: tuple[int, ...]) -> Mesh:
-    """The mesh of these workers; those that do not run yet are started."""
+    """Return the mesh of these workers, starting those that do not run yet."""
     running = engine()
     if in_process():
         return running.mesh((0,), (1,) * len(grid))
@@ -215,10 +222,10 @@ def mesh_of(workers: tuple[int, ...], grid: tuple[int, ...]) -> Mesh:
 
 
 def _in_fork() -> None:
-    """A fork of the script: no workers, no signals; it may start workers of its own."""
+    """Reset the state in a fork of the script: no workers and no signals; it may start its own workers."""
     global _engine, _start
     _take_away()
-    abandon_nursery()
+    abandon_fork_server()
     if _engine is not None:
         _engine.forked()
     _engine = _start = None

@@ -1,4 +1,4 @@
-"""YAML to signals. pydantic does the checking and is imported only here, when a file is read."""
+"""Parses signals from YAML; checked by pydantic, which is imported only when a file is read."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from .config import ShardConfig, SignalConfig, mesh_of_dimensions
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which a name that stands twice is an error, not a value that is lost."""
+    """YAML loader that rejects duplicate keys."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen: dict[Any, int] = {}
@@ -24,10 +24,10 @@ class _Loader(yaml.SafeLoader):
 
 
 def parse_signals(text: str, source: str) -> dict[str, SignalConfig]:
-    """The signals of a YAML text; every error names the full path of the key that is wrong."""
+    """Return the signals of a YAML text; every error names the full path of the wrong key."""
     from pydantic import BaseModel, ConfigDict, StrictBool, StrictStr, ValidationError
 
-    class Shard(BaseModel):  # ShardConfig checks what these are
+    class Shard(BaseModel):  # values are checked by ShardConfig
         model_config = ConfigDict(extra="forbid")
         axis: Any = 0
         workers: Any

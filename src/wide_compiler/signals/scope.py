@@ -1,4 +1,4 @@
-"""Where signals apply: `signal.context`, `signal.enter` and `exit`, `signal.tensor`."""
+"""Scopes of signals: `signal.context`, `signal.enter`, `signal.exit`, `signal.tensor`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,15 @@ if TYPE_CHECKING:
 
 
 class Placement(NamedTuple):
-    """A signal that is being followed: its workers, and for each dimension of their mesh the axis of data and
-    that of parameters which it cuts; `compile`: what repeats there is compiled."""
+    """The placement by an active signal.
+
+    Attributes:
+        mesh: its workers.
+        axes: for each mesh dimension the axis of data that it shards, or None.
+        parameters: the same for parameters.
+        name: of the signal.
+        compile: whether ops that repeat are compiled.
+    """
 
     mesh: Mesh
     axes: Axes
@@ -33,13 +40,20 @@ class Placement(NamedTuple):
 
     @property
     def gathers(self) -> tuple[int, ...]:
-        """Dimensions that cut the rows of data, and parameters only to save memory."""
+        """Mesh dimensions that shard rows of data, and parameters only to save memory."""
         both = zip(self.axes, self.parameters, strict=True)
         return tuple([d for d, (axis, own) in enumerate(both) if axis == 0 and own is not None])
 
 
-class Scope(NamedTuple):
-    """One entered signal; `backward` is where the backward pass of its ops goes. None: nothing configured."""
+class EnteredSignal(NamedTuple):
+    """A signal that was entered and not yet exited.
+
+    Attributes:
+        placement: of its tensors and ops; None if the signal has none.
+        backward: placement of the backward pass of its ops, or None.
+        start: autograd's sequence number at entry.
+        recorded: number of instructions recorded at entry.
+    """
 
     name: str
     placement: Placement | None
@@ -49,22 +63,21 @@ class Scope(NamedTuple):
     mode: CreationMode
 
 
-_scopes: ContextVar[tuple[Scope, ...]] = ContextVar("wide_compiler_signal_scopes", default=())
+_scopes: ContextVar[tuple[EnteredSignal, ...]] = ContextVar("wide_compiler_signal_scopes", default=())
 _nothing_new: ContextVar[bool] = ContextVar("wide_compiler_signal_nothing_new", default=False)
-# The signal by which the lanes of a wide model were cut, while its graph is called outside of any context.
+# The signal that placed the lanes of a wide model, while its graph is called outside any context.
 lanes_of: ContextVar[str] = ContextVar("wide_compiler_lanes_of", default="")
 _warned: set[str] = set()
 
-# Which autograd nodes were made under which signal: ranges of autograd's sequence numbers, oldest first.
-# Graphs are rarely older than a few steps; a node whose range was dropped runs where its largest operand
-# lies.
+# Ranges of autograd sequence numbers by signal, oldest first. Graphs are rarely older than a few steps; a
+# node whose range was dropped runs on the mesh of its largest operand.
 _KEPT_RANGES = 4096
 _starts: list[int] = []
 _ranges: list[tuple[int, int, Placement]] = []
 
 
 def placement_of(name: str) -> Placement | None:
-    """Where a signal sends things; None if it is unknown (warned once) or names no shard."""
+    """Return a signal's placement, or None if it is unknown (warns once) or has no shard."""
     found = config.find(name)
     if found is None:
         if name not in _warned:
@@ -80,12 +93,12 @@ def placement_of(name: str) -> Placement | None:
 
 
 def entered() -> tuple[tuple[str, Placement | None], ...]:
-    """The signals entered now, outermost first."""
+    """Return the entered signals, outermost first."""
     return tuple([(s.name, s.placement) for s in _scopes.get()])
 
 
 def current() -> Placement | None:
-    """The innermost signal that says where."""
+    """Return the placement of the innermost signal that has one."""
     for scope in reversed(_scopes.get()):
         if scope.placement is not None:
             return scope.placement
@@ -93,13 +106,13 @@ def current() -> Placement | None:
 
 
 def creating() -> Placement | None:
-    """The signal that new tensors follow."""
+    """Return the placement of new tensors, or None."""
     return None if _nothing_new.get() else current()
 
 
 @contextlib.contextmanager
 def nothing_new() -> Iterator[None]:
-    """Tensors that torch makes within are plain."""
+    """Inside, torch's creation functions make plain tensors."""
     token = _nothing_new.set(True)
     try:
         yield
@@ -108,7 +121,7 @@ def nothing_new() -> Iterator[None]:
 
 
 def backward_placement(sequence: int) -> Placement | None:
-    """Where the backward of the autograd node with this sequence number runs, if a signal says so."""
+    """Return the placement of the backward of the autograd node with this sequence number, or None."""
     found = None
     last = bisect.bisect_right(_starts, sequence) - 1
     # Ranges nest as contexts do; the innermost starts last.
@@ -125,7 +138,7 @@ def backward_placement(sequence: int) -> Placement | None:
 
 
 def enter(name: str, backward: str | None = None) -> None:
-    """Follow a signal until `exit(name)`."""
+    """Activate a signal until `exit(name)`; `backward` as in `context`."""
     from .creation import CreationMode
 
     if not isinstance(name, str):
@@ -138,7 +151,7 @@ def enter(name: str, backward: str | None = None) -> None:
     mode.__enter__()
     running = runtime.running()
     recorded = 0 if running is None else running.recorded
-    scope = Scope(name, placement, behind, torch.autograd._get_sequence_nr(), recorded, mode)  # type: ignore[attr-defined]
+    scope = EnteredSignal(name, placement, behind, torch.autograd._get_sequence_nr(), recorded, mode)  # type: ignore[attr-defined]
     _scopes.set((*_scopes.get(), scope))
     if placement is not None:
         regions = runtime.engine().regions
@@ -149,7 +162,7 @@ def enter(name: str, backward: str | None = None) -> None:
 
 
 def exit(name: str) -> None:
-    """Stop following the signal entered last; `name` must be its name."""
+    """Deactivate the signal entered last; raises ArgumentError unless `name` is its name."""
     scopes = _scopes.get()
     if not scopes:
         raise ArgumentError(f"signal.exit({name!r}): no signal has been entered")
@@ -169,7 +182,7 @@ def exit(name: str) -> None:
         _remember(scope.start, torch.autograd._get_sequence_nr(), scope.backward)  # type: ignore[attr-defined]
 
 
-def _warn_of_idle_workers(scope: Scope, recorded: int) -> None:
+def _warn_of_idle_workers(scope: EnteredSignal, recorded: int) -> None:
     if recorded != scope.recorded or f"idle {scope.name}" in _warned:
         return
     _warned.add(f"idle {scope.name}")
@@ -183,7 +196,7 @@ def _warn_of_idle_workers(scope: Scope, recorded: int) -> None:
 
 
 def follow_backward(regions: Regions, placement: Placement | None) -> None:
-    """An op of a backward pass is about to run: its region begins, goes on, or ends; the pass ends it too."""
+    """Open, keep or close the region for the next op of a backward pass; the end of the pass closes it."""
     name = placement.name if placement is not None and placement.compile else None
     if regions.name == name:
         return
@@ -200,7 +213,7 @@ def _remember(start: int, end: int, placement: Placement) -> None:
     if _ranges and _ranges[-1][1] == start and _ranges[-1][2] == placement:
         _ranges[-1] = (_ranges[-1][0], end, placement)
         return
-    at = bisect.bisect_right(_starts, start)  # an outer range ends after, and starts before, its inner ones
+    at = bisect.bisect_right(_starts, start)  # an outer range is added after its inner ones
     _starts.insert(at, start)
     _ranges.insert(at, (start, end, placement))
     if len(_ranges) > _KEPT_RANGES:
@@ -209,9 +222,11 @@ def _remember(start: int, end: int, placement: Placement) -> None:
 
 @contextlib.contextmanager
 def context(name: str, backward: str | None = None) -> Iterator[None]:
-    """Tensors and ops within follow the signal; their backward pass follows `backward`.
+    """Place tensors and ops inside by a signal, and their backward pass by `backward`.
 
-    backward: a signal's name; default: the signal's own `backward` setting, else the signal itself.
+    Args:
+        name: the signal. An unknown one is ignored with a warning.
+        backward: name of a signal; default: the signal's `backward` setting, else the signal itself.
     """
     enter(name, backward)
     try:
@@ -221,7 +236,7 @@ def context(name: str, backward: str | None = None) -> Iterator[None]:
 
 
 def tensor(x: torch.Tensor, name: str) -> torch.Tensor:
-    """A copy of `x` placed as the signal says; differentiable."""
+    """Return a copy of `x` placed by the signal; differentiable."""
     from .tensor import respread
 
     placement = placement_of(name)
@@ -236,7 +251,7 @@ def tensor(x: torch.Tensor, name: str) -> torch.Tensor:
 
 @contextlib.contextmanager
 def suspended() -> Iterator[None]:
-    """Within, no signal is active."""
+    """Inside, no signal is active."""
     token = _scopes.set(())
     try:
         yield
@@ -245,7 +260,7 @@ def suspended() -> Iterator[None]:
 
 
 def forget_ranges() -> None:
-    """After a restart: meshes of the old run are no longer valid."""
+    """Drop all ranges after a restart: the meshes of the old run are invalid."""
     _ranges.clear()
     _starts.clear()
 

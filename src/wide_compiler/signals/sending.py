@@ -1,4 +1,4 @@
-"""Data of this process to the workers: to each its part only, and again only if it has changed."""
+"""Sends plain tensors to the workers, to each only its shard; operands are sent again only if changed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch import _C, Tensor
 
 from ..observe import instruction_log
 from ..workers.layout import Axes, fitting, part_of, places
-from ..workers.memory import write_payload
+from ..workers.shared_memory import write_payload
 from ..workers.stream import Mesh
 from . import runtime, scope
-from .plans import look_of
+from .op_plans import meta_of
 from .tensor import Home, Ref, SignalTensor
 
 
 def put_on(x: Tensor, mesh: Mesh, axes: Axes) -> SignalTensor:
-    """A plain tensor to workers: to each its part only."""
+    """Send a plain tensor to the workers of a mesh, to each only its shard."""
     engine = runtime.engine()
     given, x = x, x.detach().cpu()
     axes = fitting(x.shape, axes, mesh.shape)
@@ -32,17 +32,17 @@ def put_on(x: Tensor, mesh: Mesh, axes: Axes) -> SignalTensor:
         for part in parts
     ]
     made = SignalTensor(
-        Ref(engine, number, Home(mesh)), look_of(torch.empty(x.shape, dtype=x.dtype, device="meta"))
+        Ref(engine, number, Home(mesh)), meta_of(torch.empty(x.shape, dtype=x.dtype, device="meta"))
     )
     engine.record_each("put", contents, mesh, (number,))
     if _listener is not None:
         _listener(given, mesh, axes, made)
     if instruction_log.active:
-        instruction_log.create("put", number, mesh, axes, made._look)
+        instruction_log.create("put", number, mesh, axes, made._tensor_meta)
     return made
 
 
-_listener: Any = None  # told of each tensor that is sent: (tensor, mesh, axes, handle)
+_listener: Any = None  # called with (tensor, mesh, axes, handle) for each tensor sent
 
 
 @contextlib.contextmanager
@@ -56,7 +56,7 @@ def listener(hear: Any) -> Iterator[None]:
 
 
 def put(x: Tensor) -> SignalTensor:
-    """A plain tensor to the active signal's workers, or to worker 0."""
+    """Send a plain tensor to the active signal's workers, or to worker 0."""
     placement = scope.current()
     if placement is None:
         return put_on(x, runtime.engine().mesh((0,)), ())
@@ -66,15 +66,16 @@ def put(x: Tensor) -> SignalTensor:
 
 
 _sent: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
-# By the tensor's id and the mesh: the values that were sent, and what they became.
+# By the tensor's id and the mesh: a copy of the values sent, and the handle.
 _copies: dict[tuple[int, int], tuple[Tensor, SignalTensor]] = {}
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def put_operand(x: Tensor, mesh: Mesh) -> SignalTensor:
-    """A plain operand, replicated on the mesh. Sent again only if its values have changed: they are
-    compared, since
-    NumPy and `.data` write without a trace."""
+    """Return a plain operand replicated on the mesh, sent again only if its values have changed.
+
+    The values are compared, because writes by NumPy and `.data` do not change the version counter.
+    """
     key = (id(x), mesh.number)
     known = _copies.get(key)
     if known is not None and _sent.get(id(x)) is x and not known[1]._ref.engine.closed and _same(x, known[0]):
@@ -89,7 +90,7 @@ def put_operand(x: Tensor, mesh: Mesh) -> SignalTensor:
 
 
 def _same(x: Tensor, before: Tensor) -> bool:
-    """Bit by bit: 0.0 is not -0.0, and NaN is NaN."""
+    """Compare bit by bit: 0.0 differs from -0.0, and NaN equals NaN."""
     if x.shape != before.shape or x.dtype != before.dtype or x.device != before.device:
         return False
     with _C._DisableTorchDispatch():

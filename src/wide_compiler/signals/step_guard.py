@@ -1,4 +1,4 @@
-"""All that a recorded step rests on, and whether it still holds."""
+"""Guards of a recorded step: checks that nothing it depends on has changed."""
 
 from __future__ import annotations
 
@@ -21,19 +21,22 @@ from .step_optimizers import GroupCount, NotRepeatable
 from .tensor import SignalTensor, _WithoutSubclass
 
 if TYPE_CHECKING:
-    from .steps import Recorder
+    from .steps import StepRecorder
 
 _TABLES = (*HOOKS, "_parameters", "_buffers", "_modules")
 
 
 class StepGuard:
-    """gradients: parameters with the gradient that the step makes. used: ids that the step uses.
+    """Checks whether a recorded step can be replayed.
 
-    before: of each parameter known before the step its gradient's id then, or None.
+    Attributes:
+        gradients: parameters with the gradients that the step makes.
+        cleared: parameters without a gradient after the step.
+        before: for each parameter the id of its gradient before the step, or None.
     """
 
     def __init__(
-        self, recorder: Recorder, leaves: list, structure: Any, used: list[int], counts: list[GroupCount]
+        self, recorder: StepRecorder, leaves: list, structure: Any, used: list[int], counts: list[GroupCount]
     ) -> None:
         observer = recorder.observer
         assert observer is not None
@@ -54,7 +57,7 @@ class StepGuard:
             self.reads.note(Table, table, path=path)
         self.groups = TableGuard([g for o in optimizers for g in o.param_groups])
         for o in optimizers:
-            for name in ("state", "param_groups"):  # load_state_dict puts others in their place
+            for name in ("state", "param_groups"):  # load_state_dict replaces them
                 self.reads.note(Entry, vars(o), name, path=f"{type(o).__name__}.{name}")
             self.reads.note(Items, o.param_groups, path=f"{type(o).__name__}.param_groups")
         self.listed = [(g, tuple(g["params"])) for o in optimizers for g in o.param_groups]
@@ -70,9 +73,9 @@ class StepGuard:
         self.cleared: list[Any] = []
 
     def _explain(
-        self, recorder: Recorder, leaves: list, used: list[int], called: list, optimizers: list
+        self, recorder: StepRecorder, leaves: list, used: list[int], called: list, optimizers: list
     ) -> None:
-        """Every id that the step uses must belong to something that the guard looks at."""
+        """Raise NotRepeatable unless the guard covers the owner of every id that the step uses."""
         known: list[Any] = [*self.parameters, *recorder.constants]
         known += [b for m in called for b in m._buffers.values()]
         known += [v for o in optimizers for state in o.state.values() for v in state.values()]
@@ -86,7 +89,7 @@ class StepGuard:
             raise NotRepeatable("it uses a tensor of which it is not known who holds it")
 
     def take_gradients(self, alive: set[int]) -> None:
-        """After the step: which gradients it has made, and which it has taken away."""
+        """After recording: store which gradients the step made, and which it cleared."""
         for p in self.parameters:
             if type(p.grad) is SignalTensor and p.grad._ref.number in alive:
                 self.gradients.append((p, p.grad))
@@ -95,7 +98,7 @@ class StepGuard:
         self.gradient_ids = tuple([g._ref.number for _, g in self.gradients])
 
     def hand_out_gradients(self) -> None:
-        """After a replay: parameters have the gradients that the step would have left."""
+        """After a replay: give the parameters the gradients that the step would have left."""
         with _WithoutSubclass():
             for p, g in self.gradients:
                 if p.grad is not g:
@@ -104,8 +107,8 @@ class StepGuard:
                 p.grad = None
 
     def holds(self, leaves: list, structure: Any) -> bool:
-        """Is everything what it was?"""
-        with _WithoutSubclass():  # else each attribute of a parameter is looked up through Python
+        """Return whether everything the step depends on is unchanged."""
+        with _WithoutSubclass():  # otherwise each attribute access on a parameter goes through Python
             return self._holds(leaves, structure)
 
     def _holds(self, leaves: list, structure: Any) -> bool:
@@ -137,14 +140,14 @@ class StepGuard:
 
     def _gradients_as_before(self) -> bool:
         for p, before, read in zip(self.parameters, self.before, self.reads_gradients, strict=True):
-            # No name for the gradient: it would be held once more.
+            # Do not bind the gradient to a name: that would change its reference count.
             if (p.grad is None) != (before is None) or (read and p.grad._ref.number != before):
                 return False
         return _held_by_nobody_else(self.gradients)
 
 
 def _held_by_nobody_else(pairs: list[tuple[Any, Any]]) -> bool:
-    """A replay gives these tensors new values: nobody but the parameter may have them."""
+    """Return whether only the parameters hold these gradients, whose values a replay overwrites."""
     for p, g in pairs:
         if _count(g) > (_WITH if p.grad is g else _WITHOUT):
             return False
@@ -158,8 +161,10 @@ _count = sys.getrefcount
 
 
 def _usual_counts() -> tuple[int, int, int]:
-    """How often a gradient counts as held in `_held_by_nobody_else` if its parameter holds it, if nobody
-    does, and what it is made of."""
+    """Return the reference counts seen in `_held_by_nobody_else` if nothing else holds a gradient.
+
+    For the gradient while its parameter holds it, for the gradient alone, and for its `Ref`.
+    """
     p = torch.zeros(1, requires_grad=True)
     p.grad = torch.zeros(1)
     p.grad._ref = object()  # type: ignore[attr-defined]
@@ -191,7 +196,7 @@ def _hooks_of(p: Tensor) -> tuple[Any, Any]:
 def _tables(
     called: list[nn.Module], optimizers: list[Optimizer], hooks: list[Any]
 ) -> Iterator[tuple[str, dict]]:
-    """Dictionaries that PyTorch's own code reads, which an observer does not look into."""
+    """Yield the dictionaries that PyTorch's own code reads, which the observer does not see."""
     yield "the configuration of signals", config.signals()
     yield "the hooks of all optimisers", optim._global_optimizer_pre_hooks
     yield "the hooks of all optimisers", optim._global_optimizer_post_hooks
@@ -215,10 +220,10 @@ def _is_global_hook(name: str) -> bool:
 
 
 def _seen(leaf: Any) -> Any:
-    """What a recording holds of an argument."""
+    """Return what must be equal for an argument to match the recording."""
     if type(leaf) is SignalTensor:
         home = leaf._ref.home
-        return leaf._look, home.mesh, leaf.requires_grad, home.parameter
+        return leaf._tensor_meta, home.mesh, leaf.requires_grad, home.parameter
     if isinstance(leaf, ATOMS):
         return type(leaf), repr(leaf)
     return object()  # equal to nothing

@@ -1,4 +1,4 @@
-"""What a training step reads in Python, and whether it does what no replay could."""
+"""Observes what a training step reads in Python, and detects effects that a replay cannot repeat."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .creation import is_creation
 from .tensor import SignalTensor
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-# Parts of PyTorch that keep a state of their own, which a replay would not move.
+# Parts of PyTorch with internal state, which a replay would not update.
 _STATEFUL = {
     "torch.optim.lr_scheduler": "a learning rate scheduler; call it outside of the step",
     "torch.optim.swa_utils": "an averaged model; call it outside of the step",
@@ -26,7 +26,7 @@ _BACKWARD = {torch.autograd.backward.__code__, torch.autograd.grad.__code__}
 
 
 class StepObserver(Observer):
-    """Runs a step once, as usual, and notes what its Python reads. backward: did it run a backward pass?"""
+    """Runs a step once and records what its Python code reads. backward: it ran a backward pass."""
 
     def __init__(self, function: Callable, modules: Iterable[nn.Module]) -> None:
         super().__init__([], calls=[function])
@@ -36,7 +36,7 @@ class StepObserver(Observer):
             self.meet(module)
 
     def meet(self, module: nn.Module) -> None:
-        """A module that the step calls."""
+        """Register a module that the step calls."""
         self._keep(module)
         self._paths.setdefault(id(module), type(module).__name__)
         for name in HOOKS:
@@ -48,11 +48,11 @@ class StepObserver(Observer):
             return self.run(call, put_back=False)
 
     def handles(self) -> list[SignalTensor]:
-        """Those that Python holds: globals, closures, attributes."""
+        """Return the handles held by Python: in globals, closures, attributes."""
         return [value for value in self._alive if type(value) is SignalTensor]
 
     def is_constant(self, x: Tensor) -> bool:
-        """Is it made in the step from numbers alone?"""
+        """Return whether x was made in the step from numbers only."""
         return id(x) in self._plain.constants
 
     def refused(self) -> str:
@@ -62,13 +62,13 @@ class StepObserver(Observer):
         self.backward |= code in _BACKWARD
         module = frame.f_globals.get("__name__") or ""
         for name, what in _STATEFUL.items():
-            if module.startswith(name) and "self" in frame.f_locals:  # not their wrapper of Optimizer.step
+            if module.startswith(name) and "self" in frame.f_locals:  # not Optimizer.step's wrapper
                 self.effects.append(f"it uses {what}")
         super()._enter_torch(frame, code)
 
 
 class _PlainOps(TorchDispatchMode):
-    """Which of the script's own tensors are made from numbers alone; whether it draws any."""
+    """Records which plain tensors are made from numbers only, and whether the script draws random numbers."""
 
     def __init__(self) -> None:
         super().__init__()

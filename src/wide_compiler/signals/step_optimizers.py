@@ -1,4 +1,4 @@
-"""The optimisers of a recorded step: which of its ops are theirs, and the numbers that change by step."""
+"""Optimisers of a recorded step: their ops in it, and the floats that change from step to step."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..guards.reads import equal_atoms
-from ..workers.optimizer_numbers import GroupKind, Twin
-from ..workers.steps import FLOATS, Window
+from ..workers.optimizer_floats import GroupKind, OptimizerProbe
+from ..workers.worker_steps import FLOATS, Window
 
-_AHEAD = 12  # steps of an optimiser that must be alike
+_AHEAD = 12  # steps of an optimiser that must run the same ops
 
 
 class NotRepeatable(Exception):
-    """Why a call cannot be replayed."""
+    """Raised with the reason why a call cannot be replayed."""
 
 
 class OptimizerState:
-    """An optimiser as it was before its step."""
+    """The step counts of an optimiser's parameters before its step."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
-        self.runs: list[tuple[dict, list, float]] = []  # of parameters that have taken as many steps
+        self.runs: list[tuple[dict, list, float]] = []  # consecutive parameters with equal step counts
         for group in optimizer.param_groups:
             with_gradient = [p for p in group["params"] if p.grad is not None]
             for steps, parameters in itertools.groupby(with_gradient, self._steps):
@@ -39,7 +39,10 @@ class OptimizerState:
 def optimizer_windows(
     optimizers: list[tuple[OptimizerState, int, int]], instructions: list[tuple]
 ) -> tuple[tuple[Window, ...], list[GroupCount]]:
-    """The instructions of each group, after a check that a twin of the optimiser gives their numbers."""
+    """Return the instructions of each group, after checking that `OptimizerProbe` gives the same floats.
+
+    Raises NotRepeatable if an optimiser does anything else in its step.
+    """
     windows, counts = [], []
     for before, start, end in optimizers:
         kind = type(before.optimizer)
@@ -66,10 +69,10 @@ def _window(
     state = optimizer.state.get(parameters[0], {})
     kind = GroupKind(name, count.all_settings(), tuple(k for k, v in state.items() if v is not None))
     try:
-        twin = Twin(kind)
-        expected = twin.numbers(steps, {})
+        probe = OptimizerProbe(kind)
+        expected = probe.floats(steps, {})
         for ahead in range(1, _AHEAD):
-            if [op for op, _ in twin.numbers(steps + ahead, {})] != [op for op, _ in expected]:
+            if [op for op, _ in probe.floats(steps + ahead, {})] != [op for op, _ in expected]:
                 raise NotRepeatable(f"the next steps of {name} are not like this one")
     except (RuntimeError, TypeError, ValueError, KeyError, AssertionError) as error:
         raise NotRepeatable(f"the numbers of {name} are not known: {error}") from None
@@ -83,7 +86,7 @@ def _window(
 
 
 class GroupCount:
-    """The settings and the counted steps of a group of parameters."""
+    """The settings and the step count of a group of parameters."""
 
     def __init__(self, optimizer: Optimizer, group: dict, parameters: list) -> None:
         self.group = group
@@ -104,26 +107,26 @@ class GroupCount:
         return {name: value for name, value in self.group.items() if name != "params"}
 
     def share_count(self) -> None:
-        """The counts of all parameters, which are equal, become one in memory: counted by one op."""
+        """Make the step counts of all parameters views of one tensor, so that one op increments them."""
         if not self.steps:
             return
         base = self.steps[0]._base
         if base is not None and base.numel() == len(self.steps) and all(s._base is base for s in self.steps):
-            self.count = base  # another recording has done so
+            self.count = base  # done by another recording
         else:
             self.count = torch.stack(self.steps)
             for state, own in zip(self.states, self.count.unbind(), strict=True):
                 state["step"] = own
 
     def alike(self) -> bool:
-        """Are the settings those of the recording, floats other than 0 aside?"""
+        """Return whether the settings equal the recorded ones; floats may change, but not to or from 0."""
         now = self.all_settings()
         return now.keys() == self.settings.keys() and all(
             _alike(now[name], value) for name, value in self.settings.items()
         )
 
     def next_step(self) -> tuple[float, dict[str, Any]]:
-        """The steps taken so far, and the settings; counts one."""
+        """Return the steps taken so far and the settings, and increment the count."""
         if self.count is None:
             return 0.0, self.all_settings()
         taken = self.states[0]["step"].item()

@@ -1,7 +1,7 @@
-"""`@step`: a training step that repeats is recorded once, and from then on sent as one instruction.
+"""`@step`: a repeated training step is recorded once and then sent as one instruction.
 
-The function runs as it is written whenever anything that it rests on has changed: numbers, shapes, modes,
-hooks, modules, settings of optimisers other than floats. `why` says why it is not replayed.
+The function runs as written whenever something it depends on has changed: numbers, shapes, modes, hooks,
+modules, settings of optimisers other than floats. `why` is the reason if it cannot be replayed.
 """
 
 from __future__ import annotations
@@ -20,29 +20,35 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..guards.reads import ATOMS
 from ..workers.engine import Engine
-from ..workers.steps import DRAW, DRAWS, MADE, USED, Definition, mapped, places_of
-from ..workers.travelling import draw_seed
+from ..workers.script_state import draw_seed
+from ..workers.worker_steps import DRAW, DRAWS, MADE, USED, Definition, mapped, places_of
 from . import modules, runtime, sending
 from .step_guard import StepGuard
 from .step_observer import StepObserver
 from .step_optimizers import NotRepeatable, OptimizerState, optimizer_windows
 from .tensor import Home, Ref, SignalTensor, handle
 
-_KEPT = 4  # recordings of one step
+_KEPT = 4  # recordings per step
 _numbers = itertools.count(1)
 
 
 def step(function: Callable[..., Any]) -> Step:
-    """A training step (forward, backward, update) that is replayed while nothing that it rests on changes.
+    """Decorate a training step (forward, backward, update) to be replayed as one instruction.
 
-    A decorator. What the function returns must be tensors, numbers, or lists and dicts of them.
+    It is replayed while everything it depends on is unchanged. The function must return tensors, numbers, or
+    lists and dicts of them. Returns a `Step`.
     """
     return Step(function)
 
 
 class Step:
-    """replayed: calls that were one instruction. recorded: calls that were recorded. why: why the last call
-    that was not replayed could not be recorded."""
+    """A decorated training step.
+
+    Attributes:
+        replayed: number of calls sent as one instruction.
+        recorded: number of calls recorded.
+        why: why the last attempt to record failed, else "".
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
@@ -50,9 +56,9 @@ class Step:
         self.recordings: list[Recording] = []
         self.replayed = self.recorded = 0
         self.why = ""
-        self._wait, self._patience = 1, 1  # plain calls before the next attempt; doubled where it was in vain
-        self._places: dict[int, tuple] = {}  # where plain tensors among the arguments go
-        self._modules: dict[int, nn.Module] = {}  # that earlier calls have called
+        self._wait, self._patience = 1, 1  # plain calls before the next attempt; doubled after each failure
+        self._places: dict[int, tuple] = {}  # mesh and axes of plain tensors among the arguments
+        self._modules: dict[int, nn.Module] = {}  # called in earlier calls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, structure = tree_flatten((args, kwargs)) if kwargs or not _flat(args) else (list(args), None)
@@ -73,7 +79,7 @@ class Step:
         return self._record(args, kwargs, leaves, structure)
 
     def _plain(self, args: tuple, kwargs: dict, leaves: list) -> Any:
-        """As written; where plain arguments are sent to is noted."""
+        """Run the function as written, and note where plain arguments are sent."""
         plain = {(x.data_ptr(), x.shape): i for i, x in enumerate(leaves) if type(x) is Tensor and x.numel()}
 
         def sent(x: Tensor, mesh: Any, axes: Any, made: Any) -> None:
@@ -90,7 +96,7 @@ class Step:
     def _record(self, args: tuple, kwargs: dict, leaves: list, structure: Any) -> Any:
         if self.recordings and not self.recordings[0].replays:
             self._patience = min(self._patience * 2, 1024)
-        recorder = Recorder(runtime.engine(), self._modules)
+        recorder = StepRecorder(runtime.engine(), self._modules)
         result = recorder.run(self.function, args, kwargs)
         try:
             recording = Recording(recorder, self.function, leaves, structure, result)
@@ -111,8 +117,8 @@ def _flat(args: tuple) -> bool:
     return all(isinstance(a, (Tensor, *ATOMS)) for a in args)
 
 
-class Recorder:
-    """Hears of the instructions of one call, of the modules that it calls, and of its optimisers."""
+class StepRecorder:
+    """Records the instructions of one call, the modules it calls, and its optimisers."""
 
     def __init__(self, engine: Engine, known: dict[int, nn.Module]) -> None:
         self.engine = engine
@@ -121,7 +127,7 @@ class Recorder:
         self.freed: set[int] = set()
         self.modules: dict[int, nn.Module] = {}
         self.optimizers: list[tuple[OptimizerState, int, int]] = []
-        self.constants: list[SignalTensor] = []  # tensors of the script that the call has made by itself
+        self.constants: list[SignalTensor] = []  # plain tensors made in the call and sent
         self.refused = ""
         self.observer: StepObserver | None = None
         self.random_state = torch.get_rng_state()
@@ -164,7 +170,7 @@ class Recorder:
             with sending.listener(self._sent), modules.listener(self._called):
                 return self.observer.watch(lambda: function(*args, **kwargs))
         finally:
-            gc.collect()  # what only a cycle holds is not kept
+            gc.collect()  # values held only by a cycle are not kept
             self.freed.update(number for _, number in self.engine.freed)
             self.engine.recorder = None
             for hook in hooks:
@@ -185,10 +191,10 @@ _REFUSED = {
 
 
 class Recording:
-    """A call as one instruction, with all that it rests on."""
+    """A recorded call as one instruction, with its guard."""
 
     def __init__(
-        self, recorder: Recorder, function: Callable, leaves: list, structure: Any, result: Any
+        self, recorder: StepRecorder, function: Callable, leaves: list, structure: Any, result: Any
     ) -> None:
         assert recorder.observer is not None
         reason = recorder.refused or recorder.observer.refused()
@@ -226,7 +232,7 @@ class Recording:
         self.engine.record("define_step", (self.number, definition), self.workers)
 
     def _keep_results(self, result: Any, alive: set[int], used: list[int], leaves: list) -> None:
-        """What is returned gets new ids at each replay, gradients keep theirs, nothing else is left."""
+        """Check what remains after the call: results, which get new ids at each replay, and gradients."""
         self.results, self.result_structure = tree_flatten(result)
         self.outputs: list[int] = []
         for leaf in self.results:
@@ -244,18 +250,18 @@ class Recording:
         if left:
             raise NotRepeatable("a tensor that it makes is held elsewhere after it")
         made = {leaf._ref.number: leaf for leaf in self.results if type(leaf) is SignalTensor}
-        self.looks = [(made[n]._ref.home.mesh, made[n]._look) for n in self.outputs]
+        self.metas = [(made[n]._ref.home.mesh, made[n]._tensor_meta) for n in self.outputs]
         at = {n: i for i, n in enumerate(self.outputs)}
         self.results = [(at[x._ref.number],) if type(x) is SignalTensor else x for x in self.results]
 
     def replay(self, leaves: list) -> Any:
-        """One instruction; the results as new handles."""
+        """Send the step as one instruction; returns the results as new handles."""
         self.replays += 1
         engine = self.engine
         outputs = tuple([next(engine.ids) for _ in self.outputs])
         made = [
-            handle(Ref(engine, n, Home(mesh)), look)
-            for n, (mesh, look) in zip(outputs, self.looks, strict=True)
+            handle(Ref(engine, n, Home(mesh)), meta)
+            for n, (mesh, meta) in zip(outputs, self.metas, strict=True)
         ]
         arguments = tuple([leaves[i]._ref.number for _, i in self.arguments])
         settings = tuple([state.next_step() for state in self.states])
@@ -275,9 +281,10 @@ class Recording:
 
 
 def _seeds(instructions: list[tuple], before: Tensor) -> dict[int, int]:
-    """The seeds of its draws, each with its place among those taken from the script's generator.
+    """Return the index of each seed among those drawn from the script's generator.
 
-    What a checkpointed region computes again it draws again, with the same seeds.
+    A checkpointed region that is recomputed uses the same seeds again. Raises NotRepeatable if the call uses
+    random generators in another way.
     """
     drawn = dict.fromkeys(content[DRAW] for kind, content, *_ in instructions if kind in DRAWS)
     seeds = {seed: i for i, seed in enumerate(s for s in drawn if s is not None)}

@@ -1,5 +1,4 @@
-"""The controller's tensor: a handle over all of PyTorch. It holds no data, only the id of values on
-workers."""
+"""SignalTensor: the controller's handle of a tensor on workers; it holds an id and no data."""
 
 from __future__ import annotations
 
@@ -17,10 +16,10 @@ from torch.utils._pytree import tree_map_only
 
 from ..errors import UnsupportedError, UsageError
 from ..workers.engine import Engine
-from ..workers.memory import read_payload
+from ..workers.shared_memory import read_payload
 from ..workers.stream import Mesh
 from . import scope
-from .plans import Look
+from .op_plans import TensorMeta
 
 
 def _unset(func: Any, args: tuple, kwargs: dict) -> Any:
@@ -47,12 +46,13 @@ def _all_in_parts() -> Iterator[None]:
         yield
 
 
-# What would be one kernel, which no layout can cut, and is made of ops that shard instead.
+# Functions with one fused kernel that cannot be sharded; run as their component ops instead.
 _IN_PARTS: dict[Any, Callable[[], AbstractContextManager]] = {
     F.scaled_dot_product_attention: partial(sdpa_kernel, SDPBackend.MATH),
     F.multi_head_attention_forward: partial(sdpa_kernel, SDPBackend.MATH),
     torch.lstm: _without_onednn,
-    # A checkpointed region computes again in the backward pass, where nothing is asked op by op.
+    # A checkpointed region is recomputed in the backward pass, where functions are not intercepted one by
+    # one.
     **dict.fromkeys((Tensor.backward, torch.autograd.backward, torch.autograd.grad), _all_in_parts),
 }
 _NO_DATA = "its data is not allocated yet"
@@ -60,7 +60,15 @@ _run: Callable[[Any, tuple, dict], Any] = _unset
 
 
 class Home:
-    """Where the memory of a tensor and of all its views lies. `refs`: how many ids share it."""
+    """Where a tensor and all its views are stored.
+
+    Attributes:
+        mesh: the workers.
+        refs: number of ids that share it.
+        parameter: whether it is a parameter or buffer.
+        adopted: whether its mesh is final.
+        hooked: whether the parameter's gradients are laid out like it.
+    """
 
     __slots__ = ("adopted", "hooked", "mesh", "parameter", "refs")
 
@@ -73,7 +81,7 @@ class Home:
 
 
 class Ref:
-    """One id on the workers, freed there when nothing here refers to it any more."""
+    """An id on the workers, freed there when nothing here refers to it any more."""
 
     __slots__ = ("engine", "home", "number", "view")
 
@@ -91,17 +99,17 @@ class Ref:
 
 
 class SignalTensor(Tensor):
-    """A tensor whose values live on workers. Made by ops and creation functions, never by hand."""
+    """A tensor whose values are on workers. Made by ops and creation functions, not by users."""
 
     _ref: Ref
-    _look: Look
+    _tensor_meta: TensorMeta
 
     @staticmethod
-    def __new__(cls, ref: Ref, look: Look) -> SignalTensor:
-        return handle(ref, look)
+    def __new__(cls, ref: Ref, meta: TensorMeta) -> SignalTensor:
+        return handle(ref, meta)
 
-    def __init__(self, ref: Ref, look: Look) -> None:
-        """All is done in `__new__`."""
+    def __init__(self, ref: Ref, meta: TensorMeta) -> None:
+        """Do nothing: `__new__` sets everything."""
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -121,27 +129,31 @@ class SignalTensor(Tensor):
         except RuntimeError as error:
             if _NO_DATA not in str(error):
                 raise
-        # Written in C++, it reads the memory of an operand or of a tensor it has made: lengths, split points.
+        # C++ code has read the memory of an operand, or of a tensor it made: lengths, split points.
         args, kwargs = tree_map_only(SignalTensor, _fetched_integers, (args, kwargs or {}))
         with _WithoutSubclass(), scope.nothing_new():
             return func(*args, **kwargs)
 
-    # ---- values to this process
+    # ---- fetching values
 
     def fetch(self) -> Tensor:
-        """The values as a plain tensor, outside autograd. Waits for the workers."""
+        """Return the values as a plain tensor, outside autograd. Waits for the workers."""
         ref = self._ref
         dtype, payload = ref.engine.ask("fetch", (ref.number,), ref.home.mesh, "fetch", inputs=(ref.number,))
         with torch._C._DisableTorchDispatch():
             answer = read_payload(payload, getattr(torch, dtype))
-            return answer.as_strided(self._look.shape, self._look.stride) if _dense(self) else answer
+            return (
+                answer.as_strided(self._tensor_meta.shape, self._tensor_meta.stride)
+                if _dense(self)
+                else answer
+            )
 
     def cpu(self, *args: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
-        """The values as a plain tensor; differentiable."""
+        """Return the values as a plain tensor; differentiable."""
         return _Fetch.apply(self)
 
     def numpy(self, *, force: bool = False) -> np.ndarray:  # type: ignore[override]
-        """The values as an array."""
+        """Return the values as an array."""
         if self.requires_grad and not force:
             raise UsageError("Can't call numpy() on a tensor that requires grad; use x.detach().numpy()")
         return self.fetch().numpy()
@@ -161,11 +173,11 @@ class SignalTensor(Tensor):
         return self.item().__format__(spec) if self.dim() == 0 else object.__format__(self, spec)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Saved as its values; loaded as an ordinary tensor or parameter."""
+        """Pickle the values; they are loaded as an ordinary tensor or parameter."""
         plain: Tensor = self.fetch().requires_grad_(self.requires_grad)
         if isinstance(self, torch.nn.Parameter):
             plain = torch.nn.Parameter(plain, self.requires_grad)
-        return plain.__reduce_ex__(protocol)  # the file knows nothing of workers
+        return plain.__reduce_ex__(protocol)  # the file does not refer to workers
 
     def __deepcopy__(self, memo: dict) -> Any:
         if id(self) in memo:
@@ -181,11 +193,11 @@ class SignalTensor(Tensor):
         memo[id(self)] = copy
         return copy
 
-    # ---- memory that is not in this process
+    # ---- memory is not in this process
 
     @property
     def memory_id(self) -> int:
-        """What tensors that share memory on the workers have in common; see `wide_compiler.elsewhere`."""
+        """A number that tensors with shared memory on the workers have in common; see `remote_tensors.py`."""
         return id(self._ref.home)
 
     def data_ptr(self) -> int:
@@ -206,7 +218,7 @@ class SignalTensor(Tensor):
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
         raise _no_memory("__dlpack__()")
 
-    # ---- x.data = y changes what x is, so the id has to follow
+    # ---- x.data = y replaces the tensor, so the id must follow
 
     @property
     def data(self) -> Tensor:  # type: ignore[override]
@@ -220,16 +232,16 @@ class SignalTensor(Tensor):
             value = put(value.detach())
         value = value.detach()
         assert isinstance(value, SignalTensor)
-        torch._C.TensorBase.__dict__["data"].__set__(self, value)  # shape and dtype
-        self._ref, self._look = value._ref, value._look
+        torch._C.TensorBase.__dict__["data"].__set__(self, value)  # sets shape and dtype
+        self._ref, self._tensor_meta = value._ref, value._tensor_meta
 
 
-def handle(ref: Ref, look: Look) -> SignalTensor:
-    """The handle of an id; `SignalTensor(ref, look)` in fewer steps."""
-    shape, stride, dtype = look
+def handle(ref: Ref, meta: TensorMeta) -> SignalTensor:
+    """Return the handle of an id; a faster `SignalTensor(ref, meta)`."""
+    shape, stride, dtype = meta
     made = _wrapper(SignalTensor, shape, strides=stride, dtype=dtype)
     made._ref = ref
-    made._look = look
+    made._tensor_meta = meta
     return made
 
 
@@ -264,7 +276,7 @@ def _dense(x: Tensor) -> bool:
 
 
 def respread(x: Tensor, placement: scope.Placement | None) -> Tensor:
-    """A differentiable copy of `x`, placed by a signal."""
+    """Return a differentiable copy of `x`, placed by a signal."""
     return _Respread.apply(x, placement)
 
 

@@ -1,6 +1,6 @@
-"""Training: all lanes in one step, each with settings, losses and a fate of its own."""
+"""Training of all lanes in one step, with hyper-parameters, losses and stopping per lane."""
 
-from . import losses as lane_losses
+from . import lane_losses
 from .adagrad import Adagrad
 from .adam import Adam, AdamW
 from .checkpoint import Checkpoints
@@ -15,7 +15,7 @@ from .lift import lift
 from .lion import Lion
 from .moment import Moment
 from .population import Population
-from .progress import ProgressLine
+from .progress_line import ProgressLine
 from .rmsprop import RMSprop
 from .schedules import LaneLambdaLR, LaneSchedulers
 from .search import (

@@ -1,4 +1,4 @@
-"""Adagrad, by lane."""
+"""Adagrad with hyper-parameters per lane."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,9 +12,9 @@ from .optimizer import LaneOptimizer, used
 
 
 class Adagrad(LaneOptimizer):
-    """`torch.optim.Adagrad` for a wide model: each number may be one per lane.
+    """`torch.optim.Adagrad` for a wide model; each hyper-parameter is a number or one number per lane.
 
-    The accumulators begin at `initial_accumulator_value`, one number for all lanes.
+    `initial_accumulator_value` is the exception: one number for all lanes.
     """
 
     limits = {name: Limits() for name in ("lr", "lr_decay", "weight_decay", "eps")}

@@ -1,4 +1,4 @@
-"""Adam and AdamW, by lane."""
+"""Adam and AdamW with hyper-parameters per lane."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -21,13 +21,14 @@ from .bucket import (
 from .lane_numbers import LaneNumber, Limits
 from .optimizer import FUSED_ON, LaneOptimizer, by_lane, single, used
 
-# Elements of a lane's tensor, on average, from which on a CPU a kernel for it alone is worth its call: beside
-# operations on all lanes, and beside the kernel for all lanes where only learning rates and decays differ.
+# CPU thresholds: the mean number of elements per lane and tensor from which one fused kernel call per lane
+# is faster than foreach operations over all lanes (LARGE), or than one fused call for all lanes, which is
+# possible when lanes differ only in learning rate and weight decay (LARGE_FOR_RATES).
 LARGE, LARGE_FOR_RATES = 2000, 6000
 
 
 class Adam(LaneOptimizer):
-    """`torch.optim.Adam` for a wide model: each number may be one per lane.
+    """`torch.optim.Adam` for a wide model; each hyper-parameter is a number or one number per lane.
 
     >>> import wide_compiler
     >>> wide = wide_compiler.compile(torch.nn.Linear(4, 2), torch.randn(2, 4), n=2)
@@ -92,14 +93,14 @@ class Adam(LaneOptimizer):
             self._by_operations(bucket, numbers, group)
 
     def _lane_by_lane(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
-        """The fused kernel for each lane in turn."""
+        """Call the fused kernel once per lane."""
         lanes = bucket.lane_by_lane()
         values = {name: _listed(value, len(lanes)) for name, value in numbers.items()}
         for i, lane in enumerate(lanes):
             self._kernel(lane, {name: value[i] for name, value in values.items()}, group, maximize=False)
 
     def _by_direction(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
-        """The step of a learning rate of 1 by the fused kernel, then scaled by lane."""
+        """Compute the step for a learning rate of 1 with the fused kernel, then scale it per lane."""
         params, decay = bucket.params, numbers["weight_decay"]
         grads: Tensors = bucket.grads
         steps = self.scratch(params)
@@ -144,7 +145,7 @@ class Adam(LaneOptimizer):
             self._kernel(bucket, numbers, group, group["maximize"])
 
     def _lanes_kernel(self, bucket: Bucket, numbers: dict[str, Any], maximize: bool) -> None:
-        """The own kernel, for all tensors."""
+        """Update all tensors with this library's Triton kernel."""
         from ..kernels.adam import Numbers, adam_
 
         assert bucket.step is not None
@@ -184,7 +185,7 @@ class Adam(LaneOptimizer):
 
 
 class AdamW(Adam):
-    """`torch.optim.AdamW` for a wide model: each number may be one per lane."""
+    """`torch.optim.AdamW` for a wide model; each hyper-parameter is a number or one number per lane."""
 
     decoupled = True
 
@@ -202,7 +203,7 @@ class AdamW(Adam):
 
 
 def _fits_lanes(bucket: Bucket) -> bool:
-    """Whether the own kernel takes these tensors."""
+    """Whether this library's Triton kernel supports the tensors of `bucket`."""
     param = bucket.params[0]
     if not param.is_cuda or not available() or param.dtype not in (torch.float32, torch.float64):
         return False
@@ -224,5 +225,5 @@ def _listed(value: LaneNumber, n: int) -> list[float]:
 
 
 def correction(beta: LaneNumber, step: Tensor) -> Tensor:
-    """`1 - beta ** step`, exact enough for the first steps: float64."""
+    """Return the bias correction `1 - beta ** step` in float64; float32 is too coarse for the first steps."""
     return 1 - torch.pow(beta, step.double())

@@ -1,4 +1,4 @@
-"""Buckets: parameters that one update takes together, and the arithmetic on lists of them."""
+"""Buckets: parameters updated together, and arithmetic on lists of tensors."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..elsewhere import memory_id
+from ..remote_tensors import memory_id
 from .lane_numbers import LaneNumber
 
 Factor = float | list[Tensor]
@@ -16,32 +16,32 @@ _LOW_PRECISION = (torch.bfloat16, torch.float16)
 
 @dataclass
 class Bucket:
-    """Parameters of one group, device, dtype and step count, with their gradients and state.
+    """Parameters of one group with the same device, dtype and step count, with gradients and state.
 
-    A stacked parameter is `[N, ...]`, and so are its gradient and state.
+    If `stacked`, every parameter, gradient and state tensor has shape `[N, ...]`.
     """
 
     params: list[Tensor]
     grads: list[Tensor]
     state: dict[str, list[Tensor]]
-    step: Tensor | None  # how many steps were taken: `[]`, or `[N]` where lanes have parted
+    step: Tensor | None  # steps taken: `[]`, or `[N]` if lanes have taken different numbers of steps
     stacked: bool
 
     def tensors(self) -> Iterator[Tensor]:
-        """All that an update writes, but for the step count."""
+        """Yield every tensor an update writes, except the step count."""
         yield from self.params
         for tensors in self.state.values():
             yield from tensors
 
     def alike(self) -> bool:
-        """Is the memory of all tensors laid out alike, and here, as kernels that take it for flat want it?"""
+        """Whether all tensors are in this process and share strides, as kernels over flat memory require."""
         if memory_id(self.params[0]) is not None:
             return False
         layouts = [p.stride() for p in self.params]
         return all([t.stride() for t in tensors] == layouts for tensors in (self.grads, *self.state.values()))
 
     def lane_by_lane(self) -> list["Bucket"]:
-        """Every lane by itself, as views; for memory in which a lane is one piece."""
+        """Return one bucket of views per lane. Each lane must be contiguous in memory."""
         n = len(self.params[0])
         steps = [None] * n if self.step is None else self.step.expand(n).unbind(0)
         state = {name: _lanes(tensors) for name, tensors in self.state.items()}
@@ -53,7 +53,7 @@ class Bucket:
         ]
 
     def in_one_piece(self) -> bool:
-        """Is the memory of each tensor one piece, of a stacked one lane after lane?"""
+        """Whether every tensor is dense in memory; if stacked, lane after lane."""
         return self.lanes_in_one_piece() if self.stacked else all(p.is_contiguous() for p in self.params)
 
     def elements(self) -> int:
@@ -63,7 +63,7 @@ class Bucket:
         return all(p.stride(0) * len(p) == p.numel() for p in self.params)
 
     def real(self) -> "Bucket":
-        """Complex numbers as pairs of real ones, which is how optimisers treat them."""
+        """View complex tensors as pairs of real numbers, as torch's optimisers do."""
         if not self.params[0].is_complex():
             return self
         return self._mapped(torch.view_as_real)
@@ -73,7 +73,7 @@ class Bucket:
         return self.params[0].dtype in _LOW_PRECISION
 
     def in_float32(self) -> "Bucket":
-        """A copy to compute with: lanes' numbers such as a beta of 0.999 do not exist in half precision."""
+        """Return a float32 copy; values such as a beta of 0.999 are not representable in half precision."""
         return self._mapped(Tensor.float)
 
     def take(self, other: "Bucket") -> None:
@@ -91,7 +91,7 @@ def _lanes(tensors: list[Tensor]) -> list[list[Tensor]]:
 
 
 def spread(factor: LaneNumber, tensors: Sequence[Tensor]) -> Factor:
-    """A factor for each tensor: a number as it is, `[N]` as `[N, 1, ...]` so that it meets the lanes."""
+    """Shape a factor to broadcast over each tensor: a number is returned as it is, `[N]` as `[N, 1, ...]`."""
     if not isinstance(factor, Tensor):
         return factor
     cast = factor.to(tensors[0].dtype)

@@ -1,7 +1,7 @@
-"""Checkpoints: one safetensors file each, there as a whole or not at all.
+"""Checkpoints as safetensors files, written atomically.
 
-A file is written aside, flushed to the disk, and moved into place: whoever is killed, or runs out of
-space, leaves the checkpoints before it as they were.
+A file is written to a temporary folder, flushed to disk, then renamed into place. A crash or a full disk
+leaves earlier checkpoints intact.
 """
 
 import os
@@ -16,14 +16,14 @@ from safetensors.torch import save_file
 from ..errors import ArgumentError, CheckpointError, SaveError
 from .packing import pack_state, unpack_state
 
-# Raised whenever the meaning of what is stored changes.
+# Increase whenever the meaning of the stored data changes.
 FORMAT = 1
 _NAME = re.compile(r"step-(\d+)\.safetensors")
 _ASIDE = ".writing-"
 
 
 class Checkpoints:
-    """The checkpoints in one folder, of which the last `keep` stay.
+    """Checkpoints in one folder; only the last `keep` are kept.
 
     A checkpoint is any nesting of dicts, lists and tuples with tensors, arrays and plain values in it.
 
@@ -40,7 +40,7 @@ class Checkpoints:
         self.folder, self.keep = Path(folder), keep
 
     def steps(self) -> list[int]:
-        """The steps of which there is a checkpoint, ascending."""
+        """Return the steps that have a checkpoint, ascending."""
         names = os.listdir(self.folder) if self.folder.is_dir() else []
         return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
 
@@ -48,17 +48,15 @@ class Checkpoints:
         return self.folder / f"step-{step:08d}.safetensors"
 
     def latest(self) -> Path | None:
-        """The newest checkpoint, or None."""
+        """Return the path of the newest checkpoint, or None."""
         steps = self.steps()
         return self.path(steps[-1]) if steps else None
 
     def save(self, step: int, state: Any) -> Path:
-        """Write a checkpoint, then remove those beyond the last `keep`."""
+        """Write a checkpoint, then delete all but the last `keep`. Raise `SaveError` if writing fails."""
         tensors, text = pack_state(state)
         path = self.path(step)
-        aside = (
-            self.folder / f"{_ASIDE}{os.getpid()}"
-        )  # whatever a writer leaves behind when killed is in here
+        aside = self.folder / f"{_ASIDE}{os.getpid()}"
         try:
             self._clear_aside()
             aside.mkdir(parents=True)
@@ -75,7 +73,7 @@ class Checkpoints:
         return path
 
     def load(self, path: str | os.PathLike[str]) -> Any:
-        """What was saved; its tensors on the CPU."""
+        """Return the saved state, tensors on the CPU. Raise `CheckpointError` if the file cannot be read."""
         if not Path(path).is_file():
             raise CheckpointError(f"there is no checkpoint {path}")
         try:
@@ -92,7 +90,7 @@ class Checkpoints:
         return unpack_state(tensors, facts["state"])
 
     def _clear_aside(self) -> None:
-        """Remove what killed runs have left behind."""
+        """Remove temporary folders left by killed processes."""
         for left in self.folder.glob(f"{_ASIDE}*"):
             shutil.rmtree(left, ignore_errors=True)
 
@@ -104,7 +102,7 @@ class Checkpoints:
 
 
 def _flush(path: Path) -> None:
-    """Wait until the disk has it: a rename that is there before the data would leave an empty file."""
+    """Flush a file or folder to disk. Without it a rename may survive a crash while the data does not."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""Gradients clipped lane by lane."""
+"""Gradient clipping per lane."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -21,8 +21,8 @@ def clip_lane_norms_(
 ) -> Tensor:
     """Scale each lane's gradients so that their norm is at most `max_norm`, a number or one per lane.
 
-    What `torch.nn.utils.clip_grad_norm_` does to each model alone; returns the norms `[N]` before. A lane
-    whose gradients are not finite changes no other.
+    Equals `torch.nn.utils.clip_grad_norm_` on each model alone. Returns the norms `[N]` before clipping.
+    Lanes with non-finite gradients do not affect the others.
     """
     grads, n = _gradients(parameters, "clip_lane_norms_")
     if not grads:
@@ -55,12 +55,12 @@ def clip_lane_values_(parameters: Tensor | Iterable[Tensor], clip_value: Any) ->
 
 
 def _exact(tensor: Tensor) -> torch.dtype:
-    """A sum of squares needs more than half precision."""
+    """Return the dtype for norms: at least float32, since half precision overflows on sums of squares."""
     return torch.promote_types(torch.float32, tensor.dtype)
 
 
 def _gradients(parameters: Tensor | Iterable[Tensor], who: str) -> tuple[list[Tensor], int]:
-    """The gradients with lanes, and N; a parameter without lanes belongs to no lane's norm."""
+    """Return the gradients `[N, ...]`, and N. Raise `ArgumentError` if a shared parameter has a gradient."""
     given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     marks = [lane_mark(p) for p in given]
     n = next((mark.n for mark in marks if mark is not None), 0)

@@ -1,7 +1,7 @@
-"""Where batches come from, and whether all lanes see the same ones or each lane its own.
+"""Data sources: the same batches for all lanes, or separate batches per lane.
 
-A batch is `(inputs, *targets)`, `inputs` being a tensor, a tuple of the member's positional arguments or a
-dict of its keywords; a tensor alone is an input without targets.
+A batch is `(inputs, *targets)`. `inputs` is a tensor, a tuple of positional arguments of the model, or a dict
+of keyword arguments. A single tensor is an input without targets.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from .search import folds
 
 @dataclass
 class Batch:
-    """What one step takes: the member's arguments and the loss's."""
+    """Arguments of the model and of the loss for one step."""
 
     args: tuple
     kwargs: dict[str, Any]
@@ -28,10 +28,10 @@ class Batch:
 
 
 class Shared:
-    """The same batches for all lanes: tensors `[B, ...]`. What `fit` makes of any iterable."""
+    """The same batches `[B, ...]` for all lanes. `fit` wraps any other iterable in this class."""
 
     door = "shared"
-    over: Sequence[int] = ()  # lanes whose data has ended: they stop
+    over: Sequence[int] = ()  # lanes without further data; training stops for them
 
     def __init__(self, batches: Iterable[Any]):
         if not isinstance(batches, Iterable):
@@ -45,23 +45,23 @@ class Shared:
         return len(self.batches)  # type: ignore[arg-type]
 
     def check(self, n: int) -> None:
-        """Before training: does it fit a model of n lanes?"""
+        """Raise `InputError` if the data does not fit a model of `n` lanes. Called before training."""
 
     def check_batch(self, batch: Any) -> None:
-        """Does one batch fit?"""
+        """Raise `InputError` if a batch does not fit the model."""
 
     def begin_epoch(self, epoch: int) -> None:
-        """Tell samplers that want to know it (a DistributedSampler) which epoch begins."""
+        """Call `set_epoch(epoch)` on every sampler that has it, such as a DistributedSampler."""
         for sampler in [sampler for loader in self.iterables() for sampler in _samplers(loader)]:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
 
     def iterables(self) -> list[Any]:
-        """What is read."""
+        """Return the iterables that batches are read from."""
         return [self.batches]
 
     def generators(self) -> list[torch.Generator]:
-        """The generators that decide the order, besides the global ones."""
+        """Return the generators, other than the global ones, that determine the order of samples."""
         holders = [holder for loader in self.iterables() for holder in (loader, *_samplers(loader))]
         found = [getattr(holder, "generator", None) for holder in holders]
         unique = {id(g): g for g in found if isinstance(g, torch.Generator)}
@@ -69,7 +69,7 @@ class Shared:
 
 
 class Stacked(Shared):
-    """Batches that already have a lane axis: tensors `[N, B, ...]`, in targets too."""
+    """Batches that already have a lane axis: inputs and targets are `[N, B, ...]`."""
 
     door = "stacked"
 
@@ -95,7 +95,7 @@ class Stacked(Shared):
 
 
 class PerLane(Shared):
-    """One source for each lane, all of one length: lane i reads `sources[i]`."""
+    """One source per lane, all of the same length: lane i reads `sources[i]`."""
 
     door = "stacked"
 
@@ -135,21 +135,21 @@ class PerLane(Shared):
 
 
 def as_source(data: Any, n: int) -> Shared:
-    """Any iterable of batches as a source, checked against the number of lanes."""
+    """Wrap an iterable of batches as a source and check it against the number of lanes."""
     source = data if isinstance(data, Shared) else Shared(data)
     source.check(n)
     return source
 
 
 def _samplers(loader: Any) -> list[Any]:
-    """What decides a DataLoader's order."""
+    """Return the samplers of a DataLoader."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     found = [getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
     return list({id(x): x for x in found if x is not None}.values())
 
 
 def split_batch(batch: Any) -> tuple[Any, tuple]:
-    """`(inputs, *targets)` -> inputs, targets. A dict is the model's keywords; the loss gets all of it."""
+    """Split `(inputs, *targets)` into inputs and targets. A dict is both: all inputs and the one target."""
     if isinstance(batch, Mapping):
         return batch, (batch,)
     if isinstance(batch, (tuple, list)) and batch:
@@ -158,7 +158,7 @@ def split_batch(batch: Any) -> tuple[Any, tuple]:
 
 
 def make_batch(raw: Any, split: Callable[[Any], tuple[Any, tuple]], device: torch.device, door: str) -> Batch:
-    """A raw batch on the model's device, taken apart."""
+    """Move a raw batch to `device` and split it into arguments and targets."""
 
     def move(x: Any) -> Any:
         return x.to(device, non_blocking=True) if isinstance(x, Tensor) and x.device != device else x
@@ -188,17 +188,17 @@ def fold_batches(
     seed: int = 0,
     shuffle: bool = True,
 ) -> tuple["FoldBatches", "FoldBatches"]:
-    """Batches to train on and to validate with, `[N, B, ...]`: lane i leaves out fold `i % k`.
+    """Return training and validation batches `[N, B, ...]` of k folds: lane i leaves out fold `i % k`.
 
-    All folds have `len(dataset) // k` samples; the few that remain are in every lane's training.
+    Each fold has `len(dataset) // k` samples. Remaining samples are in the training data of every lane.
 
     Args:
-        dataset: has a length and gives sample i; all of one shape.
-        k: how many folds.
+        dataset: a dataset with a length and samples of equal shape.
+        k: number of folds.
         batch_size: samples per lane and batch.
-        n: how many lanes; k unless said otherwise, or a multiple of it (several settings on the same folds).
-        seed: which sample falls into which fold.
-        shuffle: each epoch in another order, for each lane in its own.
+        n: number of lanes; `k` by default, or a multiple of it (several settings on the same folds).
+        seed: seed of the assignment of samples to folds.
+        shuffle: reorder the training samples every epoch, independently per lane.
 
     >>> data = TensorDataset(torch.arange(10.0))
     >>> train, validation = fold_batches(data, k=5, batch_size=4)
@@ -218,7 +218,7 @@ def fold_batches(
 
 
 class FoldBatches(Shared):
-    """Batches `[N, B, ...]` of each lane's own samples: `index` is `[N, samples]`."""
+    """Batches `[N, B, ...]` of samples chosen per lane by `index`, `[N, samples]`."""
 
     door = "stacked"
 

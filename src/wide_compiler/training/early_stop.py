@@ -1,4 +1,4 @@
-"""Every lane stops when it has stopped getting better, and may have its best weights back."""
+"""Early stopping per lane, optionally restoring each lane's best weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from ..errors import ArgumentError
 
 @dataclass(frozen=True)
 class EarlyStop:
-    """When a lane stops.
+    """Rule for stopping a lane.
 
     Attributes:
-        patience: so many validations (epochs, without validation data) in a row without a better one.
-        min_delta: better means lower (with mode='max' higher) by more than this.
-        restore: at the end every lane gets the weights and buffers of its best validation.
+        patience: number of validations (epochs if there is no validation data) in a row without improvement.
+        min_delta: an improvement must exceed this difference.
+        restore: at the end, restore the weights and buffers of each lane's best validation.
     """
 
     patience: int = 5
@@ -32,7 +32,7 @@ class EarlyStop:
 
 
 class Best:
-    """Each lane's best value so far, how long ago it was, and the tensors it had then."""
+    """Per lane: the best value so far, validations since then, and the tensors at that time."""
 
     def __init__(self, n: int, rule: EarlyStop | None, mode: str = "min"):
         self.rule, self.sign = rule, -1.0 if mode == "max" else 1.0
@@ -44,13 +44,13 @@ class Best:
     def update(
         self, values: Tensor, step: int, active: Tensor, tensors: Mapping[str, Tensor], kept: list[int]
     ) -> list[int]:
-        """Take in one validation `[N]`; the active lanes whose patience is over.
+        """Record one validation, `[N]`, and return the active lanes whose patience has run out.
 
-        `tensors` have the lanes `kept`, among them all that are active.
+        `tensors` hold the lanes `kept` on axis 0; these include all active lanes.
         """
         values, active = values.detach().cpu().double(), active.cpu()
         margin = self.rule.min_delta if self.rule else 0.0
-        better = active & (self.sign * values < self.sign * self.value - margin)  # never where a value is nan
+        better = active & (self.sign * values < self.sign * self.value - margin)  # False for nan
         self.value = torch.where(better, values, self.value)
         self.step = torch.where(better, step, self.step)
         self.waited = torch.where(better, 0, self.waited + active.long())
@@ -61,7 +61,7 @@ class Best:
         return (active & (self.waited >= self.rule.patience)).nonzero().flatten().tolist()
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Every lane that had a best value gets the tensors it had then."""
+        """Copy each lane's best tensors into `tensors`, in place; skip lanes without a best value."""
         lanes = (self.step >= 0).nonzero().flatten()
         with torch.no_grad():
             for path, kept in self.tensors.items():

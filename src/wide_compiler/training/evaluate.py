@@ -1,4 +1,4 @@
-"""A number for every lane over a whole set of batches."""
+"""Evaluate metrics per lane over a data set."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,16 +22,16 @@ def evaluate(
     autocast: torch.dtype | None = None,
     leaving: Any = None,
 ) -> Any:
-    """What a metric gives over all samples, in evaluation mode: float64 `[N]` on the CPU.
+    """Return a metric over all samples, computed in evaluation mode: float64 `[N]` on the CPU.
 
-    Train flags and random numbers are afterwards what they were.
+    Training flags and random states are restored afterwards.
 
     Args:
-        metric: `metric(output, *targets)` gives one number per lane `[N]`, whose mean is taken (batches
-            count by their size); or a torchmetrics object, of which every lane gets its own; or a dict of
-            such, for which a dict is returned.
-        data: as in `fit`: any iterable of batches, or `Stacked`, `PerLane`, one of `fold_batches`.
-        leaving: which lanes are in the model, if not all that the data is for.
+        metric: `metric(output, *targets)` returns one number per lane `[N]`, averaged over batches weighted
+            by size; or a torchmetrics object, copied per lane; or a dict of these, for which a dict is
+            returned.
+        data: as in `fit`: any iterable of batches, `Stacked`, `PerLane`, or a result of `fold_batches`.
+        leaving: selects the lanes still in the model, if the data has more lanes than the model.
     """
     source = as_source(data, wide.n if leaving is None else leaving.total)
     metrics = named_metrics(metric)

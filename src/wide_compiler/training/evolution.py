@@ -1,25 +1,25 @@
-"""Evolution strategies: lanes are noisy copies of one model, which follows the better ones."""
+"""Evolution strategies: lanes are noisy copies of one model, updated from their scores."""
 
 import torch
 from torch import Tensor
 
 from ..errors import ArgumentError
 from ..model import WideModel
-from .losses import check_lane_losses
+from .lane_losses import check_lane_losses
 from .search import ranked
 
 
 class EvolutionStrategy:
-    """Learning without gradients: what a model does is all that is asked of it.
+    """Gradient-free training: only the scores of the lanes are used.
 
-    The lanes are the model plus normal noise, in pairs of opposite signs. `ask` draws them, `tell` moves the
-    model towards the noise of lanes with lower scores (their ranks count, so that scores need no scale).
+    The lanes are the model plus normal noise, in pairs of opposite sign. `ask` draws the lanes; `tell` moves
+    the model towards the noise of lanes with lower scores. Only the ranks of scores matter, not their scale.
 
     Args:
-        wide: an even number of lanes; lane 0 is the model to begin with.
-        sigma: the size of the noise.
-        lr: how far the model moves.
-        seed: of the noise.
+        wide: a wide model with an even number of lanes; lane 0 is the initial model.
+        sigma: standard deviation of the noise.
+        lr: learning rate of the model.
+        seed: seed of the noise.
 
     >>> import wide_compiler
     >>> _ = torch.manual_seed(0)
@@ -50,7 +50,7 @@ class EvolutionStrategy:
 
     @torch.no_grad()
     def ask(self) -> None:
-        """Draw the lanes anew around the model."""
+        """Draw new lanes around the model."""
         self.noise = []
         for p, center in zip(self.parameters, self.center, strict=True):
             half = torch.randn(self.wide.n // 2, *center.shape, generator=self.generator).to(center)
@@ -60,7 +60,7 @@ class EvolutionStrategy:
 
     @torch.no_grad()
     def tell(self, scores: Tensor) -> None:
-        """Move the model by what its lanes have scored, `[N]`, lower is better."""
+        """Update the model from the scores of its lanes, `[N]`; lower is better."""
         check_lane_losses(scores, self.wide.n)
         if not self.noise:
             raise ArgumentError("tell: ask() draws the lanes first")
@@ -72,6 +72,6 @@ class EvolutionStrategy:
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Give every lane the model as it is now."""
+        """Copy the current model into every lane."""
         for p, center in zip(self.parameters, self.center, strict=True):
             p.data.copy_(center.expand_as(p))

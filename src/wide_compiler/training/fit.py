@@ -1,4 +1,4 @@
-"""fit: a small training loop for all lanes."""
+"""fit: a training loop for all lanes."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -10,11 +10,11 @@ from torch import Tensor
 from ..model import WideModel
 from .data import as_source, split_batch
 from .early_stop import EarlyStop
+from .fit_loop import FitLoop
+from .fit_options import FitOptions
 from .history import History
-from .loop import Loop
 from .metrics import named_metrics
 from .moment import Moment
-from .plan import Plan
 from .population import Population
 from .random_state import seeded
 from .stopped_lanes import lanes_of
@@ -49,44 +49,45 @@ def fit(
     progress: bool | None = None,
     leave: bool = True,
 ) -> History:
-    """Train every lane as it would be trained alone.
+    """Train every lane as if it were trained alone.
 
     Args:
-        wide: a wide model; it is trained in the mode (train or eval, part by part) that it is in.
-        optimizer: over `wide.parameters()`: one of this room's, or of torch's; or a `Population`, for
-            callbacks that copy or refill lanes.
-        loss: `loss(output, *targets)` gives one number per lane `[N]`, as `lane_losses` of this room do.
-        data: batches `(inputs, *targets)`, read once per epoch. Any iterable, above all a DataLoader, is
-            given to all lanes alike; `Stacked(batches)` has lanes on axis 0 already, `PerLane([...])` one
-            source for each lane, and `fold_batches(dataset, k, batch_size)` gives each its own fold.
-        epochs, steps: when to end, whichever comes first; one of them must be given.
-        validation: batches to validate with, in the same forms.
-        metric: what is validated: a function like `loss`, a torchmetrics object (every lane gets its own), or
-            a dict of such by name; by default the loss.
-        monitor: the name of the metric that early stopping, `best` and schedules go by; by default the first.
-        mode: whether a lower ('min') or a higher ('max') number is better.
-        validate_every: steps between validations; by default one after each epoch.
-        early_stop: when a lane stops; a number is the patience.
-        scheduler: one of torch's learning rate schedulers over the optimiser, or one by lane of this room.
-        schedule: when it moves: after each 'step', 'epoch' or 'validation' (and is given that, `[N]`).
-        clip: the largest norm that the gradients of one lane may have.
-        accumulate: so many batches make one step.
-        precision: 'bf16' or 'fp16' runs forward and loss under autocast; 'fp16' with a loss scale per lane.
-        seed: data order and dropout follow from it; global generators are afterwards what they were before.
-        checkpoint: a folder to save to.
-        checkpoint_every: steps between checkpoints; by default one after each epoch.
-        keep: how many checkpoints to keep.
-        resume: True continues from the newest checkpoint in the folder, 'auto' too if there is one.
-        callbacks: each is called with a `Moment` after every step, validation and epoch, and
-            at the end; its `close()`, if it has one, also after an error.
-        split: how a batch is taken apart: `split(batch) -> (inputs, targets)`.
-        progress: a line on the terminal; by default if there is one.
-        leave: lanes that have stopped leave the computation when they are half of it, and are back at
-            the end. Callbacks count lanes by number, so none leaves while there is one that does not say
-            `by_number = False`; nor with a `Population` or a scheduler by lane.
+        wide: a wide model. Its train/eval flags are left as they are, module by module.
+        optimizer: an optimiser over `wide.parameters()`, from this package or `torch.optim`; or a
+            `Population`, for callbacks that copy or reinitialise lanes.
+        loss: `loss(output, *targets)` returns one number per lane `[N]`, as the functions in `lane_losses`
+            do.
+        data: batches `(inputs, *targets)`, read once per epoch. Any iterable, such as a DataLoader, gives all
+            lanes the same batches. `Stacked(batches)` has lanes on axis 0, `PerLane([...])` has one source
+            per lane, and `fold_batches(dataset, k, batch_size)` gives each lane its fold.
+        epochs, steps: end of training, whichever comes first; at least one must be given.
+        validation: validation batches, in the same forms as `data`.
+        metric: the validation metric: a function like `loss`, a torchmetrics object (copied per lane), or a
+            dict of these by name; the loss by default.
+        monitor: name of the metric used for early stopping, `best` and schedules; the first by default.
+        mode: whether a lower ('min') or a higher ('max') metric is better.
+        validate_every: steps between validations; once per epoch by default.
+        early_stop: when a lane stops; an int is the patience.
+        scheduler: a `torch.optim` learning rate scheduler of the optimiser, or a scheduler per lane.
+        schedule: call the scheduler after each 'step', 'epoch', or 'validation' (passing the metric `[N]`).
+        clip: maximum gradient norm per lane.
+        accumulate: number of batches per optimiser step.
+        precision: 'bf16' or 'fp16' runs forward and loss under autocast; 'fp16' uses a loss scale per lane.
+        seed: seed of data order and dropout; the global generators are restored afterwards.
+        checkpoint: folder for checkpoints.
+        checkpoint_every: steps between checkpoints; once per epoch by default.
+        keep: number of checkpoints to keep.
+        resume: True continues from the newest checkpoint; 'auto' does so if one exists.
+        callbacks: functions called with a `Moment` after every step, validation and epoch, and at the end. If
+            a callback has `close()`, it is called at the end and after an error.
+        split: `split(batch) -> (inputs, targets)`.
+        progress: show a progress line; by default, if the output is a terminal.
+        leave: remove stopped lanes from the computation once they are half of it, and put them back at the
+            end. This changes lane numbers, so it is off while any callback lacks `by_number = False`, with a
+            `Population`, and with a scheduler per lane.
 
     Returns:
-        every lane's losses, and what stopped which lane.
+        the losses and validations of every lane, and the lanes that stopped early with the reasons.
 
     >>> from torch import nn
     >>> import wide_compiler
@@ -101,7 +102,7 @@ def fit(
         early_stop = EarlyStop(patience=early_stop)
     lanes = lanes_of(wide, optimizer)
     metrics = named_metrics(metric, loss)
-    plan = Plan(
+    plan = FitOptions(
         loss=loss,
         metrics=metrics,
         monitor=next(iter(metrics)) if monitor is None else monitor,
@@ -127,4 +128,4 @@ def fit(
         progress=progress,
     )
     with seeded(wide, seed):
-        return Loop(lanes, plan).run()
+        return FitLoop(lanes, plan).run()

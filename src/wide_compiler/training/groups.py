@@ -1,4 +1,4 @@
-"""LaneGroups: parameter groups whose numbers may each be one per lane."""
+"""LaneGroups: parameter groups with hyper-parameters per lane."""
 
 from collections.abc import Iterable
 from typing import Any, ClassVar
@@ -11,18 +11,18 @@ from ..errors import ArgumentError
 from ..model.marks import has_lanes, lane_mark
 from .lane_numbers import LaneNumber, Limits, lane_indices, lane_number
 
-# In a group: the lanes' learning rates as multiples of its 'lr', and the lanes that do not move, `[k]`.
+# Keys of a group: learning rates per lane as multiples of group['lr'], and indices `[k]` of frozen lanes.
 RATIO, MASKED = "lr_ratio", "masked"
 
 
 class LaneGroups(Optimizer):
-    """In a group a hyper-parameter is a number, or a float64 tensor `[N]`.
+    """Optimiser base class whose hyper-parameters are numbers or float64 tensors `[N]`.
 
-    `group['lr']` is always a number, which torch's schedulers drive; the lanes' own rates stand beside it as
-    multiples of it. On CUDA that number lives in a tensor `[]`, so that a recorded step sees it change.
+    `group['lr']` is always a single number, so torch's schedulers work; learning rates per lane are stored as
+    multiples of it. On CUDA it is a tensor `[]`, so a recorded step reads its current value.
     """
 
-    limits: ClassVar[dict[str, Limits]]  # the hyper-parameters that lanes may differ in
+    limits: ClassVar[dict[str, Limits]]  # hyper-parameters that may differ between lanes
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]):
         self.n = 0
@@ -69,13 +69,13 @@ class LaneGroups(Optimizer):
                 self._refuse_lanes_on_trunk(group, parameter)
 
     def put_rate_on_device(self, group: dict[str, Any]) -> None:
-        """On CUDA the number that schedulers drive is a tensor `[]`: a recorded step then sees it change."""
+        """On CUDA, store `group['lr']` as a tensor `[]`, so a recorded step reads its current value."""
         device = group["params"][0].device
         if device.type == "cuda" and group.get("capturable") and not isinstance(group["lr"], Tensor):
             group["lr"] = torch.tensor(group["lr"], dtype=torch.float64, device=device)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        """Options that exclude each other are refused here."""
+        """Raise `ArgumentError` for options that exclude each other."""
 
     def _refuse_lanes_on_trunk(self, group: dict[str, Any], parameter: Tensor) -> None:
         mark = lane_mark(parameter)
@@ -89,10 +89,8 @@ class LaneGroups(Optimizer):
                     f"a group of its own with a number: {{'params': [...], {name!r}: ...}}, or freeze it"
                 )
 
-    # Hyper-parameters by lane.
-
     def lane_values(self, name: str, group: int = 0) -> Tensor:
-        """A hyper-parameter of every lane now, float64 `[N]`: 'lr', 'beta1', 'beta2', 'weight_decay', ..."""
+        """Return the current value of a hyper-parameter, such as "lr" or "beta1", per lane: float64 `[N]`."""
         value = self._number(self.param_groups[group], self._known(name))
         if isinstance(value, Tensor) and value.dim():
             return value.clone()
@@ -100,13 +98,14 @@ class LaneGroups(Optimizer):
         return torch.as_tensor(value, dtype=torch.float64, device=device).repeat(self.n)
 
     def set_lane_values(self, name: str, values: Any, lanes: Any = None, group: int | None = None) -> None:
-        """Change a hyper-parameter, of all lanes or of some, in all groups that have lanes or in one.
+        """Change a hyper-parameter of some or all lanes, in one group or in all groups with lanes.
 
-        Learning rates are what the lanes have at this moment of a schedule.
+        A learning rate given here is the current one; later schedule steps scale it.
 
         Args:
-            values: a number, or one for each of `lanes`.
-            lanes: whole numbers, a slice, or a boolean `[N]`; all if None.
+            values: a number, or one per chosen lane.
+            lanes: indices, a slice, or a boolean mask `[N]`; None means all lanes.
+            group: index of a parameter group; None means all.
         """
         limits = self.limits[self._known(name)]
         chosen = lane_indices(slice(None) if lanes is None else lanes, self.n)
@@ -127,7 +126,7 @@ class LaneGroups(Optimizer):
             self._put(home, RATIO, now / base)
 
     def scale_lane_rates(self, factors: Any, lanes: Any = None) -> None:
-        """Multiply learning rates, wherever a schedule stands: by a number, or one for each of `lanes`."""
+        """Multiply the current learning rates by `factors`: a number, or one per chosen lane."""
         chosen = lane_indices(slice(None) if lanes is None else lanes, self.n)
         for group in self.param_groups:
             if any(map(has_lanes, group["params"])):
@@ -148,7 +147,7 @@ class LaneGroups(Optimizer):
         return name
 
     def _put(self, group: dict[str, Any], name: str, values: Tensor) -> None:
-        """In place where there is a tensor already: recordings read it."""
+        """Store values per lane, in place if there is a tensor already, because recordings read it."""
         old = read(group, name)
         if isinstance(old, Tensor) and old.dim():
             old.copy_(values)
@@ -175,15 +174,15 @@ class LaneGroups(Optimizer):
         return value.double() if is_tensor else value
 
     def lane_numbers(self, group: int, lane: int) -> dict[str, Any]:
-        """One lane's hyper-parameters in a group, under the names that a stock optimiser has for them."""
+        """Return one lane's hyper-parameters in a group, under the names used by `torch.optim`."""
         found: dict[str, Any] = {name: float(self.lane_values(name, group)[lane]) for name in self.limits}
         if "beta1" in found:
-            found["betas"] = (found.pop("beta1"), found.pop("beta2"))  # as stock optimisers hold them
+            found["betas"] = (found.pop("beta1"), found.pop("beta2"))
         return found
 
 
 def read(group: dict[str, Any], name: str) -> Any:
-    """A hyper-parameter by its name in `limits`: 'beta1' is the first entry of 'betas'."""
+    """Read a hyper-parameter by its name in `limits`; 'beta1' is the first entry of 'betas'."""
     if name in ("beta1", "beta2"):
         return group["betas"][name == "beta2"]
     return group[name]
@@ -191,7 +190,7 @@ def read(group: dict[str, Any], name: str) -> Any:
 
 def write(group: dict[str, Any], name: str, value: Any) -> None:
     if name in ("beta1", "beta2"):
-        group["betas"] = list(group["betas"])  # a scheduler may have left a tuple
+        group["betas"] = list(group["betas"])  # a scheduler may have set a tuple
         group["betas"][name == "beta2"] = value
     else:
         group[name] = value

@@ -1,4 +1,4 @@
-"""What a training has seen: every lane's losses, and what became of each lane."""
+"""History of a training run: losses per lane, and which lanes stopped early."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass
 class Stop:
-    """Why a lane no longer moves."""
+    """When and why a lane stopped."""
 
     step: int
     reason: str
@@ -23,16 +23,17 @@ class History:
     """The result of `fit`.
 
     Attributes:
-        n: how many lanes.
-        losses: `[steps, N]`, as seen before each step; nan for lanes that have left the computation.
-        validation: `[validations, N]`, of the metric that is judged by.
-        metrics: name -> `[validations, N]`, of every metric.
-        validated_at: the step of each validation.
-        mode: whether the lowest ('min') or highest ('max') validation is the best.
-        best: `[N]`, each lane's best validation while it learned (training loss of an epoch without one).
-        best_step: `[N]`, the step of it; -1 if there was none.
+        n: number of lanes.
+        losses: `[steps, N]`, computed before each step; nan for lanes removed from the computation.
+        validation: `[validations, N]`, the monitored metric.
+        metrics: name -> `[validations, N]`, for every metric.
+        validated_at: step of each validation.
+        mode: whether the lowest ('min') or the highest ('max') value is best.
+        best: `[N]`, best validation of each lane while it was trained (without validation data: the best
+            training loss of an epoch).
+        best_step: `[N]`, step of the best validation; -1 if there was none.
         stopped: lanes that stopped before the end -> when and why.
-        epochs: how many epochs were completed.
+        epochs: number of completed epochs.
         ended: why the training ended.
     """
 
@@ -54,7 +55,7 @@ class History:
 
     @property
     def nan_lanes(self) -> list[int]:
-        """Lanes whose loss is not a finite number in some step that they took part in."""
+        """Lanes with a non-finite loss in any step before they stopped."""
         lanes = []
         for lane in range(self.n):
             upto = self.stopped[lane].step if lane in self.stopped else self.steps
@@ -64,7 +65,7 @@ class History:
 
     @property
     def best_lane(self) -> int:
-        """The lane with the best `best`, or if there is none yet, with the lowest last loss."""
+        """The lane with the best `best`; if there is none yet, the lane with the lowest last loss."""
         if self.mode == "max" and bool(self.best.isfinite().any()):
             return int(self.best.nan_to_num(-float("inf"), -float("inf"), -float("inf")).argmax())
         values = self.best if bool(self.best.isfinite().any()) else self.losses[-1]
@@ -80,7 +81,7 @@ class History:
         return "\n".join(lines)
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """Return the history as plain values, for a checkpoint."""
         return {**vars(self), "stopped": {lane: vars(stop) for lane, stop in self.stopped.items()}}
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Hyper-parameters: a number for all lanes, or one for each."""
+"""Hyper-parameters given as one number or one number per lane."""
 
 import math
 from dataclasses import dataclass
@@ -27,7 +27,9 @@ class Limits:
 
 
 def lane_number(name: str, value: Any, n: int, limits: Limits, device: torch.device) -> LaneNumber:
-    """Read a hyper-parameter: a number stays one, a list, array or tensor of `n` becomes float64 `[N]`.
+    """Check a hyper-parameter: a number stays a number, a list, array or tensor of `n` becomes float64 `[N]`.
+
+    Raises `ArgumentError` for a wrong shape or a value outside `limits`.
 
     >>> lane_number("lr", [0.1, 0.2], 2, Limits(), torch.device("cpu"))
     tensor([0.1000, 0.2000], dtype=torch.float64)
@@ -56,7 +58,7 @@ def lane_number(name: str, value: Any, n: int, limits: Limits, device: torch.dev
 
 
 def lane_indices(lanes: Any, n: int, device: torch.device | None = None) -> Tensor:
-    """Lanes as whole numbers `[k]`: from one number, a list, a slice, or a boolean tensor `[N]`.
+    """Convert an index, a list of indices, a slice or a boolean mask `[N]` to indices `[k]`.
 
     >>> lane_indices([0, -1], 4)
     tensor([0, 3])

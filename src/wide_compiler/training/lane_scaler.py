@@ -1,4 +1,4 @@
-"""Loss scaling for half precision, for each lane its own: one lane's overflow costs the others no step."""
+"""Loss scaling per lane for half precision: a lane that overflows does not make others skip the step."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,10 +12,10 @@ INITIAL, GROWTH, BACKOFF, INTERVAL = 2.0**16, 2.0, 0.5, 2000
 
 
 class LaneScaler:
-    """What `torch.amp.GradScaler` is for one model: gradients are scaled up so that small ones survive.
+    """`torch.amp.GradScaler` with one scale per lane, `[N]`.
 
-    Each lane has a scale of its own `[N]`: it halves when the lane's gradients overflow (that lane skips the
-    step), and doubles after 2000 steps without. If a trained parameter serves all lanes, they share one.
+    A lane's scale halves when its gradients overflow (that lane skips the step) and doubles after 2000 steps
+    without overflow. If any trained parameter is shared by all lanes, all lanes overflow together.
     """
 
     def __init__(self, n: int, parameters: Iterable[Tensor], interval: int = INTERVAL):
@@ -28,14 +28,14 @@ class LaneScaler:
         self.interval = interval
 
     def select(self, kept: list[int]) -> None:
-        """Go on with these of all lanes."""
+        """Continue with a subset of all lanes; the state of the others is kept."""
         for full, part in zip(self.all, (self.scale, self.good_steps), strict=True):
             full[self.kept] = part.clone()
         self.kept = kept
         self.scale, self.good_steps = (full[kept] for full in self.all)
 
     def unscale_(self) -> Tensor:
-        """Take the scale out of the gradients, in place; which lanes overflowed, bool `[N]`."""
+        """Divide the gradients by the scale, in place. Return which lanes overflowed, bool `[N]`."""
         overflowed = torch.zeros_like(self.scale, dtype=torch.bool)
         for p in self.parameters:
             if p.grad is None:

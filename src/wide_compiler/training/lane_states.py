@@ -1,4 +1,4 @@
-"""LaneStates: an optimiser's state by lane: begun, masked, copied, reset, selected."""
+"""LaneStates: optimiser state per lane, with masking, copying, resetting and selecting of lanes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,22 +12,20 @@ from .lane_numbers import lane_indices
 
 
 class LaneStates(LaneGroups):
-    """State tensors are shaped like their parameter; besides there is a step count, `[]` or one per lane."""
-
-    # What each optimiser says of itself.
+    """Optimiser whose state tensors have the shape of their parameter, plus a step count `[]` or `[N]`."""
 
     def fresh_state(self, group: dict[str, Any]) -> dict[str, float]:
-        """The names of a parameter's state tensors, and the number they are filled with at first."""
+        """Return the name and initial fill value of each state tensor of a parameter."""
         raise NotImplementedError
 
     def counts_steps(self, group: dict[str, Any]) -> bool:
-        """Whether an update asks how many steps were taken."""
+        """Whether the update uses the step count."""
         return True
 
     def _begin(
         self, p: Tensor, state: dict[str, Any], group: dict[str, Any], steps: dict[Any, Tensor]
     ) -> None:
-        """Make a parameter's state. One step count serves all parameters that begin together."""
+        """Create a parameter's state. Parameters initialised together share one step count tensor."""
         for name, value in self.fresh_state(group).items():
             if name not in state:
                 state[name] = torch.full_like(p, value, memory_format=torch.preserve_format)
@@ -38,11 +36,9 @@ class LaneStates(LaneGroups):
                 steps[key] = torch.zeros(shape, dtype=torch.float32, device=p.device)
             state["step"] = steps[key]
 
-    # Masks.
-
     @property
     def active(self) -> Tensor:
-        """Which lanes move: bool `[N]`."""
+        """Lanes that are updated: bool `[N]`."""
         masked = self.param_groups[0][MASKED]
         moving = torch.ones(self.n, dtype=torch.bool)
         if masked is not None:
@@ -50,15 +46,15 @@ class LaneStates(LaneGroups):
         return moving
 
     def mask(self, lanes: Any) -> None:
-        """From now on a step moves neither weights nor state of these lanes."""
+        """Freeze lanes: later steps change neither their weights nor their state."""
         self.set_active(self.active.index_fill(0, lane_indices(lanes, self.n), False))
 
     def unmask(self, lanes: Any = slice(None)) -> None:
-        """Let these lanes move again, from where they stand."""
+        """Update these lanes again, from their current weights and state."""
         self.set_active(self.active.index_fill(0, lane_indices(lanes, self.n), True))
 
     def set_active(self, active: Tensor) -> None:
-        """Say which lanes move: bool `[N]`."""
+        """Set which lanes are updated: bool `[N]`."""
         masked = (~active).nonzero().squeeze(1)
         if len(masked):
             self._part_steps()
@@ -67,20 +63,18 @@ class LaneStates(LaneGroups):
         if not len(masked):
             self._join_steps()
 
-    # Lanes among themselves.
-
     @torch.no_grad()
     def copy_lanes(self, source: Any, target: Any, hyper: bool = True) -> None:
-        """Give lanes `target` the state of lanes `source`, and their hyper-parameters if `hyper`."""
+        """Copy the state of lanes `source` to lanes `target`; also the hyper-parameters if `hyper`."""
         source, target = lane_indices(source, self.n), lane_indices(target, self.n)
         tensors = {id(home[name]): home[name] for home, name in self._lane_tensors(hyper)}
-        for tensor in tensors.values():  # a step count may serve many parameters: it is copied once
+        for tensor in tensors.values():  # parameters may share a step count: copy it once
             rows = tensor.index_select(0, source.to(tensor.device))
             tensor.index_copy_(0, target.to(tensor.device), rows.expand(len(target), *tensor.shape[1:]))
 
     @torch.no_grad()
     def reset_lanes(self, lanes: Any) -> None:
-        """Give these lanes the state of an optimiser that has not begun."""
+        """Set the state of these lanes to that of a new optimiser."""
         chosen = lane_indices(lanes, self.n)
         if len(chosen) < self.n:
             self._part_steps()
@@ -96,16 +90,16 @@ class LaneStates(LaneGroups):
 
     @torch.no_grad()
     def select_lanes(self, indices: Any) -> None:
-        """Keep, reorder or repeat lanes: lane i becomes what lane `indices[i]` was.
+        """Keep, reorder or repeat lanes: new lane i is old lane `indices[i]`.
 
-        For after the parameters themselves were selected.
+        Call it after selecting the parameters in the same way.
         """
         chosen = lane_indices(indices, self.n)
         active = self.active[chosen]
         new: dict[int, Tensor] = {}
         for home, name in list(self._lane_tensors(hyper=True)):
             tensor = home[name]
-            if id(tensor) not in new:  # a step count may serve many parameters: it is selected once
+            if id(tensor) not in new:  # parameters may share a step count: select it once
                 rows = tensor.index_select(0, chosen.to(tensor.device))
                 new[id(tensor)] = tensor.copy_(rows) if len(rows) == len(tensor) else rows
             home[name] = new[id(tensor)]
@@ -113,10 +107,10 @@ class LaneStates(LaneGroups):
         self.set_active(active)
         self._join_steps()
 
-    # Step counts: one for all lanes while they are equal.
+    # Step counts are `[]` while all lanes have taken the same number of steps, which allows fused kernels.
 
     def _part_steps(self) -> None:
-        """Give every lane a step count of its own."""
+        """Replace step counts `[]` by `[N]`."""
         parted: dict[int, Tensor] = {}
         for p in self._all_stacked():
             step = self.state.get(p, {}).get("step")
@@ -126,7 +120,7 @@ class LaneStates(LaneGroups):
                 self.state[p]["step"] = parted[id(step)]
 
     def _join_steps(self) -> None:
-        """One count again where all lanes have taken the same number of steps, one for all parameters."""
+        """Replace equal step counts `[N]` by `[]`; parameters with the same count share one tensor."""
         known: dict[Any, Tensor] = {}
         masked = self.param_groups[0][MASKED] is not None
         for p in [p for group in self.param_groups for p in group["params"]]:
@@ -147,14 +141,14 @@ class LaneStates(LaneGroups):
             yield from self._stacked(group)
 
     def _lane_tensors(self, hyper: bool) -> Iterator[tuple[Any, Any]]:
-        """(home, key) of every tensor with lanes: state, and hyper-parameters if `hyper`."""
+        """Yield (container, key) of every tensor with lanes: state, and hyper-parameters if `hyper`."""
         for p in self._all_stacked():
             state = self.state.get(p, {})
             yield from ((state, name) for name in list(state) if state[name].dim())
         for group in self.param_groups if hyper else ():
             homes: list[tuple[Any, Any]] = [(group, name) for name in (RATIO, *self.limits) if name in group]
             if "betas" in group:
-                group["betas"] = list(group["betas"])  # a scheduler may have left a tuple
+                group["betas"] = list(group["betas"])  # a scheduler may have set a tuple
                 homes += [(group["betas"], 0), (group["betas"], 1)]
             yield from (
                 (home, key) for home, key in homes if isinstance(home[key], Tensor) and home[key].dim()

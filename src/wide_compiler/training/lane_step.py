@@ -1,4 +1,4 @@
-"""One step of `fit`: forward, backward, clipping and optimiser of all lanes, on one batch or several."""
+"""One step of `fit`: forward, backward, clipping and optimiser for all lanes, on one or more batches."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,8 +9,8 @@ from torch import Tensor
 from .. import _tree
 from ..errors import ArgumentError, InputError
 from .data import Batch
+from .lane_losses import check_lane_losses
 from .lane_scaler import LaneScaler
-from .losses import check_lane_losses
 from .random_state import random_state, set_random_state
 from .step import TrainStep
 from .stopped_lanes import Lanes, held
@@ -19,10 +19,10 @@ PRECISIONS = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class LaneStep:
-    """Takes the batches of one step, gives every lane's mean loss `[N]`.
+    """Run one step on a list of batches and return the mean loss per lane, `[N]`.
 
-    One plain batch goes to `TrainStep`, which on CUDA records what it can. Several (gradient accumulation),
-    keywords and float16's loss scales are run as they are written.
+    A single batch without keyword arguments runs in `TrainStep`, which on CUDA records it. Gradient
+    accumulation, keyword arguments and float16 loss scaling run without recording.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class LaneStep:
         return self._plainly(batches)
 
     def select(self, leaving: Any) -> None:
-        """Go on with the lanes that are present now; the next step is checked anew."""
+        """Continue with the lanes now in the model; the next step is checked again."""
         if self.wide.n == self.n:
             return
         self.n, self.checked = self.wide.n, False
@@ -64,7 +64,7 @@ class LaneStep:
             self.scaler.select(leaving.kept)
 
     def _checked(self, batches: Sequence[Batch]) -> Tensor:
-        """The first step: what it refuses has changed nothing."""
+        """Run the first step with extra checks. If it raises, buffers and random states are restored."""
         buffers = [(b, b.clone()) for b in self.wide.buffers()]
         random = random_state(self.wide)
         try:
@@ -112,7 +112,7 @@ class LaneStep:
 
 
 def check_lanes_apart(output: Any, losses: Tensor) -> None:
-    """The loss of lane 0 must not depend on another lane's output, as with B == N a mean over lanes would."""
+    """Raise `InputError` if the loss of lane 0 depends on other lanes' outputs, e.g. by a mean over lanes."""
     leaves = [x for x in _tree.flatten(output)[0] if isinstance(x, Tensor) and x.requires_grad]
     if not leaves or not losses.requires_grad or len(losses) < 2:
         return

@@ -1,4 +1,4 @@
-"""lift(): a stock optimiser for lanes with learning rates of their own, if its steps allow it."""
+"""lift(): use a `torch.optim` class with one learning rate per lane, if its update rule allows it."""
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
@@ -16,16 +16,17 @@ from .optimizer import LaneOptimizer
 
 
 def lift(kind: type[Optimizer]) -> type[LaneOptimizer]:
-    """An optimiser class for wide models made of one for ordinary models; only `lr` may be one per lane.
+    """Return an optimiser class for wide models that wraps `kind`; only `lr` may differ between lanes.
 
-    It can be lifted if a step is proportional to the learning rate, and if what happens to an element does
-    not depend on others. Both are tried out here, so that any class may be given; one that cannot be lifted
-    is refused by name, with the reason. Of `torch.optim`, these can: SGD, Adam, AdamW, NAdam, RAdam, Adamax,
-    Adadelta, RMSprop, Adagrad. Rprop and ASGD are not proportional, LBFGS wants a closure, and Adafactor,
-    Muon, LAMB or LARS take norms over whole tensors, which would mix the lanes.
+    `kind` must make updates proportional to the learning rate, and elementwise. Both are checked here by
+    running it, so any class may be given; otherwise `ArgumentError` names the reason. Supported classes of
+    `torch.optim`: SGD, Adam, AdamW, NAdam, RAdam, Adamax, Adadelta, RMSprop, Adagrad. Not supported: Rprop
+        and ASGD (not
+    proportional), LBFGS (needs a closure), and Adafactor, Muon, LAMB and LARS (norms over whole tensors would
+    mix lanes).
 
-    Such an optimiser counts steps once for all lanes: a lane that was masked has a later count when it goes
-    on. The optimisers of `wide_compiler.training` count by lane.
+    The step count is shared by all lanes, so it keeps counting while a lane is masked. The optimisers of
+    `wide_compiler.training` count per lane.
 
     >>> import wide_compiler
     >>> wide = wide_compiler.compile(torch.nn.Linear(4, 2), torch.randn(2, 4), n=2)
@@ -49,7 +50,7 @@ def _lifted(kind: Any) -> type[LaneOptimizer]:
 
 
 class LiftedOptimizer(LaneOptimizer):
-    """A stock optimiser over all lanes, whose steps are then scaled lane by lane."""
+    """A `torch.optim` optimiser over all lanes; its updates are then scaled per lane."""
 
     kind: Callable[..., Optimizer]
     limits = {"lr": Limits()}
@@ -62,14 +63,14 @@ class LiftedOptimizer(LaneOptimizer):
         self.inner = type(self).kind(own)
         for mine, theirs in zip(self.param_groups, self.inner.param_groups, strict=True):
             mine.update({key: value for key, value in theirs.items() if key not in mine})
-        self.state.update(self.inner.state)  # some make it before the first step
+        self.state.update(self.inner.state)  # some optimisers create state in __init__
         self._link()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "inner": self.inner}
 
     def _link(self) -> None:
-        """One set of groups and state: schedulers and masks work on what the stock optimiser reads."""
+        """Share groups and state with the inner optimiser, so it sees changes by schedulers and masks."""
         self.inner.param_groups, self.inner.state = self.param_groups, self.state
 
     @torch.no_grad()
@@ -128,14 +129,14 @@ class LiftedOptimizer(LaneOptimizer):
         self._link()
 
     def _part_steps(self) -> None:
-        """Steps are counted together."""
+        """Do nothing: the step count is shared by all lanes."""
 
     def _join_steps(self) -> None:
-        """Steps are counted together."""
+        """Do nothing: the step count is shared by all lanes."""
 
 
 def _why_not(kind: type[Optimizer]) -> str:
-    """What keeps an optimiser class from being lifted, found by trying; '' if nothing does."""
+    """Return why an optimiser class cannot be lifted, found by running it; '' if it can."""
     rates = torch.tensor([1e-3, 3e-3, 5e-4], dtype=torch.float64)
     try:
         one, driven = _tried(kind, [1e-3] * 3), _tried(kind, rates.tolist())
@@ -152,11 +153,11 @@ def _why_not(kind: type[Optimizer]) -> str:
 
 
 def _tried(kind: Callable[..., Optimizer], rates: list[float], spoiled: bool = False) -> Tensor:
-    """The moves `[3, 2, ...]` that a class makes with two lanes in three steps, each from the same place."""
+    """Return the updates `[3, 2, ...]` of three steps on two lanes, each from the same parameters."""
     generator = torch.Generator().manual_seed(0)
     place = torch.randn(2, 3, 4, generator=generator, dtype=torch.float64)
     other = torch.tensor([1.0, 100.0 if spoiled else 1.0], dtype=torch.float64).view(2, 1, 1)
-    place *= other  # of the second lane
+    place *= other  # scales the second lane only
     p = torch.nn.Parameter(place.clone())
     optimizer = kind([p], lr=rates[0])
     moves = []

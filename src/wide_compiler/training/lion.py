@@ -1,4 +1,4 @@
-"""Lion, by lane."""
+"""Lion with hyper-parameters per lane."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,11 +11,11 @@ from .optimizer import LaneOptimizer, used
 
 
 class Lion(LaneOptimizer):
-    """Lion for a wide model: steps of equal size in the direction of a momentum's sign.
+    """Lion for a wide model: updates of fixed size in the direction of the sign of a momentum.
 
-    The sign of `beta1 * m + (1 - beta1) * g` moves the weights, `beta2 * m + (1 - beta2) * g` is remembered;
-    weight decay is decoupled. A good learning rate is 3 to 10 times smaller than AdamW's. Each number may be
-    one per lane.
+    The update is the sign of `beta1 * m + (1 - beta1) * g`; the new momentum is `beta2 * m + (1 - beta2) *
+    g`. Weight decay is decoupled. A good learning rate is 3 to 10 times smaller than for AdamW. Each
+    hyper-parameter is a number or one number per lane.
     """
 
     limits = {

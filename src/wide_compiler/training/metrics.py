@@ -1,4 +1,4 @@
-"""What is validated: functions that give a number per lane, and torchmetrics objects, each under a name."""
+"""Validation metrics by name: functions that return one number per lane, or torchmetrics objects."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -9,11 +9,11 @@ from torch import Tensor
 
 from .. import _tree
 from ..errors import ArgumentError
-from .losses import check_lane_losses
+from .lane_losses import check_lane_losses
 
 
 def named_metrics(metric: Any, loss: Callable[..., Tensor] | None = None) -> dict[str, Any]:
-    """Name -> metric; a single one is called 'validation'."""
+    """Return name -> metric; a single metric, or the loss, is named 'validation'."""
     metrics = dict(metric) if isinstance(metric, Mapping) else {"validation": metric or loss}
     for name, one in metrics.items():
         if not (callable(one) or _is_object(one)):
@@ -24,7 +24,7 @@ def named_metrics(metric: Any, loss: Callable[..., Tensor] | None = None) -> dic
 
 
 class MeanByLane:
-    """The mean of `metric(output, *targets)` `[N]` over samples."""
+    """Mean of `metric(output, *targets)`, `[N]`, over samples."""
 
     def __init__(self, metric: Callable[..., Tensor], n: int):
         self.metric, self.n, self.samples = metric, n, 0
@@ -40,7 +40,7 @@ class MeanByLane:
 
 
 class ObjectByLane:
-    """A torchmetrics object for each lane, updated with the lane's own output and targets."""
+    """One torchmetrics object per lane, updated with that lane's output and targets."""
 
     def __init__(self, metric: Any, n: int, device: torch.device):
         self.objects = [metric.clone().to(device) for _ in range(n)]

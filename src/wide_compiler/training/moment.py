@@ -1,4 +1,4 @@
-"""What a callback of `fit` sees."""
+"""Moment: the argument of a callback of `fit`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from .stopped_lanes import Lanes
 
 @dataclass(frozen=True)
 class Moment:
-    """Where a training is.
+    """State of a training run, passed to callbacks.
 
     Attributes:
         event: 'step', 'validation', 'epoch' or 'end'.
-        step, epoch: how many are completed.
+        step, epoch: number completed.
         losses: `[N]`, of the last step.
-        metrics: name -> `[N]`, the latest; empty before the first validation.
-        validation: `[N]`, the latest of the metric that is judged by; None before the first.
-        active: `[N]`, which lanes still learn.
-        total: how many steps there will be, None if nobody knows.
-        lanes: the model, the optimiser and which lanes are active; the `Population`, if `fit` was given one.
-        history: so far; losses are added to it now and then, and at the end.
-        stop: `stop(lanes, reason)`: these lanes no longer move.
+        metrics: name -> `[N]`, of the last validation; empty before the first.
+        validation: `[N]`, the last value of the monitored metric; None before the first validation.
+        active: `[N]`, lanes that are still trained.
+        total: number of steps planned; None if unknown.
+        lanes: model, optimiser and active lanes; the `Population`, if `fit` was given one.
+        history: the history so far; losses are added to it at intervals and at the end.
+        stop: `stop(lanes, reason)` stops the training of these lanes.
     """
 
     event: str

@@ -1,4 +1,4 @@
-"""LaneOptimizer: what the optimisers of this room have in common."""
+"""LaneOptimizer: base class of the optimisers of this package."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,28 +16,28 @@ FUSED_ON = ("cpu", "cuda")
 
 
 class LaneOptimizer(StockStates):
-    """An optimiser over `wide.parameters()` whose hyper-parameters may each be one per lane.
+    """An optimiser over `wide.parameters()` with hyper-parameters per lane.
 
-    All state is on the parameters' device and no step waits for it.
+    All state is on the device of the parameters, and a step does not synchronise with it.
     """
 
     _memory: Tensor | None = None
 
     def update(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
-        """Take one step. `numbers` are the hyper-parameters, each a number or `[N]`."""
+        """Update one bucket. `numbers` are the hyper-parameters, each a number or `[N]`."""
         raise NotImplementedError
 
     def has_fused(self, device: str, group: dict[str, Any]) -> bool:
-        """Whether torch has a fused kernel for this, which `update_fused` then calls."""
+        """Whether torch has a fused kernel for these settings; if so, `update_fused` calls it."""
         return False
 
     def update_fused(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
-        """Take one step by a fused kernel of torch; `numbers` are plain."""
+        """Update one bucket with torch's fused kernel. `numbers` are equal for all lanes."""
         raise NotImplementedError
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of every lane that is not masked."""
+        """Update every lane that is not masked. Return the result of `closure`, if given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -54,7 +54,7 @@ class LaneOptimizer(StockStates):
         return loss
 
     def _can_fuse(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> bool:
-        """Do all lanes have the same numbers, and torch a fused kernel for them?"""
+        """Whether all lanes have equal hyper-parameters and torch has a fused kernel for them."""
         parted = bucket.step is not None and bucket.step.dim() > 0
         masked = bucket.stacked and group[MASKED] is not None
         if group["fused"] is False or parted or masked or any(map(by_lane, numbers.values())):
@@ -62,7 +62,7 @@ class LaneOptimizer(StockStates):
         return self.has_fused(bucket.params[0].device.type, group) and bucket.alike()
 
     def _step(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
-        """By a few operations on all lanes at once."""
+        """Update one bucket with operations over all lanes, keeping masked lanes unchanged."""
         kept = self._kept(bucket, group)
         if bucket.step is not None:
             bucket.step += 1
@@ -105,9 +105,10 @@ class LaneOptimizer(StockStates):
         return list(buckets.values())
 
     def scratch(self, like: list[Tensor]) -> list[Tensor]:
-        """Memory to compute in, laid out like these tensors.
+        """Return uninitialised tensors with the shapes and strides of `like`.
 
-        On a CPU it is kept for the next step: fresh pages would cost more than the arithmetic.
+        On a CPU the memory is reused by the next step, because page faults would cost more than the
+        arithmetic.
         """
         if like[0].device.type != "cpu":
             return [torch.empty_like(t) for t in like]
@@ -121,7 +122,7 @@ class LaneOptimizer(StockStates):
         ]
 
     def _kept(self, bucket: Bucket, group: dict[str, Any]) -> list[tuple[Tensor, Tensor]]:
-        """The masked lanes of all that a step writes: put back afterwards, whatever it wrote."""
+        """Return the masked lanes of every tensor a step writes, to restore them afterwards."""
         masked = group[MASKED]
         if masked is None or not bucket.stacked:
             return []
@@ -139,10 +140,10 @@ def by_lane(number: Any) -> bool:
 
 
 def used(number: Any) -> bool:
-    """Whether some lane uses this; a tensor is not looked into, which would wait for the device."""
+    """Whether any lane may use this value. A tensor always counts: reading it would synchronise."""
     return isinstance(number, Tensor) or number != 0
 
 
 def single(lr: Any) -> Any:
-    """A learning rate for torch's fused kernels, which read it in single precision where it is a tensor."""
+    """Cast a learning rate tensor to float32, as torch's fused kernels require."""
     return lr.float() if isinstance(lr, Tensor) else lr

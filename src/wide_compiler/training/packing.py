@@ -1,4 +1,4 @@
-"""A nested state as named tensors and a line of JSON, and back: no pickle, reading executes nothing."""
+"""Conversion of a nested state to named tensors and JSON, and back, without pickle."""
 
 import json
 from collections import Counter
@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..elsewhere import address
 from ..errors import CheckpointError
+from ..remote_tensors import address
 
 _PLAIN = (bool, int, float, str, type(None))
-# How what JSON has no word for is written: {"$tensor": name}, {"$tuple": [...]}, ...
+# Encoding of values that JSON lacks: {"$tensor": name}, {"$tuple": [...]}, ...
 _TENSOR, _ARRAY, _TUPLE, _ITEMS, _COUNTER = "$tensor", "$array", "$tuple", "$items", "$counter"
 
 
 def pack_state(tree: Any) -> tuple[dict[str, Tensor], str]:
-    """Tensors by their path in `tree`, and the rest as JSON that refers to them.
+    """Return the tensors by their path in `tree`, and the rest as JSON that refers to them.
 
     >>> tensors, text = pack_state({"step": 3, "state": {0: {"momentum": torch.ones(2)}}})
     >>> list(tensors), unpack_state(tensors, text)["state"][0]["momentum"].shape
@@ -30,7 +30,7 @@ def pack_state(tree: Any) -> tuple[dict[str, Tensor], str]:
 
 
 def unpack_state(tensors: Mapping[str, Tensor], text: str) -> Any:
-    """What `pack_state` was given."""
+    """Return the state given to `pack_state`."""
     return _unwalk(json.loads(text), tensors)
 
 
@@ -76,7 +76,7 @@ class _Packer:
             path += "'"
         self.seen[whole] = path
         kept = tensor.cpu().contiguous()
-        if kept.untyped_storage().data_ptr() in self.storages:  # safetensors wants every storage once
+        if kept.untyped_storage().data_ptr() in self.storages:  # safetensors rejects shared storages
             kept = kept.clone()
         self.storages.add(kept.untyped_storage().data_ptr())
         self.tensors[path] = kept

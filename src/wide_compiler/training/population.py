@@ -1,4 +1,4 @@
-"""Population: the lanes of a wide model as a population, with their optimiser's state."""
+"""Population: lanes of a wide model that are copied, masked and replaced, with their optimiser state."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,22 +9,22 @@ from torch import Tensor, nn
 from ..errors import ArgumentError, WrongTypeError
 from ..initialize import INITS, reinitialize
 from ..model import WideModel
+from .lane_losses import check_lane_losses
 from .lane_numbers import lane_indices
-from .losses import check_lane_losses
 from .optimizer import LaneOptimizer
 
 WEIGHTS = "weights"
 
 
 class Population:
-    """Lanes that are masked, copied, changed and replaced while they train, all in memory.
+    """Lanes that are masked, copied, changed and replaced in memory during training.
 
-    What can be done in place is: then views of the lanes and recorded steps stay valid. Only `select` and
-    `resize` to another number of lanes make new tensors (inside the same parameters).
+    Operations are in place where possible, so views of lanes and recorded steps stay valid. Only `select` and
+    `resize` to another number of lanes allocate new tensors (inside the same parameters).
 
     Args:
         wide: a wide model.
-        optimizer: an optimiser of `wide_compiler.training` over its parameters; None if nothing is trained.
+        optimizer: an optimiser of `wide_compiler.training` over its parameters; None for no training.
 
     >>> import wide_compiler
     >>> from wide_compiler.training import SGD
@@ -47,7 +47,7 @@ class Population:
         self._optimizer = optimizer
         self._active = torch.ones(wide.n, dtype=torch.bool)
         self._follow_optimizer()
-        if optimizer is not None:  # a checkpoint brings masks along
+        if optimizer is not None:  # loading a checkpoint may change the masks
             optimizer.register_load_state_dict_post_hook(lambda _: self._follow_optimizer())
 
     @property
@@ -60,17 +60,15 @@ class Population:
             raise ArgumentError("this population has no optimiser; give one: Population(wide, optimizer)")
         return self._optimizer
 
-    # Masks.
-
     @property
     def active(self) -> Tensor:
-        """The lanes that learn: bool `[N]`."""
+        """Lanes that are trained: bool `[N]`."""
         return self._active.clone()
 
     def mask(self, lanes: Any) -> None:
-        """These lanes stay as they are, to the last bit: weights, optimiser state, buffers.
+        """Freeze lanes bit for bit: weights, optimiser state and buffers.
 
-        They still take part in forward and backward; nothing of them is written.
+        They still take part in forward and backward, but are not written.
         """
         chosen = lane_indices(lanes, self.n)
         if len(chosen):
@@ -78,7 +76,7 @@ class Population:
         self._set_active(self._active.index_fill(0, chosen, False))
 
     def unmask(self, lanes: Any = slice(None)) -> None:
-        """These lanes learn again, from where they stand."""
+        """Train these lanes again, from their current state."""
         self._set_active(self._active.index_fill(0, lane_indices(lanes, self.n), True))
 
     def _set_active(self, active: Tensor) -> None:
@@ -100,16 +98,14 @@ class Population:
                     f"can be masked; freeze it, or leave the lane's loss out of the sum"
                 )
 
-    # Lanes that die.
-
     def report(self, losses: Tensor, gradients: bool = False, mask: bool = False) -> dict[int, str]:
-        """The lanes that have just become useless, each with the reason: a loss or gradient not finite.
+        """Return the lanes whose loss or gradient is not finite, each with the reason.
 
-        Lanes that are masked already are not named again. Asks the device, so it waits for it.
+        Masked lanes are skipped. This synchronises with the device.
 
         Args:
             losses: one per lane, `[N]`.
-            gradients: look at the gradients too.
+            gradients: also check the gradients.
             mask: mask these lanes.
         """
         check_lane_losses(losses, self.n)
@@ -128,16 +124,14 @@ class Population:
         fine = tensor.detach().isfinite().reshape(self.n, -1).all(1).cpu()
         return (~fine & self._active).nonzero().flatten().tolist()
 
-    # Lanes that take each other's place.
-
     @torch.no_grad()
     def copy(self, source: Any, target: Any, hyper: bool = True) -> None:
-        """Lanes `target` become what lanes `source` are: weights, buffers, optimiser state.
+        """Copy weights, buffers and optimiser state of lanes `source` to lanes `target`.
 
         Args:
-            source: as many lanes as `target`, or one for all of them.
-            target: lanes to overwrite, masked ones too.
-            hyper: copy the lanes' hyper-parameters too.
+            source: one lane per target, or one lane for all targets.
+            target: lanes to overwrite, including masked ones.
+            hyper: also copy the hyper-parameters.
         """
         source, target = lane_indices(source, self.n), lane_indices(target, self.n)
         if len(source) not in (1, len(target)):
@@ -154,7 +148,7 @@ class Population:
             self._optimizer.copy_lanes(source, target, hyper)
 
     def select(self, indices: Any) -> None:
-        """Keep, reorder or repeat lanes: lane i becomes what lane `indices[i]` was, masked or not."""
+        """Keep, reorder or repeat lanes: new lane i is old lane `indices[i]`, including its mask."""
         chosen = lane_indices(indices, self.n)
         if not len(chosen):
             raise ArgumentError("select: a population has at least one lane, got none")
@@ -165,18 +159,18 @@ class Population:
         self._set_active(active)
 
     def resize(self, n: int, init: Any = "copy") -> None:
-        """Another number of lanes: the first `n`, or new ones behind those there are.
+        """Change the number of lanes: keep the first `n`, or append new ones.
 
         Args:
-            n: how many.
-            init: what new lanes hold: 'copy' repeats the lanes in turn, with optimiser state and
-                hyper-parameters; otherwise as in `refill`.
+            n: new number of lanes.
+            init: initialisation of new lanes: 'copy' repeats the existing lanes in order, with optimiser
+                state and hyper-parameters; otherwise as in `refill`.
         """
         if not isinstance(n, int) or isinstance(n, bool) or n < 1:
             raise ArgumentError(f"n must be a positive integer, got {n!r}")
         before = self.n
         new = list(range(before, n))
-        # Made before anything changes: what cannot be made changes nothing.
+        # Created first, so that an error leaves the population unchanged.
         members = [self._new_member(lane % before, init) for lane in new] if init != "copy" else []
         self.select([lane % before for lane in range(n)])
         for lane, member in zip(new, members, strict=False):
@@ -186,13 +180,13 @@ class Population:
         self.unmask(new)
 
     def refill(self, lanes: Any, init: str | Callable[..., Any] = "fresh", **hyper: Any) -> None:
-        """Begin anew in these lanes: other weights, an optimiser that has not begun, not masked.
+        """Restart lanes: new weights, new optimiser state, not masked.
 
         Args:
-            lanes: which.
-            init: 'fresh' for weights initialised anew, 'copy' to keep them, or a function that is given
-                (an ordinary model, lane) and initialises it or returns another.
-            hyper: hyper-parameters by name (`lr=...`, `beta1=...`), each a number or one for each of `lanes`.
+            lanes: lanes to restart.
+            init: 'fresh' initialises the weights, 'copy' keeps them; a function `(model, lane)` initialises
+                the given ordinary model in place or returns another.
+            hyper: hyper-parameters by name (`lr=...`, `beta1=...`), each a number or one per chosen lane.
         """
         chosen = lane_indices(lanes, self.n)
         members = [self._new_member(lane, init) for lane in chosen.tolist()] if init != "copy" else []
@@ -216,8 +210,6 @@ class Population:
         result = init(member, lane)
         return result if isinstance(result, nn.Module) else member
 
-    # Lanes that change.
-
     @torch.no_grad()
     def perturb(
         self,
@@ -229,13 +221,13 @@ class Population:
         """Change some lanes at random.
 
         Args:
-            lanes: which.
-            by: for weights, the size of normal noise that is added; for a hyper-parameter, the factor that it
-                is multiplied with or divided by, each with equal chance. Or a function from the lanes' values
-                (`[k, ...]` for each parameter, `[k]` for a hyper-parameter) to new ones.
-            what: 'weights', or the name of a hyper-parameter: 'lr', 'weight_decay', 'beta1', ... Betas are
-                changed by their distance from 1.
-            generator: on the CPU; draws the random numbers, so that they can be repeated.
+            lanes: lanes to change.
+            by: for weights, the standard deviation of the noise to add; for a hyper-parameter, a factor to
+                multiply or divide by, with equal probability. Or a function from the current values (`[k,
+                ...]` for each parameter, `[k]` for a hyper-parameter) to new ones.
+            what: 'weights', or the name of a hyper-parameter: 'lr', 'weight_decay', 'beta1', ... For betas,
+                the factor applies to the distance from 1.
+            generator: a CPU generator for the random numbers.
         """
         chosen = lane_indices(lanes, self.n)
         if what == WEIGHTS:

@@ -1,4 +1,4 @@
-"""Every generator that training may draw from: noted, put back, seeded for a while."""
+"""Saving, restoring and seeding of all random generators used in training."""
 
 import contextlib
 import random
@@ -12,7 +12,7 @@ from ..model import WideModel
 
 
 def random_state(wide: WideModel) -> dict[str, Any]:
-    """Python's, NumPy's and PyTorch's generators, and the lanes' own seeds."""
+    """Return the state of Python's, NumPy's and PyTorch's generators, and the seeds of the lanes."""
     cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
     seeds = wide.seeds.peek()
     return {
@@ -25,7 +25,7 @@ def random_state(wide: WideModel) -> dict[str, Any]:
 
 
 def set_random_state(wide: WideModel, state: dict[str, Any]) -> None:
-    """Put back what `random_state` noted."""
+    """Restore the state returned by `random_state`."""
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])
@@ -37,7 +37,7 @@ def set_random_state(wide: WideModel, state: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def untouched_random_state(wide: WideModel) -> Iterator[None]:
-    """Whatever is drawn inside, outside nothing was drawn."""
+    """Context manager that restores all generators on exit."""
     before = random_state(wide)
     try:
         yield
@@ -47,9 +47,9 @@ def untouched_random_state(wide: WideModel) -> Iterator[None]:
 
 @contextlib.contextmanager
 def seeded(wide: WideModel, seed: int | None) -> Iterator[None]:
-    """Inside, all of Python's, NumPy's and PyTorch's draws follow from `seed`; outside nothing was drawn.
+    """Context manager that seeds Python's, NumPy's and PyTorch's generators, and restores them on exit.
 
-    None leaves every generator as it is. The lanes' own seeds move on either way.
+    With `seed=None` it does nothing. Changes to the seeds of the lanes persist.
     """
     if seed is None:
         yield

@@ -1,4 +1,4 @@
-"""RMSprop, by lane."""
+"""RMSprop with hyper-parameters per lane."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -21,7 +21,7 @@ from .optimizer import LaneOptimizer, used
 
 
 class RMSprop(LaneOptimizer):
-    """`torch.optim.RMSprop` for a wide model: each number may be one per lane."""
+    """`torch.optim.RMSprop` for a wide model; each hyper-parameter is a number or one number per lane."""
 
     limits = {name: Limits() for name in ("lr", "alpha", "eps", "weight_decay", "momentum")}
 

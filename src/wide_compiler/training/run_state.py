@@ -1,4 +1,4 @@
-"""All that a training is at one moment, for a checkpoint; and put back, if it fits."""
+"""Saving and restoring the complete state of a training run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -39,7 +39,7 @@ def run_state(loop: Any) -> dict[str, Any]:
 
 
 def restore_run(loop: Any, state: Mapping[str, Any], where: str) -> None:
-    """Make `loop` what it was; nothing is changed unless all of it fits."""
+    """Restore `loop` from a checkpoint. Raise `CheckpointError` before any change if it does not fit."""
     plan, scaler = loop.plan, loop.take_step.scaler
     if "model" not in state or "epoch_random" not in state:
         raise CheckpointError(f"{where} is not a checkpoint of fit: it holds {sorted(state)}")
@@ -75,22 +75,19 @@ def restore_run(loop: Any, state: Mapping[str, Any], where: str) -> None:
     hold_answers(state.get("measured", {}))
 
 
-# The model.
-
-
 def model_tensors(wide: WideModel) -> dict[str, Tensor]:
-    """Parameters and buffers by path, tied ones once; also buffers that a state_dict leaves out."""
+    """Return parameters and buffers by path, tied ones once, including non-persistent buffers."""
     return {**dict(wide.named_parameters()), **dict(wide.named_buffers())}
 
 
 def lane_tensors(wide: WideModel) -> dict[str, Tensor]:
-    """Those of them that have a lane axis."""
+    """Return the parameters and buffers with a lane axis, by path."""
     stacked = {id(tensor) for tensor in wide.stacked_tensors()}
     return {path: tensor for path, tensor in model_tensors(wide).items() if id(tensor) in stacked}
 
 
 def check_model(wide: WideModel, saved: Mapping[str, Tensor], lanes: int, where: str) -> None:
-    """The first difference in architecture, by path."""
+    """Raise `CheckpointError` with the first difference in architecture."""
     if lanes != wide.n:
         raise CheckpointError(f"{where} is of {lanes} lanes, this wide model has {wide.n}")
     expected = model_tensors(wide)
@@ -114,7 +111,7 @@ def check_model(wide: WideModel, saved: Mapping[str, Tensor], lanes: int, where:
 
 
 def _without_lanes(saved: Tensor, n: int, now: Tensor) -> torch.Size:
-    """The shape of a buffer that lanes had begun to differ in, or had not yet, when it was saved."""
+    """Return the shape of a saved buffer, adding or dropping the lane axis if only `now` has or lacks it."""
     if saved.shape == (n, *now.shape):
         return saved.shape[1:]
     return torch.Size((n, *saved.shape)) if now.shape == (n, *saved.shape) else saved.shape
@@ -127,7 +124,7 @@ def load_model(wide: WideModel, saved: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for path, tensor in model_tensors(wide).items():
             if torch.equal(tensor.cpu(), saved[path]):
-                continue  # a frozen trunk may be the models' own memory: nothing to write
+                continue  # a shared frozen tensor may be the original models' memory
             if path in wide.one_object:
                 tensor.data = tensor.data.clone()
             tensor.copy_(saved[path].expand_as(tensor))
@@ -135,9 +132,6 @@ def load_model(wide: WideModel, saved: Mapping[str, Tensor]) -> None:
 
 def _look(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
-
-
-# The optimiser.
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any], where: str) -> None:
@@ -151,7 +145,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any], 
 
 
 def _on_their_devices(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
-    """Tensors among the hyper-parameters (a learning rate, one per lane) go where the present ones are."""
+    """Move tensors among the saved hyper-parameters to the devices of the current ones."""
     groups = []
     for group, now in zip(saved["param_groups"], optimizer.param_groups, strict=True):
         device = now["params"][0].device
@@ -166,9 +160,6 @@ def _moved(value: Any, now: Any, device: torch.device) -> Any:
     if isinstance(value, Tensor):
         return value.to(now.device if isinstance(now, Tensor) else device)
     return value
-
-
-# The data's own generators.
 
 
 def generator_states(data: Shared) -> list[Tensor]:

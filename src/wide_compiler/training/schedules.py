@@ -1,4 +1,4 @@
-"""Learning rates that change by lane. (A schedule for all lanes is any of torch's own.)"""
+"""Learning rate schedules per lane. For a schedule shared by all lanes use `torch.optim.lr_scheduler`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,8 +18,8 @@ class LaneLambdaLR(LRScheduler):
 
     Args:
         optimizer: an optimiser of `wide_compiler.training`.
-        factors: from the number of steps taken to a factor of the first learning rates: a number, or one per
-            lane `[N]`.
+        factors: function from the number of steps taken to a factor of the initial learning rates, a number
+            or `[N]`.
 
     >>> import wide_compiler
     >>> from wide_compiler.training import SGD
@@ -37,7 +37,7 @@ class LaneLambdaLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[Any]:
-        """The groups' own numbers, which stay; the lanes' multiples of them move."""
+        """Set the learning rates per lane, and return the groups' own `lr` unchanged."""
         _check_lanes(self.lanes, len(self.first[0]))
         factors = torch.as_tensor(self.factors(self.last_epoch), dtype=torch.float64)
         if factors.shape not in ((), (self.lanes.n,)):
@@ -59,11 +59,12 @@ class LaneLambdaLR(LRScheduler):
 
 
 class LaneSchedulers:
-    """One of torch's schedulers for each lane, each with its own settings.
+    """One `torch.optim.lr_scheduler` per lane, each with its own settings.
 
     Args:
         optimizer: an optimiser of `wide_compiler.training`.
-        make: given a stand-in for one lane's optimiser, and the lane; returns a scheduler of that.
+        make: `make(stand_in, lane)` returns a scheduler of `stand_in`, an optimiser that holds the
+            hyper-parameters of one lane.
 
     >>> import wide_compiler
     >>> from torch.optim.lr_scheduler import StepLR
@@ -79,13 +80,13 @@ class LaneSchedulers:
     def __init__(self, optimizer: LaneOptimizer, make: Callable[[Optimizer, int], Any]):
         self.optimizer = optimizer
         names = [name for name in ("beta1", "momentum") if name in optimizer.limits]
-        self.driven = ["lr", *names]  # what a scheduler may drive
+        self.driven = ["lr", *names]  # hyper-parameters that a scheduler may change
         self.stand_ins = [_OneLane(optimizer, lane) for lane in range(optimizer.n)]
         self.schedulers = [make(stand_in, lane) for lane, stand_in in enumerate(self.stand_ins)]
         self._write()
 
     def step(self, metrics: Tensor | None = None) -> None:
-        """Step every lane's scheduler; `metrics` `[N]` for those that watch one, as ReduceLROnPlateau."""
+        """Step every lane's scheduler. `metrics`, `[N]`, is for those that need one (ReduceLROnPlateau)."""
         _check_lanes(self.optimizer, len(self.schedulers))
         values = None if metrics is None else torch.as_tensor(metrics).tolist()
         if values is not None and len(values) != len(self.schedulers):
@@ -96,7 +97,7 @@ class LaneSchedulers:
         self._write()
 
     def _write(self) -> None:
-        """What the schedulers have made of the stand-ins, to the lanes."""
+        """Copy the hyper-parameters set by the schedulers to the lanes."""
         for index, group in enumerate(self.optimizer.param_groups):
             if not any(map(has_lanes, group["params"])):
                 continue
@@ -128,7 +129,7 @@ def _check_lanes(optimizer: LaneOptimizer, n: int) -> None:
 
 
 class _OneLane(Optimizer):
-    """The hyper-parameters of one lane under the names that schedulers know; it trains nothing."""
+    """Holds the hyper-parameters of one lane under torch's names, for a scheduler; updates nothing."""
 
     def __init__(self, lanes: LaneOptimizer, lane: int):
         groups = [
@@ -138,7 +139,7 @@ class _OneLane(Optimizer):
         super().__init__(groups, {key: value for key, value in groups[0].items() if key != "params"})
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Nothing; schedulers want to see that it was called."""
+        """Do nothing; schedulers check that it was called."""
 
     def value(self, name: str, index: int) -> float:
         group = self.param_groups[index]

@@ -1,4 +1,4 @@
-"""Searches over lanes: settings for each lane, and lanes that take over from others."""
+"""Hyper-parameter search over lanes: grids, random settings, population-based training, halving."""
 
 import itertools
 import math
@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError
-from .losses import check_lane_losses
+from .lane_losses import check_lane_losses
 from .population import Population
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """Numbers between two, each equally likely."""
+    """Uniform distribution over `[low, high]`."""
 
     low: float
     high: float
@@ -27,7 +27,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class LogUniform:
-    """Numbers between two above 0, each order of magnitude equally likely: for learning rates and decays."""
+    """Log-uniform distribution over `[low, high]`, for learning rates and decays."""
 
     low: float
     high: float
@@ -43,7 +43,7 @@ class LogUniform:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of a few values."""
+    """Uniform distribution over a list of values."""
 
     values: Sequence[Any]
 
@@ -52,7 +52,7 @@ class Choice:
 
 
 def random_search(n: int, seed: int = 0, **space: Uniform | LogUniform | Choice) -> dict[str, Any]:
-    """Settings for `n` lanes, drawn at random: keywords for an optimiser, each a list of `n`.
+    """Draw settings for `n` lanes: keyword arguments for an optimiser, each a list of `n`.
 
     >>> settings = random_search(4, lr=LogUniform(1e-4, 1e-1), beta1=Uniform(0.8, 0.99))
     >>> [len(values) for values in (settings["lr"], settings["betas"][0])]
@@ -63,7 +63,7 @@ def random_search(n: int, seed: int = 0, **space: Uniform | LogUniform | Choice)
 
 
 def grid_search(**values: Sequence[Any]) -> dict[str, Any]:
-    """Settings for as many lanes as there are combinations: keywords for an optimiser.
+    """Return all combinations of settings, one per lane: keyword arguments for an optimiser.
 
     >>> grid_search(lr=[0.1, 0.2], weight_decay=[0.0, 0.01])
     {'lr': [0.1, 0.1, 0.2, 0.2], 'weight_decay': [0.0, 0.01, 0.0, 0.01]}
@@ -79,17 +79,17 @@ def exploit_and_explore(
     fraction: float = 0.25,
     generator: torch.Generator | None = None,
 ) -> dict[int, int]:
-    """One turn of population-based training: the worst lanes become changed copies of the best.
+    """One round of population-based training: replace the worst lanes by perturbed copies of the best.
 
     Args:
-        population: of lanes that learn.
-        scores: `[N]`, lower is better; what is not finite is worst of all.
-        change: for each hyper-parameter how it is perturbed in a copy (see `Population.perturb`).
-        fraction: of the lanes; as many of the worst are replaced by copies of as many of the best.
-        generator: draws who copies whom, and the changes.
+        population: the lanes being trained.
+        scores: `[N]`, lower is better; non-finite scores rank last.
+        change: how each hyper-parameter of a copy is perturbed (see `Population.perturb`).
+        fraction: share of the lanes that is replaced, and share that is copied.
+        generator: for the choice of copies and the perturbations.
 
     Returns:
-        Who became a copy of whom: target -> source.
+        Replaced lane -> copied lane.
     """
     check_lane_losses(scores, population.n)
     if not 0 < fraction <= 0.5:
@@ -107,9 +107,9 @@ def exploit_and_explore(
 
 
 def halve(population: Population, scores: Tensor, keep: float = 0.5) -> list[int]:
-    """One turn of successive halving: only the best lanes stay, the best first.
+    """One round of successive halving: keep only the best lanes, sorted by score.
 
-    `scores` `[N]`, lower is better. Returns the numbers that the lanes had before.
+    `scores` is `[N]`, lower is better. Returns the previous numbers of the lanes kept.
     """
     check_lane_losses(scores, population.n)
     if not 0 < keep < 1:
@@ -120,16 +120,16 @@ def halve(population: Population, scores: Tensor, keep: float = 0.5) -> list[int
 
 
 def ranked(scores: Tensor) -> list[int]:
-    """The lanes from the lowest score to the highest, those that are not finite last."""
+    """Return the lanes in order of ascending score; non-finite scores come last."""
     plain = scores.detach().double().cpu()
     return torch.where(plain.isfinite(), plain, math.inf).argsort(stable=True).tolist()
 
 
 def folds(count: int, k: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Cross-validation for `k` lanes: which of `count` samples each trains on, and which it is tested on.
+    """Return training and test indices for k-fold cross-validation, one fold per lane.
 
-    Every sample is tested in one lane at most; `count % k` of them, drawn at random, are in no test. All
-    lanes have equally many: `[k, count - count // k]` and `[k, count // k]`.
+    Shapes are `[k, count - count // k]` and `[k, count // k]`. Each sample is in at most one test fold;
+    `count % k` samples, drawn at random, are in none.
 
     >>> train, test = folds(7, 3)
     >>> train.shape, test.shape
@@ -145,7 +145,7 @@ def folds(count: int, k: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def _options(columns: dict[str, list[Any]]) -> dict[str, Any]:
-    """Betas by their place in the pair that an optimiser takes."""
+    """Combine beta1 and beta2 into the pair `betas`, as optimisers take it."""
     if "beta1" in columns or "beta2" in columns:
         columns["betas"] = (columns.pop("beta1", 0.9), columns.pop("beta2", 0.999))  # type: ignore[assignment]
     return columns

@@ -1,4 +1,4 @@
-"""SGD with momentum, by lane."""
+"""SGD with momentum, with hyper-parameters per lane."""
 
 import math
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from .optimizer import FUSED_ON, LaneOptimizer, single, used
 
 
 class SGD(LaneOptimizer):
-    """`torch.optim.SGD` for a wide model: each number may be one per lane.
+    """`torch.optim.SGD` for a wide model; each hyper-parameter is a number or one number per lane.
 
     >>> import wide_compiler
     >>> wide = wide_compiler.compile(torch.nn.Linear(4, 2), torch.randn(2, 4), n=3)
@@ -67,9 +67,8 @@ class SGD(LaneOptimizer):
         return {"momentum_buffer": 0.0} if used(group["momentum"]) else {}
 
     def counts_steps(self, group: dict[str, Any]) -> bool:
-        return used(group["dampening"]) and used(
-            group["momentum"]
-        )  # the first step of a lane is not dampened
+        # The first step of a lane is not dampened.
+        return used(group["dampening"]) and used(group["momentum"])
 
     def stock_state(self, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
         begun = bool(state.pop("step", 1))
@@ -93,17 +92,17 @@ class SGD(LaneOptimizer):
         add_scaled_(params, grads, -numbers["lr"])
 
     def _share(self, step: Tensor | None, numbers: dict[str, Any]) -> LaneNumber:
-        """How much of a gradient goes into the buffer: all of it at the first step, or without momentum."""
+        """Return the factor of a gradient in the momentum buffer: 1 at the first step or without momentum."""
         momentum, keep = numbers["momentum"], 1 - numbers["dampening"]
         if step is None or (not isinstance(momentum, Tensor) and momentum == 0):
             return 1.0
         whole = step == 1
         if isinstance(momentum, Tensor):
             whole = whole | (momentum == 0)
-        return keep + (1 - keep) * whole.double()  # no `where`: numbers would be copied to the device
+        return keep + (1 - keep) * whole.double()  # torch.where would copy scalars to the device
 
     def has_fused(self, device: str, group: dict[str, Any]) -> bool:
-        return device in FUSED_ON and not self.counts_steps(group)  # dampening has a first step of its own
+        return device in FUSED_ON and not self.counts_steps(group)  # the first dampened step differs
 
     def update_fused(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
         torch._fused_sgd_(

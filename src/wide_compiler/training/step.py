@@ -1,4 +1,4 @@
-"""TrainStep: forward, backward and optimiser of all lanes as one call, on CUDA as one recording."""
+"""TrainStep: forward, backward and optimiser step for all lanes in one call, recorded on CUDA."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -16,40 +16,39 @@ from ..model import WideModel
 from ..model.program import WideProgram
 from ..replay.cuda_graph import on_stream, uncached_autocast
 from .clipping import clip_lane_norms_
-from .losses import check_loss
-from .recording import StepGuard, StepRecording
+from .lane_losses import check_loss
+from .step_recording import StepRecording, TrainStepGuard
 
-# Steps that run plainly before a recording: the first makes the optimiser's state and compiles, the second
-# finds everything warm.
+# Steps without recording: the first creates the optimiser's state and compiles, the second warms up.
 WARM_UP = 2
 MAX_RECORDINGS = 6
 
 
 def autocast_to(dtype: torch.dtype | None, wide: WideModel) -> Any:
-    """`torch.autocast` on the model's device; nothing if there is no dtype."""
+    """Return `torch.autocast` on the model's device; a null context if `dtype` is None."""
     return nullcontext() if dtype is None else torch.autocast(wide._device().type, dtype=dtype)
 
 
 class TrainStep:
     """One training step of every lane.
 
-    `step(x, *targets)` runs `loss(wide.stacked(x), *targets)`, takes the gradients of its sum, steps the
-    optimiser and returns the lanes' losses. The sum, not the mean: so every lane gets the gradients that it
+    `step(x, *targets)` computes `loss(wide.stacked(x), *targets)`, backpropagates its sum, steps the
+    optimiser and returns the losses per lane. With the sum, not the mean, each lane gets the gradients it
     would get alone.
 
     With `WideConfig.fast()` on CUDA the whole step is recorded in a CUDA graph and replayed. It is recorded
-    anew when shapes, train flags, hyper-parameters, numbers that the loss reads, or the place of any weight
-    or optimiser state change. The loss must be a function of tensors and plain numbers; what else it does in
-    Python happens only while recording. `why` says what could not be recorded.
+    again when shapes, train flags, hyper-parameters, numbers read by the loss, or the address of a weight or
+    optimiser state change. The loss must be a function of tensors and plain numbers; other Python side
+    effects happen only while recording. `why` holds the reason if nothing is recorded.
 
     Args:
         wide: a wide model.
-        optimizer: any optimiser over `wide.parameters()`. To be part of a recording it must be one of
-            `wide_compiler.training`, or of torch's own with `capturable=True` where there is such an option.
-        loss: takes the wide output (and targets), gives one loss per lane `[N]`, or their sum.
-        door: 'stacked' (`[N, B, ...]` inputs) or 'shared' (one input for all lanes).
-        clip: the largest norm that the gradients of one lane may have.
-        autocast: forward and loss run under `torch.autocast` to this dtype.
+        optimizer: any optimiser over `wide.parameters()`. Recorded are those of `wide_compiler.training`, and
+            those of `torch.optim` with `capturable=True` where that option exists.
+        loss: function of the wide output and the targets; returns one loss per lane `[N]`, or their sum.
+        door: 'stacked' (inputs `[N, B, ...]`) or 'shared' (one input for all lanes).
+        clip: maximum gradient norm per lane.
+        autocast: run forward and loss under `torch.autocast` with this dtype.
 
     >>> from torch import nn
     >>> import wide_compiler
@@ -77,18 +76,18 @@ class TrainStep:
         self.clip, self.autocast = clip, autocast
         fast = wide.config.compile
         self.compiled_loss = torch.compile(loss, backend=wide.config.backend, dynamic=False) if fast else loss
-        self.recordings: list[StepRecording] = []  # the latest first
-        self.warm: StepGuard | None = None  # how things were after the last plain step
-        self.given: tuple = ()  # the arguments of that step
+        self.recordings: list[StepRecording] = []  # most recently used first
+        self.warm: TrainStepGuard | None = None  # snapshot after the last step without recording
+        self.given: tuple = ()  # arguments of that step
         self.ones: Tensor | None = None
-        self.plain_steps = 0  # in a row, with things as they are in `warm`
-        self.stream: torch.cuda.Stream | None = None  # where steps warm up and are recorded
-        self.observing = False  # shall the next plain step note what its Python reads?
-        self.reads = Snapshot()  # what the loss and the members' forward have read
+        self.plain_steps = 0  # in a row, while `warm` holds
+        self.stream: torch.cuda.Stream | None = None  # for warm-up and recording
+        self.observing = False  # whether to observe the Python reads of the next step
+        self.reads = Snapshot()  # values read by the loss and the members' forward
         self.why = "" if fast else "the configuration does not compile"
 
     def __call__(self, inputs: Any, *targets: Any) -> Tensor:
-        """`inputs`: a tensor, or a tuple of the model's positional arguments."""
+        """Run one step; return the losses `[N]`. `inputs` is a tensor or a tuple of positional arguments."""
         args = inputs if isinstance(inputs, tuple) else (inputs,)
         if self.why or capturing() or not plain_world():
             return self.run(args, targets)
@@ -100,7 +99,7 @@ class TrainStep:
         self.why = self._why_not(args, targets)
         if self.why:
             return self.run(args, targets)
-        # What a step makes for itself, above all an optimiser's state, must be there before a recording.
+        # State created by a step, such as the optimiser's, must exist before recording.
         if self.warm is None or not self.warm.holds(args, targets):
             self.plain_steps = 0
         if self.plain_steps < WARM_UP:
@@ -111,9 +110,9 @@ class TrainStep:
                 losses = on_stream(self.stream, lambda: self.run(args, targets))
             self.observing = False
             self.plain_steps += 1
-            self.warm, self.given = StepGuard(self, args, targets), (*args, *targets)
+            self.warm, self.given = TrainStepGuard(self, args, targets), (*args, *targets)
             return losses
-        # The very tensors of the step before, filled anew perhaps: they can be read where they lie.
+        # The same tensor objects as in the last step: the recording can read them in place.
         again = [*map(id, (*args, *targets))] == [*map(id, self.given)]
         in_place = again and not any(x.requires_grad for x in self.given if isinstance(x, Tensor))
         self.given = ()
@@ -124,13 +123,13 @@ class TrainStep:
         return new.replay(args, targets)
 
     def observe(self, output: Any, targets: tuple) -> None:
-        """Note what the members' forward and the loss read in Python: a recording holds it.
+        """Record which Python values the members' forward and the loss read, since a recording bakes them in.
 
-        The loss runs once more for that; what it changes in Python is put back, and forbids a recording.
+        This runs the loss once more. Its Python side effects are undone, and prevent a recording.
         """
         devices = [d for d in {t.device for t in self.wide.parameters()} if d.type == "cuda"]
         roots = [part for part in (self.loss,) if isinstance(part, nn.Module)]
-        for _ in range(2):  # a loss that loads modules in its first run is run again
+        for _ in range(2):  # run again if the first run imported modules
             observer = Observer(roots, calls=[self.loss])
             with torch.random.fork_rng(devices), torch.enable_grad(), autocast_to(self.autocast, self.wide):
                 own = _tree.tree_map(_detached, output)
@@ -144,19 +143,19 @@ class TrainStep:
             self.why = f"of the loss a recording would lose something: {observer.effects[0]}"
 
     def run(self, args: tuple, targets: tuple) -> Tensor:
-        """The step as it is written, without a recording."""
+        """Run the step without a recording."""
         losses = self.gradients(args, targets)
         self.optimizer.step()
         return losses
 
     def forward(self, args: tuple, targets: tuple, **kwargs: Any) -> tuple[Any, Any]:
-        """The wide output, and what the loss makes of it."""
+        """Return the wide output and the losses."""
         with autocast_to(self.autocast, self.wide):
             output = self.door(*args, **kwargs)
             return output, self.compiled_loss(output, *targets)
 
     def gradients(self, args: tuple, targets: tuple) -> Tensor:
-        """Forward, backward and clipping; the lanes' losses."""
+        """Run forward, backward and clipping; return the losses."""
         self.optimizer.zero_grad(set_to_none=True)
         with torch.enable_grad():
             output, losses = self.forward(args, targets)
@@ -173,7 +172,7 @@ class TrainStep:
         return losses.detach()
 
     def _ones(self, losses: Tensor) -> Tensor:
-        """What the backward pass begins with: the gradient of the losses' sum, without computing that."""
+        """Return the initial gradient of the backward pass: ones, the gradient of the sum of losses."""
         kind = (losses.shape, losses.dtype, losses.device)
         if self.ones is None or (self.ones.shape, self.ones.dtype, self.ones.device) != kind:
             self.ones = torch.ones_like(losses)
@@ -184,7 +183,7 @@ class TrainStep:
             clip_lane_norms_(self.wide.parameters(), self.clip)
 
     def _why_not(self, args: tuple, targets: tuple) -> str:
-        """What keeps this step from being recorded, now and later."""
+        """Return why this step can never be recorded; '' if it can."""
         tensors = [x for x in (*args, *targets) if isinstance(x, Tensor)]
         if not tensors or not all(t.is_cuda for t in tensors):
             return "the inputs are not on CUDA"

@@ -1,4 +1,4 @@
-"""StockStates: state to and from stock optimisers, and checkpoints."""
+"""StockStates: conversion of optimiser state to and from `torch.optim`, and loading of checkpoints."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -13,15 +13,15 @@ from .groups import MASKED, RATIO
 from .lane_numbers import lane_indices
 from .lane_states import LaneStates
 
-# Of a group, what concerns how a step runs and not what it computes; a stock optimiser has its own.
+# Group options that affect how a step runs but not its result; not exchanged with `torch.optim`.
 _HOW = ("foreach", "fused", "capturable", "params", "param_names", RATIO, MASKED)
 
 
 class StockStates(LaneStates):
-    """One lane's state is that of a stock optimiser; all lanes' is a state_dict."""
+    """Optimiser whose state per lane converts to and from a `torch.optim` state_dict."""
 
     def lane_state(self, lane: int) -> dict[str, Any]:
-        """A state_dict for a stock optimiser of this kind over `wide.lane(lane).parameters()`."""
+        """Return a state_dict for the `torch.optim` class over `wide.lane(lane).parameters()`."""
         lane = int(lane_indices(lane, self.n))
         states: dict[int, dict[str, Any]] = {}
         groups: list[dict[str, Any]] = []
@@ -42,11 +42,11 @@ class StockStates(LaneStates):
         return {"state": states, "param_groups": groups}
 
     def stock_state(self, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
-        """One parameter's state of one lane as a stock optimiser has it."""
+        """Convert one parameter's state of one lane to the form of `torch.optim`."""
         return state
 
     def own_state(self, state: dict[str, Any]) -> dict[str, Any]:
-        """One parameter's state of a stock optimiser as one lane here has it."""
+        """Convert one parameter's state from the form of `torch.optim`."""
         return state
 
     def _lane_of(self, p: Tensor, lane: int) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class StockStates(LaneStates):
 
     @torch.no_grad()
     def load_lane_state(self, lane: int, state_dict: Mapping[str, Any]) -> None:
-        """Put a stock optimiser's state and hyper-parameters (or those of another lane) into one lane."""
+        """Load the state_dict of a `torch.optim` optimiser, or of `lane_state`, into one lane."""
         lane = int(lane_indices(lane, self.n))
         groups = state_dict["param_groups"]
         sizes, expected = [len(g["params"]) for g in groups], [len(g["params"]) for g in self.param_groups]
@@ -80,7 +80,7 @@ class StockStates(LaneStates):
         self._join_steps()
 
     def _incoming(self, lane: int, state_dict: Mapping[str, Any]) -> Iterator[Any]:
-        """(parameter, its group, its state) of a lane's state_dict, where there is a lane axis."""
+        """Yield (parameter, group, state) of a lane's state_dict for parameters with a lane axis."""
         for saved, group in zip(state_dict["param_groups"], self.param_groups, strict=True):
             for index, p in zip(saved["params"], group["params"], strict=True):
                 mark = lane_mark(p)
@@ -114,17 +114,15 @@ class StockStates(LaneStates):
             found["beta1"], found["beta2"] = numbers["betas"]
         return found
 
-    # All lanes, to a checkpoint and back.
-
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load what `state_dict` gave, or a stock optimiser of this kind over `wide.parameters()`."""
+        """Load a state_dict of this class, or of the `torch.optim` class of this kind."""
         self._check_shapes(state_dict)
         way = ("fused", "capturable")
         how: list[dict[str, Any]] = [{k: g[k] for k in way if k in g} for g in self.param_groups]
         super().load_state_dict(copy.deepcopy(dict(state_dict)))
         for group, own in zip(self.param_groups, how, strict=True):
             device = group["params"][0].device
-            group.update(own)  # how steps run is not the saved one's business
+            group.update(own)  # keep the current options of how steps run
             for key, value in self.defaults.items():
                 group.setdefault(key, value)
             for key in (RATIO, MASKED):

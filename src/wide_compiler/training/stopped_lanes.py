@@ -1,4 +1,4 @@
-"""Lanes that stop for good while the others go on with the same kernels, and so the same bits."""
+"""Lanes stopped under any optimiser, without changing the kernels that the other lanes use."""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,35 +14,35 @@ from .population import Population
 
 
 class StoppedLanes:
-    """Which lanes learn, under any optimiser: what a step does to the others is taken back.
+    """Tracks which lanes are trained, and undoes what an optimiser step does to the others.
 
-    The optimiser does not know. So its kernels stay the same, and the lanes that go on are to the last bit
-    what they would be if none had stopped. On CUDA a step is recorded once more then. (A `Population` masks
-    inside the optimiser instead, so that a lane can go on later; that may take other kernels.)
+    The optimiser's kernels stay the same, so the remaining lanes are bit for bit equal to a run in which none
+    has stopped. On CUDA, stopping a lane makes the step be recorded again. (A `Population` masks inside the
+    optimiser instead, so a lane can continue later; that may use other kernels.)
     """
 
     def __init__(self, wide: WideModel, optimizer: torch.optim.Optimizer):
         self.wide, self.optimizer = wide, optimizer
-        self.lanes = Population(wide)  # holds the buffers of masked lanes
+        self.lanes = Population(wide)  # restores the buffers of masked lanes
         if isinstance(optimizer, LaneOptimizer):
             self.mask(~optimizer.active)
 
     @property
     def active(self) -> Tensor:
-        """The lanes that learn: bool `[N]`."""
+        """Lanes that are trained: bool `[N]`."""
         return self.lanes.active
 
     def mask(self, lanes: Any) -> None:
-        """These lanes stay as they are."""
+        """Freeze these lanes."""
         self.lanes.mask(lanes)
 
     def unmask(self, lanes: Any) -> None:
-        """These lanes learn again."""
+        """Train these lanes again."""
         self.lanes.unmask(lanes)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Around a step: weights and state of masked lanes are afterwards what they were."""
+        """Context manager for an optimiser step: restore weights and state of masked lanes on exit."""
         active = self.active
         if bool(active.all()):
             yield
@@ -55,11 +55,11 @@ class StoppedLanes:
                 index = masked.to(tensor.device)
                 if id(tensor) in kept:
                     tensor.index_copy_(0, index, kept[id(tensor)])
-                else:  # state that this step has made
+                else:  # state created by this step
                     tensor.index_fill_(0, index, 0)
 
     def _tensors(self) -> Iterator[Tensor]:
-        """Stacked parameters and the state that is shaped like them."""
+        """Yield stacked parameters and optimiser state of the same shape."""
         for parameter in self.wide.stacked_parameters():
             yield parameter
             for value in self.optimizer.state.get(parameter, {}).values():
@@ -71,12 +71,12 @@ Lanes = Population | StoppedLanes
 
 
 def held(lanes: Lanes) -> Any:
-    """Around a step: masked lanes do not move."""
+    """Return a context manager in which an optimiser step leaves masked lanes unchanged."""
     return lanes.held() if isinstance(lanes, StoppedLanes) else contextlib.nullcontext()
 
 
 def lanes_of(wide: WideModel, optimizer: torch.optim.Optimizer | Population) -> Lanes:
-    """The population itself, or the lanes of this optimiser."""
+    """Return the population itself, or `StoppedLanes` of an optimiser over the parameters of `wide`."""
     if isinstance(optimizer, Population):
         if optimizer.wide is not wide:
             raise ArgumentError("the population is of another wide model; pass population.wide")

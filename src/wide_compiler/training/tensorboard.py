@@ -1,24 +1,24 @@
-"""Curves of every lane for TensorBoard."""
+"""TensorBoard curves for every lane."""
 
 import os
 from collections.abc import Sequence
 
 from torch import Tensor
 
-from ..integrations._extras import needs
+from ..errors import needs
 from .moment import Moment
 
 
 class TensorBoard:
-    """A callback of `fit` that writes losses and metrics: one curve for each lane, one run for each.
+    """A callback of `fit` that writes losses and metrics, one TensorBoard run per lane.
 
     Args:
-        folder: where TensorBoard reads; each lane gets a folder in it.
-        names: of the lanes, by default 'lane0', 'lane1', ...
-        every: steps between losses that are written.
+        folder: log folder; each lane gets a subfolder.
+        names: names of the lanes; by default 'lane0', 'lane1', ...
+        every: steps between losses written.
     """
 
-    by_number = False  # takes what the moment has, never a lane of the model
+    by_number = False  # uses only tensors of the moment, no lane of the model
 
     def __init__(self, folder: str | os.PathLike[str], names: Sequence[str] | None = None, every: int = 1):
         needs("tensorboard", "tensorboard")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import _tree
-from ..measure.compare import Limits, difference, one_op
+from ..measure.compare import Tolerances, difference, one_op
 from .builder import LaneScalar, Val, map_leaves
 from .classify import is_random, wide_flags
 from .fallbacks import lane_call, stack_results
@@ -75,7 +75,7 @@ def tensors_differ(got: Any, expected: Tensor, factor: float = 1.0) -> str | Non
     if not isinstance(got, Tensor):
         return f"gives {type(got).__name__}, expected a tensor"
     mean, single = one_op(expected.dtype)
-    return difference(got, expected, Limits(mean, factor * single))
+    return difference(got, expected, Tolerances(mean, factor * single))
 
 
 def gradients_differ(

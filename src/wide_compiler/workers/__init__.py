@@ -1,1 +1,1 @@
-"""Engine and workers: a stream of small instructions, replayed on DTensor by local processes."""
+"""Engine and workers: the controller sends a stream of small instructions, workers run them on DTensor."""

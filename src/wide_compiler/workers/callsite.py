@@ -1,4 +1,4 @@
-"""Which line of the user's program is running?"""
+"""Finds the line of the user's program that is running."""
 
 import sys
 from pathlib import Path
@@ -16,8 +16,8 @@ OURS = (
 _known: dict[CodeType, bool] = {}
 
 
-class Place(NamedTuple):
-    """A place in a program, noted at the cost of two pointers; `str` looks the line up."""
+class CallSite(NamedTuple):
+    """A position in a program, stored as two references; `str()` looks up the file and line."""
 
     code: CodeType
     instruction: int
@@ -29,8 +29,8 @@ class Place(NamedTuple):
         return self.code.co_filename
 
 
-def user_place() -> Place | None:
-    """The innermost frame outside torch and this package."""
+def user_place() -> CallSite | None:
+    """Return the position of the innermost frame outside torch and this package, or None."""
     frame = sys._getframe(2)
     while frame is not None:
         code = frame.f_code
@@ -38,6 +38,6 @@ def user_place() -> Place | None:
         if users is None:
             users = _known[code] = not code.co_filename.startswith(OURS)
         if users:
-            return Place(code, frame.f_lasti)
+            return CallSite(code, frame.f_lasti)
         frame = frame.f_back  # type: ignore[assignment]
     return None

@@ -1,6 +1,6 @@
-"""What DTensor does between workers: counted, and possible for every dtype.
+"""DTensor's collectives, counted and extended to every dtype.
 
-gloo and NCCL have no name for some dtypes. Such tensors travel as bytes, and are summed in a wider dtype.
+gloo and NCCL do not support some dtypes. Such tensors are moved as bytes and summed in a wider dtype.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ counted: Counter[str] = Counter()
 
 
 def to_bytes(x: Tensor) -> Tensor:
-    """`[..., itemsize]` uint8; of a contiguous tensor its own memory."""
+    """Return x as uint8 `[..., itemsize]`; shares memory with a contiguous x."""
     return x.contiguous().unsqueeze(-1).view(torch.uint8)
 
 
@@ -35,7 +35,7 @@ def from_bytes(raw: Tensor, dtype: torch.dtype) -> Tensor:
 
 @functools.cache
 def count_collectives() -> Counter[str]:
-    """From the first call on, what DTensor does between workers is counted, whoever asked for it."""
+    """Patch DTensor's collectives to count their calls; returns the counter. Patches only once."""
     for kind, method, form, name in (
         (Shard, "_to_replicate_tensor", _as_bytes, "all_gathers"),
         (Shard, "_to_new_shard_dim", _as_bytes, "all_to_alls"),
@@ -57,7 +57,7 @@ def _counting(function: Callable, name: str) -> Callable:
 
 
 def _as_bytes(move: Callable) -> Callable:
-    """move(placement, local, mesh, mesh_dim, shape, ...)"""
+    """Wrap `move(placement, local, mesh, mesh_dim, shape, ...)` to move unsupported dtypes as bytes."""
 
     @functools.wraps(move)
     def moved(placement: Any, local: Tensor, mesh: Any, dim: int, shape: Any, *rest: Any) -> Tensor:
@@ -70,7 +70,7 @@ def _as_bytes(move: Callable) -> Callable:
 
 
 def _widened(reduce: Callable) -> Callable:
-    """reduce(placement, local, ...)"""
+    """Wrap `reduce(placement, local, ...)` to reduce unsupported dtypes in a wider dtype."""
 
     @functools.wraps(reduce)
     def reduced(placement: Any, local: Tensor, *rest: Any) -> Tensor:

@@ -1,8 +1,8 @@
-"""A region as one function that torch.compile has compiled.
+"""A region compiled by torch.compile into one function.
 
-The ops are traced on this worker's own shards, so what is compiled knows nothing of DTensor. Results that are
-views of others, and gradients on their way to their parameters, are made after the compiled part by the
-ordinary instructions: the first must share memory, the second talk to other workers.
+The ops are traced on this worker's local shards, so the compiled code does not contain DTensor. Two kinds of
+results are made after the compiled part by ordinary instructions: views of other results, because they must
+share memory, and gradients being laid out like their parameters, because that needs collectives.
 """
 
 from __future__ import annotations
@@ -16,37 +16,42 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .sharded import is_view, run_op
-from .table import Ways
+from .sharded_value import ShardedValue, local_of
 from .templates import SETTLE, Template
-from .values import Value, local_of
+from .worker_state import Ways
 from .writes import written_positions
 
 
 class Uncompilable(Exception):
-    """Why a region stays a list of ops."""
+    """Raised with the reason why a region cannot be compiled."""
 
 
-class Listening(TorchDispatchMode):
-    """`heard`: a collective of the ops run within, if there was one."""
+class CollectiveDetector(TorchDispatchMode):
+    """Dispatch mode that stores in `found` the name of a collective run inside it, or ""."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.heard = ""
+        self.found = ""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         if any(issubclass(t, DTensor) for t in types):
-            return NotImplemented  # DTensor first; what it does with the shards comes here
+            return NotImplemented  # DTensor runs first; its ops on the local shards are dispatched here again
         if "c10d" in func.namespace:
-            self.heard = str(func)
+            self.found = str(func)
         return func(*args, **(kwargs or {}))
 
 
 class CompiledRegion:
-    """Only for ops of which `Listening` has heard nothing with the same layouts: a worker that failed alone
-    in the midst of a collective could not go back to running op by op.
+    """The compiled form of a region for one set of operand layouts.
 
-    names: of the ops that the compiled part holds. after: steps that follow it, each with the place of its
-    first result and the place of its first float."""
+    Only for ops that ran without a collective (`CollectiveDetector`) on the same layouts: if one worker
+    failed to compile in the middle of a collective, it could not fall back to running op by op.
+
+    Attributes:
+        names: the ops in the compiled part.
+        wanted: positions of its results.
+        after: steps that run after it, each with the positions of its first result and of its first float.
+    """
 
     def __init__(
         self,
@@ -66,21 +71,21 @@ class CompiledRegion:
         shards = [_shard(v) for v in operands]
         traced = make_fx(self._on_shards)(*shards)
         self._function = torch.compile(traced, dynamic=False)
-        self._function(*shards)  # compiled here, so that a failure is heard of here
+        self._function(*shards)  # compiles now, so that a failure is raised here
 
     def fits(self, operands: list, floats: tuple) -> bool:
-        """Is this call like the one that was traced?"""
+        """Return whether floats and layouts equal those of the traced call."""
         return floats == self.floats and layouts(operands) == self.layouts
 
     def run(self, operands: list) -> dict[int, Any]:
-        """The results that are not views, by place."""
+        """Run the compiled part; returns its results by position."""
         shards = self._function(*[_shard(v) for v in operands])
         return {
-            place: x if spec is None else Value(DTensor(x, spec, requires_grad=False))  # type: ignore[call-arg]
+            place: x if spec is None else ShardedValue(DTensor(x, spec, requires_grad=False))  # type: ignore[call-arg]
             for place, x, spec in zip(self.wanted, shards, self._specs, strict=True)
         }
 
-    # ---- what is compiled
+    # ---- the compiled part
 
     def _check_steps(self) -> None:
         for template, *_ in self.steps:
@@ -88,8 +93,8 @@ class CompiledRegion:
                 raise Uncompilable(f"it writes to a tensor ({self.templates[template].name})")
 
     def _divide(self, live: tuple[int, ...]) -> None:
-        """Which results the compiled part gives, and which steps follow it."""
-        late: set[int] = set()  # places of gradients that are laid out, and of what is made from them
+        """Choose the results of the compiled part and the steps that run after it."""
+        late: set[int] = set()  # positions of laid-out gradients and of results computed from them
         steps: list[tuple[tuple, int, int, bool]] = []
         first, used = self.outside, 0
         for step in self.steps:
@@ -118,7 +123,7 @@ class CompiledRegion:
                 self.inside.insert(0, (step, first, used))
 
     def _on_shards(self, *shards: Tensor) -> list[Tensor]:
-        """The ops in order, from this worker's shards to this worker's shards."""
+        """Run the compiled steps in order on local shards; returns the local shards of the results."""
         values: list[Any] = [
             x if layout[0] is None else DTensor(x, layout[0], requires_grad=False)  # type: ignore[call-arg]
             for x, layout in zip(shards, self.layouts, strict=True)
@@ -138,16 +143,16 @@ class CompiledRegion:
 
 
 def _shard(value: Any) -> Tensor:
-    return local_of(value.current()) if isinstance(value, Value) else value
+    return local_of(value.current()) if isinstance(value, ShardedValue) else value
 
 
 def layouts(operands: list) -> list[tuple]:
-    """What has to be the same for the traced ops to be right."""
+    """Return what must be equal for the traced ops to apply to these operands."""
     return [_layout(v) for v in operands]
 
 
 def _layout(value: Any) -> tuple:
-    """Placement, and the shard's look."""
-    spec = value.current()._spec if isinstance(value, Value) else None
+    """Return placement, and shape, stride and dtype of the local shard."""
+    spec = value.current()._spec if isinstance(value, ShardedValue) else None
     shard = _shard(value)
     return spec, shard.shape, shard.stride(), shard.dtype

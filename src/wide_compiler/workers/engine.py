@@ -1,6 +1,6 @@
-"""The controller's end: numbers, meshes, answers, failures.
+"""The controller's side: ids, meshes, replies and failures.
 
-The engine knows ids, meshes and the order of instructions; what a tensor looks like is the business of
+The engine tracks ids, meshes and the order of instructions. Shapes and dtypes of tensors are handled by
 `signals.tensor`.
 """
 
@@ -16,10 +16,10 @@ from .callsite import user_place
 from .errors import NoWorkers, WorkerFailed
 from .failures import Failures
 from .regions import Regions
-from .stream import Mesh, Pool, Stream, Watcher
+from .stream import Mesh, Pool, Stream, StreamWatcher
 from .wire import NoAnswer, dump
 
-# Said to workers while a region is open, in any order with its ops.
+# Instructions that may be sent while a region is open, in any order relative to its ops.
 _BESIDE_REGIONS = {"template", "mesh"}
 _WORDS = {
     "draw": "random draw",
@@ -36,19 +36,19 @@ _serials = itertools.count(1)
 
 
 class Engine(Stream):
-    """One run of a pool of workers."""
+    """The controller of one pool of workers: records instructions and waits for replies."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool)
-        self.serial = next(_serials)  # an id() may be used again after an engine is gone
+        self.serial = next(_serials)  # unlike an id(), never reused after an engine is gone
         self.process = os.getpid()
         self.ids = itertools.count(1)
         self.requests = itertools.count(1)
         self.templates = itertools.count(1)
-        self.forgotten = 0  # templates; what names one of them cannot be run again
+        self.forgotten = 0  # number of dropped templates; steps that use one cannot be replayed
         self.answers: dict[int, Any] = {}
         self.recorded = 0  # instructions
-        self.settings: tuple = ()  # of the script, as the workers know them
+        self.settings: tuple = ()  # of the script, as last sent to the workers
         self.failures = Failures(self)
         self.regions = Regions(self)
         self._meshes: dict[tuple, Mesh] = {}
@@ -61,7 +61,10 @@ class Engine(Stream):
     # ---- recording
 
     def mesh(self, workers: Iterable[int], shape: tuple[int, ...] = ()) -> Mesh:
-        """The mesh of these workers, made on first use: a line, or a grid of this shape, in order of ids."""
+        """Return the mesh of these workers, created on first use.
+
+        Workers are ordered by id, in a line or in a grid of `shape`.
+        """
         ids = tuple(sorted(workers))
         key = (ids, shape or (len(ids),))
         mesh = self._meshes.get(key)
@@ -89,7 +92,7 @@ class Engine(Stream):
         inputs: tuple[int, ...] = (),
         outputs: tuple[int, ...] = (),
     ) -> None:
-        """Add one instruction for these workers. Raises what became known of earlier ones."""
+        """Add one instruction for these workers; raises failures of earlier instructions."""
         self.recorded += 1
         with self.lock:
             self.failures.check(inputs)
@@ -101,14 +104,14 @@ class Engine(Stream):
             self.send(kind, content, workers, what or kind, inputs, outputs, user_place())
 
     def record_each(self, kind: str, contents: Sequence[tuple], mesh: Mesh, outputs: tuple[int, ...]) -> None:
-        """One instruction, with another content for each worker of the mesh."""
+        """Add one instruction with a separate content for each worker of the mesh."""
         self.recorded += 1
         with self.lock:
             self.failures.check(())
             self.regions.cut(f"it holds a {_WORDS.get(kind, kind)}")
             self.send_each(kind, contents, mesh, outputs)
 
-    # ---- answers
+    # ---- replies
 
     def ask(
         self,
@@ -119,7 +122,7 @@ class Engine(Stream):
         inputs: tuple[int, ...] = (),
         outputs: tuple[int, ...] = (),
     ) -> Any:
-        """Record an instruction that the mesh's first worker answers, and wait for the answer."""
+        """Record an instruction that the mesh's first worker replies to, and return the reply."""
         request = next(self.requests)
         reporter = mesh.workers[0]
         self.record(kind, (*content, request, reporter), mesh.workers, what, inputs, outputs)
@@ -127,7 +130,7 @@ class Engine(Stream):
         return self._wait(request)
 
     def ask_each(self, kind: str, content: tuple = (), contents: Sequence[tuple] | None = None) -> list[Any]:
-        """Ask every worker; their answers in order."""
+        """Ask every worker; returns the replies in order of rank."""
         requests = [next(self.requests) for _ in self.everyone]
         with self.lock:
             for worker, request in zip(self.everyone, requests, strict=True):
@@ -137,7 +140,7 @@ class Engine(Stream):
         return [self._wait(request) for request in requests]
 
     def synchronize(self) -> None:
-        """Wait until every worker has done everything recorded so far; raises what failed."""
+        """Wait until every worker has finished everything recorded so far; raises failures."""
         self.ask_each("sync")
         with self.lock:
             self.forget_finished()
@@ -180,10 +183,10 @@ class Engine(Stream):
             with self.news:
                 self.news.notify_all()
 
-    # ---- more workers, and a fork
+    # ---- adding workers, and forks
 
     def grow(self, devices: list[str]) -> None:
-        """Add workers; what lives goes on living where it is."""
+        """Add workers; existing values stay where they are."""
         self.synchronize()
         with self.lock:
             before = self.everyone
@@ -199,14 +202,14 @@ class Engine(Stream):
             self.everyone = tuple(range(self.pool.size))
             self.pace()
             self.send("meet", (None, meshes), self.everyone[len(before) :], "meet")
-            # What the new workers have not been told is told again, to all.
+            # The new workers lack templates and regions, so all workers receive them again.
             self.regions.forget()
             self.send("forget_all", (), before, "forget_all")
             self.serial, self.settings = next(_serials), ()
         self.synchronize()
 
     def forked(self) -> None:
-        """In a fork of the script, which has none of its threads: the workers are its parent's."""
+        """Mark this engine unusable in a fork of the script: the workers belong to the parent process."""
         self.lock, self.news = threading.RLock(), threading.Condition()
         self.failures.fatal = NoWorkers(
             "this process is a fork of the script, and the values are its parent's; fetch them "
@@ -215,7 +218,7 @@ class Engine(Stream):
         )
         self.pool.abandon()
 
-    # ---- what the stream asks
+    # ---- used by Stream
 
     def held_back(self) -> bool:
         return self.regions.held()
@@ -226,28 +229,28 @@ class Engine(Stream):
     def forget_dead(self, number: int) -> None:
         self.failures.dead.pop(number, None)
 
-    # ---- what an observer asks
+    # ---- observation
 
-    def watch(self, watcher: Watcher | None) -> None:
-        """From now on `watcher` hears what is sent and done; None: nobody does."""
+    def watch(self, watcher: StreamWatcher | None) -> None:
+        """Report instructions and workers' statistics to `watcher` from now on; None turns it off."""
         self.watcher = watcher
         for worker in self.everyone:
             self.pool.post(worker, dump(("watch", watcher is not None)))
 
     def meshes(self) -> list[tuple[int, ...]]:
-        """The workers of every mesh in use, in order of their numbers."""
+        """Return the workers of every mesh in use, in order of mesh numbers."""
         return [mesh.workers for mesh in list(self._meshes.values())]
 
-    # ---- the end
+    # ---- shutdown
 
     @property
     def closed(self) -> bool:
         return self.failures.fatal is not None
 
     def stop(self) -> None:
-        """End the workers. Tensors that are still alive cannot be used any more."""
+        """Stop the workers. Tensors that are still alive cannot be used any more."""
         if self.process != os.getpid():
-            return  # a fork of the script: the workers are not ours
+            return  # a fork of the script does not own the workers
         if self.failures.fatal is None:
             self.failures.fatal = NoWorkers("the workers were shut down; this tensor's values are gone")
             self.pool.stop()

@@ -1,12 +1,13 @@
-"""What can go wrong with workers, each as the built-in kind that fits."""
+"""Exceptions raised for workers; each also derives from a fitting built-in exception."""
 
 from ..errors import WideError
 
 
 class WorkerDied(WideError, RuntimeError):
-    """A worker process is gone, or was stopped since it could no longer be trusted.
+    """A worker process ended, or was stopped because its state may be inconsistent.
 
-    Attributes: `worker`, the id of the worker that failed first.
+    Attributes:
+        worker: id of the worker that failed first.
     """
 
     def __init__(self, message: str, worker: int) -> None:
@@ -18,16 +19,16 @@ class WorkerDied(WideError, RuntimeError):
 
 
 class WorkerHung(WorkerDied):
-    """A worker no longer answers, or one instruction takes longer than the hang limit."""
+    """A worker sends no heartbeat, or one instruction takes longer than the hang limit."""
 
 
 class WorkerFailed(WideError, RuntimeError):
-    """An op failed alike on every worker that ran it: an error of the program, not of the workers."""
+    """An op failed in the same way on every worker that ran it: an error of the program, not of a worker."""
 
 
 class ClusterError(WideError, RuntimeError):
-    """A cluster cannot be reached, has no room for the workers, or runs other versions than the script."""
+    """A cluster cannot be reached, lacks resources for the workers, or has other versions than the script."""
 
 
 class NoWorkers(WideError, RuntimeError):
-    """A tensor outlived its workers: they were shut down, and nothing holds its values any more."""
+    """A tensor's workers were shut down, so its values no longer exist."""

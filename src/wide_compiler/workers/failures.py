@@ -1,10 +1,9 @@
-"""What to believe after something failed.
+"""Decides whether the run can continue after a failure.
 
-A worker that raised alone has left its mesh: the others' next collective would pair with the wrong one
-and give wrong values. So a worker that fails halts. If every worker of that instruction fails there
-alike, it is the
-program's own error, and the stream goes on without the values it should have made. Anything else ends the
-run.
+If one worker raises alone, the next collective of the others would pair with the wrong one and give wrong
+values. So a worker that fails halts. If every worker of the instruction fails there too, it is an error of
+the program, and the stream continues without the values that the instruction should have made. Any other
+failure ends the run.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from ..config import variable
 from .errors import WorkerDied, WorkerFailed, WorkerHung
 from .wire import dump
 
@@ -25,18 +25,22 @@ _GRACE_SECONDS = 5.0
 
 
 class Failures:
-    """`fatal`: why the run is over. `dead`: ids of values that do not exist, with the error that is to
-    blame."""
+    """Failure state of a run.
+
+    Attributes:
+        fatal: the error that ended the run, or None.
+        dead: ids of values that were never made, with the error that caused it.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.fatal: Exception | None = None
         self.dead: dict[int, WorkerFailed] = {}
-        self.hang_seconds = float(os.environ.get("GT_HANG_SECONDS", "600"))
-        self.silence_seconds = float(os.environ.get("GT_SILENCE_SECONDS", "60"))
+        self.hang_seconds = float(os.environ.get(variable("HANG_SECONDS"), "600"))
+        self.silence_seconds = float(os.environ.get(variable("SILENCE_SECONDS"), "60"))
         self._first: Exception | None = None
         self._ending = threading.RLock()
-        self._error: WorkerFailed | None = None  # to be raised at the next chance
+        self._error: WorkerFailed | None = None  # raised at the next check
         self._reports: dict[int, tuple[int, str, str, str]] = {}
         self._first_report = 0.0
         now = time.monotonic()
@@ -48,7 +52,7 @@ class Failures:
         return self.fatal is not None or self._error is not None
 
     def check(self, inputs: tuple[int, ...]) -> None:
-        """Raise what has become known since the last call."""
+        """Raise errors that arrived since the last call, and errors that made one of `inputs` unavailable."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -59,7 +63,7 @@ class Failures:
                 if number in self.dead:
                     raise _again(self.dead[number])
 
-    # ---- called from the pool's thread
+    # ---- called from the pool's threads
 
     def progress(self, worker: int, seq: int) -> None:
         now = time.monotonic()
@@ -95,7 +99,7 @@ class Failures:
         self._judge()
 
     def tick(self) -> None:
-        """Every half second: is somebody silent, or still at the same instruction?"""
+        """End the run if a worker is silent or stuck at one instruction; called every half second."""
         if self.fatal is not None:
             return
         if self._reports:
@@ -126,7 +130,7 @@ class Failures:
                 self._moved[worker] = now
 
     def _judge(self) -> None:
-        """Did all workers of the instruction fail there?"""
+        """Continue if all workers of the failed instruction failed there; end the run if one did not."""
         worker, (seq, kind, text, trace) = min(self._reports.items(), key=lambda r: r[1][0])
         instruction = self._find(seq)
         if instruction is None or self.fatal is not None:
@@ -138,7 +142,7 @@ class Failures:
         done = self.engine.done
         past = [w for w in instruction.workers if self._current[w] > seq or done[w] >= seq]
         waited = time.monotonic() - max(self._first_report, *[self._moved[w] for w in instruction.workers])
-        if past or waited > _GRACE_SECONDS:  # who is still on the way there gets the time for it
+        if past or waited > _GRACE_SECONDS:  # a worker may still be on its way to the instruction
             self._end(
                 WorkerDied(
                     f"worker {worker} alone failed in {instruction.what} at {instruction.place} "
@@ -148,7 +152,7 @@ class Failures:
             )
 
     def _forgive(self, failed: InFlight, kind: str, text: str) -> None:
-        """The program's error: everything made from the missing value is missing too; go on."""
+        """Mark the values that depend on a program's error as dead, and let the workers continue."""
         error = WorkerFailed(f"{kind} in {failed.what} at {failed.place}: {text}")
         dead = set(failed.outputs) or set(failed.inputs[:1])
         for later in list(self.engine.in_flight):
@@ -162,13 +166,13 @@ class Failures:
             del self._reports[worker]
             self.engine.pool.post(worker, verdict)
 
-    # ---- words
+    # ---- ending the run, and error texts
 
     def _end(self, error: Exception) -> None:
         with self._ending:
             if self._first is None:
-                self._first = error  # what else becomes known is a consequence
-                self.engine.pool.kill()  # first: who hears of the error finds no process left
+                self._first = error  # later errors are consequences of the first
+                self.engine.pool.kill()  # first, so that no process is left when the error is seen
                 self.fatal = error
         with self.engine.news:
             self.engine.news.notify_all()
@@ -192,6 +196,6 @@ _REMEDY = "wide_compiler.signals.restart(checkpoint) brings the workers back"
 
 
 def _again(error: Exception) -> Exception:
-    """The same error with a traceback of its own."""
+    """Return a copy of the error with its own traceback."""
     kind: Any = type(error)
     return kind(error.args[0], error.worker) if isinstance(error, WorkerDied) else kind(*error.args)

@@ -1,5 +1,6 @@
-"""`GT_WORKERS=0`: one worker within the script's own process. The same instructions, no processes, no
-network."""
+"""`WIDE_COMPILER_WORKERS=0`: one worker inside the script's process, with the same instructions and no
+network.
+"""
 
 import traceback
 from collections.abc import Callable
@@ -8,14 +9,14 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .table import Poisoned
-from .travelling import follow, settings
+from .script_state import follow, settings
 from .wire import load
 from .worker import Worker
+from .worker_state import Poisoned
 
 
 class InProcessPool:
-    """A pool of one worker that runs each batch at once."""
+    """A pool of one worker that runs each batch immediately."""
 
     payloads: str | None = None
     size = 1
@@ -31,7 +32,7 @@ class InProcessPool:
         self._settings = settings()
 
     def start(self) -> None:
-        """Nothing to start."""
+        """Do nothing; there is no process to start."""
 
     def _reply(self, request: int, payload: Any) -> None:
         self.on_message(0, ("result", request, payload, self._current))
@@ -42,7 +43,8 @@ class InProcessPool:
             return
         state, script = torch.random.get_rng_state(), settings()
         follow(self._settings)  # the script may have changed them since it recorded these instructions
-        # The script may be inside a context or an autograd function; the worker's ops are not its own.
+        # The script may be inside a dispatch mode or an autograd function, which must not apply to the
+        # worker's ops.
         with torch.no_grad(), _disable_current_modes():
             for instruction in batch:
                 self._run(instruction)
@@ -57,7 +59,7 @@ class InProcessPool:
             self._worker.execute(instruction)
         except Poisoned:
             self._worker.poison(instruction)
-        except Exception as error:  # an op may raise anything; all of it goes to the engine
+        except Exception as error:  # an op may raise anything; report all of it to the engine
             self.on_message(
                 0, ("failed", instruction[1], type(error).__name__, str(error), traceback.format_exc())
             )
@@ -67,10 +69,10 @@ class InProcessPool:
         return True
 
     def grow(self, devices: list[str], meet: Callable[[dict], None]) -> None:
-        """One worker stands for any number."""
+        """Do nothing: one worker stands in for any number."""
 
     def abandon(self) -> None:
-        """A fork has values of its own."""
+        """Do nothing: a fork has its own copy of the values."""
 
     def why_gone(self, worker: int) -> str:
         return ""

@@ -1,7 +1,7 @@
-"""Where the parts of a tensor lie: the arithmetic of `torch.chunk`, which DTensor follows.
+"""Bounds of shards, computed as `torch.chunk` and DTensor do.
 
-A layout is one axis (or None: whole) for each dimension of a mesh. Where two dimensions cut the same axis,
-the second cuts the parts of the first.
+A layout is one axis (or None: replicated) for each dimension of a mesh. If two mesh dimensions shard the same
+axis, the second splits the shards of the first.
 """
 
 import itertools
@@ -13,7 +13,7 @@ Axes = tuple[int | None, ...]
 
 
 def shard_bounds(size: int, parts: int) -> list[tuple[int, int]]:
-    """Start and end of each part of a dimension.
+    """Return (start, end) of each of `parts` shards of a dimension.
 
     >>> shard_bounds(100, 3)
     [(0, 34), (34, 68), (68, 100)]
@@ -23,7 +23,7 @@ def shard_bounds(size: int, parts: int) -> list[tuple[int, int]]:
 
 
 def nested_bounds(size: int, mesh: Sequence[int]) -> list[tuple[int, int]]:
-    """Start and end of the part of each worker, if every dimension of a mesh cuts the same axis.
+    """Return (start, end) of each worker's shard if every mesh dimension shards the same axis.
 
     >>> nested_bounds(10, (2, 2))
     [(0, 3), (3, 5), (5, 8), (8, 10)]
@@ -35,7 +35,7 @@ def nested_bounds(size: int, mesh: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def fitting(shape: Sequence[int], axes: Axes, mesh: Sequence[int]) -> Axes:
-    """The layout that can be had: None wherever a part would be empty. `axes` may be short of dimensions.
+    """Return `axes` with None wherever a shard would be empty, padded with None to the mesh's dimensions.
 
     >>> fitting((100, 4), (0,), (3,)), fitting((5,), (0,), (4,)), fitting((8, 3), (0, 1), (2, 4))
     ((0,), (None,), (0, None))
@@ -54,7 +54,7 @@ def fitting(shape: Sequence[int], axes: Axes, mesh: Sequence[int]) -> Axes:
 
 
 def part_of(whole: Tensor, axes: Axes, mesh: Sequence[int], place: Sequence[int]) -> Tensor:
-    """The part of the worker at these coordinates of the mesh; a view."""
+    """Return the shard of the worker at coordinates `place` of the mesh; a view."""
     for axis, parts, at in zip(axes, mesh, place, strict=True):
         if axis is not None:
             start, end = shard_bounds(whole.shape[axis], parts)[at]
@@ -63,7 +63,7 @@ def part_of(whole: Tensor, axes: Axes, mesh: Sequence[int], place: Sequence[int]
 
 
 def places(mesh: Sequence[int]) -> list[tuple[int, ...]]:
-    """The coordinates of each worker of a mesh, in their order.
+    """Return the mesh coordinates of each worker, in order.
 
     >>> places((2, 2))
     [(0, 0), (0, 1), (1, 0), (1, 1)]

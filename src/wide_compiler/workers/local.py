@@ -1,4 +1,4 @@
-"""Workers as processes of this machine, on the loopback interface."""
+"""Workers as processes on this machine, connected through the loopback interface."""
 
 import contextlib
 import json
@@ -15,21 +15,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .errors import WorkerDied
-from .memory import make_folder
 from .pool import START_SECONDS, ConnectedPool
+from .shared_memory import make_folder
 from .wire import dump
 
 _LEAVE_SECONDS = 2.0
 _KILL_SECONDS = 10.0
-_nursery: subprocess.Popen | None = None
+_fork_server: subprocess.Popen | None = None
 
 
 class LocalPool(ConnectedPool):
-    """`len(devices)` worker processes."""
+    """A pool of `len(devices)` local worker processes."""
 
     def __init__(self, devices: list[str], backend: str = "gloo", host: str = "127.0.0.1") -> None:
         super().__init__(len(devices))
-        self._folder = tempfile.mkdtemp(prefix="wide_workers_")  # only this user may enter
+        self._folder = tempfile.mkdtemp(prefix="wide_workers_")  # accessible to this user only
         self.payloads = make_folder()
         self._host, self._backend = host, backend
         self._open(host, self._setups(devices))
@@ -45,7 +45,7 @@ class LocalPool(ConnectedPool):
         return [{**own, "device": device} for device in devices]
 
     def grow(self, devices: list[str], meet: Callable[[dict], None]) -> None:
-        """Add workers. meet(setup): those that run already are told where to find the new ones."""
+        """Add workers; `meet(setup)` makes the running workers join the new process group."""
         self.size += len(devices)
         self._writing += [threading.Lock() for _ in devices]
         setups = self._setups(devices)
@@ -60,9 +60,9 @@ class LocalPool(ConnectedPool):
         return (dead[0], "see its output above") if dead else None
 
     def stop(self) -> None:
-        """Let the workers leave; those that have not left within two seconds are killed."""
+        """Ask the workers to leave; kill those still alive after two seconds."""
         self._stopping = True
-        impatient = threading.Timer(_LEAVE_SECONDS, self._kill_workers)  # a worker that does not even read
+        impatient = threading.Timer(_LEAVE_SECONDS, self._kill_workers)  # if a worker does not read
         impatient.daemon = True
         impatient.start()
         for worker in self._connections:
@@ -84,7 +84,7 @@ class LocalPool(ConnectedPool):
 
 
 def alive(pid: int) -> bool:
-    """Does a process with this id run? One that has ended and that its parent has not asked for does not."""
+    """Return whether a process with this id runs; a zombie does not count."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -99,50 +99,50 @@ def _wait_for_end(pids: list[int], seconds: float) -> None:
 
 
 def _fork_worker(setup: dict) -> int:
-    global _nursery
-    if _nursery is None or _nursery.poll() is not None:
+    global _fork_server
+    if _fork_server is None or _fork_server.poll() is not None:
         source = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
-        _nursery = subprocess.Popen(
-            [sys.executable, "-m", "wide_compiler.workers.nursery"],
+        _fork_server = subprocess.Popen(
+            [sys.executable, "-m", "wide_compiler.workers.fork_server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C reaches the script alone
-            # Workers compile within themselves: a pool of compilers could outlive them.
+            start_new_session=True,  # Ctrl-C reaches only the script
+            # Workers compile in their own process: a pool of compile processes could outlive them.
             env={**os.environ, "PYTHONPATH": path, "TORCHINDUCTOR_COMPILE_THREADS": "1"},
         )
-    assert _nursery.stdin is not None and _nursery.stdout is not None
-    _nursery.stdin.write(json.dumps(setup) + "\n")
-    _nursery.stdin.flush()
-    heard, _, _ = select.select([_nursery.stdout], [], [], START_SECONDS)
-    answer = _nursery.stdout.readline() if heard else ""
+    assert _fork_server.stdin is not None and _fork_server.stdout is not None
+    _fork_server.stdin.write(json.dumps(setup) + "\n")
+    _fork_server.stdin.flush()
+    heard, _, _ = select.select([_fork_server.stdout], [], [], START_SECONDS)
+    answer = _fork_server.stdout.readline() if heard else ""
     if not answer:
         raise WorkerDied("the process that starts workers ended; see its output above", setup["rank"])
     return int(answer)
 
 
-def close_nursery() -> None:
-    """End the process that forks workers; the next pool starts another."""
-    global _nursery
-    if _nursery is not None:
-        assert _nursery.stdin is not None and _nursery.stdout is not None
-        _nursery.stdin.close()
-        _nursery.stdout.close()
+def close_fork_server() -> None:
+    """Stop the process that forks workers; the next pool starts another."""
+    global _fork_server
+    if _fork_server is not None:
+        assert _fork_server.stdin is not None and _fork_server.stdout is not None
+        _fork_server.stdin.close()
+        _fork_server.stdout.close()
         try:
-            _nursery.wait(_KILL_SECONDS)
+            _fork_server.wait(_KILL_SECONDS)
         except subprocess.TimeoutExpired:
-            _nursery.kill()
-            _nursery.wait()
-        _nursery = None
+            _fork_server.kill()
+            _fork_server.wait()
+        _fork_server = None
 
 
-def abandon_nursery() -> None:
-    """In a fork of the script: the process that forks workers is its parent's."""
-    global _nursery
-    if _nursery is not None:
-        for pipe in (_nursery.stdin, _nursery.stdout):
+def abandon_fork_server() -> None:
+    """In a fork of the script, drop the process that forks workers: it belongs to the parent."""
+    global _fork_server
+    if _fork_server is not None:
+        for pipe in (_fork_server.stdin, _fork_server.stdout):
             with contextlib.suppress(OSError):
                 os.close(pipe.fileno())  # type: ignore[union-attr]
-        _nursery.returncode = 0  # or its end would be waited for here
-        _nursery = None
+        _fork_server.returncode = 0  # otherwise Popen would wait for it
+        _fork_server = None

@@ -1,6 +1,6 @@
-"""Means, variances and batch norm of sharded tensors, as sums: only the sums travel, never the rows.
+"""Means, variances and batch norm of sharded tensors, computed from sums, so only sums are communicated.
 
-Each takes and gives DTensors, and gives NotImplemented where it does not apply.
+Each function takes and returns DTensors, or returns NotImplemented where it does not apply.
 """
 
 import math
@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .values import reduced
+from .sharded_value import reduced
 
 aten = torch.ops.aten
 _NARROW = (torch.float16, torch.bfloat16)
 
 
 def mean(x: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
-    """A sum and a division: DTensor would gather uneven shards for a mean."""
+    """Compute the mean as a sum and a division; DTensor would gather uneven shards for a mean."""
     dims = dim if dim else range(x.ndim)
     count = math.prod(x.shape[d] for d in dims)
     total = x.sum(dtype=dtype) if not dim else x.sum(dim, keepdim, dtype=dtype)
@@ -35,7 +35,7 @@ def mse_loss(x: Tensor, y: Tensor, reduction: int = 1) -> Tensor:
 
 
 def _centred(x: Any, dims: list[int]) -> tuple[Tensor, Tensor, int]:
-    """The mean [.., 1, ..] with no partial sums left, `x` less it, and how many values each mean is of."""
+    """Return the mean `[.., 1, ..]` without partial sums, x minus the mean, and the count per mean."""
     count = math.prod(x.shape[d] for d in dims)
     average: Any = x.sum(dims, keepdim=True) / count
     average = reduced(average)
@@ -67,7 +67,10 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> Any:
-    """`aten._native_batch_norm_legit_functional`: result, mean, 1/deviation, and the new statistics."""
+    """Batch norm as `aten._native_batch_norm_legit_functional`.
+
+    Returns the result, mean, 1/deviation, new running mean and new running variance.
+    """
     if not training or not _fits(x):
         return NotImplemented
     out, average, inverse, variance, count = _normalised(x, weight, bias, eps)
@@ -84,12 +87,12 @@ def batch_norm(
 def batch_norm_without_statistics(
     x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
 ) -> Any:
-    """`aten._native_batch_norm_legit.no_stats`: result, mean, 1/deviation."""
+    """Batch norm as `aten._native_batch_norm_legit.no_stats`; returns the result, mean and 1/deviation."""
     return _normalised(x, weight, bias, eps)[:3] if _fits(x) else NotImplemented
 
 
 def _normalised(x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any, Any, int]:
-    """Result, and for each channel mean, 1/deviation, variance; and how many values a channel has."""
+    """Return the result; mean, 1/deviation and variance of each channel; and the count per channel."""
     dims = [d for d in range(x.ndim) if d != 1]
     shape = [1, x.shape[1]] + [1] * (x.ndim - 2)
     average, rest, count = _centred(reduced(x), dims)

@@ -1,6 +1,6 @@
-"""Workers at the other end of connections: greeting, posting, reading, the end.
+"""Pool of workers reached through connections: handshake, sending, reading, shutdown.
 
-Where they live and how they are started and killed is the business of `local.LocalPool` and `ray.RayPool`.
+`local.LocalPool` and `ray.RayPool` implement how workers are started and killed.
 """
 
 import contextlib
@@ -16,21 +16,21 @@ from multiprocessing.connection import Connection
 from typing import Any, cast
 
 from .errors import WorkerDied
-from .wire import Door, load
+from .wire import WorkerListener, load
 
 START_SECONDS = 180.0
 _TICK_SECONDS = 0.5
 
 
 class ConnectedPool(ABC):
-    """`size` workers that connect to this process and prove the run's secret.
+    """`size` workers that connect to this process and authenticate with the run's secret.
 
-    on_message(worker, message), on_gone(worker) and on_broken(worker, why) are called from the thread that
-    reads; on_tick() every half second from a thread of its own, which also says on_broken if the reader has
-    ended.
+    on_message(worker, message), on_gone(worker) and on_broken(worker, why) are called from the reader thread;
+    on_tick() is called every half second from a second thread, which also calls on_broken if the reader
+    thread has ended.
     """
 
-    payloads: str | None = None  # a folder for large tensors, where script and workers share memory
+    payloads: str | None = None  # folder for large tensors if script and workers share memory
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -38,10 +38,10 @@ class ConnectedPool(ABC):
         self.on_gone: Callable[[int], None] = lambda worker: None
         self.on_tick: Callable[[], None] = lambda: None
         self.on_broken: Callable[[int, str], None] = lambda worker, why: None
-        self.pids: list[int] = []  # of the processes on their own machines, by rank
+        self.pids: list[int] = []  # on their own machines, by rank
         self._stopping = False
         self._connections: dict[int, Connection] = {}
-        # A connection that is closed while somebody writes to it: its number may be another file's by then.
+        # Guards against closing a connection during a write, when its file descriptor may be reused.
         self._writing = [threading.Lock() for _ in range(size)]
         self._reader = threading.Thread(target=self._read, daemon=True, name="wide-workers")
         self._watch = threading.Thread(target=self._watch_over, daemon=True, name="wide-workers-watch")
@@ -53,46 +53,46 @@ class ConnectedPool(ABC):
 
     @abstractmethod
     def _failed_start(self) -> tuple[int, str] | None:
-        """A worker that has ended before it was ready, and why."""
+        """Return the rank of a worker that ended before it was ready, and the reason; None if all run."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Let the workers leave; those that do not leave are killed."""
+        """Ask the workers to leave, and kill those that do not."""
 
     @abstractmethod
     def _kill_workers(self) -> None:
-        """End every worker now, and return when they have ended."""
+        """Kill every worker, and return when they have ended."""
 
     @abstractmethod
     def _remove(self) -> None:
-        """Remove what the pool has left outside its workers."""
+        """Remove the pool's files and reservations outside its workers."""
 
     def _open(self, host: str, own: list[dict], present: Callable[[], None] = lambda: None) -> None:
-        """Launch workers, each with its own part of the set-up, and wait until they are ready.
+        """Launch workers, each with its set-up, and wait until they are ready.
 
-        present: called once all of them have connected; those that run already then go to meet them.
+        present: called once all new workers have connected, so that the running workers can join them.
         """
         secret = secrets.token_bytes(32)
-        door = Door(host, secret)
-        common = {"world": self.size, "address": door.address[:2], "secret": secret.hex()}
+        listener = WorkerListener(host, secret)
+        common = {"world": self.size, "address": listener.address[:2], "secret": secret.hex()}
         first = self.size - len(own)
         try:
             self._launch([{"rank": first + k, **common, **mine} for k, mine in enumerate(own)])
-            self._admit(door, range(first, self.size), present)
+            self._admit(listener, range(first, self.size), present)
         except BaseException:
             self.kill()
             raise
         finally:
-            door.close()
+            listener.close()
 
-    def _admit(self, door: Door, ranks: range, present: Callable[[], None]) -> None:
-        """Wait for the greeting of these workers, and for all of them to have found each other."""
+    def _admit(self, listener: WorkerListener, ranks: range, present: Callable[[], None]) -> None:
+        """Wait until these workers have connected and have joined their process group."""
         deadline = time.monotonic() + START_SECONDS
         pids = dict(enumerate(self.pids[: ranks.start]))
         new: dict[int, Connection] = {}
         while len(new) < len(ranks):
             try:
-                connection = door.admitted.get(timeout=0.2)
+                connection = listener.admitted.get(timeout=0.2)
             except queue.Empty:
                 self._check_start(deadline)
                 continue
@@ -129,7 +129,7 @@ class ConnectedPool(ABC):
             )
 
     def start(self) -> None:
-        """From here on messages are delivered."""
+        """Start delivering messages."""
         self._reader.start()
         self._watch.start()
 
@@ -139,14 +139,14 @@ class ConnectedPool(ABC):
             self._connections[worker].send_bytes(data)
 
     def why_gone(self, worker: int) -> str:
-        """What is known of the end of a worker, beside that it has ended."""
+        """Return what is known about why a worker ended, as text to append to an error."""
         return ""
 
     def _read(self) -> None:
-        """Every moment here is one that the script's own thread waits for: no more than is needed."""
+        """Read messages until the pool stops. It shares the GIL with the script, so it must stay short."""
         try:
             self._listen()
-        except Exception as error:  # whatever it was: nothing can be heard any more
+        except Exception as error:  # any error: nothing can be received any more
             self.on_broken(0, f"the thread that reads ended with {type(error).__name__}: {error}")
         finally:
             self._close()
@@ -161,7 +161,7 @@ class ConnectedPool(ABC):
                 self.on_broken(0, f"the watch over the workers failed with {type(error).__name__}: {error}")
 
     def watched(self) -> bool:
-        """Would a worker that hangs be noticed?"""
+        """Return whether a worker that hangs would be detected."""
         return self._watch.is_alive() and self._reader.is_alive()
 
     def _listen(self) -> None:
@@ -169,7 +169,7 @@ class ConnectedPool(ABC):
             heard: set[int] = set()
             while not self._stopping:
                 for rank, connection in list(self._connections.items()):
-                    if rank not in heard:  # at the start, or since more workers have come
+                    if rank not in heard:  # new: at the start, or after `grow`
                         selector.register(connection, selectors.EVENT_READ, rank)
                         heard.add(rank)
                 if not selector.get_map():
@@ -182,27 +182,27 @@ class ConnectedPool(ABC):
             message: Any = load(connection.recv_bytes())
         except (EOFError, OSError):
             selector.unregister(connection)
-            if not self._stopping:  # else it was told to leave, or killed
+            if not self._stopping:  # otherwise it was asked to leave, or killed
                 self.on_gone(rank)
             return
-        except Exception as error:  # an answer that is no message of ours
+        except Exception as error:  # not a valid message
             selector.unregister(connection)
             self.on_broken(rank, f"it sent what cannot be read ({type(error).__name__}: {error})")
             return
         self.on_message(rank, message)
 
     def kill(self) -> None:
-        """End every worker now."""
+        """Kill every worker."""
         self._stopping = True
         self._ended.set()
         self._kill_workers()
         self.pids = []
-        if not self._reader.is_alive():  # it closes them itself, who reads them
+        if not self._reader.is_alive():  # otherwise the reader thread closes them
             self._close()
         self._remove()
 
     def wait_for_ends(self, seconds: float) -> None:
-        """Wait until the processes at the other ends are gone, without reading from the connections."""
+        """Wait until the peer processes have closed their connections, without reading from them."""
         waiting = select.poll()
         left = set()
         for worker, connection in self._connections.items():
@@ -217,7 +217,7 @@ class ConnectedPool(ABC):
                 left.discard(number)
 
     def abandon(self) -> None:
-        """In a fork of the script: let go of the connections, which are its parent's."""
+        """In a fork of the script, close the connections, which belong to the parent."""
         for connection in self._connections.values():
             connection.close()
         self.pids, self._connections = [], {}

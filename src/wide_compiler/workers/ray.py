@@ -1,8 +1,8 @@
-"""Workers as Ray actors: on the machines of a cluster, or on this one.
+"""Workers as Ray actors, on the machines of a cluster or on this one.
 
-Ray chooses the machines and assigns GPUs, by a placement group of one bundle for each worker. Messages go
-through our own connections, which prove the run's secret, and collectives through torch.distributed; nothing
-goes through Ray's object store.
+Ray chooses the machines and assigns GPUs, through a placement group with one bundle per worker. Messages use
+this package's authenticated connections, and collectives use torch.distributed; nothing goes through Ray's
+object store.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .errors import ClusterError
 from .pool import START_SECONDS, ConnectedPool
 
 _REACH_SECONDS = 5.0
-_STORE_BYTES = 100 << 20  # of a local Ray's object store, which the workers do not use
+_STORE_BYTES = 100 << 20  # object store of a local Ray; the workers do not use it
 _KILL_SECONDS = 10.0
 
 
 class Cluster(NamedTuple):
-    """See `signals.ray_workers`."""
+    """Options of a Ray cluster; see `signals.ray_workers`."""
 
     address: str | None = None
     cpus: float = 1
@@ -36,8 +36,8 @@ class Cluster(NamedTuple):
     wait: float = 60.0
 
 
-class Host:
-    """The actor: a process that becomes a worker."""
+class WorkerActor:
+    """The Ray actor whose process becomes a worker."""
 
     def versions(self) -> dict[str, str]:
         return versions()
@@ -49,13 +49,13 @@ class Host:
 
 
 class RayPool(ConnectedPool):
-    """`size` workers, each in an actor of its own."""
+    """A pool of `size` workers, each in its own actor."""
 
     def __init__(self, size: int, cluster: Cluster) -> None:
         super().__init__(size)
         self._ray = _import_ray()
         self._actors: list[Any] = []
-        self._ends: list[Any] = []  # of `Host.serve`, one for each actor
+        self._ends: list[Any] = []  # futures of `WorkerActor.serve`, one for each actor
         self._groups: list[Any] = []
         self._cluster = cluster
         connect(self._ray, cluster, size)
@@ -74,13 +74,13 @@ class RayPool(ConnectedPool):
         self._add(size)
 
     def grow(self, devices: list[str], meet: Callable[[dict], None]) -> None:
-        """Add workers. meet(setup): those that run already are told where to find the new ones."""
+        """Add workers; `meet(setup)` makes the running workers join the new process group."""
         self.size += len(devices)
         self._writing += [threading.Lock() for _ in devices]
         self._add(len(devices), lambda: meet({**self._own, "world": self.size}))
 
     def _add(self, count: int, present: Callable[[], None] = lambda: None) -> None:
-        """Actors on a placement group of their own, which become workers."""
+        """Create actors on a new placement group and start them as workers."""
         try:
             group = self._reserve(count, self._cluster)
             self._groups.append(group)
@@ -106,7 +106,7 @@ class RayPool(ConnectedPool):
     def _make_actors(self, count: int, group: Any, cluster: Cluster) -> None:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        actor = self._ray.remote(Host)
+        actor = self._ray.remote(WorkerActor)
         for number in range(count):
             bundle = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
             options = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus, "max_restarts": 0}
@@ -134,7 +134,7 @@ class RayPool(ConnectedPool):
         return f" ({self._end_of(self._ends[worker])})"
 
     def _end_of(self, end: Any) -> str:
-        """How an actor ended, in Ray's words."""
+        """Return how an actor ended, as text."""
         try:
             status = self._ray.get(end, timeout=1.0)
         except self._ray.exceptions.GetTimeoutError:
@@ -144,13 +144,13 @@ class RayPool(ConnectedPool):
         return f"it could not reach this script at {self._host}" if status == 3 else f"status {status}"
 
     def stop(self) -> None:
-        """End the workers."""
-        self.kill()  # what Ray kills is an end it expects; a process that leaves by itself is an error to it
+        """Stop the workers."""
+        self.kill()  # Ray expects an actor it kills to end; one that exits by itself is logged as an error
 
     def _kill_workers(self) -> None:
-        """Waits for the actors on machines that answer; of others Ray learns by itself."""
+        """Kill the actors and wait for those on reachable machines; Ray detects the others by itself."""
         if not self._ray.is_initialized():
-            return  # Ray has ended, and its actors with it
+            return  # Ray was shut down, and its actors with it
         for actor in self._actors:
             self._ray.kill(actor)
         self._actors = []
@@ -163,7 +163,7 @@ class RayPool(ConnectedPool):
 
 
 def connect(ray: Any, cluster: Cluster, size: int) -> None:
-    """Join the cluster, unless this process has joined one already; without an address start a local Ray."""
+    """Connect to the cluster unless this process is connected; without an address start a local Ray."""
     if ray.is_initialized():
         return
     address = cluster.address
@@ -186,7 +186,7 @@ def _connect_here(ray: Any, cluster: Cluster, size: int) -> None:
     if cluster.address == "auto":
         ray.init(address="auto")
         return
-    # Workers of one machine may outnumber its cores, as local ones do.
+    # As with local workers, there may be more workers than cores.
     cores = max(os.cpu_count() or 1, int(size * cluster.cpus + 1))
     own = {"num_cpus": cores, "object_store_memory": _STORE_BYTES, "include_dashboard": False}
     try:
@@ -194,11 +194,11 @@ def _connect_here(ray: Any, cluster: Cluster, size: int) -> None:
     except ValueError:
         if cluster.address == "local":
             raise
-        ray.init()  # $RAY_ADDRESS, or what `ray start` has started here, takes no such options
+        ray.init()  # an existing Ray ($RAY_ADDRESS or `ray start`) rejects these options
 
 
 def _reach(address: str) -> None:
-    """Ray itself would try for a minute before it says that nobody answers."""
+    """Raise ClusterError if nothing listens at the address; Ray itself would retry for a minute."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_REACH_SECONDS).close()
@@ -214,17 +214,17 @@ def _reach(address: str) -> None:
 
 
 def _own_host(ray: Any, address: str | None) -> str:
-    """The address of this machine on the way to the cluster: where the workers can reach the script."""
+    """Return this machine's address on the route to the cluster, where workers can reach the script."""
     if address is None or not address.startswith("ray://"):
         address = ray.get_runtime_context().gcs_address
     host, _, port = address.removeprefix("ray://").rpartition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, int(port)))  # sends nothing
+        probe.connect((host, int(port)))  # UDP: sends nothing
         return probe.getsockname()[0]
 
 
 def versions() -> dict[str, str]:
-    """What script and workers must have in common."""
+    """Return the versions that script and workers must share."""
     return {
         "Python": ".".join(platform.python_version_tuple()[:2]),
         "torch": metadata.version("torch").partition("+")[0],
@@ -242,7 +242,7 @@ def check_versions(rank: int, theirs: dict[str, str]) -> None:
 
 
 def _room(ray: Any) -> str:
-    """What the cluster has, and what is free."""
+    """Return the cluster's total and free resources as text."""
     total, free = ray.cluster_resources(), ray.available_resources()
     parts = [
         f"{name} {total[name]:g} in all, {free.get(name, 0):g} free"
@@ -258,7 +258,7 @@ def _amounts(bundle: dict[str, float]) -> str:
 
 
 def _told(error: Exception) -> str:
-    """The lines of Ray's message that say something, on one line."""
+    """Return Ray's message on one line, without empty lines, at most 600 characters."""
     return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())[:600]
 
 

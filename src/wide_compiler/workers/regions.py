@@ -1,7 +1,8 @@
-"""`compile: true`: ops that repeat are shipped once as a region, and from then on replayed by number.
+"""`compile: true`: repeated ops are sent once as a region and then replayed by number.
 
-A region is a run of ops on one mesh. What it cannot hold (a transfer, a random draw, data from the script, a
-question) cuts it in two, and `reasons` says so. The workers compile what repeats.
+A region is a run of ops on one mesh. An instruction that it cannot contain (a transfer, a random draw, data
+from the script, a request) splits it in two, and `reasons` records why. The workers compile regions that
+repeat.
 """
 
 from __future__ import annotations
@@ -9,18 +10,18 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from .callsite import Place, user_place
+from .callsite import CallSite, user_place
 from .templates import SETTLE
 
 if TYPE_CHECKING:
     from .engine import Engine
 
 _KEPT = 256
-_WORTH = 3  # fewer ops are sent as they are
+_WORTH = 3  # fewer ops are sent one by one
 
 
-class Held(NamedTuple):
-    """An instruction that waits for the end of its region."""
+class HeldInstruction(NamedTuple):
+    """An instruction that is held back until its region ends."""
 
     kind: str
     content: tuple
@@ -28,10 +29,10 @@ class Held(NamedTuple):
     what: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    place: Place | None
+    place: CallSite | None
 
     def step(self) -> tuple[int, tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
-        """(template, inputs, outputs, floats)"""
+        """Return (template, inputs, outputs, floats)."""
         if self.kind == "settle":
             out, *inputs = self.content
             return SETTLE, tuple(inputs), (out,), ()
@@ -40,18 +41,18 @@ class Held(NamedTuple):
 
 
 class Regions:
-    """Recorder of the region that is open now, and memory of those shipped."""
+    """Records the region that is open, and remembers the regions sent before."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.name: str | None = None
-        self.backward = False  # is it a backward pass, which ends it?
+        self.backward = False  # a backward pass, whose end closes the region
         self.replays: Counter[str] = Counter()
         self.shipped: Counter[str] = Counter()
         self.reasons: dict[str, str] = {}
         self._numbers: dict[tuple, int] = {}
         self._next = 0
-        self._held: list[Held] = []
+        self._held: list[HeldInstruction] = []
 
     def open(self, name: str) -> None:
         if self.name is not None:
@@ -62,25 +63,25 @@ class Regions:
     def hold(
         self, kind: str, content: tuple, workers: tuple[int, ...], what: str, inputs: tuple, outputs: tuple
     ) -> bool:
-        """Keep an op for the region. False if it cannot belong to one."""
+        """Add an op to the region; returns False if it cannot belong to one."""
         if kind not in ("op", "settle"):
             return False
         if self._held and self._held[0].workers != workers:
             self.cut("it runs on more than one set of workers")
-        self._held.append(Held(kind, content, workers, what, inputs, outputs, user_place()))
+        self._held.append(HeldInstruction(kind, content, workers, what, inputs, outputs, user_place()))
         return True
 
     def held(self) -> bool:
         return bool(self._held)
 
     def cut(self, reason: str) -> None:
-        """Send what is held; what follows is another region of the same context."""
+        """Send the held ops; what follows is another region of the same context."""
         if self.name is not None:
             self.reasons[self.name] = reason
             self._send(self.name)
 
     def close(self, reason: str | None = None) -> None:
-        """The context ends, or cannot go on."""
+        """Send the held ops and close the region."""
         if self.name is not None:
             if reason is not None:
                 self.reasons[self.name] = reason
@@ -89,13 +90,13 @@ class Regions:
 
     def _send(self, name: str) -> None:
         with self.engine.lock:
-            # Held until all of it is sent: so long nothing is freed, and much of what it uses may be unused
-            # after it.
+            # Keep `_held` until all is sent: `held_back` prevents frees, and the region may use values that
+            # are freed after it.
             self._send_held(name, self._held)
             self._held = []
 
-    def _send_held(self, name: str, held: list[Held]) -> None:
-        """As a region, by number if the workers know it."""
+    def _send_held(self, name: str, held: list[HeldInstruction]) -> None:
+        """Send the ops as a region, by number if the workers know it."""
         if len(held) < _WORTH:
             for h in held:
                 self.engine.send(h.kind, h.content, h.workers, h.what, h.inputs, h.outputs, h.place)
@@ -134,7 +135,7 @@ class Regions:
         return self._next
 
     def forget(self) -> None:
-        """Templates are gone, so the regions that name them are."""
+        """Drop all regions, because they refer to dropped templates."""
         if self._numbers:
             self._numbers.clear()
             self.engine.send("forget_regions", (), self.engine.everyone, "forget_regions")

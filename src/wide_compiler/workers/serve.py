@@ -1,4 +1,4 @@
-"""A worker process: connect, prove the secret, then run instructions until the script leaves."""
+"""Main loop of a worker process: connect, authenticate, then run instructions until the script ends."""
 
 import logging
 import os
@@ -15,12 +15,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .seen import take_spans, take_stats
-from .table import Poisoned
 from .wire import NoAnswer, dump, interface_of, load, own_address, tune
 from .worker import Worker
+from .worker_state import Poisoned
+from .worker_stats import take_spans, take_stats
 
-# Between heartbeats and between acknowledgements of up to so many workers; with more of them each says less.
+# Intervals of heartbeats and of acknowledgements with up to _FEW_WORKERS workers; longer with more.
 _BEAT_SECONDS = 0.5
 _ACK_SECONDS = 0.02
 _FEW_WORKERS = 32
@@ -28,7 +28,7 @@ _ACK_INSTRUCTIONS = 1024
 
 
 class Service:
-    """The loop of one worker. Three threads: one reads, one sends heartbeats, the main one works."""
+    """The loop of one worker: a thread that reads, one that sends heartbeats, and the main thread."""
 
     def __init__(self, connection: Connection, setup: dict) -> None:
         self.connection = connection
@@ -37,17 +37,17 @@ class Service:
         self.batches: queue.SimpleQueue[list[tuple]] = queue.SimpleQueue()
         self.verdicts: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.current = 0
-        self.said = 0  # what the script knows to be done
+        self.said = 0  # last sequence number acknowledged
         self.said_at = 0.0
         self.ack_seconds = _ACK_SECONDS
-        self.spans: deque[tuple[float, float, float]] | None = None  # while the script is being watched
+        self.spans: deque[tuple[float, float, float]] | None = None  # set while the script is observed
 
     def send(self, *message: Any) -> None:
         with self.lock:
             self.connection.send_bytes(dump(message))
 
     def read(self) -> None:
-        """The script is gone once its end is closed: leave at once, even from within a collective."""
+        """Read messages; exit at once when the script closes its end, even inside a collective."""
         try:
             while True:
                 kind, content = load(self.connection.recv_bytes())
@@ -65,17 +65,17 @@ class Service:
         try:
             while not stop.wait(_BEAT_SECONDS * self.interval_factor()):
                 self.send("beat", self.current)
-                spans = self.spans  # the reading thread may take it away at any moment
+                spans = self.spans  # the reader thread may set it to None at any time
                 if spans is not None:
                     self.send("seen", take_stats(worker), take_spans(spans))
         except OSError:
             os._exit(2)
 
     def reply(self, request: int, payload: Any) -> None:
-        """An answer; what came before it is done."""
+        """Send a reply; it also acknowledges all instructions before it."""
         try:
             data = dump(("result", request, payload, self.current))
-        except Exception as error:  # pickle raises what the payload's own methods raise
+        except Exception as error:  # pickle raises whatever the payload's methods raise
             why = f"a {type(payload).__name__} cannot be sent to the script: {type(error).__name__}: {error}"
             data = dump(("result", request, NoAnswer(why), self.current))
         with self.lock:
@@ -102,8 +102,11 @@ class Service:
             spans.append((seq, start, time.time()))
 
     def next_batch(self) -> list[tuple]:
-        """Waits. Each word to the script takes a little of its time: while work keeps coming it hears now and
-        then of what is done, and once more when the work has stopped."""
+        """Return the next batch, waiting for it.
+
+        Every message costs the script some time, so acknowledgements are sent only now and then while work
+        keeps coming, and once more when it stops.
+        """
         if self.said != self.current:
             try:
                 return self.batches.get(timeout=_ACK_SECONDS)
@@ -112,7 +115,7 @@ class Service:
         return self.batches.get()
 
     def interval_factor(self) -> float:
-        """How many times as long the intervals are as with a few workers."""
+        """Return the factor by which intervals grow with more than _FEW_WORKERS workers."""
         workers = dist.get_world_size() if dist.is_initialized() else 1
         return max(1.0, workers / _FEW_WORKERS)
 
@@ -122,31 +125,31 @@ class Service:
         self.send("ack", self.current)
 
     def run_one(self, worker: Worker, instruction: tuple) -> None:
-        """After a failure nothing more runs here until the script has heard of every other worker."""
+        """Run an instruction; after a failure wait until the script has heard from every other worker."""
         try:
             worker.execute(instruction)
         except Poisoned:
             worker.poison(instruction)
-        except Exception as error:  # an op may raise anything; all of it goes to the script
+        except Exception as error:  # an op may raise anything; report all of it to the script
             self.send("failed", instruction[1], type(error).__name__, str(error), traceback.format_exc())
             self.verdicts.get()
             worker.poison(instruction)
 
 
 def serve(setup: dict) -> int:
-    """Run one worker to its end.
+    """Run one worker until the script ends; returns an exit status.
 
     setup: `rank`, `world`, `address` and `secret` (of the script), `device`, `backend`, `threads`, and
-    `store`, where the workers find each other: a file, or host and port of a TCPStore.
+    `store`, the rendezvous of the workers: a file, or host and port of a TCPStore.
     """
     try:
         connection = Client(tuple(setup["address"]), authkey=bytes.fromhex(setup["secret"]))
     except (OSError, EOFError, AuthenticationError):
-        return 3  # the script is gone, or is not the one that started this
+        return 3  # the script is gone, or is not the one that started this worker
     tune(connection)
     torch.set_num_threads(setup["threads"])
     torch.set_grad_enabled(False)
-    # How DTensor finds its way over gloo is nothing a user can change.
+    # Silence DTensor's notes about gloo fallbacks, which users cannot act on.
     logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
     service = Service(connection, setup)
     service.send("hello", setup["rank"], os.getpid())
@@ -164,7 +167,7 @@ def serve(setup: dict) -> int:
 
 
 def meet(rank: int, setup: dict) -> None:
-    """Find the other workers; those of an earlier meeting are left."""
+    """Join the process group of all workers; leaves the previous one first."""
     if dist.is_initialized():
         dist.destroy_process_group()
     if setup["world"] > 1:
@@ -173,15 +176,15 @@ def meet(rank: int, setup: dict) -> None:
             store=_find_store(setup),
             rank=rank,
             world_size=setup["world"],
-            timeout=timedelta(hours=12),  # a peer that hangs is found by the script, not by a collective
+            timeout=timedelta(hours=12),  # the script detects a hung peer, not the collective
         )
 
 
 def _use_interface(name: str | None) -> None:
-    """Collectives go the way that the script's messages go, unless the environment says otherwise."""
+    """Use the script's network interface for collectives, unless the environment sets one."""
     if name is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-        if name != "lo":  # within one machine NCCL needs no network
+        if name != "lo":  # NCCL needs no network within one machine
             os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
 
 
@@ -190,5 +193,5 @@ def _find_store(setup: dict) -> dist.Store:
     if isinstance(where, str):
         return dist.FileStore(where, setup["world"])
     host, port = where
-    # One store for every meeting of the workers, so each has names of its own there.
+    # One store serves every process group, so each uses its own key prefix.
     return dist.PrefixStore(f"of_{setup['world']}", dist.TCPStore(host, port, is_master=False))

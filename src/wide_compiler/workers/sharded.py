@@ -1,6 +1,6 @@
-"""One op on DTensors: by DTensor's own rule, else by the op's decomposition, else gathered.
+"""Runs one op on DTensors: by DTensor's rule, else by the op's decomposition, else gathered.
 
-Each way gives the values of one process. Which one ran is counted, so that a test can ask for it.
+Each way gives the values of one process. The way taken is counted, so that tests can check it.
 """
 
 import functools
@@ -15,17 +15,17 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from .corrections import INDEXING, OWN_RULES, PREPARE, WRONG_RULE, Op, beyond_rules
+from .dtensor_corrections import INDEXING, OWN_RULES, PREPARE, WRONG_RULE, Op, beyond_rules
 from .layout import shard_bounds
-from .table import Ways
-from .values import is_partial, local_of, reduced, whole_of, wrap
+from .sharded_value import is_partial, local_of, reduced, whole_of, wrap
+from .worker_state import Ways
 
 _POST_AUTOGRAD = global_decomposition_table["post_autograd"]
 _CORE = core_aten_decompositions()
 
 
 def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
-    """Run a functional op (or a view op) on DTensors of one mesh. Results are DTensors of that mesh."""
+    """Run a functional op (or a view op) on DTensors of one mesh; results are DTensors of that mesh."""
     if torch.Tag.pointwise in func.tags and not _averages(func):
         result = _pointwise_on_shards(func, args, kwargs)
         if result is not None:
@@ -35,7 +35,7 @@ def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
         ways.took("gathered")
         return gathered(func, args, kwargs)
     if kwargs.get("dtype") is not None:
-        args = tree_map_only(DTensor, reduced, args)  # sums that are rounded first are other sums
+        args = tree_map_only(DTensor, reduced, args)  # rounding before the reduction would change the sum
     own = OWN_RULES.get(func)
     if own is not None:
         result = own(*args, **kwargs)
@@ -71,7 +71,7 @@ def run_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
 
 
 def _decomposed(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
-    """By the op's decomposition, or NotImplemented."""
+    """Run the op's decomposition, or return NotImplemented."""
     decompose = None if is_view(func) else _decomposition(func)
     first = next((x for x in tree_iter((args, kwargs)) if isinstance(x, DTensor)), None)
     if decompose is None or first is None:
@@ -88,8 +88,7 @@ def _decomposed(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> An
 
 
 class _Inside(TorchDispatchMode):
-    """The ops of a decomposition, each by `run_op`; tensors that it makes itself are whole on every
-    worker."""
+    """Dispatch mode that runs the ops of a decomposition by `run_op`; plain tensors become replicated."""
 
     def __init__(self, mesh: DeviceMesh, ways: Ways) -> None:
         super().__init__()
@@ -109,13 +108,13 @@ def _as_dtensor(x: Tensor, mesh: DeviceMesh) -> DTensor:
     return x if isinstance(x, DTensor) else replicated(x, mesh)
 
 
-# To find that DTensor has no rule takes it milliseconds, each time: remembered, for ops where it happened.
+# DTensor takes milliseconds to find that it has no rule, at each call; remember the ops concerned.
 _without_rule: set[Op] = set()
 _found: dict[Any, str] = {}
 
 
 def _signature(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """What the way depends on: the op, layouts, and plain arguments. None where these cannot be a key."""
+    """Return the cache key of the way (op, layouts, plain arguments), or None if it is not hashable."""
 
     def one(x: Any) -> Any:
         if isinstance(x, DTensor):
@@ -138,9 +137,9 @@ def _remember(signature: Any, way: str) -> None:
 
 
 def _only_if_unsupported(error: Exception) -> None:
-    """Another way may be tried only if DTensor has no rule, which all workers find alike.
+    """Raise the error unless it means that DTensor has no rule, which all workers find alike.
 
-    Any other error may be one worker's alone; going on there would pair its collectives with the wrong ones.
+    Any other error may be one worker's alone; continuing there would mispair its collectives.
     """
     text = str(error)
     if isinstance(error, NotImplementedError) or any(known in text for known in _NO_RULE):
@@ -156,12 +155,12 @@ _NO_RULE = (
     "Sharding propagation failed",
     "not supported with DTensor",
     "got mixed torch.Tensor and DTensor",
-    "Invalid scalar type",  # gloo does not know the dtype, and says so before anything is sent
+    "Invalid scalar type",  # gloo rejects the dtype before anything is sent
 )
 
 
 def _in_propagation(error: BaseException) -> bool:
-    """Was it raised while DTensor looked for a layout? It sees shapes and layouts there, no values."""
+    """Return whether it was raised during sharding propagation, which sees shapes and layouts, not values."""
     trace = error.__traceback__
     while trace is not None:
         if "/distributed/tensor/_sharding_prop" in trace.tb_frame.f_code.co_filename:
@@ -171,15 +170,18 @@ def _in_propagation(error: BaseException) -> bool:
 
 
 def _viewed_out_of_order(error: Exception, args: tuple) -> bool:
-    """PyTorch 2.11 makes shards whole without laying them in order, and cannot view them then. All workers
-    find that alike: shards themselves lie in order by now (`_prepare_view`)."""
+    """Return whether a view failed because PyTorch 2.11 gathers shards without making them contiguous.
+
+    All workers find that alike: the shards themselves are contiguous by now (`_prepare_view`).
+    """
     return "view size is not compatible" in str(error) and args[0].is_contiguous()
 
 
 def _plainly_laid_out(result: Any) -> Any:
-    """Results with no partial values but plain sums: the rules of many ops take products, norms,
-    extremes and sums
-    under a mask for these."""
+    """Reduce partial results other than plain sums.
+
+    The rules of many ops treat products, norms, extremes and masked sums as sums.
+    """
     if not isinstance(result, DTensor):
         return (
             type(result)([_plainly_laid_out(r) for r in result]) if type(result) in (list, tuple) else result
@@ -191,9 +193,10 @@ def _plainly_laid_out(result: Any) -> Any:
 
 
 def _fits_its_layout(x: Any) -> bool:
-    """Is a result as large here as its layout says, and has every worker a part of it? Some rules are
-    wrong; every
-    worker must find that alike."""
+    """Return whether the local shard has the size its layout implies and no worker's shard is empty.
+
+    Some of DTensor's rules are wrong, and every worker must reach the same verdict.
+    """
     if not isinstance(x, DTensor) or not x.numel():
         return True
     place = x.device_mesh.get_coordinate()
@@ -210,7 +213,7 @@ def _fits_its_layout(x: Any) -> bool:
 
 
 def _any_empty(args: Iterable[Any]) -> bool:
-    """DTensor's rules for views look for a layout of nothing for ever."""
+    """Return whether a DTensor operand is empty; DTensor's view rules then search for a layout forever."""
     for a in args:
         if isinstance(a, DTensor):
             if not a.numel():
@@ -222,15 +225,17 @@ def _any_empty(args: Iterable[Any]) -> bool:
 
 @functools.cache
 def _averages(func: Op) -> bool:
-    """Losses with a `reduction`: DTensor runs them shard by shard, and `mean` then divides by the rows,
-    or the
-    weights, of one shard. Their decompositions are made of sums and counts."""
+    """Return whether the op is a loss with a `reduction`.
+
+    DTensor runs these per shard, so "mean" divides by the rows or weights of one shard. Their decompositions
+    use sums and counts.
+    """
     return any(a.name == "reduction" for a in func._schema.arguments)
 
 
 @functools.cache
 def is_view(func: Op) -> bool:
-    """Do its results share memory with an operand that it does not write to?"""
+    """Return whether the results share memory with an operand that the op does not write to."""
     return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
 
 
@@ -254,7 +259,7 @@ def replicated(x: Tensor, mesh: DeviceMesh) -> DTensor:
 
 
 def _pointwise_on_shards(func: Op, args: tuple, kwargs: dict[str, Any]) -> DTensor | None:
-    """An elementwise op on tensors of one shape and placement needs no rule: each does its own part."""
+    """Run an elementwise op on shards of equal shape and placement, without a DTensor rule; None if unfit."""
     first = None
     for a in args:
         if isinstance(a, DTensor):

@@ -1,6 +1,6 @@
-"""Instructions on their way: one global order, batches, garbage, and how far each worker is.
+"""The instruction stream: one global order, batches, frees, and each worker's progress.
 
-Every worker gets those instructions that name it, in the one order of all.
+Every worker receives the instructions that name it, in the global order.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from .callsite import Place, user_place
+from .callsite import CallSite, user_place
 from .wire import dump
 
-_BATCH = 64  # instructions in a message; more for many workers, since each of them is written to
-_FLUSH_SECONDS = 0.004  # how long an instruction may wait for company
+_BATCH = 64  # instructions per message; more with many workers, since each is written to
+_FLUSH_SECONDS = 0.004  # how long an instruction may wait for its batch to fill
 _FEW_WORKERS = 128
-_WINDOW = 4096  # instructions that may be on their way to the slowest worker
+_WINDOW = 4096  # instructions that may be in flight to the slowest worker
 
 
 class Pool(Protocol):
-    """Where workers live; see `pool.ConnectedPool`."""
+    """The interface of a pool of workers; see `pool.ConnectedPool`."""
 
     size: int
-    payloads: str | None  # a folder for large tensors, where script and workers share memory
+    payloads: str | None  # folder for large tensors if script and workers share memory
     pids: list[int]
     on_message: Any
     on_gone: Any
@@ -42,23 +42,23 @@ class Pool(Protocol):
     def kill(self) -> None: ...
 
 
-class Recorder(Protocol):
-    """See `signals.steps`."""
+class InstructionRecorder(Protocol):
+    """Receives every instruction while a step is recorded; see `signals.steps`."""
 
     freed: set[int]
 
     def hear(self, kind: str, content: tuple, workers: tuple[int, ...], what: str) -> None: ...
 
 
-class Watcher(Protocol):
-    """Hears of every instruction and of what the workers tell of themselves; see `observe.watch`."""
+class StreamWatcher(Protocol):
+    """Receives every instruction and the workers' statistics; see `observe.watch`."""
 
-    def sent(self, seq: int, kind: str, what: str, place: Place | None) -> None: ...
+    def sent(self, seq: int, kind: str, what: str, place: CallSite | None) -> None: ...
     def seen(self, worker: int, stats: dict[str, Any], spans: bytes) -> None: ...
 
 
 class Mesh(NamedTuple):
-    """Some of the workers, row by row of a grid of this shape."""
+    """A set of workers arranged in a grid of `shape`, in row-major order."""
 
     number: int
     workers: tuple[int, ...]
@@ -66,19 +66,22 @@ class Mesh(NamedTuple):
 
 
 class InFlight(NamedTuple):
-    """An instruction that not all of its workers have finished."""
+    """An instruction that not all of its workers have acknowledged."""
 
     seq: int
     kind: str
     what: str
-    place: Place | None
+    place: CallSite | None
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     workers: tuple[int, ...]
 
 
 class Stream(ABC):
-    """freed: ids (with their workers) that nothing refers to any more; appended to from anywhere."""
+    """Sends instructions in batches.
+
+    freed: ids (with their workers) that nothing refers to any more; any thread may append.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -89,29 +92,29 @@ class Stream(ABC):
         self.in_flight: deque[InFlight] = deque()
         self.done = [0] * pool.size
         self.freed: deque[tuple[tuple[int, ...], int]] = deque()
-        self.recorder: Recorder | None = None  # hears of every instruction, and of every id that is freed
-        self.watcher: Watcher | None = None  # while somebody looks
+        self.recorder: InstructionRecorder | None = None  # receives every instruction and every freed id
+        self.watcher: StreamWatcher | None = None  # set while the script is observed
         self._pending: list[tuple[tuple[int, ...], tuple]] = []
         self._first_pending = 0.0
         self.waits_for_room = False
         self.pace()
 
     def pace(self) -> None:
-        """Choose the size of batches by the number of workers."""
+        """Set batch size and flush interval by the number of workers."""
         larger = max(1.0, len(self.everyone) / _FEW_WORKERS)
         self._batch, self._flush_seconds = int(_BATCH * larger), _FLUSH_SECONDS * larger
 
     @abstractmethod
     def held_back(self) -> bool:
-        """Does somebody hold instructions that are not yet part of the stream?"""
+        """Return whether instructions are held back that are not yet part of the stream."""
 
     @abstractmethod
     def check(self) -> None:
-        """Raise what has failed."""
+        """Raise the error of a failed instruction or worker."""
 
     @abstractmethod
     def forget_dead(self, number: int) -> None:
-        """An id is freed: nobody will ask for it."""
+        """Drop the failure record of an id that was freed."""
 
     def send(
         self,
@@ -121,9 +124,9 @@ class Stream(ABC):
         what: str,
         inputs: tuple[int, ...] = (),
         outputs: tuple[int, ...] = (),
-        place: Place | None = None,
+        place: CallSite | None = None,
     ) -> None:
-        """Put one instruction on its way: with the next batch."""
+        """Append one instruction; it is sent with the next batch."""
         self.seq = seq = self.seq + 1
         if self.recorder is not None:
             self.recorder.hear(kind, content, workers, what)
@@ -138,7 +141,7 @@ class Stream(ABC):
             self.flush()
 
     def send_each(self, kind: str, contents: Sequence[tuple], mesh: Mesh, outputs: tuple[int, ...]) -> None:
-        """One instruction, with another content for each worker of the mesh."""
+        """Append one instruction with a separate content for each worker of the mesh, and flush."""
         self.seq += 1
         place = user_place()
         if self.recorder is not None:
@@ -151,10 +154,10 @@ class Stream(ABC):
         self.flush()
 
     def flush(self) -> None:
-        """Send what is pending."""
+        """Send the pending instructions."""
         with self.lock:
             if self.held_back():
-                return  # nothing may be freed before an op that is held back has used it
+                return  # a held-back op may use values that would be freed
             self._collect_garbage()
             if not self._pending:
                 return
@@ -192,7 +195,7 @@ class Stream(ABC):
             self.in_flight.popleft()
 
     def _wait_for_room(self) -> None:
-        """Do not run far ahead of the workers: what they have not done yet costs memory."""
+        """Wait while too many instructions are in flight: unfinished ones take memory."""
         self.waits_for_room = len(self.in_flight) > _WINDOW
         while len(self.in_flight) > _WINDOW:
             with self.news:

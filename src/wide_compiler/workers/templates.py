@@ -1,8 +1,8 @@
-"""An op and its plain arguments, sent once; instructions then name it by number.
+"""Templates: an op with its plain arguments, sent once and then referred to by number.
 
-A template is `(op name, args, kwargs)`, each argument a pair `(kind, payload)`: a tensor by its place in the
-instruction, a float by its place (floats change from step to step; they must not make new templates), a list,
-or a constant. dtypes, layouts and memory formats travel as their names.
+A template is `(op name, args, kwargs)`, each argument a pair `(kind, payload)`: a tensor by its position in
+the instruction, a float by its position (floats change from step to step and must not create new templates),
+a list, or a constant. dtypes, layouts and memory formats are sent as names.
 """
 
 from collections.abc import Callable
@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 TENSOR, FLOAT, LIST, CONSTANT, NAMED = range(5)
-# In a region, in place of a template's number: a gradient is laid out as its parameter.
+# Used in a region instead of a template's number: lay out a gradient like its parameter.
 SETTLE = 0
 _NAMED_TYPES = (torch.dtype, torch.layout, torch.memory_format)
 
 
 def constant(value: Any) -> tuple[int, Any]:
-    """A plain argument as it travels.
+    """Return a plain argument in the form in which it is sent.
 
     >>> constant(torch.float32)
     (4, 'float32')
@@ -28,7 +28,7 @@ def constant(value: Any) -> tuple[int, Any]:
 
 
 def op_name(func: torch._ops.OpOverload) -> str:
-    """`aten.add.Tensor` and the like; `find_op` is its inverse."""
+    """Return the name of an op, such as `aten.add.Tensor`; `find_op` is the inverse."""
     return f"{func.namespace}.{func._opname}.{func._overloadname}"
 
 
@@ -38,7 +38,7 @@ def find_op(name: str) -> torch._ops.OpOverload:
 
 
 class Template:
-    """A template as a worker holds it: `arguments(tensors, floats)` gives the op's own arguments."""
+    """A template on a worker; `arguments(tensors, floats)` returns the op's args and kwargs."""
 
     __slots__ = ("func", "make_args", "make_kwargs", "name")
 

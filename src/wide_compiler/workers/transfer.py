@@ -1,8 +1,8 @@
-"""A tensor from one mesh to another.
+"""Moves a tensor from one mesh to another.
 
-One layout on the wire, sharded along one dimension on both sides, so that neither side has to know the
-other's placement. Every worker of either mesh runs this at the same point of the one global order of
-instructions, so two transfers cannot wait for each other.
+On the wire the tensor is sharded along one dimension on both sides, so neither side has to know the other's
+placement. Every worker of either mesh runs this at the same point of the global instruction order, so two
+transfers cannot deadlock.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,9 @@ from .layout import fitting, nested_bounds
 def wire_axis(
     shape: Sequence[int], senders: Sequence[int], receivers: Sequence[int], prefer: int | None
 ) -> int | None:
-    """The dimension that all workers of both meshes cut; None if there is none: then the first sender sends
-    the whole.
+    """Return a dimension that can be sharded over all workers of both meshes, or None.
+
+    With None the first sender sends the whole tensor.
 
     >>> wire_axis((8, 6), (2,), (4,), 0), wire_axis((2, 6), (2,), (3,), 0), wire_axis((), (1,), (2, 2), 0)
     (0, 1, None)
@@ -42,10 +43,16 @@ def exchange(
     mine: Tensor | None,
     device: torch.device,
 ) -> tuple[Tensor | None, int]:
-    """Send and receive this worker's parts. Returns what a receiver now holds and the bytes sent.
+    """Send and receive this worker's parts; returns a receiver's result (or None) and the bytes sent.
 
-    sides: the shapes of both meshes. mine: a sender's part: its shard along `axis`, or the whole if `axis` is
-    None.
+    Args:
+        rank: this worker.
+        senders, receivers: workers of both meshes.
+        sides: shapes of both meshes.
+        shape, dtype: of the whole tensor.
+        axis: the dimension sharded on the wire, or None.
+        mine: a sender's shard along `axis`, or the whole tensor if `axis` is None.
+        device: of the result.
     """
     if axis is None:
         parts = {senders[0]: (0, 1)}
@@ -55,7 +62,7 @@ def exchange(
         wanted = dict(zip(receivers, nested_bounds(shape[axis], sides[1]), strict=True))
     through_host = dist.get_backend() == "gloo" and device.type != "cpu"
     requests: list = []
-    keep: list[Tensor] = []  # what is on its way must stay alive
+    keep: list[Tensor] = []  # buffers in flight must stay alive
     arrived: list[tuple[Tensor, int]] = []
     sent = 0
     held: Tensor | None = None
@@ -99,5 +106,5 @@ def exchange(
 
 
 def _sendable(x: Tensor) -> Tensor:
-    """The same memory, in a dtype that can be sent."""
+    """Return the same memory in a dtype that can be sent."""
     return to_bytes(x) if x.dtype in WITHOUT_NAME else x

@@ -1,4 +1,4 @@
-"""Messages between script and workers. A connection has proved the secret before anything is unpickled."""
+"""Messages between script and workers; a connection is authenticated before anything is unpickled."""
 
 import contextlib
 import fcntl
@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 log = logging.getLogger(__name__)
 _LOST_SECONDS = 8
-_SIOCGIFADDR = 0x8915  # Linux: the address of an interface
+_SIOCGIFADDR = 0x8915  # Linux ioctl: address of an interface
 
 
 class NoAnswer(NamedTuple):
-    """In place of an answer that cannot be sent."""
+    """Sent instead of a reply that cannot be pickled."""
 
     why: str
 
@@ -33,10 +33,10 @@ def load(data: bytes) -> Any:
 
 
 def tune(connection: Connection) -> None:
-    """Socket options of a connection between script and worker.
+    """Set the socket options of a connection between script and worker.
 
-    Sent at once: an answer in two pieces would wait 40 ms between them. A peer whose machine no longer
-    answers (cut off, without power) is gone after `_LOST_SECONDS`; the kernel answers for a busy process.
+    No delay: a message in two pieces would wait 40 ms between them. Keep-alive: a peer whose machine is
+    unreachable counts as gone after `_LOST_SECONDS`; the kernel answers for a busy process.
     """
     with socket.socket(fileno=os.dup(connection.fileno())) as same:
         same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -52,24 +52,24 @@ def tune(connection: Connection) -> None:
 
 
 def own_address(connection: Connection) -> str:
-    """The address of this machine on the way to the peer."""
+    """Return this machine's address on the route to the peer."""
     with socket.socket(fileno=os.dup(connection.fileno())) as same:
         return same.getsockname()[0]
 
 
 def interface_of(address: str) -> str | None:
-    """The name of the network interface with this IPv4 address."""
+    """Return the name of the network interface with this IPv4 address, or None."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):  # an interface without an address
+            with contextlib.suppress(OSError):  # interface without an address
                 found = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name[:15].encode()))
                 if socket.inet_ntoa(found[20:24]) == address:
                     return name
     return None
 
 
-class Door:
-    """Listens for workers, and lets in those who know the secret."""
+class WorkerListener:
+    """Listens for workers and admits those that know the secret."""
 
     def __init__(self, host: str, secret: bytes) -> None:
         self.secret = secret
@@ -83,8 +83,8 @@ class Door:
             try:
                 client, address = self.socket.accept()
             except OSError:
-                return  # closed: all workers are here
-            # A handshake each in a thread of its own: a silent stranger keeps nobody waiting.
+                return  # closed: all workers are connected
+            # Each handshake has its own thread, so that a silent client blocks no one.
             threading.Thread(target=self._check, args=(client, address), daemon=True).start()
 
     def _check(self, client: socket.socket, address: tuple) -> None:
@@ -100,6 +100,6 @@ class Door:
         self.admitted.put(connection)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # nobody is connected: nothing to shut down
+        with contextlib.suppress(OSError):  # not connected: nothing to shut down
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()

@@ -1,8 +1,7 @@
 """A worker: a table of values, and one method for each kind of instruction.
 
-The same class runs in a local process, in the script's own process and wherever else workers live. On a
-mesh of one worker values are plain tensors and ops run as they are; on a larger mesh they are `Value`s
-over DTensor.
+The same class runs in local processes, in the script's process and in Ray actors. On a mesh of one worker,
+values are plain tensors and ops run directly; on a larger mesh they are `ShardedValue`s over DTensor.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from .collectives import count_collectives
-from .steps import Steps
-from .storing import load_values, save_values
-from .table import Poison, Reply, WorkerMesh
+from .script_state import follow
 from .templates import Template
-from .travelling import follow
+from .value_checkpoint import load_values, save_values
+from .worker_state import Poison, Reply, WorkerMesh
+from .worker_steps import StepInstructions
 
 Meet = Callable[[int, dict], None]
 
 
-class Worker(Steps):
-    """`execute` runs one instruction by the method `do_` of its kind."""
+class Worker(StepInstructions):
+    """`execute` runs an instruction by the method `do_<kind>`."""
 
     def __init__(self, rank: int, device: torch.device, reply: Reply, meet: Meet | None = None) -> None:
         super().__init__(rank, device, reply)
@@ -33,11 +32,11 @@ class Worker(Steps):
         count_collectives()
 
     def execute(self, instruction: tuple) -> None:
-        """Run one instruction: `(kind, seq, ...)`."""
+        """Run one instruction `(kind, seq, ...)`."""
         getattr(self, "do_" + instruction[0])(*instruction[2:])
 
     def poison(self, instruction: tuple) -> None:
-        """The instruction failed: what it would have made or written does not exist."""
+        """Mark the results of a failed instruction as `Poison`."""
         kind = instruction[0]
         outs: tuple = ()
         if kind in ("op", "ask", "draw", "region", "step", "lanes", "lanes_backward"):
@@ -59,7 +58,7 @@ class Worker(Steps):
         del self.templates[number]
 
     def do_mesh(self, number: int, workers: tuple[int, ...], shape: tuple[int, ...]) -> None:
-        """Every worker takes part in making the groups, whether or not it is a member."""
+        """Create a mesh; every worker takes part in creating the groups, member or not."""
         devices = None
         if len(workers) > 1:
             grid = torch.tensor(workers).reshape(shape)
@@ -69,16 +68,18 @@ class Worker(Steps):
                     group = dist.new_group(line)
                     mine += [group] if self.rank in line else []
             if mine:
-                # Groups of several dimensions need names, of one must have none.
+                # DeviceMesh requires names for several dimensions, and none for one.
                 names = tuple(f"dim_{d}" for d in range(len(shape))) if len(shape) > 1 else None
                 groups: Any = mine if names else mine[0]
                 devices = DeviceMesh.from_group(groups, self.device.type, mesh=grid, mesh_dim_names=names)
         self.meshes[number] = WorkerMesh(workers, shape, devices)
 
     def do_meet(self, setup: dict | None, meshes: list[tuple]) -> None:
-        """More workers have come: all meet anew, and make the groups of every mesh again, in the same
-        order and so under
-        the same names: the meshes of values that live here find them by these."""
+        """Join the process group again after workers were added, and recreate the groups of every mesh.
+
+        The groups are created in the same order, so they get the same names, by which the meshes of existing
+        values find them.
+        """
         if setup is not None:
             assert self.meet is not None
             self.meet(self.rank, setup)
@@ -102,7 +103,7 @@ class Worker(Steps):
         for number in ids:
             self.values.pop(number, None)
 
-    # ---- questions
+    # ---- requests
 
     def do_stats(self, request: int) -> None:
         self.reply(
@@ -117,7 +118,7 @@ class Worker(Steps):
                 "ways": self.ways.total(),
                 **count_collectives(),
                 "op_ways": self.ways.by_op(),
-                "regions": {name: tally.as_dict() for name, tally in self.tallies.items()},
+                "regions": {name: counts.as_dict() for name, counts in self.region_counts.items()},
             },
         )
 

@@ -1,10 +1,8 @@
 """Ops that write to their operands, on sharded values.
 
-Run the op's functional twin, then store the result where it belongs; an op without a twin runs on whole
-copies
-of what it writes to, which are then stored. DTensor's own in-place ops are not used: they refuse what
-would change the
-placement, and know nothing of views of other shards.
+Runs the op's functional variant, then stores the result; an op without one runs on whole copies of the
+operands it writes, which are then stored. DTensor's in-place ops are not used: they reject changes of
+placement and do not handle views of other shards.
 """
 
 import functools
@@ -14,19 +12,21 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from .corrections import Op
+from .dtensor_corrections import Op
 from .sharded import replicated, run_op
-from .table import Ways
-from .values import Value, local_of, whole_of
+from .sharded_value import ShardedValue, local_of, whole_of
+from .worker_state import Ways
 
 aten = torch.ops.aten
 
 
 def write_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
-    """Run a mutating op on `Value`s; the results (other than what was written) are DTensors."""
+    """Run a mutating op on `ShardedValue`s; results other than written operands are DTensors."""
     written = written_values(func, args, kwargs)
-    if not written and func in _UPDATES_STATISTICS:  # a batch norm that keeps no statistics
-        plain_args, plain_kwargs = tree_map_only(Value, Value.current, ((*args[:3], *args[5:]), kwargs))
+    if not written and func in _UPDATES_STATISTICS:  # batch norm without running statistics
+        plain_args, plain_kwargs = tree_map_only(
+            ShardedValue, ShardedValue.current, ((*args[:3], *args[5:]), kwargs)
+        )
         return run_op(aten._native_batch_norm_legit.no_stats, plain_args, plain_kwargs, ways)
     for value in written:
         value.reduced()
@@ -46,9 +46,9 @@ def write_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
     if twin is None or (len(written) > 1 and func not in _UPDATES_STATISTICS):
         ways.took("gathered")
         return write_gathered(func, args, kwargs)
-    plain_args, plain_kwargs = tree_map_only(Value, Value.current, (args, kwargs))
+    plain_args, plain_kwargs = tree_map_only(ShardedValue, ShardedValue.current, (args, kwargs))
     if func in _UPDATES_STATISTICS:
-        # Its twin returns the new statistics after its results.
+        # The functional variant returns the new statistics after its results.
         results = run_op(twin, plain_args, plain_kwargs, ways)
         for value, result in zip(written, results[-len(written) :], strict=True):
             value.store(result)
@@ -58,12 +58,12 @@ def write_op(func: Op, args: tuple, kwargs: dict[str, Any], ways: Ways) -> Any:
 
 
 def write_gathered(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Run a mutating op on whole copies, and store what it has written; its other results, replicated."""
+    """Run a mutating op on whole copies and store what it wrote; returns its other results, replicated."""
     written = written_values(func, args, kwargs)
     mesh = written[0].reduced().device_mesh
     copies: dict[int, Tensor] = {}
 
-    def whole(value: Value) -> Tensor:
+    def whole(value: ShardedValue) -> Tensor:
         if id(value) not in copies:
             x = whole_of(value.reduced())
             copies[id(value)] = torch.empty_strided(
@@ -72,7 +72,7 @@ def write_gathered(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
             copies[id(value)].copy_(x)
         return copies[id(value)]
 
-    plain_args, plain_kwargs = tree_map_only(Value, whole, (args, kwargs))
+    plain_args, plain_kwargs = tree_map_only(ShardedValue, whole, (args, kwargs))
     result = func(*plain_args, **plain_kwargs)
     for value in written:
         value.store(replicated(copies[id(value)], mesh))
@@ -81,16 +81,16 @@ def write_gathered(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
     return [replicated(r, mesh) for r in results if id(r) not in stored]
 
 
-def written_values(func: Op, args: tuple, kwargs: dict[str, Any]) -> list[Value]:
-    """The operands that an op writes to."""
+def written_values(func: Op, args: tuple, kwargs: dict[str, Any]) -> list[ShardedValue]:
+    """Return the operands that an op writes to."""
     places = [args[i] for i in written_positions(func) if i < len(args)]
     places += [kwargs[name] for name in _written_names(func) if name in kwargs]
-    return [v for v in tree_iter(places) if isinstance(v, Value)]
+    return [v for v in tree_iter(places) if isinstance(v, ShardedValue)]
 
 
 @functools.cache
 def _written_names(func: Op) -> tuple[str, ...]:
-    """Which keyword arguments an op writes to."""
+    """Return the keyword arguments that an op writes to."""
     return tuple(
         a.name
         for a in func._schema.arguments
@@ -102,16 +102,16 @@ def writes(func: Op) -> bool:
     return bool(written_positions(func) or _written_names(func))
 
 
-def _on_shards(func: Op, target: Value, args: tuple, kwargs: dict[str, Any]) -> bool:
-    """In place on each worker's own shard, if all operands are laid out alike."""
-    if not target.aliases or any(isinstance(a, Value) for a in kwargs.values()):
+def _on_shards(func: Op, target: ShardedValue, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Run the op in place on the local shards if all operands are laid out alike; returns whether it did."""
+    if not target.aliases or any(isinstance(a, ShardedValue) for a in kwargs.values()):
         return False
     first = target.current()
     locals_ = []
     for a in args:
         if isinstance(a, list | tuple):
             return False
-        if isinstance(a, Value):
+        if isinstance(a, ShardedValue):
             x = a.current()
             if x.placements != first.placements or x.shape != first.shape:
                 return False
@@ -124,7 +124,7 @@ def _on_shards(func: Op, target: Value, args: tuple, kwargs: dict[str, Any]) -> 
 
 @functools.cache
 def written_positions(func: Op) -> tuple[int, ...]:
-    """Which positional arguments an op writes to."""
+    """Return the positional arguments that an op writes to."""
     if func in _UPDATES_STATISTICS:
         return _UPDATES_STATISTICS[func]
     return tuple(
@@ -136,8 +136,7 @@ def written_positions(func: Op) -> tuple[int, ...]:
 
 @functools.cache
 def functional_twin(func: Op) -> Op | None:
-    """`aten.add.Tensor` for `aten.add_.Tensor`: the op of that name with the same arguments, if there is
-    one."""
+    """Return the functional variant of an in-place op, or None: `aten.add.Tensor` for `aten.add_.Tensor`."""
     if func in _TWINS:
         return _TWINS[func]
     packet = getattr(getattr(torch.ops, func.namespace), func._opname.removesuffix("_"), None)
@@ -154,7 +153,7 @@ _TWINS: dict[Op, Op] = {
     aten.native_batch_norm.default: aten._native_batch_norm_legit_functional.default,
     aten._native_batch_norm_legit.default: aten._native_batch_norm_legit_functional.default,
 }
-# Mutated operands, by position. The schema of native_batch_norm does not say that it writes.
+# Mutated operands, by position. The schema of native_batch_norm does not declare its writes.
 _UPDATES_STATISTICS: dict[Op, tuple[int, ...]] = {
     aten.native_batch_norm.default: (3, 4),
     aten._native_batch_norm_legit.default: (3, 4),

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from ..config import variable
 from ..errors import ArgumentError, WrongTypeError
 
 ANALYZES = ("analyze_graph", "analyze_operator")
@@ -24,7 +25,8 @@ class Config:
         max_workers: how many waiting calls may overlap.
         exact: True vectorises floating point numbers only where results are equal to the last bit.
         check: compare every call of a site with plain Python and raise `Mismatch` where they differ; also set
-            by the environment variable `XCS_CHECK=1` (or yes, true, on) at the first call.
+            by the environment variable `WIDE_COMPILER_VALIDATE=1` (or yes, true, on) at the first call.
+        validate: another name of `check`, the one that `wide_compiler.compile` has.
         measure: False takes the first proven way without asking the clock whether it pays: for tests.
         analyzer: a `GraphParallelismAnalyzer` or `ParallelismAnalyzer` of your own, which is asked what each
             site allows. It may forbid what is proven to be possible, not the reverse.
@@ -36,11 +38,12 @@ class Config:
     exact: bool = False
     check: bool = False
     measure: bool = True
+    validate: bool = False
     analyzer: Any = None
     selector: Any = None
 
     def __post_init__(self) -> None:
-        for name in ("enabled", "exact", "check", "measure"):
+        for name in ("enabled", "exact", "check", "validate", "measure"):
             given = getattr(self, name)
             if not isinstance(given, bool):  # "no" and "0" would count as true
                 raise WrongTypeError(f"{name} must be True or False, got {given!r}")
@@ -55,7 +58,7 @@ class Config:
     @property
     def checking(self) -> bool:
         """Is every call compared with plain Python? The environment is read when this is asked."""
-        return self.check or _switched_on("XCS_CHECK")
+        return self.check or self.validate or _switched_on(variable("VALIDATE"))
 
 
 def _switched_on(variable: str) -> bool:

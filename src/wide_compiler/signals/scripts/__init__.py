@@ -1,1 +1,1 @@
-"""`python -m wide_compiler.signals.scripts.trace` and `.visualize`: two commands under the names of GT."""
+"""`python -m wide_compiler.signals.scripts.trace` and `.visualize`: the command names of GT."""

@@ -1,0 +1,213 @@
+"""`wide.export(...)`: a wide model as a program that runs without this library.
+
+The result is a `torch.export.ExportedProgram`, saved as `.pt2` if asked, or an ONNX file. It is run once and
+compared with the wide model before it is given out.
+"""
+
+import inspect
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import _tree
+from ..elsewhere import memory_id
+from ..errors import ArgumentError, UnsupportedError, ValidationError, needs, one_line
+from ..measure.compare import model_difference
+from .inputs import normalize_sample, sample_leaves
+from .program import Call, LoopProgram
+
+DOORS = ("shared", "stacked", "packed")
+
+
+class ExportedDoor(nn.Module):
+    """One door of a wide model as a plain forward. The model's tensors are under `lanes.`."""
+
+    def __init__(self, model: Any, door: str, names: tuple[str, ...] = (), keywords: tuple[str, ...] = ()):
+        super().__init__()
+        self.lanes, self.door = model, door
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return (model if door == "packed" else getattr(model, door))(*args, **kwargs)
+
+        # `torch.export` names inputs by the signature, and takes no keywords that are not in it.
+        kinds: list[tuple[str, Any]] = [(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+        kinds += [(name, inspect.Parameter.KEYWORD_ONLY) for name in keywords]
+        forward.__signature__ = inspect.Signature([inspect.Parameter(*kind) for kind in kinds])  # type: ignore[attr-defined]
+        self.forward = forward
+
+
+def export(
+    model: Any,
+    path: str | Path | None = None,
+    *,
+    door: str = "shared",
+    sample: Any = None,
+    sample_kwargs: dict[str, Any] | None = None,
+    dynamic_batch: bool = True,
+) -> Any:
+    """The wide model as an `ExportedProgram`, or as an ONNX program if `path` ends in `.onnx`.
+
+    Args:
+        path: None, a `.pt2` file for `torch.export.load`, or an `.onnx` file.
+        door: the call that is exported: 'shared' takes one input `[B, ...]` for all lanes, 'stacked'
+            `[N, B, ...]`, both give `[N, B, ...]`; 'packed' takes and gives `[B, N*C, ...]`.
+        sample: one member's input, as in `compile`; by default the one the model was compiled with.
+        sample_kwargs: keywords beside a tensor or tuple.
+        dynamic_batch: leave the batch size `B` of the inputs open. All inputs whose first size is that of
+            the first input have one batch size.
+
+    The program has the weights of now, and shares them with the model as `torch.export` does; a file has a
+    copy. Raises `UnsupportedError` for a forward that is no pure function of its inputs, and where
+    `torch.export` or ONNX has no form for it.
+    """
+    if door not in DOORS:
+        hint = "; stack the lists of `each` and take 'stacked'" if door == "each" else ""
+        raise ArgumentError(f"unknown door {door!r}; choose one of {', '.join(DOORS)}{hint}")
+    suffix = "" if path is None else Path(path).suffix
+    if suffix not in ("", ".pt2", ".onnx") or (path is not None and not suffix):
+        raise ArgumentError(f"{path} should end in .pt2 (torch.export) or .onnx")
+    if suffix == ".onnx":
+        for package in ("onnx", "onnxscript", "onnxruntime"):
+            needs(package, "onnx")
+    given = model._sample if sample is None and not sample_kwargs else normalize_sample(sample, sample_kwargs)
+    args, kwargs = _inputs(model, given, door)
+    _check_pure(model, door, args, kwargs)
+    forward = ExportedDoor(model, door, _input_names(model, len(args)), tuple(kwargs))
+    shapes = _open_batch(args, kwargs, int(door == "stacked")) if dynamic_batch else None
+    program = _exported(forward, args, kwargs, shapes)
+    expected = _run(forward, args, kwargs)
+    _check_equal("the exported program", _run(program.module(), args, kwargs), expected)
+    if suffix == ".onnx":
+        return _onnx(program, str(path), args, kwargs, expected)
+    if path is not None:
+        torch.export.save(program, str(path))
+    return program
+
+
+def _inputs(model: Any, sample: tuple[tuple, dict], door: str) -> tuple[tuple, dict]:
+    """The sample as (args, kwargs) of a call through the door."""
+    tensors = [leaf for leaf in _tree.flatten(sample)[0] if isinstance(leaf, Tensor)]
+    leaves, spec = sample_leaves(sample, (door != "shared",) * len(tensors), model.n)
+    args, kwargs = _tree.unflatten(leaves, spec)
+    if door != "packed":
+        return args, kwargs
+    from ..lanes import stacked_to_packed
+
+    return stacked_to_packed((args, kwargs))
+
+
+def _check_pure(model: Any, door: str, args: tuple, kwargs: dict) -> None:
+    """Refuse what a program without Python cannot do, by name."""
+    tensors = model.tensors()
+    placed = next((path for path, tensor in tensors.items() if memory_id(tensor) is not None), None)
+    if placed is not None:
+        raise UnsupportedError(f"export: {placed} lies on workers; export the model before it is placed")
+    with torch.no_grad():
+        stacked, keywords = (args, kwargs) if door != "packed" else _stacked(args, kwargs, model.n)
+        leaves, spec = _tree.flatten((stacked, keywords))
+        wide = (door != "shared",) * sum(isinstance(leaf, Tensor) for leaf in leaves)
+        program = model._program(Call(leaves, spec, wide, _tree.signature((stacked, keywords))))
+    if isinstance(program, LoopProgram):
+        raise UnsupportedError(
+            f"export: the members run in a loop of their own Python, because {program.why}; "
+            "there is no graph to export"
+        )
+    calls = sorted({f"{call.path or call.name}" for call in program.captured.calls})
+    if calls:
+        raise UnsupportedError(
+            f"export: {', '.join(calls)} runs as Python, lane by lane (explain() says why); "
+            "there is no graph of it to export"
+        )
+    evaluation = "; call wide.eval() first" if model.training else ""
+    if program.graph.writes:
+        written = ", ".join(sorted(program.graph.writes)[:3])
+        raise UnsupportedError(f"export: the forward writes {written} at every call{evaluation}")
+    if program.draws:
+        raise UnsupportedError(f"export: the forward draws random numbers{evaluation}")
+
+
+def _stacked(args: tuple, kwargs: dict, n: int) -> tuple[tuple, dict]:
+    from ..lanes import packed_to_stacked
+
+    return packed_to_stacked((args, kwargs), n)
+
+
+def _exported(forward: ExportedDoor, args: tuple, kwargs: dict, shapes: Any) -> Any:
+    try:
+        return torch.export.export(forward, args, kwargs or None, dynamic_shapes=shapes, strict=False)
+    except Exception as error:  # whatever the exporter cannot do
+        hint = "" if shapes is None else "; dynamic_batch=False exports it for this batch size alone"
+        raise UnsupportedError(f"torch.export cannot export this model: {one_line(error)}{hint}") from error
+
+
+def _open_batch(args: tuple, kwargs: dict, axis: int) -> torch.export.ShapesCollection:
+    """For `torch.export`: the batch size of all inputs is one unknown number."""
+    batched = [x for x in _tree.flatten((args, kwargs))[0] if isinstance(x, Tensor) and x.dim() > axis]
+    batch, shapes = torch.export.Dim("batch"), torch.export.ShapesCollection()
+    for tensor in batched:
+        if tensor.shape[axis] == batched[0].shape[axis]:
+            shapes[tensor] = {axis: batch}
+    return shapes
+
+
+def _run(module: Any, args: tuple, kwargs: dict) -> list[Tensor]:
+    with torch.no_grad():
+        leaves = _tree.flatten_output(module(*args, **kwargs))[0]
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
+def _check_equal(what: str, got: list[Tensor], expected: list[Tensor]) -> None:
+    problem = model_difference(got, expected)
+    if problem:
+        raise ValidationError(f"{what} disagrees with the wide model on the sample: an output {problem}")
+
+
+def _onnx(program: Any, path: str, args: tuple, kwargs: dict, expected: list[Tensor]) -> Any:
+    from torch.onnx import OnnxExporterError
+
+    try:
+        with _quiet_logger("torch.onnx"):
+            made = torch.onnx.export(program, dynamo=True, verbose=False)
+    except OnnxExporterError as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise UnsupportedError(f"ONNX cannot express this model: {one_line(cause)}") from error  # type: ignore[arg-type]
+    assert made is not None
+    made.save(path)
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    tensors = [x for x in _tree.flatten((args, kwargs))[0] if isinstance(x, Tensor)]
+    feeds = {slot.name: x.numpy(force=True) for slot, x in zip(session.get_inputs(), tensors, strict=True)}
+    got = [torch.from_numpy(array) for array in session.run(None, feeds)]
+    try:
+        _check_equal("the ONNX program, run by onnxruntime,", got, [tensor.cpu() for tensor in expected])
+    except ValidationError:
+        Path(path).unlink()
+        raise
+    return made
+
+
+def _input_names(model: Any, count: int) -> tuple[str, ...]:
+    """The names of the first `count` parameters of the member's forward, or numbers if they have none."""
+    parameters = inspect.signature(type(model.example_member()).forward).parameters.values()
+    names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][1:]  # without self
+    return tuple((names + [f"input_{i}" for i in range(len(names), count)])[:count])
+
+
+@contextmanager
+def _quiet_logger(name: str) -> Iterator[None]:
+    """Without the exporter's notes on packages that are not installed."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
