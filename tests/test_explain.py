@@ -11,7 +11,7 @@ import wide_compiler.signals as gt
 from wide_compiler import Explanation, WideConfig
 from wide_compiler.explain import Row
 from wide_compiler.model.chooser import Tuned
-from wide_compiler.model.plan_builder import Plan
+from wide_compiler.model.plan_builder import CallPlan
 from wide_compiler.routers import CompileRouter, WideRouter
 from wide_compiler.xcs import jit, vmap
 
@@ -103,7 +103,7 @@ def test_the_fallback_is_called_loop():
 
 def test_a_faster_way_that_does_not_run_has_its_reason():
     ms = {"wide": 1.0, "loop": 5.0, "chunks of 2": 0.97, "wide, WideLinear: sequential": 0.5}
-    lines = str(Tuned(len, None, Plan(), "measured", ms=ms)).splitlines()
+    lines = str(Tuned(len, None, CallPlan(), "measured", ms=ms)).splitlines()
     assert lines[0] == "wide (measured)"
     reasons = {line.split("ms  ")[1].split("  ")[0]: line.count("(") for line in lines[1:]}
     assert reasons == {"wide, WideLinear: sequential": 1, "chunks of 2": 1, "wide": 0, "loop": 0}

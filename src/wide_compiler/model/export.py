@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
-from ..elsewhere import memory_id
+from ..remote_tensors import memory_id
 from ..errors import ArgumentError, UnsupportedError, ValidationError, needs, one_line
 from ..measure.compare import model_difference
 from .inputs import normalize_sample, sample_leaves
