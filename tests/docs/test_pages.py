@@ -13,6 +13,7 @@ import wide_compiler.signals as gt
 from docs.pages import PAGES, PYTHON, ROOT, blocks
 
 DOCS = ROOT / "docs"
+OTHERS = {"traced_wide.py", "train.py"}  # files of other systems, and of the reader
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -40,6 +41,13 @@ def test_links_lead_somewhere(page):
         assert found.exists(), f"{target} is not there"
         if anchor and found.suffix == ".md":
             assert anchor in _anchors(found), f"{target}: {found.name} has no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_are_named_exist(page):
+    for name in re.findall(r"`(?:python )?([\w/]+\.py)\b", page.read_text()):
+        found = (ROOT / name).exists() or any(ROOT.glob(f"examples/{name}"))
+        assert found or name in OTHERS or any(ROOT.glob(f"src/**/{name}")), f"{name} is not there"
 
 
 def _anchors(page: Path) -> set[str]:
