@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
-from ..remote_tensors import memory_id
 from ..errors import ArgumentError, UnsupportedError, ValidationError, needs, one_line
 from ..measure.compare import model_difference
+from ..remote_tensors import memory_id
 from .inputs import normalize_sample, sample_leaves
 from .program import Call, LoopProgram
 
