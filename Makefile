@@ -86,7 +86,7 @@ dist: $(VENV)/.installed
 	$(PIP) install --quiet build
 	$(BIN)/python -m build
 
-docs: $(VENV)/.installed-docs
+docs: $(VENV)/.installed
 	$(BIN)/mkdocs build --strict
 
 clean:
@@ -98,9 +98,5 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PIP) install --quiet --upgrade pip
 	# PyTorch first and alone: nothing that merely depends on it gets to choose the build.
 	$(PIP) install --quiet -c constraints.txt torch
-	$(PIP) install --quiet -c constraints.txt -e '.[dev,plots,optuna,lightning,accelerate,ray,peft]'
-	touch $@
-
-$(VENV)/.installed-docs: $(VENV)/.installed
-	$(PIP) install --quiet -c constraints.txt -e '.[docs]'
+	$(PIP) install --quiet -c constraints.txt -e '.[dev,plots,optuna,lightning,accelerate,ray,peft,docs]'
 	touch $@

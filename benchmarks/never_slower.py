@@ -5,8 +5,8 @@
     python benchmarks/never_slower.py --train         a step of forward and backward instead of a forward
 
 Every case is timed interleaved, and everybody's best of several medians counts: three, and more where ours
-seems to be behind. Ratios count, and 15 microseconds a call are free: what a call costs however small the
-models are. Writes benchmarks/results/never_slower_*.json.
+seems to be behind. A case is behind if it is below 0.95 of the loop's speed and takes 15 microseconds longer:
+so much a call costs however small the models are. Writes benchmarks/results/never_slower_*.json.
 """
 
 import argparse

@@ -20,7 +20,10 @@ from wide_compiler.benchmark.benchmark_row import lines as lines_of
 from wide_compiler.benchmark.tables import crossovers, label, number
 
 ROOT = Path(__file__).resolve().parent.parent
-INTRODUCTION = """# Benchmarks
+INTRODUCTION = """# Measurements
+
+Tables of the files in `benchmarks/results`, each with device, versions, date and command. Those of adapters,
+training with settings by lane, populations, signals and `@jit` stand on their own pages.
 
 Milliseconds for all N lanes together, the median of samples taken in turns with the loop's. "x loop" is how
 many times faster than the eager loop over the N models, "x peer" the same against the fastest other way to
@@ -28,6 +31,19 @@ run them whose result is right. "error" is the largest difference from the loop,
 number; "loop's own" is how far the loop itself is from the same in float64: where convolutions round to TF32,
 which PyTorch lets them on a GPU, no two ways of computing a gradient agree better than that.
 """
+
+TITLES = {
+    "h200_infer": "GPU: inference",
+    "h200_train": "GPU: training steps",
+    "memory_cpu": "CPU: memory",
+    "memory_cuda": "GPU: memory",
+    "never_slower_default": "CPU: beside the loop and vmap",
+    "never_slower_fast": "CPU: beside the compiled loop and compiled vmap",
+    "routers_cpu": "CPU: routers",
+    "routers_cpu_compiled": "CPU: routers under torch.compile",
+    "routers_cuda": "GPU: routers",
+    "routers_cuda_compiled": "GPU: routers under torch.compile",
+}
 
 
 def load(folder: Path) -> dict[str, dict[str, Any]]:
@@ -40,7 +56,8 @@ def kind_of(content: dict[str, Any]) -> str:
     """What kind of section a file becomes; empty if it is none of this page."""
     if "memory" in content:
         return "memory"
-    first = (content.get("rows") or [{}])[0]
+    rows = content.get("rows")
+    first = rows[0] if isinstance(rows, list) and rows else {}
     marks = {"towers": "routers", "ahead_of_vmap": "never slower", "strategy": "benchmark"}
     return next((kind for mark, kind in marks.items() if mark in first), "")
 
@@ -57,7 +74,12 @@ def opening(name: str, content: dict[str, Any]) -> list[str]:
     versions = f"wide_compiler {content['wide_compiler']}, torch {content['torch']}"
     if "python" in content:
         versions += f", Python {content['python']}"
-    lines = [f"## {name.replace('_', ' ')}", "", f"{content['device']}; {versions}; {content['date']}", ""]
+    lines = [
+        f"## {TITLES.get(name, name.replace('_', ' '))}",
+        "",
+        f"{content['device']}; {versions}; {content['date']}",
+        "",
+    ]
     lines += ["```", content["command"], "```", ""]
     if content.get("complete") is False:
         lines += ["Not all rows have been measured.", ""]
@@ -80,7 +102,7 @@ def never_slower(name: str, content: dict[str, Any]) -> str:
     behind_vmap = sum(not row["ahead_of_vmap"] for row in content["rows"])
     said = f"{len(content['rows'])} cases; {behind} below 0.95 of the {fast}loop, "
     said += f"{behind_vmap} of the {fast}vmap "
-    said += "(15 microseconds a call are free)."
+    said += "(a case counts as below only if it also takes 15 microseconds longer)."
     table = [f"| {' | '.join(cells)} |" for cells in lines]
     return "\n".join([*opening(name, content), said, "", *table]) + "\n"
 
@@ -147,7 +169,9 @@ def _table(rows: list[BenchmarkRow], floors: list[float | None]) -> list[str]:
 
 
 def _ratio(ratio: float | None) -> str:
-    return "–" if ratio is None else f"{ratio:.3g}"
+    if ratio is None:
+        return "–"
+    return f"{ratio:,.0f}" if ratio >= 1000 else f"{ratio:.3g}"
 
 
 def _failures(rows: list[BenchmarkRow]) -> list[str]:

@@ -1,14 +1,46 @@
 """Signals configured from Python: data, pipeline and model parallelism, and a choice made at run time.
 
-    python examples/config_from_python.py
+    python examples/config_from_python.py          writes config_from_python.png
 
 Four local CPU workers are started by the first use of a signal.
 """
 
+import matplotlib
 import torch
 
 import wide_compiler.signals as gt
 from wide_compiler.signals import ShardConfig, SignalConfig
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+SHOWN: dict[str, list[tuple[str, tuple[int, ...], str]]] = {}  # title -> name, workers and layout of tensors
+
+
+def show(title: str, **tensors: torch.Tensor) -> None:
+    SHOWN[title] = [(name.replace("_", " "), *gt.debug.placement(x)) for name, x in tensors.items()]
+
+
+def picture(path: str) -> None:
+    """Every tensor as a box, cut as it lies on the workers."""
+    colours = ["#4c5fd5", "#e8833a", "#4ca68a", "#b5539c"]
+    figure, panels = plt.subplots(1, len(SHOWN), figsize=(11, 2.5), layout="constrained")
+    for axes, (title, tensors) in zip(panels, SHOWN.items(), strict=True):
+        for place, (name, workers, layout) in enumerate(tensors):
+            for part, worker in enumerate(workers):
+                size = 1 / len(workers)
+                by_column = layout == "S(1)"
+                corner = (
+                    (place * 1.5 + part * size, 0.0) if by_column else (place * 1.5, 1 - (part + 1) * size)
+                )
+                shape = (size, 1.0) if by_column else (1.0, size)
+                axes.add_patch(plt.Rectangle(corner, *shape, color=colours[worker], ec="white", lw=2))
+                middle = corner[0] + shape[0] / 2, corner[1] + shape[1] / 2
+                axes.text(*middle, worker, color="white", ha="center", va="center")
+            axes.text(place * 1.5 + 0.5, -0.06, name, ha="center", va="top", fontsize=9)
+        axes.set(title=title, xlim=(-0.1, 1.5 * len(tensors) - 0.4), ylim=(-0.3, 1.05), aspect="equal")
+        axes.axis("off")
+    figure.savefig(path, dpi=110)
 
 
 def data_parallel() -> None:
@@ -16,13 +48,16 @@ def data_parallel() -> None:
         batch = gt.randn(128, 64)
         weight = gt.randn(64, 32)
         out = batch @ weight
+    show("data parallel", batch=batch, output=out)
     print("data parallel:    ", gt.debug.placement(out))
 
 
 def model_parallel() -> None:
     with gt.signal.context("model_parallel"):
         layer = gt.nn.Linear(64, 128)
-        out = layer(gt.randn(8, 64))
+        batch = gt.randn(8, 64)
+        out = layer(batch)
+    show("model parallel", weight=layer.weight, batch=batch)
     print("model parallel:   ", gt.debug.placement(layer.weight), "->", gt.debug.placement(out))
 
 
@@ -32,8 +67,10 @@ def pipeline() -> None:
     with gt.signal.context("stage_1"):
         hidden = layer1(x).tanh()
     with gt.signal.context("stage_2"):
-        loss = layer2(hidden).square().mean()
+        out = layer2(hidden)
+        loss = out.square().mean()
     loss.backward()
+    show("pipeline", stage_1=hidden, stage_2=out)
     print("pipeline:         ", gt.debug.placement(hidden), "->", gt.debug.placement(loss))
 
 
@@ -78,6 +115,8 @@ def main() -> None:
     training()
     done = [sum(stats["instructions"].values()) for stats in gt.debug.worker_stats()]
     print("instructions run by each worker:", done)
+    picture("config_from_python.png")
+    print("written to config_from_python.png")
     gt.shutdown()
 
 

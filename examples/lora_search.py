@@ -73,7 +73,14 @@ curves.set(xlabel="step", ylabel="loss", title="16 adapters, one base, one train
 grid = last.view(len(RANKS), len(RATES))
 table.imshow(grid, cmap="viridis_r")
 for row, column in [(row, column) for row in range(len(RANKS)) for column in range(len(RATES))]:
-    table.text(column, row, f"{grid[row, column]:.2f}", ha="center", va="center", color="white")
+    table.text(
+        column,
+        row,
+        f"{grid[row, column]:.2f}",
+        ha="center",
+        va="center",
+        color="white" if grid[row, column] > 1 else "black",
+    )
 table.set(xlabel="learning rate", ylabel="rank", title="loss at the end")
 table.set_xticks(range(len(RATES)), [f"{rate:g}" for rate in RATES])
 table.set_yticks(range(len(RANKS)), RANKS)

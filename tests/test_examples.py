@@ -12,15 +12,9 @@ EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
 
 # What an example needs beyond the library, and those that draw no picture.
-NEEDS = {"optuna_search": "optuna", "lora_search": "peft", "cross_validation": "sklearn"}
-TEXT_ONLY = {
-    "branches_of_any_model",
-    "config_from_python",
-    "quick_start",
-    "signals_from_yaml",
-    "towers",
-    "xcs_plain_python",
-}
+NEEDS = {"optuna_search": "optuna", "lora_search": "peft", "cross_validation": "sklearn",
+         "population_on_ray": "ray"}  # fmt: skip
+TEXT_ONLY = {"branches_of_any_model", "quick_start", "signals_from_yaml"}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -51,6 +51,10 @@ class Report:
     def worst(self) -> float:
         return max((d.relative for d in self.differences), default=0.0)
 
+    def __str__(self) -> str:
+        size = f"{len(self.differences)} tensors compared with the loop"
+        return f"{size}; largest relative difference {self.worst:.1e}{self.note and f'; {self.note}'}"
+
     def check(self, rtol: float, atol: float = 0.0) -> "Report":
         """Raise `ValidationError` naming the worst output, or other tensor, unless all agree within the
         tolerance."""
