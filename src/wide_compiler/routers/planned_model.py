@@ -16,6 +16,7 @@ from ..model.routes import MAX_ROUTES
 from .branch_programs import BranchPrograms, judge_model
 from .calls import SameLook, plain_look
 from .explain import Plan
+from .piecewise import Piecewise
 from .programs import InSequence
 from .recipe import Recipe
 from .rewritten import OtherShapes, Rewritten
@@ -31,8 +32,13 @@ class _Known:
     def __init__(self, training: bool, args: tuple, kwargs: dict, ran: tuple[BranchPrograms, Any]):
         self.training, self.look, self.ran = training, SameLook(args, kwargs), ran
         self.guard, program = ran[0].guard, ran[1]
-        together = isinstance(program, Rewritten) and program.verdict.together  # type: ignore[union-attr]
-        self.program: Rewritten | None = program if together else None
+        # What runs in pieces reads everything anew, and its parts look after themselves.
+        self.in_pieces = isinstance(program, Piecewise)
+        self.program: Rewritten | Piecewise | None = program if _together(program) else None
+
+
+def _together(program: Any) -> bool:
+    return isinstance(program, (Rewritten, Piecewise)) and program.verdict.together  # type: ignore[union-attr]
 
 
 class _Calls:
@@ -67,10 +73,11 @@ class PlannedModel(nn.Module):
         self._calls = _Calls()
         self._recipe = Recipe.of(original)
         self._traced = Numbered()
+        self.__dict__["_parts"] = {}  # submodules that run by plans of their own
 
     def __getstate__(self) -> dict[str, Any]:
         # Graphs are built again where they are needed.
-        return {**self.__dict__, "_programs": [], "_calls": _Calls(), "_traced": Numbered()}
+        return {**self.__dict__, "_programs": [], "_calls": _Calls(), "_traced": Numbered(), "_parts": {}}
 
     def train(self, mode: bool = True) -> "PlannedModel":
         """Set the original's train flag, and this one's."""
@@ -92,7 +99,7 @@ class PlannedModel(nn.Module):
         if latest is not None and latest.training is self.training and latest.look.holds(args, kwargs):
             if latest.program is None:
                 return self.original(*args, **kwargs)
-            if latest.guard.holds():
+            if latest.in_pieces or latest.guard.holds():
                 return self._run(latest.program, (*args, *kwargs.values()), args, kwargs)
         if not plain_world():
             return self.original(*args, **kwargs)
@@ -109,13 +116,30 @@ class PlannedModel(nn.Module):
         calls.latest = None
         if known is not None:
             calls.keep(key, known)
-        if isinstance(program, Rewritten) and program.verdict.together:  # type: ignore[union-attr]
+        if _together(program):
             return self._run(program, call.tensors, args, kwargs)
         return self.original(*args, **kwargs)
 
-    def _run(self, program: Rewritten, tensors: Sequence[Any], args: tuple, kwargs: dict) -> Any:
+    def run_as_part(self, *args: Any, **kwargs: Any) -> Any:
+        """`forward` for a model inside another, whose train flag is set there."""
+        self.__dict__["training"] = self.original.training
+        return self.forward(*args, **kwargs)
+
+    def settle_part(self, args: tuple, kwargs: dict) -> Plan:
+        """Find out how a call of a part runs: its plan."""
+        self.__dict__["training"] = self.original.training
+        self.settle(call_of(args, kwargs))
+        assert self.plan is not None
+        return self.plan
+
+    @property
+    def runs_by_plan(self) -> bool:
+        """Is the call that was settled last faster by its plan?"""
+        return self._calls.ran is not None and _together(self._calls.ran[1])
+
+    def _run(self, program: Any, tensors: Sequence[Any], args: tuple, kwargs: dict) -> Any:
         try:
-            return program.run_at_home(tensors)
+            return program.run_call(tensors, args, kwargs)
         except OtherShapes:
             self._calls.latest = None
             return self.original(*args, **kwargs)
@@ -148,9 +172,14 @@ class PlannedModel(nn.Module):
                 if position:
                     self._programs.insert(0, self._programs.pop(position))
                 return known
-        self._programs.insert(0, BranchPrograms(self.original, self.config))
+        self._programs.insert(0, BranchPrograms(self.original, self.config, self._part_of))
         del self._programs[MAX_STATES:]
         return self._programs[0]
+
+    def _part_of(self, module: nn.Module) -> "PlannedModel":
+        if module not in self._parts:
+            self._parts[module] = PlannedModel(module, self.config)
+        return self._parts[module]
 
     def _mode(self, programs: BranchPrograms, call: Call) -> tuple[Any, ...]:
         kinds = tuple((t.dtype, t.device, t.requires_grad) for t in call.tensors)
