@@ -29,6 +29,7 @@ class Formation:
             # A lazy tower is like no other until its first forward.
             by_structure.setdefault(structure(tower) or name, []).append(name)
         self.latest: tuple[str, ...] = ()
+        self.groups: dict[tuple[str, ...], VMapTowerGroup] = {}
         self._form([(names, frozenset()) for names in by_structure.values()])
         kinds = [type(self.towers[names[0]]) for names in self.names]
         self.may_merge = len(set(kinds)) < len(kinds)  # may towers of two structures use the same of it?
@@ -36,13 +37,12 @@ class Formation:
     def _form(self, sorts: list[tuple[list[str], frozenset[str]]]) -> None:
         """Make groups of these names, each with the children that its towers do not use."""
         self.names = [names for names, _ in sorts]
-        self.groups = {
-            tuple(names): VMapTowerGroup(
-                names, [self.towers[name] for name in names], self.config, self.guard, self.memory, idle
-            )
-            for names, idle in sorts
-            if len(names) > 1
-        }
+        self.groups.clear()
+        for names, idle in sorts:
+            if len(names) > 1:
+                towers = [self.towers[name] for name in names]
+                group = VMapTowerGroup(names, towers, self.config, self.guard, self.memory, idle)
+                self.groups[tuple(names)] = group
         self.place = {
             name: (group, lane) for group in self.groups.values() for lane, name in enumerate(group.names)
         }

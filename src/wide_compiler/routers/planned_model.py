@@ -14,7 +14,7 @@ from ..model.numbered import Numbered
 from ..model.program import Call
 from ..model.routes import MAX_ROUTES
 from .branch_programs import BranchPrograms, judge_model
-from .calls import SameLook, plain_look
+from .calls import SameLook, constants_in, plain_look, tensors_in
 from .explain import Plan
 from .piecewise import Piecewise
 from .programs import InSequence
@@ -30,11 +30,21 @@ class _Known:
     """How calls of one look run: by a program while the model is what it was, or as the model does."""
 
     def __init__(self, training: bool, args: tuple, kwargs: dict, ran: tuple[BranchPrograms, Any]):
-        self.training, self.look, self.ran = training, SameLook(args, kwargs), ran
+        self.training, self.ran = training, ran
+        self.keywords, self.constants = tuple(kwargs), constants_in(args, kwargs)
+        self.look = SameLook(tensors_in(args, kwargs), {})
         self.guard, program = ran[0].guard, ran[1]
         # What runs in pieces reads everything anew, and its parts look after themselves.
         self.in_pieces = isinstance(program, Piecewise)
         self.program: Rewritten | Piecewise | None = program if _together(program) else None
+
+    def holds(self, args: tuple, kwargs: dict) -> bool:
+        """Does this call look the same?"""
+        return (
+            self.look.holds(tensors_in(args, kwargs), {})
+            and tuple(kwargs) == self.keywords
+            and constants_in(args, kwargs) == self.constants
+        )
 
 
 def _together(program: Any) -> bool:
@@ -96,15 +106,16 @@ class PlannedModel(nn.Module):
             return self._traced_forward(args, kwargs)
         calls = self._calls
         latest = calls.latest
-        if latest is not None and latest.training is self.training and latest.look.holds(args, kwargs):
+        if latest is not None and latest.training is self.training and latest.holds(args, kwargs):
             if latest.program is None:
                 return self.original(*args, **kwargs)
             if latest.in_pieces or latest.guard.holds():
-                return self._run(latest.program, (*args, *kwargs.values()), args, kwargs)
+                return self._run(latest.program, tensors_in(args, kwargs), args, kwargs)
         if not plain_world():
             return self.original(*args, **kwargs)
-        look = plain_look(args, kwargs)
-        key = (self.training, look)
+        constants = constants_in(args, kwargs)
+        look = None if constants is None else plain_look(tensors_in(args, kwargs), {})
+        key = (self.training, look, constants, tuple(kwargs))
         if key in calls.apart:
             calls.latest = calls.apart[key]
             calls.ran = calls.latest.ran

@@ -3,7 +3,8 @@
 Where towers are stacked for each call, every tower's parameter is a node of its own in the backward pass.
 With many small towers these nodes cost more than the computation. Here autograd knows the stack alone, and
 `p.grad` of a tower's parameter is a view of the stack's gradient. It can be read, set, dropped and
-accumulated as always. What no longer works is to ask autograd for such a parameter: `torch.autograd.grad(loss, p)`.
+accumulated as always. What no longer works is to ask autograd for such a parameter,
+`torch.autograd.grad(loss, p)`.
 """
 
 from collections import OrderedDict
