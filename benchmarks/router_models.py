@@ -183,6 +183,11 @@ def page():
         content = json.loads(file.read_text())
         parts.append(f"## {content['device']}\n")
         parts.append(f"torch {content['torch']}; {content['date']}; `{content['command']}`\n")
+        load = content["load_average"] / (os.cpu_count() or 1)
+        if len(content["rows"]) < 2 * len(CASES):
+            parts.append("Not all rows have been measured.\n")
+        if load > 1:
+            parts.append(f"The machine had {load:.0f} times as much work as cores: the ratios are noise.\n")
         lines = [HEAD, ["---"] * len(HEAD)]
         for row in content["rows"]:
             kind = "" if row["compared_in"] == "float64" else f" ({row['compared_in']})"

@@ -9,7 +9,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "routers.md"
 def test_the_page_runs(capsys):
     names = {}
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     for block in blocks:
         exec(block, names)
     printed = capsys.readouterr().out

@@ -15,6 +15,7 @@ in place or read what comes after it.
 
 import ast
 import copy
+import dis
 import inspect
 import textwrap
 import types
@@ -53,7 +54,9 @@ def split_forward(forward: Any) -> Callable[..., Any] | None:
     function = tree.body[0]
     if not isinstance(function, ast.FunctionDef):
         return None
-    function.decorator_list = []
+    _strip(function)
+    if not _is_text_of(tree, forward.__code__):
+        return None
     found = [(body, i) for body, i in _loops(function) if _Split(body[i], forward).possible]
     if len(found) != 1:
         return None
@@ -65,16 +68,46 @@ def split_forward(forward: Any) -> Callable[..., Any] | None:
     if later & split.bound:  # what a loop leaves behind is that of its last round
         return None
     body[i : i + 1] = split.statements()
-    function.args.defaults, function.returns = [ast.Constant(None) for _ in function.args.defaults], None
+    code = _compiled(tree, f"<split {forward.__qualname__}>")
+    made = types.FunctionType(code, forward.__globals__, forward.__name__, forward.__defaults__)
+    made.__kwdefaults__ = forward.__kwdefaults__
+    return made
+
+
+def _strip(function: ast.FunctionDef) -> None:
+    """Leave out what is not part of a function's code: decorators, defaults, annotations."""
+    function.decorator_list, function.returns = [], None
+    function.args.defaults = [ast.Constant(None) for _ in function.args.defaults]
     function.args.kw_defaults = [None if d is None else ast.Constant(None) for d in function.args.kw_defaults]
     for argument in ast.walk(function.args):
         if isinstance(argument, ast.arg):
             argument.annotation = None
-    code = compile(ast.fix_missing_locations(tree), f"<split {forward.__qualname__}>", "exec")
-    inner = next(constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    made = types.FunctionType(inner, forward.__globals__, forward.__name__, forward.__defaults__)
-    made.__kwdefaults__ = forward.__kwdefaults__
-    return made
+
+
+def _compiled(tree: ast.Module, name: str) -> types.CodeType:
+    """The code of the one function in `tree`."""
+    code = compile(ast.fix_missing_locations(tree), name, "exec", dont_inherit=True)
+    return next(constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+
+
+def _is_text_of(tree: ast.Module, code: types.CodeType) -> bool:
+    """Is `code` what this text compiles to? A file may have changed; names in a class are mangled."""
+    return _operations(_compiled(copy.deepcopy(tree), code.co_filename)) == _operations(code)
+
+
+def _operations(code: types.CodeType) -> list[tuple[str, str]]:
+    """What code does, step by step. How a function is called depends on what else its file imports."""
+    names = {"LOAD_METHOD": "LOAD_ATTR"}
+    jumps = set(dis.hasjabs) | set(dis.hasjrel)
+    return [
+        (names.get(step.opname, step.opname), "" if step.opcode in jumps else _argument(step))
+        for step in dis.get_instructions(code)
+        if step.opname not in ("PUSH_NULL", "PRECALL", "CALL", "KW_NAMES", "RESUME")
+    ]
+
+
+def _argument(step: dis.Instruction) -> str:
+    return repr(_operations(step.argval)) if isinstance(step.argval, types.CodeType) else repr(step.argval)
 
 
 def _loops(function: ast.FunctionDef) -> Iterator[tuple[list[ast.stmt], int]]:

@@ -56,12 +56,13 @@ class StackedLeaf:
         return all(p.__dict__.get("stacked", (None,))[0] is self for p in self.parameters)
 
     def dissolve(self) -> None:
-        """Make the parameters plain ones again, each with its own gradient."""
+        """Make the parameters plain ones again, each with its own memory and gradient."""
         for lane, parameter in enumerate(self.parameters):
             if parameter.__dict__.get("stacked") == (self, lane):
                 gradient = parameter.grad
                 del parameter.__dict__["stacked"]
                 parameter.__class__ = nn.Parameter
+                parameter.data = parameter.data.clone()
                 parameter.grad = gradient
 
 

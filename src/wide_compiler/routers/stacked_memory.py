@@ -54,11 +54,12 @@ class Memory:
         return home if rows and home.leaf.data_ptr() == tensors[0].data_ptr() else None
 
     def dissolve(self) -> None:
-        """Give every parameter a gradient of its own again."""
+        """Give every parameter of a stacked leaf memory and a gradient of its own again."""
         for leaf in self.leaves:
             leaf.dissolve()
+            for parameter in leaf.parameters:
+                self.slices.pop(id(parameter), None)
         self.leaves.clear()
-        self.slices.clear()
 
     def find(self, tensors: Sequence[Tensor]) -> Tensor | None:
         """The part of a stack in which these tensors lie one after the other, if there is one."""

@@ -282,6 +282,7 @@ class WideRouter(TowerHolder):
             self._changed()
         super()._apply(fn, recurse)
         if _kinds(self) != before:
+            self._router_memory.slices.clear()
             self._changed()
         return self
 
