@@ -183,7 +183,7 @@ def page():
         content = json.loads(file.read_text())
         parts.append(f"## {content['device']}\n")
         parts.append(f"torch {content['torch']}; {content['date']}; `{content['command']}`\n")
-        load = content["load_average"] / (os.cpu_count() or 1)
+        load = content["load_average"] / content.get("cores", os.cpu_count())
         if len(content["rows"]) < 2 * len(CASES):
             parts.append("Not all rows have been measured.\n")
         if load > 1:
@@ -228,6 +228,7 @@ def main():
             )
             if not options.only:
                 head = {**provenance(torch.device(options.device)), "load_average": os.getloadavg()[2]}
+                head["cores"] = os.cpu_count()
                 path.write_text(json.dumps({**head, "rows": rows}, indent=1) + "\n")
     if not options.only:
         page()

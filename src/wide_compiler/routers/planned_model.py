@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from .. import _tree
 from .._dynamo_marks import constant_result
+from ..capture.lock import CAPTURE
 from ..config import WideConfig
 from ..guards.modes import ambient_modes, plain_world
 from ..model.numbered import Numbered
@@ -157,13 +158,14 @@ class PlannedModel(nn.Module):
 
     def settle(self, call: Call) -> Any:
         """The program for a call: found, or built, compared with the original, and timed."""
-        programs = self._current()
-        program = programs.program(self._mode(programs, call), call)
-        if isinstance(program, Rewritten) and torch.is_grad_enabled() not in program.verdicts:
-            verdict = judge_model(program, programs.guard, call, self.config)
-            program.verdicts[torch.is_grad_enabled()] = verdict
-        self._calls.ran = (programs, program)
-        return program
+        with CAPTURE:  # plans of two threads would get into each other's way
+            programs = self._current()
+            program = programs.program(self._mode(programs, call), call)
+            if isinstance(program, Rewritten) and torch.is_grad_enabled() not in program.verdicts:
+                verdict = judge_model(program, programs.guard, call, self.config)
+                program.verdicts[torch.is_grad_enabled()] = verdict
+            self._calls.ran = (programs, program)
+            return program
 
     @property
     def has_nothing_to_join(self) -> bool:
