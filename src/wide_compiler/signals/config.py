@@ -175,7 +175,7 @@ def load_config(path: str | os.PathLike) -> dict[str, SignalConfig]:
 
 
 def _read_environment() -> None:
-    """`WIDE_COMPILER_CONFIG` names a file that is read before the first signal is looked up."""
+    """`GT_CONFIG` names a file that is read before the first signal is looked up."""
     global _environment_read
     path = os.environ.get(variable("CONFIG"))
     if path and path != _environment_read:

@@ -77,7 +77,7 @@ def running() -> Engine | None:
 
 
 def cpu_workers(n: int) -> None:
-    """Start `n` local worker processes, or, with `WIDE_COMPILER_WORKERS=ray`, actors.
+    """Start `n` local worker processes, or, with `GT_WORKERS=ray`, actors.
 
     With fewer running the others join them; with as many, or more, nothing happens.
     """
@@ -88,7 +88,7 @@ def cpu_workers(n: int) -> None:
 
 def gpu_workers(n: int) -> None:
     """Start `n` local workers, one for each GPU; with fewer GPUs they share, with none they run on the
-    CPU. With `WIDE_COMPILER_WORKERS=ray` Ray assigns one GPU to each."""
+    CPU. With `GT_WORKERS=ray` Ray assigns one GPU to each."""
     _check_count(n)
     cluster = _environment()[1]
     if cluster is not None:

@@ -1,5 +1,5 @@
-"""`WIDE_COMPILER_WORKERS=0`: one worker within the script's own process. The same instructions, no
-processes, no network."""
+"""`GT_WORKERS=0`: one worker within the script's own process. The same instructions, no processes, no
+network."""
 
 import traceback
 from collections.abc import Callable
