@@ -23,12 +23,12 @@ from pathlib import Path
 
 import torch
 from router_zoo import CASES
-from wide_compiler.measure.fixed_draws import FixedDraws
 
 from wide_compiler import WideConfig, _tree
 from wide_compiler.benchmark.document import provenance
 from wide_compiler.measure import interleaved
 from wide_compiler.measure.clock import best_medians
+from wide_compiler.measure.fixed_draws import FixedDraws
 from wide_compiler.measure.store import nothing_remembered
 from wide_compiler.routers import CompileRouter
 from wide_compiler.routers.planned_model import call_of

@@ -1,7 +1,7 @@
 """Every error a user can meet. Each also is the built-in kind that fits, so `except ValueError` works."""
 
 import importlib
-from typing import Any
+import types
 
 
 class WideError(Exception):
@@ -70,7 +70,7 @@ def one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__
 
 
-def needs(package: str, extra: str) -> Any:
+def needs(package: str, extra: str) -> types.ModuleType:
     """The module `package`, or a `MissingExtraError` that names the extra that installs it."""
     top = package.partition(".")[0]
     try:
