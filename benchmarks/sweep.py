@@ -3,6 +3,7 @@
     python benchmarks/sweep.py                              # all that the results file does not have yet
     python benchmarks/sweep.py --only timm:levit hf:rwkv    # those whose name contains one of these
     python benchmarks/sweep.py --again short                # rows that fall short, once more
+    python benchmarks/sweep.py --quick                      # the first phases of the life, and no times
     python benchmarks/sweep_page.py                         # docs/sweep.md from the results file
 
 Random weights, small configurations, dropout off, each lane with inputs of its own; each model in a process
@@ -12,9 +13,9 @@ of its own with a limit on its CPU time. A row has:
   steps, lanes, save and load, deepcopy, changed weights, freezing, other batches);
 - fused: '' if the whole lane graph runs by rules of the library in eval and in training, else why not;
 - compile: CPU seconds of `compile` in eval, and what the first training step takes longer than the next one,
-  with 3 lanes (N) and with 6 (2N);
-- times: how many times faster one call or training step of 6 lanes in single precision is than the loop and
-  than vmap, in CPU time of one thread, in turns. The lane graph itself is timed, not what tuning would choose;
+  with N lanes (3, or 2 of models with more than a million parameters) and with 2N;
+- times: how many times faster one call or training step of 2N lanes in single precision is than the loop and
+  than vmap, in CPU time of one thread, in turns. The lane graph itself is timed, not what tuning chooses;
 - vmap: whether `torch.func.vmap` gives the loop's numbers.
 
 Models that a library does not offer, or that fail alone, are skipped with the reason.
@@ -45,14 +46,19 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 import wide_compiler
 from wide_compiler import oracle
 from wide_compiler.benchmark.document import provenance
-from wide_compiler.oracle.pair import compare_outputs
+from wide_compiler.oracle.pair import compare_outputs, each_lane
 
 RESULTS = Path(__file__).parent / "results" / "sweep_cpu.json"
 LANES = 3
+# Models with more parameters than LARGE have 2 lanes; those above MEDIUM live these phases of the life.
+LARGE, MEDIUM = 1_000_000, 50_000
+SHORT_LIFE = {"eval", "train", "train again", "eval after training", "lane(i)", "saved and loaded"}
+QUICK_LIFE = {"eval", "train", "train again", "eval after training"}
 BATCHES = (4, 4, 3)  # two pictures make a norm over them ill-conditioned
 SINGLE_INSIDE = {"timm:test_efficientnet_evos": 1e-4}  # models that take variances in single precision
 RTOL = 1e-7  # deep nets with norms over three pictures magnify the last digits
-ROUNDS, TURN_SECONDS = 5, 0.06
+ROUNDS, TURN_SECONDS = 3, 0.03
+FEW_CALLS = 8
 COMPILE_BAR, GROWTH_BAR = 10.0, 1.5  # CPU seconds; times as long with twice the lanes
 Row = dict[str, Any]
 Lanes = list[tuple[tuple, dict[str, Any]]]
@@ -68,6 +74,15 @@ def make(name: str, lanes: int, dtype: torch.dtype) -> tuple[list[nn.Module], li
         each.eval()
     sizes = BATCHES if "no_batch" not in tags(name) else (BATCHES[0],) * 3
     return models, [oracle.in_dtype([inputs(size) for _ in models], dtype) for size in sizes]
+
+
+def lanes_of(name: str) -> int:
+    library, _, model = name.partition(":")
+    return 2 if size_of(MAKERS[library][1](model)[0]()) > LARGE else LANES
+
+
+def size_of(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
 
 
 def tags(name: str) -> frozenset[str]:
@@ -107,22 +122,23 @@ def fails_alone(model: nn.Module, arguments: tuple[tuple, dict[str, Any]], modes
     return ""
 
 
-def swept(name: str) -> Row:
+def swept(name: str, quick: bool) -> Row:
     """The row of one model."""
     row: Row = {"model": name, "verdict": "equal", "what": "", "life": [], "fused": {}, "compile": {}}
     single, random = "float32_only" in tags(name), "random" in tags(name)
     try:
-        models, batches = make(name, LANES, torch.float32 if single else torch.float64)
+        lanes = lanes_of(name)
+        models, batches = make(name, lanes, torch.float32 if single else torch.float64)
         why = fails_alone(models[0], batches[0][0], (False,) if random or single else (False, True))
     except Exception as error:
         why = first_line(error)
     if why:
         return row | {"verdict": "skipped", "what": why}
-    row["parameters"] = sum(p.numel() for p in models[0].parameters())
+    row |= {"parameters": size_of(models[0]), "lanes": lanes, "quick": quick}
     row["vmap"] = {
         mode: vmap_verdict(models, batches[0], mode == "train")
         for mode in ("eval", "train")
-        if mode == "eval" or not (random or single)
+        if not quick and (mode == "eval" or not (random or single))
     }
     try:
         if random or single:  # nothing but a call in eval can be compared
@@ -135,7 +151,7 @@ def swept(name: str) -> Row:
             row.update(verdict="raises", phase=notes[-1].split("'")[1], what=first_line(error))
     del models, batches
     try:
-        row["times"] = {} if random else measured(name, row)
+        row["times"] = {} if random or quick else measured(name, row)
     except Exception as error:
         row["times"] = {"not measured": first_line(error)}
     return row
@@ -164,9 +180,23 @@ def live(row: Row, models: list[nn.Module], batches: list[Lanes], rtol: float) -
         if phase.name in ("eval", "train"):
             row["fused"][phase.name] = fused(wide)
 
-    oracle.life(models, wide, batches, learning_rate=0.01, rtol=rtol, check=False, on_phase=note)
+    only = QUICK_LIFE if row["quick"] else SHORT_LIFE if row["parameters"] > MEDIUM else None
+    oracle.life(models, wide, batches, learning_rate=0.01, rtol=rtol, check=False, on_phase=note, only=only)
     first, second = (p["seconds"] for p in row["life"] if p["phase"] in ("train", "train again"))
     row["compile"]["train N"] = round(max(first - second, 0.0), 2)
+    for mode in [mode for mode, why in row["fused"].items() if why]:
+        row["fused"][mode] = in_the_long_run(wide, batches[0], mode)
+
+
+def in_the_long_run(wide: wide_compiler.WideModel, batch: Lanes, mode: str) -> str:
+    """`fused` after a few more calls: members may have had to fill their caches first."""
+    wide.train(mode == "train")
+    for _ in range(FEW_CALLS):
+        with torch.no_grad():
+            each_lane(wide, copy.deepcopy(batch))
+        if not fused(wide):
+            break
+    return fused(wide)
 
 
 def one_call(row: Row, models: list[nn.Module], batches: list[Lanes]) -> None:
@@ -193,7 +223,7 @@ def fused(wide: wide_compiler.WideModel) -> str:
 
 
 def measured(name: str, row: Row) -> dict[str, float]:
-    models, batches = make(name, 2 * LANES, torch.float32)
+    models, batches = make(name, 2 * row["lanes"], torch.float32)
     batch = batches[0]
     wide = compiled(models, batch, row, "2N")
     flat = [tree_flatten(lane) for lane in batch]
@@ -325,19 +355,19 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:240]}" if lines else type(error).__name__
 
 
-def _child(name: str, limit: int, pipe: Connection) -> None:
+def _child(name: str, limit: int, quick: bool, pipe: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     start = time.process_time()
-    pipe.send(swept(name) | {"seconds": round(time.process_time() - start, 1)})
+    pipe.send(swept(name, quick) | {"seconds": round(time.process_time() - start, 1)})
 
 
-def in_process(name: str, limit: int) -> Row:
+def in_process(name: str, limit: int, quick: bool) -> Row:
     """A process for each model: one that hangs or dies is one row, not the end of the sweep."""
     context = multiprocessing.get_context("fork")
     mine, theirs = context.Pipe()
-    process = context.Process(target=_child, args=(name, limit, theirs))
+    process = context.Process(target=_child, args=(name, limit, quick, theirs))
     process.start()
     theirs.close()
     row: Row = {
@@ -374,6 +404,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[], help="models with one of these in their name")
     parser.add_argument("--again", choices=["short", "all"], help="run rows of the results file once more")
+    parser.add_argument(
+        "--quick", action="store_true", help="only what is equal and fused; a later run adds the rest"
+    )
     parser.add_argument("--limit", type=int, default=240, help="seconds of CPU time that a model may take")
     parser.add_argument("--out", type=Path, default=RESULTS, help="the results file, added to row by row")
     options = parser.parse_args()
@@ -381,6 +414,8 @@ def main() -> None:
     if options.out.exists():
         rows = {row["model"]: row for row in json.loads(options.out.read_text())["rows"]}
     again = {n for n, row in rows.items() if options.again == "all" or (options.again and falls_short(row))}
+    if not options.quick:
+        again |= {name for name, row in rows.items() if row.get("quick")}
     chosen = [n for n in names() if not options.only or any(part in n for part in options.only)]
     torch.set_num_threads(1)
     warm_up()
@@ -388,7 +423,7 @@ def main() -> None:
     for name in chosen:
         if name in rows and name not in again:
             continue
-        rows[name] = row = in_process(name, options.limit)
+        rows[name] = row = in_process(name, options.limit, options.quick)
         print(
             name, row["verdict"], row.get("phase", ""), row["what"], row["fused"], row["compile"],
             row.get("times"), row.get("vmap"), row.get("seconds"), flush=True,

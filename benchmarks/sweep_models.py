@@ -6,7 +6,6 @@ kwargs) for it.
 
 import importlib
 import importlib.util
-import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -145,59 +144,126 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
 # Registered names that are small enough once repeated blocks are cut to two, by size of the picture.
 _SMALL = """
 botnet26t_256 eca_halonext26ts lambda_resnet26t bat_resnext26ts eca_resnext26ts gcresnext26ts gernet_s
-mobileone_s0 repvgg_a0 resnet32ts regnetz_b16 test_byobnet convnext_femto_ols convnextv2_atto cs3darknet_s
-cs3darknet_focus_s cspresnet50 darknet17 cspnext_tiny densenet121 dla34 dla46_c dla60x_c dpn68
-efficientnet_b0 efficientnet_lite0 efficientnet_es efficientnetv2_rw_t mnasnet_small mobilenetv2_035
-fbnetc_100 spnasnet_100 mixnet_s tinynet_e mobilenetv4_conv_small efficientvit_b0 fasternet_t0 fastvit_t8
-ghostnet_050 ghostnetv2_100 hardcorenas_a hgnetv2_b0 inception_next_atto lcnetv2_small mambaout_femto
-mobilenetv3_rw fbnetv3_b mobilevit_xxs mobilevitv2_050 nf_regnet_b0 nf_resnet26 eca_nfnet_l0 regnetx_002
-regnety_002 repghostnet_050 repvit_m0_9 res2net50_14w_8s res2next50 resnest14d resnet18 resnet26d
-ecaresnet26t seresnext26t_32x4d resnetblur50 resnetrs50 resnetv2_18 resnetv2_50x1_bit rexnet_100
-selecsls42 legacy_seresnet18 legacy_seresnext26_32x4d shvit_s1 skresnet18 starnet_s1 swiftformer_xs
-ese_vovnet19b_slim_dw ese_vovnet19b_dw xception41 poolformer_s12 convformer_s18 caformer_s18 tresnet_m
-hrnet_w18_small cpubone_nano lowformer_b0 efficientvim_m1 edgenext_x_small iformer_t
+mobileone_s0 repvgg_a0 regnetz_b16 test_byobnet convnext_femto_ols convnextv2_atto cs3darknet_s
+cs3darknet_focus_s darknet17 cspnext_tiny densenet121 dla46_c dla60x_c dpn68 efficientnet_b0
+efficientnet_lite0 efficientnet_es efficientnetv2_rw_t mnasnet_small mobilenetv2_035 fbnetc_100 spnasnet_100
+mixnet_s tinynet_e mobilenetv4_conv_small efficientvit_b0 fasternet_t0 fastvit_t8 ghostnet_050
+ghostnetv2_100 hardcorenas_a hgnetv2_b0 inception_next_atto lcnetv2_small mambaout_femto mobilenetv3_rw
+fbnetv3_b mobilevit_xxs mobilevitv2_050 nf_regnet_b0 nf_resnet26 regnetx_002 regnety_002 repghostnet_050
+repvit_m0_9 rexnet_100 legacy_seresnet18 legacy_seresnext26_32x4d shvit_s1 starnet_s1 swiftformer_xs
+ese_vovnet19b_slim_dw ese_vovnet19b_dw xception41 hrnet_w18_small cpubone_nano lowformer_b0 efficientvim_m1
+edgenext_x_small iformer_t
 """
 TIMM |= dict.fromkeys(_SMALL.split(), (48, {}))
 # The same for those that want larger pictures, or have a size built in.
 TIMM |= {
     name: (size, {"img_size": size} if built_in else {})
     for size, built_in, names in (
-        (96, False, "inception_v3 inception_v4 legacy_xception nasnetalarge"),
+        (96, False, "inception_v4"),
         (
             64,
             True,
-            "gcvit_xxtiny coat_lite_tiny efficientformer_l1 visformer_tiny gmlp_ti16_224 resmlp_12_224",
+            "efficientformer_l1 visformer_tiny gmlp_ti16_224 resmlp_12_224",
         ),
         (
             64,
             True,
             "mixer_s32_224 deit3_small_patch16_224 vit_relpos_small_patch16_224 vit_tiny_r_s16_p8_224",
         ),
-        (64, True, "flexivit_small vit_small_patch16_rope_224 tnt_s_patch16_224 pit_ti_224 sequencer2d_s"),
-        (64, True, "test_vit2 test_vit3 test_vit4 levit_conv_128s vit_wee_patch16_reg1_gap_256 mvitv2_tiny"),
+        (64, True, "flexivit_small vit_small_patch16_rope_224 tnt_s_patch16_224 pit_ti_224"),
+        (64, True, "test_vit2 test_vit3 test_vit4 levit_conv_128s vit_wee_patch16_reg1_gap_256"),
         (
             128,
             True,
-            "coatnet_pico_rw_224 maxvit_pico_rw_256 hiera_tiny_224 samvit_base_patch16_224 nest_tiny",
+            "coatnet_pico_rw_224 maxvit_pico_rw_256 nest_tiny",
         ),
         (
             64,
             True,
-            "swinv2_cr_tiny_224 twins_pcpvt_small convit_small xcit_tiny_12_p16_224 vitamin_small_224",
+            "xcit_tiny_12_p16_224 vitamin_small_224",
         ),
     )
     for name in names.split()
-} | {"nextvit_small": (64, {}), "rdnet_tiny": (64, {}), "csatv2": (128, {})}
+} | {"csatv2": (128, {})}
+_DIMS = (8, 16, 16, 32)
+_ONE = (1, 1, 1, 1)
+TIMM |= {
+    "gcvit.GlobalContextVit": (
+        64,
+        {
+            "img_size": 64,
+            "embed_dim": 8,
+            "depths": _ONE,
+            "num_heads": (1, 2, 2, 4),
+            "window_ratio": (8, 8, 4, 2),
+        },
+    ),
+    "coat_lite_tiny": (64, {"img_size": 64, "embed_dims": _DIMS, "serial_depths": _ONE}),
+    "sequencer2d_s": (
+        64,
+        {"img_size": 64, "embed_dims": _DIMS, "hidden_sizes": (4, 8, 8, 8), "layers": _ONE},
+    ),
+    "twins_pcpvt_small": (
+        64,
+        {"img_size": 64, "embed_dims": _DIMS, "depths": _ONE, "num_heads": (1, 2, 2, 4)},
+    ),
+    "swinv2_cr_tiny_224": (64, {"img_size": 64, "embed_dim": 12, "depths": (1, 1), "num_heads": (2, 2)}),
+    "resnetv2_50x1_bit": (48, {"channels": (128, 128, 256, 256)}),
+    "hiera_tiny_224": (64, {"img_size": (64, 64), "embed_dim": 16, "stages": _ONE}),
+    "samvit_base_patch16_224": (
+        64,
+        {
+            "img_size": 64,
+            "embed_dim": 24,
+            "depth": 2,
+            "num_heads": 2,
+            "global_attn_indexes": (1,),
+            "neck_chans": 16,
+        },
+    ),
+}
+_RESNETS = """
+resnet18 resnet26d ecaresnet26t seresnext26t_32x4d resnetblur50 resnetrs50 resnetv2_18
+res2net50_14w_8s res2next50 resnest14d skresnet18 resnetaa50 wide_resnet50_2 seresnet50 resnext50_32x4d
+"""
+TIMM |= dict.fromkeys(_RESNETS.split(), (48, {"channels": (16, 16, 32, 32)}))
 
-VIDEO = {"r3d_18", "mc3_18", "r2plus1d_18", "s3d", "mvit_v1_b", "swin3d_t"}
+VIDEO = {"mc3_18", "s3d"}
 _REGISTERED = """
-resnet18 resnet50 resnext50_32x4d densenet121 googlenet inception_v3 mnasnet0_5
-mobilenet_v2 mobilenet_v3_small regnet_x_400mf regnet_y_400mf shufflenet_v2_x0_5 squeezenet1_0
-squeezenet1_1 efficientnet_b0 efficientnet_v2_s convnext_tiny vit_b_32 swin_t swin_v2_t maxvit_t
-deeplabv3_mobilenet_v3_large deeplabv3_resnet50 fcn_resnet50 lraspp_mobilenet_v3_large r3d_18 mc3_18
-r2plus1d_18 s3d mvit_v1_b swin3d_t raft_small
+resnet18 densenet121 googlenet inception_v3 mnasnet0_5 mobilenet_v2 mobilenet_v3_small regnet_x_400mf
+regnet_y_400mf shufflenet_v2_x0_5 squeezenet1_0 squeezenet1_1 efficientnet_b0 efficientnet_v2_s
+deeplabv3_mobilenet_v3_large lraspp_mobilenet_v3_large mc3_18 s3d raft_small
 """
 TORCHVISION: dict[str, tuple[int, dict[str, Any]]] = dict.fromkeys(_REGISTERED.split(), (48, {}))
+_SWIN = {
+    "patch_size": [4, 4],
+    "embed_dim": 12,
+    "depths": [2, 1],
+    "num_heads": [2, 2],
+    "window_size": [4, 4],
+    "num_classes": 5,
+}
+TORCHVISION |= {
+    "inception_v3": (80, {}),
+    "raft_small": (128, {}),
+    "vision_transformer.VisionTransformer": (
+        32,
+        {"image_size": 32, "patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 24, "mlp_dim": 32},
+    ),
+    "swin_transformer.SwinTransformer": (32, _SWIN),
+    "maxvit.MaxVit": (
+        64,
+        {
+            "input_size": (64, 64),
+            "stem_channels": 8,
+            "block_channels": [8, 16],
+            "block_layers": [1, 1],
+            "head_dim": 8,
+            "stochastic_depth_prob": 0.0,
+            "partition_size": 4,
+        },
+    ),
+}
 
 
 def make_timm(name: str) -> tuple[Maker, Inputs]:
@@ -229,6 +295,11 @@ def make_torchvision(name: str) -> tuple[Maker, Inputs]:
         frames = (8,) if name in VIDEO else ()
         one = torch.randn(batch, 3, *frames, size, size)
         return ((one, torch.randn_like(one)) if name == "raft_small" else (one,)), {}
+
+    if "." in name:
+        file, _, kind = name.partition(".")
+        made = getattr(importlib.import_module(f"torchvision.models.{file}"), kind)
+        return lambda: made(**options), inputs
 
     def make() -> nn.Module:
         return cut(torchvision.models.get_model(name, **weights, **options))
@@ -270,6 +341,8 @@ def _declare_torchvision_ops() -> None:
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 TEXT = {"vocab_size": 40, "max_position_embeddings": 32, "use_cache": False, "pad_token_id": 0}
+# Grouped products take no double precision.
+MOE = {"experts_implementation": "batched_mm", "num_experts_per_tok": 2}
 GATED = {**SIZES, **TEXT, "num_key_value_heads": 1, "head_dim": 8}
 OLD_GPT = {"vocab_size": 40, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2, "use_cache": False}
 BART = {
@@ -455,7 +528,7 @@ HUGGING_FACE: dict[str, tuple[Keywords, dict[str, Any]]] = {
     "mistral": (ids, {**GATED, "sliding_window": 4}),
     "mixtral": (
         ids,
-        {**GATED, "num_local_experts": 4, "num_experts_per_tok": 2},
+        {**GATED, **MOE, "num_local_experts": 4},
     ),
     "qwen2": (ids, GATED),
     "qwen3": (padded, GATED),
@@ -463,8 +536,8 @@ HUGGING_FACE: dict[str, tuple[Keywords, dict[str, Any]]] = {
         ids,
         {
             **GATED,
+            **MOE,
             "num_experts": 4,
-            "num_experts_per_tok": 2,
             "moe_intermediate_size": 16,
         },
     ),
@@ -592,6 +665,7 @@ HUGGING_FACE: dict[str, tuple[Keywords, dict[str, Any]]] = {
         ids,
         {
             **GATED,
+            **MOE,
             "num_experts": 2,
             "num_experts_per_tok": 1,
             "attn_layer_period": 2,
@@ -606,8 +680,8 @@ HUGGING_FACE: dict[str, tuple[Keywords, dict[str, Any]]] = {
         ids,
         {
             **GATED,
+            **MOE,
             "n_routed_experts": 4,
-            "num_experts_per_tok": 2,
             "moe_intermediate_size": 16,
             "n_group": 2,
             "topk_group": 1,
@@ -624,14 +698,14 @@ HUGGING_FACE: dict[str, tuple[Keywords, dict[str, Any]]] = {
         ids,
         {
             **GATED,
+            **MOE,
             "num_experts": 4,
-            "num_experts_per_tok": 2,
             "moe_intermediate_size": 16,
             "shared_expert_intermediate_size": 16,
         },
     ),
-    "olmoe": (ids, {**GATED, "num_experts": 4, "num_experts_per_tok": 2}),
-    "gpt_oss": (ids, {**GATED, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4}),
+    "olmoe": (ids, {**GATED, **MOE, "num_experts": 4}),
+    "gpt_oss": (ids, {**GATED, **MOE, "num_local_experts": 4, "sliding_window": 4}),
     "hubert": (wave, _WAVE),
     "wavlm": (wave, _WAVE),
     "roformer": (padded, {**SIZES, **TEXT, "embedding_size": 16}),
@@ -706,10 +780,9 @@ MAKERS = {
 
 
 def names() -> list[str]:
-    """'library:model' of all, the libraries by turns, the zoo last."""
-    lists = [[f"{library}:{model}" for model in table] for library, (table, _) in MAKERS.items()]
-    by_turns = itertools.chain.from_iterable(itertools.zip_longest(*lists[:-1]))
-    return [name for name in (*by_turns, *lists[-1]) if name]
+    """'library:model' of all, the zoo last."""
+    order = ("hf", "timm", "torchvision", "zoo")
+    return [f"{library}:{model}" for library in order for model in MAKERS[library][0]]
 
 
 __all__ = ["MAKERS", "names"]

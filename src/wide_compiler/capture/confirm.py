@@ -42,7 +42,12 @@ def confirm(captured: Captured, member: nn.Module, leaves: Sequence[Any], observ
             got = fx.Interpreter(fx.GraphModule({}, captured.graph)).run(*arguments)
     except Exception:  # sizes that only the call knows: the check of each op sees them
         return
-    given = [leaf for leaf in got if isinstance(leaf, Tensor)]
+    numbers = captured.gives_numbers()
+    given = [
+        leaf
+        for leaf, is_number in zip(got, numbers, strict=True)
+        if isinstance(leaf, Tensor) and not is_number
+    ]
     if len(given) != len(expected):
         raise CaptureFailed(f"its graph gives {len(given)} tensors, its forward {len(expected)}")
     for place, (mine, theirs) in enumerate(zip(given, expected, strict=True)):

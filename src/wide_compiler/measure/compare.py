@@ -148,7 +148,9 @@ def model_difference(
 def distances(one: Sequence[Tensor | None], other: Sequence[Tensor | None]) -> list[float]:
     """How far each tensor is from its counterpart, in the mean; 0 for what cannot be compared."""
     return [
-        mean_size(_dense(a) - _dense(b)) if a is not None and b is not None and a.shape == b.shape else 0.0
+        mean_size(_dense(a) - _dense(b))
+        if a is not None and b is not None and a.shape == b.shape and a.dtype != torch.bool
+        else 0.0
         for a, b in zip(one, other, strict=True)
     ]
 

@@ -1,5 +1,6 @@
 """What runs a call: the lane graph, or, where none could be made, a loop over the members."""
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -98,6 +99,7 @@ class WideProgram:
     graph: LaneGraph
     tuned: dict[tuple[bool, bool], Tuned] = field(default_factory=dict)  # with gradients? with seeds?
     latest: Tuned | None = None  # what ran last
+    seen: int = -1  # `Skeletons.moved` when what it has read of the members was last compared
 
     why = ""
 
@@ -158,10 +160,11 @@ class LoopProgram:
     runs_members = True
     draws = True  # nobody knows what the members' Python does
     names: dict[str, str] | None = None  # the members' tensor paths, the same in every lane
+    calls_left: float = math.inf  # after so many calls a graph is tried again
 
     def holds(self) -> bool:
         """The members' own Python reads everything anew."""
-        return True
+        return self.calls_left > 0
 
     def check_packable(self) -> None:
         """Nobody knows the outputs before the members have run."""
@@ -178,6 +181,7 @@ class LoopProgram:
         rng: Tensor | None = None,
     ) -> Any:
         """The lanes' results, stacked; a list of them if each lane has given its own arguments."""
+        self.calls_left -= 1
         results = []
         returns: list[tuple[Tensor, Tensor]] = []
         members = states[MEMBERS]

@@ -11,13 +11,13 @@ from .. import _tree
 from .._dynamo_marks import constant_result
 from ..capture import CAPTURE
 from ..config import WideConfig
-from ..errors import ArgumentError, InputError, UnsupportedError
+from ..errors import ArgumentError, InputError
 from ..guards.modes import autocast_state
 from ..widen import MEMBERS
 from .inputs import accepted_sample, check_accepted, grown_sample, normalize_sample, sample_leaves
 from .lane_store import LaneStore
 from .neutral import kept_function_modes, neutral_world, plain_call, plain_states
-from .program import Call, LoopProgram, Program, WideProgram
+from .program import Call, Program, WideProgram
 from .programs import Programs, training_flags
 
 
@@ -42,7 +42,6 @@ class ProgrammedLanes(LaneStore):
             raise ArgumentError(f"chunk_lanes cannot split the registered wide module {path!r}")
         kept = dict.fromkeys(self.registered.builders, "registered")
         self.programs = Programs(self.config, kept, tuple(graph_passes))
-        self.moved_program: LoopProgram | None = None
         self.stand_ins: set[str] = set()  # paths of tensors that have no numbers while a program is built
         self._sample = accepted_sample(models[0], *normalize_sample(sample, sample_kwargs))
 
@@ -55,10 +54,8 @@ class ProgrammedLanes(LaneStore):
             # Another thread may be building the same one, or run the members whose copies are taken here.
             with self.skeletons.lock, CAPTURE:
                 program = self.programs.find(key) or self._build(key, call)
-        if self.skeletons.may_have_moved and isinstance(program, WideProgram):
-            moved = program.captured.own.first_change()
-            if moved is not None:
-                program = self._loop_while_moved(moved.path)
+        if isinstance(program, WideProgram) and program.seen != self.skeletons.moved:
+            program = self._after_a_move(key, call, program)
         self.programs.latest = program
         return program
 
@@ -76,18 +73,18 @@ class ProgrammedLanes(LaneStore):
             call.layouts if self.programs.layout_matters else None,
         )
 
-    def _loop_while_moved(self, moved: str) -> LoopProgram:
-        """Captures do not know of what the members' Python has changed; the members do."""
-        why = f"the Python attribute {moved} is not what it was when the graph was captured"
-        if not self.config.fallback_passthrough:
-            raise UnsupportedError(
-                f"{why}, so that members would run per lane, which fallback_passthrough=False forbids"
-            )
-        self.separate_members()
-        if self.moved_program is None or self.moved_program.wide_states != self.wide_states:
-            shared = any(p.kind == "buffer" and p.path in self.one_object for p in self.places)
-            self.moved_program = LoopProgram(why, frozenset(self.wide_states), shared)
-        return self.moved_program
+    def _after_a_move(self, key: Any, call: Call, program: WideProgram) -> Program:
+        """Members have run as Python, or their own `train` was called: does the program still hold?"""
+        change = program.captured.own.first_change()
+        if change is not None:
+            with self.skeletons.lock, CAPTURE:
+                self.programs.follow([])
+                if self.skeletons.separated:
+                    self.programs.note_change(key, call, self, f"{change.path} has changed")
+                program = self.programs.find(key) or self._build(key, call)  # type: ignore[assignment]
+        if isinstance(program, WideProgram):
+            program.seen = self.skeletons.moved
+        return program
 
     def _build(self, key: tuple[Any, ...], call: Call) -> Program:
         with neutral_world(), plain_states(self.places, self.stand_ins):
@@ -95,7 +92,10 @@ class ProgrammedLanes(LaneStore):
             if not call.is_sample:
                 check_accepted(call, self.example_member(), self._sample)
             self.skeletons.set_training(self.own_training())
-            return self.programs.build(key, call, self)
+            program = self.programs.build(key, call, self)
+        if isinstance(program, WideProgram):
+            program.seen = self.skeletons.moved
+        return program
 
     def _traced_program(self, call: Call) -> Program:
         """The same inside torch.compile or torch.export, for any batch if possible: a new one then compiles

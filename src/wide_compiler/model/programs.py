@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from ..capture import (
     slots,
     zip_variants,
 )
+from ..capture.skeleton import keeps_history
 from ..capture.strides import overlaps_itself
 from ..config import WideConfig
 from ..elsewhere import here
@@ -34,8 +36,35 @@ from .program import Call, LoopProgram, Program, WideProgram
 
 # Shapes that each need a capture of their own; beyond that the loop is the better answer.
 MAX_CAPTURES = 24
+# A forward that changes what it holds in so many runs, and never left it alone, is not captured any more.
+ALWAYS_CHANGES = 3
+MAX_LOOPED_CALLS = 64
 # Of programs that differ only in what the members' Python has read, the latest so many are kept.
 MAX_CHANGES = 8
+
+
+@dataclass
+class Changes:
+    """How often members' Python was seen to change what it holds, in one combination of train flags.
+
+    A cache that the first call fills is a change of one call: the next one may be captured. Each change
+    doubles, about, the number of calls that the members run as Python before a capture is tried again.
+    """
+
+    count: int = 0
+    why: str = ""
+    captured: bool = False  # has there been a capture in spite of them?
+
+    def note(self, why: str) -> None:
+        self.count, self.why = self.count + 1, why
+
+    @property
+    def looped_calls(self) -> int:
+        return min(2 ** (self.count // 2), MAX_LOOPED_CALLS)
+
+    @property
+    def for_good(self) -> bool:
+        return self.count >= ALWAYS_CHANGES and not self.captured
 
 
 class Programs:
@@ -47,9 +76,7 @@ class Programs:
         self.kept = kept  # registered submodules, kept whole in the graph: path -> why
         # Several for one key where what the members' Python reads has changed between calls.
         self.by_key: dict[Any, list[Program]] = {}
-        # By train flags: what the forward does that no graph would do. A second look may not see it again: a
-        # cache that the first one has filled is then read as if it were a constant.
-        self.effects: dict[Any, str] = {}
+        self.effects: dict[Any, Changes] = {}  # by train flags
         self.recaptures = 0  # how often such a change made a new one
         self.captures: dict[Any, list[Captured]] = {}
         self.latest: Program | None = None
@@ -111,7 +138,7 @@ class Programs:
             if kept:
                 self.by_key[key] = kept
         self.captures = {mode: list(known) for mode, known in other.captures.items()} if graphs else {}
-        self.effects = dict(other.effects)
+        self.effects = {flags: replace(changes) for flags, changes in other.effects.items()}
         self.grad_matters, self.latest = other.grad_matters, other.latest
         self.reads_layout = other.reads_layout
         self.layout_matters = other.layout_matters
@@ -140,6 +167,8 @@ class Programs:
         except (CaptureFailed, WidenFailed) as failure:
             self.reads_layout |= isinstance(failure, ReadsLayout)
             program = self._loop(str(failure), call, model)
+            if isinstance(failure, HasEffects) and isinstance(program, LoopProgram):
+                program.calls_left = self.effects[training_flags(model.scopes)].looped_calls
         except AlignmentError as difference:
             if call.is_sample:
                 raise
@@ -161,17 +190,19 @@ class Programs:
     def _captured(self, mode: Any, call: Call, model: Any) -> Captured:
         known = self.captures.setdefault(mode, [])
         for captured in known:
-            if captured.admits(call.member_shapes) and captured.rests_on.holds():
+            if captured.admits(call.member_shapes) and captured.rests_on.holds() and captured.own.holds():
                 return captured
         if len(known) >= MAX_CAPTURES:
             raise CaptureFailed(
                 f"{len(known)} input shapes already needed a capture each; this one runs as a loop"
             )
-        flags = None if model.living else training_flags(model.scopes)
-        if flags in self.effects:
-            raise CaptureFailed(self.effects[flags])
+        changes = Changes()
+        if not model.living:
+            changes = self.effects.setdefault(training_flags(model.scopes), changes)
+        if changes.for_good:
+            raise CaptureFailed(changes.why)
         shapes = call.member_shapes
-        captured = self._exported(flags, shapes, known, call, model)
+        captured = self._exported(changes, shapes, known, call, model)
         captured.shapes = shapes
         if captured.reads_grad_mode and not self.grad_matters:
             self.grad_matters = True
@@ -204,16 +235,31 @@ class Programs:
         known.append(captured)
         return captured
 
-    def _exported(self, flags: Any, shapes: Any, known: list[Captured], call: Call, model: Any) -> Captured:
+    def _exported(
+        self, changes: Changes, shapes: Any, known: list[Captured], call: Call, model: Any
+    ) -> Captured:
         try:
-            return capture_members(
+            if model.skeletons.separated and (path := keeps_history(model.skeletons.variants[0])):
+                raise HasEffects(f"{path} keeps a tensor with a gradient history, which a graph would lose")
+            captured = capture_members(
                 *(model.skeletons, model.capture_state, call, self.kept),
                 *(free_dims(shapes, known), self.grad_mode(), model.living),
             )
         except HasEffects as effect:
-            if flags is not None:
-                self.effects[flags] = str(effect)
+            changes.note(str(effect))
             raise
+        changes.captured = True
+        return captured
+
+    def note_change(self, key: Any, call: Call, model: Any, why: str) -> None:
+        """What captures rest on has changed, and may again: the next calls run as Python."""
+        changes = self.effects.setdefault(training_flags(model.scopes), Changes())
+        changes.note(why)
+        if changes.looped_calls > 1:
+            program = self._loop(why, call, model)
+            program.calls_left = changes.looped_calls
+            self.refuse_loops(program)
+            self.keep(key, program)
 
     def _widened(self, captured: Captured, call: Call, model: Any) -> WideProgram:
         probe_lanes = min(2, model.n)

@@ -28,7 +28,7 @@ class ReplayedCall:
         self.homes = [(home, name) for _, home, name, _ in route.binding.states]
         self.count = len(args)
         self.holds = TensorGuard([*args, *(home[name] for home, name in self.homes)]).holds
-        self.state = launch_state()
+        self.state, self.moved = launch_state(), model.skeletons.moved
         self.recording: Any = replay.latest
         # Of the packed door hooks have run already.
         self.hooks: Any = () if door == "packed" else hook_tables(model)
@@ -65,7 +65,7 @@ class ReplayedCall:
             and [scope.training for scope in self.scopes] == self.flags
             and self.model.seeds.seeds is None
             and not any(self.hooks)
-            and not self.model.skeletons.may_have_moved
+            and self.model.skeletons.moved == self.moved
         ):
             with self.lock:
                 recording = self.recording.unheld()
