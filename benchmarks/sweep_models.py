@@ -280,7 +280,8 @@ def make_timm(name: str) -> tuple[Maker, Inputs]:
         file, _, kind = name.partition(".")
         made = getattr(importlib.import_module(f"timm.models.{file}"), kind)
         return lambda: made(num_classes=5, **options), inputs
-    return lambda: cut(timm.create_model(name, num_classes=5, **options)), inputs
+    shorten = whole if {"depth", "depths", "layers", "serial_depths"} & options.keys() else cut
+    return lambda: shorten(timm.create_model(name, num_classes=5, **options)), inputs
 
 
 def make_torchvision(name: str) -> tuple[Maker, Inputs]:
@@ -305,6 +306,10 @@ def make_torchvision(name: str) -> tuple[Maker, Inputs]:
         return cut(torchvision.models.get_model(name, **weights, **options))
 
     return make, inputs
+
+
+def whole(model: nn.Module) -> nn.Module:
+    return model
 
 
 def cut(model: nn.Module) -> nn.Module:

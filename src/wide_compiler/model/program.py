@@ -161,6 +161,8 @@ class LoopProgram:
     draws = True  # nobody knows what the members' Python does
     names: dict[str, str] | None = None  # the members' tensor paths, the same in every lane
     calls_left: float = math.inf  # after so many calls a graph is tried again
+    # Of the last call: buffers and plain tensors that have got another shape or dtype, by path and lane.
+    reshaped: dict[str, dict[int, Tensor]] = field(default_factory=dict)
 
     def holds(self) -> bool:
         """The members' own Python reads everything anew."""
@@ -182,6 +184,7 @@ class LoopProgram:
     ) -> Any:
         """The lanes' results, stacked; a list of them if each lane has given its own arguments."""
         self.calls_left -= 1
+        self.reshaped = {}
         results = []
         returns: list[tuple[Tensor, Tensor]] = []
         members = states[MEMBERS]
@@ -235,16 +238,23 @@ class LoopProgram:
             canonical = names.get(path, path)
             if canonical in parameters:
                 parameters[canonical].last[lane] = value
-            elif canonical in self.wide_states and not isinstance(states[canonical], nn.Parameter):
-                _write_constant(states[canonical][lane], value)
+            elif canonical not in self.wide_states or isinstance(states[canonical], nn.Parameter):
+                return
+            elif not _write_constant(states[canonical][lane], value):
+                self.reshaped.setdefault(canonical, {})[lane] = value
 
         return lent(member, tensor_of, returns, note, self.reads_layout)
 
 
-def _write_constant(place: Tensor, value: Any) -> None:
-    """A plain tensor attribute is the member's own; the stacked copy of it is what lane graphs read."""
-    if isinstance(value, Tensor) and (value.shape, value.dtype) == (place.shape, place.dtype):
+def _write_constant(place: Tensor, value: Tensor) -> bool:
+    """A plain tensor attribute is the member's own; the stacked copy of it is what lane graphs read.
+
+    False if it does not fit there.
+    """
+    fits = (value.shape, value.dtype) == (place.shape, place.dtype)
+    if fits:
         place.data.copy_(value.detach())
+    return fits
 
 
 class PerLane(list):

@@ -198,6 +198,8 @@ class WideModel(ProgrammedLanes):
             return program.run(states, call, self.n, self.config.chunk_lanes, seeds)
         with self.skeletons.lock:
             result = program.run(states, call, self.n, rng=seeds)
+        if program.reshaped:
+            self.reshape_states(program.reshaped)
         self.skeletons.note_move()
         self._forget_routes()
         if self.views.models:  # a forward may have put other memory in place of a parameter's
