@@ -1,5 +1,7 @@
-"""`as_strided` written as an index: lanes lie in memory otherwise than members, but hold the same numbers."""
+"""`as_strided` and `resize_` written by values: lanes lie in memory otherwise than members, but hold the same
+numbers."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,11 +12,13 @@ from .aliases import root_of, written_args
 
 aten = torch.ops.aten
 
-_READS = {aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_.default}
+_STRIDED = {aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_.default}
+_RESIZED = {aten.resize_.default, aten.resize_as_.default}
 
 
 def index_instead_of_strides(graph: fx.Graph) -> None:
-    """Replace `as_strided` of a contiguous tensor by `x.reshape(-1)[places]`.
+    """Replace `as_strided` of a contiguous tensor by `x.reshape(-1)[places]`, and `resize_` to fewer numbers
+    by the first ones.
 
     `places` is `arange(x.numel())` with the same strides: one tensor for all lanes. Tensors that are written,
     or lie otherwise in memory, are left alone.
@@ -23,22 +27,37 @@ def index_instead_of_strides(graph: fx.Graph) -> None:
     for node in graph.nodes:
         for argument in written_args(node):
             writers.setdefault(root_of(argument), []).append(node)
-    for node in [node for node in graph.nodes if node.target in _READS]:
+    for node in [node for node in graph.nodes if node.target in _STRIDED | _RESIZED]:
         x = node.args[0]
         written = [writer for writer in writers.get(root_of(node), ()) if writer is not node]
         if written or not _is_contiguous(x.meta.get("val")):
             continue
+        if node.target in _RESIZED and not _is_shortened(x.meta["val"], node.meta.get("val")):
+            continue
         with graph.inserting_before(node):
-            places = _places(graph, x, node.args[1:], node.kwargs.get("storage_offset"))
             flat = graph.call_function(aten.reshape.default, (x, [-1]))
-            result = graph.call_function(aten.index.Tensor, (flat, [places]))
+            if node.target in _RESIZED:
+                shape = list(node.meta["val"].shape)
+                chosen = graph.call_function(aten.slice.Tensor, (flat, 0, 0, math.prod(shape)))
+                result = graph.call_function(aten.reshape.default, (chosen, shape))
+            else:
+                chosen = _places(graph, x, node.args[1:], node.kwargs.get("storage_offset"))
+                result = graph.call_function(aten.index.Tensor, (flat, [chosen]))
         result.meta = dict(node.meta)
-        places.meta["nn_module_stack"] = flat.meta["nn_module_stack"] = node.meta.get("nn_module_stack")
-        if node.target is aten.as_strided_.default:  # the tensor itself looks like this from here on
+        chosen.meta["nn_module_stack"] = flat.meta["nn_module_stack"] = node.meta.get("nn_module_stack")
+        if (
+            node.target in {aten.as_strided_.default} | _RESIZED
+        ):  # the tensor itself looks like this from here on
             for user in [user for user in x.users if user > node]:
                 user.replace_input_with(x, result)
         node.replace_all_uses_with(result)
         graph.erase_node(node)
+
+
+def _is_shortened(before: Tensor, after: Any) -> bool:
+    """Does a resized tensor have a known shape, and no more numbers than there were?"""
+    sizes = [*before.shape, *after.shape] if isinstance(after, Tensor) else [None]
+    return all(isinstance(size, int) for size in sizes) and math.prod(after.shape) <= math.prod(before.shape)
 
 
 def _is_contiguous(value: Any) -> bool:
