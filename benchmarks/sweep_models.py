@@ -658,7 +658,7 @@ HUGGING_FACE: dict[str, tuple[Keywords, dict[str, Any]]] = {
     ),
     "switch_transformers": (
         two_texts,
-        {**_T5, "num_experts": 2, "num_sparse_encoder_layers": 1, "router_dtype": "float64"},
+        {**_T5, "num_experts": 2, "num_sparse_encoder_layers": 1},
     ),
     "umt5": (two_texts, _T5),
     "longt5": (two_texts, {**_T5, "local_radius": 3}),

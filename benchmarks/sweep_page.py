@@ -24,12 +24,13 @@ Random weights, small configurations and pictures (of blocks that repeat two sta
 of models with more than a million parameters), each with inputs of its own. "Equal" is equal to the
 members, each alone, over a life in double precision: outputs, gradients, parameters and buffers in eval,
 after training steps, in `lane(i)`, saved and loaded; small models also copied, changed, frozen, in another
-precision. "Fused": every node runs by a rule of the library for all lanes at once; members that fill a
-cache in their first call are asked in a later one. Compile: CPU seconds of `compile` and of the first
-training step beyond the next one. Times: how many times faster one call (or training step) of the lane
-graph is than the loop and than `torch.func.vmap`, single precision, twice the lanes, CPU time of one
-thread, in turns; what tuning would choose (the loop where it is faster) is not shown. {quick} of {count}
-rows are of a quick run: only the first phases of the life, and no times.
+precision; to 1e-7, or to ten times what a member moves by if its weights are off by their last digit.
+"Fused": every node runs by a rule of the library for all lanes at once; members that fill a cache in their
+first call are asked in a later one. Compile: CPU seconds of `compile` and of the first training step beyond
+the next one. Times: how many times faster one call (or training step) of the lane graph is than the loop
+and than `torch.func.vmap`, single precision, twice the lanes, CPU time of one thread, in turns; what tuning
+would choose (the loop where it is faster) is not shown. {quick} of {count} rows are of a quick run: only
+the first phases of the life, and no times.
 
 """
 
@@ -104,6 +105,8 @@ def line(row: dict[str, Any]) -> str:
         if row["verdict"] == "equal"
         else f"{row['verdict']} ({row.get('phase', '')}): {row['what']}"
     )
+    if "rounding" in row:
+        verdict += f", moves by {row['rounding']:.0e} itself"
     seconds, times = row["compile"], row.get("times", {})
     vmap = sorted({v if v in ("equal", "differs") else "an error" for v in row.get("vmap", {}).values()})
     cells = [
