@@ -4,7 +4,7 @@ One call proves little: a cache that goes stale or a write that is lost shows on
 """
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,7 @@ def life(
     rtol: float = 1e-9,
     check: bool = True,
     on_phase: Callable[[Phase], None] | None = None,
+    only: Collection[str] | None = None,
 ) -> Life:
     """Live the same life with copies of the members, each alone, and with the wide model; compare each phase.
 
@@ -84,9 +85,12 @@ def life(
         rtol: relative tolerance in double precision.
         check: raise `ValidationError` at the first phase in which something differs.
         on_phase: called with each phase when it is done.
+        only: names of the phases to live, for models that take long; None: all of them.
     """
     lived = Life()
     for name, tolerance, live, runs in _phases(_Alive(models, wide, batches, learning_rate), rtol):
+        if only is not None and name not in only:
+            continue
         report = Report()
         try:
             live(report)
