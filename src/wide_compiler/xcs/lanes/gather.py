@@ -34,7 +34,7 @@ def gathered(column: Any) -> Any:
     """
     if type(column) is np.ndarray:
         _computes(column.dtype)
-        if column.ndim == 1:  # iteration over it would create new scalar objects
+        if column.ndim == 1:  # iteration creates new scalars, so the lane has no origin
             return Lane(np.array(column), "np")
         if not column[0].flags.c_contiguous:
             raise Bail(OTHER_ORDER)

@@ -29,7 +29,7 @@ def able(work: Work) -> bool:
 
 
 def mapped(work: Work) -> list[Any]:
-    """Return the values of all items in order, each with its own version counter. Raises `Bail`."""
+    """Return the values of all items in order, in disjoint memory. Raises `Bail`."""
     examine(work)
     gathered = [_gathered(c) for c in work.items.columns]
     finite(gathered)
