@@ -1,4 +1,4 @@
-"""What a capture rests on, and whether it still holds: the only change detection."""
+"""Change detection: what a capture read, and whether it is still the same."""
 
 from .modules import ModuleGuard
 from .observe import MODULE_TABLES, Observer

@@ -1,4 +1,4 @@
-"""Which names a code object reads: globals and attributes, taken from its bytecode."""
+"""The names of globals and attributes that a code object reads, found in its bytecode."""
 
 import dis
 import functools
@@ -19,11 +19,17 @@ _DYNAMIC_STORES = {"setattr", "delattr", "vars", "__dict__", "__setattr__", "__d
 
 @dataclass(frozen=True)
 class Names:
-    """What a code object reads, and what it sets (`stores`; None if that may be anything: `setattr`, ...).
+    """The names that a code object reads and stores.
 
-    `dynamic`: it may read attributes whose names do not stand in it (`getattr`, `case Point(x)`, ...).
-    `optional`: attributes that may be absent where it looks for them. `imports`: modules that it imports, as
-    (level, name). `strings`: names among its constants.
+    Attributes:
+        globals: names of globals that are read or stored.
+        attributes: names of attributes that are read.
+        dynamic: True if attributes may be read by names that are not in the bytecode (`getattr`, `case
+            Point(x)`, ...).
+        stores: names that are assigned or deleted; None if any name may be (`setattr`, ...).
+        optional: names of attributes that may be absent when they are read.
+        imports: the modules imported, as (level, name).
+        strings: the constants that are valid names.
     """
 
     globals: frozenset[str]
@@ -37,7 +43,7 @@ class Names:
 
 @functools.cache
 def names_of(code: CodeType) -> Names:
-    """The names that `code` and the functions written inside it read.
+    """Return the names that `code` and the functions nested in it use.
 
     >>> names = names_of((lambda x: scale * x.size).__code__)
     >>> sorted(names.globals), sorted(names.attributes), names.dynamic
@@ -57,7 +63,7 @@ def names_of(code: CodeType) -> Names:
         elif instruction.opname == "MATCH_CLASS":
             matches = True
         elif instruction.opname == "LOAD_CONST" and isinstance(instruction.argval, int):
-            level = instruction.argval  # an import's is the last number before it
+            level = instruction.argval  # the level of an import is the last integer loaded before it
     inner = [names_of(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
     strings = {text for constant in code.co_consts for text in _names_in(constant)}
     for names in inner:
@@ -89,8 +95,9 @@ def _names_in(constant: object) -> list[str]:
 
 @functools.cache
 def owner_of(module_name: Any) -> str:
-    """Whose Python a module is: 'torch', 'layers' (torch.nn's own layers), 'library', or 'user'."""
-    if not isinstance(module_name, str):  # some classes of C have no name of a module
+    """Return the owner of a module's code: 'torch', 'layers' (the layers in torch.nn), 'library' or
+    'user'."""
+    if not isinstance(module_name, str):  # some classes written in C have no module name
         return "library"
     root = module_name.partition(".")[0]
     if module_name.startswith(("torch.nn.modules.", "torch.nn.utils.")) and module_name != _MODULE:
@@ -104,4 +111,4 @@ def owner_of(module_name: Any) -> str:
     return "user"
 
 
-_MODULE = "torch.nn.modules.module"  # its calls and hooks are followed by themselves
+_MODULE = "torch.nn.modules.module"  # the observer handles module calls and hooks itself

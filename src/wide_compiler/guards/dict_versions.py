@@ -1,4 +1,4 @@
-"""Versions of dictionaries: two of one dictionary are equal if it was not written to in between."""
+"""Versions of dictionaries: two versions of a dictionary are equal if it was not written to in between."""
 
 import operator
 from typing import Any
@@ -28,9 +28,9 @@ class Contents:
 
 
 def _sees_attributes(version: Any) -> bool:
-    """Whether versions change when an attribute of an object is set.
+    """Return whether a dictionary's version changes when an attribute of its object is set.
 
-    CPython 3.13 keeps attributes beside the object's dictionary and does not report a write to them.
+    CPython 3.13 stores attributes outside the object's dictionary, and such writes do not change the version.
     """
 
     class Probe:
@@ -44,6 +44,6 @@ def _sees_attributes(version: Any) -> bool:
 
 
 _number = torch._C._dynamo.guards.dict_version
-# Does a version cost the same for a dictionary of any size? Then one check replaces those of several entries.
+# True if reading a version takes constant time. One version check then replaces checks of several entries.
 ARE_CHEAP = _sees_attributes(_number)
 dict_version: Any = _number if ARE_CHEAP else Contents

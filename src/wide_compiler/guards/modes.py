@@ -1,6 +1,6 @@
-"""What surrounds a call: whether it may be measured or replayed, and on what its kernels depend.
+"""The PyTorch modes around a call: autocast, default dtype and device, transforms, streams, precision.
 
-Asked at every call, so the plain C functions are asked, not the Python around them.
+These functions run at every call, so they use PyTorch's C functions rather than the Python wrappers.
 """
 
 import contextlib
@@ -13,8 +13,12 @@ from torch.utils._device import DeviceContext
 
 
 def plain_world() -> bool:
-    """No transform, no mode, no trace around the call: tensors and functions are what they seem. None of them
-    may have a tangent either, which most ways of going wide would drop."""
+    """Return whether no functorch transform, forward-mode AD, tracing, dispatch mode or function mode is
+    active.
+
+    The default device is the only function mode allowed. Forward-mode AD is excluded because most wide
+    strategies would drop tangents.
+    """
     return (
         _transform() is None
         and forward_ad._current_level < 0
@@ -26,15 +30,15 @@ def plain_world() -> bool:
 
 @contextlib.contextmanager
 def no_inference_mode() -> Iterator[None]:
-    """Inference mode is off; gradients are recorded or not as before (leaving it switches them on)."""
+    """Turn inference mode off and keep the grad mode (leaving inference mode alone would enable
+    gradients)."""
     gradients = torch.is_grad_enabled()
     with torch.inference_mode(False), torch.set_grad_enabled(gradients):
         yield
 
 
 def function_modes() -> tuple[Any, ...]:
-    """What stands between a call of PyTorch's functions and the functions: the default device where one is
-    set, and the class of anybody's mode, which may do something else instead."""
+    """Return the active torch function modes: a device for a default device, otherwise the mode's class."""
     count = _function_modes()
     if not count:
         return ()
@@ -43,29 +47,29 @@ def function_modes() -> tuple[Any, ...]:
 
 
 def defaults() -> tuple[Any, ...]:
-    """The default dtype, unless it is float32, and the modes above: what a new tensor becomes."""
+    """Return what decides how new tensors are made: the default dtype (unless float32) and function modes."""
     dtype = torch.get_default_dtype()
     modes = function_modes()
     return modes if dtype is torch.float32 else (dtype, *modes)
 
 
 def ambient_modes() -> tuple[Any, ...]:
-    """What a capture bakes in of its surroundings: autocast, default dtype and device, function modes."""
+    """Return the modes that a capture depends on: autocast, default dtype and device, function modes."""
     return autocast_state(), defaults()
 
 
 def capturing() -> bool:
-    """Is somebody recording a CUDA graph? Then nothing may wait for the GPU."""
+    """Return whether a CUDA graph is being captured; synchronising with the GPU is then forbidden."""
     return torch.cuda.is_initialized() and torch._C._cuda_isCurrentStreamCapturing()
 
 
 def current_stream() -> tuple[int, int, int]:
-    """Stream, device and kind of the stream that kernels go to."""
+    """Return the current CUDA stream as (stream id, device index, device type)."""
     return torch._C._cuda_getCurrentStream(torch._C._cuda_getDevice())
 
 
 def autocast_state() -> tuple[Any, ...]:
-    """For each kind of device under autocast: which, and to what dtype."""
+    """Return (device type, dtype) for each device type with autocast enabled."""
     if not _autocast():
         return ()
     kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
@@ -73,16 +77,16 @@ def autocast_state() -> tuple[Any, ...]:
 
 
 def precision(kinds: tuple[str, ...] = ("cuda", "mkldnn")) -> tuple[Any, ...]:
-    """With how many digits float32 is multiplied, on each kind of device."""
+    """Return the precision of float32 operations for each backend in `kinds`."""
     return tuple(_precision(kind, op) for kind in kinds for op in ("all", "matmul", "conv"))
 
 
 def launch_settings() -> tuple[Any, ...]:
-    """What kernels read when they are launched, and a recording therefore holds."""
+    """Return the settings that kernels read at launch and that a recorded CUDA graph keeps."""
     precisions: tuple[Any, ...]
     try:
         precisions = torch._C._get_float32_matmul_precision(), torch._C._get_cudnn_allow_tf32()
-    except RuntimeError:  # the old flags cannot be read once the new ones disagree
+    except RuntimeError:  # PyTorch refuses to read the old flags when they disagree with the new ones
         precisions = precision(("cuda",))
     return (
         precisions,
@@ -94,9 +98,10 @@ def launch_settings() -> tuple[Any, ...]:
 
 
 def launch_state() -> tuple[Any, ...]:
-    """The settings, and who launches where: all that surrounds a call of a model on CUDA.
+    """Return the launch settings, modes and CUDA stream that a call of a model depends on.
 
-    Without what a `TensorGuard` sees. Asked for each call of a small model, so written for speed.
+    What `TensorGuard` checks is left out. This runs at every call of a small model, so it is written for
+    speed.
     """
     try:
         return (
@@ -127,14 +132,14 @@ def launch_state() -> tuple[Any, ...]:
         )
 
 
-# Looked up once.
+# Looked up once, because attribute lookup is part of every call.
 _transform: Any = torch._C._functorch.peek_interpreter_stack  # torch.func's vmap, grad, ...
 _dispatch_modes: Any = torch._C._len_torch_dispatch_stack  # fake tensors, make_fx, a profiler of ops
 _function_modes: Any = torch._C._len_torch_function_stack
 _trace: Any = torch._C._get_tracing_state
 _autocast: Any = torch._C._is_any_autocast_enabled
 _precision: Any = torch._C._get_fp32_precision_getter
-# Only builds of PyTorch for CUDA have the last three.
+# The last three exist in CUDA builds of PyTorch only.
 _matmul_precision: Any = torch._C._get_float32_matmul_precision
 _convolution_tf32: Any = torch._C._get_cudnn_allow_tf32
 _cudnn_benchmark: Any = torch._C._get_cudnn_benchmark

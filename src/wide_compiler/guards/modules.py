@@ -1,4 +1,4 @@
-"""Living modules: their structure, hooks and tensors, and what programs made of them rest on besides."""
+"""A guard for modules in use: their structure, hooks and tensors, and what their programs read."""
 
 import operator
 from collections.abc import Sequence
@@ -15,10 +15,12 @@ _TABLES = ("_modules", "_parameters", "_buffers", *_HOOKS)
 
 
 class ModuleGuard:
-    """Notices a change in modules that stay in use: children, hooks, train flags, tensors of another kind,
-    and whatever the programs made of them have read (see `rest_on`).
+    """Detects changes in modules: children, hooks, `training` flags, dtype, shape or device of tensors.
 
-    The numbers in the tensors may change freely.
+    `rest_on` adds what programs made from the modules have read. The values in the tensors may change.
+
+    Attributes:
+        generation: incremented whenever a tensor is replaced or its memory moves.
     """
 
     def __init__(self, roots: Sequence[nn.Module]):
@@ -29,21 +31,21 @@ class ModuleGuard:
         self.tables = tables
         self.filled = TableGuard([table for table in tables if table])
         self.entries = [list(table.items()) for table in self.filled.tables]
-        # Tables that were empty must stay so; asked of all at once.
+        # Tables that were empty must stay empty; checked all at once with `any`.
         self.empty = [table for table in tables if not table]
         homes = [home for module in modules for home in (module._parameters, module._buffers)]
         self.homes = [home for home in homes if home]
         self.constants = [(t, n) for t in self.attributes for n, v in t.items() if isinstance(v, Tensor)]
-        self.generation = 0  # grows whenever a tensor, or the place of its numbers, has changed
+        self.generation = 0
         self._remember(self._tensors())
         self.read = Snapshot()
 
     def rest_on(self, snapshot: Snapshot) -> None:
-        """Also notice a change of what a program has read."""
+        """Also detect changes in the reads of `snapshot`."""
         self.read = self.read.joined([snapshot])
 
     def holds(self) -> bool:
-        """Is everything as it was?"""
+        """Return whether nothing has changed."""
         try:
             flags = [table["training"] for table in self.attributes]
         except KeyError:
@@ -55,7 +57,8 @@ class ModuleGuard:
         return self._compared()
 
     def _compared(self) -> bool:
-        """Tables were written to, or tensors moved: are children and hooks the same, tensors alike?"""
+        """Slow check, after a dictionary was written or a tensor moved: True if children and hooks are the
+        same objects and all tensors have the same kind. The new state is then remembered."""
         tables = [table.get(name) for table in self.attributes for name in _TABLES]
         if not all(map(operator.is_, tables, self.tables)):
             return False
@@ -65,7 +68,7 @@ class ModuleGuard:
         now = self._tensors()
         same = len(now) == len(self.tensors) and all(map(operator.is_, now, self.tensors))
         if not (same and _looks(self.real) == self.looks):
-            # Another tensor, or one that lies elsewhere; of the same kind it may stand in for the old one.
+            # A tensor was replaced or moved. One of the same dtype, shape and device is accepted.
             if _kinds(now) != self.kinds:
                 return False
             self._remember(now)
@@ -85,7 +88,7 @@ class ModuleGuard:
 
 
 def _differ(now: tuple[str, Any], before: tuple[str, Any]) -> bool:
-    """Another name, child or hook? Tensors are compared by their kind, elsewhere."""
+    """Return whether the name, child or hook is different. Tensors are compared by `_kinds` instead."""
     value, old = now[1], before[1]
     if now[0] != before[0]:
         return True
@@ -96,12 +99,14 @@ _data_ptr, _learns = Tensor.data_ptr, operator.attrgetter("requires_grad")
 
 
 def _looks(tensors: list[Tensor]) -> tuple[list[int], list[bool]]:
-    """Where each tensor lies (another place may mean another dtype, shape or device), and if it learns."""
+    """Return the address and `requires_grad` of each tensor; a new dtype, shape or device changes the
+    address."""
     return [*map(_data_ptr, tensors)], [*map(_learns, tensors)]
 
 
 def _kinds(tensors: list[Any]) -> list[Any]:
-    """What each tensor is, and which of them are one object."""
+    """Return dtype, shape, device and `requires_grad` of each tensor, and which entries are the same
+    object."""
     first: dict[int, int] = {}
     return [
         None

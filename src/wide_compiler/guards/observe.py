@@ -1,9 +1,8 @@
-"""Run a call once, as usual, and note all that its Python reads, before it can change it.
+"""Run a call once and record everything its Python code reads, before the call can change it.
 
-A profile function (of this thread alone) is told of every Python function that the call enters. On entry the
-function's bytecode says which globals and attributes it may read; those are looked up on the objects that the
-function is given, or that outlive the call, and their values are noted. Objects that the call itself makes
-are not: they are gone when it ends.
+A profile function, set for the current thread only, is called for every Python function that is entered. The
+function's bytecode lists the globals and attributes it may read. These are looked up on the arguments and on
+objects that outlive the call, and their values are recorded. Objects created during the call are skipped.
 """
 
 import abc
@@ -58,15 +57,15 @@ from .snapshot import Snapshot
 _RANDOM = (random.Random, np.random.Generator, np.random.RandomState)
 _MOVING = (*_RANDOM, torch.Generator, types.GeneratorType)
 _SKIPPED = frozenset((*ATOMS, types.CodeType, types.FrameType))
-# Objects of the standard library that no result depends on: loggers, locks, pools.
+# Objects of these standard library modules never affect a result: loggers, locks, pools.
 _INERT = ("logging", "threading", "multiprocessing", "concurrent", "asyncio", "io", "_io", "re", "pathlib")
 _FUNCTION_FIELDS = ("__code__", "__defaults__", "__kwdefaults__")
-# nn.Module's own tables, and the weight lists that recurrent layers keep up to date by themselves.
+# The tables of nn.Module, and the weight lists that recurrent layers maintain themselves.
 MODULE_TABLES = frozenset({*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"} - {"training"})
 _CAPTURING = ("wide_compiler.capture.", "wide_compiler.widen.", "wide_compiler.measure.")
-# What routers keep for themselves, of which no forward's result depends.
+# Private attributes of routers; no result of a forward depends on them.
 _OUR_STATE, _CACHE = "_router_", "_router_cache"
-# PyTorch's functions that set or read the random generator, by their code.
+# PyTorch functions that set or read the random generator, by code object.
 _SEEDING = {
     inspect.unwrap(function).__code__: function.__name__
     for function in (
@@ -77,11 +76,11 @@ _SEEDING = {
 _REGISTER_HOOK = Tensor.register_hook.__code__
 _CALL_MODULE = nn.Module._wrapped_call_impl.__code__
 _CHECKPOINT = inspect.unwrap(checkpoint).__code__
-# `Function.apply` is written in Python up to PyTorch 2.14, and in C after it.
+# `Function.apply` is a Python function up to PyTorch 2.14 and a C function in later versions.
 _APPLY = getattr(getattr(torch.autograd.Function.apply, "__func__", None), "__code__", None)
-# C functions that answer for a setting of the process, by module and beginning of the name. Those that are
-# part of every program's key are left out, and whether autocast keeps what it has cast, which changes no
-# number: entering autocast asks for it, and a recorded step is recorded without.
+# C functions that return a setting of the process, by module and prefix of the name. `_KEYED` lists the
+# exceptions: settings that are in every program's cache key, and the autocast cache flag, which autocast
+# reads on entry and which does not change results.
 _SETTINGS = ("torch", "torch._C", "sys")
 _ASKS = ("get_", "_get_", "is_", "are_", "getrecursionlimit")
 _KEYED = {
@@ -89,18 +88,18 @@ _KEYED = {
     "is_autocast_cache_enabled",
 }
 _TENSOR_NAMES = frozenset(dir(Tensor))
-# What `functools.singledispatch` remembers for itself.
+# Caches that `functools.singledispatch` keeps in closure cells.
 _MEMO = {"dispatch_cache", "cache_token", "_clear_cache"}
 
 
 def _is_import(frame: types.FrameType) -> bool:
-    """Does Python begin to load a module that was not loaded before?"""
+    """Return whether `frame` starts loading a module that was not loaded before."""
     code = frame.f_code
     return code.co_name == "_find_and_load" and code.co_filename == "<frozen importlib._bootstrap>"
 
 
 def _is_checkpointed(call: types.FrameType) -> bool:
-    """Is a module called under a checkpoint, and not by a module that is?"""
+    """Return whether a module is called directly under `checkpoint`, with no other module call in between."""
     frame = call.f_back
     while frame is not None and frame.f_code is not _CALL_MODULE:
         if frame.f_code is _CHECKPOINT:
@@ -110,28 +109,29 @@ def _is_checkpointed(call: types.FrameType) -> bool:
 
 
 def _profile_again(profiler: Any) -> None:
-    """Go on with the profiler that ran before; cProfile's is no function, and sets itself."""
+    """Restore the previous profiler; cProfile's is not a function and has to be enabled again."""
     sys.setprofile(profiler if callable(profiler) else None)
     if profiler is not None and not callable(profiler):
         profiler.enable()
 
 
 class Observer:
-    """What one call read, and what it did that a graph cannot repeat.
+    """Records what a call reads, and the effects that a graph of the call could not repeat.
 
     Args:
         roots: the modules that the call runs.
-        owned: ids of objects that nobody else holds (a private copy of a model): they are noted, so that a
-            forward that changes them is seen, but no capture rests on them.
+        owned: ids of objects that are private to the caller (a private copy of a model). They are recorded,
+            so that a change by the forward is detected, but captures do not depend on them.
         calls: functions and other callables that the call runs.
 
     Attributes:
-        effects: why a graph of the call would not be the call, in words.
+        effects: messages that say why a graph would not be equivalent to the call.
         functions: classes of custom autograd functions that were applied.
-        asks_grad_mode: did code outside PyTorch ask whether gradients are recorded?
-        imported: was a module loaded meanwhile? What that changed is not the call's doing: observe it again.
-        checkpointed: paths of the modules that `torch.utils.checkpoint` was given, as such, by a method or as
-            the first argument of a partial function; and of those that were called right under it.
+        asks_grad_mode: True if code outside PyTorch read the grad mode.
+        imported: True if a module was loaded during the call. Loading may have changed values that the call
+            itself does not change, so the call should be observed again.
+        checkpointed: paths of modules that were passed to `torch.utils.checkpoint` (directly, as a bound
+            method or as the first argument of a partial), and of modules called directly under it.
     """
 
     def __init__(
@@ -147,19 +147,19 @@ class Observer:
         self.asks_grad_mode = False
         self.imported = False
         self.checkpointed: set[str] = set()
-        self._alive: list[Any] = []  # what was visited: an id must not be given to another object
+        self._alive: list[Any] = []  # keeps visited objects alive, so that their ids are not reused
         self._persistent: set[int] = set()
-        self._running: set[int] = set()  # the modules in `roots`, whose tensors the caller follows
+        self._running: set[int] = set()  # ids of the modules in `roots`, whose tensors the caller tracks
         self._visited: set[tuple[int, int]] = set()
         self._classes: set[tuple[type, types.CodeType]] = set()
         self._methods: set[tuple[type, types.CodeType]] = set()
-        self._dynamic: set[types.CodeType] = set()  # reads by names that stand elsewhere (`attrgetter`)
+        self._dynamic: set[types.CodeType] = set()  # code that reads through `attrgetter`
         self._entered: set[types.CodeType] = set()
-        self._users: set[types.CodeType] = set()  # of those, the ones that are no library's
+        self._users: set[types.CodeType] = set()  # the part of `_entered` that is user code
         self._functions_of: dict[types.CodeType, list[types.FunctionType]] = collections.defaultdict(list)
         self._paths: dict[int, str] = {}
         self._importing: list[tuple[types.CodeType, dict[str, Any]]] = []
-        self._paused: types.FrameType | None = None  # what runs below this frame is not noted
+        self._paused: types.FrameType | None = None  # nothing is recorded until this frame returns
         for call in calls:
             self._keep(call)
             self._visit_function(call, getattr(call, "__qualname__", type(call).__name__))
@@ -168,7 +168,7 @@ class Observer:
                 self._keep(module)
                 self._running.add(id(module))
                 self._paths[id(module)] = path or type(module).__name__
-                if _CACHE in vars(module):  # what a tower leaves there, others read after it
+                if _CACHE in vars(module):  # written by one tower and read by others
                     self.reads.note(
                         Table, vars(module)[_CACHE], path=f"the cache of {self._paths[id(module)]}"
                     )
@@ -177,7 +177,10 @@ class Observer:
                         self._visit_function(hook, f"a hook of {path or type(module).__name__}")
 
     def run(self, call: Callable[[], Any], put_back: bool = True) -> Any:
-        """The result of `call`. What it changed of what it read is an effect, and put back."""
+        """Return the result of `call`.
+
+        Changes to anything that was read are recorded in `effects`, and undone if `put_back`.
+        """
         before = sys.getprofile()
         sys.setprofile(self._event)
         try:
@@ -195,16 +198,16 @@ class Observer:
 
     @property
     def stores(self) -> frozenset[str] | None:
-        """The names that the code of the call sets; None if that may be any."""
+        """The names that code of the call assigns; None if any name may be assigned."""
         stores = [names_of(code).stores for code in self._entered]
         return frozenset().union(*stores) if all(names is not None for names in stores) else None  # type: ignore[arg-type]
 
-    # What the interpreter tells.
+    # Events of the profiler.
 
     def _event(self, frame: types.FrameType, event: str, argument: Any) -> None:
         try:
             self._note_event(frame, event, argument)
-        except Exception as error:  # an object may raise anything when it is looked at
+        except Exception as error:  # reading an object's attributes may raise anything
             sys.setprofile(None)
             where = f"{frame.f_code.co_qualname}: {type(error).__name__}: {error}"
             self.effects.append(f"what its Python reads cannot be recorded ({where})")
@@ -226,7 +229,8 @@ class Observer:
             self._visit(argument, frame.f_back.f_code, self._paths.get(id(argument), "a result"))
 
     def _is_interlude(self, frame: types.FrameType) -> bool:
-        """Is it no part of the call: a callback of the garbage collector, or a capture of a router inside?"""
+        """Return whether the frame is not part of the call: a callback of the garbage collector, or a
+        nested router's capture."""
         module = frame.f_globals.get("__name__") or ""
         return module.startswith(_CAPTURING) or any(
             frame.f_code is getattr(callback, "__code__", None) for callback in gc.callbacks
@@ -254,7 +258,7 @@ class Observer:
         for name, value in values.items():
             if id(value) in self._persistent:
                 self._visit(value, code, self._paths.get(id(value), name))
-            elif owner_of(type(value).__module__) == "user":  # the object is the call's own, its class is not
+            elif owner_of(type(value).__module__) == "user":  # a new object of an existing class
                 self._visit_class(type(value), self._names(code), code)
 
     def _enter_torch(self, frame: types.FrameType, code: types.CodeType) -> None:
@@ -298,10 +302,10 @@ class Observer:
             and function.__name__ not in _KEYED
             and (owner == "user" or not _called_by_torch(frame))
         ):
-            with contextlib.suppress(TypeError):  # it takes arguments: no setting
+            with contextlib.suppress(TypeError):  # a function that takes arguments is not a setting
                 self.reads.note(Flag, function, path=f"the result of {function.__name__}()")
 
-    # What is read.
+    # Recording of reads, by kind of object.
 
     def _visit_globals(self, table: dict[str, Any], code: types.CodeType) -> None:
         module, names = table.get("__name__", "?"), names_of(code)
@@ -326,8 +330,8 @@ class Observer:
                 self._visit_imports(table, code)
 
     def _visit_imports(self, table: dict[str, Any], code: types.CodeType) -> None:
-        """What an `import` inside a function finds. A module that is imported for the first time is looked at
-        when the call has ended."""
+        """Record the modules that `import` statements inside `code` find. Modules not loaded yet are
+        recorded when the call has ended."""
         for level, name in names_of(code).imports:
             full = "." * level + name
             package = table.get("__package__") or ""
@@ -340,7 +344,7 @@ class Observer:
                     self._keep_visit(sys.modules[module], code, module)
 
     def _note_method(self, first: Any, code: types.CodeType) -> None:
-        """The class's entry by which Python has found a method, whatever way it was asked for."""
+        """Record the class entry that holds the method with this code."""
         cls = first if isinstance(first, type) else type(first)
         if (cls, code) in self._methods:
             return
@@ -365,7 +369,7 @@ class Observer:
             self._alive.append(value)
 
     def _visit(self, value: Any, code: types.CodeType, path: str) -> None:
-        """Note what `code` reads of a value that outlives the call."""
+        """Record what `code` reads from `value`, an object that outlives the call."""
         kind = type(value)
         if kind in _SKIPPED:
             return
@@ -412,7 +416,8 @@ class Observer:
             self.reads.note(ClassOf, value, path=f"{path}.__class__")
 
     def _note_unshadowed(self, cls: type, own: dict[str, Any], names: Names, path: str) -> None:
-        """Names that the class answers for, or nobody: the object itself must not get one of them."""
+        """Record that names found on the class, or not found at all, are absent from the object's own
+        dictionary."""
         for base in cls.__mro__:
             if owner_of(base.__module__) == "user":
                 for name in vars(base).keys() & names.attributes - own.keys():
@@ -469,7 +474,7 @@ class Observer:
 
     def _visit_type(self, cls: type, code: types.CodeType, path: str) -> None:
         names = self._names(code)
-        if isinstance(cls, abc.ABCMeta):  # whose `register` makes other classes its own
+        if isinstance(cls, abc.ABCMeta):  # `register` can add subclasses
             self.reads.note(Flag, abc.get_cache_token, path="the classes registered with abstract ones")
         if cls is decimal.Decimal:
             self._note_decimals()
@@ -490,13 +495,13 @@ class Observer:
             self.reads.note(Entry, table, name, path=f"{path}.{name}")
         for name in table.keys() & names.attributes if not names.dynamic else list(table):
             self.reads.note(Entry, table, name, path=f"{path}.{name}")
-            # `getattr` may read any entry, but of a whole package only what the code names is looked into.
+            # `getattr` may read any entry, but only entries named in the code are visited recursively.
             if name in names.attributes or name in code.co_consts:
                 self._keep_visit(table[name], code, f"{path}.{name}")
 
     def _visit_library(self, module: types.ModuleType, names: Names, path: str) -> None:
-        """What moves in the libraries that everybody uses: functions that somebody replaces, the environment,
-        random generators."""
+        """Record state of library modules that may change: replaced functions, lists, `os.environ`, random
+        generators, decimal context, current thread."""
         table = vars(module)
         for name in table.keys() & names.attributes:
             self.reads.note(Entry, table, name, path=f"{path}.{name}")
@@ -531,7 +536,7 @@ class Observer:
             logger = logger.parent
 
     def _visit_builtin(self, function: Any, code: types.CodeType, path: str) -> None:
-        if isinstance(function.__self__, _RANDOM):  # `from random import random`
+        if isinstance(function.__self__, _RANDOM):  # for example `from random import random`
             self.reads.note(State, function.__self__, path=path)
         elif function in _ASK_FOR_THREAD:
             self._note_thread()
@@ -558,14 +563,15 @@ class Observer:
         names = self._names(code)
         for name in names.optional - vars(function).keys():
             self.reads.note(Entry, vars(function), name, path=f"{path}.{name}")
-        for name, value in vars(function).items():  # the attributes of a function, `__wrapped__` among them
+        for name, value in vars(function).items():  # includes `__wrapped__`
             if names.dynamic or name in names.attributes:
                 self.reads.note(Entry, vars(function), name, path=f"{path}.{name}")
             if name not in _MEMO:
                 self._keep_visit(value, code, path)
 
     def _visit_remembered(self, wrapper: Any, code: types.CodeType, path: str) -> None:
-        """A function with `lru_cache`: what it would read, as if it were entered."""
+        """Record what a function under `lru_cache` would read if it were entered, since a cache hit skips
+        it."""
         function = wrapper.__wrapped__
         if isinstance(function, types.FunctionType) and owner_of(function.__module__ or "") == "user":
             self._keep(function)
@@ -575,7 +581,7 @@ class Observer:
                 self._visit_globals(function.__globals__, function.__code__)
 
     def _note_function(self, function: types.FunctionType) -> None:
-        """A function that was entered: its closure, its defaults, its code."""
+        """Record the closure cells, defaults and code of a function that was entered."""
         code, path = function.__code__, function.__qualname__
         if owner_of(function.__module__ or "") != "user":
             return
@@ -593,14 +599,14 @@ class Observer:
             self.reads.note(Table, function.__kwdefaults__, path=f"the defaults of {path}")
 
     def _visit_parts(self, value: Any, code: types.CodeType, path: str) -> None:
-        """What a bound method, a partial, a weak reference or a wrapper stands for."""
+        """Visit the parts of a bound method, partial, weak reference or other wrapper."""
         if isinstance(value, functools.partial):
             self.reads.note(Table, value.keywords, path=f"the keywords of {path}")
         for part in _opened(value):
             self._keep_visit(part, code, path)
 
     def _visit_view(self, view: Any, code: types.CodeType, path: str) -> None:
-        """The dictionary behind a view of it."""
+        """Visit the dictionary behind a dictionary view."""
         for table in gc.get_referents(view):
             self._keep_visit(table, code, path)
 
@@ -645,7 +651,8 @@ class Observer:
         self._keep_visit(value, code, path)
 
     def _find_closures(self) -> None:
-        """Functions with a closure that were entered but not met on the way (a C function called them)."""
+        """Record functions with closures that were entered but not visited (because a C function called
+        them)."""
         inner = {c for code in self._entered for c in code.co_consts if isinstance(c, types.CodeType)}
         for code in self._users - inner:
             if code.co_freevars and not self._functions_of[code]:
@@ -655,12 +662,12 @@ class Observer:
                         self._note_function(function)
 
 
-# Names that Python asks a class for by itself; a method that it finds so is noted when it is entered.
+# Names that Python reads from a class implicitly. Special methods are recorded when they are entered.
 _ASKED_FOR = frozenset({"forward", "__match_args__"})
 _AS_A_WHOLE = {"vars", "dir", "__dict__", "__annotations__"}
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 _GETTERS = (operator.attrgetter, operator.methodcaller)
-# Of modules besides the call's own: children, tensors by identity, hooks.
+# Recorded for modules that are not in `roots`: children, hooks, and tensors by identity.
 _LIVING_TABLES = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")
 _NO_CODE = (lambda: None).__code__
 _DRAWS = {name for name in dir(np.random) if name[0].islower()}
@@ -696,7 +703,7 @@ _VISITORS: dict[type, Any] = {
 }
 
 
-# Those of these kinds may have attributes besides, if their class is somebody's own.
+# User subclasses of these kinds may have attributes in addition to their content.
 _CONTENT = (Observer._visit_items, Observer._visit_table, Observer._visit_set, Observer._visit_array)
 
 
@@ -712,7 +719,7 @@ def _thread() -> tuple[int, str]:
 
 
 def _opened(value: Any) -> list[Any]:
-    """What stands behind a wrapper; any other value itself."""
+    """Return the objects inside a wrapper; a list of the value itself if it is not a wrapper."""
     if isinstance(value, types.MethodType):
         return [value.__func__, value.__self__]
     if isinstance(value, functools.partial):
@@ -750,17 +757,17 @@ def _slots(cls: type) -> tuple[str, ...]:
 
 
 def _looks_up_by_itself(cls: type) -> bool:
-    """Does a class find attributes by other names than those it is asked for?"""
+    """Return whether the class customises attribute lookup."""
     return "__getattr__" in dir(cls) or cls.__getattribute__ is not object.__getattribute__
 
 
 def _is_fake(tensor: Tensor) -> bool:
-    """Its numbers are not in this process."""
+    """Return whether the tensor's values are not in this process."""
     return type(tensor).__name__ in ("FakeTensor", "SignalTensor")
 
 
 def _called_by_torch(frame: types.FrameType) -> bool:
-    """Is it PyTorch's own code (activation checkpointing, say) or ours that asked for this?"""
+    """Return whether the caller is PyTorch (activation checkpointing, for example) or this library."""
     caller = frame.f_back
     while caller is not None and (caller.f_globals.get("__name__") or "") in _BETWEEN:
         caller = caller.f_back
@@ -768,7 +775,7 @@ def _called_by_torch(frame: types.FrameType) -> bool:
     return owner_of(module) in ("torch", "layers") or module.startswith("wide_compiler.")
 
 
-# Decorators and helpers that stand between a caller and PyTorch's function.
+# Decorators and helpers between a caller and the PyTorch function.
 _BETWEEN = {"contextlib", "torch._compile", "torch._dynamo.eval_frame", "torch.random", "torch.cuda.random"}
 
 

@@ -1,4 +1,4 @@
-"""The kinds of things that Python reads: how each is compared with what it was, and how it is put back."""
+"""The kinds of reads: how each is compared with its recorded value, and how a change is undone."""
 
 import collections
 import contextvars
@@ -23,16 +23,16 @@ ATOMS = (
 )
 _ATOMIC = frozenset(ATOMS)
 ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "absent"})()
-# A tensor that is read is copied, so that a write to it can be undone, up to this many numbers.
+# Tensors of at most this many elements are copied when read, so that writes can be undone.
 _COPIED = 2**22
 
 
 class Read:
-    """One thing that was read: `name` in `holder`, or the content of `holder` itself.
+    """One thing that was read: `name` in `holder`, or the content of `holder` if there is no name.
 
     Attributes:
-        path: how a person would call it.
-        value: what was found.
+        path: name for messages.
+        value: the value at the time of reading.
     """
 
     __slots__ = ("holder", "name", "path", "value")
@@ -42,30 +42,33 @@ class Read:
         self.value = self.now()
 
     def now(self) -> Any:
-        """What is there now; ABSENT if nothing is."""
+        """Return the current value; ABSENT if there is none."""
         raise NotImplementedError
 
     def same(self, now: Any) -> bool:
-        """Is what is there now what was found? Equal plain values are."""
+        """Return whether `now` is the recorded value, or an equal plain value."""
         return now is self.value or equal_atoms(now, self.value)
 
     def put_back(self) -> None:
-        """Make it what it was."""
+        """Restore the recorded value."""
         raise NotImplementedError
 
     def term(self) -> tuple[str, Any]:
-        """A quick comparison of `holder` and `value`, as text, and its holder; '' if there is none."""
+        """Return source text of a fast comparison of `holder` and `value`, and the object to use as `holder`.
+
+        The text is '' if there is no fast comparison.
+        """
         return "", None
 
 
 class Entry(Read):
-    """`holder[name]` of a dictionary: a global, an attribute of a module."""
+    """`holder[name]` of a dictionary: a global, or an attribute in a `__dict__`."""
 
     __slots__ = ()
 
     @property
     def table(self) -> dict[str, Any]:
-        """The dictionary that is written to."""
+        """The dictionary itself, for reading its version."""
         return self.holder
 
     def now(self) -> Any:
@@ -83,13 +86,13 @@ class Entry(Read):
 
 
 class ClassEntry(Entry):
-    """What a class itself has under a name, its parents aside."""
+    """An entry in a class's own `__dict__`, base classes excluded."""
 
     __slots__ = ()
 
     @property
     def table(self) -> dict[str, Any]:
-        return gc.get_referents(vars(self.holder))[0]  # which `vars` gives a view of
+        return gc.get_referents(vars(self.holder))[0]  # the dictionary behind the mapping proxy
 
     def now(self) -> Any:
         return vars(self.holder).get(self.name, ABSENT)
@@ -105,14 +108,14 @@ class ClassEntry(Entry):
 
 
 class Attribute(Read):
-    """An attribute in an object's own memory: `__dict__`, a slot, a closure's cell, a function's code."""
+    """An attribute stored in the object: in `__dict__`, a slot, a closure cell, a function's code."""
 
     __slots__ = ()
 
     def now(self) -> Any:
         try:
             return object.__getattribute__(self.holder, self.name)
-        except (AttributeError, ValueError):  # ValueError: a cell without content
+        except (AttributeError, ValueError):  # ValueError: the closure cell is empty
             return ABSENT
 
     def put_back(self) -> None:
@@ -130,7 +133,7 @@ class Attribute(Read):
 
 
 class ClassOf(Read):
-    """The class of an object, which is not kept alive for it; nothing changes in one that is gone."""
+    """The class of an object. Only a weak reference is kept; a deleted object counts as unchanged."""
 
     __slots__ = ()
 
@@ -157,7 +160,7 @@ def _itself(value: Any) -> Any:
 
 
 class Variable(Read):
-    """What a context variable, or an attribute of a `threading.local`, is in this thread."""
+    """The value of a context variable, or of an attribute of a `threading.local`, in this thread."""
 
     __slots__ = ()
 
@@ -176,7 +179,7 @@ class Variable(Read):
 
 
 class Flag(Read):
-    """What a function without arguments answers: one of the process's settings."""
+    """The result of a function without arguments that returns a setting of the process."""
 
     __slots__ = ()
 
@@ -184,14 +187,14 @@ class Flag(Read):
         return self.holder()
 
     def put_back(self) -> None:
-        """Left as it is: nobody knows its setter."""
+        """Do nothing: the function that sets it is not known."""
 
     def term(self) -> tuple[str, Any]:
         return "holder() == value", self.holder
 
 
 class Keys(Read):
-    """Which names a dictionary, or a class itself, has."""
+    """The set of keys of a dictionary or of a class's own `__dict__`."""
 
     __slots__ = ()
 
@@ -214,7 +217,7 @@ class Keys(Read):
 
 
 class Items(Read):
-    """The items of a list or deque, each by identity."""
+    """The items of a list or deque, compared by identity."""
 
     __slots__ = ()
 
@@ -233,7 +236,7 @@ class Items(Read):
 
 
 class Table(Read):
-    """The entries of a dictionary, in order, values by identity."""
+    """The entries of a dictionary in order, values compared by identity."""
 
     __slots__ = ("version",)
 
@@ -247,7 +250,7 @@ class Table(Read):
         return self.value if known else dict(self.holder.items())
 
     def _reorders(self) -> bool:
-        """An ordered dictionary changes its order without a new version."""
+        """Return whether the order may change without a new version, as in an OrderedDict."""
         return isinstance(self.holder, collections.OrderedDict) and len(self.holder) > 1
 
     def same(self, now: Any) -> bool:
@@ -272,7 +275,7 @@ class Table(Read):
 
 
 class Set(Read):
-    """The members of a set, other than plain values by identity."""
+    """The members of a set: plain values by equality, other objects by identity."""
 
     __slots__ = ("members",)
 
@@ -295,7 +298,7 @@ class Set(Read):
 
 
 class Bytes(Read):
-    """The memory of a bytearray, an `array.array` or a `memoryview`."""
+    """The memory of a bytearray, `array.array` or `memoryview`."""
 
     __slots__ = ()
 
@@ -310,7 +313,7 @@ class Bytes(Read):
 
 
 class Array(Read):
-    """The numbers of a NumPy array."""
+    """The values of a NumPy array."""
 
     __slots__ = ("copy",)
 
@@ -334,7 +337,7 @@ class Array(Read):
 
 
 class Numbers(Read):
-    """A tensor that Python holds outside of modules: its place, its kind and its version."""
+    """A tensor held outside of modules: its address, version counter, shape, dtype and device."""
 
     __slots__ = ("copy",)
 
@@ -360,7 +363,7 @@ class Numbers(Read):
 
 
 class State(Read):
-    """The state of a random generator or an iterator, which a call that uses it moves."""
+    """The state of a random generator or an iterator, which any use advances."""
 
     __slots__ = ()
 
@@ -376,18 +379,19 @@ class State(Read):
             return holder.get_state().numpy().tobytes()
         try:
             return repr(holder.__reduce__())
-        except Exception:  # generators cannot be looked into: using one always counts as a change
+        except Exception:  # generators cannot be inspected, so any use counts as a change
             return object()
 
     def same(self, now: Any) -> bool:
         return now == self.value
 
     def put_back(self) -> None:
-        """Left as it is: a draw too many changes no result that the caller can expect."""
+        """Do nothing: an additional draw does not change a result that the caller can rely on."""
 
 
 def equal_atoms(one: Any, other: Any) -> bool:
-    """Two plain values of one type that print alike (0.0 is not -0.0, nan is nan)."""
+    """Return whether two plain values have the same type and value (0.0 differs from -0.0, nan equals
+    nan)."""
     kind = type(one)
     if kind is not type(other):
         return False
@@ -399,12 +403,13 @@ def equal_atoms(one: Any, other: Any) -> bool:
 
 
 def is_atom(value: Any) -> bool:
-    """A plain value, which nobody can change. An object of a class derived from `int` may have attributes."""
+    """Return whether `value` is a plain immutable value. Subclasses are excluded: they may have
+    attributes."""
     return type(value) in _ATOMIC
 
 
 def same_items(now: Any, before: tuple[Any, ...]) -> bool:
-    """The very same objects, one by one."""
+    """Return whether the items are the same objects."""
     return len(now) == len(before) and all(map(operator.is_, now, before))
 
 

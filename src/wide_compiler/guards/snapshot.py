@@ -1,4 +1,4 @@
-"""Snapshot: everything in Python that a capture rests on, and whether it still holds."""
+"""Snapshot: everything in Python that a capture depends on, and whether it is unchanged."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -11,11 +11,10 @@ _CONTAINERS = (dict, list, set)
 
 
 class Snapshot:
-    """Reads, each with the value that was found first.
+    """A set of reads, each with the value found first.
 
-    `holds()` asks whether dictionaries were written to since, about 50 ns each, and compares the identities
-    of the rest, about 25 ns a read; only where one differs are values compared, so that an equal number set
-    anew is no change.
+    `holds()` compares versions of dictionaries (about 50 ns each) and identities of other values (about 25 ns
+    each). Values are compared only where this differs, so assigning an equal number is not a change.
 
     >>> from wide_compiler.guards.reads import Table
     >>> scale = {"factor": 2.0}
@@ -31,27 +30,31 @@ class Snapshot:
         self._quick: _Comparison | None = None
 
     def note(self, kind: type[Read], holder: Any, name: str = "", *, path: str) -> None:
-        """Remember a read, unless it is known."""
+        """Record a read, unless it is recorded already."""
         key = (kind, id(holder), name)
         if key not in self.reads:
             self.reads[key] = kind(holder, name, path)
             self._quick = None
 
     def without(self, owned: Collection[int]) -> "Snapshot":
-        """The same without what is read in objects of these ids, and without generators: a call that uses
-        one has changed it."""
+        """Return a snapshot without reads from objects with these ids, and without random generators and
+        iterators, since the call itself advances those."""
         return self.only(lambda read: id(read.holder) not in owned and not isinstance(read, State))
 
     def only(self, wanted: Callable[[Read], bool]) -> "Snapshot":
-        """Some of the reads."""
+        """Return a snapshot of the reads for which `wanted` is true."""
         other = Snapshot()
         other.reads = {key: read for key, read in self.reads.items() if wanted(read)}
         return other
 
     def moved(self, originals: Mapping[int, Any]) -> "Snapshot":
-        """The reads in some objects, as reads in others: `originals` says by id which stands for which.
+        """Return a snapshot of the same reads from other objects.
 
-        A module's own tensors are left out: whoever runs the module follows them.
+        Args:
+            originals: the object to read from instead, by the id of the object that was read. Reads from
+                objects that are not in it are dropped.
+
+        Reads of tensor values are dropped as well: the code that runs a module tracks its tensors.
         """
         other = Snapshot()
         for read in self.reads.values():
@@ -61,28 +64,29 @@ class Snapshot:
         return other
 
     def joined(self, others: Collection["Snapshot"]) -> "Snapshot":
-        """The reads of several."""
+        """Return a snapshot with the reads of this one and of `others`."""
         joined = Snapshot()
         for snapshot in (self, *others):
             joined.reads |= snapshot.reads
         return joined
 
     def holds(self) -> bool:
-        """Is everything what it was? A few microseconds."""
+        """Return whether nothing has changed. Takes a few microseconds."""
         if self._quick is None:
             self._quick = _Comparison(list(self.reads.values()))
         try:
             if self._quick.holds():
                 return True
         except (KeyError, AttributeError, ValueError, RuntimeError):
-            pass  # something is gone: `first_change` says what
+            pass  # an object was deleted; `first_change` finds it
         if self.first_change() is not None:
             return False
-        self._quick = None  # equal values were taken over
+        self._quick = None  # equal values have replaced the recorded ones
         return True
 
     def first_change(self) -> Read | None:
-        """The first read that gives something else now; an equal value set anew is taken over."""
+        """Return the first read with a different value, or None. Equal new values replace the recorded
+        ones."""
         self._follow_emptied()
         for read in self.reads.values():
             now = read.now()
@@ -107,13 +111,17 @@ class Snapshot:
                     self.note(type(other), now, other.name, path=other.path)
 
     def changed_flag(self) -> Read | None:
-        """The first of the process's settings that is another now."""
+        """Return the first setting of the process with a different value, or None."""
         flags = (read for read in self.reads.values() if isinstance(read, Flag))
         return next((flag for flag in flags if not flag.same(flag.now())), None)
 
     def changes(self, stores: Collection[str] | None) -> list[Read]:
-        """The reads that give something else now. Of what code that sets the names in `stores` (None: any)
-        cannot have changed the new value is taken over: another thread has set it."""
+        """Return the reads whose values have changed.
+
+        Args:
+            stores: the names that the code in question assigns; None for any name. A read of another name was
+                changed by another thread, so its new value is recorded instead of returned.
+        """
         changed = []
         for read in self.reads.values():
             now = read.now()
@@ -126,12 +134,12 @@ class Snapshot:
         return changed
 
     def why_not(self) -> str:
-        """What has changed, by its path; '' if nothing has."""
+        """Return a message that names what has changed; '' if nothing has."""
         changed = self.first_change()
         return "" if changed is None else f"{changed.path} has changed"
 
     def put_back(self, stores: Collection[str] | None) -> None:
-        """Undo the changes since the reads that code which sets these names (None: any) can have made."""
+        """Undo the changes that code which assigns the names in `stores` (None: any name) can have made."""
         for read in reversed(self.reads.values()):
             now = read.now()
             if not read.same(now) and (_can_be_set(read, stores) or type(now).__name__ == "FakeTensor"):
@@ -144,12 +152,12 @@ def _can_be_set(read: Read, stores: Collection[str] | None) -> bool:
     return read.name in stores
 
 
-# Reads in one dictionary from which on its version is asked for, and not each of them.
+# From this many reads in one dictionary on, its version is compared instead of each entry.
 _MANY = 3
 
 
 class _Comparison:
-    """Whether reads give the very objects that they gave; a false answer may be an equal value."""
+    """Fast check of reads: True is certain; False may mean that an equal value was assigned."""
 
     def __init__(self, reads: list[Read]):
         tables: dict[int, list[Read]] = {}
@@ -174,9 +182,9 @@ class _Comparison:
 
 
 def _compiled(reads: list[Read]) -> Callable[[], bool]:
-    """One function that compares all reads.
+    """Return one generated function that compares all reads.
 
-    Its text is written here, a line for each read (`if not (h3['scale'] is v3)`): so a read takes 25 ns.
+    It has a line per read, such as `if not (h3['scale'] is v3)`, which takes about 25 ns.
     """
     world: dict[str, Any] = {"get_attribute": object.__getattribute__, "version": dict_version}
     world["same_items"] = same_items

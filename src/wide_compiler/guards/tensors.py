@@ -1,4 +1,4 @@
-"""Are these tensors, or dictionaries, the ones that were there before? Asked in C++, because asked often."""
+"""Fast guards for tensors and dictionaries, implemented in C++ because they run at every call."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -12,11 +12,14 @@ _data_ptr = Tensor.data_ptr
 
 
 class TensorGuard:
-    """Type, shape, strides, dtype, device, address and what dispatch depends on (gradients, autocast, vmap,
-    inference mode, ...) of several tensors, compared in C++: the guards that torch.compile uses itself.
+    """Compares tensors with earlier ones: type, shape, strides, dtype, device, address and dispatch keys.
+
+    Dispatch keys include `requires_grad`, autocast, vmap and inference mode. The check is torch.compile's
+    own.
 
     Args:
-        anywhere: of so many tensors, the first ones, the address does not matter.
+        tensors: the tensors to compare with.
+        anywhere: for this many tensors, from the first on, the address is not compared.
 
     >>> x = torch.ones(2, 3)
     >>> guard = TensorGuard([x])
@@ -29,12 +32,12 @@ class TensorGuard:
         self.addresses = [t.data_ptr() for t in tensors[anywhere:]]
 
     def holds(self, tensors: Sequence[Any]) -> bool:
-        """Whether these, as many as there were, are as those were."""
+        """Return whether `tensors`, of the same number as before, match the earlier ones."""
         return self.check(*tensors) and [*map(_data_ptr, tensors[self.anywhere :])] == self.addresses
 
 
 class LookGuard:
-    """The same for plain tensors of any strides at any address: whether they look as those did.
+    """Like `TensorGuard`, for plain tensors, without comparing strides and addresses.
 
     >>> guard = LookGuard([torch.ones(2, 3)])
     >>> guard.holds([torch.zeros(3, 2).T]), guard.holds([torch.ones(3, 3)]), guard.holds([None])
@@ -45,17 +48,17 @@ class LookGuard:
         self.check = tensor_check(tensors, any_strides=True)
 
     def holds(self, tensors: Sequence[Any]) -> bool:
-        """Whether these, as many as there were, look as those did."""
+        """Return whether `tensors`, of the same number as before, match the earlier ones."""
         for tensor in tensors:
-            if type(tensor) is not Tensor or tensor.is_nested:  # the check cannot look at a nested tensor
+            if type(tensor) is not Tensor or tensor.is_nested:  # the C++ check rejects nested tensors
                 return False
         return self.check(*tensors)
 
 
 class TableGuard:
-    """Dictionaries that nobody has written to: Python counts what happens to each.
+    """Detects writes to dictionaries by their versions.
 
-    A true answer is certain. Of a false one the reason may be a value set to what it was.
+    Fast check: True is certain; False means that something was written, perhaps an equal value.
 
     >>> table = {"a": 1}
     >>> guard = TableGuard([table])
@@ -68,23 +71,23 @@ class TableGuard:
         self.remember()
 
     def remember(self) -> None:
-        """Take the tables as they are now."""
+        """Record the current versions."""
         self.versions = versions(self.tables)
 
     def holds(self) -> bool:
-        """Whether nobody has written to them since."""
+        """Return whether none of the dictionaries was written to since."""
         return versions(self.tables) == self.versions
 
 
 def versions(tables: Iterable[dict[str, Any]]) -> list[Any]:
-    """The version of each dictionary."""
+    """Return the version of each dictionary."""
     return [*map(dict_version, tables)]
 
 
 def tensor_check(tensors: Sequence[Tensor], any_strides: bool = False) -> Callable[..., bool]:
-    """A function of as many tensors: whether they look as these do, wherever they lie. None may be nested.
+    """Return a function that takes as many tensors and returns whether they match `tensors`, at any address.
 
-    Two places that held one tensor must hold one again.
+    Positions that held the same tensor must hold the same tensor again. Nested tensors are not supported.
 
     >>> x = torch.ones(2)
     >>> check = tensor_check([x, x])
@@ -100,7 +103,7 @@ def tensor_check(tensors: Sequence[Tensor], any_strides: bool = False) -> Callab
     check = guards(*different, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides).check
     if len(different) == len(tensors):
         return check
-    # It takes no tensor twice, as in `step(ids, ids)`.
+    # The C++ guard does not accept the same tensor twice, as in `step(ids, ids)`.
     places = list(firsts.values())
     doubles = [(place, first) for place, first in enumerate(pattern) if place != first]
 

@@ -1,4 +1,4 @@
-"""Parallelism discovered in plain Python: the same results, exceptions, order and effects, in less time."""
+"""Automatic parallelism for plain Python: the same results, exceptions, order and side effects, faster."""
 
 from .checking import Mismatch
 from .config import Config

@@ -1,8 +1,8 @@
-"""One call of a site, held by the rewritten text while it runs.
+"""The state of one execution of a site, used by the rewritten code.
 
-The text asks `done`: then `take()` gives the result. Else it runs as written, in its own place, over
-`rest()`, and `end()` joins what a rung has taken over on the way. So plain Python's errors come from plain
-Python's frames, and a first call that turns out to be long need not run as written to its end.
+The rewritten code checks `done`. If it is set, `take()` returns the result. Otherwise the original code runs
+in place over `rest()`, and `end()` appends the values that a rung has computed meanwhile. Exceptions of plain
+Python therefore come from the user's own frames, and a rung can take over in the middle of a long first call.
 """
 
 import itertools
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from .costs import Costs
     from .site import Site
 
-SWITCH_AFTER = 2e-3  # seconds of a loop before it is asked whether a rung should take the rest
+SWITCH_AFTER = 2e-3  # seconds of plain loop after which a rung may take over the remaining items
 
 
 class Call:
-    """`done` with values or an error; or not, and then the text runs over the rest.
+    """One execution of a site: `done` with values or an error, or the original code runs over the rest.
 
     Attributes:
-        functions: the bodies of its items; None where no rung may take items over on the way.
-        containers: those that a loop fills.
-        pure: what it is done by could run again as written.
-        late: values that a rung gave for the last items.
+        functions: the bodies of the items; None if no rung may take over in the middle.
+        containers: the containers that a loop fills.
+        pure: True if running the original code again would be correct.
+        late: values that a rung computed for the last items.
         items, costs: set if the plain loop is timed.
-        looked: when the site began to look at this call; later, how many seconds that took.
-        mapping: `map` and its function, where the text is that.
-        began: when the text began to run as written.
+        looked: time at which the site began to examine this call; later, how many seconds that took.
+        mapping: (`map`, function) if the site is a call of `map`.
+        began: time at which the original code started.
     """
 
     __slots__ = (
@@ -47,10 +47,10 @@ class Call:
         self.items: Items | None = None
         self.costs: Costs | None = None
 
-    # For the rewritten text.
+    # Called by the rewritten code.
 
     def take(self) -> Any:
-        """The result of a call that is done."""
+        """Return the result of a finished call, or raise its error."""
         text, values, error = self.site.text, self.values, self.error
         self.values = self.error = None
         if error is not None and text.kind == "generator":
@@ -60,13 +60,13 @@ class Call:
         return values
 
     def rest(self) -> Iterable[Any]:
-        """What is left to do as written."""
+        """Return the items left for the original code."""
         source, items = made(self.source), self.items
         self.source = self.items = None
         return source if items is None else watched(self, source, items)
 
     def end(self, whole: Any) -> Any:
-        """What the text has made, with what a rung has added to it."""
+        """Return the result of the original code, `whole`, with the values of a rung appended."""
         kind = self.site.text.kind
         if kind == "generator":
             return whole if self.functions is None else itertools.chain(whole, self._added())
@@ -75,20 +75,20 @@ class Call:
         return whole
 
     def value(self, i: int) -> Any:
-        """Of independent statements that are done: what the i-th gave."""
+        """Return the result of the i-th of several independent statements, or raise the error."""
         if i < len(self.values):
             return self.values[i]
         assert self.error is not None
         raise_here(self.error)
 
     def over(self) -> None:
-        """All independent statements were run."""
+        """Report that all independent statements have run."""
         if self.items is not None:
             n, self.items = self.items.n, None
             self.site.ran_plainly(self, n, n, timing.now() - self.began, True)
 
     def map(self) -> Any:
-        """`map` as it was written, of a function that was asked for once."""
+        """Return the original `map` call over the rest. The function was evaluated only once."""
         (mapper, function), self.mapping = self.mapping, None
         return mapper(function, self.rest())
 
@@ -96,23 +96,23 @@ class Call:
         late, self.late = self.late, None
         yield from late or ()
 
-    # For the site.
+    # Called by the site.
 
     def filled(self) -> Iterable[Any]:
-        """Put the values where the loop would have put them; what is left to do: nothing, or an error."""
+        """Fill the loop's containers. Returns an empty iterable, or one that raises the error."""
         values, error, self.values, self.error = self.values, self.error, None, None
         for held, new in zip(self.containers or (), values, strict=False):
             (held.extend if type(held) is list else held.update)(new)
         return () if error is None else raises(error)
 
     def watch(self, items: Items, costs: "Costs", functions: Any = None) -> None:
-        """The text runs as written, timed; with functions given, `take_over` may end it early."""
+        """Time the original code; with `functions`, `take_over` may end it early."""
         self.items, self.costs, self.functions = items, costs, functions
         self.began = timing.now()
 
 
 def watched(call: Call, source: Any, items: Items) -> Iterator[Any]:
-    """The source, timed while it is looped over; not to its end if a rung takes the rest."""
+    """Yield the items of `source`, timed; stop early if a rung takes the rest."""
     site, n, things = call.site, items.n, iter(source)
     call.began = began = timing.now()
     done, block, ended = 0, 1, False
@@ -125,7 +125,7 @@ def watched(call: Call, source: Any, items: Items) -> Iterator[Any]:
             if long and site.take_over(call, items, done, seconds):
                 return
             block = done
-        for thing in things:  # a list may have grown meanwhile
+        for thing in things:  # the loop's body may have appended to the list
             done += 1
             yield thing
         ended = True

@@ -1,4 +1,4 @@
-"""Is what a site gave what it shall give? Asked with `check`, and of strategies that are somebody's own."""
+"""Compare the results of sites with plain Python: for `check=True`, and for user-defined strategies."""
 
 from typing import Any
 
@@ -9,11 +9,17 @@ from .work import Failed, Miss, Work
 
 
 class Mismatch(ValidationError):
-    """With `check`: a site gave something other than plain Python."""
+    """Raised with `check=True` if a site's result differs from plain Python."""
 
 
 def check(work: Work, values: list[Any]) -> None:
-    """Run all items plainly too, and compare; not if they call what may write, which is done once."""
+    """Run all items in plain Python and compare.
+
+    Skipped if the items call functions marked independent, since those may write and must run once.
+
+    Raises:
+        Mismatch: the results differ.
+    """
     if marked_in(work.plan):
         return
     plain = [v for i in range(work.items.n) for v in work.one(i)]
@@ -26,7 +32,15 @@ def check(work: Work, values: list[Any]) -> None:
 
 
 def run_own(work: Work) -> Any:
-    """By a strategy that is somebody's own: what it raises is raised, and it may have forgotten items."""
+    """Run the items with a user-defined strategy.
+
+    Returns:
+        The list of values, or the strategy's `Miss`.
+
+    Raises:
+        Failed: the strategy raised an exception.
+        ArgumentError: the result is not a list with a value per item.
+    """
     name, n = work.plan.strategy.name, work.items.n
     try:
         values = work.plan.strategy.run(work)

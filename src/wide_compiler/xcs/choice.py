@@ -1,4 +1,4 @@
-"""The choice at a site: the fastest way that was measured, or the plain loop. See `costs` for the policy."""
+"""Choose how to run a site: the fastest measured rung, or the plain loop. `costs` describes the policy."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,13 +16,17 @@ from .rungs import Rung
 from .signature import MOST_SIGNATURES, signature_of
 from .work import Bail, Failed, Miss, Work, held_by
 
-FEWEST = 8  # items that a rung is tried with, unless it says otherwise
-PART = 4  # a rung is tried with one item of so many
-RUNNERS = 128  # items of a trial on a GPU
+FEWEST = 8  # items needed to try a rung, unless the rung sets its own minimum
+PART = 4  # a trial runs 1/PART of the items
+RUNNERS = 128  # maximum number of items in a trial on a GPU
 
 
 def choose(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
-    """Run the items by the rung that is expected to be fastest, if it beats the plain loop."""
+    """Run the items with the rung expected to be fastest, if it beats the plain loop.
+
+    Returns:
+        The list of values, or a `Miss` if the plain loop should run.
+    """
     able = [rung for rung in rungs if rung.applies(work)]
     if not work.site.config.measure:
         found = (_attempt(work, rung) for rung in able)
@@ -30,7 +34,7 @@ def choose(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
     costs, n = work.plan.costs, work.items.n
     plain = costs.plain_item * n
     if not plain or costs.is_due(n):
-        return Miss()  # the plain loop is timed before anything else
+        return Miss()  # the plain loop is timed first
     best, least = None, margin(costs.plain_item) * plain
     for rung in able:
         if plain < rung.least or costs.plain_item < rung.least_item(work) or n < rung.fewest:
@@ -38,7 +42,7 @@ def choose(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
         record = costs.of(rung.name)
         expected = record.predicted(n)
         if expected is None and record.signatures and not record.why_not:
-            expected = 0.0  # what it needs is built by now: this call tells
+            expected = 0.0  # compiled by now, so this call is the measurement
         if (expected is None or expected >= least) and _affords(work, rung):
             expected = _tried(work, rung)
         if expected is not None and expected < least:
@@ -49,7 +53,7 @@ def choose(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
 def _affords(work: Work, rung: Rung) -> bool:
     record = work.plan.costs.of(rung.name)
     if not rung.replayable and not record.losses:
-        return True  # each item runs once: nothing is lost
+        return True  # each item runs once, so a trial repeats no work
     price = max(record.price, rung.price(work))
     if gpu_of(work) is not None:
         price += 2 * PART * work.plan.costs.plain_item * min(work.items.n, RUNNERS)
@@ -57,8 +61,11 @@ def _affords(work: Work, rung: Rung) -> bool:
 
 
 def _tried(work: Work, rung: Rung) -> float | None:
-    """Seconds that a rung takes for all items, told from some of them; None if it cannot run them, or loses.
-    It runs once to build what it needs, then with an eighth and with a quarter of the items."""
+    """Return the estimated seconds of a rung for all items; None if it fails.
+
+    The rung runs once to build what it needs (compilation, caches), then is timed with 1/8 and 1/4 of the
+    items.
+    """
     costs, n, gpu = work.plan.costs, work.items.n, gpu_of(work)
     record, plain = costs.of(rung.name), costs.plain_item * n
     if not rung.replayable or not rung.splits:
@@ -74,7 +81,7 @@ def _tried(work: Work, rung: Rung) -> float | None:
             expected = 0.0 if _wins(part, rung, gpu) else plain
         else:
             few = _seconds(_part(work, max(quarter // 2, 1)), rung)
-            # Not more than twice one plain run.
+            # Limit the cost of a trial to about twice one plain run.
             many = _seconds(_part(work, quarter), rung) if few < plain else few
             expected = many + max(many - few, 0.0) / (quarter - quarter // 2) * (n - quarter)
     except (Bail, Exception) as error:
@@ -101,7 +108,10 @@ def _seconds(work: Work, rung: Rung) -> float:
 
 
 def _wins(part: Work, rung: Rung, gpu: torch.device) -> bool:
-    """On a GPU the time of a call is that of launching it. So both ways run in turns there, waited for."""
+    """Return whether the rung is faster than the plain loop on a GPU.
+
+    Calls on a GPU return before the kernels finish, so both are timed in turns with synchronisation.
+    """
     with torch.cuda.device(gpu):
         plain = lambda: [part.compared(i) for i in range(part.items.n)]  # noqa: E731
         ways = {"plain": plain, "rung": lambda: rung.run(part)}
@@ -110,7 +120,8 @@ def _wins(part: Work, rung: Rung, gpu: torch.device) -> bool:
 
 
 def gpu_of(work: Work) -> torch.device | None:
-    """The GPU on which the items are computed: where their tensors lie, or one that all of them share."""
+    """Return the GPU that the items are computed on (from tensors in the items or in closure cells), or
+    None."""
     if not torch.cuda.is_initialized():
         return None
     first = [column if type(column) is Tensor else column[0] for column in work.items.columns]
@@ -119,8 +130,10 @@ def gpu_of(work: Work) -> torch.device | None:
 
 
 def _attempt(work: Work, rung: Rung) -> list[Any] | Miss:
-    """Run a rung on all items. With items of a new signature, some are compared with what the plain
-    loop gives."""
+    """Run a rung on all items and return the values, or a `Miss` if it fails.
+
+    For items with a new signature, some results are compared with the plain loop.
+    """
     record, signature, why = work.plan.costs.of(rung.name), None, ""
     work.new = False
     began, first = timing.now(), not record.signatures
@@ -138,16 +151,16 @@ def _attempt(work: Work, rung: Rung) -> list[Any] | Miss:
             record.signatures.add(signature)
     except Bail as bail:
         why = _reason(bail)
-    except Failed:  # an item did
+    except Failed:  # an item raised
         _took(work, rung)
         raise
     except Exception as error:
         raise_interrupt(error)
         if not rung.replayable:
             raise
-        why = _reason(error)  # of a kind of item that nobody has thought of
+        why = _reason(error)  # a kind of item that the rung does not support
     if why or (first and not rung.splits):
-        work.pay(timing.now() - began)  # it failed, or built what it needs
+        work.pay(timing.now() - began)  # it failed, or included one-time preparation
     if why:
         record.lost(timing.now() - began, why)
         return Miss()
@@ -167,8 +180,15 @@ def _took(work: Work, rung: Rung) -> None:
 
 
 def _verify(work: Work, values: list[Any]) -> None:
-    """Items first, middle and last, by type, dtype, shape, value and aliasing with the item itself. Where
-    items add none or several values: all of them, or of many the first and the last."""
+    """Compare the first, middle and last item with plain Python: type, dtype, shape, value, aliasing with the
+    item.
+
+    If items may add no value or several values, all values are compared; of more than 64 items, the values of
+    the first and last three.
+
+    Raises:
+        Bail: a result differs.
+    """
     n, rtol = work.items.n, work.plan.rtol
     if work.cond is None and not work.events:
         rows = {i: work.items.row(i) for i in (0, n // 2, n - 1)}

@@ -1,4 +1,4 @@
-"""Config: what may be said about how a jitted function runs. Nothing has to be."""
+"""Config: the options of `jit` and `vmap`, all optional."""
 
 import os
 from dataclasses import dataclass
@@ -12,25 +12,26 @@ ON, OFF = ("1", "yes", "true", "on"), ("0", "no", "false", "off")
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
 class Config:
-    """Options of `jit` and `vmap`; every one has a default that needs no thought.
+    """Options of `jit` and `vmap`.
 
     Attributes:
-        enabled: False runs the function as it is written.
-        max_workers: how many waiting calls may overlap.
-        exact: True vectorises floating point numbers only where results are equal to the last bit.
-        check: compare every call of a site with plain Python and raise `Mismatch` where they differ; also set
-            by the environment variable `WIDE_COMPILER_VALIDATE=1` (or yes, true, on) at the first call.
-        validate: another name of `check`, the one that `wide_compiler.compile` has.
-        measure: False takes the first proven way without asking the clock whether it pays: for tests.
-        analyzer: a `GraphParallelismAnalyzer` or `ParallelismAnalyzer` of your own, which is asked what each
-            site allows. It may forbid what is proven to be possible, not the reverse.
-        selector: a `StrategySelector` of your own, which is asked for the strategy of each site.
+        enabled: False runs the function unchanged.
+        max_workers: maximum number of overlapping waiting calls.
+        exact: True vectorises floating point operations only where the results are bit-identical.
+        check: compare every call of a site with plain Python and raise `Mismatch` on a difference. Also
+            enabled by the environment variable `WIDE_COMPILER_VALIDATE=1` (or yes, true, on), read at the
+            first call.
+        validate: alias of `check`, named as in `wide_compiler.compile`.
+        measure: False uses the first proven rung without timing; for tests.
+        analyzer: a custom `GraphParallelismAnalyzer` or `ParallelismAnalyzer`, called for each site. It may
+            forbid what is proven to be safe, but cannot allow more.
+        selector: a custom `StrategySelector`, called for the strategy of each site.
     """
 
     enabled: bool = True
@@ -45,7 +46,7 @@ class Config:
     def __post_init__(self) -> None:
         for name in ("enabled", "exact", "check", "validate", "measure"):
             given = getattr(self, name)
-            if not isinstance(given, bool):  # "no" and "0" would count as true
+            if not isinstance(given, bool):  # strings such as "no" and "0" would be truthy
                 raise WrongTypeError(f"{name} must be True or False, got {given!r}")
         whole = isinstance(self.max_workers, int) and not isinstance(self.max_workers, bool)
         if not whole or self.max_workers < 1:
@@ -57,7 +58,8 @@ class Config:
 
     @property
     def checking(self) -> bool:
-        """Is every call compared with plain Python? The environment is read when this is asked."""
+        """True if every call is compared with plain Python. The environment variable is read at each
+        access."""
         return self.check or self.validate or _switched_on(variable("VALIDATE"))
 
 

@@ -1,9 +1,9 @@
-"""What was measured at a site, and what may be tried there.
+"""Measured costs at a site, and the budget for trials.
 
-The plain loop is timed while it runs. Trials are paid from a budget: 5% of the time that the plain loop of
-the site has taken so far; so are analyses. What a trial took is the price of the next one, doubled each time
-the rung loses or fails: one bad timing must not decide for ever, nor cost much. The plain loop is timed again
-once a rung has run for twenty times as long as that takes.
+The plain loop is timed whenever it runs. Trials may use 5% of the time that the site's plain loop has taken
+so far, and analyses another 5%. A trial's cost is the expected cost of the next one, doubled each time the
+rung loses or fails, so that one bad timing neither decides for good nor costs much. The plain loop is timed
+again once rungs have run for twenty times as long as the plain loop takes.
 """
 
 from dataclasses import dataclass, field
@@ -11,12 +11,18 @@ from typing import Any
 
 SHARE = 0.05
 MEDIAN_OF = 5
-KEPT = 3  # calls of a rung
+KEPT = 3  # number of recent calls of a rung that are remembered
 
 
 @dataclass
 class Budget:
-    """Of one site. spent: seconds of its plain loop; analysed: of analyses; tried: of trials."""
+    """The time budget of one site.
+
+    Attributes:
+        spent: seconds of its plain loop.
+        analysed: seconds of analyses.
+        tried: seconds of trials.
+    """
 
     spent: float = 0.0
     analysed: float = 0.0
@@ -31,17 +37,29 @@ class Budget:
 
 @dataclass
 class RungCosts:
-    """One rung at one site."""
+    """Measured costs of one rung at one site.
 
-    told: tuple[float, int] | None = None  # seconds for so many items, as the last trial says
-    recent: list[tuple[float, int]] = field(default_factory=list)  # seconds and items of its last calls
-    signatures: set[Any] = field(default_factory=set)  # of items that were compared with the plain loop
-    price: float = 0.0  # seconds of the last trial that it lost, or of what failed
-    losses: int = 0  # in a row
+    Attributes:
+        told: (seconds, number of items), estimated by the last trial.
+        recent: (seconds, number of items) of the last calls.
+        signatures: signatures of items whose results were compared with the plain loop.
+        price: seconds of the last lost trial or failed call.
+        losses: number of consecutive losses.
+        why_not: why the rung failed last; '' if it did not.
+    """
+
+    told: tuple[float, int] | None = None
+    recent: list[tuple[float, int]] = field(default_factory=list)
+    signatures: set[Any] = field(default_factory=set)
+    price: float = 0.0
+    losses: int = 0
     why_not: str = ""
 
     def predicted(self, n: int) -> float | None:
-        """Seconds for n items: part of the time does not depend on them. Calls tell more than a trial."""
+        """Return the estimated seconds for n items, or None. Real calls take precedence over the trial.
+
+        A quarter of the time is assumed to be independent of the number of items.
+        """
         known = self.recent if len(self.recent) == KEPT else [self.told] if self.told is not None else []
         return min((seconds * (0.25 + 0.75 * n / items) for seconds, items in known), default=None)
 
@@ -49,7 +67,7 @@ class RungCosts:
         self.recent = [*self.recent[1 - KEPT :], (seconds, n)]
 
     def lost(self, seconds: float, why: str = "") -> None:
-        """A trial, or a call, has cost so many seconds and gained nothing."""
+        """Record a trial or a call that took `seconds` without a gain."""
         self.price, self.losses, self.why_not = seconds, min(self.losses + 1, 20), why
         if why:
             self.recent, self.told = [], None
@@ -57,25 +75,31 @@ class RungCosts:
 
 @dataclass
 class Costs:
-    """All rungs of one plan, and the plain loop."""
+    """Measured costs of a plan: of its rungs and of the plain loop.
 
-    recent: list[float] = field(default_factory=list)  # seconds of an item in the last plain calls
+    Attributes:
+        recent: seconds per item of the last plain loops.
+        records: costs by name of the rung.
+        unseen: seconds of rungs since the plain loop was last timed.
+    """
+
+    recent: list[float] = field(default_factory=list)
     records: dict[str, RungCosts] = field(default_factory=dict)
-    unseen: float = 0.0  # seconds that rungs have taken since the plain loop was timed
+    unseen: float = 0.0
 
     def of(self, rung: str) -> RungCosts:
         return self.records.setdefault(rung, RungCosts())
 
     @property
     def plain_item(self) -> float:
-        """Seconds of an item in the plain loop: a median, since a machine may do other things in between."""
+        """Seconds per item in the plain loop; the median, because other processes disturb single timings."""
         return sorted(self.recent)[(len(self.recent) - 1) // 2] if self.recent else 0.0
 
     def measured(self, seconds: float, items: int) -> None:
-        """A plain loop came to so many items."""
+        """Record that a plain loop took `seconds` for `items` items."""
         self.recent = [*self.recent[1 - MEDIAN_OF :], seconds / max(items, 1)]
         self.unseen = 0.0
 
     def is_due(self, n: int) -> bool:
-        """Should the plain loop be timed again?"""
+        """Return whether the plain loop should be timed again."""
         return SHARE * self.unseen > self.plain_item * n

@@ -1,5 +1,4 @@
-"""Exceptions of items that ran elsewhere, raised as the text would have raised them; and those that no item
-raised: handlers of signals raise them wherever the program happens to be."""
+"""Raise exceptions of items as plain Python would, and let exceptions of signal handlers through."""
 
 import functools
 import signal
@@ -10,8 +9,10 @@ from typing import Any, NoReturn
 
 
 def raise_here(error: BaseException) -> NoReturn:
-    """Raise what an item raised, maybe in another thread, with the context that it would have had here: after
-    all of its own, what is being handled."""
+    """Raise an item's exception, possibly from another thread, with the `__context__` it would have had here.
+
+    The exception that is being handled is appended to the end of the context chain.
+    """
     own, handled = chain(error), chain(sys.exc_info()[1])
     if handled and own[-1].__context__ is None and not any(one is other for one in own for other in handled):
         own[-1].__context__ = handled[0]
@@ -19,12 +20,12 @@ def raise_here(error: BaseException) -> NoReturn:
     try:
         raise error
     finally:
-        error.__context__ = context  # which raising it has replaced
+        error.__context__ = context  # `raise` has replaced it
         del error, context, own, handled
 
 
 def chain(error: BaseException | None) -> list[BaseException]:
-    """It, what was being handled when it was raised, and so on."""
+    """Return the exception, its `__context__`, and so on."""
     found: list[BaseException] = []
     while error is not None and not any(error is one for one in found):
         found.append(error)
@@ -39,14 +40,17 @@ def then_raises(values: Iterable[Any], error: BaseException) -> Iterator[Any]:
 
 
 def raises(error: BaseException) -> Iterable[Any]:
-    """An iterable that raises `error` at once."""
+    """Return an iterable that raises `error` when iteration starts."""
     raise_here(error)
     yield
 
 
 def raise_interrupt(error: BaseException) -> None:
-    """Raise this exception again if a handler of signals has raised it, Python's own or another: a fast path
-    that takes it for trouble of its own would swallow a time limit."""
+    """Raise the exception again if a signal handler raised it (KeyboardInterrupt or a time limit, for
+    example).
+
+    A fast path that fell back to the plain loop on any error would swallow it otherwise.
+    """
     if isinstance(error, KeyboardInterrupt):
         raise error
     handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
@@ -58,7 +62,7 @@ def raise_interrupt(error: BaseException) -> None:
 
 
 def _code(handler: Any) -> types.CodeType | None:
-    """Of a function, a method, a partial, or an object that is called."""
+    """Return the code object of a handler: a function, method, partial or callable object."""
     while isinstance(handler, functools.partial):
         handler = handler.func
     function = getattr(handler, "__func__", handler)

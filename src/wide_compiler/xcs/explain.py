@@ -1,4 +1,4 @@
-"""What became of each site, line by line: what was done, and why not more."""
+"""Explanations: how each site ran, line by line, and why not faster."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,14 +17,20 @@ if TYPE_CHECKING:
 
 @dataclass
 class SiteRow(Row):
-    """One site, or one place that could not be one. `how`: 'loop', or the rungs that ran it, how often."""
+    """One site, or one place in the source that cannot be a site.
+
+    Attributes:
+        how: 'loop', or the rungs that ran it with their numbers of calls.
+        over: the loop variables that are read.
+        site: False if the source text rules out a site here.
+    """
 
     line: int = 0
     text: str = ""
-    over: str = ""  # the loop variables that differ from item to item and are read
+    over: str = ""
     effect: str = ""
     strategy: str = ""
-    site: bool = True  # False: the text says that it cannot be one
+    site: bool = True
 
     def more(self) -> dict[str, str]:
         shown = {"text": self.text, "over": self.over}
@@ -32,7 +38,7 @@ class SiteRow(Row):
 
 
 def explained(runtime: "Runtime") -> Explanation:
-    """What became of each site of a function."""
+    """Return the explanation of all sites of a function."""
     sites = {site.text.index: site for site in runtime.sites}
     rows = [_row(text, sites.get(text.index)) for text in runtime.texts]
     name, note = runtime.original.__name__, ""
@@ -42,7 +48,7 @@ def explained(runtime: "Runtime") -> Explanation:
 
 
 def by_site(sites: Iterable["Site"]) -> dict[str, dict[str, int]]:
-    """The calls of each rung, by line and text of the site; a second one that reads the same has a number."""
+    """Return the number of calls of each rung, by line and text of the site. Duplicate keys get a number."""
     found: dict[str, dict[str, int]] = {}
     for site in sites:
         if not site.text.reason:

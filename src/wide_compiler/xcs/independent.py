@@ -1,4 +1,4 @@
-"""`independent`: the user's mark on a function whose calls may overlap, although it may write."""
+"""`independent`: marks a function whose calls may overlap although it may have side effects."""
 
 import functools
 import inspect
@@ -13,16 +13,25 @@ if TYPE_CHECKING:
     from .plan import Plan
 
 F = TypeVar("F", bound=Callable[..., Any])
-# By identity: what is put on a function itself is copied by `functools.wraps` to whatever wraps it.
+# A set rather than an attribute of the function, since `functools.wraps` copies attributes to wrappers.
 _marked: "weakref.WeakSet[Callable[..., Any]]" = weakref.WeakSet()
 
 
 def independent(fn: F) -> F:
     """Mark a function: its calls in one loop of a jitted function may overlap, whatever they do.
 
-    You say that a call neither needs what another one does nor changes what the loop around it reads, and
-    that it may be called in other threads. A function or method is marked itself; any other callable, such
-    as a bound method, is called by a new function, which is marked.
+    The mark asserts that a call does not depend on other calls, does not change what the surrounding loop
+    reads, and may run in another thread.
+
+    Args:
+        fn: a function or method, which is marked itself; any other callable, such as a bound method, is
+            wrapped in a new function.
+
+    Returns:
+        The marked function.
+
+    Raises:
+        WrongTypeError: `fn` is not a function, or is a coroutine or generator function.
 
     >>> @independent
     ... def upload(name):
@@ -56,7 +65,7 @@ _LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isas
 
 
 def is_independent(function: Any) -> bool:
-    """Was this very function marked, or the one that was jitted to make it?"""
+    """Return whether this function object, or the original of this jitted function, is marked."""
     if not isinstance(function, types.FunctionType):
         return False
     jitted: Any = vars(function).get("__xcs__")
@@ -66,6 +75,6 @@ def is_independent(function: Any) -> bool:
 
 
 def marked_in(plan: "Plan") -> list[str]:
-    """Names of the marked functions that the items of a plan call: each of them is guarded by identity."""
+    """Return the names of marked functions that the items of a plan call, found among its identity guards."""
     held = [expected for how, expected in plan.guards.checks.values() if how == "is"]
     return [function.__qualname__ for function in held if is_independent(function)]

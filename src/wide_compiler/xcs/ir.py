@@ -1,4 +1,4 @@
-"""A graph of operations: nodes with operators and inputs, edges where one reads what another made."""
+"""Dependency graph of operations: an edge leads from a node to each node that reads its result."""
 
 import ast
 from collections.abc import Iterable
@@ -11,8 +11,13 @@ from .text.names import reads, stored
 
 @dataclass
 class IRNode:
-    """One operation. `operator` is what runs: a function, a module, or a statement's text; `proof` is what is
-    proven of it at a site of a jitted function (a `parallelism.Proof`)."""
+    """One operation.
+
+    Attributes:
+        operator: a function, a module, or an AST statement.
+        inputs: ids of the nodes whose results it reads.
+        proof: for a site of a jitted function, what is proven about the operator (a `parallelism.Proof`).
+    """
 
     id: str
     operator: Any
@@ -22,13 +27,13 @@ class IRNode:
 
 @dataclass
 class IRGraph:
-    """`edges[a]` holds the nodes that read what `a` made."""
+    """A graph of operations. `edges[a]` holds the ids of the nodes that read the result of `a`."""
 
     nodes: dict[str, IRNode] = field(default_factory=dict)
     edges: dict[str, set[str]] = field(default_factory=dict)
 
     def add(self, node: IRNode) -> IRNode:
-        """A node, after those that it reads."""
+        """Add a node; the nodes that it reads must have been added before."""
         if node.id in self.nodes:
             raise ArgumentError(f"there is a node {node.id!r} already")
         missing = [source for source in node.inputs if source not in self.nodes]
@@ -41,7 +46,7 @@ class IRGraph:
         return node
 
     def paths(self, start: str) -> set[str]:
-        """Everything that depends on a node."""
+        """Return the ids of all nodes that depend on `start`."""
         found: set[str] = set()
         new = set(self.edges[start])
         while new:
@@ -50,12 +55,13 @@ class IRGraph:
         return found
 
     def independent(self, a: str, b: str) -> bool:
-        """Neither depends on the other. Reading the same thing is no dependence."""
+        """Return whether neither node depends on the other. Reading the same input is not a dependence."""
         return b not in self.paths(a) and a not in self.paths(b)
 
 
 def graph_of(statements: Iterable[ast.stmt]) -> IRGraph:
-    """The graph of a block: a node for each statement, an edge where one reads a name that another stores."""
+    """Return the graph of a block: a node per statement, an edge where one reads a name that another
+    stores."""
     graph = IRGraph()
     maker: dict[str, str] = {}
     for statement in statements:

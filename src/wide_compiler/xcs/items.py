@@ -1,5 +1,7 @@
-"""What a site loops over: exact lists, tuples, ranges, dict views, arrays, tensors, `zip` and `enumerate` of
-them. Anything else might run code when it is iterated over, and goes to the plain loop untouched.
+"""The iterables that a site accepts: exact lists, tuples, ranges, dict views, arrays, tensors, `zip`,
+`enumerate`.
+
+Iterating over anything else might run user code, so the plain loop handles it.
 """
 
 import itertools
@@ -14,7 +16,7 @@ Columns = list[Sequence[Any]]
 
 
 class Source(NamedTuple):
-    """`zip(...)` or `enumerate(...)` that was not called yet."""
+    """A call of `zip` or `enumerate` that has not been executed yet."""
 
     function: Any
     args: tuple[Any, ...]
@@ -25,12 +27,12 @@ class Source(NamedTuple):
 
 
 def made(source: Any) -> Any:
-    """The iterable as it was written."""
+    """Return the iterable itself; a `Source` is executed."""
     return source.made() if type(source) is Source else source
 
 
 class Blocks:
-    """A list of arrays that a site has just made: rows of a few blocks, in order."""
+    """A list of arrays made by the previous site, which are rows of a few larger arrays (blocks)."""
 
     def __init__(self, rows: list[Any], blocks: list[np.ndarray]):
         self.rows = rows
@@ -45,7 +47,7 @@ class Blocks:
         return len(self.rows)
 
     def part(self, start: int, stop: int) -> np.ndarray:
-        """The rows of these items, which lie in one block."""
+        """Return rows `start` to `stop`, which must lie in one block."""
         for (first, end), block in zip(self.bounds, self.blocks, strict=True):
             if start < end:
                 return block[start - first : stop - first]
@@ -53,14 +55,15 @@ class Blocks:
 
 
 def kept_blocks(source: Any, before: list[Blocks] | None) -> Any:
-    """The blocks of a list made by the statement before, which nothing can have changed since."""
+    """Return the blocks of `source` if the previous statement made this list and it is unchanged; else
+    None."""
     kept = before.pop() if before else None
     whole = kept is not None and kept.rows is source and len(kept.rows) == kept.bounds[-1][1]
     return kept if whole else None
 
 
 class Items:
-    """`n` rounds of a loop. `columns[j][i]` is loop variable j in round i."""
+    """The items of a loop. `columns[j][i]` is loop variable j in iteration i, of n."""
 
     __slots__ = ("columns", "n")
 
@@ -72,7 +75,11 @@ class Items:
 
 
 def items_of(source: Any, shape: Any) -> Items | None:
-    """The items of a source for a loop variable of that shape, or None."""
+    """Return the items of `source`, or None if it is not supported.
+
+    Args:
+        shape: the loop variables: a name, or nested tuples of names.
+    """
     columns = _columns(source, shape)
     return None if columns is None else Items(columns, len(columns[0]))
 
@@ -123,7 +130,8 @@ def _zipped(source: Source, shape: Any) -> Columns | None:
 
 
 def _unzipped(sequence: Any, shape: tuple[Any, ...]) -> Columns | None:
-    """Columns of a list of tuples, all exactly as long as the loop variable is wide."""
+    """Return the columns of a list of tuples, or None unless all tuples match the loop variables in
+    length."""
     if type(sequence) not in (list, tuple) or not len(sequence):
         return None
     if set(map(type, sequence)) != {tuple} or set(map(len, sequence)) != {len(shape)}:

@@ -1,7 +1,7 @@
-"""`jit`: the decorator. A plain function goes in, a plain function comes out, with `explain()` and `stats()`.
+"""The decorator `jit`: returns a plain function with `explain()` and `stats()`.
 
-What comes out is a real function without a wrapper around it: its code is replaced on the first call, so
-recursion is not one frame deeper than it was.
+The result is a real function, not a wrapper: its code object is replaced on the first call, so recursion does
+not need additional frames.
 """
 
 import ast
@@ -32,25 +32,33 @@ from .text.source import NoSource, compiled, tree_of, written
 from .work import held_by
 
 F = TypeVar("F", bound=Callable[..., Any])
-# Python passes over frames of its import system when it looks for whom to warn: so over that of a first call.
+# `warnings` skips frames of the import system, recognised by file name, when it finds the warning's origin.
+# This file name makes it skip the first-call trampoline too.
 PASSED_OVER = "<xcs, like importlib._bootstrap>"
 
 
 class XcsWarning(UserWarning):
-    """A function runs as it is, because it has no text that could be looked at."""
+    """A function runs unchanged, because its source is not available or not supported."""
 
 
 class Runtime:
-    """What the rewritten code of one function calls: its sites as `s0`, `s1`, ..., and `source`."""
+    """The state behind one jitted function; the rewritten code calls its sites `s0`, `s1`, ... and `source`.
+
+    Attributes:
+        original: the function before `jit`.
+        function: the jitted function; `code` is the code object that `jit` gave to it.
+        traced: indices of sites that a debugger or coverage tool has traced.
+        why: why the function runs unchanged; '' if it does not.
+    """
 
     def __init__(self, original: types.FunctionType, config: Config):
         self.original = original
         self.config = config
         self.function: Any = None
-        self.code: types.CodeType | None = None  # that `jit` gave to it
+        self.code: types.CodeType | None = None
         self.texts: list[SiteText] = []
         self.sites: list[Site] = []
-        self.traced: set[int] = set()  # sites that a debugger or coverage tool was at
+        self.traced: set[int] = set()
         self.why = ""
         self.ready = False
         self.lock = threading.RLock()
@@ -63,13 +71,13 @@ class Runtime:
         return Source(function, args, kwargs)
 
     def prepared(self) -> types.FunctionType:
-        """The function with its code replaced, for the first call."""
+        """Return the function to run on the first call, after rewriting it."""
         self.prepare()
         return written(self.function) if self.why else self.function
 
     def prepare(self) -> None:
-        """Rewrite the function, once: other threads that call it meanwhile wait. Where its text is not to be
-        trusted, every call goes to the original."""
+        """Rewrite the function once; other threads wait. If that fails, every call goes to the original
+        code."""
         with self.lock:
             if not self.ready:
                 self._rewrite()
@@ -92,12 +100,12 @@ class Runtime:
         self.function.__code__ = self.code = code
 
     def explain(self) -> Explanation:
-        """What was done at each site, line by line, and why not more."""
+        """Return how each site ran, line by line, and why not faster."""
         self.prepare()
         return explained(self)
 
     def stats(self) -> dict[str, dict[str, int]]:
-        """For each site, how many calls each rung has run."""
+        """Return the number of calls of each rung, by site."""
         self.prepare()
         return by_site(self.sites)
 
@@ -107,8 +115,13 @@ Rewritten = tuple[list[SiteText], types.CodeType]
 
 
 def rewritten(original: types.FunctionType) -> Rewritten:
-    """The sites of a function, and its code that asks them. Functions that are made again and again, as in a
-    factory, share one text. Raises `NoSource`."""
+    """Return the sites of a function and its rewritten code.
+
+    Cached by code object, so that functions created repeatedly by a factory share one rewrite.
+
+    Raises:
+        NoSource: the source is not available or does not match the code.
+    """
     like = original.__code__
     known = _known.get(like)
     if known is None or known[1].co_filename != like.co_filename:
@@ -123,7 +136,7 @@ def rewritten(original: types.FunctionType) -> Rewritten:
 
 
 def _mentioning_runtime(tree: Any) -> Any:
-    """The function with its run time among its free names, even where no site mentions it."""
+    """Add a dead reference to the runtime, so that it is a free variable even in a function without sites."""
     mention = ast.Name(RUNTIME, ast.Load())
     if isinstance(tree, ast.Lambda):
         tree.body = ast.copy_location(ast.IfExp(ast.Constant(True), tree.body, mention), tree.body)
@@ -139,7 +152,8 @@ def _warn(name: str, why: str, stacklevel: int = 4) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _trampoline(free: tuple[str, ...]) -> types.CodeType:
-    """Code for the first call: hands everything to the run time. Same cells as the function itself."""
+    """Return code for the first call, which passes all arguments to the runtime. It has the same closure
+    cells."""
     names = (*free, RUNTIME)
     spaces: dict[str, Any] = {}
     inner = [f"cell_{i:06d}" for i in range(len(names))]
@@ -165,10 +179,20 @@ def jit(*, config: Config | None = None) -> Callable[[F], F]: ...
 
 
 def jit(fn: Any = None, *, config: Config | None = None) -> Any:
-    """Let a function's loops run in parallel where that is proven to change nothing but the time.
+    """Run a function's loops in parallel where this provably changes nothing but the time.
 
-    Works with and without arguments, on functions, methods, closures and lambdas. Generator functions,
-    coroutines and whatever has no source text run as they are, and say so once.
+    Can be used with and without arguments, on functions, methods, closures and lambdas. Generator functions,
+    coroutine functions and functions without source run unchanged, with one `XcsWarning`.
+
+    Args:
+        fn: the function.
+        config: options; see `Config`.
+
+    Returns:
+        A function with the same behaviour and the methods `explain()` and `stats()`.
+
+    Raises:
+        WrongTypeError: `fn` is not callable, or `config` is not a `Config`.
 
     >>> @jit
     ... def double(xs):
@@ -187,7 +211,7 @@ def jit(fn: Any = None, *, config: Config | None = None) -> Any:
     if not callable(fn):
         raise WrongTypeError(f"jit takes a function, got {type(fn).__name__}")
     runtime = getattr(fn, "__xcs__", None)
-    if isinstance(runtime, Runtime) and runtime.function is fn:  # it is jitted already
+    if isinstance(runtime, Runtime) and runtime.function is fn:  # already jitted
         return fn if config in (None, runtime.config) else jit(written(fn), config=config)
     config = config or Config()
     inner = _inside_decorator(fn)
@@ -198,7 +222,7 @@ def jit(fn: Any = None, *, config: Config | None = None) -> Any:
 
 
 def _inside_decorator(fn: Any) -> types.FunctionType | None:
-    """The function that a decorator's wrapper holds, as that of `torch.no_grad()` does: it has the loops."""
+    """Return the function inside a decorator's wrapper, such as that of `torch.no_grad()`, or None."""
     inner = getattr(fn, "__wrapped__", None)
     if not isinstance(fn, types.FunctionType) or type(inner) is not types.FunctionType:
         return None
@@ -206,7 +230,7 @@ def _inside_decorator(fn: Any) -> types.FunctionType | None:
 
 
 def _decorated(fn: types.FunctionType, inner: Any, fast: Any) -> types.FunctionType:
-    """The wrapper once more, around the jitted function; all other variables it shares with the old one."""
+    """Return a copy of the wrapper around the jitted function. It shares all other closure cells."""
     cells = zip(fn.__closure__ or (), held_by(fn), strict=True)
     around = tuple(types.CellType(fast) if held is inner else cell for cell, held in cells)
     made = types.FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, around)
@@ -217,7 +241,7 @@ def _decorated(fn: types.FunctionType, inner: Any, fast: Any) -> types.FunctionT
 
 
 def _runs_as_it_is(fn: Any, config: Config) -> tuple[str, bool]:
-    """Why a callable cannot be looked into, and whether that deserves a warning."""
+    """Return why a callable cannot be rewritten ('' if it can), and whether to warn about it."""
     if not config.enabled:
         return "switched off by Config(enabled=False)", False
     if not isinstance(fn, types.FunctionType):
@@ -248,7 +272,8 @@ def _jitted(fn: types.FunctionType, config: Config) -> types.FunctionType:
 
 
 def _as_it_is(fn: Any, why: str, warn: bool) -> Any:
-    """The callable itself, able to explain; a C function cannot carry attributes and gets a thin shell."""
+    """Return the callable itself with `explain` and `stats`; C functions accept no attributes and are
+    wrapped."""
     name = getattr(fn, "__qualname__", repr(fn))
     if warn:
         _warn(name, why)

@@ -1,4 +1,4 @@
-"""`vmap`: a function over the items of lists, or over the leading axis of arrays and tensors."""
+"""`vmap`: maps a function over the items of lists, or over the leading axis of arrays and tensors."""
 
 import functools
 import linecache
@@ -19,9 +19,15 @@ NUMBERS = (np.ndarray, np.generic, bool, int, float, complex)
 def vmap(fn: Callable[..., Any], *, config: Config | None = None) -> Callable[..., Any]:
     """Map a function over the items of lists, or over the leading axis of arrays and tensors.
 
-    All arguments are mapped over. What all items share is bound beforehand:
-    `vmap(lambda x: fn(x, scale=3))`. The results are a list; where all arguments are arrays and the results
-    are arrays or numbers they are stacked to an array, and where all are tensors, to a tensor.
+    All arguments are mapped and must have the same length. Bind shared arguments beforehand: `vmap(lambda x:
+    fn(x, scale=3))`.
+
+    Returns:
+        A function that returns a list. If all arguments are arrays, and the results arrays or numbers, the
+        results are stacked to an array [N, ...]; if all are tensors, to a tensor [N, ...].
+
+    Raises:
+        WrongTypeError: `fn` is not callable.
 
     >>> vmap(lambda x: x * 2)([1, 2, 3])
     [2, 4, 6]
@@ -29,7 +35,7 @@ def vmap(fn: Callable[..., Any], *, config: Config | None = None) -> Callable[..
     if not callable(fn):
         raise WrongTypeError(f"vmap takes a function, got {type(fn).__name__}")
 
-    loops: dict[int, Any] = {}  # that were called, by the number of arguments
+    loops: dict[int, Any] = {}  # jitted loops by number of arguments
 
     @functools.wraps(fn)
     def mapped(*columns: Any, **keywords: Any) -> Any:
@@ -68,7 +74,8 @@ def _check(columns: tuple[Any, ...], keywords: dict[str, Any]) -> None:
 
 @functools.cache
 def _maker(count: int) -> Callable[[Any], Any]:
-    """Makes loops over so many arguments, of plain text in a file of its own, which `jit` reads."""
+    """Return a factory of loops over `count` arguments, as source text in its own pseudo-file, which `jit`
+    reads."""
     items = [f"x{i}" for i in range(count)] if count > 1 else ["x"]
     lists = [f"{item}s" for item in items]
     source = f"zip({', '.join(lists)})" if count > 1 else lists[0]
@@ -79,7 +86,7 @@ def _maker(count: int) -> Callable[[Any], Any]:
         f"    return mapped\n"
     )
     file = f"<vmap over {count}>"
-    # Without a time of change: such entries stay when the cache is looked through.
+    # `linecache.checkcache` keeps entries without a modification time.
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     spaces: dict[str, Any] = {}
     exec(compile(text, file, "exec"), spaces)
@@ -87,7 +94,7 @@ def _maker(count: int) -> Callable[[Any], Any]:
 
 
 def restacked(results: list[Any], columns: tuple[Any, ...]) -> Any:
-    """Results of mapping over arrays are an array again, those over tensors a tensor."""
+    """Stack the results if all arguments were arrays or all were tensors; else return the list."""
     if results and all(type(c) is np.ndarray for c in columns):
         return np.stack(results) if isinstance(results[0], NUMBERS) else results
     if results and all(type(c) is torch.Tensor for c in columns) and type(results[0]) is torch.Tensor:

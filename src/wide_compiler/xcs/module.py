@@ -1,4 +1,4 @@
-"""`module`: a frozen dataclass that is a pytree of PyTorch and JAX. Its fields are leaves, or static."""
+"""`module`: a frozen dataclass registered as a pytree with PyTorch and JAX. Fields are leaves or static."""
 
 import ast
 import contextlib
@@ -17,17 +17,21 @@ _trees: dict[type, "_Tree"] = {}
 
 
 def static(**options: Any) -> Any:
-    """A field that is part of the structure, not of the data: `size: int = static(default=3)`. Structures are
-    compared by it, so it holds something that has a hash."""
+    """Return a dataclass field that is part of the pytree structure, not a leaf: `size: int =
+    static(default=3)`.
+
+    Structures are compared by their static fields, so the value must be hashable.
+    """
     metadata = {**options.pop("metadata", {}), "static": True}
     return dataclasses.field(metadata=metadata, **options)
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(dataclasses.field, static))
 def module(cls: C) -> C:
-    """Make a class a frozen dataclass with identity comparison, known to PyTorch (and JAX) as a pytree.
+    """Make a class a frozen dataclass, compared by identity and registered as a pytree with PyTorch (and
+    JAX).
 
-    A subclass is one only if it is decorated as well; without that its objects are leaves.
+    A subclass must be decorated as well; otherwise its instances are leaves.
 
     >>> @module
     ... class Scale:
@@ -52,7 +56,7 @@ def module(cls: C) -> C:
 
 
 def get_tree_functions(cls: type) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]] | None:
-    """`(flatten, unflatten)` of a class made by `module`, or None for any other."""
+    """Return `(flatten, unflatten)` of a class decorated with `module`, or None for any other class."""
     if not isinstance(cls, type):
         raise WrongTypeError(f"get_tree_functions takes a class, got {cls!r}: give its type(...)")
     tree = _trees.get(cls)
@@ -60,8 +64,7 @@ def get_tree_functions(cls: type) -> tuple[Callable[[Any], Any], Callable[[Any, 
 
 
 class _Tree:
-    """How objects of one class come apart into leaves and structure, told to PyTorch, and to JAX where it is
-    installed."""
+    """The pytree registration of one class with PyTorch, and with JAX if installed."""
 
     def __init__(self, kind: Any):
         self.kind, fields = kind, dataclasses.fields(kind)
@@ -85,7 +88,8 @@ class _Tree:
         return [getattr(value, n) for n in self.moving], tuple(getattr(value, n) for n in self.fixed)
 
     def with_keys(self, key: Callable[[str], Any]) -> Callable[[Any], tuple[list[Any], tuple[Any, ...]]]:
-        """Like `flatten`, with the name of its field beside each leaf."""
+        """Return a function like `flatten` that returns (key, leaf) pairs, with keys made from field
+        names."""
         keys = [key(name) for name in self.moving]
         return lambda value: (list(zip(keys, self.flatten(value)[0], strict=True)), self.flatten(value)[1])
 
@@ -99,7 +103,11 @@ class _Tree:
         return new
 
     def dump(self, structure: tuple[Any, ...]) -> str:
-        """The static fields as Python literals, for a file that `torch.export.save` writes."""
+        """Return the static fields as a Python literal, for `torch.export.save`.
+
+        Raises:
+            WrongTypeError: a static field is not a literal.
+        """
         text = repr(tuple(structure))
         with contextlib.suppress(ValueError, SyntaxError):
             if repr(ast.literal_eval(text)) == text:

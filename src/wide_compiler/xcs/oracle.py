@@ -1,5 +1,4 @@
-"""Is what a jitted function gave what plain Python gives? Compared are values, and aliasing: which mutable
-objects are one and the same, or share memory."""
+"""Compare results with plain Python: values, and aliasing of mutable objects and memory."""
 
 import gc
 import itertools
@@ -16,15 +15,15 @@ FLAGS: tuple[Any, ...] = ("WRITEABLE", "C_CONTIGUOUS", "F_CONTIGUOUS")
 _ATOMS = (type(None), bool, int, str, bytes, complex, range, slice, type, type(Ellipsis))
 _SAME_OF_TENSORS = operator.attrgetter("shape", "dtype", "requires_grad", "device", "layout")
 _NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
-Extent = tuple[int, int]  # from the first byte of an array to behind the last
+Extent = tuple[int, int]  # address of the first byte, and of the byte after the last
 
 
 class Difference(Exception):
-    """Where two results part, by path."""
+    """Two results differ; the message names the path."""
 
 
 def same(a: Any, b: Any, rtol: float | None = None) -> bool:
-    """Equal in type, dtype, shape, aliasing and value; floats within `rtol` if given, else exactly."""
+    """Return whether type, dtype, shape, aliasing and value are equal; floats within `rtol` if given."""
     try:
         comparison = Comparison(rtol)
         comparison.same(a, b, "")
@@ -35,11 +34,12 @@ def same(a: Any, b: Any, rtol: float | None = None) -> bool:
 
 
 class Comparison:
-    """Walks two values in step; what is one object here must be one object there.
+    """Compares two values recursively, including aliasing between their parts.
 
     Attributes:
-        met: mutable objects of each side by id, with the number of their pair; kept: so that they stay.
-        extents: of pairs of arrays, the bytes that they take.
+        met: for each side, mutable objects by id, with the number of their pair.
+        kept: keeps the objects alive, so that their ids are not reused.
+        extents: path and byte ranges of each pair of arrays.
     """
 
     def __init__(self, rtol: float | None):
@@ -90,7 +90,8 @@ class Comparison:
         elif type(a).__dictoffset__ and not callable(a):
             if a is not b:
                 self.same(vars(a), vars(b), path)
-            for part in gc.get_referents(a) if a is b else ():  # `vars` would make objects slower
+            # `vars` would create a dict and slow the object down.
+            for part in gc.get_referents(a) if a is b else ():
                 self.same(part, part, path)
         elif not callable(a) and type(a).__eq__ is not object.__eq__:
             _equal(a, b, path)
@@ -105,7 +106,7 @@ class Comparison:
         self.extents.append((path, _extent(a), _extent(b)))
         one, two = (t.detach().cpu().resolve_conj().resolve_neg() for t in (a, b))
         limit = None
-        if a.dtype is torch.bfloat16:  # of which NumPy knows only the bits
+        if a.dtype is torch.bfloat16:  # NumPy has no bfloat16
             one, two, limit = one.float(), two.float(), one_op(a.dtype).single
         elif a.dtype.is_floating_point and a.dtype not in _NUMPY_FLOATS:
             one, two = (t.view(torch.uint8 if t.element_size() == 1 else torch.int16) for t in (one, two))
@@ -118,21 +119,25 @@ class Comparison:
             self.same(one, two, f"{path}[{i}]")
 
     def _close(self, a: np.ndarray, b: np.ndarray, path: str, coarse: float | None = None) -> None:
-        """coarse: the limit of a type with fewer bits, from which these were made."""
+        """Compare two arrays, floats within a tolerance.
+
+        Args:
+            coarse: the tolerance of the original dtype, if it had fewer bits than that of the arrays.
+        """
         _equal(a.dtype, b.dtype, f"{path}: dtype")
         floats = a.dtype.kind in "fc"
         if not floats or self.rtol is None:
             if a.tobytes() != b.tobytes() and not np.array_equal(a, b, equal_nan=floats):
                 raise Difference(f"{path}: {a!r:.80}, then {b!r:.80}")
             return
-        # Python's own floats are float64, which the caller's limit is meant for; fewer bits need more room.
+        # `rtol` is meant for float64; dtypes with fewer bits need a larger tolerance.
         own = one_op(getattr(torch, a.dtype.name)).single if a.dtype.itemsize < 8 else 0.0
         limit = max(self.rtol, own, coarse or 0.0)
         if a.size and not np.allclose(a, b, rtol=limit, atol=limit * _scale(a), equal_nan=True):
             raise Difference(f"{path}: {a!r:.80}, then {b!r:.80}, beyond rtol {limit:g}")
 
     def same_overlaps(self) -> None:
-        """Which arrays share memory. Neighbours are compared in order of address, so that many stay cheap."""
+        """Check that the same arrays share memory on both sides. Only neighbours by address are compared."""
         for side in (1, 2):
             ordered: list[Any] = sorted(self.extents, key=operator.itemgetter(side))
             for one, two in itertools.pairwise(ordered):
@@ -146,19 +151,19 @@ def _equal(a: Any, b: Any, path: str) -> None:
 
 
 def _steps(tensor: torch.Tensor) -> list[int]:
-    """Strides, where there is more than one step to take."""
+    """Return the strides of dimensions larger than 1."""
     return [step for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
 
 
 def _scale(a: np.ndarray) -> float:
-    """Sums cancel: what is left is held against the largest number beside it, or against 1 when alone."""
+    """Return the scale for absolute tolerance: the largest magnitude, at least 1, since sums may cancel."""
     finite = np.abs(a[np.isfinite(a)])
     largest = float(finite.max()) if finite.size else 0.0
     return max(largest, 1.0) if math.isfinite(largest) else 1.0
 
 
 def _extent(held: Any) -> Extent:
-    """Of an array or a tensor."""
+    """Return the byte range of an array or tensor."""
     if isinstance(held, torch.Tensor):
         start, size = held.data_ptr(), held.element_size()
         steps = [size * step for step in held.stride()]

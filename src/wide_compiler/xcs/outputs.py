@@ -1,4 +1,4 @@
-"""What the values of a site become: a comprehension's list, set or dict, or what a loop fills."""
+"""Build a site's result from its values: the list, set or dict of a comprehension, or what a loop fills."""
 
 import collections
 import operator
@@ -31,15 +31,18 @@ OPERATORS = {
 
 
 def inert(eater: str, options: tuple[Any, ...]) -> bool:
-    """Does the eater run nobody's code between items? What `key` and the start of a sum do is theirs."""
+    """Return whether the consumer (`sum`, `max`, `sorted`, ...) runs no user code between items.
+
+    User code could run through `key` functions and through the start value of `sum`.
+    """
     if eater == "sum":
         return all(type(o) in STARTS and getattr(o, "dtype", o) is not OBJECTS for o in options)
-    # `sorted` eats all first.
+    # `sorted` consumes all items first.
     return eater == "sorted" or all(o is None or any(o is key for key in KEYS) for o in options)
 
 
 def fillable(text: SiteText, containers: tuple, totals: tuple, makers: tuple) -> bool:
-    """Exact lists, sets and dicts made by the builtins, and totals that cannot be changed in place."""
+    """Return whether the containers are exact lists, sets and dicts, and the totals immutable."""
     sinks = [sink for sink in text.sinks if sink.kind not in TOTALS]
     carried = text.sinks[0].kind == "carried"
     return (
@@ -51,14 +54,14 @@ def fillable(text: SiteText, containers: tuple, totals: tuple, makers: tuple) ->
 
 
 def _holds_numbers(held: Any) -> bool:
-    """A dict of numbers: adding to them runs nobody's code."""
+    """Return whether a dict holds plain numbers only, so that adding to them runs no user code."""
     made = getattr(held, "default_factory", int)
     return (made is int or made is float) and all(type(value) in IMMUTABLE_TOTALS for value in held.values())
 
 
 def carried_on(values: list[Any], totals: list[Any], step: Any) -> None:
-    """Do what the last statements of each round do, in order; new totals are put into `totals`, unless
-    anything raises on the way."""
+    """Apply the loop's last statements, `step`, to each value in order. `totals` is updated in place, and
+    left unchanged if anything raises."""
     now: Any = totals
     for value in values:
         if not all(type(part) in COMPARED_BY_NO_USER for part in value):
@@ -68,16 +71,16 @@ def carried_on(values: list[Any], totals: list[Any], step: Any) -> None:
 
 
 def rooms(containers: tuple) -> list[Any]:
-    """New containers, to be filled before those of the text get what they hold."""
+    """Return new containers to fill; the real ones are updated once nothing can fail any more."""
     return [[] if type(held) is list else held.copy() for held in containers]
 
 
 def fill(text: SiteText, values: list[Any], containers: list[Any], totals: list[Any]) -> None:
-    """Do what the loop's body would have done with each value, in order; new totals are put into `totals`."""
+    """Apply to each value, in order, what the loop's body does with it. `totals` is updated in place."""
     if text.single and text.sinks[0].kind == "append":
         containers[0].extend(values)
         return
-    places: list[int] = []  # of each sink: among containers, or among totals
+    places: list[int] = []  # index of each sink among the containers or among the totals
     for k, sink in enumerate(text.sinks):
         places.append(sum((s.kind in TOTALS) == (sink.kind in TOTALS) for s in text.sinks[:k]))
     for value in values:

@@ -1,4 +1,4 @@
-"""What may run in parallel: read off an operator, then off the graph around it."""
+"""Determine what may run in parallel, from an operator and from the graph around it."""
 
 import ast
 import contextlib
@@ -25,14 +25,15 @@ from .proof.values import Value, opaque
 
 @dataclass(frozen=True)
 class ParallelismInfo:
-    """Ways in which an operator may run on many items. A rung runs a site only if its fact is True there.
+    """How an operator may run on many items. A rung is used at a site only if its flag is True.
 
     Attributes:
-        can_vmap: pure on arrays, tensors, numbers or modules: one call on a leading axis (vectorised rungs).
-        can_pmap: pure, and there are cores to compute several items on (threads that compute).
-        can_batch: several items may be under way at once; False where one decides whether the next one runs.
-        can_parallelize: items, or statements, do not depend on each other (threads that wait).
-        data_parallel_axes: parameters that differ from item to item. Fields of a module are shared by all.
+        can_vmap: pure on arrays, tensors, numbers or modules, so one call on a leading axis is possible.
+        can_pmap: pure, and several cores are available.
+        can_batch: several items may run at once; False if one item decides whether the next one runs.
+        can_parallelize: items or statements do not depend on each other, so waiting may overlap in threads.
+        data_parallel_axes: parameters that differ between items. Fields of a module are shared.
+        reason: why not more is possible, if known.
     """
 
     can_vmap: bool = False
@@ -40,7 +41,7 @@ class ParallelismInfo:
     can_batch: bool = False
     can_parallelize: bool = False
     data_parallel_axes: set[str] = field(default_factory=set)
-    reason: str = field(default="", compare=False)  # why not more, where that is known
+    reason: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if self.data_parallel_axes is None:
@@ -49,13 +50,13 @@ class ParallelismInfo:
 
 @dataclass
 class Proof:
-    """What is proven of an operator that is called with arguments of known types.
+    """What is proven about an operator for arguments of known types.
 
     Attributes:
-        axes: the parameters that differ from call to call and are read; True where a leading axis can hold
-            their values.
-        mapped: called once for each item; False for a statement, which runs once.
-        reason: why it is not pure, or why an item must not begin before the one before it has ended.
+        axes: the parameters that differ between calls and are read; True if their values can be stacked along
+            a leading axis.
+        mapped: True if called once per item; False for a statement, which runs once.
+        reason: why it is not pure, or why an item must not start before the previous one has ended.
     """
 
     operator: Any
@@ -66,13 +67,13 @@ class Proof:
 
 
 def stackable(kind: Any) -> bool:
-    """Can a leading axis hold values of this type?"""
+    """Return whether values of this type can be stacked along a leading axis."""
     plain = kind in (np.ndarray, torch.Tensor, float, int, bool) or is_numpy_scalar(kind)
     return plain or (isinstance(kind, type) and issubclass(kind, torch.nn.Module))
 
 
 def stacks(item: Any, depth: int = 2) -> bool:
-    """Can a leading axis hold items like this one, or their fields? No code of their classes runs."""
+    """Return whether items like this one, or their fields, can be stacked. Runs no code of their classes."""
     kind: Any = type(item)
     parts: Iterable[Any] = ()
     if issubclass(kind, tuple):
@@ -88,9 +89,13 @@ class ParallelismAnalyzer:
     """Finds the parallelism of one operator."""
 
     def analyze_operator(self, operator: Any) -> ParallelismInfo:
-        """What may be done with a function or module, called with what its annotations say; or with the
-        operator of a site, whose `Proof` says what it is called with."""
-        if operator is None:  # a value
+        """Return the parallelism of an operator.
+
+        Args:
+            operator: a function or module, assumed to be called with arguments of the annotated types; or a
+                `Proof`, which has the actual types.
+        """
+        if operator is None:
             return ParallelismInfo()
         proof = operator if isinstance(operator, Proof) else prove(operator)
         free = proof.effect <= Effect.IO
@@ -107,13 +112,13 @@ class ParallelismAnalyzer:
 
 
 class GraphParallelismAnalyzer:
-    """Finds the parallelism of every node of a graph."""
+    """Finds the parallelism of each node of a graph."""
 
     def __init__(self, op_analyzer: Any = None) -> None:
         self.op_analyzer = op_analyzer or ParallelismAnalyzer()
 
     def analyze_graph(self, ir_graph: IRGraph) -> dict[str, ParallelismInfo]:
-        """By node: what its operator allows, and what its place in the graph does."""
+        """Return the parallelism by node id, from its operator and its position in the graph."""
         return {name: self._analyzed(node, ir_graph) for name, node in ir_graph.nodes.items()}
 
     def _analyzed(self, node: IRNode, graph: IRGraph) -> ParallelismInfo:
@@ -130,7 +135,7 @@ class GraphParallelismAnalyzer:
 
 
 def in_common(infos: Iterable[Any]) -> ParallelismInfo:
-    """What all of them allow; the axes of the first, and a reason that one of them gives."""
+    """Return what all of them allow, with the axes of the first and the first reason given."""
     infos, facts = list(infos), ("can_vmap", "can_pmap", "can_batch", "can_parallelize")
     reason = next((info.reason for info in infos if getattr(info, "reason", "")), "")
     allowed = {fact: all(getattr(info, fact) for info in infos) for fact in facts}
@@ -138,20 +143,20 @@ def in_common(infos: Iterable[Any]) -> ParallelismInfo:
 
 
 def infos_by(analyzer: Any, graph: IRGraph) -> Mapping[str, Any]:
-    """What an analyser of graphs (`analyze_graph`), or of operators (`analyze_operator`), says of a graph."""
+    """Return an analyser's results by node id; it may analyse graphs or single operators."""
     if not hasattr(analyzer, "analyze_graph"):
         analyzer = GraphParallelismAnalyzer(analyzer)
     infos = analyzer.analyze_graph(graph)
     return {name: infos.get(name, ParallelismInfo()) for name in graph.nodes}
 
 
-# An operator by itself.
+# Analysis of an operator outside of a site.
 
 _CALL = ast.parse("operator()", mode="eval").body
 
 
 def prove(operator: Any) -> Proof:
-    """An operator by itself, called with parameters of the types they are annotated with."""
+    """Analyse an operator called with arguments of the annotated types."""
     if not callable(operator):
         return Proof(operator, Effect.UNKNOWN, reason=f"a {type(operator).__name__} is not called")
     hints, keywords = _parameters(operator)
@@ -167,13 +172,13 @@ def prove(operator: Any) -> Proof:
 
 
 def _parameters(operator: Any) -> tuple[dict[str, Any], list[str]]:
-    """Parameters that a call must give, with the types they are said to have (an array, where nothing is
-    said), and which of them are given by keyword alone."""
+    """Return the types of the required parameters (np.ndarray if not annotated), and the keyword-only
+    names."""
     function = operator.forward if isinstance(operator, torch.nn.Module) else operator
     try:
         given = list(inspect.signature(function).parameters.values())
         hints = typing.get_type_hints(function if inspect.isroutine(function) else type(function).__call__)
-    except (TypeError, ValueError, NameError, AttributeError):  # of C functions few tell
+    except (TypeError, ValueError, NameError, AttributeError):  # few C functions have a signature
         kind = inspect.Parameter.POSITIONAL_ONLY
         given, hints = [inspect.Parameter(f"x{i}", kind) for i in range(getattr(function, "nin", 1))], {}
     needed = [p for p in given if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.default is p.empty]
@@ -183,7 +188,7 @@ def _parameters(operator: Any) -> tuple[dict[str, Any], list[str]]:
 
 
 def value_of(analyzer: Analyzer, name: str, hint: Any) -> Value:
-    """What is known of an argument by its annotation: `list[float]` tells what it holds, a union nothing."""
+    """Return the abstract value of an argument with this annotation. A union counts as unknown."""
     kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
     if kind not in CONTAINERS:
         return Value(kind if isinstance(kind, type) else object)

@@ -1,4 +1,4 @@
-"""A plan: what is proven about a site for objects of certain types, and the strategy chosen for it."""
+"""Plan: what is proven about a site for certain types, and the strategy chosen for it."""
 
 import ast
 import types
@@ -24,12 +24,17 @@ from .text.names import reads
 if TYPE_CHECKING:
     from .site import Site
 
-RTOL = 1e-9  # of float64; float32 and float16 have their own, see oracle
+RTOL = 1e-9  # for float64; `oracle` has its own tolerances for float32 and float16
 
 
 @dataclass
 class Plan:
-    """Valid while its guards hold. It keeps no object of the call it was made in."""
+    """A proof and its costs, valid while its guards hold. It keeps no object of the call it was made in.
+
+    Attributes:
+        memory: state of rungs: wide models, concurrency levels.
+        own_strategy: True if the strategy is user-defined.
+    """
 
     bodies: frozenset[str]
     guards: Guards
@@ -41,17 +46,17 @@ class Plan:
     strategy: ExecutionStrategy = field(default_factory=SequentialStrategy)
     costs: Costs = field(default_factory=Costs)
     lane_code: dict[Any, Any] = field(default_factory=dict)
-    memory: dict[str, Any] = field(default_factory=dict)  # of rungs: wide models, levels of concurrency
+    memory: dict[str, Any] = field(default_factory=dict)
     last: str = "plain"
     rtol: float | None = RTOL
-    own_strategy: bool = False  # one that is somebody's own
+    own_strategy: bool = False
 
     def holds(self, functions: dict[str, Any], columns: Any) -> list[Any] | None:
-        """Is what was proven still true of these objects? If so, what the guards' paths lead to."""
+        """Return the objects that the guards looked up if the proof applies to these objects; else None."""
         if self.bodies != functions.keys():
             return None
         kept = self.memory.get("wide")
-        # What the guards ask of the members of a wide model was looked at already, and more closely.
+        # The wide model checks its members more strictly than the guards would.
         seen = kept.column if kept is not None and kept.look(columns) else None
         return self.guards.hold(functions, columns, seen)
 
@@ -60,14 +65,16 @@ class Plan:
         return self.effect > Effect.IO
 
     def declines(self, reason: str) -> "Plan":
-        """What is proven is not enough for this site."""
+        """Mark the plan as declined for `reason`."""
         self.effect, self.reason = Effect.UNKNOWN, reason
         return self
 
 
 def make_plan(site: "Site", functions: dict[str, Any], nodes: dict[str, Any], columns: Any) -> Plan:
-    """Prove what the site's bodies do with the objects of this call; read off what that allows; choose a
-    strategy. The words are those of spec 003: a graph, its analyser, its selector, a strategy."""
+    """Analyse the site's bodies with the objects of this call, and choose a strategy.
+
+    The terms (graph, analyser, selector, strategy) are those of the specification.
+    """
     analyzer = Analyzer(Guards())
     plan = Plan(frozenset(functions), analyzer.guards)
     try:
@@ -77,7 +84,7 @@ def make_plan(site: "Site", functions: dict[str, Any], nodes: dict[str, Any], co
         return plan
     bodies = [nodes[which] for which in functions]
     plan.texts = Texts((*bodies, *analyzer.functions.values()))
-    if "items" in functions:  # it lists the rounds of several loops; the site itself comes after it
+    if "items" in functions:  # lists the iterations of nested loops; the site itself is analysed next
         return plan.declines("finding its items waits for something") if plan.effect is Effect.IO else plan
     statements = site.text.kind == "statements"
     if statements:
@@ -92,7 +99,7 @@ def make_plan(site: "Site", functions: dict[str, Any], nodes: dict[str, Any], co
         graph.add(IRNode(which, proof.operator, proof=proof))
     infos: Mapping[str, Any] = GraphParallelismAnalyzer().analyze_graph(graph)
     plan.info = in_common(infos.values())
-    if site.config.analyzer is not None:  # it may forbid what is proven to be possible, not the reverse
+    if site.config.analyzer is not None:  # may forbid what is proven to be safe, but cannot allow more
         infos = infos_by(site.config.analyzer, graph)
         plan.info = in_common([plan.info, *infos.values()])
     needed = "can_parallelize" if statements else "can_batch"
@@ -109,9 +116,9 @@ def make_plan(site: "Site", functions: dict[str, Any], nodes: dict[str, Any], co
 def _proven(
     site: "Site", analyzer: Analyzer, functions: dict[str, Any], nodes: dict[str, Any], columns: Any
 ) -> Effect:
-    """What all bodies do. Raises `Decline`."""
+    """Return the effect of all bodies. Raises `Decline`."""
     values = [column_value(analyzer, column, j) for j, column in enumerate(columns)]
-    for which in sorted(functions, reverse=True):  # the test before the body
+    for which in sorted(functions, reverse=True):  # the condition before the body
         given = list(values)
         if which == "body" and site.text.kind == "loop" and not site.text.single:
             given.insert(0, analyzer.made(nodes[which], list))
@@ -124,7 +131,7 @@ def _proven(
 
 
 def _axes(bodies: list[Any], columns: Any) -> dict[str, bool]:
-    """The loop variables that are read, and whether a leading axis can hold their items."""
+    """Return the loop variables that are read, and whether their items can be stacked."""
     names = [argument.arg for argument in bodies[0].args.args][-len(columns) :]
     return {
         name: stacks(column[0])
@@ -134,7 +141,8 @@ def _axes(bodies: list[Any], columns: Any) -> dict[str, bool]:
 
 
 def operator_of(function: Any, tree: Any) -> Any:
-    """The function or module that a body calls, if all it does is call that with names; else the body."""
+    """Return the function or module that a body calls, if the body is just that call; else the body
+    itself."""
     value = tree.body
     if isinstance(value, list):
         value = value[0].value if len(value) == 1 and isinstance(value[0], ast.Return) else None

@@ -1,4 +1,4 @@
-"""The rungs of the ladder: ways to run all items of a site, from one wide call down to threads."""
+"""The rungs: ways to run all items of a site, from one vectorised call to threads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,23 +13,23 @@ from .proof.effects import Effect
 from .proof.kinds import CONSTANTS
 from .work import Miss, Work, held_by
 
-# Seconds of an item in the plain loop: less than this are not worth the way to NumPy and back.
+# Seconds per item in the plain loop, below which conversion to NumPy costs more than it saves.
 SHORT, SHORT_NUMBERS = 4e-7, 4e-6
 
 
 @dataclass
 class Rung:
-    """One way.
+    """One way to run all items of a site.
 
     Attributes:
-        applies: is it proven to be possible?
-        run: the values of all items in order. Raises `Bail`.
-        price: about how many seconds a first trial takes.
-        least: seconds of a plain loop that is too short for it.
-        least_item: seconds of an item that is too short for it.
-        fewest: items it is tried with.
-        replayable: items may run twice, so they are compared with the plain loop.
-        splits: can run some of the items alone.
+        applies: returns whether it is proven to be possible.
+        run: returns the values of all items in order. Raises `Bail` if it cannot.
+        price: returns the approximate seconds of a first trial.
+        least: seconds of a plain loop, below which it is not tried.
+        least_item: returns the seconds per item, below which it is not tried.
+        fewest: minimum number of items.
+        replayable: True if items may run twice, so that results can be compared with the plain loop.
+        splits: True if it can run a part of the items.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Rung:
 
 
 def shortest(columns: Any, functions: dict[str, Any]) -> float:
-    """Seconds of an item that is too short for lanes: Python's numbers, without NumPy, gain least."""
+    """Return the seconds per item, below which lanes do not pay; higher for plain Python numbers."""
     seen = [column[0] for column in columns if len(column)]
     if not all(type(first) in CONSTANTS for first in seen):
         return SHORT
@@ -56,7 +56,8 @@ def shortest(columns: Any, functions: dict[str, Any]) -> float:
 
 
 def _vectorized(able: Callable[[Work], bool]) -> Callable[[Work], bool]:
-    """All items in one call. What cannot go on that way raises `Bail`, which the body must not catch."""
+    """Return `able`, restricted to bodies that can be vectorised and have no `try`, which could catch
+    `Bail`."""
     return lambda work: work.plan.info.can_vmap and not work.plan.texts.tries and able(work)
 
 
@@ -65,8 +66,8 @@ def _wait(work: Work) -> bool:
     return waits and threads.usable(work.site.config.max_workers)
 
 
-# Distinct modules of one architecture; one function or module of PyTorch over tensors; NumPy over arrays or
-# numbers of one shape.
+# In this order: distinct modules of one architecture; one PyTorch function or module over tensors; NumPy over
+# arrays or numbers of one shape.
 WIDE_MODELS = Rung(
     group.NAME, _vectorized(group.able), group.widened, lambda work: group.PRICE, 1e-4, fewest=2, splits=False
 )
@@ -75,7 +76,7 @@ NUMPY_LANES = Rung(
     "numpy lanes", _vectorized(lambda work: True), lambda work: numpy_lanes.vectorized(work),
     lambda work: 5e-4, 3e-5, lambda work: shortest(work.items.columns, work.functions),
 )  # fmt: skip
-# Items that wait. They are the items as written.
+# Items that wait run unchanged in threads.
 THREADS = Rung(
     "threads", _wait, overlap.overlapped, lambda work: 0.0, least_item=lambda work: threads.CHEAP / 4,
     fewest=2, replayable=False,

@@ -1,70 +1,70 @@
-"""When a site is looked at. Looking costs time: where nothing comes of it, it must become rare."""
+"""Schedule of how often a site is examined. Examining costs time, so fruitless sites are examined rarely."""
 
 import itertools
 import operator
 from collections.abc import Callable, Iterator
 
-LOOKS = 0.02  # of the time of the plain loop may go into looks
-MOST = 2048  # calls without a look: later ones may be larger than those that were not worth it
-RECURSION = 64  # calls without a look while one is under way: a site that calls itself runs as written
-PATIENT = 4  # looks in a row of which nothing comes, before pauses grow
-# Asked before each call, these cost some 30 ns.
+LOOKS = 0.02  # fraction of the plain loop's time that may be spent on examining
+MOST = 2048  # maximum number of calls not examined; later calls may be larger
+RECURSION = 64  # calls not examined while one is in progress, so that recursive calls run the original code
+PATIENT = 4  # fruitless examinations in a row before pauses grow
+# Iterators rather than functions: called before each execution, they take about 30 ns.
 yes = itertools.repeat(True).__next__
 no = itertools.repeat(False).__next__
 
 
 class Schedule:
-    """Says at each call, by `ready`, whether the site is looked at."""
+    """Decides at each call, by `ready()`, whether the site is examined."""
 
     def __init__(self, measure: bool, never: bool):
-        self.measure = measure  # without measuring, it is looked at always
+        self.measure = measure  # if False, the site is always examined
         self.ready: Callable[[], bool] = no if never else yes
         self._pause: Iterator[bool] = iter(())
-        self._calls = 0  # of this pause
-        self._skipped = 0  # in pauses that are over
-        self._fruitless = 0  # looks in a row
+        self._calls = 0  # length of the current pause
+        self._skipped = 0  # calls skipped in earlier pauses
+        self._fruitless = 0  # consecutive examinations without a gain
         self._turn = 0.0
         self._failures = 0
-        self._entered = False  # a look is under way
+        self._entered = False  # an examination is in progress
 
     @property
     def skipped(self) -> int:
-        """Calls that were not looked at, so far."""
+        """Number of calls that were not examined so far."""
         return self._skipped + self._calls - operator.length_hint(self._pause)
 
     def enter(self) -> None:
-        """A call is looked at. Calls that it makes itself run as written."""
+        """Begin to examine a call. Recursive calls run the original code."""
         self.pause(RECURSION)
         self._entered = True
 
     def leave(self) -> None:
-        """The look is over, and so is what runs as written after it."""
+        """End the examination, and the original code that ran after it."""
         if self._entered:
             self.pause(0)
 
     def pause(self, calls: int) -> None:
-        """No look in so many calls."""
+        """Do not examine the next `calls` calls."""
         self._skipped, self._calls = self.skipped, calls
         self._pause = itertools.repeat(False, calls)
         self.ready = itertools.chain(self._pause, itertools.repeat(True)).__next__ if calls else yes
         self._entered = False
 
     def rest(self, looked: float, plain: float) -> None:
-        """A look took so long, and the loop as written so long: the next one comes when it is paid for."""
+        """Pause until the seconds spent on examining are a small fraction of the seconds of the plain
+        loop."""
         if self.measure and self._entered:
-            # Pauses of ever other lengths: calls that take turns must not be such that always the same one is
-            # looked at.
+            # Varying lengths, so that among calls that alternate not always the same one is examined.
             self._turn = (self._turn + 0.618) % 1.0
             self._fruitless += 1
             grown = (0.5 + self._turn) * 2.0 ** min(max(self._fruitless - PATIENT, 0), 4)
             self.pause(int(min(looked / (LOOKS * max(plain, 3e-7)) * grown, MOST)))
 
     def gained(self) -> None:
-        """Something came of a look."""
+        """Record that an examination led to a gain."""
         self._fruitless = 0
 
     def back_off(self) -> None:
-        """Ever longer pauses: it is not proven, or an item raised."""
+        """Pause ever longer, after a failed proof or an exception in an item."""
         self._failures += 1
         if self.measure:
             self.pause(min(100 * 2**self._failures, 1_000_000))

@@ -1,5 +1,7 @@
-"""The signature of a call: types, shapes and modes. A rung that was compared with the plain loop is trusted
-with items of the same signature, and compared again with others."""
+"""The signature of a call: types, shapes and modes.
+
+Results of a rung are compared with the plain loop once per signature.
+"""
 
 from typing import Any
 
@@ -13,12 +15,15 @@ from .proof.guards import SMALL
 from .proof.kinds import CONSTANTS, CONTAINERS
 from .work import Work, held_by
 
-MOST_SIGNATURES = 64  # kept for one rung; beyond that all are forgotten
+MOST_SIGNATURES = 64  # per rung; when reached, all are dropped
 
 
 def signature_of(work: Work) -> tuple[Any, ...]:
-    """Of the first item in each column, of what all items share, and of the modes around. How types are
-    joined depends on the dimensions of tensors; which way the body goes, on numbers, texts and truths."""
+    """Return the signature: of the first item of each column, of shared values, and of the PyTorch modes.
+
+    Shared tensors matter because type promotion depends on their dimensions. Shared constants matter if the
+    body branches on them.
+    """
     guards, columns = work.plan.guards, work.items.columns
     signature = [*map(column_signature, columns), torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
     signature.append(autocast_state())
@@ -35,7 +40,7 @@ def signature_of(work: Work) -> tuple[Any, ...]:
 
 
 def column_signature(column: Any) -> Any:
-    """Of one loop variable, by its first item."""
+    """Return the signature of one loop variable, from its first item."""
     if type(column) in (np.ndarray, Blocks):
         array = column.blocks[0] if type(column) is Blocks else column
         return array.dtype, array.dtype.char, array.shape[1:]
@@ -46,14 +51,14 @@ def column_signature(column: Any) -> Any:
 
 def _look(value: Any) -> Any:
     if type(value) is np.ndarray:
-        return value.dtype, value.dtype.char, value.shape  # equal types may have other scalars
+        return value.dtype, value.dtype.char, value.shape  # equal dtypes may have different scalar types
     if isinstance(value, Tensor):
         return type(value), value.dtype, value.shape, value.device, value.requires_grad
     return type(value)
 
 
 def _value(value: Any) -> Any:
-    """What a body may branch on."""
+    """Return the part of a shared value that a body may branch on."""
     kind = type(value)
     if kind in CONSTANTS:
         return kind, value

@@ -1,7 +1,7 @@
-"""A site at run time: what the rewritten text asks, what is decided, and what goes back to it.
+"""A site at run time: decides for each execution whether a rung or the original code runs.
 
-Whatever goes wrong in here that is not an error of the user's code means that the text runs as written, once:
-nothing has run by then but what is pure.
+If anything fails here that is not an exception of the user's code, the original code runs. At that point only
+pure code has run, so nothing is executed twice with side effects.
 """
 
 import builtins
@@ -33,24 +33,29 @@ if TYPE_CHECKING:
     from .config import Config
     from .jit import Runtime
 
-OURS = (Exception, Bail, Diverge)  # no interrupts, and no exits
-WORTH_A_SWITCH = 1e-2  # seconds that the rest of a loop must take before a rung is asked to take it over
+OURS = (Exception, Bail, Diverge)  # not KeyboardInterrupt and SystemExit
+WORTH_A_SWITCH = 1e-2  # minimum seconds of the rest of a loop for a rung to take it over
 PLANS = 4
-ANALYSIS_SECONDS = 5e-4  # about what an analysis takes
-MOST_ROUNDS = 2**20  # of several loops in one comprehension: they are listed, a sum of them would not be
-WATCHED = 2e-8  # seconds that timing the plain loop takes for each item
+ANALYSIS_SECONDS = 5e-4  # approximate duration of an analysis
+# Maximum number of iterations of nested loops in a comprehension, since all of them are listed first.
+MOST_ROUNDS = 2**20
+WATCHED = 2e-8  # overhead of timing the plain loop, in seconds per item
 TOO_LITTLE = "there is too little to gain so far"
 STOPS_EARLY = "it stops early, and the items after that would run for nothing"
 
 
 class Site:
-    """One site of one jitted function. `on()` is asked before every call, and costs next to nothing when off.
+    """One site of a jitted function. The rewritten code calls `on()` before each execution; it is cheap when
+    off.
 
     Attributes:
-        plans: what is proven, for objects of several types; the latest first.
-        first: times of the plain loop before anything is proven.
-        latest: seconds of the latest plain call; accounted: calls that were not looked at and are in `spent`.
-        why: why the latest call ran as written; faults: how often that was an error of ours.
+        plans: proofs for different argument types, the latest first.
+        first: timings of the plain loop before anything is proven.
+        latest: seconds of the latest plain execution.
+        accounted: number of skipped executions already included in `budget.spent`.
+        why: why the latest execution used the original code.
+        faults: number of internal errors.
+        nested: True for a comprehension with several loops.
     """
 
     def __init__(self, text: SiteText, config: "Config", file: str, runtime: "Runtime"):
@@ -62,21 +67,29 @@ class Site:
             self.why = STOPS_EARLY
             self.schedule.pause(10**12)
         self.on = self.schedule.ready
-        self.nested = "items" in text.bodies  # several loops in one comprehension
+        self.nested = "items" in text.bodies
         self.plans: list[Plan] = []
         self.first, self.budget = Costs(), Budget()
         self.latest = 0.0
         self.accounted = self.faults = 0
         self.counts: dict[str, int] = {}
 
-    # Called by the rewritten text.
+    # Called by the rewritten code.
 
     def run(
         self, source: Any, body: Any, cond: Any = None, expand: Any = None, consumer: Any = None,
         *options: Any, before: list[Blocks] | None = None, after: list[Blocks] | None = None,
     ) -> Call:  # fmt: skip
-        """A comprehension, or a generator that a builtin consumes whole, if `consumer` is that builtin.
-        Blocks of what it loops over lie in `before`, those of what it makes are put into `after`."""
+        """Run a comprehension, or a generator consumed by a builtin.
+
+        Args:
+            source: what it loops over.
+            body, cond: functions of the loop variables.
+            expand: a function that lists the iterations of nested loops.
+            consumer: the object that the builtin's name refers to; `options` are its other arguments.
+            before: blocks of `source`, from the previous statement.
+            after: a list to which blocks of the result are appended.
+        """
         call = Call(self, source)
 
         def decide() -> None:
@@ -97,7 +110,7 @@ class Site:
         return call
 
     def mapped(self, mapper: Any, function: Any, source: Any, body: Any, *rest: Any, **to: Any) -> Call:
-        """`map` of a function, consumed whole, if it is the builtin."""
+        """Run a `map` call consumed by a builtin, if `mapper` is the builtin `map`."""
         if mapper is map:
             call = self.run(source, body, *rest, **to)
         else:
@@ -107,7 +120,11 @@ class Site:
         return call
 
     def loop(self, source: Any, body: Any, containers: tuple, totals: tuple, *makers: Any) -> list[Any]:
-        """A loop that fills things. Gives, last to first: each new total, and what is left to do."""
+        """Run a loop that fills containers or totals.
+
+        Returns:
+            A list to pop from: the new totals in order, then the items left for the original loop.
+        """
         call, running = Call(self, source, containers), list(totals)
 
         def decide() -> None:
@@ -129,7 +146,7 @@ class Site:
         return [call.filled(), *reversed(running)]
 
     def start(self, *thunks: Any) -> Call:
-        """Independent statements: each is an item, which is called."""
+        """Run independent statements; each is a function without arguments."""
         call = Call(self, None)
 
         def decide() -> None:
@@ -140,7 +157,7 @@ class Site:
         return call
 
     def _guarded(self, call: Call, decide: Callable[[], None]) -> None:
-        """Decide about a call. An error of ours is noted, and the text runs as written."""
+        """Run `decide`. After an internal error the original code runs, and the error is recorded."""
         try:
             self.schedule.enter()
             self.on = self.schedule.ready
@@ -169,8 +186,14 @@ class Site:
             self.on = self.schedule.ready
 
     def _put(self, call: Call, put: Callable[..., None], *given: Any) -> None:
-        """Put values where the text puts them, into new containers. An error of that is the call's, or, where
-        all is pure, left to the text as written: so a `try` in there sees it."""
+        """Store values in new containers with `put(*given)`.
+
+        If that raises, the exception is stored as the call's error. If the call is pure, the original code
+        runs instead and raises the exception itself, so that a `try` in it can handle it.
+
+        Raises:
+            Bail: storing failed and the call is pure.
+        """
         try:
             put(*given)
         except Exception as refused:
@@ -183,10 +206,10 @@ class Site:
         values, call.values = call.values, rooms(call.containers)
         self._put(call, fill, self.text, values, call.values, totals)
 
-    # Deciding.
+    # Decisions.
 
     def _items(self, source: Any, before: list[Blocks] | None) -> Items | None:
-        """The items of a loop. Or None, and a reason is noted."""
+        """Return the items of a loop, or None after recording the reason."""
         items, kept = items_of(source, self.text.shape), kept_blocks(source, before)
         if items is None:
             self.went_plain("what it loops over is not a list, tuple, range, dict view, array or tensor")
@@ -195,12 +218,12 @@ class Site:
         return items
 
     def _expanded(self, call: Call, expand: Any) -> Items | None:
-        """All rounds of several loops in one comprehension, if finding them changes nothing."""
-        outer = items_of(call.source, "item")  # whole items, whatever they are unpacked into
+        """Return all iterations of nested loops, or None if listing them may have side effects."""
+        outer = items_of(call.source, "item")  # whole items, not unpacked
         plan, rows = None, []
         if outer is not None and outer.n:
             plan, _ = self.plan_for({"items": expand}, {"items": self.text.bodies["items"]}, outer.columns)
-            if plan is None:  # not proven yet: it is timed
+            if plan is None:  # not proven yet, so the plain loop is timed
                 self.went_plain(TOO_LITTLE)
                 call.looked = timing.now() - call.looked
                 call.watch(outer, self.first)
@@ -208,7 +231,7 @@ class Site:
             if not plan.declined:
                 try:
                     rows = list(itertools.islice(expand(outer.columns[0]), MOST_ROUNDS + 1))
-                except Exception as error:  # the plain loop will say so
+                except Exception as error:  # the plain loop will raise it
                     raise_interrupt(error)
         if not 0 < len(rows) <= MOST_ROUNDS:
             self.went_plain(plan.reason if plan is not None else "what it loops over is not known")
@@ -218,8 +241,11 @@ class Site:
     def _decide(
         self, call: Call, items: Items | None, functions: dict[str, Any], after: Any, switchable: bool
     ) -> None:
-        """Let a rung run the items. Else the plain loop is timed; where it is switchable, a rung may take it
-        over later."""
+        """Run the items with a rung if one is chosen; otherwise time the plain loop.
+
+        Args:
+            switchable: a rung may take over in the middle of the plain loop.
+        """
         if items is None:
             if call.items is None:
                 self.schedule.rest(timing.now() - call.looked, 0.0)
@@ -245,7 +271,7 @@ class Site:
             call.watch(items, costs, functions if switchable else None)
 
     def values(self, items: Items, functions: dict[str, Any], after: Any = None) -> tuple[Any, Work | None]:
-        """The values of all items, or a `Miss`; and the work, if it came so far that a rung was asked."""
+        """Return the values of all items or a `Miss`, and the `Work` if a strategy was tried."""
         statements = self.text.kind == "statements"
         plan, seen = self.plan_for(functions, self.text.bodies, () if statements else items.columns)
         if plan is None:
@@ -271,19 +297,18 @@ class Site:
         return Miss(), None
 
     def may_analyse(self, functions: dict[str, Any], columns: Any) -> bool:
-        """Has the plain loop taken so long that an analysis costs little beside it, and each of its items so
-        long that a rung could be faster?"""
+        """Return whether an analysis is affordable and the items are long enough for a rung to be faster."""
         if not self.config.measure:
             return True
         short = self.first.recent and self.first.plain_item < shortest(columns, functions)
-        # Of several loops in one comprehension, the body is analysed with what they loop over.
+        # For nested loops, the body is analysed right after the listing of iterations.
         together = self.nested and len(self.plans) == 1 and not self.plans[0].declined
         return not (short and columns) and (together or self.budget.affords_analysis(ANALYSIS_SECONDS))
 
     def plan_for(
         self, functions: dict[str, Any], nodes: dict[str, Any], columns: Any
     ) -> tuple[Plan | None, list[Any] | None]:
-        """An old plan, with what its guards' paths lead to; or a new one, if an analysis is paid for."""
+        """Return a plan whose guards hold, with the objects they looked up; or a new plan, if affordable."""
         for plan in self.plans:
             seen = plan.holds(functions, columns)
             if seen is not None:
@@ -294,16 +319,16 @@ class Site:
         plan = make_plan(self, functions, nodes, columns)
         if not self.nested:
             plan.costs.recent = self.first.recent
-        elif "items" not in functions and self.latest:  # what was timed are rounds of its first loop
+        elif "items" not in functions and self.latest:  # the timings are per iteration of the outermost loop
             plan.costs.recent = [self.latest / len(columns[0])]
         self.plans = [plan, *self.plans[: PLANS - 1]]
         self.budget.analysed += timing.now() - began
         return plan, None
 
-    # While the text runs as written.
+    # Called while the original code runs.
 
     def take_over(self, call: Call, items: Items, done: int, seconds: float) -> bool:
-        """A loop that runs as written has come to so many items: does a rung take the rest?"""
+        """Return whether a rung has taken over the rest of a plain loop after `done` items."""
         declined = bool(self.plans) and self.plans[0].declined
         if declined or seconds / done * (items.n - done) < WORTH_A_SWITCH:
             return False
@@ -326,10 +351,10 @@ class Site:
             self.broke(fault)
             rest.done = False
         self.budget.spent = before
-        self._count("plain", -1)  # as which this call was counted, or is counted again
+        self._count("plain", -1)  # undo the count of this call as plain
         if not rest.done:
             return False
-        call.costs = None  # this was no plain loop
+        call.costs = None  # not a complete plain loop, so not a valid timing
         error = rest.error
         if call.containers is None:
             call.late = rest.values
@@ -341,14 +366,14 @@ class Site:
         return True
 
     def ran_plainly(self, call: Call, n: int, done: int, seconds: float, ended: bool) -> None:
-        """The loop ran as written, to its end or as far as somebody wanted it."""
+        """Record that the original loop ran, to its end or until it was abandoned."""
         costs, call.costs = call.costs, None
         try:
             if costs is not None:
                 if ended:
                     costs.measured(seconds, n)
                 else:
-                    self.schedule.back_off()  # it raised: looking at such loops gains nothing
+                    self.schedule.back_off()  # it raised, so examining such loops gains nothing
                 self.latest = seconds
                 self.budget.spent += seconds
                 self.schedule.rest(call.looked + WATCHED * done, seconds)
@@ -356,15 +381,15 @@ class Site:
             self.broke(error)
         self._leave()
 
-    # Notes.
+    # Records.
 
     def decline(self, why: str) -> None:
-        """Not proven: the text runs as written, and is looked at again ever more rarely."""
+        """Record that the proof failed; the site is examined ever more rarely."""
         self.went_plain(why)
         self.schedule.back_off()
 
     def broke(self, error: BaseException) -> None:
-        """Something of ours has failed: the text runs as written, and `explain` says so."""
+        """Record an internal error; the original code runs, and `explain` reports the error."""
         self.faults += 1
         what = f"an error in the analysis or in a rung: {type(error).__name__}: {error}"
         self.went_plain(str(error) if type(error) is Bail else what)
@@ -372,12 +397,12 @@ class Site:
             self.schedule.back_off()
 
     def went_plain(self, why: str = "") -> None:
-        """A call ran as written; why, unless what was measured says that."""
+        """Record that the original code ran; `why` is '' if the measurements give the reason."""
         self._count("plain", 1)
         self.why = why
 
     def took(self, rung: str) -> None:
-        """A rung has run a whole call."""
+        """Record that a rung ran a whole call."""
         self.schedule.gained()
         self._count(rung, 1)
         self.why = ""
@@ -389,6 +414,6 @@ class Site:
 
     @property
     def calls(self) -> dict[str, int]:
-        """How many calls each rung has run, and how many the plain loop, looked at or not."""
+        """Number of calls by rung. 'plain' includes calls that were not examined."""
         plain = self.counts.get("plain", 0) + self.schedule.skipped
         return {**self.counts, "plain": plain} if plain else dict(self.counts)

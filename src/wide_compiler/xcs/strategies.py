@@ -1,4 +1,4 @@
-"""Strategies: how a site runs. One is selected for each plan; within it, measured cost decides."""
+"""Strategies: how a site runs. One is selected per plan; among its rungs, measured cost decides."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class ExecutionStrategy:
-    """Runs the items of a site. Gives the values in order, or a `Miss`: then the text runs as written."""
+    """Runs the items of a site. Returns the values in order, or a `Miss`; then the original code runs."""
 
     name = "strategy"
-    rungs: Sequence[Rung] = ()  # that compete for the items
+    rungs: Sequence[Rung] = ()  # the candidates; the fastest is used
 
     def run(self, work: Work) -> list[Any] | Miss:
         if not self.rungs:
@@ -45,14 +45,14 @@ class VectorizedStrategy(ExecutionStrategy):
 
 
 class ParallelStrategy(ExecutionStrategy):
-    """Several items at a time, in threads: what waits, and what computes where that gains."""
+    """Several items at a time in threads."""
 
     name = "parallel"
     rungs = PARALLEL
 
 
 class AdaptiveStrategy(ParallelStrategy):
-    """Both are possible: all rungs compete, and the cheapest so far is taken."""
+    """Vectorised and parallel rungs are both possible; the fastest measured one is used."""
 
     name = "adaptive"
     rungs = (*VECTORIZED, *PARALLEL)
@@ -62,12 +62,17 @@ STRATEGIES = (SequentialStrategy, VectorizedStrategy, ParallelStrategy, Adaptive
 
 
 class StrategySelector:
-    """Selects the strategy of a site from what its body allows."""
+    """Selects the strategy of a site from its `ParallelismInfo`."""
 
     def select_strategy(
         self, parallelism_map: "Mapping[str, ParallelismInfo]", ir_graph: IRGraph
     ) -> ExecutionStrategy:
-        """One strategy for the graph of one site: what is possible decides, measured cost does the rest."""
+        """Return the strategy for the graph of one site, from what is possible. Measured cost selects the
+        rung later.
+
+        Raises:
+            ArgumentError: `parallelism_map` names a node that the graph does not have.
+        """
         missing = [name for name in parallelism_map if name not in ir_graph.nodes]
         if missing:
             raise ArgumentError(f"the graph has no node {missing[0]!r}, of which parallelism_map speaks")

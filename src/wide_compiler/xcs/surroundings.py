@@ -1,4 +1,4 @@
-"""What surrounds a call: may other things than the text as written happen in it?"""
+"""Checks the environment of a call: tracing tools, PyTorch modes, CUDA graph capture."""
 
 import sys
 
@@ -9,12 +9,12 @@ SEES = "a debugger, profiler or coverage tool sees each line"
 
 
 def in_the_way() -> str:
-    """Why nothing but the text may run here; empty if nothing stands in the way."""
+    """Return why only the original code may run here; '' if there is no reason."""
     monitored = _monitoring is not None and any(map(_monitoring.get_tool, range(6)))
     if sys.gettrace() is not None or sys.getprofile() is not None or monitored:
         return SEES
     if not plain_world():
         return "a mode or transform of PyTorch around the call sees each call of a function"
-    if capturing():  # comparing and timing wait for the GPU, which nobody may do meanwhile
+    if capturing():  # comparing and timing would synchronise with the GPU
         return "a CUDA graph is being recorded"
     return ""

@@ -1,3 +1,3 @@
-"""The clock by which this package decides. Read through this module, so that a test can hold it."""
+"""The clock of this package, imported through this module so that tests can replace it."""
 
 from ..measure.clock import now as now

@@ -1,4 +1,4 @@
-"""One call of a site: its items, its body, and what to do with an item plainly."""
+"""Work: one execution of a site with its items and body."""
 
 import operator
 import types
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def held_by(function: Any) -> list[Any]:
-    """What the cells of a function hold, in their order; ABSENT where one is empty."""
+    """Return the contents of a function's closure cells in order; ABSENT for an empty cell."""
     return [ABSENT if cell == _EMPTY else cell.cell_contents for cell in function.__closure__ or ()]
 
 
@@ -22,18 +22,18 @@ _EMPTY = types.CellType()
 
 
 class Bail(BaseException):
-    """A fast path cannot go on; the plain loop decides. No `except Exception` of a user's function hides
-    it."""
+    """A fast path cannot continue, so the plain loop runs. A BaseException, so that `except Exception` in
+    user code does not catch it."""
 
 
 class Miss:
-    """The run time did not take the call."""
+    """Returned instead of values if the original code should run."""
 
     __slots__ = ()
 
 
 class Failed(Exception):
-    """An item raised; the values of the items before it are kept, and what it had noted itself."""
+    """An item raised `error`; `values` are those of the items before it."""
 
     def __init__(self, values: list[Any], error: BaseException):
         super().__init__()
@@ -41,14 +41,17 @@ class Failed(Exception):
 
 
 class Work:
-    """Items, body and test of one call. A value is what an item adds: nothing, one thing, or noted events.
+    """The items, body and condition of one execution.
+
+    Each item yields a list of values: none if the condition is false, one, or the events of a loop with
+    several sinks.
 
     Attributes:
-        seen: what the paths of the plan's guards lead to, if they were asked.
-        after: where blocks are put that the next site need not gather.
-        new: do the items look like none before?
-        record: of the rung that ran all items.
-        partial: what an item had noted when it raised.
+        seen: objects that the plan's guards looked up, if known.
+        after: list to which blocks of the result are appended for the next site.
+        new: True if the signature of the items is new.
+        record: costs of the rung that ran all items.
+        partial: events of an item that raised, by index.
     """
 
     __slots__ = (
@@ -68,7 +71,7 @@ class Work:
         self.partial: dict[int, list[Any]] = {}
 
     def one(self, i: int) -> list[Any]:
-        """What item i adds, computed as written."""
+        """Return the values of item i, computed by plain Python."""
         row = self.items.row(i)
         if self.events:
             noted: list[Any] = []
@@ -83,7 +86,7 @@ class Work:
         return [self.body(*row)]
 
     def compared(self, i: int) -> list[Any]:
-        """The same, to be held against a fast path. Raises `Bail` if the item raises."""
+        """Return the values of item i for comparison with a fast path. Raises `Bail` if the item raises."""
         try:
             return self.one(i)
         except Exception as error:
@@ -91,11 +94,11 @@ class Work:
             raise Bail(f"item {i} raises {type(error).__name__}") from None
 
     def pay(self, seconds: float) -> None:
-        """From the budget for trials."""
+        """Charge `seconds` to the budget for trials."""
         self.site.budget.tried += seconds
 
     def took(self, seconds: float) -> None:
-        """A rung ran the whole call: what it took, with all around it."""
+        """Record that a rung ran the whole call in `seconds`, overhead included."""
         costs, n, record = self.plan.costs, self.items.n, self.record
         costs.unseen += seconds
         if record is not None:

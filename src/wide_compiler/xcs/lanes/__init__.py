@@ -1,1 +1,1 @@
-"""All items of a site at once, as NumPy arrays with a lane axis in front."""
+"""Run all items of a site at once, as NumPy arrays with a leading lane axis."""

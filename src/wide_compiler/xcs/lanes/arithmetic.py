@@ -1,5 +1,5 @@
-"""Arithmetic on lanes: of Python numbers as Python does it, of all else by NumPy's ufuncs and products, with
-a lane axis in front of the axes of the items."""
+"""Arithmetic on lanes: Python numbers by Python's rules, everything else by NumPy ufuncs and matrix
+products."""
 
 import contextlib
 import functools
@@ -32,8 +32,11 @@ def python_number(x: Any) -> bool:
 
 
 def of_python_numbers(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Any:
-    """By NumPy where that gives Python's numbers: of floats, and of integers that stay small; else by Python,
-    item by item."""
+    """Apply an operator to lanes of Python numbers.
+
+    NumPy is used where its results equal Python's (floats, and integers that stay small); otherwise Python,
+    item by item.
+    """
     kinds = {x.kind if type(x) is Lane else type(x).__name__ for x in inputs}
     if len(kinds) == 1 and (ufunc in _GROWING or ufunc in COMPARISONS) and "bool" not in kinds:
         kind = kinds.pop()
@@ -45,13 +48,13 @@ def of_python_numbers(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Any:
 
 
 def _stays_small(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> bool:
-    """Are these integers, and what becomes of them, far from the limits of 64 bits?"""
+    """Return whether the integers and the result are far from the limits of 64 bits."""
     data = [data_of(x) for x in inputs]
     sizes = [abs(d) if type(d) is int else max(abs(int(d.max())), abs(int(d.min()))) for d in data]
     return (sizes[0] * sizes[-1] if ufunc is np.multiply else sum(sizes)) < SAFE_INT
 
 
-# Each number by itself, and the same alone as among others.
+# Ufuncs whose result for a number does not depend on its neighbours in an array.
 ELEMENTWISE = frozenset((
     np.add, np.subtract, np.multiply, np.true_divide, np.negative, np.positive, np.absolute, np.sqrt,
     np.square, np.maximum, np.minimum, np.sign, np.isfinite, np.isnan, np.isinf, np.logical_and,
@@ -59,20 +62,19 @@ ELEMENTWISE = frozenset((
     np.bitwise_or, np.bitwise_xor, np.invert, np.reciprocal, np.remainder, np.floor_divide, np.fabs,
     np.copysign, np.conjugate, *COMPARISONS,
 ))  # fmt: skip
-# So are these by the same code wherever they stand in an array; that is tried once, as it is up to the
-# machine.
+# Ufuncs for which the same holds on most machines; tested once per dtype.
 FUNCTIONS = frozenset((
     np.exp, np.exp2, np.expm1, np.log, np.log2, np.log10, np.log1p, np.sin, np.cos, np.tan, np.sinh, np.cosh,
     np.tanh, np.arcsin, np.arccos, np.arctan, np.arctan2, np.arcsinh, np.arccosh, np.arctanh, np.hypot,
     np.cbrt, np.power, np.float_power, operator.pow, np.logaddexp, np.deg2rad, np.rad2deg,
 ))  # fmt: skip
-POWERS = (np.power, np.float_power, operator.pow)  # of scalars, computed in another way than of arrays
+POWERS = (np.power, np.float_power, operator.pow)  # computed differently for scalars and arrays
 _OPERANDS = (Lane, np.ndarray, np.generic, bool, int, float)
 REAL = (np.dtype(np.float64), np.dtype(np.float32))
 
 
 def arithmetic(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Any:
-    """An operator. Lanes of Python numbers among themselves by Python's rules, all else by NumPy's."""
+    """Apply an operator: Python's rules if all operands are Python numbers, otherwise NumPy's."""
     if all(map(python_number, inputs)):
         return of_python_numbers(ufunc, inputs)
     for x in inputs:
@@ -82,7 +84,11 @@ def arithmetic(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Any:
 
 
 def apply_ufunc(ufunc: Any, inputs: tuple[Any, ...], written: Any = None) -> Any:
-    """`written`: the operator, where the ufunc stands for one, which scalars compute in their own way."""
+    """Apply a ufunc to lanes and shared values.
+
+    Args:
+        written: the Python operator that the ufunc implements, if any; scalars use it item by item.
+    """
     if ufunc is np.matmul:
         return matmul(inputs[0], inputs[1])
     ranks, chars = list(map(rank_of, inputs)), list(map(_char, inputs))
@@ -90,7 +96,7 @@ def apply_ufunc(ufunc: Any, inputs: tuple[Any, ...], written: Any = None) -> Any
     known = ufunc in ELEMENTWISE and not of_complex
     if not known and ufunc in ELEMENTWISE | FUNCTIONS:
         known = _the_same_anywhere(ufunc, *chars)
-    # Scalars: NumPy warns of integers that overflow; powers and complex numbers are computed in another way.
+    # For scalars, NumPy warns of integer overflow, and computes powers and complex numbers differently.
     alone = not max(ranks) and (ufunc in POWERS or of_complex or (ufunc in _OVERFLOWING and _whole(chars)))
     if not known or alone:
         return by_item(written or ufunc, inputs)
@@ -112,7 +118,8 @@ def on_aligned(ufunc: Any, ranks: list[int], *data: Any) -> np.ndarray:
 
 
 def aligned(data: Any, rank: int, wanted: int) -> Any:
-    """The lane axis stays in front; missing axes come right behind it. What all share has no such axis."""
+    """Insert missing axes after the lane axis: [n, ...] to [n, 1, ..., 1, ...]. Shared values have no lane
+    axis."""
     if not isinstance(data, np.ndarray) or data.ndim != rank + 1 or rank == wanted:
         return data
     return data.reshape(data.shape[0], *(1,) * (wanted - rank), *data.shape[1:])
@@ -125,7 +132,7 @@ def _char(x: Any) -> str:
 
 @functools.cache
 def _the_same_anywhere(ufunc: Any, *chars: str) -> bool:
-    """Does the ufunc give the same bits for a number alone, and at any place among others?"""
+    """Return whether the ufunc gives the same bits for a single number as at any position in an array."""
     made: dict[str, Any] = {"int": 2, "float": 1.7, "bool": True}
     numbers = np.linspace(0.01, 0.99, 203)
     inputs = [
@@ -147,7 +154,7 @@ def _the_same_anywhere(ufunc: Any, *chars: str) -> bool:
 
 
 def rank_of(x: Any, any_order: bool = False) -> int:
-    """The number of axes of an item's value."""
+    """Return the number of axes of an item's value, the lane axis not counted."""
     if type(x) is Lane:
         return x.rank
     if type(x) is np.ndarray:
@@ -162,7 +169,7 @@ def rank_of(x: Any, any_order: bool = False) -> int:
 
 
 def _cast(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A Python number takes the type of the arrays beside it; so must a lane of Python numbers."""
+    """Cast lanes of Python numbers to the dtype of the arrays, as NumPy does with Python numbers."""
     weak = [type(x) is Lane and x.kind in ("float", "int") for x in inputs]
     if not any(weak):
         return inputs
@@ -179,8 +186,7 @@ def _as_number(x: Lane, types: list[Any]) -> Lane:
 
 
 def matmul(a: Any, b: Any) -> Any:
-    """`a @ b` for every lane: the products that NumPy would take one by one, without a step of Python for
-    each."""
+    """Return `a @ b` for each lane, with the same kernel that NumPy uses for a single product."""
     ranks = (rank_of(a, any_order=True), rank_of(b, any_order=True))
     x, y = data_of(a), data_of(b)
     if 0 in ranks or max(ranks) > 2 or x.dtype != y.dtype or x.dtype not in REAL:
@@ -192,7 +198,7 @@ def matmul(a: Any, b: Any) -> Any:
     return computed(functools.partial(_one_by_one, ranks), (a, b), "array")
 
 
-_vecdot: Any = getattr(np, "vecdot", None)  # NumPy 2: the very product that `dot` takes of two vectors
+_vecdot: Any = getattr(np, "vecdot", None)  # NumPy 2; the same kernel as `dot` of two vectors
 
 
 def _one_by_one(ranks: tuple[int, int], x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -1,8 +1,7 @@
-"""NumPy's functions on lanes: an axis of an item is the next one of the lanes.
+"""Rules for NumPy functions on lanes: axis k of an item is axis k + 1 of the lanes.
 
-A rule gives `NotImplemented` for arguments that it is not for. Then, and for functions without a rule, the
-function is called item by item, as written, so that one such call does not keep a whole body in the plain
-loop.
+A rule returns `NotImplemented` for arguments it does not support. These, and functions without a rule, are
+called item by item, so that one such call does not keep a whole body in the plain loop.
 """
 
 import functools
@@ -19,7 +18,7 @@ from .gather import by_item
 from .lane import COMPUTING, Lane, Objects, computed, data_of, lanes_in
 
 _SUMS = (np.sum, np.mean, np.std, np.var, np.prod)
-# Functions along an axis, and the axis they take if none is given: None for all numbers of an item in a row.
+# Functions along an axis, with their default axis; None means the flattened item.
 ALONG: dict[Any, int | None] = {
     **dict.fromkeys((*_SUMS, np.max, np.min, np.ptp, np.argmax, np.argmin, np.any, np.all, np.median), None),
     **dict.fromkeys((np.cumsum, np.cumprod, np.count_nonzero, np.percentile, np.quantile), None),
@@ -28,7 +27,7 @@ ALONG: dict[Any, int | None] = {
 }  # fmt: skip
 _KEEP_SHAPE = (np.roll, np.flip)
 _FIRST_AXIS_ADDED = (np.percentile, np.quantile)
-# Of stacks of matrices, they are computed matrix by matrix.
+# Functions that NumPy computes matrix by matrix on a stack of matrices.
 OF_MATRICES = (np.linalg.det, np.linalg.inv, np.linalg.cholesky, np.linalg.eigvalsh)
 
 
@@ -37,7 +36,7 @@ def _is_array(x: Any) -> bool:
 
 
 def along(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """A function along an axis, if that is one axis, or all numbers of an item in a row."""
+    """Apply a function along one axis, or to the flattened items."""
     names = _names(function)
     given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
     x, axis = given.pop(names[0]), given.pop("axis", ALONG[function])
@@ -56,7 +55,7 @@ def along(function: Any, *args: Any, **kwargs: Any) -> Any:
         raise Bail(f"{function.__name__} of too few numbers, of which NumPy warns by Python's means")
     rows: np.ndarray = x.data
     where: Any = tuple(range(1, rows.ndim)) if axis is None else axis + (axis >= 0)
-    # In which order numbers are added up that do not lie in a row, or are converted, is up to NumPy.
+    # NumPy chooses the order of summation for numbers that are not contiguous or are converted.
     whole = rows.dtype.kind in "iub" and function in (np.sum, np.prod)
     if function in _SUMS and not whole and not (x.in_rows and rows.dtype in REAL):
         few = (min(len(rows), 16), *rows.shape[1:])
@@ -71,7 +70,8 @@ def along(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _added_alike(function: Any, axis: Any, where: Any, shape: Any, strides: Any, dtype: Any) -> bool:
-    """Does a sum over items that lie like this give the same bits as one item after another? Tried once."""
+    """Return whether a sum over stacked items gives the same bits as over single items. Tested once per
+    layout."""
     if min(strides) <= 0 or any(stride % dtype.itemsize for stride in strides):
         return False
     size = sum((k - 1) * s for k, s in zip(shape, strides, strict=True)) // dtype.itemsize + 1
@@ -87,7 +87,7 @@ def _names(function: Any) -> list[str]:
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
-    """The length of a vector, or of all numbers of a matrix."""
+    """Return the 2-norm of a vector, or the Frobenius norm of a matrix."""
     plain = _is_array(x) and x.data.dtype in REAL and x.in_rows and hasattr(np, "vecdot")
     if not plain or ord is not None or keepdims or not (axis is None or (x.rank == 1 and axis in (0, -1))):
         return NotImplemented
@@ -115,7 +115,7 @@ def dot(a: Any, b: Any) -> Any:
 
 
 def _by_number(function: Any, *inputs: Any) -> Any:
-    """Number by number, of lanes and shared arrays of any rank."""
+    """Apply an elementwise function to lanes and shared arrays of any rank."""
     if any(isinstance(x, (Objects, type(None))) or (type(x) is Lane and x.kind != "array") for x in inputs):
         return NotImplemented
     ranks = list(map(rank_of, inputs))
@@ -123,7 +123,7 @@ def _by_number(function: Any, *inputs: Any) -> Any:
 
 
 def clip(x: Any, a_min: Any = None, a_max: Any = None) -> Any:
-    """By the function itself: of two zeros it chooses otherwise than `minimum` and `maximum`."""
+    """Uses np.clip itself, which treats signed zeros differently from `minimum` and `maximum`."""
     return _by_number(np.clip, x, a_min, a_max) if _is_array(x) else NotImplemented
 
 
@@ -132,7 +132,7 @@ def where(condition: Any, a: Any = None, b: Any = None) -> Any:
 
 
 def made_array(value: Any, dtype: Any = None) -> Any:
-    """`np.array` of numbers and arrays of each item, in lists."""
+    """Return `np.array` of nested lists of lanes and numbers."""
     if type(value) is Lane:
         made = copied(value)
     elif type(value) in (list, tuple) and value:
@@ -149,7 +149,7 @@ def made_array(value: Any, dtype: Any = None) -> Any:
 
 
 def histogram(a: Any, bins: Any = 10, range: Any = None, **options: Any) -> Any:
-    """Of given range and number of bins: then edges are the same for all items."""
+    """Rule for a fixed range and number of bins, so that all items have the same edges."""
     if isinstance(a, Lane) and a.data.dtype == bool:
         raise Bail("a histogram of truths, of which NumPy warns by Python's means")
     plain = _is_array(a) and a.data.dtype in REAL and type(bins) is int and bins > 0
@@ -169,7 +169,7 @@ def reshape(x: Lane, *shape: Any) -> Lane:
     wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
     if not wanted or not all(type(s) is int for s in wanted) or not x.in_rows:
         raise Bail("a shape that is not plain, or an array that does not lie in rows")
-    full = np.empty(x.data.shape[1:], bool).reshape(wanted).shape  # or an error: it does not fit
+    full = np.empty(x.data.shape[1:], bool).reshape(wanted).shape  # raises if the shape does not fit
     return Lane(x.data.reshape(len(x.data), *full), "array", x.fresh)
 
 
@@ -189,7 +189,7 @@ def astype(x: Lane, dtype: Any) -> Lane:
         raise Bail("a change of type that loses half of each number, or to other than numbers")
     if own.kind == "f" and wanted.kind in "iu":
         limits = np.iinfo(wanted)
-        # What integers cannot hold becomes anything, and not the same for one number as for many.
+        # The conversion of numbers out of range is undefined, and differs between scalars and arrays.
         if not ((data > limits.min - 1.0) & (data < limits.max + 1.0)).all():
             raise Bail("numbers out of the range of the integers they are turned into")
     return Lane(data.astype(wanted), x.kind)
@@ -200,7 +200,7 @@ _PYTHON_TYPES = {"float": np.float64, "int": np.int64, "bool": np.bool_}
 
 
 def as_python(x: Lane) -> Lane:
-    """`.item()`, `float()` and the like of a NumPy scalar: the same number, Python's type."""
+    """Convert a NumPy scalar to a Python number: `.item()`, `float()`, ..."""
     kind = _PYTHON_KINDS.get(x.data.dtype.kind)
     if x.kind == "array" or kind is None or x.data.dtype == np.uint64:
         raise Bail("a Python number from an array")
@@ -223,14 +223,16 @@ METHODS: dict[str, Callable[..., Any]] = {
 
 
 def apply_function(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """By its rule, or as written."""
+    """Apply a NumPy function by its rule, or item by item."""
     new = NUMPY_FUNCTIONS.get(function) == "new"
     return _applied(FUNCTIONS.get(function), function, new, args, kwargs)
 
 
 def _applied(rule: Any, function: Any, new: bool, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """By a rule, if there is one for these arguments. Options that it does not know are no error of the
-    user's."""
+    """Apply a rule if it supports the arguments, otherwise call the function item by item.
+
+    A TypeError means that the rule does not have such an option; the plain loop then decides.
+    """
     found = NotImplemented
     if rule is not None:
         try:

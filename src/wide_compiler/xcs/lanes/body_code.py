@@ -1,7 +1,7 @@
-"""A function's text, made ready for lanes: every call and index goes through a dispatcher that knows them.
+"""Compile a function for lanes: every call, index and identity test goes through a dispatcher.
 
-Operators and NumPy reach a lane through their own protocols. What does not (`float`, `len`, `math.sqrt`, a
-call of another analysed function, an array that is indexed by a lane) is looked at here.
+Lanes implement the protocols of operators and of NumPy. The dispatcher handles the rest: `float`, `len`,
+`math.sqrt`, calls of other analysed functions, shared arrays indexed by a lane.
 """
 
 import ast
@@ -20,7 +20,7 @@ from .indexing import item_at
 from .lane import Lane, Objects, lanes_in
 from .python_functions import builtin_call
 
-DISPATCH = "\U0010fffe_call"  # nobody's name, see rewrite
+DISPATCH = "\U0010fffe_call"  # not a valid identifier, so no clash with user names
 MOST_ROUNDS = 20_000
 CodeCache = dict[Any, types.CodeType]
 
@@ -32,13 +32,14 @@ class _Calls(ast.NodeTransformer):
         return ast.copy_location(made, node)
 
     def visit_While(self, node: ast.While) -> ast.AST:
-        """An item that plain Python never comes to, as one before it raises, might loop for ever."""
+        """Limit the number of iterations. An item that plain Python never reaches, because an earlier one
+        raises, might loop for ever."""
         self.generic_visit(node)
         node.test = ast.copy_location(ast.BoolOp(ast.And(), [self._told("again"), node.test]), node.test)
         return node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        """What is read may be indexed by lanes."""
+        """Dispatch reads, since the index may be a lane."""
         self.generic_visit(node)
         if not isinstance(node.ctx, ast.Load):
             return node
@@ -47,7 +48,7 @@ class _Calls(ast.NodeTransformer):
         return ast.copy_location(self._told("item", node.value, index), node)
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        """`a is b`: lanes are objects of their own, so identity is asked of the dispatcher. So is `in`."""
+        """Dispatch `is`, since lanes are new objects, and `in`."""
         self.generic_visit(node)
         if len(node.ops) == 1 and isinstance(node.ops[0], (ast.In, ast.NotIn)):
             node.left = ast.copy_location(self._told("sought", node.left), node.left)
@@ -66,8 +67,13 @@ class _Calls(ast.NodeTransformer):
 
 
 def lane_function(function: types.FunctionType, node: Any, dispatch: Any, cache: CodeCache) -> Any:
-    """The function with its calls dispatched, in its own globals and cells. `node` is its text, which is not
-    asked for where the cache has the code."""
+    """Return the function with dispatched calls, with its own globals and closure cells.
+
+    Args:
+        node: its AST; not used if `cache` has the code.
+        dispatch: the dispatcher.
+        cache: lane code by original code.
+    """
     key = function.__code__
     code = cache.get(key)
     if code is None:
@@ -82,17 +88,22 @@ def lane_function(function: types.FunctionType, node: Any, dispatch: Any, cache:
     return made
 
 
-_OURS = __name__.rpartition(".")[0]  # methods of lanes
+_OURS = __name__.rpartition(".")[0]  # the package with the methods of lanes
 _FILLED = (list, dict, set)
 
 
 class Dispatcher:
-    """Calls for one run over lanes."""
+    """Handles calls, indices and identity tests during one run over lanes.
 
-    indices = np.s_  # gives an index as it is written between brackets
+    Attributes:
+        indices: returns an index as written between brackets.
+        rounds: number of iterations of `while` loops so far.
+    """
+
+    indices = np.s_
 
     def __init__(self, cache: CodeCache):
-        self.rounds = 0  # of `while` loops
+        self.rounds = 0
         self.cache = cache
         self.ready: dict[types.FunctionType, Any] = {}
 
@@ -104,7 +115,8 @@ class Dispatcher:
             if (function.__module__ or "").startswith(_OURS):
                 return function(*args, **kwargs)
             return self._python(function, args, kwargs)
-        # A generator is made a list: what it gives may be lanes, and here it is read to its end in any case.
+        # Generators become lists, since they may yield lanes. Only calls that consume all of it are analysed
+        # as pure.
         args = tuple(list(a) if type(a) is types.GeneratorType else a for a in args)
         if not lanes_in(args) and not lanes_in(kwargs):
             return function(*args, **kwargs)
@@ -113,7 +125,7 @@ class Dispatcher:
         if type(function).__name__ == "_ArrayFunctionDispatcher":
             return apply_function(function, args, kwargs)
         if isinstance(function, types.BuiltinFunctionType) and isinstance(function.__self__, _FILLED):
-            return function(*args, **kwargs)  # `append` and the like
+            return function(*args, **kwargs)  # `append` and similar methods
         if isinstance(function, (type, types.BuiltinFunctionType)):
             return builtin_call(function, args, kwargs)
         method = on_class(type(function), "__call__")
@@ -122,18 +134,19 @@ class Dispatcher:
         raise Bail(f"a call of {getattr(function, '__name__', type(function).__name__)}")
 
     def item(self, value: Any, index: Any) -> Any:
-        """`value[index]`."""
+        """Return `value[index]`."""
         return value[index] if type(value) is Objects else item_at(value, index)
 
     def again(self) -> bool:
-        """One more round of a `while`: there may be so many in one run."""
+        """Count an iteration of a `while` loop. Raises `Bail` beyond the maximum."""
         self.rounds += 1
         if self.rounds > MOST_ROUNDS:
             raise Bail("a loop of very many rounds")
         return True
 
     def sought(self, value: Any) -> Any:
-        """In a container, where nan is found if it is the same object."""
+        """Return the left operand of `in`. Raises `Bail` for nan and objects, which `in` finds by
+        identity."""
         if type(value) is Objects or (
             type(value) is Lane and value.data.dtype.kind in "fc" and np.isnan(value.data).any()
         ):
@@ -141,7 +154,7 @@ class Dispatcher:
         return value
 
     def same(self, a: Any, b: Any) -> bool:
-        """`a is b` for one item: None is told from lanes, anything else is not."""
+        """Return `a is b`. Lanes can only be compared with None. Raises `Bail`."""
         lanes = type(a) in (Lane, Objects) or type(b) in (Lane, Objects)
         if b is self or (lanes and a is not None and b is not None):
             raise Bail("the identity of numbers or arrays")

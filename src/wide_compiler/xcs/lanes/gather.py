@@ -1,4 +1,4 @@
-"""Items to lanes: a column of arrays or numbers becomes one array with a lane axis in front."""
+"""Gather items into lanes: a column of n arrays or numbers becomes one array [n, ...]."""
 
 import functools
 import itertools
@@ -14,12 +14,12 @@ from ..proof.kinds import is_numpy_scalar
 from ..work import Bail, Work
 from .lane import COMPUTING, NUMBERS, Lane, Objects, lanes_in, own_values
 
-CHUNK_BYTES = 2**19  # with what is made of them, about what a core's own cache holds
+CHUNK_BYTES = 2**19  # chunk size; with intermediate results, about the size of a core's cache
 OTHER_ORDER = "arrays that do not lie in rows, as results of them would not"
 
 
 def chunks(work: Work) -> list[tuple[int, int]]:
-    """Where to cut: what is gathered, and what is made of it, then stays in the cache until it is used."""
+    """Return (start, stop) of chunks of items that fit into the cache with their results."""
     first = work.items.columns[0]
     bounds = first.bounds if type(first) is Blocks else [(0, work.items.n)]
     widest = max((c[0].nbytes for c in work.items.columns if type(c[0]) is np.ndarray), default=8)
@@ -28,11 +28,13 @@ def chunks(work: Work) -> list[tuple[int, int]]:
 
 
 def gathered(column: Any) -> Any:
-    """A column as one array `[n, ...]`. What is neither array nor number is one object that all share, or
-    `Objects` whose fields are gathered when they are read."""
+    """Return a column as a `Lane` with data [n, ...].
+
+    A column of other objects is returned as the one object that all items share, or as `Objects`.
+    """
     if type(column) is np.ndarray:
         _computes(column.dtype)
-        if column.ndim == 1:  # whose numbers are new objects in each round
+        if column.ndim == 1:  # iteration creates new scalars, so the lane has no origin
             return Lane(np.array(column), "np")
         if not column[0].flags.c_contiguous:
             raise Bail(OTHER_ORDER)
@@ -65,7 +67,7 @@ def _computes(dtype: np.dtype) -> None:
 
 
 def stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Arrays of one shape and dtype as `[n, ...]`, in one copy. Raises `Bail`."""
+    """Stack arrays of one shape and dtype to [n, ...] in one copy. Raises `Bail`."""
     first, n = arrays[0], len(arrays)
     _computes(first.dtype)
     if not first.size:
@@ -80,7 +82,7 @@ def stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
             np.concatenate(arrays, out=out, casting="no")
         else:
             places, copy = _places(len(first), 1 << (n - 1).bit_length()), cast(Any, operator.setitem)
-            # Each copy compares type and shape itself: all checks are in this one pass.
+            # Copying into a memoryview checks dtype and shape, so no separate pass is needed.
             deque(map(copy, itertools.repeat(memoryview(cast(Any, out))), places, arrays), 0)
     except (ValueError, TypeError):
         raise Bail("arrays of different shapes or types") from None
@@ -92,12 +94,16 @@ _strides, _char = operator.attrgetter("strides"), operator.attrgetter("dtype.cha
 
 @functools.lru_cache(maxsize=8)
 def _places(length: int, n: int) -> list[slice]:
-    """Where the first of n vectors goes, and the second, ..."""
+    """Return the slices of n consecutive vectors."""
     return [slice(i, i + length) for i in range(0, n * length, length)]
 
 
 def by_item(function: Any, args: tuple, fresh: bool = True, **options: Any) -> Any:
-    """A pure function that is called as written, item by item; its results become lanes again."""
+    """Call a pure function item by item and gather the results into lanes.
+
+    Args:
+        fresh: the results share no memory with the arguments.
+    """
     if any(map(lanes_in, options.values())):
         raise Bail("options that differ from item to item")
     run, n = functools.partial(function, **options) if options else function, lanes_in(args)
@@ -105,7 +111,7 @@ def by_item(function: Any, args: tuple, fresh: bool = True, **options: Any) -> A
 
 
 def _made(values: list[Any], fresh: bool) -> Any:
-    """One value of each item, as a lane; tuples and lists of them, as tuples and lists of lanes."""
+    """Return one value per item as a lane; tuples and lists of values as tuples and lists of lanes."""
     kind: Any = type(values[0])
     sizes = {(type(v), len(v)) for v in values} if kind in (tuple, list) and values[0] else ()
     if len(sizes) == 1:

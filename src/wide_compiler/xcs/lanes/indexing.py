@@ -1,4 +1,4 @@
-"""Indices: of lanes, and by lanes."""
+"""Indexing of lanes, and indexing by lanes."""
 
 import operator
 from typing import Any
@@ -14,7 +14,7 @@ _ENDS = (int, type(None))
 
 
 def item_at(value: Any, index: Any) -> Any:
-    """`value[index]`, where either may be a lane or have one in it."""
+    """Return `value[index]`, where either may be or contain a lane."""
     parts = index if type(index) is tuple else (index,)
     n = max(map(_lanes_of, parts), default=0)
     if type(value) is Lane:
@@ -35,7 +35,7 @@ def _lanes_of(part: Any) -> int:
 
 
 def _of_lane(x: Lane, parts: tuple[Any, ...]) -> Lane:
-    """By what all items share: a view, or a copy of some numbers."""
+    """Index lanes by a shared index: a view, or a copy for a list of integers."""
     if x.kind != "array":
         raise Bail("an index of a number")
     if len(parts) == 1 and type(parts[0]) in (list, np.ndarray):
@@ -55,7 +55,7 @@ def _integers(x: Any) -> bool:
 
 
 def _lane_by_lane(x: Lane, parts: tuple[Any, ...]) -> Lane:
-    """Numbers of a vector of each item, by integers of each item."""
+    """Index a vector per item by integers per item."""
     index = parts[0]
     if len(parts) != 1 or x.kind != "array" or x.rank != 1 or not _integers(index):
         raise Bail("an array of each item, by an index of each item that is no number")
@@ -65,7 +65,7 @@ def _lane_by_lane(x: Lane, parts: tuple[Any, ...]) -> Lane:
 
 
 def _shared_by_lanes(shared: np.ndarray, parts: tuple[Any, ...], n: int) -> Lane:
-    """An array of all items: numbers of it by indices, or parts of one size by slices."""
+    """Index a shared array by lanes of integers, or by slices of one length with lanes as bounds."""
     if len(parts) == 1 and _integers(parts[0]):
         index = parts[0]
         copies = index.kind == "array" or shared.ndim == 1
@@ -74,7 +74,7 @@ def _shared_by_lanes(shared: np.ndarray, parts: tuple[Any, ...], n: int) -> Lane
         return computed(lambda i: np.take(shared, i, axis=0), (index,), None, copies)
     if len(parts) > shared.ndim:
         raise Bail("too many indices")
-    # Along each axis: [n, size] of a slice, [n] of a number.
+    # Indices per axis: [n, size] for a slice, [n] for a number.
     places = [_places(part, size, n) for part, size in zip(parts, shared.shape, strict=False)]
     rank = sum(place.ndim - 1 for place in places)
     axis, grids = 0, []
@@ -88,7 +88,7 @@ def _shared_by_lanes(shared: np.ndarray, parts: tuple[Any, ...], n: int) -> Lane
     if data.ndim == 1:
         return Lane(data, "np")
     sample = shared[tuple(slice(0, place.shape[1]) if place.ndim == 2 else 0 for place in places)]
-    if not sample.flags.c_contiguous:  # then neither may the parts lie in rows
+    if not sample.flags.c_contiguous:  # the results must have a layout that is not contiguous either
         apart = np.empty((*data.shape[:-1], data.shape[-1] + 1), data.dtype)[..., :-1]
         apart[...] = data
         data = apart
@@ -96,7 +96,7 @@ def _shared_by_lanes(shared: np.ndarray, parts: tuple[Any, ...], n: int) -> Lane
 
 
 def _places(part: Any, size: int, n: int) -> np.ndarray:
-    """Where the numbers of each item lie along one axis."""
+    """Return the positions along one axis: [n, size] for a slice, [n] for a number."""
     if type(part) is slice:
         start, stop = _number(part.start, 0, n), _number(part.stop, size, n)
         lengths = np.unique(stop - start)

@@ -1,9 +1,9 @@
-"""Lane: one value per item, computed on all at once, for an array, a NumPy scalar or a Python number.
+"""Lane: one value per item, computed for all items at once.
 
-`data` is `[n, ...]`, the lane axis first; `kind` says what the item's own value is: 'array', 'np' (a NumPy
-scalar), 'float', 'int' or 'bool'. The numbers are those of the plain loop, bit by bit. Whatever cannot be
-done exactly as Python or NumPy would do it for one item raises `Bail`; a truth that differs between lanes
-raises `Diverge`, and the lanes are run in two groups.
+`data` is [n, ...] with the lane axis first. `kind` is the type of the item's value: 'array', 'np' (a NumPy
+scalar), 'float', 'int' or 'bool'. Results are bit-identical with the plain loop. Operations that cannot be
+done exactly as for one item raise `Bail`. If the truth value differs between lanes, `Diverge` is raised and
+the lanes run in two groups.
 """
 
 import operator
@@ -19,11 +19,11 @@ PYTHON: dict[str, Any] = {"float": float, "int": int, "bool": bool}
 NUMBERS: dict[Any, tuple[str, Any]] = {
     float: ("float", np.float64), int: ("int", np.int64), bool: ("bool", np.bool_),
 }  # fmt: skip
-COMPUTING = "?bhilqBHILQefdFD"  # dtypes of plain numbers; units, texts and records have rules of their own
+COMPUTING = "?bhilqBHILQefdFD"  # dtypes of plain numbers, without dates, strings and records
 
 
 class Diverge(BaseException):
-    """Lanes disagree about a truth; `mask` tells them apart."""
+    """A truth value differs between lanes; `mask` [n] has the values."""
 
     def __init__(self, mask: np.ndarray):
         super().__init__()
@@ -31,8 +31,12 @@ class Diverge(BaseException):
 
 
 class Lane:
-    """See the module. `fresh` data shares no memory with an input; `origin` are the items themselves, of a
-    lane that holds nothing else."""
+    """One value per item; see the module's docstring.
+
+    Attributes:
+        fresh: True if `data` shares no memory with an input.
+        origin: the items themselves, if the lane holds exactly these.
+    """
 
     __slots__ = ("data", "fresh", "kind", "origin")
     __array_priority__ = 1000
@@ -46,7 +50,7 @@ class Lane:
 
     @property
     def in_rows(self) -> bool:
-        """Does each item lie in one row (C order)?"""
+        """True if each item is contiguous in C order."""
         return self.data.ndim < 2 or bool(self.data[0].flags.c_contiguous)
 
     @property
@@ -77,15 +81,21 @@ def data_of(x: Any) -> Any:
 
 
 def computed(run: Any, inputs: tuple[Any, ...], kind: str | None = None, fresh: bool = True) -> Lane:
-    """What `run` gives for the data of lanes and for what all share. `kind` may be left out for what is an
-    array or a NumPy scalar."""
+    """Apply `run` to the data of lanes and to shared values.
+
+    Args:
+        kind: the result's kind; by default 'array' or 'np', from its number of axes.
+        fresh: the result shares no memory with an input.
+    """
     data = run(*map(data_of, inputs))
     return Lane(data, kind or ("array" if data.ndim > 1 else "np"), fresh)
 
 
 class Objects:
-    """Items that are neither arrays nor numbers: what is read of them becomes lanes, they themselves are
-    handed out as they are. No code of their classes runs here that the proof has not seen."""
+    """Items that are neither arrays nor numbers. Their fields become lanes when they are read.
+
+    Only code of their classes that the proof has analysed runs.
+    """
 
     __slots__ = ("column", "gather", "read")
 
@@ -96,7 +106,7 @@ class Objects:
         put(self, "read", {})
 
     def __getattribute__(self, name: str) -> Any:
-        """A field of all items; of a method, the method of them all."""
+        """Return a field of all items as a lane, or a method bound to all items."""
         column, read = _of(self, "column"), _of(self, "read")
         if name not in read:
             kind = type(column[0])
@@ -136,7 +146,7 @@ def _of(things: Objects, name: str) -> Any:
 
 
 def lanes_in(value: Any) -> int:
-    """How many items there are, if it is a lane, or a list, tuple or dict with one in it; else 0."""
+    """Return the number of items if the value is, or contains, a lane; else 0."""
     kind = type(value)
     if kind is Lane:
         return len(value.data)
@@ -148,7 +158,7 @@ def lanes_in(value: Any) -> int:
 
 
 def own_values(x: Any, n: int) -> list[Any]:
-    """The values that each of n items has in place of a lane, or of what holds some."""
+    """Return the values of a lane, or of a container with lanes, for each of n items."""
     if type(x) is Lane:
         if x.origin is not None:
             return list(x.origin)

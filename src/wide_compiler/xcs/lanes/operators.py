@@ -1,5 +1,4 @@
-"""Lane learns its operators: Python's, NumPy's protocols, attributes and indices. Importing this is
-enough."""
+"""Add operators, NumPy protocols, attribute access and indexing to `Lane`, when imported."""
 
 from typing import Any
 
@@ -31,7 +30,7 @@ def _iterate(self: Lane) -> Any:
 
 
 def _binary(ufunc: np.ufunc, reflected: bool = False) -> Any:
-    """Most often both are floats of one kind, and no rule is needed: that is asked first."""
+    """Return a binary operator method, with a fast path for floats of one kind."""
     quick = ufunc in (np.add, np.subtract, np.multiply)
 
     def operate(self: Lane, other: Any) -> Any:
@@ -49,7 +48,8 @@ def _binary(ufunc: np.ufunc, reflected: bool = False) -> Any:
 
 
 def _inplace(ufunc: np.ufunc) -> Any:
-    """`x += y`: rebinds numbers; writes into arrays, which must then be fresh."""
+    """Return the method of `x op= y`. Numbers are rebound; arrays are modified in place, and must be
+    fresh."""
     binary = _binary(ufunc)
 
     def operate(self: Lane, other: Any) -> Any:

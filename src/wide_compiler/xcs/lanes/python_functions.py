@@ -1,4 +1,4 @@
-"""What Python's own functions do with lanes: what the function gives for one item, or a bail-out."""
+"""Python's built-in functions on lanes."""
 
 import functools
 import math
@@ -13,7 +13,7 @@ from .array_rules import as_python, made_array
 from .gather import by_item
 from .lane import Lane, Objects, lanes_in, own_values
 
-HOLDERS = (list, tuple, zip, enumerate, reversed, iter, dict)  # they only arrange what they are given
+HOLDERS = (list, tuple, zip, enumerate, reversed, iter, dict)  # these only arrange their arguments
 
 
 def _is_number(x: Any) -> bool:
@@ -21,7 +21,7 @@ def _is_number(x: Any) -> bool:
 
 
 def _converted(kind: str, x: Any) -> Any:
-    """`float`, `int` or `bool` of a number that is one already, or a NumPy scalar of that kind."""
+    """Apply `float`, `int` or `bool` to a number where this does not change the value."""
     if not _is_number(x) or x.data.dtype.kind not in {"float": "fiub", "int": "iu", "bool": "b"}[kind]:
         return NotImplemented
     if x.kind == kind:
@@ -38,12 +38,12 @@ def _len(x: Any) -> Any:
 
 def _type(x: Any) -> type:
     if type(x) is Objects:
-        return type(own_values(x, 1)[0])  # all items are of one type: the guards see to it
+        return type(own_values(x, 1)[0])  # all items have one type, which the guards check
     return x.stands_for if type(x) is Lane else type(x)
 
 
 def _same_as(ufunc: np.ufunc, x: Any) -> Any:
-    """A function of `math` that rounds as NumPy does; an error of it is an error here."""
+    """Apply a `math` function that rounds as NumPy does. Raises `Bail` where `math` would raise."""
     if type(x) is not Lane or x.kind not in ("float", "np") or x.data.dtype != np.float64:
         return NotImplemented
     out = ufunc(x.data)
@@ -69,8 +69,8 @@ SHADOWS: dict[Any, Any] = {
 
 
 def builtin_call(function: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """A function of Python, of `math` or a type, called with lanes or with what holds some: by a rule that
-    is for these arguments, or item by item as written."""
+    """Call a function of Python or `math`, or a type, on lanes: by its rule, or item by item. Raises
+    `Bail`."""
     if function in SHADOWS:
         try:
             found = SHADOWS[function](*args, **options)

@@ -1,4 +1,4 @@
-"""Lanes to values: what the body gave for all items at once, as one value for each."""
+"""Split the result of a body over lanes into one value per item."""
 
 import math
 from typing import Any
@@ -9,15 +9,16 @@ from ..text.site_text import SiteText
 from ..work import Bail
 from .lane import PYTHON, Lane, Objects, lanes_in, own_values
 
-BLOCK_BYTES = 2**23  # keeping one row keeps its block, which is no larger but where one row is
+# Maximum size of a block, unless one row is larger; keeping a row keeps its whole block alive.
+BLOCK_BYTES = 2**23
 SHARED = (type(None), bool, int, float, str, bytes, complex)
 
 
 class Results:
-    """The values of one call of a site with `n` items, run in parts.
+    """Collects the values of one execution with `n` items, which runs in chunks.
 
-    Rows lie in blocks, each row in a place of its own. Where all rows lie there in the order of the items,
-    the next site takes `blocks` as they are.
+    Arrays are rows of blocks and do not overlap. `blocks` is not empty only if all rows are in the order of
+    the items; the next site can then use the blocks directly.
     """
 
     def __init__(self, n: int):
@@ -30,8 +31,13 @@ class Results:
         return self._blocks if self.placed == self.n else []
 
     def values(self, value: Any, lanes: int, in_order: bool, given: list[Any] | None = None) -> list[Any]:
-        """One value per lane, for the next lanes of the call or, not `in_order`, for some of them. What was
-        `given` for the same lanes before must not come again."""
+        """Return one value per lane.
+
+        Args:
+            lanes: the number of lanes.
+            in_order: the lanes are the next items of the execution.
+            given: results for the same lanes so far. Raises `Bail` if one of them occurs again.
+        """
         if in_order and type(value) is Lane and value.kind == "array" and value.origin is None:
             pieces = _pieces(_own(value))
             self._blocks += pieces
@@ -67,7 +73,7 @@ def _apart(value: Any, lanes: int, given: list[Any]) -> list[Any]:
 
 def _of_lane(value: Lane, given: list[Any]) -> list[Any]:
     if value.origin is not None:
-        return list(value.origin)  # the very items
+        return list(value.origin)  # the items themselves
     data = _own(value)
     if value.kind in PYTHON:
         return data.tolist()
@@ -80,7 +86,7 @@ def _of_lane(value: Lane, given: list[Any]) -> list[Any]:
 
 
 def _own(value: Lane) -> np.ndarray:
-    """The data of a lane that lies in memory of its own, in rows."""
+    """Return the data of a lane. Raises `Bail` unless it has its own memory and is contiguous per item."""
     if not value.fresh:
         raise Bail("a result that shares memory with its item")
     if not value.in_rows:
@@ -89,7 +95,7 @@ def _own(value: Lane) -> np.ndarray:
 
 
 def _pieces(data: np.ndarray) -> list[np.ndarray]:
-    """Rows, in as many as a block holds."""
+    """Split rows into blocks."""
     size = max(BLOCK_BYTES // max(data.dtype.itemsize * math.prod(data.shape[1:]), 1), 1)
     if len(data) <= size:
         return [np.ascontiguousarray(data)]
@@ -97,7 +103,8 @@ def _pieces(data: np.ndarray) -> list[np.ndarray]:
 
 
 def check_keys(text: SiteText, result: Any, events: bool = False) -> None:
-    """What decides about places in a dict or set, a truth, or which item is the largest, must not be nan."""
+    """Raise `Bail` if keys, set members or compared values are nan, since these depend on object identity
+    or order."""
     keys: list[Any] = []
     if text.kind == "set" or text.eater in ("set", "dict", "max", "min", "sorted"):
         keys = [result]

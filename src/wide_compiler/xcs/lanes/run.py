@@ -1,6 +1,6 @@
-"""NumPy lanes at a map site: gather the items, run the body once for a part of them, hand out the results.
+"""The rung "numpy lanes": gather the items, run the body once per chunk, split the results.
 
-Where lanes disagree about a truth, they are run again in two groups, so that a rare branch costs two runs.
+If a condition differs between lanes, they run again in two groups.
 """
 
 from typing import Any
@@ -13,15 +13,15 @@ from ..work import Bail, Work
 from .body_code import Dispatcher, lane_function
 from .gather import chunks, gathered
 from .lane import Diverge, Lane, Objects, own_values
-from .operators import Lane as _Lane  # noqa: F401  it has its operators then
+from .operators import Lane as _Lane  # noqa: F401  adds the operators to Lane
 from .results import Results, check_keys
 
 MOST_PATHS = 16
-SKIPPED = object()  # an item that the test leaves out
+SKIPPED = object()  # an item that the condition excludes
 
 
 def vectorized(work: Work) -> list[Any]:
-    """The values of all items, in order. Raises `Bail`."""
+    """Return the values of all items in order. Raises `Bail`."""
     noticed: list[str] = []
     values: list[Any] = []
     body = Body(work)
@@ -38,7 +38,7 @@ def vectorized(work: Work) -> list[Any]:
     except Exception as error:
         raise_interrupt(error)
         why = f"{type(error).__name__}: {error}"
-    if why is not None:  # out here, so that it keeps nothing of what was raised
+    if why is not None:  # outside of the handlers, so that no traceback is kept alive
         raise Bail(why)
     if work.after is not None and body.results.blocks:
         work.after.append(Blocks(values, body.results.blocks))
@@ -46,13 +46,14 @@ def vectorized(work: Work) -> list[Any]:
 
 
 def _recorded_errors(noticed: list[str]) -> Any:
-    """A context in which NumPy's errors that are not ignored here are noted: then the plain loop decides."""
+    """Return a context that appends NumPy's floating point errors, unless ignored by the user, to
+    `noticed`."""
     modes: Any = {kind: "ignore" if how == "ignore" else "call" for kind, how in np.geterr().items()}
     return np.errstate(call=lambda what, flag: noticed.append(what), **modes)
 
 
 class Body:
-    """The site's test and body, ready for lanes, and what they gave so far."""
+    """The site's condition and body compiled for lanes, and the results so far."""
 
     def __init__(self, work: Work):
         nodes, cache = work.site.text.bodies, work.plan.lane_code
@@ -64,7 +65,7 @@ class Body:
         self.runs = 0
 
     def values(self, start: int, stop: int) -> list[Any]:
-        """What items from start to stop give. Raises `Bail`."""
+        """Return the values of items `start` to `stop`. Raises `Bail`."""
         self.runs = 0
         columns = [_part(column, start, stop) for column in self.work.items.columns]
         added: list[Any] = [None] * (stop - start)
@@ -74,7 +75,11 @@ class Body:
         return [v for v in added if v is not SKIPPED] if self.work.cond is not None else added
 
     def _run(self, columns: list[Any], lanes: np.ndarray | None, added: list[Any]) -> None:
-        """What each of these lanes adds: a value, or a list of events. All lanes are None."""
+        """Store in `added` what each lane yields: a value, or a list of events.
+
+        Args:
+            lanes: indices into `added`; None for all.
+        """
         self.runs += 1
         if self.runs > MOST_PATHS:
             raise Bail("items take too many different ways")
@@ -122,18 +127,19 @@ def _part(column: Any, start: int, stop: int) -> Any:
 
 
 def _chosen(column: Any, lanes: np.ndarray) -> Any:
-    """The items of some lanes."""
+    """Return the items of some lanes."""
     return [column[i] for i in lanes.tolist()]
 
 
 def _lane(column: Any) -> Any:
-    if type(column) is Blocks:  # that a site has just made, and that lie in one array
+    if type(column) is Blocks:  # rows of one array, made by the previous site
         return Lane(column.blocks[0], "array", False, column.rows)
     return gathered(column)
 
 
 def _has_nan(given: Any) -> bool:
-    """Is one of these numbers nan? A body may hand on the very number; of an array it gets new ones."""
+    """Return whether an input number is nan. A body may return the same object; elements of arrays are new
+    objects."""
     if type(given) is Objects:
         values = own_values(given, 0)
         return type(values[0]) in (tuple, list, dict) and any(map(_is_nan, values))
@@ -143,7 +149,7 @@ def _has_nan(given: Any) -> bool:
 
 
 def _is_nan(value: Any) -> bool:
-    """Is a result, or something in it, nan?"""
+    """Return whether a result is or contains nan."""
     if type(value) in (tuple, list):
         return any(map(_is_nan, value))
     if type(value) is dict:

@@ -1,1 +1,1 @@
-"""Loops over modules and tensors of PyTorch: the routers' lanes, and vmap."""
+"""Loops over PyTorch modules and tensors: wide models and vmap."""

@@ -1,5 +1,8 @@
-"""Which modules may be captured. Capturing copies and walks through them, as a class or module may do in its
-own way; a plain call runs none of that code, so modules with such overrides stay plain."""
+"""Check which modules may be captured.
+
+Capturing copies and inspects modules, and so would run overridden special methods that a plain call does not
+run. Modules with such overrides stay in the plain loop.
+"""
 
 import abc
 import copyreg
@@ -16,17 +19,18 @@ from ..proof.kinds import IMMUTABLE, is_numpy_scalar
 from ..work import ABSENT, Bail, held_by
 
 INTERNAL = frozenset(vars(nn.Module()))
-# Names that classes may define: `forward` is analysed, and capturing asks for none of the others.
+# Names that classes may define: `forward` is analysed, and capturing does not use the others.
 _ALLOWED = {"forward", "extra_repr", "_get_name", "__init__", "__repr__", "__str__", "__doc__", "__module__"}
 _ALLOWED |= {"__init_subclass__", "__subclasshook__", "__annotations__", "__annotate__", "__annotate_func__"}
 _COPYING = {"__copy__", "__deepcopy__", "__del__", "__getnewargs__", "__getnewargs_ex__", "__bool__"}
 OVERRIDES = ({*dir(nn.Module)} | INTERNAL | _COPYING) - _ALLOWED - {"__annotations_cache__"}
 PLAIN = (*IMMUTABLE, types.BuiltinFunctionType, type, types.ModuleType)
-TENSORS = {Tensor, nn.Parameter, type(None)}  # others may compute in their own way
+TENSORS = {Tensor, nn.Parameter, type(None)}  # other types may override operators
 
 
 def walk(module: nn.Module, seen: set[int]) -> Iterator[nn.Module]:
-    """A module and all within it, each once, read from the tables: no class has a say in it."""
+    """Yield a module and its descendants, each once, from the `_modules` tables, without calling
+    overrides."""
     if id(module) not in seen:
         seen.add(id(module))
         yield module
@@ -36,7 +40,7 @@ def walk(module: nn.Module, seen: set[int]) -> Iterator[nn.Module]:
 
 
 def check(modules: list[nn.Module]) -> None:
-    """Raise `Bail` if capturing one of these would run code of its own, or keep a member alive."""
+    """Raise `Bail` if capturing one of the modules would run user code, or keep a module alive."""
     if (
         pytorch._global_module_registration_hooks
         or pytorch._global_parameter_registration_hooks
@@ -70,7 +74,8 @@ def _check_names(table: Any, owner: str) -> None:
 
 
 def _is_plain(value: Any, depth: int = 0) -> bool:
-    """Of Python's or NumPy's own types, copied and compared in the usual way; it leads to no module."""
+    """Return whether a value is of a type of Python or NumPy, copied in the usual way, without modules in
+    it."""
     kind = type(value)
     if kind in (list, tuple, set, frozenset, dict, types.FunctionType):
         return depth < 8 and all(_is_plain(part, depth + 1) for part in _parts(value))

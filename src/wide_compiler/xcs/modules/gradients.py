@@ -1,7 +1,7 @@
-"""Lanes in training: one graph for all members, which looks to autograd like a graph for each.
+"""Training with lanes: one autograd graph for all members that behaves like a graph per member.
 
-Backward of some outputs gives gradients to their members alone, and frees their graphs alone. What the graph
-of a member would have saved is watched: changed in place before backward, it is an error, as it is there.
+Backward through some outputs computes gradients of these members only and frees only their graphs. Tensors
+that a member's graph would save are tracked: modifying one in place before backward raises the usual error.
 """
 
 import operator
@@ -17,14 +17,21 @@ from ...routers.fused_lanes import Fused
 from ..work import Bail, Work
 from .trial import finite, storage
 
-Place = tuple[int, list[Tensor]]  # where in a graph's arguments, and its tensors: one for each lane, or one
+# Position among the graph's arguments, and the tensors: one per lane, or one shared.
+Place = tuple[int, list[Tensor]]
 _HOOKS = tuple(map(operator.attrgetter, ("_backward_hooks", "_post_accumulate_grad_hooks")))
 _keeps_graph: Any = torch._C._autograd._get_current_graph_task_keep_graph  # type: ignore[attr-defined]
 
 
 @dataclass
 class Saved:
-    """What the graph of one member saves: which of its places, its output, anything at all."""
+    """What the graph of one member saves.
+
+    Attributes:
+        places: for each argument, whether it is saved.
+        output: whether the output is saved.
+        anything: whether any tensor is saved.
+    """
 
     places: list[bool]
     output: bool
@@ -32,7 +39,7 @@ class Saved:
 
 
 def all_of(inputs: Sequence[Any]) -> list[Tensor]:
-    """The tensors among arguments: each is a tensor, or a list with one for each member."""
+    """Return the tensors among the inputs, each of which is a tensor or a list of one tensor per member."""
     return [t for x in inputs for t in ([x] if type(x) is Tensor else x)]
 
 
@@ -45,7 +52,7 @@ def run(
     wide: Sequence[bool],
     gather: Callable[[], list[Tensor]],
 ) -> list[Tensor]:
-    """The members' outputs, each with what looks like a graph of its own. Raises `Bail`."""
+    """Return the outputs of all members, each with its own node in the autograd graph. Raises `Bail`."""
     if work.plan.memory.get("backward by parts"):
         raise Bail("backward goes through some members at a time, each of which has a graph of its own")
     tensors = [*states, *all_of(inputs)]
@@ -57,14 +64,14 @@ def run(
     if fused not in known:
         known[fused] = _observed(work, [column[0] for _, column in places])
     call = LaneCall(fused, gather, places, known[fused], work.plan.memory)
-    # Each with a node of its own, behind which hooks run in the order of a loop's graphs.
+    # `clone` gives each output its own node, so that hooks run in the same order as in a plain loop.
     outputs = [row.clone() for row in Lanes.apply(call, *call.learning)]
     call.watch(outputs)
     return outputs
 
 
 def _observed(work: Work, tensors: list[Tensor]) -> Saved:
-    """Run the first member as written, and see which of these tensors its graph saves."""
+    """Run the first member unchanged and record which of these tensors its graph saves."""
     seen: set[int] = set()
     with saved_tensors_hooks(lambda t: seen.add(storage(t)) or t, lambda t: t):  # type: ignore[func-returns-value]
         (output,) = work.compared(0)
@@ -74,11 +81,14 @@ def _observed(work: Work, tensors: list[Tensor]) -> Saved:
 
 
 class LaneCall:
-    """One call of all lanes: their stacked output with its graph, and what became of each lane since.
+    """One call of all lanes: the stacked output with its graph, and the state of each lane's backward.
 
     Attributes:
-        leaves: the learning arguments of the graph, cut off from what they are made of.
-        learning: the tensors that these are made of, each with its lane (None: one for all) in `lanes`.
+        leaves: arguments of the graph that require gradients, detached from the members' tensors.
+        learning: the members' tensors that these are made of.
+        lanes: the lane of each tensor in `learning`; None for a shared one.
+        wide: for each leaf, whether it has a lane axis.
+        freed: lanes whose graph was freed by backward.
     """
 
     def __init__(self, fused: Fused, gather: Any, places: list[Place], saved: Saved, memory: dict[str, Any]):
@@ -86,7 +96,7 @@ class LaneCall:
         self.leaves: list[Tensor] = []
         self.learning: list[Tensor] = []
         self.lanes: list[int | None] = []
-        self.wide: list[bool] = []  # has a leaf lanes?
+        self.wide: list[bool] = []
         self.freed: set[int] = set()
         with torch.no_grad():
             arguments = fused.arguments(gather())
@@ -108,13 +118,14 @@ class LaneCall:
         self.watched = [(i if len(c) > 1 else None, t) for _, c in kept for i, t in enumerate(c)]
 
     def watch(self, outputs: list[Tensor]) -> None:
-        """From now on nothing that is needed may change."""
+        """Record versions, so that later in-place changes of saved tensors are detected."""
         if self.saved.output:
-            self.watched += enumerate(y.detach() for y in outputs)  # which share the versions, not the graph
+            # Detached tensors share the version counter.
+            self.watched += enumerate(y.detach() for y in outputs)
         self.versions = [t._version for _, t in self.watched]
 
     def backward(self, given: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Gradients of what learns, for those of some outputs `[lane]`."""
+        """Return the gradients of `learning`, given those of the outputs; None for an output not reached."""
         reached = {lane for lane, gradient in enumerate(given) if gradient is not None}
         again = torch.is_grad_enabled()
         keep = again or _keeps_graph()
@@ -127,7 +138,7 @@ class LaneCall:
         stacked = torch.stack([torch.zeros_like(first) if g is None else g for g in given])
         if again:
             return self._again(stacked, reached)
-        for copy, column in self.copies:  # a graph of one would see what was written past autograd since
+        for copy, column in self.copies:  # a member's own graph would see writes to `.data` since the forward
             torch.stack(column, out=copy.data)
         retain = keep or len(self.freed) < len(given)
         found = torch.autograd.grad(self.out, self.leaves, stacked, retain_graph=retain, allow_unused=True)
@@ -142,12 +153,12 @@ class LaneCall:
         return gradients
 
     def _again(self, stacked: Tensor, reached: set[int]) -> list[Tensor | None]:
-        """The same with a graph of its own, which somebody else goes through and frees."""
+        """Compute the gradients with `create_graph`, from a new forward whose graph the caller owns."""
         once = {id(t): t for t in self.learning}
         found = torch.autograd.grad(
             self.again(), list(once.values()), stacked, create_graph=True, allow_unused=True
         )
-        left = dict(zip(once, found, strict=True))  # to be given out once
+        left = dict(zip(once, found, strict=True))  # each is returned once
         return [
             left.pop(id(t), None) if lane is None or lane in reached else None
             for lane, t in zip(self.lanes, self.learning, strict=True)
@@ -158,7 +169,7 @@ class LaneCall:
             with torch.enable_grad():
                 leaf = torch.ones(1, requires_grad=True)
                 done = leaf.exp()
-            for _ in range(2):  # PyTorch's own error
+            for _ in range(2):  # raises PyTorch's own error
                 torch.autograd.grad(done, leaf, torch.ones(1))
         for (lane, tensor), version in zip(self.watched, self.versions, strict=True):
             if tensor._version != version and (lane is None or lane in reached):
@@ -172,7 +183,7 @@ class LaneCall:
 
 
 class Lanes(torch.autograd.Function):
-    """The lanes of a stacked output, as a function of what the members read."""
+    """Autograd function from the members' tensors to the lanes of the stacked output."""
 
     @staticmethod
     def forward(ctx: Any, call: LaneCall, *learning: Tensor) -> tuple[Tensor, ...]:

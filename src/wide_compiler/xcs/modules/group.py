@@ -1,7 +1,7 @@
-"""`[m(x) for m in models]` over modules of one architecture: lanes of one graph, as the routers run them.
+"""The rung "wide model": `[m(x) for m in models]` over modules of one architecture, as lanes of one graph.
 
-The members keep their parameters, which are stacked at each call, so that a number changed by whichever road
-is seen; what their Python reads is guarded by the routers' `ModuleGuard`. Nothing here keeps a member alive.
+The members keep their parameters, which are stacked at each call, so that any change of values is seen. What
+their Python code reads is guarded by `ModuleGuard`. Nothing here keeps a member alive.
 """
 
 import ast
@@ -34,15 +34,16 @@ from .torch_vmap import apart, check_rows
 from .trial import examine, finite
 
 NAME = "wide model"
-PRICE = 0.05  # seconds: members are captured once the plain loop has taken a second
-MOST = 7  # graphs for other looks of a call that are kept beside the latest
-CONTEST = 0.2  # seconds for the routers' contest, in training: a site does not see what backward takes
-# Operators go straight to their kernels, past what notes gradients (nobody wants them), views and writes.
+PRICE = 0.05  # seconds; members are captured once the plain loop has taken a second in total
+MOST = 7  # maximum number of graphs for other signatures kept beside the latest
+CONTEST = 0.2  # seconds for the routers' measurement in training, since a site cannot time backward
+# Calls kernels below autograd's bookkeeping of gradients, views and in-place writes, where no gradient is
+# needed.
 _below_autograd: Any = getattr(torch._C, "_AutoDispatchBelowADInplaceOrView", contextlib.nullcontext)
 
 
 class Group:
-    """Members in the order of the loop, and the lane graphs made of them so far, by the look of a call."""
+    """The members in loop order, and the lane graphs made from them, by signature of the call."""
 
     def __init__(self, column: int, models: Sequence[nn.Module], gone: Callable[[Any], None]):
         if len({*map(id, models)}) != len(models):
@@ -62,23 +63,24 @@ class Group:
         self.guard = ModuleGuard(models)
         self.fused: list[tuple[tuple[bool, ...], SameLook, Fused]] = []
         self.saved: dict[Fused, gradients.Saved] = {}
-        self.looked = threading.local()  # whether the members are as they were, in this call of a site
+        self.looked = threading.local()  # per thread: whether the members were unchanged at the last `look`
 
     def look(self, columns: Sequence[Any]) -> bool:
-        """Are these the members, and has nothing but numbers changed in them?"""
+        """Return whether these are the members and only tensor values have changed; the result is kept in
+        `holds`."""
         models = columns[self.column]
         self.looked.holds = False
-        with contextlib.suppress(Exception):  # something is gone, or of a kind that nobody has thought of
+        with contextlib.suppress(Exception):  # a member was deleted, or has an unsupported type
             self.looked.holds = type(models) in (list, tuple) and self.are(models) and self._hold(models)
         return self.looked.holds
 
     @property
     def holds(self) -> bool:
-        """What the look at the members in this call of a site has found."""
+        """The result of the last `look` in this thread."""
         return getattr(self.looked, "holds", False)
 
     def are(self, models: Sequence[Any]) -> bool:
-        """The very same modules, in the same order?"""
+        """Return whether these are the same modules in the same order."""
         own = self.models
         return len(models) == len(own) and all(map(operator.is_, models, map(operator.call, own)))
 
@@ -93,46 +95,44 @@ class Group:
             if not all(bare(module) for module in modules):
                 self.written.versions = []
                 return False
-        if (
-            not self.guard.filled.holds()
-        ):  # asked before the guard does, which looks at the tensors themselves
+        if not self.guard.filled.holds():  # checked first, since the guard reads the tensors themselves
             held = [t for home in self.guard.homes for t in home.values()]
             if not {*map(type, held)} <= eligible.TENSORS:
                 return False
         return self.guard.holds()
 
     def learns(self, inputs: list[Any]) -> bool:
-        """Are gradients wanted?"""
+        """Return whether gradients are needed."""
         if not torch.is_grad_enabled():
             return False
         return any(map(_learns, self.guard.real)) or any(map(_learns, gradients.all_of(inputs)))
 
     def find(self, wide: tuple[bool, ...], tensors: list[Tensor]) -> Fused | None:
-        """The lane graph for a call that looks like this, if there is one."""
+        """Return the lane graph for a call with these tensors, or None."""
         for known, look, fused in self.fused:
             if wide == known and look.holds(tuple(tensors), {}):
                 return fused
         return None
 
     def build(self, models: Sequence[nn.Module], calls: Calls, seconds: float) -> Fused:
-        """The lane graph for calls of this look. Raises `Bail` if there is none."""
-        eligible.check([*models, *self.inner])  # there may be overrides by now
+        """Build the lane graph for calls like this one. Raises `Bail` if that is not possible."""
+        eligible.check([*models, *self.inner])  # overrides may have been added since
         names = [str(i) for i in range(len(models))]
         group = VMapTowerGroup(names, models, WideConfig(tune_seconds=seconds), self.guard)
         group.run_calls(tuple(range(len(models))), calls)
         route, group.latest = group.latest, None
-        group.routes.clear()  # they hold the group, and that holds the members
+        group.routes.clear()  # routes refer to the group, which keeps the members alive
         if route is None or route.fused is None:
             raise Bail("no lanes" if route is None else route.verdict.why)
         look = SameLook(tuple(calls.call.tensors), {})
         self.fused = [(calls.call.wide, look, route.fused), *self.fused[:MOST]]
         self.saved.clear()
-        self.guard.holds()  # once, so that no later call pays for what it prepares
+        self.guard.holds()  # prepares the guard now, so that later calls are fast
         return route.fused
 
 
 def able(work: Work) -> bool:
-    """The body is `m(...)` of a loop variable that runs over distinct modules of one class."""
+    """Return whether the body is `m(...)` of a loop variable over distinct modules of one class."""
     if work.cond is not None or work.events or work.site.config.exact or not TENSORS.holds():
         return False
     memory = work.plan.memory
@@ -144,8 +144,13 @@ def able(work: Work) -> bool:
 
 
 class Members(NamedTuple):
-    """Of a body `m(a, b)`: which column of items the modules are, and where each argument comes from: its
-    place among the columns, or (not wide) among the cells of the body, which all members share."""
+    """The parts of a body `m(a, b)`.
+
+    Attributes:
+        column: the column of items with the modules.
+        places: for each argument, its column if wide, else its index among the closure cells of the body.
+        wide: for each argument, whether it differs between members.
+    """
 
     column: int
     places: list[int]
@@ -168,7 +173,7 @@ def _members(work: Work) -> Members | None:
 
 
 def widened(work: Work) -> list[Any]:
-    """All members' outputs by one call of their lanes. Raises `Bail`."""
+    """Return the outputs of all members from one call of their lanes. Raises `Bail`."""
     members: Members = work.plan.memory["members"]
     models, wide, inputs = work.items.columns[members.column], members.wide, _inputs(work, members)
     group = work.plan.memory.get("wide")
@@ -181,7 +186,7 @@ def widened(work: Work) -> list[Any]:
         return [torch.stack(list(x)) if w else x for x, w in zip(inputs, wide, strict=True)]
 
     with warnings.catch_warnings(action="ignore") if work.new else contextlib.nullcontext():
-        # Members that warn stay plain, as the trial of one tells; warnings of capturing are nobody's concern.
+        # `examine` rejects members that warn, so only warnings of the capture are hidden here.
         try:
             tensors = gather()
             fused = group.find(wide, tensors)
@@ -203,7 +208,7 @@ def _new_group(work: Work, models: Sequence[nn.Module]) -> Group:
     memory = work.plan.memory
     memory.pop("wide", None)
     group = memory["wide"] = Group(memory["members"].column, models, _forget(work.plan))
-    work.plan.costs.of(NAME).signatures.clear()  # what was seen of other members says nothing of these
+    work.plan.costs.of(NAME).signatures.clear()  # they were compared with other members
     work.new = True
     if not group.look(work.items.columns):
         raise Bail("members that cannot be watched")
@@ -211,7 +216,7 @@ def _new_group(work: Work, models: Sequence[nn.Module]) -> Group:
 
 
 def _forget(plan: Any) -> Callable[[Any], None]:
-    """For when a member is gone: nobody can call them all again, so what is kept for them goes too."""
+    """Return a callback for the deletion of a member, which drops the group: it can never be called again."""
     held = weakref.ref(plan)
 
     def gone(member: Any) -> None:
@@ -233,7 +238,7 @@ def _calls(inputs: list[Any], tensors: list[Tensor], wide: tuple[bool, ...], gat
 
 
 def _inputs(work: Work, members: Members) -> list[Any]:
-    """The arguments of the call: each a tensor, or a list or stack with one for each member."""
+    """Return the arguments of the call: each a tensor, or a list or stack of one tensor per member."""
     found = []
     for place, wide in zip(members.places, members.wide, strict=True):
         x: Any = work.items.columns[place] if wide else work.body.__closure__[place].cell_contents
@@ -245,9 +250,10 @@ def _inputs(work: Work, members: Members) -> list[Any]:
 
 
 def _check_alike(tensors: list[Tensor]) -> None:
-    """Stacked, tensors of several types would become one type, in which no member alone would compute."""
+    """Raise `Bail` unless all tensors have one dtype and layout. Stacking would promote them to a common
+    dtype."""
     first = tensors[0]
-    if len(tensors) > 1 and len(set(map(_look, tensors))) > 1:  # devices and shapes are seen by stacking
+    if len(tensors) > 1 and len(set(map(_look, tensors))) > 1:  # stacking itself checks devices and shapes
         raise Bail("tensors of different types or layouts")
     if first.layout is not torch.strided or first.is_nested:
         raise Bail("tensors that are sparse or nested")

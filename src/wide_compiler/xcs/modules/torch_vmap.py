@@ -1,4 +1,4 @@
-"""One PyTorch function or module over tensors of one shape: stacked, and mapped by `torch.func.vmap`."""
+"""The rung "torch vmap": one PyTorch function or module over tensors of one shape, by `torch.func.vmap`."""
 
 import contextlib
 import operator
@@ -19,7 +19,7 @@ BATCH_BYTES = 2**28
 
 
 def able(work: Work) -> bool:
-    """Tensors among the loop variables, no test, no loop, nothing that could swallow an error."""
+    """Return whether a loop variable is a tensor, and the body has no condition, events or `try`."""
     if work.cond is not None or work.events or work.site.config.exact or not TENSORS.holds():
         return False
     columns = work.items.columns
@@ -29,14 +29,14 @@ def able(work: Work) -> bool:
 
 
 def mapped(work: Work) -> list[Any]:
-    """The values of all items, in order, each with memory of its own. Raises `Bail`."""
+    """Return the values of all items in order, in disjoint memory. Raises `Bail`."""
     examine(work)
     gathered = [_gathered(c) for c in work.items.columns]
     finite(gathered)
     dims = tuple(0 if type(g) is Tensor else None for g in gathered)
     try:
-        # What has no rule for batches warns, and so may the items: how they look tells that. Done at every
-        # call, it would have Python forget which warnings it has shown.
+        # vmap warns about operators without a batching rule. Checked for new signatures only:
+        # `catch_warnings` makes Python forget which warnings were already shown.
         with warnings.catch_warnings(action="error") if work.new else contextlib.nullcontext():
             run = torch.func.vmap(work.body, in_dims=dims, randomness="error", chunk_size=_at_once(work))
             out = run(*gathered)
@@ -51,13 +51,14 @@ def mapped(work: Work) -> list[Any]:
 
 
 def _at_once(work: Work) -> int | None:
-    """How many items: what all of them make on the way must not be much more than what one makes."""
+    """Return the number of items per vmap call (None for all), which limits memory for intermediate
+    results."""
     of_one = work.plan.memory["bytes of an item"]
     return None if of_one * work.items.n <= BATCH_BYTES else max(BATCH_BYTES // of_one, 1)
 
 
 def _check_memory(leaves: Iterable[Any], gathered: list[Any]) -> None:
-    """Every result must have memory of its own, and lie there as it would for one item: in rows."""
+    """Raise `Bail` unless each result has its own memory and is contiguous per item."""
     used = {storage(g) for g in gathered if type(g) is Tensor}
     for leaf in leaves:
         if type(leaf) is not Tensor:
@@ -84,7 +85,7 @@ def _gathered(column: Any) -> Any:
     if any(map(Tensor.is_inference, column)) and not torch.is_inference_mode_enabled():
         raise Bail("tensors made in inference mode, which are other ones than their copies")
     try:
-        return torch.stack(list(column))  # finds itself which shapes and devices differ
+        return torch.stack(list(column))  # checks shapes and devices
     except RuntimeError:
         raise Bail("tensors of different shapes or devices") from None
 
@@ -105,13 +106,13 @@ _look = operator.attrgetter("dtype", "requires_grad", "layout")
 
 
 def apart(out: Any, n: int) -> list[Any]:
-    """Rows of stacked results, disjoint parts of one block of memory, each with a version counter of its own,
-    so that autograd sees no common writes."""
+    """Split stacked results [n, ...] into n rows with separate version counters, so that autograd treats
+    them as independent tensors."""
     if type(out) is Tensor:
-        out = out.contiguous()  # as results of one item mostly are; where not, the comparison tells
-        if out.nbytes > BLOCK_BYTES:  # one row must not keep all that alive
+        out = out.contiguous()  # results of single items usually are; the comparison detects others
+        if out.nbytes > BLOCK_BYTES:  # one row must not keep all of it alive
             return [row.clone() for row in out.unbind(0)]
-        if out.dim() > 1 and out.numel():  # this one gives version counters, and no views
+        if out.dim() > 1 and out.numel():  # creates separate version counters, not views
             lanes, rows, *rest = out.shape
             return list(torch.unsafe_split_with_sizes(out.view(-1, *rest), [rows] * lanes))
         return list(map(_data, out.unbind(0)))

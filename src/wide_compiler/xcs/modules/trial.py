@@ -1,9 +1,8 @@
-"""One item of a body that calls PyTorch, run as written and watched: may many items run as one?
+"""Examine one item of a body that calls PyTorch, to decide whether many items may run as one batch.
 
-A result must have memory of its own, since those of a batch have. Nothing may warn. And no yes or no may come
-from numbers that a batch rounds otherwise: kernels add up many rows in another order than one row, and
-compute the ends of a row in another way than its middle. Which operators do so does not depend on the
-numbers.
+Results must have their own memory, as those of a batch have. Nothing may warn. No decision may depend on
+values that a batch rounds differently: kernels may sum in another order for many rows than for one, and may
+compute the end of a row differently from its middle. Which operators do so does not depend on the values.
 """
 
 import cmath
@@ -19,7 +18,7 @@ from ... import _tree
 from ..parallel.threads import saves_are_seen
 from ..work import Bail, Work
 
-# Operators that give the same bits for one item and for many.
+# Operators that give the same bits for one item as for many.
 EXACT = {
     *("add", "sub", "rsub", "mul", "div", "true_divide", "neg", "abs", "sqrt", "relu", "clamp", "clamp_min"),
     *("clamp_max", "maximum", "minimum", "max", "min", "amax", "amin", "where", "masked_fill", "eq", "ne"),
@@ -33,22 +32,30 @@ EXACT = {
     *("flip", "roll", "repeat", "constant_pad_nd", "tril", "triu", "sort", "topk", "fill", "zero"),
     *("max_pool1d", "max_pool2d", "max_pool2d_with_indices"),
 }
-ROUNDED_IF_COMPLEX = {"mul", "div", "true_divide", "abs", "sqrt", "sgn"}  # made of several operations there
-# Operators that choose by a number, and are exact by themselves: a last digit more or less gives another one.
+# Composed of several operations for complex numbers.
+ROUNDED_IF_COMPLEX = {"mul", "div", "true_divide", "abs", "sqrt", "sgn"}
+# Exact operators with discontinuities: a difference in the last digit of the input may change the result
+# much.
 STEPS = {"floor", "ceil", "trunc", "round", "frac", "sign", "sgn", "heaviside", "floor_divide"}
 STEPS_ROUNDED = {
     *("remainder", "fmod", "nextafter", "hardshrink", "threshold", "mode", "histc", "copysign", "atan2"),
     *("angle", "fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine"),
-    # They choose between a number and none.
+    # These return nan outside of their domain.
     *("sqrt", "rsqrt", "log", "log2", "log10", "log1p", "logit", "acos", "asin", "acosh", "atanh"),
     *("arccos", "arcsin", "arccosh", "arctanh"),
 }
-DECIDING = ("any", "all", "max", "min", "sorted")  # eaters that ask their items for a yes or no
+DECIDING = ("any", "all", "max", "min", "sorted")  # consumers that compare items or use their truth values
 
 
 def examine(work: Work, learns: bool = False) -> None:
-    """Run the first item under watch, if they look like none before. Raises `Bail` where many must not be run
-    as one. learns: may results lead to gradients?"""
+    """Run the first item and observe its operators, if the signature is new.
+
+    Args:
+        learns: results may require gradients.
+
+    Raises:
+        Bail: the items must not run as one batch.
+    """
     if saves_are_seen():
         raise Bail("hooks see every tensor that is saved for gradients")
     if not work.new:
@@ -74,25 +81,34 @@ def examine(work: Work, learns: bool = False) -> None:
     if watch.decided:
         raise Bail(FROM_ROUNDED)
     memory = work.plan.memory
-    memory["bytes of an item"] = max(watch.bytes, memory.get("bytes of an item", 0))  # of any look
+    # The maximum over all signatures.
+    memory["bytes of an item"] = max(watch.bytes, memory.get("bytes of an item", 0))
 
 
 FROM_ROUNDED = "a yes or no from rounded numbers"
 
 
 class Watch(TorchDispatchMode):
-    """Follows tensors by their memory: which was made here, which holds rounded numbers, how coarsely, and
-    which holds whole numbers or truths that were told from such."""
+    """Tracks tensors by storage while the body runs.
+
+    Attributes:
+        made: storages created by the body; `bytes` is their total size.
+        rounded: storages of values that a batch may round differently.
+        coarse: for these, the largest machine epsilon of the dtypes involved.
+        told: storages of integers or booleans computed from rounded values.
+        decided: True if control flow, or another operator, used such a result.
+        held: keeps tensors alive, so that addresses are not reused.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.made: set[int] = set()
-        self.bytes = 0  # of all that was made
+        self.bytes = 0
         self.rounded: set[int] = set()
-        self.coarse: dict[int, float] = {}  # of rounded numbers: the last digit of the coarsest type before
+        self.coarse: dict[int, float] = {}
         self.told: set[int] = set()
         self.decided = False
-        self.held: list[Any] = []  # so that no address is used twice
+        self.held: list[Any] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -130,7 +146,7 @@ def _exact(name: str, given: list[Tensor], kwargs: dict[str, Any]) -> bool:
     if name in ROUNDED_IF_COMPLEX and any(t.is_complex() for t in given):
         return False
     if kwargs.get("alpha", 1) not in (1, -1):
-        return False  # added with one rounding in the middle of a row, with two at its end
+        return False  # fused multiply-add has one rounding in the middle of a row, and two at its end
     return name in EXACT or name in STEPS
 
 
@@ -139,9 +155,10 @@ def _steps(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         exponent = args[1]
         return not (isinstance(exponent, (int, float)) and exponent >= 0 and float(exponent).is_integer())
     if name in ("norm", "linalg_vector_norm") and len(args) > 1:
-        return args[1] == 0  # how many are not zero
+        return args[1] == 0  # the number of nonzero elements
     if name == "softplus":
-        return len(args) > 2 and args[2] < 20  # a straight line beyond that, and a leap to it
+        # Softplus switches to a linear function beyond the threshold, with a step.
+        return len(args) > 2 and args[2] < 20
     return name in STEPS or name in STEPS_ROUNDED or kwargs.get("rounding_mode") is not None
 
 
@@ -158,15 +175,15 @@ def storage(tensor: Tensor) -> int:
 
 
 def no_gradients(results: Iterable[Any]) -> None:
-    """Results of a batch have one graph behind them: one gone backward, or changed in place, would be so for
-    all."""
+    """Raise `Bail` if a result requires gradients. The results of a batch share one graph, so backward
+    through one, or an in-place change, would affect all."""
     if any(isinstance(t, Tensor) and t.requires_grad for t in results):
         raise Bail("gradients are wanted, and each item has a graph of its own")
 
 
 def finite(tensors: Iterable[Any]) -> None:
-    """Of what lies beyond all numbers, kernels of a processor make other things at the ends of a row than in
-    its middle. Raises `Bail` where there is such."""
+    """Raise `Bail` if a CPU tensor has infinite or nan values: vectorised kernels treat these differently
+    at the end of a row."""
     for tensor in tensors:
         if type(tensor) is Tensor and tensor.is_cpu and _floats(tensor):
             short = tensor.element_size() < 4

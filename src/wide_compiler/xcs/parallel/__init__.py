@@ -1,1 +1,1 @@
-"""Several items at the same time, in threads: those that wait, and those that compute."""
+"""Run several items at the same time in threads."""

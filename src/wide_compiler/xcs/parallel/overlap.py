@@ -1,4 +1,4 @@
-"""Threads at a loop whose items may wait: how many at a time, and what they give."""
+"""The rung "threads": how many items run at a time, and how their results are collected."""
 
 import statistics
 from collections.abc import Sequence
@@ -9,34 +9,42 @@ from ..work import Failed, Work
 from .threads import CHEAP, Overlap, crowded
 
 FEWEST = 2
-LONGER = 3.0  # the mean time of a call grows by this factor: there were too many at a time
-UNEVEN = 5.0  # the longest call takes this many times the median
-PATIENCE = 50  # times as long as a call took must loops have taken before as many are tried again
-PART = 128  # items of a long loop that run in threads before it is asked whether they wait
+LONGER = 3.0  # growth of the mean call time that indicates too much concurrency
+UNEVEN = 5.0  # ratio of the longest call to the median that indicates queueing
+PATIENCE = 50  # a level that was too high is tried again after this many times its longest call
+PART = 128  # items of a long loop that run in threads before checking that they wait
 
 
 class Level:
-    """Halved where calls take much longer than they once did, and raised slowly again; each time that was
-    too many, the next attempt comes later. A level at which a call took long (a server whose queue was full,
-    say) is tried again once loops have taken fifty times as long since.
+    """The concurrency level, adapted to measured call times.
 
-    Calls of one loop may differ by themselves, or because a server takes five at a time and lets the sixth
-    wait. To tell, a lower level is tried once.
+    It is halved if calls take much longer than before, and then raised slowly; after each failure the next
+    attempt comes later. A level at which a call took long (because a server's queue was full, for example) is
+    tried again after fifty times that duration.
+
+    Call times within a loop may be uneven by nature, or because a server handles only a few requests at a
+    time. A lower level is tried once to find out.
+
+    Attributes:
+        best: the lowest mean call time so far.
+        calm: number of loops until a higher level is tried.
+        doubted: level, mean time and longest call before a lower level was tried.
+        bad: a level that was too high; `damage` is its longest call.
+        spent: seconds of loops since then.
     """
 
     def __init__(self, most: int):
         self.most = self.now = most
-        self.best: float | None = None  # the lowest mean time of a call
-        self.calm = 0  # loops until a higher level is tried
+        self.best: float | None = None
+        self.calm = 0
         self.patience = 4
-        # Level, mean time and longest call before a lower level was tried.
         self.doubted: tuple[int, float, float] | None = None
         self.may_doubt = True
-        self.bad, self.damage = 0, 0.0  # a level that was too many, and the longest call at it
-        self.spent = 0.0  # seconds of loops since
+        self.bad, self.damage = 0, 0.0
+        self.spent = 0.0
 
     def of(self, n: int) -> int:
-        """For a loop of n calls."""
+        """Return the level for a loop of n calls."""
         return min(n, self.now)
 
     def too_many(self, n: int) -> None:
@@ -48,7 +56,7 @@ class Level:
         self.now = max(FEWEST, self.of(n) // 2)
 
     def learn(self, seconds: Sequence[float], n: int) -> None:
-        """From the times of all calls of a loop."""
+        """Adapt the level to the times of all calls of a loop of n items."""
         mean, longest = sum(seconds) / len(seconds), max(seconds)
         self.spent += sum(seconds) / self.of(n)
         self.best = mean if self.best is None else min(mean, self.best * 1.02)
@@ -58,7 +66,7 @@ class Level:
                 self.calm = self.patience
                 self._was_bad(level, took)
             else:
-                self.now = level  # calls differ by themselves
+                self.now = level  # calls are uneven by nature
         elif n > FEWEST and mean > LONGER * self.best:
             self._was_bad(self.of(n), longest)
             self.too_many(n)
@@ -77,11 +85,11 @@ class Level:
 
 
 def overlapped(work: Work) -> list[Any]:
-    """Run items in threads: those of a site that was seen to take long, or of one that is not measured."""
+    """Return the values of all items, run in threads. Raises `Failed` if an item raises."""
     config, n = work.site.config, work.items.n
     run = Overlap(work.one, n, config.max_workers)
     level = work.plan.memory.setdefault("level", Level(config.max_workers))
-    if config.measure and n > 2 * PART:  # a long loop: do they still wait?
+    if config.measure and n > 2 * PART:  # a long loop: check first that its items still wait
         run.up_to(PART, level.of(PART))
         if not run.errors and sum(run.seconds) < PART * CHEAP / 4:
             return _one_by_one(work, run)
@@ -97,13 +105,15 @@ def overlapped(work: Work) -> list[Any]:
 
 
 def may_repeat(error: BaseException, plan: Any) -> bool:
-    """Did an item fail only because of the others at the same time? A read is then repeated alone; what the
-    user has marked as independent may write, and is never repeated."""
+    """Return whether an item may run again alone, since it failed only because too many ran at a time.
+
+    Functions marked as independent may write, and are never repeated.
+    """
     return crowded(error) and not marked_in(plan)
 
 
 def _one_by_one(work: Work, run: Overlap) -> list[Any]:
-    """Run the items that have no result yet, one after another."""
+    """Run the items without a result one after another, and return all values."""
     values: list[Any] = []
     for i in range(work.items.n):
         if i in run.errors and not may_repeat(run.errors[i], work.plan):
@@ -118,6 +128,6 @@ def _one_by_one(work: Work, run: Overlap) -> list[Any]:
 
 
 def _failed(work: Work, run: Overlap, lowest: int) -> Failed:
-    """The lowest item that raised, with the values of the items before it and what it had noted itself."""
+    """Return the error of the lowest failing item, with the values before it and its own events so far."""
     values = [v for i in range(lowest) for v in run.results[i]]
     return Failed([*values, *work.partial.get(lowest, ())], run.errors[lowest])

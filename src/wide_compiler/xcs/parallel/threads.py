@@ -1,6 +1,6 @@
-"""Calls that overlap in threads: started in order, none after a known failure, none twice.
+"""Run calls in threads: started in index order, none after a known failure, none twice.
 
-The calling thread works as well: where no other thread is free, that costs speed and nothing else.
+The calling thread runs items too, so progress does not depend on free threads in the pool.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from ..exceptions import chain, raise_interrupt
 
 @contextlib.contextmanager
 def modes(grad: bool, inference: bool, casts: list[tuple[str, Any]], devices: tuple) -> Iterator[None]:
-    """The modes of another thread, in this one: gradients, inference, autocast and default devices."""
+    """Apply the modes of another thread in this one: grad mode, inference mode, autocast, default devices."""
     with contextlib.ExitStack() as stack:
         for default in devices:
             stack.enter_context(default)
@@ -39,37 +39,40 @@ _smallest_normal = sys.float_info.min
 
 
 def saves_are_seen() -> bool:
-    """Are there hooks in this thread for tensors that are saved for gradients?"""
+    """Return whether this thread has hooks for tensors saved by autograd."""
     return _hooks(False) is not None
 
 
-_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks  # its argument: even under a trace
+_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks  # its argument is `ignore_is_tracing`
 _hooks_allowed: Any = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
 
 
-CHEAP = 1e-3  # seconds: a call that ends within this time is not worth a thread
+CHEAP = 1e-3  # seconds; shorter calls are not worth a thread
 _pools: dict[int, ThreadPoolExecutor] = {}
 _here = threading.local()
 _lock = threading.Lock()
 
 
 def usable(max_workers: int) -> bool:
-    """May other threads run items for this one? Not from a thread that runs an item already, nor once the
-    interpreter shuts down, nor where this thread rounds denormal numbers to zero or has, or forbids, hooks
-    for tensors that are saved: that is not carried to another one."""
+    """Return whether other threads may run items for this one.
+
+    They may not if this thread is itself running an item, or if the interpreter is shutting down. They also
+    may not if this thread flushes denormals to zero or has, or forbids, saved tensor hooks, since this state
+    is not transferred.
+    """
     alone = max_workers < 2 or getattr(_here, "worker", False) or not threading.main_thread().is_alive()
     flushing = _smallest_normal * 0.5 == 0.0
     return not alone and not flushing and not saves_are_seen() and _hooks_allowed()
 
 
 def crowded(error: BaseException) -> bool:
-    """Were too many files or connections open? One call at a time may succeed."""
+    """Return whether too many files or connections were open, so that a retry alone may succeed."""
     numbers = [one.errno for one in chain(error) if isinstance(one, OSError)]
     return errno.EMFILE in numbers or errno.ENFILE in numbers
 
 
 def _forget() -> None:
-    """A forked process has none of these threads: new ones are started when needed."""
+    """Drop the pools after a fork, since the child process does not have their threads."""
     global _lock
     _lock = threading.Lock()
     _pools.clear()
@@ -80,7 +83,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def pool_of(workers: int) -> ThreadPoolExecutor:
-    """A pool of that many threads, which is kept."""
+    """Return the cached pool of this size."""
     with _lock:
         if workers not in _pools:
             _pools[workers] = ThreadPoolExecutor(workers, thread_name_prefix="xcs")
@@ -88,7 +91,7 @@ def pool_of(workers: int) -> ThreadPoolExecutor:
 
 
 class Overlap:
-    """Calls `call(0), ..., call(n - 1)`, several at a time."""
+    """Runs `call(0), ..., call(n - 1)`, several at a time."""
 
     def __init__(self, call: Callable[[int], Any], n: int, max_workers: int):
         self.call = call
@@ -98,7 +101,7 @@ class Overlap:
         self.seconds: list[float] = []
         self.next = 0
         self.running = 0
-        self.limit = n  # items below this may start
+        self.limit = n  # only items below this may start
         self.stopped = False
         self.changed = threading.Condition()
         self.context = contextvars.copy_context()
@@ -107,20 +110,20 @@ class Overlap:
         self.caller = threading.get_ident()
 
     def up_to(self, limit: int, threads: int) -> None:
-        """Run the items below this one, in so many threads with this one."""
+        """Run the items below `limit` in `threads` threads, this one included."""
         self.limit = limit
         try:
             self.start(threads - 1)
         finally:
-            self.finish()  # whatever happens here: what was begun must not run twice
+            self.finish()  # also after an exception, so that no started item runs twice
 
     def start(self, threads: int) -> None:
-        """Let that many threads help as soon as they are free, if this is not over by then."""
+        """Let up to `threads` pool threads help when they are free."""
         try:
             for _ in range(threads):
                 self.pool.submit(_help, weakref.ref(self), self.limit)
         except RuntimeError:
-            pass  # the system gives no more threads: those that there are do it, the calling one among them
+            pass  # no more threads available; the existing ones and the calling thread do the work
 
     def work(self) -> None:
         """Run items in this thread until all have started."""
@@ -158,8 +161,7 @@ class Overlap:
             raise_interrupt(error)
 
     def finish(self) -> None:
-        """Run the items that no other thread has started, and wait for the others. After Ctrl-C no more are
-        started."""
+        """Run the items not started yet and wait for the others. After Ctrl-C no more items start."""
         try:
             if not self._all_started():
                 self.work()
@@ -174,7 +176,7 @@ class Overlap:
 
 
 def _help(overlap: "weakref.ref[Overlap]", limit: int) -> None:
-    """Work on it, unless the items below this limit were all begun before a thread was free."""
+    """Run items of `overlap`, unless it is gone or has moved on to another limit."""
     run = overlap()
     if run is not None and run.limit == limit:
         run.work()

@@ -1,1 +1,1 @@
-"""What the body of a site does, proven with the real objects bound."""
+"""Analysis of what the body of a site does, with the real objects bound."""

@@ -1,8 +1,8 @@
-"""Effect analysis: run a function's text on abstract values, with the real objects bound.
+"""Effect analysis: abstract interpretation of a function's AST, with the real objects bound.
 
-What is proven: the code is PURE or IO (`Effect`), given that the guards hold. Everything else raises
-`Decline` with the reason. Statements are here, expressions in `expressions`, objects from outside in
-`objects`, calls in `calls` and `python_calls`.
+It proves that the code is PURE or IO (`Effect`) while the guards hold, and raises `Decline` with the reason
+otherwise. This file handles statements; `expressions` handles expressions, `objects` objects from outside,
+`calls` and `python_calls` calls.
 """
 
 import ast
@@ -22,8 +22,8 @@ from .torch_tables import GradMode
 from .values import Place, Value, join, join_all, opaque
 from .waiting import ReadFile
 
-ROUNDS = 40  # of a loop, until nothing new is learnt
-MOST_STEPS = 20_000  # expressions that are looked at: some 50 milliseconds, once
+ROUNDS = 40  # maximum number of iterations until a loop reaches a fixed point
+MOST_STEPS = 20_000  # maximum number of expressions analysed, about 50 ms
 ENDING = ("StopIteration", "StopAsyncIteration", "GeneratorExit")
 
 
@@ -32,7 +32,7 @@ Env = dict[str, Value]
 
 @dataclass
 class Loop:
-    """What holds where a loop is left, and where a round is cut short."""
+    """The environments at each `break` and each `continue` of a loop."""
 
     breaks: list[Env] = field(default_factory=list)
     continues: list[Env] = field(default_factory=list)
@@ -43,10 +43,13 @@ class Frame:
     """One function being analysed.
 
     Attributes:
-        function: the function object, for globals and cells; slot: where the guards find it.
-        outer: of a site's own body: the names of the jitted function.
-        env: its names, as they are at the present point.
-        tries: for each `try` around, all values that names were given in it; handling: handlers around.
+        function: the function object, for globals and closure cells.
+        slot: the guards' slot of the function.
+        outer: for a site's own body, the variables of the jitted function.
+        env: local variables at the current point.
+        returns: values of the `return` statements so far.
+        tries: for each enclosing `try`, all values that variables were given inside it.
+        handling: number of enclosing exception handlers.
     """
 
     node: FunctionNode
@@ -61,17 +64,19 @@ class Frame:
 
 
 class Analyzer:
-    """Analyses one or more bodies of a site under one set of guards.
+    """Analyses the bodies of a site under one set of guards.
 
     Attributes:
-        effect: of all that was analysed so far.
-        ends: may it raise what ends an iteration?
-        functions: the texts that were analysed; classes: those whose fields are read, by id.
-        frame: the function at the present point.
-        places: what containers hold, by the node or slot they come from.
-        stack: calls in progress; finished: what came of others, and the version that this rests on.
-        handed: an array of its own was given to code that is not analysed.
-        version: counts what is learnt, so that loops are followed until there is nothing new.
+        effect: the effect of everything analysed so far.
+        ends: True if the code may raise an exception that ends an iteration, such as StopIteration.
+        functions: syntax trees of the functions analysed.
+        classes: guards of the classes whose fields are read, by id.
+        frame: the current function.
+        places: contents of containers, by the AST node or slot they come from.
+        stack: code objects of calls in progress.
+        finished: results of calls, with the `version` they are based on.
+        handed: True if an array made by the code was passed to code that is not analysed.
+        version: incremented with each new fact; a loop is repeated until it stays the same.
     """
 
     frame: Frame
@@ -88,13 +93,13 @@ class Analyzer:
         self.steps = self.version = 0
 
     def site_body(self, which: str, node: FunctionNode, function: Any, arguments: list[Value]) -> Value:
-        """Analyse a site's own body, which reads names of the jitted function through its cells."""
+        """Analyse a site's own body, which reads variables of the jitted function through closure cells."""
         frame = Frame(node, function, None, {})
         for index, name in enumerate(function.__code__.co_freevars):
             try:
                 held = function.__closure__[index].cell_contents
             except ValueError:
-                continue  # not bound yet: reading it is the plain loop's business
+                continue  # not bound yet; the plain loop raises if it is read
             frame.outer[name] = self.look(held, self.guards.note("free", which, index))  # type: ignore[index]
         env = dict(zip((a.arg for a in node.args.args), arguments, strict=True))
         if which == "items":  # a generator that is listed at once
@@ -103,8 +108,8 @@ class Analyzer:
         return self.run(frame, env)
 
     def called(self, tree: FunctionNode, callee: Value, env: Env, node: ast.AST) -> Value:
-        """What a call gives. A function's text is run once for each kind of arguments, and again only when
-        more was learnt since."""
+        """Return the result of a call. The callee is analysed once per arguments, and again after new
+        facts."""
         code = callee.obj.__code__
         key = (code, callee.slot, *sorted(env.items(), key=lambda item: item[0]))
         found, version = self.finished.get(key, (None, 0))
@@ -117,7 +122,7 @@ class Analyzer:
         return found
 
     def run(self, frame: Frame, env: Env) -> Value:
-        """What a function gives for these arguments."""
+        """Return the result of a function for these arguments."""
         before, self.frame = getattr(self, "frame", frame), frame
         for name, value in env.items():
             self.bind(name, value)
@@ -130,15 +135,15 @@ class Analyzer:
         return found
 
     def bind(self, name: str, value: Value) -> None:
-        """A name gets a value."""
-        if value.type is Iterator:  # what it gives was asked when it was made
+        """Assign a value to a variable."""
+        if value.type is Iterator:  # its elements were analysed when it was made, not when it is consumed
             raise self.decline("it keeps an iterator for later")
         self.frame.env[name] = value
         for had in self.frame.tries:
             had[name] = join(had[name], value) if name in had else value
 
     def made(self, node: ast.AST, kind: type, elem: Value | None = None, key: Value | None = None) -> Value:
-        """A new list, dict or set: the same for all that this node makes."""
+        """Return a new list, dict or set. All containers made at one node share their contents."""
         place = self.place((node, kind))
         place.learn(elem, key)
         return Value(kind, fresh=True, places=frozenset([place]))
@@ -156,14 +161,14 @@ class Analyzer:
         return expressions.evaluate(self, node)
 
     def look(self, held: Any, slot: int) -> Value:
-        """A value that lies outside the analysed code, at a place the guards know."""
+        """Return the abstract value of an object from outside the analysed code, found at a guarded slot."""
         return objects.look(self, held, slot)
 
     def decline(self, reason: str, node: ast.AST | None = None, impure: bool = False) -> Decline:
         return Decline(Effect.IMPURE if impure else Effect.UNKNOWN, reason, getattr(node, "lineno", None))
 
     def demand(self, holds: bool, reason: str, node: ast.AST) -> None:
-        """Go on only if this holds."""
+        """Raise `Decline` unless `holds`."""
         if not holds:
             raise self.decline(reason, node)
 
@@ -171,25 +176,25 @@ class Analyzer:
         self.effect = max(self.effect, Effect.IO)
 
     def changes(self, held: Value, node: ast.AST) -> None:
-        """Only what the analysed code has made itself, and has not handed to others, may be changed."""
+        """Raise `Decline` unless the value was made by the analysed code and not passed to other code."""
         shared = any(place.shared for place in held.places) or (self.handed and not held.places)
         if not held.fresh or shared:
             what = ast.unparse(node)
             raise self.decline(f"it changes something it did not make: {what}", node, impure=True)
 
     def truth(self, value: Value, node: ast.AST) -> Value:
-        """`if value`, `not value`: asks nobody's `__bool__`."""
+        """Return the result of `bool(value)`. Raises `Decline` if a user's `__bool__` may run."""
         known = value.is_safe or (value.type in HOLDERS and value.type is not Iterator)
         self.demand(known, "it asks for the truth of something of unknown type", node)
         return Value(bool)
 
     def iterable(self, value: Value, node: ast.AST) -> Value:
-        """What may be iterated over without running anybody's code."""
+        """Return `value`. Raises `Decline` if iterating over it may run user code."""
         known = value.type in (*HOLDERS, str, bytes, range, Bottom) or value.is_array or value.is_tensor
         self.demand(known, "it loops over something of unknown type", node)
         return value
 
-    # Statements. True: the end is never reached.
+    # Statements. These return True if the end is never reached.
 
     def block(self, statements: list[ast.stmt]) -> bool:
         return any(self.statement(statement) for statement in statements)
@@ -240,7 +245,7 @@ class Analyzer:
             case ast.Pass():
                 pass
             case ast.Break() | ast.Continue():
-                if frame.loops:  # else it ends the body of the site itself
+                if frame.loops:  # otherwise it ends the body of the site itself
                     loop = frame.loops[-1]
                     ends = loop.breaks if isinstance(node, ast.Break) else loop.continues
                     ends.append(dict(frame.env))
@@ -250,7 +255,7 @@ class Analyzer:
         return False
 
     def branch(self, branches: list[list[ast.stmt]]) -> bool:
-        """Run branches from one environment and keep what is true after any of them."""
+        """Analyse branches from the same environment and join the results."""
         before, after = self.frame.env, []
         for body in branches:
             self.frame.env = dict(before)
@@ -260,7 +265,7 @@ class Analyzer:
         return not after
 
     def loop(self, node: ast.For | ast.While, begin: Callable[[], Any]) -> bool:
-        """Rounds of a loop until they teach nothing new. A round may begin where any round went on."""
+        """Analyse a loop until a fixed point, joining the environments of all iterations."""
         frame, loop = self.frame, Loop()
         frame.loops.append(loop)
 
@@ -280,7 +285,7 @@ class Analyzer:
         return not ends
 
     def settle(self, one: Callable[[], Any], node: ast.AST) -> None:
-        """Run a round until what is known is the same before and after it."""
+        """Repeat `one` until the environment and the version stay the same."""
         for _ in range(ROUNDS):
             env, version = self.frame.env, self.version
             one()
@@ -289,8 +294,8 @@ class Analyzer:
         raise self.decline("what a loop does depends on ever more rounds of it", node)
 
     def attempt(self, node: ast.Try) -> bool:
-        """An error may come at any point of the body: a handler may find each name with any value that it had
-        in there."""
+        """Analyse a `try`. The body may raise anywhere, so in a handler each name may have any value it
+        had in the body."""
         frame, before = self.frame, dict(self.frame.env)
         within: Env = {}
         frame.tries.append(within)
@@ -322,6 +327,6 @@ class Analyzer:
 
 
 def merged(ends: list[Env]) -> Env:
-    """After branches: a name that only some of them bind is not relied upon."""
+    """Join environments; a name that is not bound in all of them is dropped."""
     names = set.intersection(*map(set, ends)) if ends else set()
     return {name: join_all([end[name] for end in ends]) for name in names}

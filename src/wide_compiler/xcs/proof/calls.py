@@ -1,4 +1,4 @@
-"""Calls on abstract values: whitelisted functions, methods of built-in values, arrays and tensors."""
+"""Analysis of calls: whitelisted functions, methods of built-in values, arrays and tensors."""
 
 import ast
 import types
@@ -36,12 +36,12 @@ def call(a: "Analyzer", node: ast.Call) -> Value:
     keywords = {k.arg: a.expr(k.value) for k in node.keywords if k.arg is not None}
     try:
         return call_value(a, callee, Call(args, keywords, node))
-    except (IndexError, TypeError):  # of a table, which takes other arguments
+    except (IndexError, TypeError):  # raised by a table for an unsupported signature
         raise a.decline(f"{ast.unparse(node.func)} is called with other arguments than it takes") from None
 
 
 def _argument(a: "Analyzer", node: ast.expr, callee: Value) -> Value:
-    """A generator is analysed where the callee takes all that it gives before it returns."""
+    """Analyse an argument. A generator is accepted if the callee consumes all of it before it returns."""
     if not isinstance(node, ast.GeneratorExp):
         return a.expr(node)
     eats = callee.slot is not None and any(callee.obj is e for e in python_tables.EATERS)
@@ -65,7 +65,7 @@ def call_value(a: "Analyzer", callee: Value, call: Call) -> Value:
         return call_method_object(a, callee, call)
     known = _call_known(a, found, call)
     if known is not None:
-        a.guards.expect(callee.slot, "is", found)  # which is not its text
+        a.guards.expect(callee.slot, "is", found)  # known by identity, not by its code
         return known
     if kind is types.FunctionType:
         return call_function(a, callee, call)
@@ -77,7 +77,7 @@ def call_value(a: "Analyzer", callee: Value, call: Call) -> Value:
 
 
 def _call_known(a: "Analyzer", found: Any, call: Call) -> Value | None:
-    """A whitelisted function, or None."""
+    """Return the result of a whitelisted function, or None."""
     if not _hashable(found):
         return None
     args, keywords, node = call
@@ -114,14 +114,18 @@ def _call_known(a: "Analyzer", found: Any, call: Call) -> Value | None:
 
 
 def _hashable(found: Any) -> bool:
-    """Can it be looked up without asking a class of the user's?"""
+    """Return whether the object can be looked up in a table without running a user's `__hash__` or
+    `__eq__`."""
     kind = type(found)
     own = kind.__hash__ is not object.__hash__ or kind.__eq__ is not object.__eq__
     return kind.__hash__ is not None and (not own or kind.__module__ in ("builtins", "numpy"))
 
 
 def _only_looks(found: Any, args: list[Value]) -> bool:
-    """`isinstance` asks the metaclass of the class, and an object of another class what it says it is."""
+    """Return whether `isinstance` or `type` runs no user code.
+
+    `isinstance` calls the metaclass, and reads the object's `__class__`, which a class may define itself.
+    """
     if found is type or len(args) != 2:
         return found is type and len(args) == 1
     held, kind = args[0], args[0].type
@@ -148,7 +152,8 @@ def _call_builtin(a: "Analyzer", found: Any, call: Call) -> Value:
 
 
 def _only_computes(a: "Analyzer", function: Any, name: str, call: Call) -> None:
-    """Of a function or method of NumPy or PyTorch, whatever its options may be."""
+    """Raise `Decline` if a NumPy or PyTorch call, with these options, may do more than compute a new
+    result."""
     args = [_as_data_type(v) for v in call.args]
     keywords = {key: _as_data_type(v) for key, v in call.keywords.items()}
     if not Call(args, keywords, call.node).safe or numpy_tables.may_hold_objects([*args, *keywords.values()]):
@@ -159,16 +164,15 @@ def _only_computes(a: "Analyzer", function: Any, name: str, call: Call) -> None:
 
 
 def _as_data_type(value: Value) -> Value:
-    """`float`, `np.float32` and the like, which the guards know by identity, as a dtype; so an object that is
-    one, of which they know the class."""
+    """Return a dtype value for number types such as `float` and `np.float32` and for dtype objects."""
     held = value.obj if value.slot is not None else None
     number = isinstance(held, type) and (held in NUMBERS or (is_numpy_scalar(held) and held not in TEXTS))
     return Value(DataType) if number or (isinstance(held, np.dtype) and held.kind in "biufc") else value
 
 
 def _call_method(a: "Analyzer", receiver: Value, name: str, call: Call) -> Value:
-    """Methods of built-in values, arrays and tensors: those that only compute, and those that change what the
-    analysed code made itself."""
+    """Analyse methods of built-in values, arrays and tensors: pure ones, and those that change a fresh
+    receiver."""
     kind, node = receiver.type, call.node
     if kind in waiting.METHODS:
         return waiting.waiting_method(a, kind, name, call)

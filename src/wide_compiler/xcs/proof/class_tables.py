@@ -1,5 +1,4 @@
-"""Classes and namespaces: are they what they were? Python counts the writes to their tables, so that asking
-costs next to nothing until there was one."""
+"""Guards for classes and namespaces. They compare dictionary versions, so a check is cheap until a write."""
 
 import gc
 import types
@@ -14,25 +13,26 @@ from ...guards.tensors import TableGuard
 from .kinds import IMMUTABLE
 from .torch_tables import EVAL_LAYERS, LAYERS
 
-# How modules are made, stored and shown, which no call of one comes to: torch.compile replaces the first two.
+# Entries for creation, pickling and printing of modules, which calls do not use; torch.compile replaces some.
 MAKING = {"__init__", "__setstate__", "__getstate__", "__new__", "__repr__", "register_parameter"}
 MISSING = object()
-_HEAP_TYPE = 1 << 9  # of a class that was made by a `class` statement: no other can be written to
+_HEAP_TYPE = 1 << 9  # flag of classes made by a `class` statement; other classes cannot be changed
 
 
 def bases(classes: Iterable[type]) -> list[type]:
-    """The classes and all that they inherit from, each once, without those that nobody can write to."""
+    """Return the classes and their bases, each once, without classes that cannot be changed."""
     found = dict.fromkeys(base for kind in classes for base in kind.__mro__)
     return [base for base in found if base.__flags__ & _HEAP_TYPE]
 
 
 def table_of(kind: type) -> dict[str, Any]:
-    """The dictionary of a class itself, which `__dict__` only shows."""
+    """Return the dictionary behind a class's `__dict__`, which is a read-only view."""
     return next(table for table in gc.get_referents(kind.__dict__) if type(table) is dict)
 
 
 def on_class(kind: type, name: str) -> Any:
-    """What lies in a class or one it inherits from, without running descriptors; or `MISSING`."""
+    """Return a class attribute, possibly inherited, without running descriptors; `MISSING` if there is
+    none."""
     return _first_of(kind.__mro__, name)
 
 
@@ -41,12 +41,13 @@ def _first_of(classes: Iterable[type], name: str) -> Any:
 
 
 def takes_writes(found: Any) -> bool:
-    """Does it come before an object's own field of its name, as a property does?"""
+    """Return whether it is a data descriptor, such as a property, which takes precedence over instance
+    fields."""
     return hasattr(type(found), "__set__") or hasattr(type(found), "__delete__")
 
 
 class Tables:
-    """Some tables; `check` says whether what is wanted of them is still so, asked only after a write."""
+    """Guards dictionaries by version. After a write, `check` decides whether it matters."""
 
     def __init__(self, tables: list[dict[str, Any]]):
         self.tables = tables
@@ -55,7 +56,8 @@ class Tables:
     def holds(self) -> bool:
         if self.guard.holds():
             return True
-        guard = TableGuard(self.tables)  # before they are read: a write meanwhile must be seen the next time
+        # Taken before the check, so that a concurrent write is noticed next time.
+        guard = TableGuard(self.tables)
         if not self.check():
             return False
         self.guard = guard
@@ -66,8 +68,11 @@ class Tables:
 
 
 class Fields(Tables):
-    """What a class has of certain names, which must stay what it is: an object's own field is what a read of
-    it gives, unless the class has a descriptor of that name, or reads in a way of its own."""
+    """Guards class attributes of certain names, so that reading a field of an instance keeps its meaning.
+
+    An instance's own field is used unless the class has a data descriptor of that name or a
+    `__getattribute__`.
+    """
 
     def __init__(self, kind: type, *names: str):
         super().__init__([table_of(base) for base in bases([kind])])
@@ -86,11 +91,14 @@ class Fields(Tables):
 
 
 class Behaviour(Tables):
-    """The methods, functions and descriptors in some tables, as far as a call of a module may come to them.
-    Numbers and names there are data, not behaviour; entries that come later count if they hide others.
+    """Guards the methods, functions and descriptors in classes and namespaces that a module call may use.
+
+    Constants are ignored. New entries count if they hide existing ones.
 
     Args:
-        names: what else later entries would hide, in classes that nobody can write to.
+        classes: the classes, with their bases.
+        namespaces: further dictionaries.
+        names: names in unchangeable classes that new entries could hide.
     """
 
     def __init__(
@@ -102,7 +110,7 @@ class Behaviour(Tables):
         self.names = set(names).union(*self.kept[: len(self.classes)])
 
     def check(self) -> bool:
-        """Is nothing replaced, hidden or gone?"""
+        """Return whether nothing was replaced, hidden or removed."""
         if any(t.get(n) is not had for t, kept in zip(self.tables, self.kept, strict=True)
                for n, had in kept.items()):  # fmt: skip
             return False
@@ -114,8 +122,11 @@ class Behaviour(Tables):
         )
 
     def _hides(self, kind: type, name: str, value: Any) -> bool:
-        """Does a new entry of a class change what a call comes to? Python itself keeps notes in classes, such
-        as `__slotnames__`; an inherited function that was replaced and put back lies there from then on."""
+        """Return whether a new class entry changes what a call uses.
+
+        Harmless are caches of Python itself, such as `__slotnames__`, and an inherited function that was
+        patched and restored, which then lies in the subclass.
+        """
         if value is _first_of(kind.__mro__[1:], name) or any(value is own for own in HARMLESS):
             return False
         special = name.startswith("__") and (callable(value) or hasattr(value, "__get__"))
@@ -123,8 +134,10 @@ class Behaviour(Tables):
 
 
 def _behaving(table: dict[str, Any], of_class: bool) -> dict[str, Any]:
-    """A class may hold descriptors of any kind, a namespace anything. Of `torch` only the operators count: no
-    layer calls what else is there, such as `torch.compile`, which others replace."""
+    """Return the entries that affect behaviour.
+
+    Of `torch` itself only the operators count: layers do not use other entries, such as `torch.compile`.
+    """
     if of_class:
         return {n: v for n, v in table.items() if not isinstance(v, IMMUTABLE) and n not in MAKING}
     if table is vars(torch):
@@ -132,12 +145,12 @@ def _behaving(table: dict[str, Any], of_class: bool) -> dict[str, Any]:
     return {n: v for n, v in table.items() if callable(v)}
 
 
-# As they were when this library was imported: what the analysis takes for granted.
+# Recorded when this library is imported; the analysis assumes this state.
 NAMESPACES = (vars(torch.nn.functional), vars(torch), vars(nn.modules.module))
 PYTORCH = Behaviour([nn.Sequential, *LAYERS, *EVAL_LAYERS], NAMESPACES)
 TENSORS = Behaviour([torch.Tensor], names=dir(torch._C.TensorBase))
 
 
 def modules_are_plain() -> bool:
-    """Is PyTorch as it was, and does no hook see all modules?"""
+    """Return whether PyTorch is unpatched and has no global module hooks."""
     return PYTORCH.holds() and not foreign_hooks()

@@ -1,13 +1,13 @@
-"""The ladder of effects, and how an analysis says that it cannot go on."""
+"""Effect, the classification of code, and Decline, raised when an analysis cannot continue."""
 
 from enum import IntEnum
 
 
 class Effect(IntEnum):
-    """What running a piece of code does besides giving a value. Only the first two are ever parallel.
+    """What code does besides returning a value. Only PURE and IO code runs in parallel.
 
-    PURE may be vectorised, reordered or replayed. IO waits for something it only reads: calls may overlap,
-    but none runs twice. UNKNOWN could not be proven to be either. IMPURE certainly changes something.
+    PURE code may be vectorised, reordered and replayed. IO code waits for something it only reads: calls may
+    overlap, but none runs twice. UNKNOWN is not proven to be either. IMPURE certainly has side effects.
     """
 
     PURE = 0
@@ -17,7 +17,7 @@ class Effect(IntEnum):
 
 
 class Decline(Exception):
-    """The code is not proven to be PURE or IO; says why, and on which line."""
+    """The code is not proven to be PURE or IO; has the reason and the line."""
 
     def __init__(self, effect: Effect, reason: str, line: int | None = None):
         super().__init__(reason)

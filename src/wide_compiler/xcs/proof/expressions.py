@@ -1,4 +1,4 @@
-"""Expressions on abstract values: operators, subscripts, displays, names; and stores."""
+"""Analysis of expressions (operators, subscripts, literals, names) and of stores."""
 
 import ast
 import builtins
@@ -97,7 +97,8 @@ def _name(a: "Analyzer", name: str, node: ast.AST) -> Value:
 
 
 def operate(a: "Analyzer", op: ast.operator, left: Value, right: Value, node: ast.AST) -> Value:
-    """A binary operator. Safe operands run no code of the user's; what comes out is fresh."""
+    """Return the result of a binary operator, which is a fresh object. Raises `Decline` if user code may
+    run."""
     if left.type is Bottom or right.type is Bottom:
         return right if left.type is Bottom else left
     kind, same = left.type, left.type is right.type
@@ -120,7 +121,7 @@ def _unary(a: "Analyzer", op: ast.unaryop, value: Value, node: ast.AST) -> Value
     if isinstance(op, ast.Not):
         return a.truth(value, node)
     if isinstance(op, ast.UAdd) and value.is_tensor:
-        return value  # the very tensor
+        return value  # the same tensor
     a.demand(value.is_safe, "it computes with something of unknown type", node)
     return Value(int if value.type is bool else value.type, fresh=value.is_array or value.is_tensor)
 
@@ -146,8 +147,8 @@ def _subscript(a: "Analyzer", held: Value, index: ast.expr, node: ast.AST) -> Va
         if sliced:
             return sequence(held.element()) if kind is tuple else a.made(node, list, held.element())
         if key.type is Plain:
-            return opaque()  # by a number, or a slice
-        constant = key.obj if key.is_constant else None  # the guards look at types, not at values
+            return opaque()  # the key may be a number or a slice
+        constant = key.obj if key.is_constant else None  # guards check types, not values
         if isinstance(constant, int):
             with contextlib.suppress(IndexError):
                 if held.parts is not None:
@@ -163,13 +164,13 @@ def _subscript(a: "Analyzer", held: Value, index: ast.expr, node: ast.AST) -> Va
 
 
 def _unlearnt(held: Value) -> bool:
-    """A container from outside, of which nobody has looked at what it holds."""
+    """Return whether a container from outside has contents that were not examined yet."""
     unseen = held.slot is not None and not held.element().is_deep_safe
     return unseen and not any(place.shared for place in held.places)
 
 
 def comprehension(a: "Analyzer", node: Any) -> Value:
-    """Its rounds may change what later ones find; it is made of what the last look at one has found."""
+    """Analyse a comprehension to a fixed point, since an iteration may change what later ones read."""
     made, frame = Value(Bottom), a.frame
 
     def one() -> None:
@@ -201,7 +202,7 @@ def _one_round(a: "Analyzer", node: Any) -> Value:
     return made
 
 
-# Stores: what is stored into must be the analysed code's own.
+# Stores. The target must have been made by the analysed code.
 
 
 def _kept(a: "Analyzer", value: Value, node: ast.AST) -> Value:
@@ -210,7 +211,7 @@ def _kept(a: "Analyzer", value: Value, node: ast.AST) -> Value:
 
 
 def put(a: "Analyzer", held: Value, value: Value, node: ast.AST, key: Value | None = None) -> None:
-    """One more element of a list, set or dict, there under that key."""
+    """Add an element to a list, set or dict (there under `key`)."""
     hashed = (held.element(), key or value) if held.type in (dict, set) else ()
     a.demand(all(v.is_deep_safe for v in hashed), "it stores under a key of unknown type", node)
     for place in held.places:
@@ -248,7 +249,7 @@ def _store(a: "Analyzer", held: Value, key: Value, value: Value, target: ast.exp
 
 
 def augment(a: "Analyzer", node: ast.AugAssign) -> None:
-    """`target op= value`, which writes into the object itself where that can be changed."""
+    """Analyse `target op= value`, which modifies mutable objects in place."""
     target = node.target
     if not isinstance(target, ast.Name):
         a.changes(a.expr(target.value), target)

@@ -1,9 +1,9 @@
 """Guards: every global, closure cell, attribute and method that a proof used, checked at each call.
 
-A proof looks at objects along paths: a name the site reads, an attribute of it, a method of its class. Each
-path is a step here. A step fetches its object from the step it hangs on and asks for the same identity
-(functions, classes, modules) or the same type (data). Steps that hang on the items of a loop hold for all.
-All steps are one generated function, a line or two for each.
+A proof follows paths from names that the site reads: an attribute, a method of the class, and so on. Each
+step of a path has a slot here. It fetches an object from its parent's object, which must have the same
+identity (functions, classes, modules) or the same type (data) as before. Steps below the items of a loop are
+checked for all items. All steps are compiled into one generated function.
 """
 
 import builtins
@@ -20,8 +20,8 @@ from ..items import Blocks
 from .class_tables import MISSING, modules_are_plain, on_class
 
 Functions = Mapping[str, types.FunctionType]
-SMALL = 64  # containers up to this size are looked through at each call
-# How a step fetches its object: from another one's object {p}, by a key {k}; a root from {o}.
+SMALL = 64  # larger containers are not checked item by item
+# Source text that fetches a step's object: from the parent's object {p} by a key {k}, or for a root from {o}.
 ROOTS = {
     "free": "functions[{o}].__closure__[{k}].cell_contents",
     "item": "columns[{k}]",
@@ -32,7 +32,7 @@ ROOTS = {
 }
 FETCH = {
     "field": "{p}.__dict__[{k}]",
-    "covering": "{p}.__dict__[{k}]",  # where the class has something of that name too
+    "covering": "{p}.__dict__[{k}]",  # used if the class has an attribute of that name too
     "absent": "{k} in {p}.__dict__",
     "module": "{p}.__dict__[{k}[0]][{k}[1]]",
     "bare": "bare({p})",
@@ -46,29 +46,42 @@ FETCH = {
     "index": "{p}[{k}]",
     "length": "len({p})",
 }
-MANY = {  # for all items at once
+MANY = {  # variants for all items at once
     "field": "own_fields({p}, {k})",
     "absent": "have_own({p}, {k})",
-    "class": "[static_lookup(type({p}[0]), {k})] * len({p})",  # they are of one type
+    "class": "[static_lookup(type({p}[0]), {k})] * len({p})",  # all items have one type
     "getattr": "list(map(getattr, {p}, repeat({k})))",
 }
-OF_MODULES = ("modules", "called")  # asked of PyTorch as a whole, or of classes of modules
+OF_MODULES = ("modules", "called")  # checks of PyTorch itself or of module classes
 GONE = (LookupError, AttributeError, ValueError, TypeError)
 
 
 class Guards:
-    """A list of steps; `note` adds one, `hold` asks whether all are still true."""
+    """A list of steps: `note` adds one, `hold` checks all.
+
+    Attributes:
+        steps: (how to fetch, parent, key) by slot.
+        checks: ('is', 'type' or 'holds', expected value) by slot.
+        vector: by slot, True if a step has one object per item.
+        column: by slot, the column of items it belongs to, or None.
+    """
 
     def __init__(self) -> None:
         self.steps: list[tuple[str, Any, Any]] = []
         self.checks: dict[int, tuple[str, Any]] = {}
-        self.vector: list[bool] = []  # does a step lead to one object for each item?
-        self.column: list[int | None] = []  # the column of items that it hangs on then
+        self.vector: list[bool] = []
+        self.column: list[int | None] = []
         self._index: dict[tuple[Any, ...], int] = {}
         self._checkers: dict[int | None, Callable[..., list[Any] | None]] = {}
 
     def note(self, fetch: str, parent: Any, key: Any = None) -> int:
-        """The slot of a path, new or old. parent: a slot, or what a root starts from."""
+        """Return the slot of a step, which is added if it is new.
+
+        Args:
+            fetch: a key of `ROOTS` or `FETCH`.
+            parent: the parent's slot, or what a root starts from.
+            key: the name or index to fetch.
+        """
         token = (fetch, parent if isinstance(parent, (int, str)) else id(parent), key)
         if token not in self._index:
             self._index[token] = len(self.steps)
@@ -79,20 +92,26 @@ class Guards:
         return self._index[token]
 
     def expect(self, slot: int, check: str, value: Any) -> None:
-        """`check` is 'is', 'type' or 'holds' (a small container of safe types)."""
+        """Set the check of a slot: 'is', 'type' or 'holds' (the types in a small container)."""
         self._checkers.clear()
         if check == "is" or slot not in self.checks or self.checks[slot][0] == "type":
             self.checks[slot] = (check, value)
 
     def require(self, value: Any, fetch: str, parent: Any, key: Any = None) -> int:
-        """The slot of a path that must lead to this very object."""
+        """Return the slot of a step that must lead to this object."""
         slot = self.note(fetch, parent, key)
         self.expect(slot, "is", value)
         return slot
 
     def hold(self, functions: Functions, columns: Any, without: int | None = None) -> list[Any] | None:
-        """What all steps lead to, or None if one of them is not what it was. `without`: a column of modules
-        that was looked at already, and PyTorch with it."""
+        """Return the objects of all steps, or None if a check fails.
+
+        Args:
+            functions: the site's functions by role.
+            columns: the columns of items.
+            without: a column of modules to skip, with the checks of PyTorch, because they were checked
+                already.
+        """
         checker = self._checkers.get(without)
         if checker is None:
             checker = self._checkers[without] = self._compiled(without)
@@ -113,7 +132,7 @@ class Guards:
                 how, expected = self.checks[slot]
                 world[f"v{slot}"] = expected
                 test = f"not {'all_are' if many else 'is_as'}({how!r}, v{slot}, s{slot})"
-                if how == "is" and not many:  # the two that are asked most often, without a call
+                if how == "is" and not many:  # inline tests for the two most frequent checks
                     test = f"s{slot} is not v{slot}"
                 elif how == "type" and not many and expected is not np.ndarray:
                     test = f"type(s{slot}) is not v{slot}"
@@ -137,14 +156,14 @@ def lookup_global(namespace: dict[str, Any], name: str) -> Any:
 
 
 def static_lookup(kind: type, name: str) -> Any:
-    """A class attribute as it lies in the class, without running descriptors."""
+    """Return a class attribute without running descriptors. Raises AttributeError."""
     found = on_class(kind, name)
     if found is MISSING:
         raise AttributeError(name)
     return found
 
 
-# The way from a call of a module to its forward.
+# The functions between the call of a module and its forward.
 _CALLING = ("__call__", "_wrapped_call_impl", "_compiled_call_impl", "_call_impl", "_slow_forward")
 _calling = operator.attrgetter(*_CALLING, "__getattribute__")
 _AS_PYTORCH = _calling(nn.Module)
@@ -153,32 +172,36 @@ _OWN_WAYS = frozenset({"forward", *_CALLING[1:]})
 
 
 def called_plainly(kind: Any) -> Any:
-    """How such a module finds attributes, if calls of it come to its forward as PyTorch has it; else None."""
+    """Return the class's `__getattr__` if calls of such modules reach forward as in nn.Module; else None."""
     return kind.__getattr__ if all(map(operator.is_, _calling(kind), _AS_PYTORCH)) else None
 
 
 def bare(module: Any) -> bool:
-    """A module of PyTorch without hooks, and without a forward or a way to it put on the object itself."""
+    """Return whether a module has no hooks, and no `forward` or call functions set on the instance."""
     own = module.__dict__
     return _OWN_WAYS.isdisjoint(own) and not any(own.get(hooks, True) for hooks in _HOOKS)
 
 
 _has_objects = operator.attrgetter("dtype.hasobject")
-_read: Any = object.__getattribute__  # past `__getattr__`, which is the user's
+_read: Any = object.__getattribute__  # bypasses a user's `__getattr__`
 
 
 def own_fields(objects: Sequence[Any], name: str) -> list[Any]:
-    """A field of each object, read as it is. Asked for `__dict__`, objects would be slower for everybody from
-    then on: Python makes a dictionary for each, and keeps it."""
+    """Return a field of each object.
+
+    Reading `__dict__` instead would create a dictionary for each object, which makes the objects slower from
+    then on.
+    """
     return list(map(_read, objects, itertools.repeat(name)))
 
 
 def have_own(objects: Sequence[Any], name: str) -> list[bool]:
-    """Has each object a field of that name, which comes before what its class has?"""
+    """Return for each object whether it has a field of that name that hides the class's attribute."""
     found = on_class(type(objects[0]), name)
     method, fixed = isinstance(found, types.FunctionType), isinstance(found, staticmethod)
     if found is MISSING or (hasattr(type(found), "__get__") and not method and not fixed):
-        return [name in held.__dict__ for held in objects]  # a read would run it: a `cached_property`, say
+        # Reading it would run a descriptor such as `cached_property`.
+        return [name in held.__dict__ for held in objects]
     shared, reads = found.__func__ if fixed else found, own_fields(objects, name)
     return [
         (read.__func__ is not found or read.__self__ is not held)
@@ -189,7 +212,7 @@ def have_own(objects: Sequence[Any], name: str) -> list[bool]:
 
 
 def is_as(how: str, expected: Any, value: Any) -> bool:
-    """One object: is it as expected?"""
+    """Return whether an object passes a check."""
     if how == "is":
         return value is expected
     if how == "holds":
@@ -198,17 +221,17 @@ def is_as(how: str, expected: Any, value: Any) -> bool:
 
 
 def all_are(how: str, expected: Any, values: Any) -> bool:
-    """One object for each item: are all as expected?"""
+    """Return whether all items pass a check."""
     if how == "is":
         return all(map(operator.is_, values, itertools.repeat(expected)))
     if how == "holds":
         return all(is_as(how, expected, value) for value in values)
-    if type(values) is np.ndarray:  # a row of an array, or a number of NumPy
+    if type(values) is np.ndarray:  # the items are rows or NumPy scalars
         kind = np.ndarray if values.ndim > 1 else values.dtype.type
         return not values.dtype.hasobject and expected is kind
-    if type(values) in (range, Blocks):  # Blocks: rows made by a site just now
+    if type(values) in (range, Blocks):  # Blocks: rows made by the previous site
         return expected is (int if type(values) is range else np.ndarray)
-    if not isinstance(values, (list, tuple)):  # a tensor
+    if not isinstance(values, (list, tuple)):
         return type(values) is expected
     if list(map(type, values)).count(expected) != len(values):
         return False
@@ -216,7 +239,7 @@ def all_are(how: str, expected: Any, values: Any) -> bool:
 
 
 def held_types(container: Any) -> frozenset[Any]:
-    """Types of what a small container holds, keys too; a large one holds 'anything'."""
+    """Return the types in a small container, keys included; {'anything'} for a large one."""
     if len(container) > SMALL:
         return frozenset(["anything"])
     values = container.values() if type(container) is dict else container

@@ -1,4 +1,4 @@
-"""Whitelists for NumPy: functions and methods that only compute, and options that would make one write."""
+"""Whitelists for NumPy: pure functions and methods, and the options that would make them write."""
 
 import functools
 import inspect
@@ -16,7 +16,7 @@ _NEW = """sum prod mean std var median max min amax amin ptp argmax argmin any a
  around abs average percentile quantile count_nonzero isclose searchsorted interp convolve trace tile
  repeat roll pad bincount unique tril triu nansum gradient polyval argwhere flatnonzero logspace geomspace
  correlate take compress take_along_axis digitize column_stack delete append insert"""
-# Not among them: `nanmean`, `nanmax` and the like, which warn by Python's own means, at each call.
+# `nanmean`, `nanmax` and similar functions are left out because they issue Python warnings at each call.
 _VIEWS = """reshape ravel transpose swapaxes squeeze atleast_1d atleast_2d asarray expand_dims moveaxis flip
  fliplr flipud real imag diag einsum diff meshgrid histogram nan_to_num"""
 _LINALG = "norm det inv solve pinv cholesky eigvalsh matrix_rank"
@@ -31,7 +31,8 @@ NUMPY_FUNCTIONS: dict[Any, Any] = {
     np.array_equal: bool,
 }
 NUMPY_TYPES = (np.float64, np.float32, np.float16, np.int64, np.int32, np.int16, np.int8, np.uint8, np.bool_)
-UFUNCS = frozenset(f for f in vars(np).values() if isinstance(f, np.ufunc))  # `np.frompyfunc` makes others
+# Excludes results of `np.frompyfunc`.
+UFUNCS = frozenset(f for f in vars(np).values() if isinstance(f, np.ufunc))
 _ARRAY_NEW = """sum prod mean std var max min argmax argmin any all cumsum cumprod dot astype copy flatten
  round clip argsort trace take repeat ptp nonzero searchsorted"""
 _ARRAY_VIEWS = "reshape ravel transpose swapaxes squeeze view conj conjugate"
@@ -46,10 +47,16 @@ ARRAY_METHODS: dict[str, Any] = {
 
 
 def numpy_result(kind: Any, make: Any, given: list[Value]) -> Value:
-    """What a NumPy function or method of that kind returns. given: what a view may be of."""
+    """Return the result of a NumPy function or method.
+
+    Args:
+        kind: 'new', 'view', 'list', or the type of the result.
+        make: makes a new container.
+        given: the arguments that a view may share memory with.
+    """
     if kind == "new":
         return Value(Arrayish, fresh=True)
-    if kind == "view":  # or the very array; of any of the arguments, or of what they hold
+    if kind == "view":  # may be the argument itself, or an array inside it
         return Value(Arrayish, fresh=all(map(owned, given)))
     return make(list, Value(Number)) if kind == "list" else Value(kind)
 
@@ -61,12 +68,12 @@ ARRAY_ATTRIBUTES = {
 }  # fmt: skip
 
 
-# What these must be for a call that only computes and gives something of its own, if they are given at all.
+# Values of options with which a call is pure and returns a new object.
 HARMLESS: dict[str, Any] = {
     "out": None, "overwrite_input": False, "inplace": False, "copy": True, "like": None, "dropout_p": 0.0,
 }  # fmt: skip
-# Where a version of NumPy gives no signature: so many arguments, the array among them, come before `out` or
-# `copy`. PyTorch's own take `out` by name alone.
+# For functions without a signature in some versions of NumPy: the number of arguments, including the array,
+# before `out` or `copy`. Functions of PyTorch take `out` by keyword only.
 _POSITIONAL = {
     "sum": 3, "prod": 3, "mean": 3, "std": 3, "var": 3, "max": 2, "min": 2, "argmax": 2, "argmin": 2,
     "any": 2, "all": 2, "cumsum": 3, "cumprod": 3, "dot": 2, "astype": 2, "round": 2, "clip": 3,
@@ -80,7 +87,7 @@ _ATTENTION = ["query", "key", "value", "attn_mask", "dropout_p", "is_causal", "s
 
 @functools.cache
 def _parameters(function: Any) -> list[str] | None:
-    """Names of what may be given by position; None if nobody says."""
+    """Return the names of positional parameters; None if there is no signature."""
     if function is F.scaled_dot_product_attention:
         return _ATTENTION
     try:
@@ -91,8 +98,8 @@ def _parameters(function: Any) -> list[str] | None:
 
 
 def risky_option(function: Any, name: str, args: list[Value], keywords: dict[str, Value]) -> str | None:
-    """The name of an option, given by position or by name, that may make a call write or give back its
-    argument."""
+    """Return an option, given by position or keyword, with which a call may write to or return its
+    argument; or None."""
     names = _parameters(function)
     if names is None and _of_numpy(function) and len(args) > _POSITIONAL.get(name, 1):
         return "by position"
@@ -111,7 +118,7 @@ def _of_numpy(function: Any) -> bool:
 
 
 def may_hold_objects(values: list[Value]) -> bool:
-    """Could one of these be a dtype of arrays that hold objects? `np.array(x, "O")` would hide them."""
+    """Return whether one of these may be an object dtype, as in `np.array(x, "O")`."""
     texts = [v for v in values if v.type is str]
     return any(v.type in (Plain, bytes) for v in values) or not all(
         v.is_constant and "O" not in v.obj and "obj" not in v.obj for v in texts

@@ -1,4 +1,4 @@
-"""Objects that lie outside the analysed code: what is known of them, of their attributes, and of items."""
+"""Objects from outside the analysed code: their abstract values, attributes, and the items of columns."""
 
 import ast
 import collections
@@ -19,18 +19,20 @@ if TYPE_CHECKING:
     from .analysis import Analyzer
 
 IDENTICAL = (types.ModuleType, types.BuiltinFunctionType, types.BuiltinMethodType, type, np.ufunc)
-# Functions that are no Python functions: of NumPy, of PyTorch, wrapped or partial ones.
+# Types of C functions of NumPy and PyTorch.
 _C_FUNCTIONS = ("_ArrayFunctionDispatcher", "builtin_function_or_method", "method_descriptor",
                 "wrapper_descriptor")  # fmt: skip
-NAMED = type(vars(collections.namedtuple("NAMED", "field"))["field"])  # of a field of a named tuple
-SAFE_INSIDE = (*IMMUTABLE, np.ndarray, torch.Tensor)  # a container that is looked through
+NAMED = type(vars(collections.namedtuple("NAMED", "field"))["field"])  # type of the fields of a namedtuple
+SAFE_INSIDE = (*IMMUTABLE, np.ndarray, torch.Tensor)  # contents that make a container safe
 CLASS_VALUES = (staticmethod, types.FunctionType, *IMMUTABLE, np.ndarray)
-MANY = 256  # containers as items are looked through up to so many
+MANY = 256  # maximum number of container items that are examined
 
 
 def look(a: "Analyzer", held: Any, slot: int) -> Value:
-    """Bind an outside object: by identity if it is code, else by type. It is not asked itself, not even what
-    it says it is, as `isinstance` does."""
+    """Return the abstract value of an outside object, guarded by identity if it is code, else by type.
+
+    Uses `type`, not `isinstance`, because `isinstance` may run the object's `__class__` property.
+    """
     kind = type(held)
     a.guards.expect(slot, "type", kind)
     if kind in CONTAINERS:
@@ -44,7 +46,8 @@ def look(a: "Analyzer", held: Any, slot: int) -> Value:
 
 
 def _container(a: "Analyzer", held: Any, slot: int, kinds: frozenset[Any]) -> Value:
-    """A container and what it holds, if that is safe; the guards look through it at each call."""
+    """Return the value of a container, with the types of its contents if they are safe; guarded at each
+    call."""
     kind, elem, key = type(held), opaque(), opaque()
     plain = [k[1] if isinstance(k, tuple) else k for k in kinds]
     if all(k in SAFE_INSIDE or is_numpy_scalar(k) for k in plain):
@@ -57,7 +60,7 @@ def _container(a: "Analyzer", held: Any, slot: int, kinds: frozenset[Any]) -> Va
 def outside(
     a: "Analyzer", kind: type, where: Any, elem: Value, key: Any = None, obj: Any = NOTHING, slot: Any = None
 ) -> Value:
-    """A container that the analysed code did not make."""
+    """Return the value of a container that the analysed code did not make."""
     if kind not in CHANGEABLE:
         return Value(kind, obj, slot, elem=elem)
     place = a.place(where)
@@ -66,7 +69,7 @@ def outside(
 
 
 def column_value(a: "Analyzer", column: Any, j: int) -> Value:
-    """What is known of any item of a column; the guards make sure that it holds for all."""
+    """Return the value of any item of column j; the guards check that it applies to all items."""
     slot, first = a.guards.note("item", 0, j), column[0]
     kind = type(first)
     a.guards.expect(slot, "type", kind)
@@ -90,7 +93,7 @@ def _part(a: "Analyzer", column: Any, slot: int, k: int) -> Value:
 
 
 def attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> Value:
-    """`held.name`, where that runs no code but what is analysed as well."""
+    """Return the value of `held.name`. Raises `Decline` if that may run code that is not analysed."""
     if held.type is Bottom:
         return held
     if held.slot is not None and issubclass(type(held.obj), types.ModuleType):
@@ -113,14 +116,14 @@ def attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> Value:
 
 
 def _class_value(a: "Analyzer", found: Any, slot: int) -> Value:
-    """What lies in a class, as a read gives it: a static method as its function."""
+    """Return the value of a class attribute as a read gives it; a static method becomes its function."""
     if isinstance(found, staticmethod):
         a.guards.expect(slot, "type", type(found))
         return a.look(found.__func__, a.guards.note("getattr", slot, "__func__"))
     return a.look(found, slot)
 
 
-# Of built-in types, and of those that are read from.
+# Attributes and methods of built-in types, arrays, tensors and readable sources.
 _ATTRIBUTES: dict[Any, dict[str, Any]] = {
     **python_tables.ATTRIBUTES, **waiting.ATTRIBUTES, np.ndarray: numpy_tables.ARRAY_ATTRIBUTES,
     torch.Tensor: torch_tables.TENSOR_ATTRIBUTES,
@@ -142,7 +145,7 @@ def _builtin_attribute(held: Value, name: str) -> Value | None:
 
 
 def fields_of(a: "Analyzer", kind: type) -> Fields:
-    """What the guards ask of a class whose fields are read."""
+    """Return the guard of a class whose fields are read."""
     if id(kind) not in a.classes:
         fields = a.classes[id(kind)] = Fields(kind)
         a.guards.require(True, "still", a.guards.note("const", fields))
@@ -150,7 +153,7 @@ def fields_of(a: "Analyzer", kind: type) -> Fields:
 
 
 def instance_attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> Value:
-    """An attribute of an instance of the user's class: a field, a method, a property or a class value."""
+    """Return the value of an attribute of a user's object: a field, method, property or class attribute."""
     kind, obj, slot = type(held.obj), held.obj, held.slot
     assert slot is not None
     a.guards.expect(slot, "type", kind)
@@ -170,13 +173,14 @@ def instance_attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> 
     if takes_writes(found):
         raise a.decline(f"{kind.__name__}.{name} is a descriptor", node)
     if name in getattr(obj, "__dict__", {}):
-        # Of many objects fields are read, not looked up: what the class has must be nothing that is asked.
+        # For items of a loop, fields are read by `object.__getattribute__`, which would run a class's
+        # descriptor.
         read = not many or not hasattr(type(found), "__get__")
         return a.look(obj.__dict__[name], a.guards.note("field" if read else "covering", slot, name))
     if isinstance(obj, nn.Module) and on_class(kind, "__getattr__") is nn.Module.__getattr__:
         for where in ("_parameters", "_buffers", "_modules"):
             if name in obj.__dict__.get(where, {}) and found is MISSING:
-                fields_of(a, kind).fix("__getattr__")  # which is asked for what is nowhere else
+                fields_of(a, kind).fix("__getattr__")  # called for names that are nowhere else
                 a.guards.require(False, "absent", slot, name)
                 return a.look(obj.__dict__[where][name], a.guards.note("module", slot, (where, name)))
     if hasattr(obj, "__dict__"):

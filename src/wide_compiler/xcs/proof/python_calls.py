@@ -1,4 +1,4 @@
-"""Calls of what is written in Python: functions, methods, classes, objects and modules of PyTorch."""
+"""Analysis of calls of Python code: functions, methods, callable objects and modules."""
 
 import ast
 import types
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Call(NamedTuple):
-    """What a callee is given, and where."""
+    """The arguments and the AST node of a call."""
 
     args: list[Value]
     keywords: dict[str, Value]
@@ -41,7 +41,7 @@ class Call(NamedTuple):
 
 
 def call_method_object(a: "Analyzer", callee: Value, call: Call) -> Value:
-    """A bound method kept in a variable."""
+    """Analyse a call of a bound method held in a variable."""
     owner = a.look(callee.obj.__self__, a.guards.note("getattr", callee.slot, "__self__"))
     function = a.look(callee.obj.__func__, a.guards.note("getattr", callee.slot, "__func__"))
     a.demand(function.type is types.FunctionType, f"{call.text} is a method without text", call.node)
@@ -49,7 +49,7 @@ def call_method_object(a: "Analyzer", callee: Value, call: Call) -> Value:
 
 
 def call_instance(a: "Analyzer", callee: Value, call: Call, name: str = "__call__") -> Value:
-    """An object whose class says in Python what a call of it does."""
+    """Analyse a call of an object through its class's Python method `name`."""
     kind, method = type(callee.obj), static_lookup(type(callee.obj), name)
     a.demand(type(method) is types.FunctionType, f"calling a {kind.__name__} is not known", call.node)
     assert callee.slot is not None
@@ -59,7 +59,7 @@ def call_instance(a: "Analyzer", callee: Value, call: Call, name: str = "__call_
 
 
 def call_layer(a: "Analyzer", callee: Value, call: Call) -> Value:
-    """A module of PyTorch: one of the layers that only compute, or a forward whose text is analysed."""
+    """Analyse a call of a module: a whitelisted layer, a Sequential, or a forward written in Python."""
     layer, slot, node, kind, guards = callee.obj, callee.slot, call.node, type(callee.obj), a.guards
     assert slot is not None
     method = static_lookup(kind, "forward")
@@ -92,13 +92,13 @@ def call_layer(a: "Analyzer", callee: Value, call: Call) -> Value:
         raise a.decline(f"{kind.__name__} in training keeps count or draws numbers", node, impure=True)
     if not isinstance(method, types.FunctionType) or method.__module__.startswith("torch.nn"):
         raise a.decline(f"{kind.__name__} is not among the layers known to be free of effects", node)
-    # Of PyTorch's own classes this is known. It is asked once of the class, which is that of all items.
+    # Known for PyTorch's own classes. Checked once for the class, since all items have the same one.
     guards.require(called_plainly(kind), "called", kind)
     return call_instance(a, callee, call, "forward")
 
 
 def _layer_result(a: "Analyzer", callee: Value, call: Call) -> Value:
-    """What a known layer gives, and whether it changes something on the way."""
+    """Return the result of a whitelisted layer. Raises `Decline` if it modifies something it did not make."""
     layer, args = callee.obj, call.args
     for name, harmless in torch_tables.CHANGING.items():
         if name not in layer.__dict__:
@@ -118,7 +118,7 @@ def _layer_result(a: "Analyzer", callee: Value, call: Call) -> Value:
 
 
 def call_function(a: "Analyzer", callee: Value, call: Call) -> Value:
-    """Analyse the text of a Python function with these arguments."""
+    """Analyse a Python function with these arguments."""
     function, slot = callee.obj, callee.slot
     assert isinstance(function, types.FunctionType) and slot is not None
     marked = waiting.marked_call(a, callee, call)
@@ -127,7 +127,7 @@ def call_function(a: "Analyzer", callee: Value, call: Call) -> Value:
     a.guards.require(function.__code__, "getattr", slot, "__code__")
     a.guards.require(function.__globals__, "getattr", slot, "__globals__")
     try:
-        tree = tree_of(written(function))  # of a jitted function, too
+        tree = tree_of(written(function))  # a jitted function is analysed as written
     except NoSource as reason:
         raise a.decline(f"{function.__qualname__}: {reason}", call.node) from None
     env = _bind(a, tree, callee, call)
@@ -136,7 +136,7 @@ def call_function(a: "Analyzer", callee: Value, call: Call) -> Value:
 
 
 def _bind(a: "Analyzer", tree: Any, callee: Value, call: Call) -> dict[str, Value]:
-    """Arguments and defaults by parameter name."""
+    """Return arguments and defaults by parameter name."""
     function, slot, spec = callee.obj, callee.slot, tree.args
     name = function.__qualname__
     a.demand(not (spec.vararg or spec.kwarg), f"{name} takes * or **", call.node)
@@ -144,7 +144,7 @@ def _bind(a: "Analyzer", tree: Any, callee: Value, call: Call) -> dict[str, Valu
     a.demand(len(call.args) <= len(positional), f"{name} gets too many arguments", call.node)
     env = dict(zip(positional, call.args, strict=False)) | call.keywords
     defaults, by_name = function.__defaults__ or (), function.__kwdefaults__ or {}
-    # Counted from the last: there may be more of them, or fewer, the next time.
+    # Indexed from the end, since the number of defaults may change.
     for parameter, index in zip(reversed(positional), range(-1, -1 - len(defaults), -1), strict=False):
         if parameter not in env:
             env[parameter] = a.look(defaults[index], a.guards.note("defaults", slot, index))

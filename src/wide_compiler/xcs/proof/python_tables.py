@@ -1,8 +1,8 @@
-"""Whitelists: functions and methods known to change nothing, and what they return.
+"""Whitelists for Python: pure functions and methods, and their results.
 
-A name that is not here is not known to be pure. A result is given as a value, or as a function of `make` and
-the values of the arguments (of a method: of its receiver and its arguments); `make(kind, elem, key)` gives a
-new list, set or dict that holds these.
+Whatever is not listed is not known to be pure. A result is a `Value`, or a function of `make` and the values
+of the arguments (for a method: the receiver and the arguments). `make(kind, elem, key)` returns a new list,
+set or dict with these contents.
 """
 
 import base64
@@ -27,20 +27,20 @@ Make = Callable[..., Value]
 
 
 class Match(Plain):
-    """Stands for a match of a regular expression."""
+    """Represents a match of a regular expression."""
 
 
 class Digest:
-    """Stands for a hash object of hashlib."""
+    """Represents a hash object of hashlib."""
 
 
 def _tried(function: Any, *samples: Any) -> Any:
-    """What a function gives, by calling it with as many of some samples as it takes."""
+    """Return the result type of a function, found by calling it with combinations of samples."""
     for n in range(4):
         for args in itertools.product(samples, repeat=n):
             try:
                 return _like(function(*args))
-            except Exception:  # other arguments than it takes
+            except Exception:  # does not accept these arguments
                 continue
     return Value(Plain)
 
@@ -56,7 +56,7 @@ def _sum(make: Make, first: Value, *start: Value) -> Value:
     found = join_all([first.element(), *start])
     if found.is_number and found.type not in (int, float, complex):
         return Value(Number)
-    return Value(found.type, fresh=not start)  # a sum of nothing is the start itself
+    return Value(found.type, fresh=not start)  # the sum of an empty iterable is `start` itself
 
 
 def _least(make: Make, *args: Value) -> Value:
@@ -65,7 +65,7 @@ def _least(make: Make, *args: Value) -> Value:
 
 
 def _number(make: Make, *args: Value) -> Value:
-    """Of arrays and tensors, perhaps one of them."""
+    """Return a number, array or tensor; it may be one of the arguments."""
     array = next((a for a in args if a.is_tensor), next((a for a in args if a.is_array), None))
     return Value(Number if array is None else torch.Tensor if array.is_tensor else Arrayish)
 
@@ -79,7 +79,7 @@ def _rounded(make: Make, *args: Value) -> Value:
 
 
 def _new(kind: type) -> Any:
-    """A container of what another holds."""
+    """Return an entry for a container with the contents of another one."""
     if kind in (tuple, frozenset):
         return lambda make, *given: sequence(given[0].element() if given else join_all([]), kind)
     return lambda make, *given: make(kind, given[0].element() if given else None)
@@ -114,18 +114,19 @@ FUNCTIONS: dict[Any, Any] = {
     **dict.fromkeys((re.findall, re.split), _FOUND), json.loads: opaque(),
     **dict.fromkeys((hashlib.sha256, hashlib.sha1, hashlib.md5, hashlib.blake2b), Value(Digest, fresh=True)),
 }  # fmt: skip
-# They take all that a generator gives before they return.
+# Functions that consume a generator completely before they return.
 EATERS = (sum, any, all, min, max, list, tuple, set, frozenset, dict, sorted)
-ITERATING = (list, tuple, zip, enumerate, reversed, iter, len)  # they look at nothing inside
-# What they may be given by name; others, that give a number or text, anything.
+ITERATING = (list, tuple, zip, enumerate, reversed, iter, len)  # do not use the elements
+# Allowed keyword arguments. Functions that are not listed and return a number or string allow any.
 OPTIONS = {sorted: {"reverse"}, zip: {"strict"}, enumerate: {"start"}, round: {"ndigits"}}
 EXCEPTIONS = tuple(e for e in vars(builtins).values() if isinstance(e, type) and issubclass(e, BaseException))
 
-# `isinstance` and `type` look at a value without touching it, so anything may be handed to them.
-METACLASSES = (type, type(torch.Tensor), type(torch.nn.Parameter))  # whose `__instancecheck__` is known
+# `isinstance` and `type` accept any value, since they do not use it.
+# Metaclasses with a known `__instancecheck__`.
+METACLASSES = (type, type(torch.Tensor), type(torch.nn.Parameter))
 LOOKERS = {isinstance: bool, type: type}
 
-# All that numbers and texts have only computes.
+# All public methods and attributes of numbers and strings are pure.
 _PUBLIC = {
     type(sample): {name: getattr(sample, name) for name in dir(sample) if not name.startswith("_")}
     for sample in (1, 1.0, 1j, "a", b"a", range(1))
@@ -144,7 +145,7 @@ def _got(make: Make, held: Value, key: Value, *default: Value) -> Value:
     return join_all([held.value(), *(default or [Value(type(None))])])
 
 
-# Of a receiver and arguments.
+# Results of methods, as values or functions of the receiver and the arguments.
 METHODS: dict[Any, dict[str, Any]] = {
     **{kind: {name: _tried(held, "a", b"a", 0, 1, [b"a"]) for name, held in names.items() if callable(held)}
        for kind, names in _PUBLIC.items()},
@@ -158,7 +159,7 @@ METHODS: dict[Any, dict[str, Any]] = {
     Digest: {"hexdigest": Value(str), "digest": Value(bytes)},
     Match: {"group": Value(Plain), "groups": sequence(Value(Plain)), "start": Value(int), "end": Value(int)},
 }  # fmt: skip
-# Methods that change their receiver, allowed on fresh ones only.
+# Methods that modify their receiver, allowed on fresh receivers only.
 CHANGERS: dict[Any, tuple[str, ...]] = {
     list: ("append", "extend"), set: ("add",), Digest: ("update",), np.ndarray: ("sort", "fill"),
     Arrayish: ("sort", "fill"),
@@ -166,5 +167,5 @@ CHANGERS: dict[Any, tuple[str, ...]] = {
 
 
 def result(given: Any, make: Make, *args: Value) -> Value:
-    """The value a table entry stands for."""
+    """Return the value of a table entry."""
     return given if isinstance(given, Value) else given(make, *args)

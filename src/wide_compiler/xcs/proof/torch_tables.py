@@ -1,4 +1,4 @@
-"""Whitelists for PyTorch: functions, methods, layers and contexts that only compute."""
+"""Whitelists for PyTorch: pure functions, methods, layers and contexts."""
 
 from typing import Any
 
@@ -19,8 +19,8 @@ _TORCH = words("""abs add addmm amax amin any all argmax argmin argsort bmm cat 
  var where zeros_like""")
 _TENSOR_ONLY = words("""view expand float double half bfloat16 int long bool to type_as contiguous clone
  detach size dim numel flatten unflatten repeat roll masked_fill item numpy cpu""")
-_MAKERS = words("tensor zeros ones full arange linspace eye")  # of a tensor with its own memory
-_SHARERS = words("as_tensor asarray from_numpy")  # perhaps with that of an argument
+_MAKERS = words("tensor zeros ones full arange linspace eye")  # the result has its own memory
+_SHARERS = words("as_tensor asarray from_numpy")  # the result may share an argument's memory
 _FUNCTIONAL = words("""relu gelu silu elu leaky_relu softplus tanh sigmoid softmax log_softmax linear
  layer_norm normalize mse_loss l1_loss cross_entropy cosine_similarity scaled_dot_product_attention pad""")
 TORCH_FUNCTIONS = {getattr(torch, n) for n in (*_TORCH, *_MAKERS, *_SHARERS)}
@@ -32,8 +32,8 @@ TENSOR_ATTRIBUTES = {
     **dict.fromkeys(("T", "mT"), lambda held: Value(torch.Tensor, fresh=held.fresh)),
 }  # fmt: skip
 
-# Layers that keep no count and draw no numbers; EVAL_LAYERS only where they are not training. What they give
-# is new, but for those of PASSING, which may give their argument itself, or a view of it.
+# Layers without counters and random numbers; EVAL_LAYERS only in eval mode. Their results are new tensors,
+# except those of PASSING, which may be the argument itself or a view of it.
 LAYERS = (
     nn.Linear, nn.Identity, nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softmax, nn.LogSoftmax, nn.ELU,
     nn.LeakyReLU, nn.Softplus, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.Embedding, nn.Conv1d, nn.Conv2d,
@@ -43,18 +43,19 @@ LAYERS = (
 EVAL_LAYERS = (nn.Dropout, nn.BatchNorm1d, nn.BatchNorm2d)
 PASSING = (nn.Identity, nn.Flatten, nn.Dropout, nn.AdaptiveAvgPool2d)
 FORWARDS: dict[type, Any] = {kind: kind.forward for kind in (*LAYERS, *EVAL_LAYERS)}
-CHANGING = {"inplace": False, "max_norm": None}  # fields that make a layer change something
+# Fields that make a layer modify its argument or weights, and their harmless values.
+CHANGING = {"inplace": False, "max_norm": None}
 
 INPLACE = (F.relu, F.silu, F.elu, F.leaky_relu)
-GRAD_MODES = (torch.no_grad, torch.inference_mode)  # contexts that only switch gradients off, and back
+GRAD_MODES = (torch.no_grad, torch.inference_mode)  # contexts that only disable gradients
 
 
 class GradMode:
-    """Stands for one of these contexts."""
+    """Represents one of the contexts in `GRAD_MODES`."""
 
 
 def writes_into(function: Any, args: list[Value], keywords: dict[str, Value]) -> bool:
-    """Is this, for certain, a call such as `F.relu(x, inplace=True)`?"""
+    """Return whether this is certainly an in-place call, such as `F.relu(x, inplace=True)`."""
     inplace = keywords.get("inplace")
     if inplace is None or not inplace.is_constant or inplace.obj is not True or function not in INPLACE:
         return False
@@ -69,8 +70,8 @@ _RESULTS = {
 
 
 def tensor_result(name: str, receiver: Value | None) -> Value:
-    """What a function or method of that name gives."""
-    if name == "numpy":  # of the same memory
+    """Return the result of a function or method of that name."""
+    if name == "numpy":  # shares the tensor's memory
         return Value(np.ndarray, fresh=receiver is not None and receiver.fresh)
-    # Perhaps a view: fresh only if it is made.
+    # The result may be a view, so it is fresh only if a maker returned it.
     return _RESULTS.get(name) or Value(torch.Tensor, fresh=name in _MAKERS)

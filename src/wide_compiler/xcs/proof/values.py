@@ -1,4 +1,5 @@
-"""What the analysis knows of a value: its exact type, maybe the object, what it holds, is it fresh?"""
+"""Abstract values of the analysis: the exact type, perhaps the object, its contents, and whether it is
+fresh."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -22,22 +23,24 @@ from .kinds import (
 )  # fmt: skip
 
 NOTHING = object()
-DEEPEST = 8  # tuples in tuples
+DEEPEST = 8  # maximum nesting of tuples
 
 
 class Place:
-    """What lists, dicts or sets made at one point of the text, or found at one place outside of it, hold. It
-    only ever learns more.
+    """The contents of the containers made at one AST node, or found at one place outside. Facts are only
+    added.
 
     Attributes:
-        elem: what any element is, None if there is none; key: any key of a dict.
-        shared: code that is not analysed has got one of them.
+        heap: the analyzer, whose `version` is incremented with each new fact.
+        elem: the join of all elements; None if there are none.
+        key: the join of all keys of a dict.
+        shared: True if code that is not analysed has received one of the containers.
     """
 
     __slots__ = ("elem", "heap", "key", "shared")
 
     def __init__(self, heap: Any):
-        self.heap = heap  # the analyzer, which counts what is learnt
+        self.heap = heap
         self.elem: Value | None = None
         self.key: Value | None = None
         self.shared = False
@@ -50,16 +53,18 @@ class Place:
 
 
 class Value:
-    """One abstract value, which never changes; equal to another if nothing tells them apart.
+    """One immutable abstract value, compared by its attributes.
 
     Attributes:
-        type: the exact type, one of the stand-ins of `kinds`, or Opaque if unknown.
-        obj: the object the analysis looked at, or NOTHING.
-        slot: where the guards fetch it from, or None.
-        fresh: made by the analysed code itself, so that it may be changed.
-        parts: what a tuple holds, in order; elem: what any element of a tuple or iterator is.
-        places: of a list, dict or set, the places it may come from.
-        method: (receiver, name) of a method; function: its function, if that is written in Python.
+        type: the exact type, a marker class of `kinds`, or Opaque if unknown.
+        obj: the object that the analysis examined, or NOTHING.
+        slot: the guards' slot of the object, or None.
+        fresh: True if the analysed code made it, so that it may be modified.
+        parts: the elements of a tuple, in order.
+        elem: the join of the elements of a tuple or iterator.
+        places: for a list, dict or set, the places it may come from.
+        method: (receiver, name) of a method.
+        function: the method's function, if it is written in Python.
     """
 
     __slots__ = (
@@ -97,7 +102,7 @@ class Value:
 
     @property
     def is_constant(self) -> bool:
-        """Written in the text. Of any other object the guards check the type alone."""
+        """True for a literal in the source. For other objects the guards check only the type."""
         return self.known and self.slot is None
 
     @property
@@ -114,16 +119,16 @@ class Value:
 
     @property
     def is_safe(self) -> bool:
-        """Operators on it run no user code and change nothing."""
+        """True if operators on it run no user code and have no side effects."""
         return self.is_array or self.is_number or self.is_tensor or self.type in SAFE
 
     @property
     def is_deep_safe(self) -> bool:
-        """It and all it holds are safe."""
+        """True if it and all its contents are safe."""
         return _deep_safe(self, set())
 
     def element(self) -> "Value":
-        """What iterating over it gives; `Bottom` if it is empty."""
+        """Return the value that iteration gives; `Bottom` if it is empty."""
         if self.type in HOLDERS:
             inside = [p.key if self.type is dict else p.elem for p in self.places]
             return join_all([v for v in (*(self.parts or ()), self.elem, *inside) if v is not None])
@@ -132,7 +137,7 @@ class Value:
         return Value({str: str, range: int, bytes: int, Bottom: Bottom}.get(self.type, Opaque))
 
     def value(self) -> "Value":
-        """Of a dict: what looking something up in it gives."""
+        """Return the value that a lookup in this dict gives."""
         return join_all([p.elem for p in self.places if p.elem is not None])
 
 
@@ -155,7 +160,7 @@ def tuple_of(*parts: Value) -> Value:
 
 
 def sequence(elem: Value, kind: type = tuple) -> Value:
-    """A tuple of any length, or what else cannot be changed, of such elements."""
+    """Return a tuple (or frozenset) of any length with such elements."""
     return Value(kind, elem=elem)
 
 
@@ -167,7 +172,7 @@ def join_all(values: Iterable[Value]) -> Value:
 
 
 def join(a: Value, b: Value) -> Value:
-    """What is true of a value that may be either."""
+    """Return what is true of both values."""
     if a == b or b.type is Bottom:
         return a
     if a.type is Bottom:
@@ -200,7 +205,7 @@ def _join_types(a: Value, b: Value) -> Any:
 
 
 def owned(value: Value) -> bool:
-    """Nobody else's array is in it."""
+    """Return whether it contains no array that the analysed code did not make."""
     if value.is_array or value.is_tensor:
         return value.fresh
     return value.is_safe or (value.type in CONTAINERS and owned(value.element()))

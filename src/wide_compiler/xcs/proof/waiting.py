@@ -1,5 +1,5 @@
-"""Calls that may overlap, each at most once: a whitelist of those that wait for something they only read, and
-those of functions that the user has marked as independent."""
+"""Calls that may overlap but must not run twice: whitelisted calls that wait for something they only read,
+and calls of functions marked as independent."""
 
 import ast
 import functools
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from .python_calls import Call
 
 PATHS = (pathlib.PosixPath, pathlib.WindowsPath)
-# What urllib makes an opener of, if nobody gives it another one. None of them keeps anything of a call.
+# The handlers of urllib's default opener. None of them keeps state between calls.
 _HANDLERS = tuple(
     getattr(urllib.request, f"{name}Handler")
     for name in words("Proxy Unknown HTTP HTTPDefaultError HTTPRedirect FTP File Data HTTPS")
-    if hasattr(urllib.request, f"{name}Handler")  # HTTPS: where Python has ssl
+    if hasattr(urllib.request, f"{name}Handler")  # HTTPS exists only if Python has ssl
 )
 _HANDLERS += (urllib.request.HTTPErrorProcessor,)
-# Of each client: where its get() lies, and the classes that a call of it goes through.
+# For each HTTP client: the module of its get(), and the classes that a call uses.
 _CLIENTS = {
     "requests.api": (("requests.sessions", "Session"), ("requests.adapters", "HTTPAdapter")),
     "httpx._api": (("httpx._client", "Client"), ("httpx._transports.default", "HTTPTransport")),
@@ -40,7 +40,7 @@ _CLIENTS = {
 
 
 class Web(Behaviour):
-    """urllib, and the opener that all its calls share."""
+    """Guards urllib and its global opener."""
 
     def holds(self) -> bool:
         opener: Any = urllib.request._opener  # type: ignore[attr-defined]
@@ -49,7 +49,7 @@ class Web(Behaviour):
         return plain and all(type(h) in _HANDLERS for h in handlers) and super().holds()
 
 
-# As they were when this library was imported.
+# Recorded when this library is imported.
 JSON = Behaviour([json.JSONDecoder], map(vars, (json, json.decoder, json.scanner)))  # type: ignore[attr-defined]
 FILES = Behaviour(PATHS, map(vars, (pathlib, io, os, os.path, sys.modules[os.path.exists.__module__])))
 _CLASSES = [urllib.request.OpenerDirector, *_HANDLERS, http.client.HTTPConnection]
@@ -57,8 +57,10 @@ WEB = Web(_CLASSES, map(vars, (urllib.request, http.client, socket)))
 
 
 def client_of(function: Any) -> Behaviour | None:
-    """The client whose own get() that is, and no wrapper of it, with its classes as they were when it was
-    first met; None if these were not its own by then."""
+    """Return the guard of the HTTP client whose get() this function is; None for other functions.
+
+    The client's classes are recorded at the first use. None is also returned if they were patched before.
+    """
     if not isinstance(function, types.FunctionType):
         return None
     home: Any = function.__globals__.get("__name__")
@@ -74,7 +76,7 @@ def _client(home: str) -> Behaviour | None:
     for module, name in _CLIENTS[home]:
         space = vars(sys.modules[module])
         kinds.append(space[name])
-        table = {**vars(space[name]), "stream": None}  # which get() does not call, and httpx decorates
+        table = {**vars(space[name]), "stream": None}  # get() does not call it, and httpx decorates it
         methods = [held for held in table.values() if callable(held) and not isinstance(held, type)]
         if not all(type(m) is types.FunctionType and m.__globals__ is space for m in methods):
             return None
@@ -82,14 +84,14 @@ def _client(home: str) -> Behaviour | None:
 
 
 def require(a: "Analyzer", library: Any, what: str, node: ast.AST) -> None:
-    """Asked of the library now and by the guards at each call: also when a patch is gone, that is seen."""
+    """Check that the library is unpatched, now and at each call. A removed patch is noticed too."""
     still = library.holds()
     a.guards.require(still, "still", a.guards.note("const", library))
     a.demand(still, f"something behind {what} was replaced, which must see each call in its turn", node)
 
 
 class ReadFile:
-    """Stands for a file opened for reading, or the answer to a GET."""
+    """Represents a file opened for reading, or the response to a GET request."""
 
 
 def _lines(kind: Any) -> Any:
@@ -102,7 +104,7 @@ FUNCTIONS: dict[Any, Any] = {
     urllib.request.urlopen: ReadFile,
 }  # fmt: skip
 READ_MODES = ("r", "rb", "rt", "br", "tr")
-# Of each type that is only read from.
+# Attributes and methods of types that are only read from.
 ATTRIBUTES: dict[Any, dict[str, Any]] = {
     ReadFile: {"text": Value(str), "content": Value(bytes), "ok": Value(bool), "headers": opaque(),
                **dict.fromkeys(("status", "status_code"), Value(int))},
@@ -117,8 +119,10 @@ METHODS: dict[Any, dict[str, Any]] = {
 
 
 def waiting_call(a: "Analyzer", found: Any, call: "Call") -> Value | None:
-    """A call of a function that waits, or makes or reads what others wait for; None of any other function.
-    The library behind it must be what it was."""
+    """Analyse a call of a waiting function. Returns None for other functions.
+
+    The library behind the function must be unpatched.
+    """
     if found is json.load:
         a.demand([v.type for v in call.values] == [ReadFile], "json.load gets no file it may read", call.node)
         require(a, JSON, "json.load", call.node)
@@ -127,7 +131,7 @@ def waiting_call(a: "Analyzer", found: Any, call: "Call") -> Value | None:
     client = None if found in FUNCTIONS else client_of(found)
     if client is None and found not in FUNCTIONS:
         return None
-    if not isinstance(found, types.BuiltinFunctionType):  # those are of Python itself
+    if not isinstance(found, types.BuiltinFunctionType):  # builtins cannot be patched
         library = client or (WEB if found is urllib.request.urlopen else FILES)
         require(a, library, call.text, call.node)
     for value in call.values:
@@ -148,7 +152,7 @@ def waiting_call(a: "Analyzer", found: Any, call: "Call") -> Value | None:
 
 
 def waiting_method(a: "Analyzer", kind: Any, name: str, call: "Call") -> Value:
-    """A method of a file or path that only reads."""
+    """Analyse a method of a file or path that only reads."""
     a.demand(call.safe, f".{name}() gets something of unknown type", call.node)
     if name == "open":
         _check_open(a, call.args, call)
@@ -157,7 +161,7 @@ def waiting_method(a: "Analyzer", kind: Any, name: str, call: "Call") -> Value:
 
 
 def _check_open(a: "Analyzer", args: list[Value], call: "Call") -> None:
-    """The arguments of `open()` after the path: is it for reading?"""
+    """Raise `Decline` unless the arguments of `open()` after the path open it for reading."""
     mode = args[0] if args else call.keywords.get("mode")
     if len(args) > 1 or set(call.keywords) - {"mode", "encoding", "errors", "newline"}:
         raise a.decline("open() is called with options that are not analysed", call.node)
@@ -170,8 +174,10 @@ def _result(given: Any, make: Any) -> Value:
 
 
 def marked_call(a: "Analyzer", callee: Value, call: "Call") -> Value | None:
-    """A call of a function that the user has marked as independent: it waits, and nobody looks inside it. So
-    nothing is known afterwards of what it was given. None for any other function."""
+    """Analyse a call of a function marked as independent. Returns None for other functions.
+
+    The function is not analysed, so afterwards nothing is known about the contents of its arguments.
+    """
     if not is_independent(callee.obj):
         return None
     assert callee.slot is not None
@@ -183,7 +189,7 @@ def marked_call(a: "Analyzer", callee: Value, call: "Call") -> Value | None:
 
 
 def _hand_over(a: "Analyzer", value: Value, node: ast.AST) -> None:
-    """Unknown code has got this object: it may keep it, and change all that it holds."""
+    """Record that unknown code has received a value, and may keep it and modify its contents."""
     own = value.method is not None or value.type is Iterator
     a.demand(not own, "it hands an object of its own to a function marked as independent", node)
     if value.fresh and not value.places and not a.handed:

@@ -1,1 +1,1 @@
-"""The text of a function: its sites, and how it is rewritten."""
+"""The source of a function: its sites, and how it is rewritten."""

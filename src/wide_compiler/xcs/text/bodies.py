@@ -1,4 +1,4 @@
-"""The bodies of sites as functions of their loop variables."""
+"""Build the bodies of sites as functions of their loop variables."""
 
 import ast
 from typing import Any
@@ -9,7 +9,7 @@ from .trees import clone, expression, function_of, name
 
 
 def items_of(node: Any, targets: list[str]) -> ast.expr:
-    """All rounds of a comprehension of several loops, as tuples of the loop variables."""
+    """Return a generator of all iterations of nested loops, as tuples of the loop variables."""
     generators = [clone(g) for g in node.generators]
     generators[0].iter = name(ITEMS)
     value = ast.Tuple([name(t) for t in targets], ast.Load())
@@ -17,7 +17,7 @@ def items_of(node: Any, targets: list[str]) -> ast.expr:
 
 
 def as_generator(mapped: ast.Call) -> ast.GeneratorExp:
-    """The generator `(f(x) for x in xs)` that `map(f, xs)` stands for."""
+    """Return the generator `(f(x) for x in xs)` equivalent to `map(f, xs)`."""
     function, source = map(clone, mapped.args)
     made = expression("(F(X) for X in S)", F=function, S=source, X=ITEM)
     return ast.fix_missing_locations(ast.copy_location(made, mapped))
@@ -26,14 +26,17 @@ def as_generator(mapped: ast.Call) -> ast.GeneratorExp:
 def loop_body(
     node: ast.For, sinks: list[Sink], function: str, carried: Carrying | None
 ) -> tuple[ast.FunctionDef, bool]:
-    """The loop's body as a function of the loop variables. It notes what it would fill in a list of events,
-    `(sink, value)`; where the one sink comes last and always, the value is simply returned."""
+    """Return the loop's body as a function of the loop variables, and whether it returns a single value.
+
+    If the only sink is the last statement and always runs, the function returns the value. Otherwise it
+    appends an event `(sink index, value)` to a list for each value.
+    """
     body = [clone(part) for part in node.body]
     targets = flat_target(node.target) or []
     if carried is not None:
         return function_of(function, targets, [*body[: carried.start], _given(carried.reads)], node), True
     tail = body
-    while isinstance(tail[-1], ast.With):  # what it fills last may stand within a context
+    while isinstance(tail[-1], ast.With):  # the last sink may be inside a `with`
         tail = tail[-1].body
     count = sum(sink in sinks for sink in sinks_in(*body))
     leaves = any(isinstance(part, ast.Continue) for top in body for part in ast.walk(top))
@@ -47,7 +50,7 @@ def loop_body(
 
 
 def step_of(node: ast.For, carried: Carrying, function: str) -> ast.FunctionDef:
-    """The last statements of a round as a function of what is carried and of what the round has made."""
+    """Return the last statements of an iteration as a function of the carried and the newly stored names."""
     last = [clone(part) for part in node.body[carried.start :]]
     return function_of(function, [*carried.names, *carried.reads], [*last, _given(carried.names)], node)
 
@@ -66,7 +69,7 @@ def _sink_value(statement: ast.stmt) -> ast.expr:
 
 
 class _Events(ast.NodeTransformer):
-    """In a loop's body: sinks note an event, `continue` returns."""
+    """Replaces sinks by appending an event, and `continue` by `return`."""
 
     def __init__(self, sinks: list[Sink]):
         self.sinks = sinks

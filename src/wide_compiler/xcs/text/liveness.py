@@ -1,7 +1,7 @@
-"""May the value that a name has now still be read? Asked of every path that statements can take.
+"""Liveness analysis: whether the current value of a name may still be read, on any path through statements.
 
-A path leaves a statement at its end, by `break` or `continue`, or for good. An exception may come from any
-statement before it has stored anything, and leads to the handlers around.
+A path leaves a statement at its end, by `break` or `continue`, or by `return` or `raise`. Any statement may
+raise before it has stored anything; the path then continues in the enclosing handlers.
 """
 
 import ast
@@ -17,7 +17,7 @@ LOOPS = (ast.For, ast.While, ast.AsyncFor)
 
 @dataclass
 class Block:
-    """Where a statement stands: its list of statements, its place there, and the blocks around."""
+    """The position of a statement: its statement list, its index, and the enclosing blocks."""
 
     statements: Body
     index: int
@@ -37,8 +37,13 @@ class Block:
 
 @dataclass
 class Paths:
-    """What may become of a value of the name on the ways through some statements: it is read; it comes to
-    their end; it goes elsewhere, by `break` or `continue`."""
+    """What may happen to a value on the paths through some statements.
+
+    Attributes:
+        read: it may be read.
+        ends: it may reach the end of the statements.
+        leaves: it may leave by `break` or `continue`.
+    """
 
     read: bool = False
     ends: bool = True
@@ -46,8 +51,10 @@ class Paths:
 
 
 def live_after(node: ast.For, block: Block, name: str) -> bool:
-    """May what the loop leaves in the name be read: after it, in a next round of a loop around it, or by
-    whoever catches what it raises?"""
+    """Return whether the value that the loop leaves in `name` may be read later.
+
+    That is after the loop, in the next iteration of an enclosing loop, or by an exception handler.
+    """
     guarded = any(isinstance(b.owner, (ast.With, ast.AsyncWith, *TRIES)) for b in block.around())
     rest = [*node.orelse, *block.after]
     for here in block.around():
@@ -67,13 +74,20 @@ def live_after(node: ast.For, block: Block, name: str) -> bool:
 
 
 def read_before_stored(body: Sequence[ast.stmt], name: str) -> bool:
-    """On some path through a loop's body: then it may be carried from one round to the next. A body that
-    enters contexts which could swallow an exception is never taken out of its loop."""
+    """Return whether `name` may be read before it is stored, so that its value comes from the previous
+    iteration.
+
+    Contexts that swallow exceptions are not considered: bodies that enter such contexts are never sites.
+    """
     return _through(body, name, False).read
 
 
 def _through(statements: Iterable[ast.stmt], name: str, swallowing: bool) -> Paths:
-    """Through one statement after another. swallowing: may a `with` end an exception?"""
+    """Follow statements in order.
+
+    Args:
+        swallowing: a `with` may suppress an exception.
+    """
     leaves = False
     for statement in statements:
         found = _before(statement, name, swallowing)
@@ -122,7 +136,8 @@ def _before(node: ast.stmt, name: str, swallowing: bool) -> Paths:
             last = through(*node.finalbody)
             read = asked or found.read or last.read
             return Paths(read, found.ends and last.ends, found.leaves or last.leaves)
-    # Others store nothing that is counted on; what is in functions and classes may be read at any time.
+    # Other statements are assumed to store nothing. Nested functions and classes may read the name at any
+    # time.
     mentioned = any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node))
     simple = isinstance(node, (ast.Expr, ast.Assert, ast.Delete))
     return Paths(reads(node, name) if simple else mentioned, leaves=isinstance(node, ast.Match))

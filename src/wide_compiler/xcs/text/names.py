@@ -1,4 +1,4 @@
-"""What a piece of code does with a name: who reads it, who writes it, who captures it."""
+"""How AST nodes use names: read, store, capture."""
 
 import ast
 from collections.abc import Iterable, Iterator
@@ -9,17 +9,18 @@ BINDERS = (ast.ExceptHandler, ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDe
 EATERS = {
     "sum": ("start",), "max": ("key", "default"), "min": ("key", "default"), "sorted": ("key", "reverse"),
     "any": (), "all": (), "list": (), "tuple": (), "set": (), "frozenset": (), "dict": (),
-}  # and the options they take  # fmt: skip
+}  # name of the consumer: its options  # fmt: skip
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 def mentioned(*nodes: ast.AST) -> set[str]:
-    """All names in there, read or stored, whoever's they are."""
+    """Return all names in the nodes, in any scope, read or stored."""
     return {part.id for node in nodes for part in ast.walk(node) if isinstance(part, ast.Name)}
 
 
 def stored(nodes: Iterable[ast.AST]) -> set[str]:
-    """Names bound in this scope by the nodes; those of comprehensions are their own."""
+    """Return the names that the nodes bind in this scope. Variables of comprehensions have their own
+    scope."""
     found: set[str] = set()
     for part in (part for node in nodes for part in within_scope(node)):
         if isinstance(part, ast.Name) and isinstance(part.ctx, (ast.Store, ast.Del)):
@@ -32,7 +33,8 @@ def stored(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def within_scope(node: ast.AST) -> Iterator[ast.AST]:
-    """The node and all below it, but not into functions; of comprehensions only what leaks (walrus)."""
+    """Yield the node and its descendants, except in nested functions; of comprehensions, only walrus
+    targets."""
     yield node
     if isinstance(node, COMPREHENSIONS):
         yield from (part.target for part in ast.walk(node) if isinstance(part, ast.NamedExpr))
@@ -42,10 +44,10 @@ def within_scope(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def captured(function: ast.AST) -> set[str]:
-    """Names that may be read or stored from elsewhere: those that functions, lambdas and kept generators
-    inside mention (whoever's they are), and those declared global or nonlocal."""
+    """Return names that other code may read or store: those used in nested functions, lambdas and stored
+    generators, and those declared global or nonlocal."""
     found: set[str] = set()
-    body = getattr(function, "body", function)  # decorators, defaults and annotations are not inside
+    body = getattr(function, "body", function)  # excludes decorators, defaults and annotations
     for top in body if isinstance(body, list) else [body]:
         nodes = list(ast.walk(top))
         found.update(*(n.names for n in nodes if isinstance(n, (ast.Global, ast.Nonlocal))))
@@ -54,14 +56,15 @@ def captured(function: ast.AST) -> set[str]:
 
 
 def kept_generators(function: ast.AST) -> list[ast.GeneratorExp]:
-    """Generators inside that are not eaten on the spot: they run later, and read names as they are then."""
+    """Return generator expressions that are not consumed immediately, and so read names later."""
     gone = {id(n.args[0]) for n in ast.walk(function) if isinstance(n, ast.Call) and eaten(n)}
     nodes = [n for n in ast.walk(function) if isinstance(n, ast.GeneratorExp) and n is not function]
     return [n for n in nodes if id(n) not in gone]
 
 
 def eaten(node: ast.Call) -> bool:
-    """Is this `sum(... for ...)`, `"".join(... for ...)` or the like, with arguments that it takes?"""
+    """Return whether a call consumes a generator expression at once: `sum(... for ...)`, `"".join(... for
+    ...)`."""
     match node:
         case ast.Call(ast.Attribute(ast.Constant(), "join"), [ast.GeneratorExp()], []):
             return True
@@ -75,7 +78,7 @@ def eaten(node: ast.Call) -> bool:
 
 
 def reads(node: ast.AST, name: str) -> bool:
-    """Is the name read anywhere in there? A comprehension's own variable of that name is another."""
+    """Return whether the name is read in the node. A comprehension's own variable is a different name."""
     if isinstance(node, COMPREHENSIONS) and name in mentioned(*(g.target for g in node.generators)):
         return reads(node.generators[0].iter, name)
     if isinstance(node, ast.Name):

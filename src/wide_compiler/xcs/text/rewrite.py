@@ -1,8 +1,9 @@
-"""Rewrite a function so that its sites ask the run time first.
+"""Rewrite a function so that its sites call the runtime first.
 
-A site becomes `<SITE's result, or the text over what is left> if SITE.on() else <the original text>`. A loop
-keeps its text and gets another iterable: what is left to do, which is nothing where the run time has done it
-all. So a declined site is the original text, line numbers included. Under `torch.compile` every site is off.
+A site becomes `<result of SITE, or the original code over the rest> if SITE.on() else <original code>`. A
+loop keeps its body and gets another iterable: the items left to do, none if the runtime has done all of them.
+A declined site therefore runs the original code, with its line numbers. Under `torch.compile` all sites are
+off.
 """
 
 import ast
@@ -19,22 +20,26 @@ from .trees import clone, expression, lambda_of, name
 
 KINDS = {ast.ListComp: "list", ast.SetComp: "set", ast.DictComp: "dict"}
 COMPILING = "__xcs_compiling"
-Place = tuple[int, int]  # a list of statements, by id, and an index
+Place = tuple[int, int]  # (id of a statement list, index)
 
 
 class Rewriter(ast.NodeTransformer):
-    """Finds the sites of one function and rewrites them. `found` lists them in order of the text.
+    """Finds the sites of one function and rewrites them.
 
-    A list that a statement makes is handed on in blocks to the very next one, if that mentions the list once:
-    anything else could have changed it before the site there comes to it. The blocks have a name in the
-    function, so that they go with its frame, or before, and nothing of a call is kept after it.
+    If the next statement mentions a new list exactly once, the list's blocks (see `items.Blocks`) are passed
+    to it; otherwise other code could have changed the list. Blocks are held in a local variable, so they live
+    no longer than the call.
 
     Attributes:
-        depth: of loops that are sites; inside: of a comprehension that is a site.
-        held: names that something else may read or store.
-        place: of the statement being looked at.
-        offered: a list, where it may be handed to, and the expression that makes it.
-        calls: of sites, the call in their expression; taken: names of blocks, by the place they go to.
+        found: the sites in source order.
+        depth: nesting depth of loops that are sites.
+        inside: True inside a comprehension that is a site.
+        held: names that other scopes may read or store.
+        place: position of the current statement.
+        offered: the name of a new list, the position of the statement that may take its blocks, and the
+            expression that makes it.
+        calls: the runtime call of each rewritten site expression.
+        taken: names of variables that hold blocks, by the position of the statement that takes them.
     """
 
     def __init__(self, function: ast.FunctionDef | ast.Lambda):
@@ -54,7 +59,7 @@ class Rewriter(ast.NodeTransformer):
             tree.body = self.visit(tree.body)
         else:
             tree.body = self._block(tree.body, tree, None)
-            if any(not site.reason for site in self.found):  # does `torch.compile` read the text?
+            if any(not site.reason for site in self.found):  # `torch.compile` reads the rewritten code too
                 asked = ast.Assign([name(COMPILING, store=True)], expression("R.compiling()", R=RUNTIME))
                 documented = ast.get_docstring(tree, clean=False) is not None
                 tree.body.insert(int(documented), ast.copy_location(asked, tree.body[0]))
@@ -63,7 +68,7 @@ class Rewriter(ast.NodeTransformer):
     # Statements.
 
     def _block(self, statements: list[ast.stmt], owner: ast.AST, outer: Block | None) -> list[ast.stmt]:
-        """The statements, rewritten; places refer to the statements as they were."""
+        """Return the rewritten statements; positions refer to the original list."""
         out: list[ast.stmt] = []
         index = 0
         while index < len(statements):
@@ -78,7 +83,7 @@ class Rewriter(ast.NodeTransformer):
 
     def _statement(self, node: ast.stmt, block: Block) -> list[ast.stmt]:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            return [node]  # a scope of its own
+            return [node]  # a separate scope
         if isinstance(node, ast.For):
             found = self._loop(node, block)
             if found is not None:
@@ -96,7 +101,7 @@ class Rewriter(ast.NodeTransformer):
         self.place = (id(block.statements), block.index)
         node = self._expressions(node)
         out = [node]
-        if self.place in self.taken and not isinstance(node, ast.Return):  # the blocks are forgotten
+        if self.place in self.taken and not isinstance(node, ast.Return):  # release the blocks
             nothing = ast.Assign([name(self.taken[self.place], store=True)], ast.Constant(None))
             out.append(ast.copy_location(nothing, node))
         match original, node:
@@ -107,7 +112,7 @@ class Rewriter(ast.NodeTransformer):
         return out
 
     def _expressions(self, node: ast.stmt) -> ast.stmt:
-        """Visit the expressions of a statement, not the statements inside it."""
+        """Visit the expressions of a statement, but not the statements nested in it."""
         for field_name, value in ast.iter_fields(node):
             if isinstance(value, ast.expr):
                 setattr(node, field_name, self.visit(value))
@@ -144,7 +149,11 @@ class Rewriter(ast.NodeTransformer):
     def _map_site(
         self, node: Any, kind: str, eater: str, options: Sequence[ast.expr] = (), mapped: Any = None
     ) -> Any:
-        """mapped: the `map` for which the generator `node` stands."""
+        """Rewrite a comprehension or a consumed generator.
+
+        Args:
+            mapped: the `map` call that the generator `node` replaces.
+        """
         written = node if mapped is None else mapped
         site = self._new(kind, written)
         site.eater, site.maps = eater, mapped is not None
@@ -161,7 +170,7 @@ class Rewriter(ast.NodeTransformer):
         targets = [n for g in original.generators for n in flat_target(g.target) or []]
         site.shape = shape_of(first.target)
         value = ast.Tuple([original.key, original.value], ast.Load()) if kind == "dict" else original.elt
-        if several:  # only what the body reads need be listed for each round
+        if several:  # list only the variables that the body reads
             targets = [t for t in targets if reads(value, t)] or targets[-1:]
         site.bodies["body"] = lambda_of(targets, value)
         cond = expand = ast.Constant(None)  # type: Any
@@ -190,7 +199,7 @@ class Rewriter(ast.NodeTransformer):
         return ast.copy_location(whole, node)
 
     def _taken_by(self, source: ast.expr) -> str:
-        """What a site loops over: the name of its blocks, if it is handed on; else empty."""
+        """Return the name of the variable with the blocks of `source`; '' if there is none."""
         made, place, whole = self.offered
         handed = isinstance(source, ast.Name) and (made, place) == (source.id, self.place)
         if not handed or whole not in self.calls:
@@ -202,7 +211,8 @@ class Rewriter(ast.NodeTransformer):
         return blocks
 
     def _source(self, node: ast.expr) -> ast.expr:
-        """The iterable; `zip` and `enumerate` are handed over in parts, to be looked into or called."""
+        """Return the iterable. Calls of `zip` and `enumerate` become a `Source`, which the runtime can
+        inspect."""
         match node:
             case ast.Call(ast.Name(function), given) if function in sites.SOURCES:
                 if not any(isinstance(a, ast.Starred) for a in given):
@@ -223,7 +233,7 @@ class Rewriter(ast.NodeTransformer):
         site.sinks, site.shape = sinks, shape_of(node.target)
         body_name, state = f"__xcs_body{site.index}", f"__xcs_state{site.index}"
         carried = sites.carrying(node, block) if sinks[0].kind == "carried" else None
-        # Where something is carried on, the loop may have to run as written after all.
+        # A loop with carried names may have to fall back to the original code.
         site.caught = carried is not None or sites.caught(node.body, sinks)
         body, site.single = loop_body(node, sinks, body_name, carried)
         site.bodies["body"] = body
@@ -279,7 +289,7 @@ class Rewriter(ast.NodeTransformer):
             ast.copy_location(first, statements[0]), *out, ast.copy_location(last, statements[-1]),
         ]  # fmt: skip
 
-    # Pieces.
+    # Helpers.
 
     def _new(self, kind: str, node: ast.AST) -> SiteText:
         site = SiteText(len(self.found), kind, getattr(node, "lineno", 0), short(node, kind == "loop"))
@@ -290,8 +300,11 @@ class Rewriter(ast.NodeTransformer):
         self._new(kind, node).reason = reason
 
     def _on(self, site: SiteText) -> ast.expr:
-        """Asked without a step into a function of ours, which a debugger would show. `torch.compile` knows
-        the first answer for a constant, and then reads the original text alone."""
+        """Return the expression that checks whether a site is on.
+
+        It calls only C functions, so that a debugger does not step into this library. `torch.compile` treats
+        the first condition as a constant and therefore sees the original code only.
+        """
         untraced = f"(R.tracer() is None or R.traced.add({site.index}))"
         compiling = "R.compiling()" if isinstance(self.original, ast.Lambda) else COMPILING
         return expression(f"not {compiling} and R.s{site.index}.on() and {untraced}", R=RUNTIME)

@@ -1,4 +1,4 @@
-"""What the text of a function says about its sites, and the names that rewriting brings in."""
+"""SiteText: what is known of a site from the source; and the names that rewriting introduces."""
 
 import ast
 from dataclasses import dataclass, field
@@ -6,7 +6,8 @@ from typing import Any
 
 from .sites import Sink
 
-RUNTIME = "\U0010fffe_xcs"  # no identifier, so nobody's name; sorts last among free names
+# Not a valid identifier, so no clash with user names; sorts last among free variables.
+RUNTIME = "\U0010fffe_xcs"
 ITEMS = "__xcs_items"
 ITEM = "__xcs_item"
 EVENTS = "__xcs_events"
@@ -14,20 +15,32 @@ EVENTS = "__xcs_events"
 
 @dataclass
 class SiteText:
-    """One site, or one place that might have been one and why it is not."""
+    """One site, or one place that cannot be a site, with the reason.
+
+    Attributes:
+        kind: 'list', 'set', 'dict', 'generator', 'loop' or 'statements'.
+        shape: nesting of the loop variables: 'x', or a tuple of such.
+        bodies: functions by role: 'body', 'cond', 'items', 'thunk 0', ...
+        eater: name of the builtin that consumes the generator.
+        maps: True if written as `map(f, xs)`.
+        sinks: what a loop fills.
+        single: True if the loop's body ends in its only sink.
+        caught: True if it fills something inside a `try` that could catch the exception.
+        reason: why this is not a site; '' if it is.
+    """
 
     index: int
     kind: str
     line: int
     text: str
-    shape: Any = None  # nesting of the loop variable: 'x', or a tuple of these
-    bodies: dict[str, Any] = field(default_factory=dict)  # 'body', 'cond', 'items', 'thunk 0': a function
+    shape: Any = None
+    bodies: dict[str, Any] = field(default_factory=dict)
     eater: str = ""
-    maps: bool = False  # a generator that is written as `map(f, xs)`
+    maps: bool = False
     sinks: list[Sink] = field(default_factory=list)
-    single: bool = False  # a loop whose body ends in its one sink
-    caught: bool = False  # it fills something within a `try` that would see what that raises
-    reason: str = ""  # why this is no site
+    single: bool = False
+    caught: bool = False
+    reason: str = ""
 
 
 def shape_of(target: ast.expr) -> Any:

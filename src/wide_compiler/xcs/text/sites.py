@@ -1,8 +1,8 @@
-"""Which places of a function may be sites: what can be told from the text alone.
+"""Find the places of a function that may be sites, from the source alone.
 
-A site is a comprehension, a generator handed to a builtin that eats it whole, a loop that fills fresh lists,
-dicts, sets or accumulators, or a run of statements of which none reads what another stores. Each finder gives
-the reason why not, or None.
+A site is a comprehension, a generator consumed whole by a builtin, a loop that fills new lists, dicts, sets
+or accumulators, or a run of statements that do not read each other's results. `comprehension` and `loop`
+return the reason why a place cannot be a site, or None.
 """
 
 import ast
@@ -24,10 +24,13 @@ TOTALS = ("accumulate", "carried")
 
 @dataclass
 class Sink:
-    """What a loop fills: a fresh list, set or dict (by `append`, `add`, `[...] =`, `[...] +=`), an
-    accumulator, or a name that the last statements of a round carry on to the next.
+    """What a loop fills: a container, an accumulator, or a name carried to the next iteration.
 
-    maker: `set` if it is made by `set()`, a name that could be anything.
+    Attributes:
+        kind: 'append', 'add', 'setitem' (`[...] =`), 'update' (`[...] +=`), 'accumulate' or 'carried'.
+        operator: the AST operator of an augmented assignment.
+        maker: the function that made the container, such as `set`; checked at run time, as the name may be
+            rebound.
     """
 
     name: str
@@ -37,7 +40,8 @@ class Sink:
 
 
 def flat_target(target: ast.expr) -> list[str] | None:
-    """Names of `x`, `(a, b)` or `(i, (a, b))` in order, if that is all there is."""
+    """Return the names in a target such as `x`, `(a, b)` or `(i, (a, b))` in order; None for other
+    targets."""
     parts = list(ast.walk(target))
     if not all(isinstance(part, (ast.Name, ast.Tuple, ast.List, ast.expr_context)) for part in parts):
         return None
@@ -46,7 +50,7 @@ def flat_target(target: ast.expr) -> list[str] | None:
     return names if len(set(names)) == len(names) else None
 
 
-# What may not be in the body of a site, nor in that of a loop.
+# AST nodes that may not occur in the body of a site (`EXITS`: of a loop), with the reason.
 UNSUITABLE: dict[Any, str] = {
     ast.NamedExpr: "it assigns with :=",
     (ast.Await, ast.Yield, ast.YieldFrom): "it awaits or yields",
@@ -62,7 +66,7 @@ EXITS: dict[Any, str] = {
 
 
 def unsuitable(node: ast.AST, more: dict[Any, str] | None = None) -> str | None:
-    """Things that may not be in the body of a site."""
+    """Return why a body cannot be part of a site, or None."""
     parts = list(ast.walk(node))
     for kinds, why in {**UNSUITABLE, **(more or {})}.items():
         if any(isinstance(part, kinds) for part in parts):
@@ -82,7 +86,7 @@ def comprehension(node: Any) -> str | None:
 
 
 def loop(node: ast.For, block: Block, function: ast.AST) -> tuple[list[Sink], str | None]:
-    """The sinks of a loop that may be a site, or why it may not."""
+    """Return the sinks of a loop that may be a site, or the reason why it cannot."""
     names, body = flat_target(node.target), ast.Module(node.body, [])
     if names is None:
         return [], "its loop variable is not a plain name or tuple of names"
@@ -114,7 +118,8 @@ def loop(node: ast.For, block: Block, function: ast.AST) -> tuple[list[Sink], st
 
 
 def sink_of(statement: ast.AST) -> Sink | None:
-    """`out.append(v)`, `seen.add(v)`, `table[k] = v` or `total += v`."""
+    """Return the sink of `out.append(v)`, `seen.add(v)`, `table[k] = v`, `total += v` or `table[k] += v`;
+    else None."""
     match statement:
         case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), method), [value], [])) if method in METHODS:
             return None if isinstance(value, ast.Starred) else Sink(name, method)
@@ -128,19 +133,26 @@ def sink_of(statement: ast.AST) -> Sink | None:
 
 
 def sinks_in(*nodes: ast.AST) -> list[Sink]:
-    """All of them, in order."""
+    """Return all sinks in the nodes, in order."""
     found = [sink_of(part) for node in nodes for part in ast.walk(node)]
     return [sink for sink in found if sink is not None]
 
 
 @dataclass
 class Carrying:
-    """The last statements of a round, which carry names on to the next: `if score > best: best = score`."""
+    """The last statements of an iteration, which carry names to the next: `if score > best: best = score`.
 
-    names: list[str]  # that are carried
-    start: int  # of these statements
-    reads: list[str]  # of what the statements before them, or the loop itself, have stored
-    calls: list[str]  # builtins
+    Attributes:
+        names: the carried names.
+        start: index of the first of these statements.
+        reads: names they read that earlier statements or the loop itself have stored.
+        calls: builtins they call.
+    """
+
+    names: list[str]
+    start: int
+    reads: list[str]
+    calls: list[str]
 
 
 CALLED = ("min", "max", "abs", "len", "float", "int")
@@ -152,7 +164,8 @@ _CARRYING = (
 
 
 def carrying(node: ast.For, block: Block) -> Carrying | None:
-    """Those of a loop, if they do nothing but compare, compute with and store plain names."""
+    """Return the carrying statements of a loop, or None unless they only compare, compute and store plain
+    names."""
     own = stored(node.body)
     carried = {name for name in own if read_before_stored(node.body, name)}
     start = next((i for i, s in enumerate(node.body) if mentioned(s) & carried), 0)
@@ -176,7 +189,7 @@ def carrying(node: ast.For, block: Block) -> Carrying | None:
 
 
 def _sinks(body: Body) -> list[Sink]:
-    """Every statement that fills something which the body does not make itself."""
+    """Return the sinks in a body, except those of containers that the body makes itself."""
     own = {name for name in stored(body) if not read_before_stored(body, name)}
     return [sink for sink in sinks_in(*body) if sink.name not in own]
 
@@ -194,7 +207,7 @@ def _sink_trouble(sink: Sink, node: ast.For, block: Block, function: ast.AST) ->
 
 
 def _bound_before(name: str, block: Block, function: ast.AST) -> bool:
-    """Is the name a parameter, or plainly assigned above, and never unset?"""
+    """Return whether the name is a parameter or assigned above, and never deleted."""
     for node in ast.walk(function):
         deleted = isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Del)
         if deleted or (isinstance(node, ast.ExceptHandler) and node.name == name):
@@ -205,7 +218,7 @@ def _bound_before(name: str, block: Block, function: ast.AST) -> bool:
 
 
 def _fresh_before(sink: Sink, block: Block) -> bool:
-    """Is the name bound to a new, empty or literal, container above, and not mentioned since?"""
+    """Return whether the name is bound to a new container above and not mentioned since."""
     for here in block.around():
         for statement in reversed(here.statements[: here.index]):
             if sink.name not in mentioned(statement) | stored([statement]):
@@ -243,15 +256,17 @@ def _makes(value: ast.expr, sink: Sink) -> bool:
 
 
 def _breaks(node: ast.AST) -> bool:
-    """Is there a `break` that belongs to no loop inside?"""
+    """Return whether the node has a `break` that does not belong to an inner loop."""
     loop = isinstance(node, (ast.For, ast.While))
     inner = node.orelse if loop else ast.iter_child_nodes(node)  # type: ignore[attr-defined]
     return isinstance(node, ast.Break) or any(map(_breaks, inner))
 
 
 def caught(body: Body, sinks: list[Sink]) -> bool:
-    """Is something filled within a `try`, which must see what that raises? A list takes anything, and no
-    other container raises an OSError."""
+    """Return whether a container is filled inside a `try` that could catch an exception from filling it.
+
+    Appending to a list never fails, and filling other containers never raises OSError.
+    """
     tries = [part for top in body for part in ast.walk(top) if isinstance(part, TRIES)]
     seen: list[ast.stmt] = [t for t in tries if t.finalbody]
     seen += [s for t in tries if not all(_of_reading(h.type) for h in t.handlers) for s in t.body]
@@ -264,9 +279,10 @@ def _of_reading(kind: ast.expr | None) -> bool:
 
 
 def independent_run(block: Block, held: set[str]) -> int:
-    """How many statements from here on are `name = something with a call`, none reading another's name.
+    """Return the length of the run of statements `name = <call>` from here that do not read each other's
+    names.
 
-    A name that is held by a function or is not local may be read by any call.
+    Names that are captured or not local end the run, since any call may read them.
     """
     made: dict[str, ast.stmt] = {}
     for statement in block.statements[block.index :]:
@@ -284,16 +300,18 @@ def independent_run(block: Block, held: set[str]) -> int:
 
 
 def _worth_overlapping(value: ast.expr) -> bool:
-    """A call of something, and nothing that is a site by itself."""
+    """Return whether an expression contains a call and nothing that is a site itself."""
     parts = list(ast.walk(value))
     inside = any(isinstance(part, COMPREHENSIONS) for part in parts) or unsuitable(value)
     return not inside and any(isinstance(part, ast.Call) for part in parts)
 
 
 def eaten_map(node: ast.Call) -> ast.Call | None:
-    """The `map` in `list(map(f, xs))` and the like. Only of a function and a list that have names: then
-    nothing happens between asking for one and the other, so it does not matter that `map` asks for its
-    function once."""
+    """Return the `map` call in `list(map(f, xs))` and similar calls, or None.
+
+    The function must be a name or attribute and the source a name. Evaluating one then cannot affect the
+    other, so it does not matter that `map` evaluates its function only once.
+    """
     match node.args[:1]:
         case [ast.Call(ast.Name("map"), [function, ast.Name()], []) as mapped] if _named(function):
             generator = ast.GeneratorExp(function, [])

@@ -1,7 +1,7 @@
-"""From a function object to the syntax tree it was compiled from, and back to a code object.
+"""Find the syntax tree of a function object, and compile trees to code objects.
 
-A tree is only trusted if compiling it gives the function's own bytecode: an edited file or a decorator that
-rewrote the function then shows, and the function is left as it is.
+A tree is used only if compiling it reproduces the function's bytecode. This detects edited files and
+decorators that rewrote the function, which then runs unchanged.
 """
 
 import ast
@@ -29,13 +29,15 @@ _trees: "weakref.WeakKeyDictionary[types.CodeType, FunctionNode | str]" = weakre
 
 
 class NoSource(Exception):
-    """Why a function's text cannot be had."""
+    """The source of a function is not available, or does not match its code; the message says why."""
 
 
 def written(function: types.FunctionType) -> types.FunctionType:
-    """A jitted function as it was written, any other one itself. What `jit` has put on a function is copied
-    by `functools.wraps` to whatever is wrapped around it: it counts for that very function alone, as long
-    as that has the code it got then. Its defaults are those it has now."""
+    """Return the original of a jitted function, with its current defaults; any other function itself.
+
+    `functools.wraps` copies `__xcs__` to wrappers, so it counts only if it belongs to this function and the
+    code is unchanged.
+    """
     jitted = vars(function).get("__xcs__")
     if jitted is None or jitted.function is not function or jitted.code is not function.__code__:
         return function
@@ -52,7 +54,7 @@ def written(function: types.FunctionType) -> types.FunctionType:
 
 
 def tree_of(fn: types.FunctionType) -> FunctionNode:
-    """The syntax tree of a Python function, with the line numbers of its file. Raises `NoSource`."""
+    """Return the syntax tree of a Python function, with line numbers of its file. Raises `NoSource`."""
     code = fn.__code__
     found = _trees.get(code)
     if found is None:
@@ -77,19 +79,19 @@ def _find(code: types.CodeType) -> FunctionNode:
         raise NoSource("its source text is not available") from None
     for node in _candidates("".join(lines), max(start, 1), code):
         found = private_names(node, code.co_qualname)
-        with contextlib.suppress(SyntaxError):  # what stands alone may make no sense
+        with contextlib.suppress(SyntaxError):  # a fragment alone may not compile
             if matches(found, code):
                 return found
     raise NoSource("its source text is not what it was compiled from")
 
 
 def _candidates(text: str, start: int, code: types.CodeType) -> list[FunctionNode]:
-    """Functions of that name in the text; for a lambda, those of the whole file that begin on its line."""
+    """Return functions of that name in the text; for a lambda, all lambdas of the file on its line."""
     if code.co_name == "<lambda>":
         whole = "".join(linecache.getlines(code.co_filename))
         lambdas = [n for n in ast.walk(_parsed(whole)) if isinstance(n, ast.Lambda)]
         return [n for n in lambdas if n.lineno <= code.co_firstlineno <= (n.end_lineno or n.lineno)]
-    if text[:1].isspace():  # not dedented: that would change strings of several lines
+    if text[:1].isspace():  # dedenting would change multi-line strings
         text, start = "if True:\n" + text, start - 1
     tree = ast.increment_lineno(_parsed(text), start - 1)
     return [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == code.co_name]
@@ -97,8 +99,11 @@ def _candidates(text: str, start: int, code: types.CodeType) -> list[FunctionNod
 
 @contextlib.contextmanager
 def unwarned(file: str) -> Iterator[None]:
-    """What compiling this file's text warns of was said when it was imported. The list of filters is not
-    changed in Python's way, which would have all warnings shown anew that are shown once."""
+    """Suppress warnings about this file, since they were shown when it was imported.
+
+    Inserts into `warnings.filters` directly. The functions of `warnings` would also invalidate the registries
+    of warnings already shown, and these would be shown again.
+    """
     place = re.compile(re.escape(file.removesuffix(".py")) + r"\Z")
     ignored = ("ignore", None, Warning, place, 0)
     filters: Any = warnings.filters
@@ -118,7 +123,7 @@ def _parsed(text: str) -> ast.Module:
 
 
 def matches(node: FunctionNode, code: types.CodeType) -> bool:
-    """Does the node compile to this code? A call `a.b()` compiles differently where the file imports `a`."""
+    """Return whether the node compiles to this code. `a.b()` compiles differently if the file imports `a`."""
     if _same_code(compiled(node, code, code.co_freevars), code):
         return True
     imports = _imports(code.co_filename, tuple(linecache.getlines(code.co_filename)))
@@ -127,7 +132,7 @@ def matches(node: FunctionNode, code: types.CodeType) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _imports(filename: str, lines: tuple[str, ...]) -> tuple[str, ...]:
-    """Names that a file imports at its top level."""
+    """Return the names that a file imports at its top level."""
     try:
         tops = [top for top in _parsed("".join(lines)).body if not isinstance(top, SCOPES)]
     except NoSource:
@@ -139,7 +144,8 @@ def _imports(filename: str, lines: tuple[str, ...]) -> tuple[str, ...]:
 def compiled(
     node: FunctionNode, like: types.CodeType, free: Sequence[str], imports: Sequence[str] = ()
 ) -> types.CodeType:
-    """Compile a function node as it would be where `free` are names of an enclosing function."""
+    """Compile a function node inside a function whose variables are `free`, so that they become free
+    variables."""
     body: list[ast.stmt] = [ast.copy_location(ast.Expr(node), node)]  # type: ignore[arg-type]
     name = "<lambda>"
     if isinstance(node, ast.FunctionDef):
@@ -147,7 +153,7 @@ def compiled(
         bare = ast.FunctionDef(**{**dict(ast.iter_fields(node)), "decorator_list": []})
         body = [ast.copy_location(bare, node)]
         if name not in free:
-            body.insert(0, ast.Global([name]))  # as which it calls itself
+            body.insert(0, ast.Global([name]))  # for recursive calls
     outer = function_of("outer", list(free), body, node)
     above: list[ast.stmt] = [ast.Import([ast.alias(name)]) for name in imports]
     module = ast.fix_missing_locations(ast.Module([*above, outer], []))
@@ -157,7 +163,7 @@ def compiled(
 
 
 def _nested(code: types.CodeType, name: str) -> types.CodeType:
-    """The last function of that name made by `code` (defaults of a function may hold lambdas before it)."""
+    """Return the last nested function of that name (defaults may contain lambdas before it)."""
     inner = [c for c in code.co_consts if isinstance(c, types.CodeType) and c.co_name == name]
     return inner[-1]
 
@@ -167,7 +173,8 @@ _COMPARED = operator.attrgetter("co_code", "co_names", "co_varnames", "co_freeva
 
 
 def _same_code(a: types.CodeType, b: types.CodeType) -> bool:
-    """Equal but for names of places. Constants by type and value: 1, 1.0 and True are different."""
+    """Return whether two code objects are equal except for locations. Constants are compared by type and
+    value."""
     alike = _COMPARED(a) == _COMPARED(b) and not (a.co_flags ^ b.co_flags) & ~inspect.CO_NESTED
     return (
         alike and len(a.co_consts) == len(b.co_consts) and all(map(_same_constant, a.co_consts, b.co_consts))
@@ -182,15 +189,17 @@ def _same_constant(x: Any, y: Any) -> bool:
     return type(x) is type(y) and repr(x) == repr(y)
 
 
-# Texts in a syntax tree that are no names of the function's own.
+# Nodes with strings that are not variable or attribute names.
 _NO_NAMES = (ast.Constant, ast.keyword, ast.ImportFrom)
 
 
 def private_names(node: Any, qualified: str) -> Any:
-    """The function of that qualified name with its private names written out; itself if there are none. Where
-    that is more difficult, as with a class inside, what comes out does not match the code."""
+    """Apply Python's mangling of private names to a method.
+
+    Nested classes are not handled; the result then does not match the code and is rejected.
+    """
     parts = qualified.split(".")[:-1]
-    while parts and parts[-1] == "<locals>":  # of a function in a method
+    while parts and parts[-1] == "<locals>":  # a function inside a method
         parts = parts[:-2]
     owner = parts[-1].lstrip("_") if parts else ""
 

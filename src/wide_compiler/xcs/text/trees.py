@@ -1,4 +1,4 @@
-"""Trees of syntax: copies, and pieces made of templates."""
+"""Helpers for syntax trees: copies, and expressions made from templates."""
 
 import ast
 import functools
@@ -8,7 +8,7 @@ Node = TypeVar("Node", bound=ast.AST)
 
 
 def clone(node: Node) -> Node:
-    """The node and all below it, once more. Rewriting makes many, and `copy.deepcopy` takes its time."""
+    """Return a deep copy of a node; faster than `copy.deepcopy`."""
     made = node.__class__()
     for name, value in node.__dict__.items():
         if isinstance(value, ast.AST):
@@ -24,15 +24,18 @@ def name(identifier: str, store: bool = False) -> ast.Name:
 
 
 def expression(template: str, **given: Any) -> Any:
-    """An expression written as text. A name of it that is given stands for a name (a text), for a tree, or,
-    with a star before it, for several trees."""
+    """Parse `template` and replace names in it.
+
+    Args:
+        given: replacements by name: a string for another name, a tree, or a list of trees for a starred name.
+    """
     return _Filled(given).visit(clone(_parsed(template)))
 
 
 @functools.cache
 def _parsed(template: str) -> ast.expr:
     tree = ast.parse(template, mode="eval").body
-    for node in ast.walk(tree):  # where it stands is said by who uses it
+    for node in ast.walk(tree):  # the caller sets the location
         for place in ("lineno", "col_offset", "end_lineno", "end_col_offset"):
             node.__dict__.pop(place, None)
     return tree
