@@ -64,7 +64,7 @@ nightly-torch: .venv-oldest/.installed .venv-newest/.installed
 define other_torch
 	test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
 	$(1)/bin/python -m pip install --quiet $(TORCH_OPTIONS) $(2)
-	$(1)/bin/python -m pip install --quiet -e '.[dev,plots,optuna,lightning,accelerate,peft]'
+	$(1)/bin/python -m pip install --quiet -e '.[dev,plots,optuna,lightning,accelerate,peft,onnx]'
 	touch $@
 endef
 
@@ -98,5 +98,5 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PIP) install --quiet --upgrade pip
 	# PyTorch first and alone: nothing that merely depends on it gets to choose the build.
 	$(PIP) install --quiet -c constraints.txt torch
-	$(PIP) install --quiet -c constraints.txt -e '.[dev,plots,optuna,lightning,accelerate,ray,peft,docs]'
+	$(PIP) install --quiet -c constraints.txt -e '.[dev,plots,optuna,lightning,accelerate,ray,peft,onnx,docs]'
 	touch $@

@@ -2,6 +2,7 @@
 
     python benchmarks/routers.py                     4 to 64 towers, inference and training, on the CPU
     python benchmarks/routers.py --device cuda       the same on the GPU
+    python benchmarks/routers.py --stacked           routers with `stacked=True`, in training
     python benchmarks/routers.py --compiled          beside torch.compile: two cases (or --only ...), which
                                                      takes a while to compile
 
@@ -10,7 +11,7 @@ count. Nothing is remembered from earlier runs.
 `router` is a prepared WideRouter as a user would call it, on the towers' own parameters; it is never slower
 where it reaches 0.97 of the speed of `sequence`, the towers called in a plain loop. `router, compiled` is the
 same through torch.compile. vmap has parameters stacked beforehand, not the towers' own.
-Writes benchmarks/results/routers_<device>.json, or routers_<device>_compiled.json.
+Writes benchmarks/results/routers_<device>.json, or routers_<device>_compiled.json, or _stacked.json.
 """
 
 import argparse
@@ -94,8 +95,8 @@ def stepping(train, call, parameters):
     return step
 
 
-def candidates(make, n, train, device, compiled):
-    router = Collective("collective")
+def candidates(make, n, train, device, compiled, stacked):
+    router = Collective("collective", stacked=stacked)
     for i in range(n):
         router.attach(f"tower_{i}", make(str(i)))
     router.to(device).train(train)
@@ -119,7 +120,7 @@ def candidates(make, n, train, device, compiled):
     return router, found, own
 
 
-def measure(name, n, train, device, seconds, compiled):
+def measure(name, n, train, device, seconds, compiled, stacked):
     make, shape = CASES[name]
     torch._dynamo.reset()
     torch.manual_seed(0)
@@ -128,7 +129,7 @@ def measure(name, n, train, device, seconds, compiled):
     failures, calls = {}, {}
     with torch.set_grad_enabled(train), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        router, found, own = candidates(make, n, train, device, compiled)
+        router, found, own = candidates(make, n, train, device, compiled, stacked)
         expected = torch.stack([tower(x) for tower in router.towers.values()])
         error = float((torch.stack(router(x)) - expected).abs().max() / expected.abs().max())
         for peer, call in found.items():
@@ -187,6 +188,7 @@ def main():
     parser.add_argument("--only", default="", help="cases whose name begins so")
     parser.add_argument("--towers", default=",".join(map(str, COUNTS)), help="how many, separated by commas")
     parser.add_argument("--seconds", type=float, default=2.0, help="time for each row, if it is in front")
+    parser.add_argument("--stacked", action="store_true", help="with stacked parameters, in training alone")
     parser.add_argument("--compiled", action="store_true", help="beside torch.compile as well")
     parser.add_argument("--out", default="", help="where to write; nowhere if only some cases run")
     options = parser.parse_args()
@@ -194,15 +196,17 @@ def main():
     if options.compiled and not options.only:
         names = list(COMPILED)
     counts = [int(n) for n in options.towers.split(",")]
-    left = [(name, n, train) for name in names for n in counts for train in (False, True)]
+    modes = (True,) if options.stacked else (False, True)
+    left = [(name, n, train) for name in names for n in counts for train in modes]
     print(f"{len(left)} rows, about {minutes(guess(left, options)):.0f} minutes")
     print("case               towers   router ms    against sequence, that compiled, router compiled, vmap")
-    name = f"routers_{options.device}{'_compiled' * options.compiled}.json"
+    name = f"routers_{options.device}{'_compiled' * options.compiled}{'_stacked' * options.stacked}.json"
     path = options.out or ("" if options.only else f"{Path(__file__).parent}/results/{name}")
     rows, started, guessed = [], time.perf_counter(), 0.0
     while left:
         guessed += guess(left[:1], options)
-        rows.append(measure(*left.pop(0), options.device, options.seconds, options.compiled))
+        how = (options.device, options.seconds, options.compiled, options.stacked)
+        rows.append(measure(*left.pop(0), *how))
         spent = time.perf_counter() - started
         show(rows[-1], minutes(guess(left, options) * spent / guessed))
         if path:  # after every row: what was measured stays if a later one fails

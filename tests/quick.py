@@ -6,9 +6,19 @@ from typing import Any
 
 QUICK = bool(os.environ.get("QUICK"))
 FROM_EACH_FILE = 2
-# Files whose tests take seconds each: they start processes, train, or compile. The rooms they belong to have
-# quicker files that stay.
-LEFT_OUT = ("tests/test_examples.py",)
+# Files and folders whose tests take seconds each: they start processes, train, or compile. Their rooms have
+# quicker files, which stay.
+LEFT_OUT = tuple(
+    f"tests/{name}"
+    for name in (
+        *("adapters/test_generation", "adapters/test_lane_batches", "adapters/test_over_workers"),
+        *("adapters/test_page", "benchmark/test_runner", "databases", "docs", "observe/test_observe"),
+        *("signals/test_compile", "signals/test_docs", "signals/test_failures", "signals/test_fuzz"),
+        *("signals/test_growing", "signals/test_hooks", "signals/test_in_process", "signals/test_soak"),
+        *("test_examples", "test_properties", "test_readme", "training/test_docs_page"),
+        *("training/test_fit_page", "training/test_resume", "workers/test_ray"),
+    )
+)
 
 
 def some_of_each_file(items: list[Any]) -> tuple[list[Any], list[Any]]:

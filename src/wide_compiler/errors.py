@@ -1,7 +1,7 @@
 """The errors of the library. Each also derives from the matching built-in, such as `ValueError`."""
 
 import importlib
-from typing import Any
+import types
 
 
 class WideError(Exception):
@@ -70,7 +70,7 @@ def one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__
 
 
-def needs(package: str, extra: str) -> Any:
+def needs(package: str, extra: str) -> types.ModuleType:
     """Import `package`; raise `MissingExtraError` with the extra that installs it if it is missing."""
     top = package.partition(".")[0]
     try:

@@ -404,7 +404,7 @@ def test_calls_of_several_depths_are_joined_and_the_rest_has_a_true_reason():
     left = {path for row in router.plan.declined for path in row.paths}
     assert left == {"first", "last", "short", "end"} - set(group.paths)
     assert {row.why for row in router.plan.declined} == {
-        "the group that it could join waits for it, or it for the group"
+        "joined, it would wait for a group that waits for it"
     }
 
 

@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from routers.towers import AT_ONCE
 from wide_compiler.routers.geofractal import BaseTower, WideRouter
 
 
@@ -67,3 +68,96 @@ def test_components_can_be_taken_out():
     assert collective["two"] is new and dict(collective.named_modules())["two"] is new
     del collective.components["fusion"]
     assert "fusion" not in collective.components and not collective.has("fusion")
+
+
+class Address(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.fingerprint = nn.Parameter(torch.randn(dim))
+
+
+class Inverted(nn.Module):
+    def __init__(self, address):
+        super().__init__()
+        self.inner = address
+
+
+class AddressedTower(Tower):
+    """Differs from others in a component that its forward does not use."""
+
+    def __init__(self, name, inverted=False, dim=8):
+        super().__init__(name, dim)
+        address = Address(dim)
+        self.attach("address", Inverted(address) if inverted else address)
+        self.attach("scale", Inverted(nn.Linear(1, 1)) if name == "odd" else nn.Linear(1, 1))
+
+    def forward(self, x, mask=None):
+        opinion, features = super().forward(x)
+        return opinion * (2.0 if isinstance(self["scale"], Inverted) else 1.0), features
+
+
+def addressed(**options):
+    collective = WideRouter("pairs", config=AT_ONCE, **options)
+    for name in ("a_pos", "a_neg", "b_pos", "b_neg", "odd"):
+        collective.attach(name, AddressedTower(name, inverted=name.endswith("neg")))
+    return collective.double()
+
+
+def check(collective, x):
+    for stepping in (False, True):
+        expected = {name: tower(x)[0] for name, tower in collective.towers.items()}
+        collective.cache_clear()
+        got = collective.wide_forward(x)
+        torch.testing.assert_close(got, expected)
+        parameters = list(collective.parameters())
+        if stepping:
+            want, have = (
+                torch.autograd.grad(
+                    sum(o.square().sum() for o in outs.values()), parameters, allow_unused=True
+                )
+                for outs in (expected, got)
+            )
+            torch.testing.assert_close(have, want)
+
+
+def test_towers_that_differ_in_what_they_do_not_use():
+    torch.manual_seed(0)
+    collective = addressed()
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    check(collective, x)
+    rows = {row.towers: row.how for row in collective.explain().rows}
+    assert rows == {("a_pos", "a_neg", "b_pos", "b_neg"): "together", ("odd",): "alone"}
+    assert list(collective["a_neg"].components) == ["proj", "address", "scale"]
+    with torch.no_grad():
+        collective["a_neg"]["proj"].weight.mul_(2)
+    check(collective, x)
+    collective["b_pos"].components["proj"] = nn.Linear(8, 8).double()
+    check(collective, x)
+    collective["b_neg"].components["scale"] = Inverted(nn.Linear(1, 1)).double()  # one that counts
+    check(collective, x)
+    collective.eval()
+    check(collective, x + 1)
+
+
+def test_a_tower_that_begins_to_use_a_child():
+    class Late(AddressedTower):
+        uses = False
+
+        def forward(self, x, mask=None):
+            opinion, features = super().forward(x)
+            return (opinion + self["address"].fingerprint if self.uses else opinion), features
+
+    torch.manual_seed(0)
+    collective = WideRouter("late", config=AT_ONCE)
+    for name in ("one", "two"):
+        collective.attach(name, Late(name))
+    collective["two"].attach("extra", nn.Linear(2, 2))
+    collective.double()
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    check(collective, x)
+    assert [row.how for row in collective.explain().rows] == ["together"]
+    collective["two"].uses = True
+    check(collective, x)
+    for tower in collective.towers.values():
+        tower.uses = True
+    check(collective, x)

@@ -161,7 +161,7 @@ def test_a_compiler_that_fails_is_said_and_the_values_are_right(monkeypatch, cap
     with caplog.at_level(logging.WARNING), torch.no_grad():
         made, view = region(worker, 5)
     assert torch.equal(made, torch.arange(6.0).reshape(2, 3) * 2 + 1) and torch.equal(view, made.t())
-    tally = worker.tallies["hot"]
+    tally = worker.region_counts["hot"]
     assert (tally.compiled, tally.compiled_runs, tally.replayed) == (0, 0, 5)
     assert "no compiler here" in tally.reason
     assert caplog.text.count("runs op by op") == 1
@@ -173,7 +173,7 @@ def test_views_of_compiled_results_share_their_memory(monkeypatch):
     with torch.no_grad():
         made, view = region(worker, 5)
         made.zero_()
-    tally = worker.tallies["hot"]
+    tally = worker.region_counts["hot"]
     assert (tally.compiled, tally.compiled_runs, tally.replayed) == (1, 3, 2)
     assert not view.any()
     assert worker.instructions == {"aten.mul.Scalar": 5, "aten.add.Scalar": 5, "aten.t.default": 5}

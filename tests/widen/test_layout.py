@@ -43,10 +43,13 @@ READERS = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_ops_that_read_the_layout_run_as_a_loop_that_is_right(name):
+def test_ops_that_read_the_layout_are_right(name):
     models = members(READERS[name], w=(3, 3))
     wide = compiled(models, torch.randn(6))
-    assert wide.explain(measure=False).way == "loop"
+    # Views by strides are read by values; a scatter, and resizing what may have another size, run as a loop.
+    assert wide.explain(measure=False).way == (
+        "loop" if name in ("as_strided_scatter", "resize_") else "wide"
+    )
     assert_equal_with_gradients(models, wide, torch.randn(6))
 
 

@@ -3,7 +3,7 @@
 import warnings
 
 from .align import check_models, structure
-from .captured import OUTPUT_TENSOR, Captured
+from .captured import Captured
 from .export import derive_capture, export_member
 from .failure import CaptureFailed, HasEffects
 from .lock import CAPTURE
@@ -20,7 +20,6 @@ warnings.filterwarnings("ignore", r"The tensor attributes? self\.member\.", User
 __all__ = [
     "CAPTURE",
     "OPAQUE",
-    "OUTPUT_TENSOR",
     "CaptureFailed",
     "Captured",
     "HasEffects",

@@ -8,6 +8,7 @@ from torch import Tensor, fx
 
 from .. import _tree
 from ..guards import Snapshot
+from .number_outputs import OUTPUT_TENSOR, OutputNumber, is_output
 from .opaque import OpaqueCall
 from .shape_guards import ShapeGuards
 
@@ -48,12 +49,17 @@ class Captured:
         if self.gives_one_tensor:
             return outputs[0]
         given = iter(outputs)
-        leaves = [next(given) if leaf is OUTPUT_TENSOR else leaf for leaf in self.out_statics]
+        leaves = [next(given) if is_output(leaf) else leaf for leaf in self.out_statics]
+        leaves = [
+            static.of(leaf) if isinstance(static, OutputNumber) else leaf
+            for static, leaf in zip(self.out_statics, leaves, strict=True)
+        ]
         return _tree.unflatten(leaves, self.out_spec)
+
+    def gives_numbers(self) -> list[bool]:
+        """For each output of the graph: is it a number for the member, which the graph gives as a tensor?"""
+        return [isinstance(leaf, OutputNumber) for leaf in self.out_statics if is_output(leaf)]
 
     def admits(self, shapes: list[tuple[int, ...]]) -> bool:
         """Is the graph true for inputs of these shapes?"""
         return all(guards.admit(shapes) for guards in self.guards)
-
-
-OUTPUT_TENSOR = object()  # marks, in `out_statics`, the leaves that are graph outputs

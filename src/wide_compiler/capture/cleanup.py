@@ -7,6 +7,7 @@ import torch
 from torch import fx
 
 from .aliases import written_args, written_roots, written_tensor
+from .as_strided import index_instead_of_strides
 from .causal import mark_causal
 from .opaque import OPAQUE
 
@@ -35,6 +36,7 @@ def clean(module: fx.GraphModule, inputs: set[str]) -> fx.Graph:
     results = _inline(module, graph, env)
     graph.output(results)
     mark_causal(graph)
+    index_instead_of_strides(graph)
     _drop_dead(graph, inputs)
     graph.lint()
     return graph

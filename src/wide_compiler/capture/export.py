@@ -19,11 +19,12 @@ from torch.export.graph_signature import InputKind
 
 from .. import _tree
 from ..guards import Snapshot
-from .captured import OUTPUT_TENSOR, Captured
+from .captured import Captured
 from .cleanup import clean, written_placeholders
 from .confirm import confirm
 from .failure import CaptureFailed
 from .lock import CAPTURE
+from .number_outputs import OUTPUT_TENSOR, numbers_as_tensors
 from .observation import Observation, copy_of
 from .opaque import NeedsRealShapes, Recorder, watch_real_shapes
 from .shape_guards import ShapeGuards
@@ -287,6 +288,7 @@ def _read(flat: _Flat, exported: torch.export.ExportedProgram, recorder: Recorde
             if _tree.is_fake(constants[name]):
                 raise CaptureFailed("its forward computes with tensors that torch.export does not follow")
     graph = clean(exported.graph_module, set(inputs))
+    out_statics = numbers_as_tensors(graph, flat.seen.out_statics)
     for node in graph.nodes:
         if (getattr(node.target, "__module__", None) or "").startswith("torch._functorch"):
             raise CaptureFailed(f"its forward transforms functions ({node.name}), which lane graphs do not")
@@ -297,7 +299,7 @@ def _read(flat: _Flat, exported: torch.export.ExportedProgram, recorder: Recorde
         constants=constants,
         guards=[ShapeGuards.from_export([placeholders[name].meta["val"] for name in inputs], exported)],
         out_spec=flat.seen.out_spec,
-        out_statics=flat.seen.out_statics,
+        out_statics=out_statics,
         calls=recorder.calls,
     )
     written = written_placeholders(graph)

@@ -1,6 +1,7 @@
 """One real run of a copy of a member, observed: what its Python reads, and what a graph of it would lose."""
 
 import functools
+import importlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,6 +92,8 @@ def _observe(
     tensor_of: Callable[[str], Tensor] | None,
 ) -> tuple[Observation, bool]:
     """One run, and whether it loaded modules: what that changes is not the forward's doing."""
+    # What torch.export loads at its first use registers abstract classes, after which the reads would differ.
+    importlib.import_module("torch.export._trace")
     copy, originals = copy_member(member, shared, tensor_of and (lambda path: tensor_of(path).clone()))
     # A forward that swaps the memory of a parameter (`.data = ...`) is told by its address.
     before = {slot.path: (slot.tensor, _address(slot.tensor)) for slot in slots(copy)}

@@ -21,7 +21,13 @@ class ShapeGuards:
     @classmethod
     def from_export(cls, fake_inputs: Sequence[Any], exported: Any) -> "ShapeGuards":
         dims = [tuple(_expression(size) for size in fake.shape) for fake in fake_inputs]
-        ranges = {s: (_bound(r.lower), _bound(r.upper)) for s, r in exported.range_constraints.items()}
+        sizes = {size for shape in dims for size in shape if not isinstance(size, int)}
+        symbols = {symbol for size in sizes for symbol in size.free_symbols}
+        ranges = {
+            symbol: (_bound(found.lower), _bound(found.upper))
+            for symbol, found in exported.range_constraints.items()
+            if symbol in symbols  # others stand for numbers that were read from tensors
+        }
         conditions: list[Any] = []
         for fake in fake_inputs:
             env = getattr(getattr(fake, "fake_mode", None), "shape_env", None)

@@ -133,6 +133,14 @@ def _computed_tensors(model: nn.Module) -> Iterator[Tensor]:
             waiting += [(item, depth + 1) for item in inside]
 
 
+def keeps_history(model: nn.Module) -> str:
+    """The path of a module that keeps a tensor with a gradient history in its attributes, '' if none does."""
+    for path, module in model.named_modules():
+        if any(True for _ in _computed_tensors(module)):
+            return path or type(model).__name__
+    return ""
+
+
 def _like(original: Tensor, data: Tensor) -> Tensor:
     if isinstance(original, nn.Parameter):
         return nn.Parameter(data.detach(), requires_grad=original.requires_grad)

@@ -1,7 +1,8 @@
 """How a tensor lies in memory: what a forward asks about it, and copies that keep its strides.
 
-A graph does not depend on strides, but Python may: `if x.is_contiguous(): ...`. For inputs the answer becomes
-part of what a capture rests on; for values inside the graph lanes have layouts of their own.
+A graph does not depend on strides, but Python may: `if x.is_contiguous(): ...`. It is answered as for a
+member alone, and the strides of the inputs, from which all others follow, become part of what a capture
+rests on.
 """
 
 import sys
@@ -70,7 +71,7 @@ class LayoutReads(TorchFunctionMode):
     def __init__(self, inputs: Sequence[Any]):
         super().__init__()
         self.inputs = inputs
-        self.of_inputs = False  # strides of an input were asked for
+        self.of_inputs = False  # were strides asked for? Those of inputs decide them
         self.refused = ""  # what was asked for and cannot be answered for lanes
         self.of_gradients = False  # whether a value inside requires gradients was asked for
 
@@ -89,7 +90,7 @@ class LayoutReads(TorchFunctionMode):
         if frame is None or frame.f_globals.get("__name__", "").split(".")[0] in ("torch", "wide_compiler"):
             return
         is_input = any(tensor is x for x in self.inputs)
-        if func in _STRIDES and is_input:
+        if func in _STRIDES:
             self.of_inputs = True
         elif func == _LEARNS:  # of inputs it is part of every program's key
             self.of_gradients |= not is_input

@@ -1,5 +1,6 @@
 """Functions and layers of PyTorch that ask for values, written so that a graph can hold them."""
 
+import itertools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -41,7 +42,31 @@ def corrcoef(x: Tensor) -> Tensor:
     return torch.complex(c.real.clip(-1, 1), c.imag.clip(-1, 1)) if c.is_complex() else c.clip(-1, 1)
 
 
-SUBSTITUTES: dict[Any, Callable[..., Tensor]] = {
+def equal(a: Tensor, b: Tensor) -> Any:
+    """`torch.equal` of two tensors."""
+    if a is b or a.dtype != b.dtype:  # the first is equal even with nan in it, the second an error
+        return torch.equal(a, b)
+    return a.shape == b.shape and (a == b).all().item()
+
+
+def allclose(a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Any:
+    """`torch.allclose`."""
+    return torch.isclose(a, b, rtol, atol, equal_nan).all().item()
+
+
+def combinations(x: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
+    """`torch.combinations`, which selects by a mask, as an index."""
+    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    places = torch.tensor(list(choose(range(len(x)), r)), dtype=torch.int64, device=x.device)
+    return x[places.reshape(-1, r)]
+
+
+SUBSTITUTES: dict[Any, Callable[..., Any]] = {
+    torch.equal: equal,
+    Tensor.equal: equal,
+    torch.allclose: allclose,
+    Tensor.allclose: allclose,
+    torch.combinations: combinations,
     torch.cov: cov,
     Tensor.cov: cov,
     torch.corrcoef: corrcoef,

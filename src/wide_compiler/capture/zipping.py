@@ -8,8 +8,9 @@ from torch import fx
 
 from ..errors import AlignmentError
 from ..lane_values import LaneValues
-from .captured import OUTPUT_TENSOR, Captured
+from .captured import Captured
 from .failure import CaptureFailed
+from .number_outputs import is_output
 
 
 def zip_variants(variants: Sequence[Captured], variant_of_lane: Sequence[int]) -> Captured:
@@ -135,7 +136,7 @@ def _zip_outputs(merged: Captured, variants: Sequence[Captured], variant_of_lane
             raise AlignmentError(f"lane {lane} returns {captured.out_spec}, lane 0 returns {merged.out_spec}")
     for position, leaf in enumerate(merged.out_statics):
         leaves = [captured.out_statics[position] for captured in variants]
-        if leaf is not OUTPUT_TENSOR and any(other != leaf for other in leaves):
+        if not is_output(leaf) and any(other != leaf for other in leaves):
             merged.out_statics[position] = LaneValues(leaves[v] for v in variant_of_lane)
 
 

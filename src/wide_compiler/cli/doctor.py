@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -18,7 +18,7 @@ from rich.text import Text
 from torch import Tensor, nn
 
 from ..config import PREFIX, WideConfig
-from ..errors import one_line
+from ..errors import UnsupportedError, ValidationError, one_line
 from ..measure.progress import progress_bar
 from .printing import print_json
 
@@ -45,18 +45,17 @@ class Finding:
     seconds: float = 0.0
 
 
-class Absent(Exception):
-    """The check needs something that is missing; `remedy` says how to get it."""
+class Absent(NamedTuple):
+    """Returned by a check that needs something that is missing; `remedy` says how to get it."""
 
-    def __init__(self, detail: str, remedy: str = ""):
-        super().__init__(detail)
-        self.remedy = remedy
+    detail: str
+    remedy: str
 
 
 def _check_close(got: Tensor, expected: Tensor) -> str:
     difference = float((got - expected).detach().abs().max())
     if not difference <= 1e-4 * max(1.0, float(expected.detach().abs().max())):
-        raise ArithmeticError(f"differs from the loop by {difference:.1e}")
+        raise ValidationError(f"differs from the loop by {difference:.1e}")
     return f"equals the loop within {difference:.0e}"
 
 
@@ -64,9 +63,12 @@ def _net() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
 
 
-def _needs(package: str, extra: str) -> None:
-    if importlib.util.find_spec(package) is None:
-        raise Absent(f"{package} is not installed", f"pip install 'wide_compiler[{extra}]'")
+def _missing(extra: str, *packages: str) -> Absent | None:
+    """The first of the packages that is not installed, or None."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            return Absent(f"{package} is not installed", f"pip install 'wide_compiler[{extra}]'")
+    return None
 
 
 def compile_check(device: str = "cpu") -> str:
@@ -79,7 +81,7 @@ def compile_check(device: str = "cpu") -> str:
     got.square().mean().backward()
     explanation = wide.explain(measure=False)
     if explanation.why:
-        raise RuntimeError(f"runs as a loop, because {explanation.why}")
+        raise UnsupportedError(f"runs as a loop, because {explanation.why}")
     return f"{explanation.coverage:.0%} of {len(explanation.rows)} nodes wide; {said}"
 
 
@@ -126,14 +128,15 @@ def jit_check() -> str:
     return f"a loop of {len(items)} runs as {', '.join(fast.explain().counts)}; {said}"  # type: ignore[attr-defined]
 
 
-def signals_check() -> str:
+def signals_check() -> str | Absent:
     import wide_compiler.signals as gt
 
     return _with_workers(lambda: gt.cpu_workers(2))
 
 
-def ray_check() -> str:
-    _needs("ray", "ray")
+def ray_check() -> str | Absent:
+    if absent := _missing("ray", "ray"):
+        return absent
     import ray
 
     import wide_compiler.signals as gt
@@ -156,12 +159,12 @@ def ray_check() -> str:
         ray.shutdown()
 
 
-def _with_workers(start: Callable[[], None]) -> str:
+def _with_workers(start: Callable[[], None]) -> str | Absent:
     import wide_compiler.signals as gt
     from wide_compiler.signals import runtime
 
     if runtime.running() is not None:
-        raise Absent("this process has workers already", "run doctor in a process of its own")
+        return Absent("this process has workers already", "run doctor in a process of its own")
     x, w = torch.randn(8, 6), torch.randn(6, 4)
     gt.register_config("doctor", gt.SignalConfig(shard=gt.ShardConfig(axis=0, workers=[0, 1])))
     try:
@@ -185,8 +188,9 @@ def torch_compile_check() -> str:
     return f"inductor compiles for the CPU (WideConfig.fast()); {said}"
 
 
-def peft_check() -> str:
-    _needs("peft", "peft")
+def peft_check() -> str | Absent:
+    if absent := _missing("peft", "peft"):
+        return absent
     from peft import LoraConfig
 
     from wide_compiler import adapters
@@ -199,9 +203,9 @@ def peft_check() -> str:
     return f"{LANES} adapters of ranks 1, 2, 2 over one base; {_check_close(got, expected)}"
 
 
-def onnx_check() -> str:
-    for package in ("onnx", "onnxscript", "onnxruntime"):
-        _needs(package, "onnx")
+def onnx_check() -> str | Absent:
+    if absent := _missing("onnx", "onnx", "onnxscript", "onnxruntime"):
+        return absent
     import wide_compiler
 
     wide = wide_compiler.compile([_net() for _ in range(LANES)], torch.randn(5, 6))
@@ -210,17 +214,19 @@ def onnx_check() -> str:
     return "exported, and run by onnxruntime with the same outputs"
 
 
-def cuda_check() -> str:
+def cuda_check() -> str | Absent:
     if not torch.cuda.is_available():
-        raise Absent("no CUDA device", "nothing to do: everything runs on the CPU")
+        return Absent("no CUDA device", "nothing to do: everything runs on the CPU")
     return f"{torch.cuda.get_device_name()}: {compile_check('cuda')}"
 
 
-def triton_check() -> str:
+def triton_check() -> str | Absent:
     if importlib.util.find_spec("triton") is None:
-        raise Absent("triton is not installed", "CUDA builds of PyTorch bring it; the CPU does not need it")
+        return Absent("triton is not installed", "CUDA builds of PyTorch bring it; the CPU does not need it")
     if not torch.cuda.is_available():
-        raise Absent("installed, but its kernels need a CUDA device", "nothing to do: the CPU has other ways")
+        return Absent(
+            "installed, but its kernels need a CUDA device", "nothing to do: the CPU has other ways"
+        )
     from ..kernels.linear import lane_linear
 
     x, w = (torch.randn(LANES, 64, 64, device="cuda") for _ in range(2))
@@ -239,7 +245,7 @@ def cache_check() -> str:
 
 # In order of execution: name -> (check, remedy if it fails).
 REPORT = "report it with the output of `wide_compiler info --json`"
-CHECKS: dict[str, tuple[Callable[[], str], str]] = {
+CHECKS: dict[str, tuple[Callable[[], str | Absent], str]] = {
     "cache": (cache_check, f"set {PREFIX}CACHE to a folder that can be written"),
     "compile": (compile_check, f"the core does not run here: {REPORT}"),
     "training": (training_check, REPORT),
@@ -268,9 +274,10 @@ def examine(names: Sequence[str], tell: Callable[[str], None] = lambda name: Non
         try:
             with _limited_waiting(), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                finding = Finding(name, "works", check())
-        except Absent as absent:
-            finding = Finding(name, "absent", str(absent), absent.remedy)
+                seen = check()
+            finding = (
+                Finding(name, "absent", *seen) if isinstance(seen, Absent) else Finding(name, "works", seen)
+            )
         except Exception as error:  # any error is shown to the user
             finding = Finding(name, "broken", one_line(error), remedy)
         finding.seconds = round(time.perf_counter() - start, 2)

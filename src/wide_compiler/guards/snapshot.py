@@ -7,6 +7,8 @@ from .dict_versions import ARE_CHEAP, dict_version
 from .reads import Array, Attribute, Entry, Flag, Numbers, Read, State, Table, same_items
 from .tensors import versions
 
+_CONTAINERS = (dict, list, set)
+
 
 class Snapshot:
     """Reads, each with the value that was found first.
@@ -81,6 +83,7 @@ class Snapshot:
 
     def first_change(self) -> Read | None:
         """The first read that gives something else now; an equal value set anew is taken over."""
+        self._follow_emptied()
         for read in self.reads.values():
             now = read.now()
             if now is not read.value:
@@ -90,6 +93,18 @@ class Snapshot:
             elif isinstance(read, Array) and not read.same(now):
                 return read
         return None
+
+    def _follow_emptied(self) -> None:
+        """Where an empty container was found and another empty one lies now, watch that one from here on."""
+        for read in [read for read in self.reads.values() if isinstance(read, (Entry, Attribute))]:
+            now = read.now()
+            if now is read.value or type(now) not in _CONTAINERS or type(now) is not type(read.value) or now:
+                continue
+            contents = [key for key, other in self.reads.items() if other.holder is read.value]
+            if contents and not any(self.reads[key].value for key in contents):
+                read.value = now
+                for other in [self.reads.pop(key) for key in contents]:
+                    self.note(type(other), now, other.name, path=other.path)
 
     def changed_flag(self) -> Read | None:
         """The first of the process's settings that is another now."""

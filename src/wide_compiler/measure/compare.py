@@ -149,7 +149,9 @@ def model_difference(
 def distances(one: Sequence[Tensor | None], other: Sequence[Tensor | None]) -> list[float]:
     """Return the root mean square difference of each pair of tensors; 0 if they are not comparable."""
     return [
-        mean_size(_dense(a) - _dense(b)) if a is not None and b is not None and a.shape == b.shape else 0.0
+        mean_size(_dense(a) - _dense(b))
+        if a is not None and b is not None and a.shape == b.shape and a.dtype != torch.bool
+        else 0.0
         for a, b in zip(one, other, strict=True)
     ]
 

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from ..capture import CaptureFailed, canonical_names, check_models, materialize, slots
-from ..errors import AlignmentError, InputError, LaneIndexError
+from ..errors import AlignmentError, InputError, LaneIndexError, UnsupportedError
 from ..remote_tensors import to_local
 from . import saving
 from .marks import has_lanes, mark_parameters
 from .members import Skeletons, build_tree
 from .plan_builder import channels_last
 from .registered import Registered, stacked_tensor
-from .scope import Children, Scope, find_ties
+from .scope import Children, Place, Scope, find_ties
 from .select_rows import select_rows
 from .views import Views
 
@@ -49,6 +49,7 @@ class LaneStore(Children, nn.Module):
         self.scopes = list(self.modules())  # a fixed list: every call reads their train flags
         self.own_paths = {p for p, _ in self.named_modules() if self.registered.outer(p) is None}
         self.skeletons = Skeletons.of(models)
+        self.ragged: set[str] = set()  # plain tensors that members have set to tensors of different kinds
         find_ties(self.scopes)
         for path, scope in self.named_modules():
             if isinstance(scope, Scope):
@@ -117,14 +118,49 @@ class LaneStore(Children, nn.Module):
         outer = self.registered.outer(path)
         if outer is not None:
             return stacked_tensor(self.get_submodule(outer), outer, path, self.n).detach()[lane]
-        tensor = self.tensors()[path].detach()
+        place = self._place(path)
+        if place is None:
+            raise KeyError(path)
+        tensor = place.tensor.detach()
         return tensor[lane] if path in self.wide_states else tensor
+
+    def reshape_states(self, found: Mapping[str, Mapping[int, Tensor]]) -> None:
+        """Take over buffers and plain tensors to which members' forward has given another shape or dtype.
+
+        `found` has them by path and lane. Where lanes do not agree, a buffer is an error, and a plain tensor
+        stays with the members, which then run as Python.
+        """
+        for path, lanes in found.items():
+            place = self._place(path)
+            kinds = {(tuple(t.shape), t.dtype) for t in lanes.values()}
+            owner, _, name = path.rpartition(".")
+            buffers = [skeleton.get_submodule(owner)._buffers for skeleton in self.skeletons.variants]
+            if place is None or len(lanes) < self.n or len(kinds) > 1:
+                if name in buffers[0]:
+                    raise UnsupportedError(
+                        f"the forward turns the buffer {path} into tensors of different shapes or dtypes in "
+                        f"different lanes, {kinds}; a stacked buffer has one"
+                    )
+                self.ragged.add(path)
+                continue
+            with torch.no_grad(), torch.inference_mode(False):
+                place.home[place.name] = torch.stack([lanes[lane].detach() for lane in range(self.n)])
+            self.ragged.discard(path)
+            for stubs in [stubs for stubs in buffers if name in stubs]:
+                stubs[name] = torch.empty_like(lanes[0], device="meta")
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing was built yet of which this could be told."""
+
+    def _place(self, path: str) -> Place | None:
+        return next((place for place in self.places if place.path == path), None)
 
     def capture_state(self, lane: int, path: str) -> Tensor:
         """Return a tensor to capture with."""
         if self.registered.outer(path) is not None:
             return self.registered.example_tensor(path)
-        if path not in self.tensors():
+        if self._place(path) is None or path in self.ragged:
             raise CaptureFailed(
                 f"{path} is a tensor that a member's forward has made, and a graph would freeze"
             )

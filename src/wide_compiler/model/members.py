@@ -1,5 +1,6 @@
 """Splitting of N members into one tree of stacked tensors and skeletons without tensors."""
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -121,6 +122,9 @@ def _held_by_all(models: Sequence[nn.Module]) -> list[Any]:
     return shared
 
 
+_NUMBERS = itertools.count()  # no two models have the same: they may share programs
+
+
 @dataclass
 class Skeletons:
     """The members' Python objects without weights. Lanes of one variant share a skeleton."""
@@ -129,8 +133,9 @@ class Skeletons:
     variants: list[nn.Module]
     separated: bool = False
     shared: list[Any] = field(default_factory=list)  # objects held by all lanes, not copied
-    # Whether members ran as Python, or an overridden `train` was called, since the last check.
-    may_have_moved: bool = False
+    # Changes whenever members run as Python or an overridden `train` is called, because what a capture has
+    # read of them may have changed.
+    moved: int = field(default_factory=lambda: next(_NUMBERS))
     # Members that run as Python borrow the tensors of their lane, so only one thread may run them.
     lock: OwnLock = field(default_factory=OwnLock)
 
@@ -208,7 +213,12 @@ class Skeletons:
         for module in modules:
             module.train(mode)
         own = any(_has_own_train(module) for module in modules[0].modules())
-        self.may_have_moved = self.may_have_moved or (own and not idle)
+        if own and not idle:
+            self.note_move()
+
+    def note_move(self) -> None:
+        """The members' Python may have changed what they hold."""
+        self.moved = next(_NUMBERS)
 
     def each(self) -> tuple[nn.Module, ...]:
         return tuple(self.variants[v] for v in self.variant_of_lane)

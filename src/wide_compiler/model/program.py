@@ -1,5 +1,6 @@
 """Programs that run a call: the lane graph, or a loop over the members where capture failed."""
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -98,6 +99,7 @@ class WideProgram:
     graph: LaneGraph
     tuned: dict[tuple[bool, bool], Tuned] = field(default_factory=dict)  # by (gradients, seeds)
     latest: Tuned | None = None  # the last one run
+    seen: int = -1  # `Skeletons.moved` when what it has read of the members was last compared
 
     why = ""
 
@@ -158,10 +160,13 @@ class LoopProgram:
     runs_members = True
     draws = True  # unknown, so assumed
     names: dict[str, str] | None = None  # tensor paths of the members, equal in all lanes
+    calls_left: float = math.inf  # calls before a capture is tried again
+    # Buffers and plain tensors whose shape or dtype the last call has changed, by path and lane.
+    reshaped: dict[str, dict[int, Tensor]] = field(default_factory=dict)
 
     def holds(self) -> bool:
-        """Always True: the members' Python reads everything at each call."""
-        return True
+        """Return False once a capture shall be tried again; the members' Python itself is never stale."""
+        return self.calls_left > 0
 
     def check_packable(self) -> None:
         """Do nothing: the outputs are unknown before the members have run."""
@@ -178,6 +183,8 @@ class LoopProgram:
         rng: Tensor | None = None,
     ) -> Any:
         """Return the lanes' results, stacked; a list if arguments were given per lane."""
+        self.calls_left -= 1
+        self.reshaped = {}
         results = []
         returns: list[tuple[Tensor, Tensor]] = []
         members = states[MEMBERS]
@@ -231,16 +238,23 @@ class LoopProgram:
             canonical = names.get(path, path)
             if canonical in parameters:
                 parameters[canonical].last[lane] = value
-            elif canonical in self.wide_states and not isinstance(states[canonical], nn.Parameter):
-                _write_constant(states[canonical][lane], value)
+            elif canonical not in self.wide_states or isinstance(states[canonical], nn.Parameter):
+                return
+            elif not _write_constant(states[canonical][lane], value):
+                self.reshaped.setdefault(canonical, {})[lane] = value
 
         return lent(member, tensor_of, returns, note, self.reads_layout)
 
 
-def _write_constant(place: Tensor, value: Any) -> None:
-    """Copy a member's new plain tensor attribute into the stacked one, which lane graphs read."""
-    if isinstance(value, Tensor) and (value.shape, value.dtype) == (place.shape, place.dtype):
+def _write_constant(place: Tensor, value: Tensor) -> bool:
+    """Copy a member's new plain tensor attribute into the stacked one, which lane graphs read.
+
+    Returns False if its shape or dtype does not fit.
+    """
+    fits = (value.shape, value.dtype) == (place.shape, place.dtype)
+    if fits:
         place.data.copy_(value.detach())
+    return fits
 
 
 class LaneResults(list):

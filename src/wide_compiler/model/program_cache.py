@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from ..capture import (
     slots,
     zip_variants,
 )
+from ..capture.skeleton import keeps_history
 from ..capture.strides import overlaps_itself
 from ..config import WideConfig
 from ..errors import AlignmentError, InputError, UnsupportedError, one_line
@@ -34,8 +36,35 @@ from .traced_store import TracedStore
 
 # Maximum number of shapes with a separate capture; further shapes run as a loop.
 MAX_CAPTURES = 24
+# A forward that changed its Python state in this many runs, and was never captured, always runs as a loop.
+ALWAYS_CHANGES = 3
+MAX_LOOPED_CALLS = 64
 # Maximum number of programs per key that differ only in values read by the members' Python.
 MAX_CHANGES = 8
+
+
+@dataclass
+class Changes:
+    """How often the members' Python changed its own state, for one combination of train flags.
+
+    A cache filled by the first call is a change of one call: the next call may be captured. Each change about
+    doubles the number of calls that run as Python before a capture is tried again.
+    """
+
+    count: int = 0
+    why: str = ""
+    captured: bool = False  # whether a capture has succeeded in spite of them
+
+    def note(self, why: str) -> None:
+        self.count, self.why = self.count + 1, why
+
+    @property
+    def looped_calls(self) -> int:
+        return min(2 ** (self.count // 2), MAX_LOOPED_CALLS)
+
+    @property
+    def for_good(self) -> bool:
+        return self.count >= ALWAYS_CHANGES and not self.captured
 
 
 class ProgramCache:
@@ -47,9 +76,7 @@ class ProgramCache:
         self.kept = kept  # registered submodules, opaque in the graph: path -> why
         # Several per key if values read by the members' Python changed between calls.
         self.by_key: dict[Any, list[Program]] = {}
-        # Side effects of the forward, by train flags. Remembered, because a second observation may miss them:
-        # a cache filled by the first run would look like a constant.
-        self.effects: dict[Any, str] = {}
+        self.effects: dict[Any, Changes] = {}  # by train flags
         self.recaptures = 0  # number of captures repeated because of such a change
         self.captures: dict[Any, list[Captured]] = {}
         self.latest: Program | None = None
@@ -110,7 +137,7 @@ class ProgramCache:
             if kept:
                 self.by_key[key] = kept
         self.captures = {mode: list(known) for mode, known in other.captures.items()} if graphs else {}
-        self.effects = dict(other.effects)
+        self.effects = {flags: replace(changes) for flags, changes in other.effects.items()}
         self.grad_matters, self.latest = other.grad_matters, other.latest
         self.reads_layout = other.reads_layout
         self.layout_matters = other.layout_matters
@@ -139,6 +166,8 @@ class ProgramCache:
         except (CaptureFailed, WidenFailed) as failure:
             self.reads_layout |= isinstance(failure, ReadsLayout)
             program = self._loop(str(failure), call, model)
+            if isinstance(failure, HasEffects) and isinstance(program, LoopProgram):
+                program.calls_left = self.effects[training_flags(model.scopes)].looped_calls
         except AlignmentError as difference:
             if call.is_sample:
                 raise
@@ -160,17 +189,19 @@ class ProgramCache:
     def _captured(self, mode: Any, call: Call, model: Any) -> Captured:
         known = self.captures.setdefault(mode, [])
         for captured in known:
-            if captured.admits(call.member_shapes) and captured.rests_on.holds():
+            if captured.admits(call.member_shapes) and captured.rests_on.holds() and captured.own.holds():
                 return captured
         if len(known) >= MAX_CAPTURES:
             raise CaptureFailed(
                 f"{len(known)} input shapes already needed a capture each; this one runs as a loop"
             )
-        flags = None if model.living else training_flags(model.scopes)
-        if flags in self.effects:
-            raise CaptureFailed(self.effects[flags])
+        changes = Changes()
+        if not model.living:
+            changes = self.effects.setdefault(training_flags(model.scopes), changes)
+        if changes.for_good:
+            raise CaptureFailed(changes.why)
         shapes = call.member_shapes
-        captured = self._exported(flags, shapes, known, call, model)
+        captured = self._exported(changes, shapes, known, call, model)
         captured.shapes = shapes
         if captured.reads_grad_mode and not self.grad_matters:
             self.grad_matters = True
@@ -203,16 +234,31 @@ class ProgramCache:
         known.append(captured)
         return captured
 
-    def _exported(self, flags: Any, shapes: Any, known: list[Captured], call: Call, model: Any) -> Captured:
+    def _exported(
+        self, changes: Changes, shapes: Any, known: list[Captured], call: Call, model: Any
+    ) -> Captured:
         try:
-            return capture_members(
+            if model.skeletons.separated and (path := keeps_history(model.skeletons.variants[0])):
+                raise HasEffects(f"{path} keeps a tensor with a gradient history, which a graph would lose")
+            captured = capture_members(
                 *(model.skeletons, model.capture_state, call, self.kept),
                 *(free_dims(shapes, known), self.grad_mode(), model.living),
             )
         except HasEffects as effect:
-            if flags is not None:
-                self.effects[flags] = str(effect)
+            changes.note(str(effect))
             raise
+        changes.captured = True
+        return captured
+
+    def note_change(self, key: Any, call: Call, model: Any, why: str) -> None:
+        """What captures rest on has changed, and may again: the next calls run as Python."""
+        changes = self.effects.setdefault(training_flags(model.scopes), Changes())
+        changes.note(why)
+        if changes.looped_calls > 1:
+            program = self._loop(why, call, model)
+            program.calls_left = changes.looped_calls
+            self.refuse_loops(program)
+            self.keep(key, program)
 
     def _widened(self, captured: Captured, call: Call, model: Any) -> WideProgram:
         probe_lanes = min(2, model.n)

@@ -11,13 +11,13 @@ from .. import _tree
 from .._dynamo_marks import constant_result
 from ..capture import CAPTURE
 from ..config import WideConfig
-from ..errors import ArgumentError, InputError, UnsupportedError
+from ..errors import ArgumentError, InputError
 from ..guards.modes import autocast_state
 from ..widen import MEMBERS
 from .inputs import accepted_sample, check_accepted, grown_sample, normalize_sample, sample_leaves
 from .isolation import isolated_from_transforms, kept_function_modes, plain_call, plain_states
 from .lane_store import LaneStore
-from .program import Call, LoopProgram, Program, WideProgram
+from .program import Call, Program, WideProgram
 from .program_cache import ProgramCache, training_flags
 
 
@@ -42,7 +42,6 @@ class ProgrammedLanes(LaneStore):
             raise ArgumentError(f"chunk_lanes cannot split the registered wide module {path!r}")
         kept = dict.fromkeys(self.registered.builders, "registered")
         self.programs = ProgramCache(self.config, kept, tuple(graph_passes))
-        self.moved_program: LoopProgram | None = None
         self.stand_ins: set[str] = set()  # paths of tensors without data while building
         self._sample = accepted_sample(models[0], *normalize_sample(sample, sample_kwargs))
 
@@ -55,10 +54,8 @@ class ProgrammedLanes(LaneStore):
             # Another thread may be building the same program, or running the members copied here.
             with self.skeletons.lock, CAPTURE:
                 program = self.programs.find(key) or self._build(key, call)
-        if self.skeletons.may_have_moved and isinstance(program, WideProgram):
-            moved = program.captured.own.first_change()
-            if moved is not None:
-                program = self._loop_while_moved(moved.path)
+        if isinstance(program, WideProgram) and program.seen != self.skeletons.moved:
+            program = self._after_a_move(key, call, program)
         self.programs.latest = program
         return program
 
@@ -76,18 +73,18 @@ class ProgrammedLanes(LaneStore):
             call.layouts if self.programs.layout_matters else None,
         )
 
-    def _loop_while_moved(self, moved: str) -> LoopProgram:
-        """Return a loop program, because a capture is stale where members changed their Python state."""
-        why = f"the Python attribute {moved} is not what it was when the graph was captured"
-        if not self.config.fallback_passthrough:
-            raise UnsupportedError(
-                f"{why}, so that members would run per lane, which fallback_passthrough=False forbids"
-            )
-        self.separate_members()
-        if self.moved_program is None or self.moved_program.wide_states != self.wide_states:
-            shared = any(p.kind == "buffer" and p.path in self.one_object for p in self.places)
-            self.moved_program = LoopProgram(why, frozenset(self.wide_states), shared)
-        return self.moved_program
+    def _after_a_move(self, key: Any, call: Call, program: WideProgram) -> Program:
+        """Return `program`, or its replacement if the members' Python state has changed since the capture."""
+        change = program.captured.own.first_change()
+        if change is not None:
+            with self.skeletons.lock, CAPTURE:
+                self.programs.follow([])
+                if self.skeletons.separated:
+                    self.programs.note_change(key, call, self, f"{change.path} has changed")
+                program = self.programs.find(key) or self._build(key, call)  # type: ignore[assignment]
+        if isinstance(program, WideProgram):
+            program.seen = self.skeletons.moved
+        return program
 
     def _build(self, key: tuple[Any, ...], call: Call) -> Program:
         with isolated_from_transforms(), plain_states(self.places, self.stand_ins):
@@ -95,7 +92,10 @@ class ProgrammedLanes(LaneStore):
             if not call.is_sample:
                 check_accepted(call, self.example_member(), self._sample)
             self.skeletons.set_training(self.own_training())
-            return self.programs.build(key, call, self)
+            program = self.programs.build(key, call, self)
+        if isinstance(program, WideProgram):
+            program.seen = self.skeletons.moved
+        return program
 
     def _traced_program(self, call: Call) -> Program:
         """Find the program inside torch.compile or torch.export.

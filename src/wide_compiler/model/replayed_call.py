@@ -24,7 +24,7 @@ class ReplayedCall:
         self.scopes = model.scopes
         self.flags = [scope.training for scope in self.scopes]
         self.homes = [(home, name) for _, home, name, _ in route.binding.states]
-        self.count, self.state = len(args), launch_state()
+        self.count, self.state, self.moved = len(args), launch_state(), model.skeletons.moved
         assert replay.lender is not None
         self.recording = replay.lender
         places = dict(route.binding.inputs)
@@ -70,7 +70,7 @@ class ReplayedCall:
             and [scope.training for scope in self.scopes] == self.flags
             and self.model.seeds.seeds is None
             and not any(self.hooks)
-            and not self.model.skeletons.may_have_moved
+            and self.model.skeletons.moved == self.moved
         ):
             with self.lock:
                 recording = self.recording.unheld()

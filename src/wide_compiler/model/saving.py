@@ -1,6 +1,7 @@
 """Saving and loading of lanes, as files and state dicts."""
 
 import os
+from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,8 @@ def load_lane(model: Any, lane: int, state: Mapping[str, Tensor]) -> None:
             raise InputError(
                 f"lane {lane}: {key} is {tuple(tensor.shape)}, the members have {tuple(expected[key].shape)}"
             )
-    full = dict(state)
+    full = OrderedDict(state)
+    full._metadata = getattr(state, "_metadata", None)  # type: ignore[attr-defined]  # versions of modules
     _fill_ties(full, expected)
     member.load_state_dict(full)
     _copy_in(model, lane, member)

@@ -122,8 +122,8 @@ class WideModel(ProgrammedLanes):
         plain = not kwargs and all(type(x) is Tensor for x in args)
         by_look = plain and not (by_lane and self.programs.layout_matters)  # strides may differ between lanes
         key = self.route_key(args, door) if by_look else None
-        route = None if key is None or self.skeletons.may_have_moved else self.routes.get(key)
-        if route is not None and route.program.holds():
+        route = None if key is None else self.routes.get(key)
+        if route is not None and route.program.seen == self.skeletons.moved and route.program.holds():
             if route.writes and (why := self._shared_write(route, self._call(door, args, kwargs, by_lane))):
                 return self._run_members(self._call(door, args, kwargs, by_lane), why)
             result = route(args, self.seeds.next())
@@ -195,19 +195,13 @@ class WideModel(ProgrammedLanes):
             return program.run(states, call, self.n, self.config.chunk_lanes, seeds)
         with self.skeletons.lock:
             result = program.run(states, call, self.n, rng=seeds)
-        self.skeletons.may_have_moved = True
+        if program.reshaped:
+            self.reshape_states(program.reshaped)
+        self.skeletons.note_move()
         self._forget_routes()
         if self.views.models:  # a forward may have replaced a parameter's memory
             self.views.relink(self.places, self.wide_states)
         return result
-
-    def train(self, mode: bool = True) -> "WideModel":
-        super().train(mode)
-        if self.skeletons.may_have_moved and not self.skeletons.separated:
-            self.programs.follow([])  # only `train` changed it: capture once more
-            self._forget_routes()
-            self.skeletons.may_have_moved = False
-        return self
 
     def _forget(self) -> None:
         super()._forget()

@@ -4,7 +4,7 @@ One call is not enough: a stale cache or a lost write shows only in the call aft
 """
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,7 @@ def life(
     rtol: float = 1e-9,
     check: bool = True,
     on_phase: Callable[[Phase], None] | None = None,
+    only: Collection[str] | None = None,
 ) -> Life:
     """Put copies of the members and the wide model through the same phases, and compare after each.
 
@@ -84,9 +85,12 @@ def life(
         rtol: relative tolerance in double precision.
         check: raise `ValidationError` at the first phase with a difference.
         on_phase: called with each finished phase.
+        only: names of the phases to run; None runs all.
     """
     lived = Life()
     for name, tolerance, live, runs in _phases(_Alive(models, wide, batches, learning_rate), rtol):
+        if only is not None and name not in only:
+            continue
         report = Report()
         try:
             live(report)

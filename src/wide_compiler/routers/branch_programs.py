@@ -1,5 +1,7 @@
 """Programs of a whole model whose branches are joined, one per thing a capture bakes in."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,13 +20,16 @@ from ..measure.store import circumstances
 from ..model.program import Call
 from ..model.program_cache import ProgramCache
 from .branches import Branches
+from .calls import without_history
 from .explain import Declined, Plan
 from .module_lanes import ModuleLanes
+from .piecewise import Piecewise, in_pieces
 from .programs import InSequence, unfusable
 from .rehearsal import Rehearsal
 from .rewritten import Rewritten
 from .verdict import HOOKED, LOOP, TOGETHER, Verdict
 
+NOTHING_ALIKE = "no two of its modules are alike, called alike, and independent"
 # A model whose parts are nested deeper than this has its groups further out.
 MAX_ROUNDS = 12
 
@@ -32,8 +37,10 @@ MAX_ROUNDS = 12
 class BranchPrograms(ProgramCache):
     """Builds rewritten graphs of one model, as it is now."""
 
-    def __init__(self, model: nn.Module, config: WideConfig):
+    def __init__(self, model: nn.Module, config: WideConfig, part_of: Callable[[nn.Module], Any]):
+        """`part_of` gives the `PlannedModel` of a submodule, for models that only run in pieces."""
         super().__init__(config, {})
+        self.part_of = part_of
         self.model, self.guard = model, ModuleGuard([model])
         self.living: ModuleLanes | None = None
         self.rehearsal: Rehearsal | None = None
@@ -58,6 +65,12 @@ class BranchPrograms(ProgramCache):
         except (AlignmentError, CaptureFailed) as error:
             return self.keep(key, InSequence(str(error)))  # type: ignore[arg-type]
         program: Any = super().build(key, call, self.living)
+        if isinstance(program, InSequence) and (program.why != NOTHING_ALIKE or self.rehearsal.has_rows):
+            args, kwargs = call.for_lane(0)
+            pieces = in_pieces(
+                self.model, program.why, args, kwargs, self.rehearsal, self.part_of, self.config
+            )
+            program = self.by_key[key][0] = pieces or program  # type: ignore[call-overload]
         if isinstance(program, Rewritten):
             self.guard.rest_on(program.captured.rests_on)
         return program
@@ -67,7 +80,7 @@ class BranchPrograms(ProgramCache):
         assert self.rehearsal is not None
         for _ in range(MAX_ROUNDS):
             if not self.kept:
-                raise CaptureFailed("no two of its modules are alike, called alike, and independent")
+                raise CaptureFailed(NOTHING_ALIKE)
             captured = super()._captured(mode, call, model)
             # Parts that no graph can hold run as Python, between what comes before and after them.
             own = {c.path: c.why for c in captured.calls if c.path and c.path not in self.kept}
@@ -84,7 +97,7 @@ class BranchPrograms(ProgramCache):
                 self.declined.append(Declined.of(tuple(sorted(apart - loose)), "loop", why))
             loose |= apart
             if not branches.groups and loose == own.keys():
-                raise CaptureFailed("no two of its modules are alike, called alike, and independent")
+                raise CaptureFailed(NOTHING_ALIKE)
             if not loose:
                 self.declined += [Declined.of((path,), "loop", why) for path, why in own.items()]
                 return captured
@@ -98,7 +111,7 @@ class BranchPrograms(ProgramCache):
         """Modules that the rehearsal shows to have another to be joined with; the others are declined."""
         assert self.rehearsal is not None
         while kept := self.rehearsal.candidates(self.banned):
-            loose, declined = self.rehearsal.loose(kept)
+            loose, declined = self.rehearsal.loose(kept, self.banned)
             if not loose:
                 break
             self.declined += declined
@@ -116,10 +129,12 @@ class BranchPrograms(ProgramCache):
         """What is known about the groups of a program by now."""
         name = type(self.model).__name__
         if isinstance(program, InSequence):
-            return Plan(self.declined, program.why, name)
+            return Plan([*self.declined, *stacked_already(self.model)], program.why, name)
+        if isinstance(program, Piecewise):
+            return program.plan(name)
         verdict = program.verdict
         why, ms = ("", {}) if verdict is None else ("" if verdict.together else verdict.why, verdict.ms)
-        plan = Plan([*program.plan, *self.declined], why, name, ms=ms)
+        plan = Plan([*program.plan, *self.declined, *stacked_already(self.model)], why, name, ms=ms)
         for planned in plan.groups:
             call = next(c for c in program.calls if c.group.names == planned.paths)
             rows = call.group.explain()
@@ -128,9 +143,23 @@ class BranchPrograms(ProgramCache):
         return plan
 
 
+def stacked_already(model: nn.Module) -> list[Declined]:
+    """Mixtures that hold the weights of all experts in one tensor each: there is nothing to join."""
+    found = []
+    for path, module in model.named_modules():
+        stacks = {p.shape[0] for p in module._parameters.values() if p is not None and p.dim() == 3}
+        experts = getattr(module, "num_experts", None)
+        if type(experts) is int and experts > 1 and stacks == {experts}:
+            why = f"its {experts} experts are stacked in one parameter each and run as its own Python says"
+            found.append(Declined.of((path,), "alone", why, op=type(module).__name__))
+    return found
+
+
 def judge_model(program: Rewritten, guard: ModuleGuard, call: Call, config: WideConfig) -> Verdict:
     """Does the rewritten graph give what the model gives, and is it faster, its guard included?"""
     model = program.model
+    # A part's inputs have a history, through which a backward would go on.
+    call = replace(call, leaves=[without_history(leaf) for leaf in call.leaves])
     args, kwargs = _tree.unflatten(call.leaves, call.spec)
     leaves = [t for t in (*model.parameters(), *call.tensors) if t.requires_grad]
     gradients = torch.is_grad_enabled() and bool(leaves)

@@ -13,6 +13,8 @@ from ..guards.tensors import LookGuard
 from ..model.program import Call
 
 _grad_enabled = torch.is_grad_enabled
+# Arguments besides tensors that a look may hold, by their value.
+_CONSTANTS = (type(None), bool, int, float, str)
 
 
 def plain_look(args: tuple, kwargs: dict) -> tuple[Any, ...] | None:
@@ -22,6 +24,19 @@ def plain_look(args: tuple, kwargs: dict) -> tuple[Any, ...] | None:
         return None
     looks = [(x.shape, x.dtype, x.device, x.requires_grad) for x in tensors]
     return (len(args), *kwargs, *looks, torch.is_grad_enabled(), ambient_modes())
+
+
+def constants_in(args: tuple, kwargs: dict) -> tuple[Any, ...] | None:
+    """Plain values among the arguments, with their places and types; None if something is neither that nor a
+    tensor."""
+    values = (*args, *kwargs.values())
+    found = tuple([(i, type(x), x) for i, x in enumerate(values) if type(x) is not Tensor])
+    return found if all(kind in _CONSTANTS for _, kind, _ in found) else None
+
+
+def tensors_in(args: tuple, kwargs: dict) -> tuple[Tensor, ...]:
+    """The tensors among the arguments."""
+    return tuple([x for x in (*args, *kwargs.values()) if type(x) is Tensor])
 
 
 class SameLook:

@@ -148,5 +148,5 @@ class Joining:
             if a != b
         )
         if not chain:
-            return "the group that it could join waits for it, or it for the group"
+            return "joined, it would wait for a group that waits for it"
         return "each waits for the one before" if len(calls) > 1 else "the others wait for it, or it for them"

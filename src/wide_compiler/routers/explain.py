@@ -1,6 +1,6 @@
 """explain(): which towers or alike modules ran together, which did not, and why."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from ..explain import Explanation, Row
@@ -39,6 +39,11 @@ class GroupRow(Row):
     @property
     def size(self) -> int:
         return len(self.towers)
+
+    def below(self, path: str) -> Self:
+        """The same row for the model in which this one stands at `path`."""
+        towers = tuple(f"{path}.{tower}" if tower else path for tower in self.towers)
+        return replace(self, path=_shortened(towers), towers=towers)
 
     @property
     def coverage(self) -> float:

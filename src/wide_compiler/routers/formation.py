@@ -9,8 +9,10 @@ from torch import nn
 from ..capture import CaptureFailed, structure
 from ..config import WideConfig
 from ..guards import ModuleGuard
+from ..guards.modes import plain_world
 from ..model.routes import Routes
 from .explain import GroupRow
+from .idle_children import sorted_by_use
 from .stacked_memory import Memory
 from .tower_group import VMapTowerGroup
 
@@ -19,26 +21,41 @@ class Formation:
     """Towers by name, those of one structure in one group."""
 
     def __init__(self, towers: Mapping[str, nn.Module], config: WideConfig, memory: Memory):
-        self.memory = memory
+        self.memory, self.config = memory, config
         self.towers = dict(towers)
         self.guard = ModuleGuard(list(self.towers.values()))
         by_structure: dict[Any, list[str]] = {}
         for name, tower in self.towers.items():
             # A lazy tower is like no other until its first forward.
             by_structure.setdefault(structure(tower) or name, []).append(name)
-        self.names = list(by_structure.values())
-        self.groups = {
-            tuple(names): VMapTowerGroup(
-                names, [self.towers[name] for name in names], config, self.guard, memory
-            )
-            for names in self.names
-            if len(names) > 1
-        }
+        self.latest: tuple[str, ...] = ()
+        self.groups: dict[tuple[str, ...], VMapTowerGroup] = {}
+        self._form([(names, frozenset()) for names in by_structure.values()])
+        kinds = [type(self.towers[names[0]]) for names in self.names]
+        self.may_merge = len(set(kinds)) < len(kinds)  # may towers of two structures use the same of it?
+
+    def _form(self, sorts: list[tuple[list[str], frozenset[str]]]) -> None:
+        """Make groups of these names, each with the children that its towers do not use."""
+        self.names = [names for names, _ in sorts]
+        self.groups.clear()
+        for names, idle in sorts:
+            if len(names) > 1:
+                towers = [self.towers[name] for name in names]
+                group = VMapTowerGroup(names, towers, self.config, self.guard, self.memory, idle)
+                self.groups[tuple(names)] = group
         self.place = {
             name: (group, lane) for group in self.groups.values() for lane, name in enumerate(group.names)
         }
-        self.latest: tuple[str, ...] = ()
         self.splits = Routes()  # see `split`
+
+    def _merge(self, args: tuple, kwargs: dict) -> None:
+        """Put towers together that differ only in children that none of them uses."""
+        self.may_merge = False
+        sorts = list(sorted_by_use(self.towers, args, kwargs).values())
+        if len(sorts) < len(self.names):
+            self._form(sorts)
+            if self.memory.stacked:
+                self.move_together()
 
     def move_together(self) -> None:
         """Move the numbers of each group's towers next to each other, see `memory`."""
@@ -52,6 +69,8 @@ class Formation:
 
     def run(self, names: tuple[str, ...], args: tuple, kwargs: dict) -> dict[str, Any]:
         """The outputs of some towers, by name."""
+        if self.may_merge and plain_world():
+            self._merge(args, kwargs)
         self.latest = names
         outputs: dict[str, Any] = dict.fromkeys(names)
         for group, lanes in self.split(names):

@@ -15,6 +15,7 @@ from ..model.program import WideProgram
 from ..model.ways import Whole
 from .cache_output import leave_in_caches
 from .module_lanes import ModuleLanes
+from .stacked_gradients import StackedLeaf
 from .stacked_memory import Lent, Memory, is_large
 
 
@@ -24,6 +25,7 @@ class Source:
     def __init__(self, position: int, homes: list[tuple[dict[str, Any], str]], written: bool):
         self.position, self.homes, self.written = position, homes, written
         self.memory: Tensor | None = None  # the stack in which they lie, if they do
+        self.leaf: StackedLeaf | None = None  # the same as what gradients go to, if they do
         self.is_large = False
 
     def tensors(self) -> list[Tensor]:
@@ -31,7 +33,8 @@ class Source:
 
     def look_in(self, memory: Memory) -> None:
         """Find out whether they lie stacked already."""
-        self.memory = memory.find(self.tensors())
+        tensors = self.tensors()
+        self.memory, self.leaf = memory.find(tensors), memory.leaf_of(tensors)
         self.is_large = self.memory is not None and is_large(self.memory)
 
     def stacked(self, lent: Lent | None) -> Tensor:
@@ -39,6 +42,8 @@ class Source:
         if self.memory is not None:
             if self.written or not torch.is_grad_enabled():
                 return self.memory
+            if lent is not None and lent.leaves and self.leaf is not None and self.leaf.holds():
+                return lent.lend_leaf(self.leaf, self.tensors())
             if lent is not None and self.is_large:
                 return lent.lend(self.memory, self.tensors())
         return torch.stack(self.tensors())
@@ -86,6 +91,7 @@ class Fused:
             elif kind != "rng":
                 self.template[position] = graph.lane_data[f"{kind}:{key}"]
         self.writes = any(source.written for source in self.sources)
+        self.lends_leaves = True  # False while gradients are asked for of the towers' own parameters
         self.fills: Sequence[nn.Module] | None = None  # the towers, if their graph gives what they leave, too
 
     def take(self, tuned: Tuned) -> None:
@@ -122,7 +128,7 @@ class Fused:
 
     def stacked(self, tensors: Sequence[Tensor]) -> Any:
         """The lanes' outputs in one, tensors `[n, ...]`."""
-        lent = Lent() if torch.is_grad_enabled() else None
+        lent = Lent(self.lends_leaves) if torch.is_grad_enabled() else None
         arguments = self.arguments(tensors, lent)
         result = self.program.run_way(self.run, arguments)
         if self.writes:

@@ -8,14 +8,16 @@ from torch import Tensor, nn
 
 from .. import _tree
 from .._dynamo_marks import constant_result
+from ..capture.lock import CAPTURE
 from ..config import WideConfig
 from ..guards.modes import ambient_modes, plain_world
 from ..model.program import Call
 from ..model.routes import MAX_ROUTES
 from ..model.traced_store import TracedStore
 from .branch_programs import BranchPrograms, judge_model
-from .calls import SameLook, plain_look
+from .calls import SameLook, constants_in, plain_look, tensors_in
 from .explain import Plan
+from .piecewise import Piecewise
 from .programs import InSequence
 from .recipe import Recipe
 from .rewritten import OtherShapes, Rewritten
@@ -29,10 +31,25 @@ class _Known:
     """How calls of one look run: by a program while the model is what it was, or as the model does."""
 
     def __init__(self, training: bool, args: tuple, kwargs: dict, ran: tuple[BranchPrograms, Any]):
-        self.training, self.look, self.ran = training, SameLook(args, kwargs), ran
+        self.training, self.ran = training, ran
+        self.keywords, self.constants = tuple(kwargs), constants_in(args, kwargs)
+        self.look = SameLook(tensors_in(args, kwargs), {})
         self.guard, program = ran[0].guard, ran[1]
-        together = isinstance(program, Rewritten) and program.verdict.together  # type: ignore[union-attr]
-        self.program: Rewritten | None = program if together else None
+        # What runs in pieces reads everything anew, and its parts look after themselves.
+        self.in_pieces = isinstance(program, Piecewise)
+        self.program: Rewritten | Piecewise | None = program if _together(program) else None
+
+    def holds(self, args: tuple, kwargs: dict) -> bool:
+        """Does this call look the same?"""
+        return (
+            self.look.holds(tensors_in(args, kwargs), {})
+            and tuple(kwargs) == self.keywords
+            and constants_in(args, kwargs) == self.constants
+        )
+
+
+def _together(program: Any) -> bool:
+    return isinstance(program, (Rewritten, Piecewise)) and program.verdict.together  # type: ignore[union-attr]
 
 
 class _Calls:
@@ -67,10 +84,11 @@ class PlannedModel(nn.Module):
         self._calls = _Calls()
         self._recipe = Recipe.of(original)
         self._traced = TracedStore()
+        self.__dict__["_parts"] = {}  # submodules that run by plans of their own
 
     def __getstate__(self) -> dict[str, Any]:
         # Graphs are built again where they are needed.
-        return {**self.__dict__, "_programs": [], "_calls": _Calls(), "_traced": TracedStore()}
+        return {**self.__dict__, "_programs": [], "_calls": _Calls(), "_traced": TracedStore(), "_parts": {}}
 
     def train(self, mode: bool = True) -> "PlannedModel":
         """Set the original's train flag, and this one's."""
@@ -89,15 +107,16 @@ class PlannedModel(nn.Module):
             return self._traced_forward(args, kwargs)
         calls = self._calls
         latest = calls.latest
-        if latest is not None and latest.training is self.training and latest.look.holds(args, kwargs):
+        if latest is not None and latest.training is self.training and latest.holds(args, kwargs):
             if latest.program is None:
                 return self.original(*args, **kwargs)
-            if latest.guard.holds():
-                return self._run(latest.program, (*args, *kwargs.values()), args, kwargs)
+            if latest.in_pieces or latest.guard.holds():
+                return self._run(latest.program, tensors_in(args, kwargs), args, kwargs)
         if not plain_world():
             return self.original(*args, **kwargs)
-        look = plain_look(args, kwargs)
-        key = (self.training, look)
+        constants = constants_in(args, kwargs)
+        look = None if constants is None else plain_look(tensors_in(args, kwargs), {})
+        key = (self.training, look, constants, tuple(kwargs))
         if key in calls.apart:
             calls.latest = calls.apart[key]
             calls.ran = calls.latest.ran
@@ -109,26 +128,44 @@ class PlannedModel(nn.Module):
         calls.latest = None
         if known is not None:
             calls.keep(key, known)
-        if isinstance(program, Rewritten) and program.verdict.together:  # type: ignore[union-attr]
+        if _together(program):
             return self._run(program, call.tensors, args, kwargs)
         return self.original(*args, **kwargs)
 
-    def _run(self, program: Rewritten, tensors: Sequence[Any], args: tuple, kwargs: dict) -> Any:
+    def run_as_part(self, *args: Any, **kwargs: Any) -> Any:
+        """`forward` for a model inside another, whose train flag is set there."""
+        self.__dict__["training"] = self.original.training
+        return self.forward(*args, **kwargs)
+
+    def settle_part(self, args: tuple, kwargs: dict) -> Plan:
+        """Find out how a call of a part runs: its plan."""
+        self.__dict__["training"] = self.original.training
+        self.settle(call_of(args, kwargs))
+        assert self.plan is not None
+        return self.plan
+
+    @property
+    def runs_by_plan(self) -> bool:
+        """Is the call that was settled last faster by its plan?"""
+        return self._calls.ran is not None and _together(self._calls.ran[1])
+
+    def _run(self, program: Any, tensors: Sequence[Any], args: tuple, kwargs: dict) -> Any:
         try:
-            return program.run_at_home(tensors)
+            return program.run_call(tensors, args, kwargs)
         except OtherShapes:
             self._calls.latest = None
             return self.original(*args, **kwargs)
 
     def settle(self, call: Call) -> Any:
         """The program for a call: found, or built, compared with the original, and timed."""
-        programs = self._current()
-        program = programs.program(self._mode(programs, call), call)
-        if isinstance(program, Rewritten) and torch.is_grad_enabled() not in program.verdicts:
-            verdict = judge_model(program, programs.guard, call, self.config)
-            program.verdicts[torch.is_grad_enabled()] = verdict
-        self._calls.ran = (programs, program)
-        return program
+        with CAPTURE:  # plans of two threads would get into each other's way
+            programs = self._current()
+            program = programs.program(self._mode(programs, call), call)
+            if isinstance(program, Rewritten) and torch.is_grad_enabled() not in program.verdicts:
+                verdict = judge_model(program, programs.guard, call, self.config)
+                program.verdicts[torch.is_grad_enabled()] = verdict
+            self._calls.ran = (programs, program)
+            return program
 
     @property
     def has_nothing_to_join(self) -> bool:
@@ -148,9 +185,14 @@ class PlannedModel(nn.Module):
                 if position:
                     self._programs.insert(0, self._programs.pop(position))
                 return known
-        self._programs.insert(0, BranchPrograms(self.original, self.config))
+        self._programs.insert(0, BranchPrograms(self.original, self.config, self._part_of))
         del self._programs[MAX_STATES:]
         return self._programs[0]
+
+    def _part_of(self, module: nn.Module) -> "PlannedModel":
+        if module not in self._parts:
+            self._parts[module] = PlannedModel(module, self.config)
+        return self._parts[module]
 
     def _mode(self, programs: BranchPrograms, call: Call) -> tuple[Any, ...]:
         kinds = tuple((t.dtype, t.device, t.requires_grad) for t in call.tensors)

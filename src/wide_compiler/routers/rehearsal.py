@@ -1,5 +1,6 @@
 """One forward of a copy of a model, watched: which modules are called, with what, and who waits for whom."""
 
+import functools
 from collections import Counter
 from collections.abc import Collection
 from typing import Any
@@ -61,24 +62,102 @@ class Rehearsal:
         learns = next(module.parameters(), None) is not None and not isinstance(module, WideRouter)
         return learns and self.structures[path] is not None and not unfusable([module])
 
-    def loose(self, kept: Collection[str]) -> tuple[set[str], list[Declined]]:
-        """The modules of `kept` that find no other to be joined with, and why. All ops of a call are one."""
+    @property
+    def has_rows(self) -> bool:
+        """Are modules of one structure called with different numbers of rows?"""
+        shapes: dict[Any, set[Any]] = {}
+        for (path, _), look in self.looks.items():
+            if path and len(look) == 1 and look[0][0] and self._eligible(path):
+                (shape, *rest) = look[0]
+                shapes.setdefault((self.structures[path], shape[1:], *rest), set()).add(shape[0])
+        return any(len(rows) > 1 for rows in shapes.values())
+
+    def beside(self, paths: Collection[str]) -> list[list[str]]:
+        """Those of `paths` that do not wait for each other, in groups: of one structure, each called once,
+        with one tensor of any number of rows."""
+        calls = Counter(path for path, _ in self.looks)
+        once = [path for path in paths if calls[path] == 1 and self._eligible(path)]
+        keys = {
+            (path, 0): (self.structures[path], shape[1:], *rest)
+            for path in once
+            if len(self.looks[path, 0]) == 1
+            for shape, *rest in self.looks[path, 0]
+            if shape
+        }
+        before = self._waits({path for path, _ in keys})
+        joining = Joining(list(before), before, {unit: key for unit, key in keys.items() if unit in before})
+        return [[path for path, _ in group] for group in joining.groups]
+
+    def _waits(self, kept: Collection[str]) -> dict[Any, set[Any]]:
+        """For each op, and for each call of `kept` as one, what it waits for."""
         units = [next((c for c in stack if c[0] in kept), i) for i, stack in enumerate(self.flow.stacks)]
         before: dict[Any, set[Any]] = {}
         for unit, earlier in zip(units, self.flow.before, strict=True):
             before.setdefault(unit, set()).update(units[i] for i in earlier)
             before[unit].discard(unit)
-        keys = {u: (self.structures[u[0]], self.looks[u]) for u in before if isinstance(u, tuple)}
+        return before
+
+    def loose(self, kept: Collection[str], banned: Collection[str]) -> tuple[set[str], list[Declined]]:
+        """The modules of `kept` that find no other to be joined with, and why. All ops of a call are one.
+
+        Modules that may still find one inside others of `kept`, should these be taken apart, come only when
+        there are no others left.
+        """
+        before = self._waits(kept)
+        keys = {u: self._key(u) for u in before if isinstance(u, tuple)}
         joining = Joining(list(before), before, keys)
+        mates: dict[Any, list[CallId]] = {}
+        for call in self.looks:
+            if call[0] and call[0] not in banned:
+                mates.setdefault(self._key(call), []).append(call)
+        hidden = {
+            call
+            for call in joining.loose
+            if any(mate[0] not in kept and not self._depend(call, mate) for mate in mates[keys[call]])
+        }
+        lost = [call for call in joining.loose if call not in hidden] or joining.loose
         by_key: dict[Any, list[CallId]] = {}
-        for call in joining.loose:
+        for call in lost:
             by_key.setdefault(keys[call], []).append(call)
         declined = []
-        for calls in by_key.values():
+        for key, calls in by_key.items():
             kind = type(self.model.get_submodule(calls[0][0])).__name__
             paths = tuple(path for path, _ in calls)
-            declined.append(Declined.of(paths, "loop", joining.why_not(calls), op=kind))
-        return {path for path, _ in joining.loose}, declined
+            declined.append(Declined.of(paths, "loop", self._why_not(calls, mates[key], hidden), op=kind))
+        return {path for path, _ in lost}, declined
+
+    def _key(self, call: CallId) -> Any:
+        return self.structures[call[0]], self.looks[call]
+
+    def _why_not(self, calls: list[CallId], mates: list[CallId], hidden: set[CallId]) -> str:
+        """Why calls of one key have not been joined with each other or with others of it."""
+        if any(call in hidden for call in calls):
+            return "those like it that do not wait for it are parts of modules that go together"
+        pairs = [(a, b) for a in calls for b in mates if a != b]
+        if not all(self._depend(a, b) for a, b in pairs):
+            return "joined, it would wait for a group that waits for it"
+        return "each waits for the one before" if len(calls) > 1 else "the others wait for it, or it for them"
+
+    def _depend(self, a: CallId, b: CallId) -> bool:
+        """Does one of two calls wait for the other?"""
+        ops, reached = self._reach
+        return bool(reached.get(a, 0) & ops.get(b, 0) or reached.get(b, 0) & ops.get(a, 0))
+
+    @functools.cached_property
+    def _reach(self) -> tuple[dict[CallId, int], dict[CallId, int]]:
+        """For each call its ops, and all ops that these wait for, as bits."""
+        ops: dict[CallId, int] = {}
+        reached: dict[CallId, int] = {}
+        of_op: list[int] = []
+        for number, (stack, earlier) in enumerate(zip(self.flow.stacks, self.flow.before, strict=True)):
+            bits = 0
+            for i in earlier:
+                bits |= of_op[i] | 1 << i
+            of_op.append(bits)
+            for call in stack:
+                ops[call] = ops.get(call, 0) | 1 << number
+                reached[call] = reached.get(call, 0) | bits
+        return ops, reached
 
 
 class _Flow(TorchDispatchMode):

@@ -50,6 +50,10 @@ class Rewritten:
             arguments.append(tensors[place] if kind == "input" else getattr(walk(root, place), name))
         return self.captured.rebuild(self.module(*arguments))
 
+    def run_call(self, tensors: Sequence[Tensor], args: tuple, kwargs: dict) -> Any:
+        """The output for `args` and `kwargs`, whose tensors are given as well."""
+        return self.run_at_home(tensors)
+
     def run_at_home(self, tensors: Sequence[Tensor]) -> Any:
         """The same for the model it was made of, while nobody has put other modules or tables into it."""
         arguments: list[Any] = [self.model]

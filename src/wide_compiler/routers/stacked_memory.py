@@ -4,13 +4,16 @@
 and whoever changes these changes the stack. A tensor put elsewhere later on is noticed by its address.
 """
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..capture.state import has_gradient_hooks
 from .module_lanes import ModuleLanes
+from .stacked_gradients import StackedLeaf
 
 # In training a stack taken from memory costs a Python function for each tensor and spares a copy: worth it
 # for stacks of this many bytes and more.
@@ -18,10 +21,16 @@ LARGE = {"cpu": 2**20, "cuda": 2**24}
 
 
 class Memory:
-    """The stacks made so far, and which slice is whose."""
+    """The stacks made so far, and which slice is whose.
 
-    def __init__(self) -> None:
+    Args:
+        stacked: are stacks of parameters the leaves to which gradients go? See `stacked_gradients`.
+    """
+
+    def __init__(self, stacked: bool = False) -> None:
         self.slices: dict[int, tuple[Tensor, int]] = {}  # by id of the tensor: its stack and lane
+        self.stacked = stacked
+        self.leaves: list[StackedLeaf] = []
 
     def take_in(self, living: ModuleLanes) -> None:
         """Move the lanes' tensors next to each other, where nobody else holds on to their memory."""
@@ -33,6 +42,24 @@ class Memory:
                     for lane, tensor in enumerate(tensors):
                         tensor.data = stack[lane]
                         self.slices[id(tensor)] = (stack, lane)
+                if self.stacked and all(type(t) is nn.Parameter and _learns(t) for t in tensors):
+                    self.leaves.append(StackedLeaf(stack, tensors))  # type: ignore[arg-type]
+
+    def leaf_of(self, tensors: Sequence[Tensor]) -> StackedLeaf | None:
+        """The leaf whose rows are these tensors, all of them."""
+        home, lane = tensors[0].__dict__.get("stacked", (None, 0))
+        if home is None or lane or len(home.parameters) != len(tensors):
+            return None
+        rows = all(map(operator.is_, home.parameters, tensors))
+        return home if rows and home.leaf.data_ptr() == tensors[0].data_ptr() else None
+
+    def dissolve(self) -> None:
+        """Give every parameter of a stacked leaf memory and a gradient of its own again."""
+        for leaf in self.leaves:
+            leaf.dissolve()
+            for parameter in leaf.parameters:
+                self.slices.pop(id(parameter), None)
+        self.leaves.clear()
 
     def find(self, tensors: Sequence[Tensor]) -> Tensor | None:
         """The part of a stack in which these tensors lie one after the other, if there is one."""
@@ -60,6 +87,10 @@ def _movable(tensor: Tensor) -> bool:
     return whole and not other_processes and torch._C._storage_Use_Count(storage._cdata) <= 2
 
 
+def _learns(tensor: Tensor) -> bool:
+    return tensor.requires_grad and not has_gradient_hooks(tensor)
+
+
 def _distinct(tensors: Sequence[Tensor]) -> bool:
     return len({id(tensor) for tensor in tensors}) == len(tensors)
 
@@ -84,7 +115,8 @@ class Lent:
     whose parameters have changed counts as changed: autograd then complains if it needed the old numbers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, leaves: bool = True) -> None:
+        self.leaves = leaves  # may stacked leaves be lent?
         self.stacks: list[tuple[Tensor, list[Tensor], list[int]]] = []
 
     def lend(self, memory: Tensor, tensors: list[Tensor]) -> Tensor:
@@ -92,6 +124,10 @@ class Lent:
         stack = FromMemory.apply(memory, *tensors) if learns else memory.data
         self.stacks.append((stack, tensors, [tensor._version for tensor in tensors]))
         return stack
+
+    def lend_leaf(self, home: StackedLeaf, tensors: list[Tensor]) -> Tensor:
+        self.stacks.append((home.leaf, tensors, [tensor._version for tensor in tensors]))
+        return home.leaf
 
     def watch(self, outputs: Sequence[Any]) -> None:
         for output in outputs:

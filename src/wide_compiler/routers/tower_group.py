@@ -16,6 +16,7 @@ from .cache_output import CACHE_READ, CacheAsOutput
 from .calls import Calls, plain_look
 from .explain import GroupRow
 from .fused_lanes import Fused
+from .idle_children import without_children
 from .label import labels_told_apart, watch_labels
 from .module_lanes import ModuleLanes
 from .programs import InSequence, ModulePrograms, some_lanes
@@ -39,7 +40,10 @@ class VMapTowerGroup:
         config: WideConfig | None = None,
         guard: ModuleGuard | None = None,
         memory: Memory | None = None,
+        idle: frozenset[str] = frozenset(),
     ):
+        """`idle`: the towers' children that their forward does not use, in which they may differ."""
+        self.idle = idle
         self.names, self.towers = tuple(names), tuple(towers)
         self.config = config or WideConfig()
         self.guard, self.memory = guard, memory
@@ -49,6 +53,7 @@ class VMapTowerGroup:
         self.parts: list[tuple[VMapTowerGroup, Lanes]] = []
         self.latest: Route | None = None
         self._living: ModuleLanes | None = None
+        self._originals: dict[int, Any] = {}
         self._told_apart = False  # do the towers' names count?
         self.fills_caches = False  # do the towers leave something for others?
 
@@ -68,7 +73,11 @@ class VMapTowerGroup:
         return self._living
 
     def _captured_as(self) -> list[nn.Module]:
-        return [CacheAsOutput(tower) if self.fills_caches else tower for tower in self.towers]
+        towers = [without_children(tower, self.idle) if self.idle else tower for tower in self.towers]
+        if self.idle:  # what is read of these is read of the towers
+            pairs = list(zip(towers, self.towers, strict=True))
+            self._originals = {id(a): b for a, b in pairs} | {id(vars(a)): vars(b) for a, b in pairs}
+        return [CacheAsOutput(tower) if self.fills_caches else tower for tower in towers]
 
     def run(self, lanes: Lanes, args: tuple, kwargs: dict) -> list[Any]:
         """Some towers on the same arguments."""
@@ -139,6 +148,11 @@ class VMapTowerGroup:
             # They are filled again by every call, and read by nobody whom the graph does not know.
             rests_on = program.captured.rests_on.only(lambda read: not read.path.startswith(CACHE_READ))
             program.captured.rests_on, program.holds = rests_on, rests_on.holds
+        if isinstance(program, WideProgram) and self.idle:
+            rests_on = program.captured.rests_on
+            elsewhere = rests_on.without(self._originals.keys())
+            rests_on = elsewhere.joined([rests_on.moved(self._originals)])
+            program.captured.rests_on, program.holds = rests_on, rests_on.holds
         if isinstance(program, WideProgram) and self.guard is not None:
             self.guard.rest_on(program.captured.rests_on)
         return program
@@ -149,9 +163,8 @@ class VMapTowerGroup:
             members = tuple(i for i, v in enumerate(variants) if v == variant)
             if 1 < len(members) < len(self):
                 names, towers = [self.names[i] for i in members], [self.towers[i] for i in members]
-                self.parts.append(
-                    (VMapTowerGroup(names, towers, self.config, self.guard, self.memory), members)
-                )
+                own = (self.config, self.guard, self.memory, self.idle)
+                self.parts.append((VMapTowerGroup(names, towers, *own), members))
 
     def _route(self, lanes: Lanes, calls: Calls) -> "Route":
         route = Route(self, lanes)

@@ -56,9 +56,12 @@ def judge(
         return Verdict(False, chosen.why, chosen.ms)
     fused.take(chosen)
     written = fused.buffers()
+    fused.lends_leaves = False  # gradients are compared parameter by parameter
     sequence = Candidate(in_sequence, leaves, written)
     together = Candidate(lambda: fused.watched(calls.gather()), leaves, written)
     draws, tolls = fused.program.draws, {TOGETHER: TOLL}
     with Contest(sequence, gradients, chooser.cuda, reordered=draws, tolls=tolls) as contest:
         key = ("towers", *chooser.key)
-        return Verdict.of(contest.settle(key, TOGETHER, together, LOOP, config.tune_seconds))
+        verdict = Verdict.of(contest.settle(key, TOGETHER, together, LOOP, config.tune_seconds))
+    fused.lends_leaves = True
+    return verdict

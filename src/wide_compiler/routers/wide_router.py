@@ -57,13 +57,21 @@ class WideRouter(TowerHolder):
         auto_discover: register every `BaseTower` when it is attached.
         config: how groups are built and measured; `WideConfig(tune_seconds=0)` runs every group together
             without measuring.
+        stacked: keep the parameters of alike towers as rows of one stack that autograd takes for one leaf.
+            Training many small towers is faster so. `p.grad` is then a row of the stack's gradient;
+            `torch.autograd.grad(loss, p)` does not know `p`.
         options: of `BaseRouter` (`uuid`, `strict_dtype`, ...).
     """
 
     _kept_objects: _Objects
 
     def __init__(
-        self, name: str, auto_discover: bool = True, config: WideConfig | None = None, **options: Any
+        self,
+        name: str,
+        auto_discover: bool = True,
+        config: WideConfig | None = None,
+        stacked: bool = False,
+        **options: Any,
     ):
         super().__init__(name, auto_discover, **options)
         self._router_settings = config or WideConfig()
@@ -71,7 +79,7 @@ class WideRouter(TowerHolder):
         self._router_prepared = False
         self._router_recipes: dict[str, Recipe] = {}
         self._router_traced_plans = TracedStore()
-        self._router_memory = Memory()
+        self._router_memory = Memory(stacked)
         self._router_repeats = RepeatedCalls()
         self._kept_objects = _Objects()
 
@@ -94,6 +102,7 @@ class WideRouter(TowerHolder):
 
     def _changed(self) -> None:
         self._router_formations.clear()  # they would keep towers alive that have gone
+        self._router_memory.dissolve()
         self._router_prepared = False
         self._router_repeats = RepeatedCalls()
         self._kept_objects.groups = {}
@@ -229,6 +238,8 @@ class WideRouter(TowerHolder):
                 return known
         self._router_repeats.drop_together()
         self._router_formations.insert(0, Formation(towers, self._router_settings, self._router_memory))
+        if self._router_memory.stacked:
+            self._router_formations[0].move_together()
         del self._router_formations[MAX_FORMATIONS:]
         return self._router_formations[0]
 
@@ -267,6 +278,8 @@ class WideRouter(TowerHolder):
 
     def _apply(self, fn: Any, recurse: bool = True) -> "WideRouter":
         before = _kinds(self)
+        if self._router_memory.stacked:
+            self._changed()
         super()._apply(fn, recurse)
         if _kinds(self) != before:
             self._router_memory.slices.clear()
@@ -278,7 +291,7 @@ class WideRouter(TowerHolder):
         own = {
             "_router_formations": [],
             "_router_traced_plans": TracedStore(),
-            "_router_memory": Memory(),
+            "_router_memory": Memory(self._router_memory.stacked),
             "_router_recipes": {},
         }
         state = {**self.__dict__, **own, "_router_prepared": False}

@@ -6,10 +6,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..capture.confirm import UNSET
 from .builder import LaneScalar, Val, leaves_in
-
-# Ops whose result is unset memory: nothing to compare.
-_UNSET = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
 
 _SPARSE = {"sparse", "sparse_grad"}
 
@@ -71,7 +69,7 @@ def reads_layout(op: Any) -> bool:
 
 
 def is_unset(op: Any) -> bool:
-    return op_name(op) in _UNSET
+    return op_name(op) in UNSET
 
 
 def is_size(op: Any) -> bool:

@@ -84,17 +84,18 @@ def lent(
     Buffers are lent as copies; what they have become goes into `returns`, to be given back when all lanes
     have run: autograd would take a write into one lane's slice for a change of what it saved for the others.
     Plain tensor attributes are the module's own and stay with it, as its other Python state does.
-    `note`, if given, is told what the module holds in the end for each parameter, and for each plain tensor
-    attribute that has become another tensor or has other numbers.
+    `note`, if given, is told what the module holds in the end for each parameter, for each plain tensor
+    attribute that has become another tensor or has other numbers, and for each buffer that has got another
+    shape or dtype.
     With `own_memory` parameters are lent as copies too, for a module that reads strides and offsets.
     """
     homes: list[tuple[dict[str, Any], Slot, Tensor, Tensor]] = []
     copies: dict[int, Tensor] = {}  # a tensor under two names stays one
-    constants: list[tuple[dict[str, Any], Slot, int]] = []
+    constants: dict[str, tuple[Tensor, int]] = {}
     for slot in list(slots(module)):
         home = home_of(module.get_submodule(slot.owner), slot.kind)
         if slot.kind == "constant":
-            constants.append((home, slot, slot.tensor._version))
+            constants[slot.path] = (slot.tensor, slot.tensor._version)
             continue
         source = tensor_of(slot.path)
         if (own_memory or slot.kind == "buffer") and id(slot.tensor) not in copies:
@@ -109,19 +110,26 @@ def lent(
     try:
         yield [(source, lent_one) for *_, source, lent_one in homes]
         for (home, slot, source, lent_one), version in zip(homes, versions, strict=True):
-            if slot.kind == "buffer":
+            if slot.kind == "buffer" and note is not None and _is_another_kind(home[slot.name], source):
+                note(slot.path, home[slot.name])
+            elif slot.kind == "buffer":
                 returns.append((source, home[slot.name]))
             elif own_memory and lent_one._version != version:
                 returns.append((source, lent_one.detach()))
             elif note is not None and not own_memory:
                 note(slot.path, home[slot.name])
-        for home, slot, version in constants:
-            now = home.get(slot.name)
-            if note is not None and (now is not slot.tensor or now._version != version):
-                note(slot.path, now)
+        for slot in slots(module):
+            before, version = constants.get(slot.path, (None, 0))
+            new = slot.tensor is not before or slot.tensor._version != version
+            if slot.kind == "constant" and new and note is not None:
+                note(slot.path, slot.tensor)
     finally:
         for home, slot, _, _ in homes:
             home[slot.name] = slot.tensor
+
+
+def _is_another_kind(now: Any, before: Tensor) -> bool:
+    return isinstance(now, Tensor) and (now.shape, now.dtype) != (before.shape, before.dtype)
 
 
 class _DenseGradient(torch.autograd.Function):

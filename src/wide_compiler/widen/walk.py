@@ -125,7 +125,11 @@ class _Walk:
                 check_whole_graph(self.captured, self.probe, self.wide_states, self.wide_inputs, outputs)
             except WholeGraphDiffers as error:
                 raise WidenFailed(str(error)) from error
-        ranks = [o.rank if is_tensor_val(o) else None for o in outputs]
+        numbers = self.captured.gives_numbers()
+        ranks = [
+            o.rank if is_tensor_val(o) and not is_number else None
+            for o, is_number in zip(outputs, numbers, strict=True)
+        ]
         return self._finish(ranks)
 
     def _output(self, value: Any) -> Val:

@@ -1,15 +1,25 @@
-"""The architectures that `life_sweep.py` takes through a life: small configurations, random weights."""
+"""The architectures of `sweep.py`: timm, torchvision, Hugging Face and the zoo of the tests.
+
+Random weights, small configurations and pictures. A maker gives a fresh model, `inputs(batch)` gives (args,
+kwargs) for it.
+"""
 
 import importlib
 import importlib.util
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from zoo import CASES
+
 Maker = Callable[[], nn.Module]
-Inputs = Callable[[int], dict[str, Any]]
+Keywords = Callable[[int], dict[str, Any]]
+Inputs = Callable[[int], tuple[tuple, dict[str, Any]]]
 
 # name -> (image size, options); options that make it small where the model lets them
 TIMM: dict[str, tuple[int, dict[str, Any]]] = {
@@ -131,24 +141,192 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
     ),
 }
 
+# Registered names that are small enough once repeated blocks are cut to two, by size of the picture.
+_SMALL = """
+lambda_resnet26t eca_resnext26ts gcresnext26ts gernet_s
+mobileone_s0 repvgg_a0 regnetz_b16 test_byobnet convnext_femto_ols convnextv2_atto cs3darknet_s
+cs3darknet_focus_s darknet17 cspnext_tiny densenet121 dla46_c dla60x_c dpn68 efficientnet_b0
+efficientnet_lite0 efficientnet_es efficientnetv2_rw_t mnasnet_small mobilenetv2_035 fbnetc_100 spnasnet_100
+mixnet_s tinynet_e mobilenetv4_conv_small efficientvit_b0 fasternet_t0 fastvit_t8 ghostnet_050
+ghostnetv2_100 hardcorenas_a hgnetv2_b0 inception_next_atto lcnetv2_small mambaout_femto mobilenetv3_rw
+fbnetv3_b mobilevit_xxs mobilevitv2_050 nf_regnet_b0 nf_resnet26 regnetx_002 regnety_002 repghostnet_050
+repvit_m0_9 rexnet_100 legacy_seresnet18 legacy_seresnext26_32x4d shvit_s1 starnet_s1 swiftformer_xs
+ese_vovnet19b_slim_dw ese_vovnet19b_dw xception41 hrnet_w18_small cpubone_nano lowformer_b0 efficientvim_m1
+edgenext_x_small iformer_t
+"""
+TIMM |= dict.fromkeys(_SMALL.split(), (48, {}))
+# The same for those that want larger pictures, or have a size built in.
+TIMM |= {
+    name: (size, {"img_size": size} if built_in else {})
+    for size, built_in, names in (
+        (96, False, "inception_v4"),
+        (
+            64,
+            True,
+            "efficientformer_l1 visformer_tiny gmlp_ti16_224 resmlp_12_224",
+        ),
+        (
+            64,
+            True,
+            "mixer_s32_224 deit3_small_patch16_224 vit_relpos_small_patch16_224 vit_tiny_r_s16_p8_224",
+        ),
+        (64, True, "flexivit_small vit_small_patch16_rope_224 tnt_s_patch16_224 pit_ti_224"),
+        (64, True, "test_vit2 test_vit3 test_vit4 levit_conv_128s vit_wee_patch16_reg1_gap_256"),
+        (
+            128,
+            True,
+            "coatnet_pico_rw_224 maxvit_pico_rw_256 nest_tiny",
+        ),
+        (
+            64,
+            True,
+            "xcit_tiny_12_p16_224 vitamin_small_224",
+        ),
+    )
+    for name in names.split()
+} | {"csatv2": (128, {})}
+_DIMS = (8, 16, 16, 32)
+_ONE = (1, 1, 1, 1)
+TIMM |= {
+    "gcvit.GlobalContextVit": (
+        64,
+        {
+            "img_size": 64,
+            "embed_dim": 8,
+            "depths": _ONE,
+            "num_heads": (1, 2, 2, 4),
+            "window_ratio": (8, 8, 4, 2),
+        },
+    ),
+    "coat_lite_tiny": (64, {"img_size": 64, "embed_dims": _DIMS, "serial_depths": _ONE}),
+    "sequencer2d_s": (
+        64,
+        {"img_size": 64, "embed_dims": _DIMS, "hidden_sizes": (4, 8, 8, 8), "layers": _ONE},
+    ),
+    "twins_pcpvt_small": (
+        64,
+        {"img_size": 64, "embed_dims": _DIMS, "depths": _ONE, "num_heads": (1, 2, 2, 4)},
+    ),
+    "swinv2_cr_tiny_224": (64, {"img_size": 64, "embed_dim": 12, "depths": (1, 1), "num_heads": (2, 2)}),
+    "resnetv2_50x1_bit": (48, {"channels": (128, 128, 256, 256)}),
+    "hiera_tiny_224": (64, {"img_size": (64, 64), "embed_dim": 16, "stages": _ONE}),
+    "samvit_base_patch16_224": (
+        64,
+        {
+            "img_size": 64,
+            "embed_dim": 24,
+            "depth": 2,
+            "num_heads": 2,
+            "global_attn_indexes": (1,),
+            "neck_chans": 16,
+        },
+    ),
+}
+_RESNETS = """
+resnet18 resnet26d ecaresnet26t seresnext26t_32x4d resnetblur50 resnetrs50 resnetv2_18
+res2net50_14w_8s res2next50 resnest14d skresnet18 resnetaa50 wide_resnet50_2 seresnet50 resnext50_32x4d
+"""
+TIMM |= dict.fromkeys(_RESNETS.split(), (48, {"channels": (16, 16, 32, 32)}))
+
+VIDEO = {"mc3_18", "s3d"}
+_REGISTERED = """
+resnet18 densenet121 googlenet inception_v3 mnasnet0_5 mobilenet_v2 mobilenet_v3_small regnet_x_400mf
+regnet_y_400mf shufflenet_v2_x0_5 squeezenet1_0 squeezenet1_1 efficientnet_b0 efficientnet_v2_s
+deeplabv3_mobilenet_v3_large lraspp_mobilenet_v3_large mc3_18 s3d raft_small
+"""
+TORCHVISION: dict[str, tuple[int, dict[str, Any]]] = dict.fromkeys(_REGISTERED.split(), (48, {}))
+_SWIN = {
+    "patch_size": [4, 4],
+    "embed_dim": 12,
+    "depths": [2, 1],
+    "num_heads": [2, 2],
+    "window_size": [4, 4],
+    "num_classes": 5,
+}
+TORCHVISION |= {
+    "inception_v3": (80, {}),
+    "raft_small": (128, {}),
+    "vision_transformer.VisionTransformer": (
+        32,
+        {"image_size": 32, "patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 24, "mlp_dim": 32},
+    ),
+    "swin_transformer.SwinTransformer": (32, _SWIN),
+    "maxvit.MaxVit": (
+        64,
+        {
+            "input_size": (64, 64),
+            "stem_channels": 8,
+            "block_channels": [8, 16],
+            "block_layers": [1, 1],
+            "head_dim": 8,
+            "stochastic_depth_prob": 0.0,
+            "partition_size": 4,
+        },
+    ),
+}
+
 
 def make_timm(name: str) -> tuple[Maker, Inputs]:
     """A maker of fresh models of this name, and one of inputs by batch size."""
-    if importlib.util.find_spec("timm") is None:
-        raise ModuleNotFoundError("timm is not installed")
     _declare_torchvision_ops()
     import timm
 
     size, options = TIMM[name]
 
-    def inputs(batch: int) -> dict[str, Any]:
-        return {"x": torch.randn(batch, 3, size, size)}
+    def inputs(batch: int) -> tuple[tuple, dict[str, Any]]:
+        return (torch.randn(batch, 3, size, size),), {}
 
     if "." in name:
         file, _, kind = name.partition(".")
         made = getattr(importlib.import_module(f"timm.models.{file}"), kind)
         return lambda: made(num_classes=5, **options), inputs
-    return lambda: timm.create_model(name, num_classes=5, **options), inputs
+    shorten = whole if {"depth", "depths", "layers", "serial_depths"} & options.keys() else cut
+    return lambda: shorten(timm.create_model(name, num_classes=5, **options)), inputs
+
+
+def make_torchvision(name: str) -> tuple[Maker, Inputs]:
+    """The same for a registered model of torchvision."""
+    _declare_torchvision_ops()
+    import torchvision
+
+    size, options = TORCHVISION[name]
+    weights = {"weights": None, "weights_backbone": None} if name.startswith(("deep", "fcn", "lra")) else {}
+
+    def inputs(batch: int) -> tuple[tuple, dict[str, Any]]:
+        frames = (8,) if name in VIDEO else ()
+        one = torch.randn(batch, 3, *frames, size, size)
+        return ((one, torch.randn_like(one)) if name == "raft_small" else (one,)), {}
+
+    if "." in name:
+        file, _, kind = name.partition(".")
+        made = getattr(importlib.import_module(f"torchvision.models.{file}"), kind)
+        return lambda: made(**options), inputs
+
+    def make() -> nn.Module:
+        return cut(torchvision.models.get_model(name, **weights, **options))
+
+    return make, inputs
+
+
+def whole(model: nn.Module) -> nn.Module:
+    return model
+
+
+def cut(model: nn.Module) -> nn.Module:
+    """Of more than two alike blocks in a row (one class, the same shapes) two stay: the deep ones add nothing
+    but time. In plain containers only, whose forward does not count them."""
+    for module in model.modules():
+        if type(module) not in (nn.Sequential, nn.ModuleList):
+            continue
+        for i in reversed(range(2, len(module))):
+            if _look(module[i]) == _look(module[i - 1]) == _look(module[i - 2]):
+                del module[i]
+    return model
+
+
+def _look(module: nn.Module) -> tuple:
+    shapes = [tuple(t.shape) for t in (*module.parameters(), *module.buffers())]
+    return [type(m) for m in module.modules()], shapes
 
 
 _declared: list[Any] = []
@@ -168,6 +346,8 @@ def _declare_torchvision_ops() -> None:
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 TEXT = {"vocab_size": 40, "max_position_embeddings": 32, "use_cache": False, "pad_token_id": 0}
+# Grouped products take no double precision.
+MOE = {"experts_implementation": "batched_mm", "num_experts_per_tok": 2}
 GATED = {**SIZES, **TEXT, "num_key_value_heads": 1, "head_dim": 8}
 OLD_GPT = {"vocab_size": 40, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2, "use_cache": False}
 BART = {
@@ -207,6 +387,10 @@ def larger_picture(batch: int) -> dict[str, Any]:
     return picture(batch, 32)
 
 
+def large_picture(batch: int) -> dict[str, Any]:
+    return picture(batch, 96)  # a norm over the last maps of four smaller ones would magnify rounding
+
+
 def two_texts(batch: int) -> dict[str, Any]:
     return {**ids(batch), "decoder_input_ids": torch.randint(3, 40, (batch, 6))}
 
@@ -226,13 +410,43 @@ def wave(batch: int) -> dict[str, Any]:
     return {"input_values": torch.randn(batch, 200)}
 
 
+def mono_wave(batch: int) -> dict[str, Any]:
+    return {"input_values": torch.randn(batch, 1, 64)}
+
+
+def series(batch: int) -> dict[str, Any]:
+    return {"past_values": torch.randn(batch, 16, 2)}
+
+
+_T5 = {
+    "vocab_size": 40,
+    "d_model": 16,
+    "d_kv": 8,
+    "d_ff": 32,
+    "num_layers": 2,
+    "num_heads": 2,
+    "use_cache": False,
+    "decoder_start_token_id": 0,
+}
+_WAVE = {
+    **SIZES,
+    "vocab_size": 40,
+    "conv_dim": (8, 8),
+    "conv_kernel": (4, 3),
+    "conv_stride": (4, 2),
+    "num_conv_pos_embeddings": 4,
+    "num_conv_pos_embedding_groups": 2,
+    "apply_spec_augment": False,
+    "num_feat_extract_layers": 2,
+    "feat_extract_norm": "layer",
+}
 _CLIP_PARTS = {
     "text_config": {**SIZES, **TEXT, "bos_token_id": 1, "eos_token_id": 2},
     "vision_config": {**SIZES, **PICTURE},
     "projection_dim": 16,
 }
 # model type of transformers -> (inputs, configuration)
-HUGGING_FACE: dict[str, tuple[Inputs, dict[str, Any]]] = {
+HUGGING_FACE: dict[str, tuple[Keywords, dict[str, Any]]] = {
     "rwkv": (
         ids,
         {
@@ -323,7 +537,7 @@ HUGGING_FACE: dict[str, tuple[Inputs, dict[str, Any]]] = {
     "mistral": (ids, {**GATED, "sliding_window": 4}),
     "mixtral": (
         ids,
-        {**GATED, "num_local_experts": 4, "num_experts_per_tok": 2, "experts_implementation": "eager"},
+        {**GATED, **MOE, "num_local_experts": 4},
     ),
     "qwen2": (ids, GATED),
     "qwen3": (padded, GATED),
@@ -331,10 +545,9 @@ HUGGING_FACE: dict[str, tuple[Inputs, dict[str, Any]]] = {
         ids,
         {
             **GATED,
+            **MOE,
             "num_experts": 4,
-            "num_experts_per_tok": 2,
             "moe_intermediate_size": 16,
-            "experts_implementation": "eager",
         },
     ),
     "gemma": (ids, GATED),
@@ -371,19 +584,7 @@ HUGGING_FACE: dict[str, tuple[Inputs, dict[str, Any]]] = {
             "use_cache": False,
         },
     ),
-    "t5": (
-        two_texts,
-        {
-            "vocab_size": 40,
-            "d_model": 16,
-            "d_kv": 8,
-            "d_ff": 32,
-            "num_layers": 2,
-            "num_heads": 2,
-            "use_cache": False,
-            "decoder_start_token_id": 0,
-        },
-    ),
+    "t5": (two_texts, _T5),
     "bart": (two_texts, BART),
     "pegasus": (two_texts, BART),
     "marian": (two_texts, BART),
@@ -400,21 +601,7 @@ HUGGING_FACE: dict[str, tuple[Inputs, dict[str, Any]]] = {
         },
     ),
     "whisper": (sound, {**BART, "num_mel_bins": 8, "max_source_positions": 10, "max_target_positions": 10}),
-    "wav2vec2": (
-        wave,
-        {
-            **SIZES,
-            "vocab_size": 40,
-            "conv_dim": (8, 8),
-            "conv_kernel": (4, 3),
-            "conv_stride": (4, 2),
-            "num_conv_pos_embeddings": 4,
-            "num_conv_pos_embedding_groups": 2,
-            "apply_spec_augment": False,
-            "num_feat_extract_layers": 2,
-            "feat_extract_norm": "layer",
-        },
-    ),
+    "wav2vec2": (wave, _WAVE),
     "vit": (picture, {**SIZES, **PICTURE}),
     "deit": (picture, {**SIZES, **PICTURE}),
     "beit": (picture, {**SIZES, **PICTURE, "use_relative_position_bias": True}),
@@ -469,6 +656,111 @@ HUGGING_FACE: dict[str, tuple[Inputs, dict[str, Any]]] = {
             "num_attention_heads": 2,
         },
     ),
+    "switch_transformers": (
+        two_texts,
+        {**_T5, "num_experts": 2, "num_sparse_encoder_layers": 1},
+    ),
+    "umt5": (two_texts, _T5),
+    "longt5": (two_texts, {**_T5, "local_radius": 3}),
+    "encodec": (
+        mono_wave,
+        {
+            "num_filters": 4,
+            "hidden_size": 16,
+            "codebook_size": 16,
+            "codebook_dim": 16,
+            "upsampling_ratios": [4, 2],
+        },
+    ),
+    "big_bird": (padded, {**SIZES, **TEXT, "block_size": 2, "num_random_blocks": 1}),
+    "jamba": (
+        ids,
+        {
+            **GATED,
+            **MOE,
+            "num_experts": 2,
+            "num_experts_per_tok": 1,
+            "attn_layer_period": 2,
+            "attn_layer_offset": 1,
+            "expert_layer_period": 2,
+            "mamba_d_state": 4,
+            "mamba_dt_rank": 2,
+            "use_mamba_kernels": False,
+        },
+    ),
+    "deepseek_v3": (
+        ids,
+        {
+            **GATED,
+            **MOE,
+            "n_routed_experts": 4,
+            "moe_intermediate_size": 16,
+            "n_group": 2,
+            "topk_group": 1,
+            "q_lora_rank": 8,
+            "kv_lora_rank": 8,
+            "qk_rope_head_dim": 4,
+            "qk_nope_head_dim": 4,
+            "v_head_dim": 8,
+            "first_k_dense_replace": 1,
+            "num_key_value_heads": 2,
+            "head_dim": 4,
+        },
+    ),
+    "qwen2_moe": (
+        ids,
+        {
+            **GATED,
+            **MOE,
+            "num_experts": 4,
+            "moe_intermediate_size": 16,
+            "shared_expert_intermediate_size": 16,
+        },
+    ),
+    "olmoe": (ids, {**GATED, **MOE, "num_experts": 4}),
+    "gpt_oss": (ids, {**GATED, **MOE, "num_local_experts": 4, "sliding_window": 4}),
+    "hubert": (wave, _WAVE),
+    "wavlm": (wave, _WAVE),
+    "roformer": (padded, {**SIZES, **TEXT, "embedding_size": 16}),
+    "convbert": (padded, {**SIZES, **TEXT, "embedding_size": 16, "conv_kernel_size": 3}),
+    "ibert": (padded, {**SIZES, **TEXT}),
+    "rembert": (padded, {**SIZES, **TEXT, "input_embedding_size": 8, "output_embedding_size": 8}),
+    "funnel": (
+        ids,
+        {
+            "vocab_size": 40,
+            "d_model": 16,
+            "n_head": 2,
+            "d_head": 8,
+            "d_inner": 32,
+            "block_sizes": [1, 1],
+            "block_repeats": [1, 1],
+            "num_decoder_layers": 1,
+        },
+    ),
+    "modernbert": (padded, {**SIZES, **TEXT, "local_attention": 4, "global_attn_every_n_layers": 2}),
+    "recurrent_gemma": (ids, {**GATED, "lru_width": 16, "attention_window_size": 4}),
+    "falcon_mamba": (
+        ids,
+        {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4, "use_cache": False},
+    ),
+    "vit_msn": (picture, {**SIZES, **PICTURE}),
+    "yolos": (picture, {**SIZES, "image_size": [16, 16], "patch_size": 4, "num_detection_tokens": 3}),
+    "poolformer": (larger_picture, {"hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1]}),
+    "mobilenet_v2": (large_picture, {"depth_multiplier": 0.25, "min_depth": 8}),
+    "patchtst": (
+        series,
+        {
+            "num_input_channels": 2,
+            "context_length": 16,
+            "patch_length": 4,
+            "patch_stride": 4,
+            "d_model": 16,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "ffn_dim": 32,
+        },
+    ),
     "clip": (text_and_picture, _CLIP_PARTS),
     "siglip": (text_and_picture, _CLIP_PARTS),
 }
@@ -476,18 +768,35 @@ HUGGING_FACE: dict[str, tuple[Inputs, dict[str, Any]]] = {
 
 def make_hugging_face(name: str) -> tuple[Maker, Inputs]:
     """The same for a model type of transformers."""
-    if importlib.util.find_spec("transformers") is None:
-        raise ModuleNotFoundError("transformers is not installed")
     _declare_torchvision_ops()  # transformers imports it where it is installed
     import transformers
 
-    inputs, options = HUGGING_FACE[name]
+    keywords, options = HUGGING_FACE[name]
     config = transformers.AutoConfig.for_model(name, **options)
     for part in (config, getattr(config, "text_config", None), getattr(config, "vision_config", None)):
         for key, value in vars(part).items() if part is not None else ():
             if "drop" in key and isinstance(value, float):
                 setattr(part, key, 0.0)
-    return lambda: transformers.AutoModel.from_config(config), inputs
+    return lambda: transformers.AutoModel.from_config(config), lambda batch: ((), keywords(batch))
 
 
-__all__ = ["HUGGING_FACE", "TIMM", "make_hugging_face", "make_timm"]
+def make_zoo(name: str) -> tuple[Maker, Inputs]:
+    """The same for an architecture that the tests have."""
+    return CASES[name].make, CASES[name].inputs
+
+
+MAKERS = {
+    "timm": (TIMM, make_timm),
+    "torchvision": (TORCHVISION, make_torchvision),
+    "hf": (HUGGING_FACE, make_hugging_face),
+    "zoo": (CASES, make_zoo),
+}
+
+
+def names() -> list[str]:
+    """'library:model' of all, the zoo last."""
+    order = ("hf", "timm", "torchvision", "zoo")
+    return [f"{library}:{model}" for library in order for model in MAKERS[library][0]]
+
+
+__all__ = ["MAKERS", "names"]

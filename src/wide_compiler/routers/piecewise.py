@@ -1,0 +1,167 @@
+"""A model that no graph can hold as a whole: its own Python runs, parts of it by plans of their own."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import _tree
+from ..capture import clone_member, structure
+from ..config import WideConfig
+from .calls import without_history
+from .explain import Declined, Plan
+from .rehearsal import Rehearsal
+from .row_group import RowGroup
+from .shadow import shadow_of_tree
+from .split_loop import RUN, SAFE, memory_is_apart, split_forward
+from .verdict import Verdict
+
+
+class Piecewise:
+    """Runs a model's Python with stand-ins for some of the modules it calls.
+
+    Args:
+        why: why there is no graph of all of it.
+        parts: `PlannedModel`s by path, for the modules that have plans of their own. Those that are not
+            faster by their plan run as they are.
+        groups: alike modules that its forward calls in a loop, to run together where that is faster.
+    """
+
+    def __init__(self, model: nn.Module, why: str, parts: dict[str, Any], groups: list[RowGroup]):
+        self.model, self.why, self.parts, self.groups = model, why, parts, groups
+        calls: dict[str, Callable[..., Any]] = {
+            path: part.run_as_part for path, part in parts.items() if part.runs_by_plan
+        }
+        methods: dict[str, Any] = {}
+        self.forward = type(model).forward
+        if any(group.latest.together for group in groups):
+            methods = {"forward": split_forward(type(model).forward), SAFE: staticmethod(memory_is_apart)}
+            methods[RUN] = staticmethod(RoundRunner(groups))
+        self.shadow = shadow_of_tree(model, calls, **methods)
+        found = bool(calls or methods)
+        self.verdict = Verdict(found, "measured" if found else "no part of it is faster by a plan")
+
+    def holds(self) -> bool:
+        """The model's Python reads everything anew, and its parts look after themselves."""
+        return True
+
+    def run_call(self, tensors: Any, args: tuple, kwargs: dict) -> Any:
+        """The model's output."""
+        if type(self.model).forward is not self.forward or "forward" in vars(self.model):
+            return self.model(*args, **kwargs)
+        return self.shadow(*args, **kwargs)
+
+    def plan(self, name: str) -> Plan:
+        """What is known of all parts."""
+        rows: list[Any] = [group.explain() for group in self.groups]
+        declined: list[Any] = [Declined.of(("",), "loop", self.why, op=name)]
+        for path, part in self.parts.items():
+            rows += [row.below(path) for row in part.plan.groups]
+            declined += [row.below(path) for row in part.plan.declined]
+        return Plan(rows + declined, "" if self.verdict.together else self.verdict.why, name)
+
+
+class RoundRunner:
+    """Runs the calls of all rounds of a loop."""
+
+    def __init__(self, groups: Sequence[RowGroup]):
+        self.place = {id(m): (group, lane) for group in groups for lane, m in enumerate(group.modules)}
+
+    def __call__(self, calls: Sequence[tuple[Any, Any]]) -> list[Any]:
+        """The outputs of calls, each a module and what it is called with."""
+        places = [self.place.get(id(module), (None, 0)) for module, _ in calls]
+        groups = {id(group) for group, _ in places}
+        lanes = [lane for _, lane in places]
+        plain = all(type(x) is Tensor for _, x in calls)
+        if not calls or len(groups) > 1 or places[0][0] is None or len(set(lanes)) < len(lanes) or not plain:
+            return [module(x) for module, x in calls]
+        return places[0][0].run(lanes, [x for _, x in calls])
+
+
+def in_pieces(
+    model: nn.Module,
+    why: str,
+    args: tuple,
+    kwargs: dict,
+    rehearsal: Rehearsal,
+    part_of: Callable[[nn.Module], Any],
+    config: WideConfig,
+) -> Piecewise | None:
+    """The model with its parts by plans; None if nothing in them can be joined.
+
+    Args:
+        part_of: gives the `PlannedModel` of a submodule.
+    """
+    children = dict(_called_by(model))
+    recorded = _recorded_calls(model, list(children), args, kwargs)
+    groups, parts = [], {}
+    splits = "forward" not in vars(model) and split_forward(type(model).forward) is not None
+    for paths in rehearsal.beside(recorded) if splits else []:
+        inputs = [x for path in paths if (x := _only_tensor(*recorded[path])) is not None]
+        if len(inputs) == len(paths):
+            # Those of which nothing was asked this time are like the others.
+            kind = rehearsal.structures[paths[0]]
+            idle = [path for path in children if path not in recorded and rehearsal.structures[path] == kind]
+            own = [path for path in children if path in paths or path in idle]
+            groups.append(RowGroup(own, [children[path] for path in own], config))
+            groups[-1].settle([own.index(path) for path in paths], inputs)
+    joined = {path for group in groups for path in group.names}
+    for path, (own_args, own_kwargs) in recorded.items():
+        if path not in joined and _has_alike_parts(children[path]):
+            part = part_of(children[path])
+            if part.settle_part(own_args, own_kwargs).groups:
+                parts[path] = part
+    return Piecewise(model, why, parts, groups) if parts or groups else None
+
+
+def _called_by(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """The children that a module may call, those in lists and dicts of modules too: path and module."""
+    for name, child in module._modules.items():
+        if child is None:
+            continue
+        if type(child).forward is nn.Module.forward:
+            yield from _called_by(child, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", child
+
+
+def _recorded_calls(
+    model: nn.Module, paths: list[str], args: tuple, kwargs: dict
+) -> dict[str, tuple[tuple, dict]]:
+    """What each of these modules is called with at first, in the order of the calls; seen on a copy."""
+    recorded: dict[str, tuple[tuple, dict]] = {}
+    double = clone_member(model)
+
+    def record(path: str) -> Any:
+        def hook(module: nn.Module, own: tuple, named: dict) -> None:
+            recorded.setdefault(path, _tree.tree_map(without_history, (own, named)))
+
+        return hook
+
+    for path in paths:
+        double.get_submodule(path).register_forward_pre_hook(record(path), with_kwargs=True)
+    copies = _tree.tree_map(_own, (args, kwargs))
+    with torch.random.fork_rng():
+        double(*copies[0], **copies[1])
+    return recorded
+
+
+def _own(leaf: Any) -> Any:
+    """A copy of a tensor that a forward may write, as it may write the result of another module."""
+    return leaf.detach().requires_grad_(leaf.requires_grad).clone() if isinstance(leaf, Tensor) else leaf
+
+
+def _only_tensor(args: tuple, kwargs: dict) -> Tensor | None:
+    return args[0] if len(args) == 1 and not kwargs and type(args[0]) is Tensor else None
+
+
+def _has_alike_parts(module: nn.Module) -> bool:
+    seen = set()
+    for path, part in module.named_modules():
+        if path and next(part.parameters(), None) is not None:
+            kind = structure(part)
+            if kind is not None and kind in seen:
+                return True
+            seen.add(kind)
+    return False

@@ -1,0 +1,116 @@
+"""Shadows: stand-ins for modules that share their attributes, but are called or see children otherwise.
+
+A module whose Python must run as it is can so have some of its children run by plans, while nothing is
+written to the module itself: its shadow has the same `__dict__`, so whatever its forward reads or sets is the
+module's.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import Any
+
+from torch import nn
+
+
+class _Children(MutableMapping[str, Any]):
+    """A module's children with stand-ins for some; writes go to the module's own table.
+
+    A child that is put in another's place has no stand-in.
+    """
+
+    def __init__(self, own: dict[str, Any], stand_ins: Mapping[str, nn.Module]):
+        self.own, self.stand_ins = own, stand_ins
+        self.replaced = {name: original_of(stand_in) for name, stand_in in stand_ins.items()}
+
+    def __getitem__(self, name: str) -> Any:
+        child = self.own[name]
+        return self.stand_ins[name] if child is not None and child is self.replaced.get(name) else child
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.own[name] = original_of(value)
+
+    def __delitem__(self, name: str) -> None:
+        del self.own[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.own)
+
+    def __len__(self) -> int:
+        return len(self.own)
+
+
+class _Shadow:
+    """Base of all shadows' classes, before the class of the module."""
+
+    _shadow_original: nn.Module
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A shadow's class is none of the user's: it appears in no registry that a base keeps."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return original_of, (self._shadow_original,)
+
+
+class _Parent(_Shadow):
+    """Base of those with other children."""
+
+    _shadow_children: _Children
+
+    @property
+    def _modules(self) -> _Children:
+        return type(self)._shadow_children
+
+    def __getattr__(self, name: str) -> Any:
+        children = type(self)._shadow_children
+        return children[name] if name in children.stand_ins else super().__getattr__(name)  # type: ignore[misc]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, original_of(value))
+
+
+def shadow(
+    module: nn.Module,
+    stand_ins: Mapping[str, nn.Module] | None = None,
+    call: Callable[..., Any] | None = None,
+    **methods: Callable[..., Any],
+) -> Any:
+    """A stand-in for `module`: with other children by name, or one that runs `call` when it is called.
+
+    Args:
+        methods: what its class has instead of the module's.
+    """
+    kind = type(module)
+    content: dict[str, Any] = {
+        "_shadow_original": module,
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        **methods,
+    }
+    if stand_ins:
+        content["_shadow_children"] = _Children(module._modules, stand_ins)
+    if call is not None:
+        content["__call__"] = staticmethod(call)
+    metaclass: Any = type(kind)
+    made = metaclass(kind.__name__, (_Parent if stand_ins else _Shadow, kind), content)
+    new = object.__new__(made)
+    object.__setattr__(new, "__dict__", module.__dict__)
+    return new
+
+
+def original_of(value: Any) -> Any:
+    """The module that a shadow stands for; anything else as it is."""
+    return type(value)._shadow_original if isinstance(value, _Shadow) else value
+
+
+def shadow_of_tree(
+    module: nn.Module, calls: Mapping[str, Callable[..., Any]], **methods: Callable[..., Any]
+) -> Any:
+    """A shadow of `module` in which the modules at these paths, below it, run `calls` instead."""
+    below: dict[str, dict[str, Callable[..., Any]]] = {}
+    for path, call in calls.items():
+        name, _, rest = path.partition(".")
+        below.setdefault(name, {})[rest] = call
+    stand_ins = {}
+    for name, inner in below.items():
+        child: Any = module._modules[name]
+        stand_ins[name] = shadow(child, call=inner[""]) if "" in inner else shadow_of_tree(child, inner)
+    return shadow(module, stand_ins, **methods)
