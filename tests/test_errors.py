@@ -31,6 +31,7 @@ INTERNAL = {
     "NotRepeatable",
     "OtherShapes",
     "Poisoned",
+    "RegisteredMismatch",
     "ReadsLayout",
     "Uncompilable",
     "WholeGraphDiffers",

@@ -112,8 +112,8 @@ def test_a_change_in_every_call_is_looked_at_a_few_times_only(monkeypatch):
     looks = []
     from wide_compiler.model import program_cache
 
-    seen = programs.observe
-    monkeypatch.setattr(programs, "observe", lambda *a: looks.append(1) or seen(*a))
+    seen = program_cache.observe
+    monkeypatch.setattr(program_cache, "observe", lambda *a: looks.append(1) or seen(*a))
     assert not any(call(models, wide, x) for _ in range(40))
     assert len(looks) <= 3
 

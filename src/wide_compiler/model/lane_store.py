@@ -119,8 +119,7 @@ class LaneStore(Children, nn.Module):
         if outer is not None:
             return stacked_tensor(self.get_submodule(outer), outer, path, self.n).detach()[lane]
         place = self._place(path)
-        if place is None:
-            raise KeyError(path)
+        assert place is not None, f"no tensor at {path}"
         tensor = place.tensor.detach()
         return tensor[lane] if path in self.wide_states else tensor
 
