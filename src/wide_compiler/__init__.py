@@ -117,7 +117,7 @@ __all__ = [
     "unstack",
 ]
 
-# Where the names of `__all__` are defined; those that end in Error are in `errors`, others are primitives.
+# The module of each name of `__all__`; names that end in Error are in `errors`, others are primitives.
 _HOMES = {
     "api": ("WideBuilder", "compile"),
     "config": ("WideConfig",),
@@ -129,7 +129,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name or a room when it is first asked for: importing all of them takes a second."""
+    """Import a public name or subpackage on first use, because importing all of them takes a second."""
     if name in _rooms():
         value = importlib.import_module(f"{__name__}.{name}")
     elif name in __all__:

@@ -1,11 +1,11 @@
-"""compile() and WideBuilder: the whole river on one screen.
+"""compile() and WideBuilder: from N models to one wide model.
 
 models, sample
-  -> check_models          same architecture? the first difference, by path      capture/
-  -> build_tree            parameters stacked under the members' own names        model/
-  -> export_member         one graph of ATen ops, the lanes' Python zipped in     capture/
-  -> widen                 every node by its rule, else vmap, else a loop         widen/, primitives/
-  -> WideModel             four doors, lanes in and out                           model/
+  -> check_models          check that all lanes have one architecture             capture/
+  -> build_tree            stack the parameters under the members' names          model/
+  -> export_member         export one graph of ATen ops, with per-lane scalars    capture/
+  -> widen                 each node by its wide rule, else vmap, else a loop     widen/, primitives/
+  -> WideModel             call, read, save and load the lanes                    model/
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from .model import WideModel
 from .remote_tensors import memory_id, to_local
 
 GraphPass = Callable[[fx.Graph], fx.Graph | None]
-# Calls the function that makes a wide model; `signals` puts its own here, which then places the lanes.
+# Calls the function that builds a wide model; `signals` replaces it, to place the lanes on workers.
 build_model: Callable[[Callable[[], WideModel]], WideModel] = operator.call
 
 
@@ -53,20 +53,20 @@ def compile(
 
     Args:
         models: a list of N models, or one model together with `n`.
-        sample: one member's input: a tensor, a tuple of positional arguments or a dict of keywords. Its batch
-            size is free, and so is every dim that the model leaves free.
-        n: with one model: the number of lanes to make of it.
+        sample: one member's input: a tensor, a tuple of positional arguments or a dict of keywords. The batch
+            size may vary later, as may every dim that the model does not fix.
+        n: the number of lanes to make from a single model.
         sample_input: another name for `sample`.
-        sample_kwargs: keywords beside a tensor or tuple.
-        init: with `n`: 'fresh' gives every lane newly initialised weights, 'copy' the model's own,
-            a callable is given (copy of the model, lane) and initialises it or returns another.
+        sample_kwargs: keyword arguments beside a tensor or tuple.
+        init: with `n`: 'fresh' initialises the weights of every lane anew, 'copy' copies the model's weights,
+            a callable gets (copy of the model, lane) and initialises it in place or returns another model.
         config: a `WideConfig`; the options below override its fields.
         compile_model: run the lane graph through `torch.compile`, in `compile_mode`.
         validate: compare with the loop over the models on the sample; raises `ValidationError`.
-        debug: print what is built.
+        debug: print a summary of the wide model.
         graph_passes: functions that transform the captured graph of one member before it is widened.
-        chunk_lanes: run at most so many lanes at a time.
-        views: make the models' own tensors views of the wide model's, so that they follow its training.
+        chunk_lanes: run at most this many lanes at a time.
+        views: make the models' tensors views of the wide model's, so that the models follow its training.
 
     >>> import torch
     >>> wide = compile([nn.Linear(4, 2) for _ in range(3)], torch.randn(1, 4))
@@ -105,7 +105,7 @@ def compile(
 
 @contextlib.contextmanager
 def _unchanged_on_error() -> Iterator[None]:
-    """A refused compile has drawn no random numbers."""
+    """Restore the random state if the block raises."""
     state = torch.get_rng_state()
     try:
         yield
@@ -133,7 +133,7 @@ def _members(models: Any, n: int | None, init: Any) -> list[nn.Module]:
 
 
 def _refuse_elsewhere(members: list[nn.Module]) -> None:
-    """Stacking members that lie elsewhere would bring all of them here."""
+    """Raise `AlignmentError` for members on workers: stacking would copy all of them to this process."""
     for lane, member in enumerate(members):
         tensors = (
             [*member.named_parameters(), *member.named_buffers()] if isinstance(member, nn.Module) else []
@@ -164,17 +164,17 @@ class WideBuilder:
         self._sample: tuple[Any, Mapping[str, Any] | None] | None = None
 
     def with_sample(self, sample: Any, **sample_kwargs: Any) -> "WideBuilder":
-        """The member's sample input."""
+        """Set the member's sample input."""
         self._sample = (sample, sample_kwargs or None)
         return self
 
     def with_config(self, config: WideConfig) -> "WideBuilder":
-        """Start from this configuration; later steps change it."""
+        """Set the configuration that later steps modify."""
         self._config = config
         return self
 
     def validate(self, rtol: float | None = None, atol: float | None = None) -> "WideBuilder":
-        """Compare with the loop when built."""
+        """Compare with the loop in `build`."""
         limits = {"validate_rtol": rtol, "validate_atol": atol}
         return self._with(validate=True, **{k: v for k, v in limits.items() if v is not None})
 
@@ -183,11 +183,11 @@ class WideBuilder:
         return self._with(compile=True, compile_mode=mode, backend=backend)
 
     def debug(self, on: bool = True) -> "WideBuilder":
-        """Print what is built."""
+        """Print a summary in `build`."""
         return self._with(verbose=on)
 
     def with_options(self, **options: Any) -> "WideBuilder":
-        """Any further option of `wide_compiler.compile`."""
+        """Set further options of `wide_compiler.compile`."""
         self._options.update(options)
         return self
 

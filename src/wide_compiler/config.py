@@ -1,4 +1,4 @@
-"""WideConfig: how a wide model is built and run, and the four presets. Names of environment variables."""
+"""WideConfig (how a wide model is built and run), its presets, and the environment variables."""
 
 import os
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-
 
 
 PREFIX = "WIDE_COMPILER_"
-# Every setting that is read from the environment: its name without the prefix -> (older name, what it does).
+# Every setting read from the environment: name without prefix -> (older variable, description).
 SETTINGS: dict[str, tuple[str, str]] = {
     "CACHE": ("", "folder of the measured answers"),
     "CONFIG": ("GT_CONFIG", "YAML file of signals, read before the first one is looked up"),
@@ -25,7 +25,7 @@ SETTINGS: dict[str, tuple[str, str]] = {
 
 
 def variable(name: str) -> str:
-    """The environment variable of a setting: `WIDE_COMPILER_{name}`, or the older if only that is set."""
+    """The environment variable of a setting: `WIDE_COMPILER_{name}`, or the older one if only that is set."""
     older, _ = SETTINGS[name]
     return older if older in os.environ and PREFIX + name not in os.environ else PREFIX + name
 
@@ -36,20 +36,20 @@ class WideConfig:
 
     Attributes:
         compile: run the lane graph through `torch.compile`.
-        compile_mode: its mode: 'default', 'reduce-overhead', 'max-autotune', ...
-        backend: its backend, 'inductor' unless said otherwise.
+        compile_mode: the mode of `torch.compile`: 'default', 'reduce-overhead', 'max-autotune', ...
+        backend: the backend of `torch.compile`.
         validate: compare the wide model with the loop over its members on the sample, before it is returned.
-        validate_rtol: tolerance of that check, relative to the largest number of each tensor.
-        validate_atol: absolute tolerance of that check.
-        fallback_passthrough: run what cannot be fused (an unknown module, an op without rule) per lane and
-            say so in `explain()`; if False, raise an error that names it.
-        verbose: print what is built; `debug=True` is the same.
-        strategy: force a strategy instead of measuring: by name for all primitives that have it
-            ('sequential'), per primitive ({'WideLinear': 'sequential'}), or 'loop', one lane after another.
-        chunk_lanes: run at most so many lanes at a time, to bound memory.
-        tune_seconds: how long the first call with a new shape may take to measure the ways to run it (a short
-            call costs about a hundred calls). `measure=False` is the same as 0: nothing is measured, the lane
-            graph runs as it is.
+        validate_rtol: tolerance of that comparison, relative to the largest value of each tensor.
+        validate_atol: absolute tolerance of that comparison.
+        fallback_passthrough: run what cannot be fused (an unknown module, an op without rule) lane by lane
+            and report it in `explain()`; if False, raise an error that names it.
+        verbose: print a summary of the wide model; `debug=True` is the same.
+        strategy: force a strategy instead of measuring: one name for all primitives that have it
+            ('sequential'), a dict by primitive ({'WideLinear': 'sequential'}), or 'loop', lane by lane.
+        chunk_lanes: run at most this many lanes at a time, to bound memory.
+        tune_seconds: time limit for measuring the candidates at the first call with a new shape (for short
+            calls it takes about a hundred calls). 0, or `measure=False`, measures nothing and runs the lane
+            graph.
     """
 
     compile: bool
@@ -119,12 +119,12 @@ class WideConfig:
 
     @classmethod
     def safe(cls) -> "WideConfig":
-        """Validated against the loop before it is returned."""
+        """Eager, validated against the loop."""
         return cls(validate=True)
 
     @classmethod
     def debug(cls) -> "WideConfig":
-        """Verbose and strict: prints what is built, validates, refuses anything that is not fused."""
+        """Verbose and strict: prints a summary, validates, raises for anything that is not fused."""
         return cls(validate=True, verbose=True, fallback_passthrough=False)
 
     @classmethod
@@ -137,7 +137,7 @@ class WideConfig:
 
     @property
     def measure(self) -> bool:
-        """Whether the first call with a new shape measures the ways to run it."""
+        """Whether the first call with a new shape measures the candidates."""
         return self.tune_seconds > 0
 
     def replace(self, **changes: Any) -> "WideConfig":
@@ -145,17 +145,17 @@ class WideConfig:
 
     @property
     def strategies(self) -> dict[str, str]:
-        """The forced strategies by primitive; '*' stands for all."""
+        """The forced strategies by primitive; '*' means all primitives."""
         if self.strategy is None or self.strategy == "auto":
             return {}
         return {"*": self.strategy} if isinstance(self.strategy, str) else dict(self.strategy)
 
 
 def check_strategies(strategies: Mapping[str, str]) -> None:
-    """Every forced strategy must exist; the error lists the choices."""
+    """Raise `ArgumentError` for an unknown primitive or strategy."""
     if not strategies:
         return
-    from .primitives import PRIMITIVES  # here, so that a plain config needs no torch
+    from .primitives import PRIMITIVES  # imported late: it imports torch
 
     known = {p.__name__: p.STRATEGIES for p in PRIMITIVES}
     for primitive, strategy in strategies.items():

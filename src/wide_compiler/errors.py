@@ -1,15 +1,15 @@
-"""Every error a user can meet. Each also is the built-in kind that fits, so `except ValueError` works."""
+"""The errors of the library. Each also derives from the matching built-in, such as `ValueError`."""
 
 import importlib
 import types
 
 
 class WideError(Exception):
-    """The common parent: `except WideError` catches whatever this library raises on purpose."""
+    """Base class of the library's errors."""
 
 
 class AlignmentError(WideError, ValueError):
-    """The lanes are not of one architecture; the message names the first difference by path."""
+    """The lanes differ in architecture; the message names the first difference by path."""
 
 
 class ArgumentError(WideError, ValueError):
@@ -37,11 +37,11 @@ class MissingFileError(WideError, FileNotFoundError):
 
 
 class SampleError(WideError, ValueError):
-    """The member itself rejects the sample; the member's own error is the cause."""
+    """The member raises on the sample; its error is the cause."""
 
 
 class SaveError(WideError, OSError):
-    """A checkpoint could not be written (a full disk, no permission); those before it are intact."""
+    """A checkpoint could not be written (full disk, no permission); earlier checkpoints are intact."""
 
 
 class UnknownNameError(WideError, KeyError):
@@ -49,11 +49,11 @@ class UnknownNameError(WideError, KeyError):
 
 
 class UnsupportedError(WideError, NotImplementedError):
-    """There is no way to run this: the library has none, or `fallback_passthrough=False` forbids the loop."""
+    """The library cannot run this, or `fallback_passthrough=False` forbids the fallback loop."""
 
 
 class UsageError(WideError, RuntimeError):
-    """This cannot be done now; the message says what has to be done first."""
+    """This cannot be done in the current state; the message says what to do first."""
 
 
 class ValidationError(WideError, AssertionError):
@@ -61,7 +61,7 @@ class ValidationError(WideError, AssertionError):
 
 
 class WrongTypeError(WideError, TypeError):
-    """An argument, or what a function of the user's returned, is of the wrong type."""
+    """An argument, or the return value of a user's function, has the wrong type."""
 
 
 def one_line(error: Exception) -> str:
@@ -71,14 +71,14 @@ def one_line(error: Exception) -> str:
 
 
 def needs(package: str, extra: str) -> types.ModuleType:
-    """The module `package`, or a `MissingExtraError` that names the extra that installs it."""
+    """Import `package`; raise `MissingExtraError` with the extra that installs it if it is missing."""
     top = package.partition(".")[0]
     try:
         importlib.import_module(top)
         return importlib.import_module(package)
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] != top:
-            raise  # the package is there, but something that it needs is not
+            raise  # the package is installed, but one of its dependencies is missing
         raise MissingExtraError(
             f"{top} is not installed: pip install 'wide_compiler[{extra}]'", name=top
         ) from missing

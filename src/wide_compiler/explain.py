@@ -1,24 +1,24 @@
-"""What `explain()` gives at every door: the parts of the work, how each runs, and why not faster."""
+"""The result of `explain()`, for all entry points: how each part runs, and why."""
 
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Ways to run a part that are none of ours: in a loop, by PyTorch's vmap, alone for want of others, not yet.
+# Values of `Row.how` that are fallbacks: a loop, PyTorch's vmap, a single item, or not run yet.
 NOT_WIDE = ("loop", "vmap", "alone", "not run")
 
 
 @dataclass
 class Row:
-    """One part of the work and what became of it.
+    """One part of the work and how it runs.
 
     Attributes:
-        path: where it is: a module's path, names of towers, a line, a signal.
-        op: what it is: an op, a class, a kind of statement.
-        how: the way it runs; 'loop' is one item after another, 'not run' no way yet.
-        why: what that was decided by, or what stands against a faster way.
-        ms: its time, or the times that were measured to decide, by way.
+        path: location: a module's path, names of towers, a source line, a signal.
+        op: kind: an op, a class, a statement.
+        how: the way it runs; 'loop' is one item after another, 'not run' means that it has not run yet.
+        why: the reason for this way, or what prevents a faster one.
+        ms: its time in milliseconds, or the measured times by candidate.
     """
 
     path: str
@@ -29,20 +29,20 @@ class Row:
 
     @property
     def wide(self) -> bool:
-        """Whether it runs as lanes, or by another fast way of the library."""
+        """Whether it runs as lanes, or another fast way of the library."""
         return self.how not in NOT_WIDE
 
     @property
     def size(self) -> int:
-        """How many parts this row stands for."""
+        """Number of parts that this row covers."""
         return 1
 
     def more(self) -> dict[str, str]:
-        """Further columns of the table: name -> text."""
+        """Additional columns of the table: name -> text."""
         return {}
 
     def cells(self) -> dict[str, str]:
-        """The row as texts, by column."""
+        """The row's texts by column."""
         return {
             "path": self.path,
             "op": self.op,
@@ -55,14 +55,14 @@ class Row:
 
 @dataclass
 class Explanation:
-    """What became of the work, part by part.
+    """How each part of the work runs.
 
     Attributes:
         rows: the parts.
-        why: why all of it runs as a loop; empty if it does not.
-        name: what is explained.
+        why: why everything runs as a loop; empty if it does not.
+        name: name of what is explained.
         note: a last line under the table.
-        recaptures: how often a change (of an attribute, a weight's shape, a mode) made it capture anew.
+        recaptures: number of captures repeated after a change (of an attribute, a weight's shape, a mode).
     """
 
     rows: Sequence[Any]
@@ -73,24 +73,24 @@ class Explanation:
 
     @property
     def coverage(self) -> float:
-        """The share of the parts that runs wide."""
+        """Share of the parts that run wide."""
         total = sum(row.size for row in self.rows)
         return sum(row.size for row in self.rows if row.wide) / total if total else float(not self.why)
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many parts run each way."""
+        """Number of parts by way to run."""
         counts: dict[str, int] = {}
         for row in self.rows:
             counts[row.how] = counts.get(row.how, 0) + row.size
         return counts
 
     def __getitem__(self, path: str) -> Any:
-        """The first row of a path."""
+        """The first row with this path."""
         return {row.path: row for row in reversed(self.rows)}[path]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: `name`, `why`, `note`, and each row's fields by name."""
+        """For JSON: `name`, `why`, `note`, and the fields of each row."""
         rows = [{key: _plain(value) for key, value in vars(row).items()} for row in self.rows]
         return {"name": self.name, "why": self.why, "note": self.note, "rows": rows}
 
@@ -110,7 +110,7 @@ def _wide(row: Row) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON can say it: rows within rows by their fields, what else it does not know as text."""
+    """Convert to JSON types: rows become dicts, unknown types become strings."""
     if isinstance(value, Row):
         return {key: _plain(inner) for key, inner in vars(value).items()}
     if isinstance(value, dict):
@@ -127,7 +127,7 @@ def _milliseconds(ms: float | dict[str, float] | None) -> str:
 
 
 def _table(rows: list[dict[str, str]]) -> list[str]:
-    """Leaves out empty columns. Nothing is cut or folded: reasons are long, and stand last."""
+    """Lines of a table without empty columns. Nothing is truncated or wrapped; long reasons come last."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

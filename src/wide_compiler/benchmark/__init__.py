@@ -1,7 +1,7 @@
-"""Benchmarks: wide against the loop and against whoever claims to be faster, layer by layer and whole models.
+"""Benchmarks: wide models and layers against the loop and against alternatives such as vmap and JAX.
 
 selection   names            -> workloads (workloads, primitive_cases)
-runner      workloads        -> rows: built, held against the loop, timed in turns
+runner      workloads        -> rows: built, compared with the loop, timed interleaved
 ours, peers, training_peers, jax_peer: the candidates of a row
 tables, document, plot: rows -> a table, a JSON file, a picture
 """

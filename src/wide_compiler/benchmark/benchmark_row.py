@@ -1,4 +1,4 @@
-"""BenchmarkRow: what was measured of one strategy at one number of lanes; and how far it is from the loop."""
+"""BenchmarkRow: times and errors of one strategy at one number of lanes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Groups of tensors by what they are ("outputs", "gradients", ...), each tensor `[N, ...]`.
+# Lists of tensors by kind ("outputs", "gradients", ...), each tensor `[N, ...]`.
 Results = Mapping[str, Sequence[Tensor]]
 
 
 def largest_error(got: Results, want: Results, random: bool = False) -> float:
-    """The largest difference of any tensor, relative to the largest number of its group in `want`.
+    """The largest error of any tensor, relative to the largest value of its group in `want`.
 
-    Groups that only `want` has are not looked at; another shape, or another place that is not finite, is
-    infinitely far. With `random`, elements that either side has drawn as zero are left out.
+    Only groups in `got` are compared. A different shape, or a value that is not finite on one side only,
+    counts as infinite. With `random`, elements that are zero on either side are left out.
     """
     return max((_group_error(tensors, want[name], random) for name, tensors in got.items()), default=0.0)
 
@@ -47,7 +47,7 @@ def _group_error(got: Sequence[Tensor], want: Sequence[Tensor], random: bool) ->
 
 
 def _same_share_of_zeros(ours: Tensor, theirs: Tensor) -> bool:
-    """Within six standard deviations of a fair coin."""
+    """Whether the shares of zeros differ by at most six standard deviations of a fair coin."""
     apart = ((ours == 0).double().mean() - (theirs == 0).double().mean()).abs().item()
     return apart <= 6 * 0.5 * (2 / ours.numel()) ** 0.5
 
@@ -61,22 +61,22 @@ class BenchmarkRow:
     """One line of the table.
 
     Attributes:
-        name: of the workload.
+        name: name of the workload.
         kind: "model" or "primitive".
-        n: lanes.
-        batch: of each lane.
+        n: number of lanes.
+        batch: batch size of each lane.
         mode: "infer" (a forward pass) or "train" (forward, backward, Adam).
-        device: as PyTorch calls it.
-        strategy: the primitive's strategy, or those a wide model has chosen.
+        device: the PyTorch device.
+        strategy: the primitive's strategy, or those that a wide model has chosen.
         ms: milliseconds for all lanes, by candidate: "loop", "ours", and the peers.
-        error: how far from the loop, relative to the largest number; None if it did not run.
-        loop_error: how far the loop itself is from the same in float64 (a few lanes of it).
-        ok: ran, and is within the tolerance.
-        why: what is not ok.
-        errors: the same as `error`, of every peer.
-        failures: of the peers that raised: type and first line of the error.
-        tolerance: the error that is allowed.
-        build_seconds: from the members to the first result.
+        error: difference from the loop, relative to the largest value; None if it did not run.
+        loop_error: difference of the loop from float64, on a few lanes.
+        ok: whether it ran and is within the tolerance.
+        why: the reason if it is not ok.
+        errors: `error` of every peer.
+        failures: for peers that raised: type and first line of the error.
+        tolerance: the largest allowed error.
+        build_seconds: time from the members to the first result.
     """
 
     name: str
@@ -102,17 +102,17 @@ class BenchmarkRow:
 
     @property
     def wrong(self) -> bool:
-        """Ran, but not as the loop does."""
+        """Ran, but differs from the loop."""
         return self.error is not None and not self.ok
 
     @property
     def speedup(self) -> float | None:
-        """How many times faster than the eager loop."""
+        """Time of the eager loop divided by ours."""
         return self.ms[LOOP] / self.ms[OURS] if self.ran and LOOP in self.ms else None
 
     @property
     def best_peer(self) -> str | None:
-        """The fastest of the others, the loop included, whose result is right; None without peers."""
+        """The fastest correct candidate besides ours, the loop included; None without peers."""
         right = {
             name: ms
             for name, ms in self.ms.items()
@@ -122,7 +122,7 @@ class BenchmarkRow:
 
     @property
     def peer_ratio(self) -> float | None:
-        """How many times faster than the best peer."""
+        """Time of the best peer divided by ours."""
         return self.ms[self.best_peer] / self.ms[OURS] if self.ran and self.best_peer else None
 
     def as_dict(self) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class BenchmarkRow:
 
 
 def crossover(rows: Iterable[BenchmarkRow]) -> int | None:
-    """The smallest N from which wide stays faster than the loop; None if it is slower at the largest."""
+    """The smallest N from which on wide is faster than the loop; None if it is slower at the largest N."""
     found = None
     for row in sorted(rows, key=lambda row: row.n, reverse=True):
         if row.speedup is None:
@@ -143,7 +143,7 @@ def crossover(rows: Iterable[BenchmarkRow]) -> int | None:
 
 
 def lines(rows: Iterable[BenchmarkRow]) -> dict[tuple[str, str, str], list[BenchmarkRow]]:
-    """The rows that differ in N alone: by kind, name and strategy (of a model: all of it)."""
+    """Group rows that differ in N only, by (kind, name, strategy); all rows of a model are one group."""
     found: dict[tuple[str, str, str], list[BenchmarkRow]] = {}
     for row in rows:
         strategy = row.strategy if row.kind == "primitive" else OURS

@@ -1,4 +1,4 @@
-"""What was measured, for programs: a JSON document that says on what, with what, when and how."""
+"""Benchmark results as a JSON document, with device, versions, date and command."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from .benchmark_row import BenchmarkRow, crossover, lines
 
 
 def device_name(device: torch.device) -> str:
-    """The GPU's name, or the processor's with the number of threads PyTorch uses."""
+    """The GPU's name, or the CPU's with the number of PyTorch threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
@@ -35,7 +35,7 @@ def _processor() -> str:
 
 
 def provenance(device: torch.device, command: str | None = None) -> dict[str, Any]:
-    """On what, with what, when and how: the head of every result file."""
+    """Command, date, device and versions: the head of every result file."""
     return {
         "command": command or " ".join(["python", *sys.argv]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -50,7 +50,7 @@ def provenance(device: torch.device, command: str | None = None) -> dict[str, An
 def document(
     rows: Sequence[BenchmarkRow], device: torch.device, command: str, preset: str, complete: bool = True
 ) -> dict[str, Any]:
-    """The measured rows with everything needed to understand and to repeat them."""
+    """The measured rows with their provenance and crossovers."""
     return {
         **provenance(device, command),
         "preset": preset,
@@ -64,7 +64,7 @@ def document(
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """As JSON proper: what is infinite or not a number becomes null."""
+    """Write strict JSON: infinite and NaN values become null."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(_finite(content), indent=1, allow_nan=False) + "\n")
 

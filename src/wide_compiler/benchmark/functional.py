@@ -1,4 +1,4 @@
-"""The members as functions of their tensors, as `torch.func.vmap` takes them."""
+"""The members as functions of their tensors, for `torch.func.vmap`."""
 
 import copy
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def as_it_is(output: Any) -> Any:
 
 
 class Functional:
-    """`then` is applied to a member's output: a loss in training."""
+    """N modules as functions of their tensors; `then` maps a member's output, to a loss in training."""
 
     def __init__(self, modules: list[nn.Module], x: Tensor, then: Then = as_it_is) -> None:
         self.modules = modules
@@ -31,7 +31,7 @@ class Functional:
         return self.then(functional_call(self.template, (parameters, buffers), (x,)))
 
     def lanes(self, parameters: State, buffers: State, x: Tensor) -> Any:
-        """All lanes' outputs `[N, ...]` of stacked tensors."""
+        """Outputs `[N, ...]` of all lanes, from stacked tensors."""
         return vmap(self.member, randomness="different")(parameters, buffers, x)
 
     @cached_property
@@ -44,12 +44,12 @@ class Functional:
 
     @cached_property
     def states(self) -> list[tuple[State, State]]:
-        """Each member's own parameters and buffers."""
+        """Parameters and buffers of each member."""
         return [(dict(m.named_parameters()), dict(m.named_buffers())) for m in self.modules]
 
     @cached_property
     def stacked(self) -> tuple[State, State]:
-        """The lanes' parameters and buffers stacked; the parameters are leaves that learn."""
+        """Stacked parameters and buffers; the parameters are leaves that require gradients."""
         return stack_module_state(self.modules)  # type: ignore[return-value]
 
     def each(self, compiled: bool) -> Callable[[], list[Any]]:

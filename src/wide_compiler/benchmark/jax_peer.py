@@ -1,4 +1,4 @@
-"""The JAX peer: `jit(vmap(model))` of the same weights on the same input, where JAX is installed."""
+"""The JAX peer: `jit(vmap(model))` with the same weights and input, where JAX is installed."""
 
 import importlib.util
 import os
@@ -11,19 +11,19 @@ from torch.func import stack_module_state
 
 from .problem import BenchmarkCandidate, Problem
 
-# Calls are only waited for once in so many: JAX, like CUDA, runs behind the caller's back.
+# JAX runs asynchronously, like CUDA: one timed call runs the function this many times, then waits once.
 REPEATS = 10
 
 
 def knows(problem: Problem) -> bool:
-    """Whether there is a JAX version of this model, and JAX to run it."""
+    """Whether JAX is installed and this model has a JAX version."""
     workload = problem.workload
     known = workload.kind == "model" and workload.name in _MODELS
     return known and importlib.util.find_spec("jax") is not None
 
 
 def build(problem: Problem) -> BenchmarkCandidate:
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the GPU is PyTorch's too
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch uses the same GPU
     import jax
 
     jax.config.update("jax_default_matmul_precision", "highest")
@@ -44,7 +44,7 @@ def build(problem: Problem) -> BenchmarkCandidate:
 
 
 def _arrays(problem: Problem) -> dict[str, np.ndarray]:
-    """The stacked tensors by name, linear weights as `[N, in, out]`."""
+    """The stacked tensors by name; linear weights are transposed to `[N, in, out]`."""
     parameters, buffers = stack_module_state(problem.members)
     arrays = {name: t.detach().cpu().numpy() for name, t in {**parameters, **buffers}.items()}
     return {

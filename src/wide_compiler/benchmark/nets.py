@@ -1,4 +1,4 @@
-"""The networks of the commands: by default in the sizes that are compared with other libraries."""
+"""The networks of the benchmarks and commands, by default in the sizes used to compare libraries."""
 
 import torch
 import torch.nn.functional as F
@@ -58,7 +58,7 @@ class ConvNet(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """A causal transformer block with the norms in front."""
+    """A causal transformer block with pre-norm."""
 
     def __init__(self, width: int = 256, heads: int = 8) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Gpt(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """An LSTM or GRU whose last step is classified."""
+    """An LSTM or GRU with a linear classifier on the last step."""
 
     def __init__(
         self, kind: type[nn.LSTM] | type[nn.GRU], inputs: int = 64, hidden: int = 128, layers: int = 1
@@ -128,7 +128,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """Layer for layer the one of torchvision, so that the workload needs nothing but PyTorch."""
+    """The ResNet18 of torchvision, layer for layer, so that the workload needs only PyTorch."""
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""wide_compiler's own candidates: a wide model, or a wide layer with each of its strategies."""
+"""Candidates of wide_compiler: a wide model, or a wide layer with each of its strategies."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,7 +28,7 @@ from .training import (
 
 
 def our_candidates(problem: Problem, compiled: bool, mode: str | None) -> dict[str, Build]:
-    """By name: one for a model, one for each strategy of a layer; through `torch.compile` in `mode` if so."""
+    """Candidates by name: one per model, one per strategy of a layer; `mode` is that of `torch.compile`."""
     primitive = problem.workload.primitive
     if primitive is None:
         config = WideConfig.fast() if compiled else WideConfig.default()
@@ -76,12 +76,12 @@ def _trained(
     optimizer: torch.optim.Optimizer,
     step: Callable[[], Tensor],
 ) -> BenchmarkCandidate:
-    """Besides the losses of the first steps, buffers and gradients of the very first are compared."""
+    """A training candidate; compares losses of the first steps, and buffers and gradients of the first."""
     trainee = Trainee(step, tensors_of(module), [optimizer])
     member = problem.members[0]
 
     def buffers() -> dict[str, Tensor]:
-        """Those with a lane axis: one that no lane writes has none."""
+        """Buffers with a lane axis; a buffer that no lane writes is shared and has none."""
         own = dict(module.named_buffers())
         return {name: own[name] for name, b in member.named_buffers() if own[name].dim() == b.dim() + 1}
 
@@ -95,7 +95,7 @@ def _trained(
 
 
 def strategies_of(wide: WideModel) -> str:
-    """How a wide model ran: lanes by one or in chunks, each node's strategy once, compiled or not."""
+    """How a wide model ran: the loop or chunks, the distinct strategies of its nodes, compiled or not."""
     explanation = wide.explain(measure=False)
     compiled = explanation.tuned.plan.compiled if explanation.tuned else wide.config.compile
     parts = [] if explanation.way == "wide" else [explanation.way]

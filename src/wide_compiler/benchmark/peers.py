@@ -1,4 +1,4 @@
-"""What one would use instead, for inference: the eager loop, and whoever claims to be faster."""
+"""Alternatives for inference: the eager loop, compiled loops, vmap, CUDA streams and graphs, JAX."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +13,7 @@ from .problem import BenchmarkCandidate, Build, Problem, inference
 
 
 def loop(problem: Problem) -> BenchmarkCandidate:
-    """One member after the other: what all others are measured against."""
+    """The eager loop over the members: the baseline of all speed-ups."""
     call = problem.workload.call
     lanes = list(zip(problem.members, problem.x.unbind(0), strict=True))
 
@@ -24,7 +24,7 @@ def loop(problem: Problem) -> BenchmarkCandidate:
 
 
 def inference_peers(problem: Problem) -> dict[str, Build]:
-    """By name; each is built when it is called, and may raise then."""
+    """Functions that build the peers, by name; a build may raise."""
     functional = Functional(problem.called(), problem.x)
     peers: dict[str, Build] = {
         "compiled loop": lambda: inference(functional.each(compiled=True)),
@@ -40,7 +40,7 @@ def inference_peers(problem: Problem) -> dict[str, Build]:
 
 
 def graphed(function: Callable[[], Any], warm_up: int = 3) -> Callable[[], Any]:
-    """`function` recorded in one CUDA graph; every call gives the recorded call's own outputs."""
+    """Capture `function` into a CUDA graph; every replay returns the same output tensors."""
     stream = torch.cuda.Stream()
     for _ in range(warm_up):
         on_stream(stream, function)
@@ -54,7 +54,7 @@ def graphed(function: Callable[[], Any], warm_up: int = 3) -> Callable[[], Any]:
 
 
 def on_streams(functions: list[Callable[[], Any]], count: int = 16) -> Callable[[], list[Any]]:
-    """A function that runs all functions, spread over `count` streams."""
+    """A function that runs all `functions`, distributed over `count` CUDA streams."""
     streams = [torch.cuda.Stream() for _ in range(count)]
 
     def run() -> list[Any]:

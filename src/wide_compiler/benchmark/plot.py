@@ -1,4 +1,4 @@
-"""The speed-up against the number of lanes, as a picture: one panel for each workload."""
+"""Plot of the speed-up against the number of lanes, one panel per workload."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,12 +9,12 @@ from .benchmark_row import LOOP, BenchmarkRow, lines
 
 
 def require_matplotlib() -> Any:
-    """`matplotlib.figure`, or an ImportError that says how to get it."""
+    """Return `matplotlib.figure`; raise `MissingExtraError` if it is not installed."""
     return needs("matplotlib.figure", "plots")
 
 
 def draw(rows: Sequence[BenchmarkRow], path: Path, title: str = "") -> None:
-    """Write the picture; its format follows from the ending of `path`."""
+    """Write the plot; the suffix of `path` decides the format."""
     figures = require_matplotlib()
     panels = sorted({(row.kind, row.name) for row in rows if row.ran}, key=_order(rows))
     columns = min(3, len(panels)) or 1

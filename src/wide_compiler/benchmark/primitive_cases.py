@@ -1,4 +1,4 @@
-"""A workload for every primitive there is: a member, an input, and the strategies it is measured with."""
+"""A workload for every primitive: a member, an input, and the strategies to measure."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..primitives import PRIMITIVES, WideModule
 from .workload import Call, InputMaker, Workload, floats, plain_call, token_ids
 
-# Elsewhere another strategy stands in for these, which is measured under its own name already.
+# On a CPU these fall back to another strategy, which is measured under its own name.
 CUDA_ONLY = frozenset({"tensor_core", "implicit_gemm", "implicit_forward", "streams", "persistent"})
 SWEEP = (1, 2, 4, 8, 16, 32, 64, 128)
 FEW = (2, 8, 32)
@@ -17,7 +17,7 @@ FEW = (2, 8, 32)
 
 @dataclass(frozen=True)
 class _Member:
-    """The member of one primitive: its class, how it is made and what it eats."""
+    """Constructor arguments, input and call of the member of one primitive."""
 
     args: tuple[Any, ...]
     inputs: InputMaker
@@ -82,7 +82,7 @@ _MEMBERS: dict[str, _Member] = {
 
 
 def name_of(primitive: type[WideModule]) -> str:
-    """`WideConv2d` is `conv2d` on the command line."""
+    """The command-line name of a primitive: `conv2d` for `WideConv2d`."""
     return primitive.__name__.removeprefix("Wide").lower()
 
 
@@ -92,7 +92,7 @@ def member_class(primitive: type[WideModule]) -> type[nn.Module]:
 
 
 def strategies_on(primitive: type[WideModule], device: torch.device) -> list[str]:
-    """The strategies that a device has."""
+    """The strategies available on a device."""
     return [s for s in primitive.STRATEGIES if device.type == "cuda" or s not in CUDA_ONLY]
 
 

@@ -1,4 +1,4 @@
-"""Problem: one workload with its lanes made, and BenchmarkCandidate: one way to run it."""
+"""Problem: a workload with its members and input; BenchmarkCandidate: one way to run it."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ TF32 = 5e-3
 
 
 class Called(nn.Module):
-    """A member together with how it is called, for tools that want a module of one tensor."""
+    """A member together with its call, as a module that takes one tensor."""
 
     def __init__(self, member: nn.Module, call: Call) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Called(nn.Module):
 
 @dataclass
 class Problem:
-    """N members and an input `[N, B, ...]`: the same for all candidates."""
+    """N members and an input `[N, B, ...]`, the same for all candidates."""
 
     workload: Workload
     n: int
@@ -41,7 +41,7 @@ class Problem:
 
     @classmethod
     def of(cls, workload: Workload, n: int, batch: int, device: torch.device, train: bool) -> "Problem":
-        """Members and inputs follow from a fixed seed; PyTorch's own generator is left as it was."""
+        """Make members and inputs from a fixed seed; PyTorch's random state is restored."""
         with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
             torch.manual_seed(0)
             training = train or workload.random
@@ -54,11 +54,11 @@ class Problem:
         return self.device.type == "cuda"
 
     def called(self) -> list[nn.Module]:
-        """The members as modules of one tensor, whatever they want to be called with."""
+        """The members as modules that take one tensor."""
         return [Called(member, self.workload.call) for member in self.members]
 
     def in_float64(self, lanes: int) -> "Problem":
-        """The first lanes of the same problem, in double precision."""
+        """The first `lanes` lanes of the problem, in double precision."""
         members = [copy.deepcopy(member).double() for member in self.members[:lanes]]
         x = self.x[:lanes].double() if self.x.is_floating_point() else self.x[:lanes]
         return replace(self, n=len(members), members=members, x=x)
@@ -67,7 +67,7 @@ class Problem:
     def tolerance(self) -> float:
         own = self.workload.train_tolerance if self.train else self.workload.tolerance
         convolves = any(isinstance(m, _ConvNd) for m in self.members[0].modules())
-        # cuDNN may round to ten bits, and does so for some shapes and not for others.
+        # With TF32, cuDNN may round to a 10-bit mantissa, for some shapes only.
         return max(own, TF32) if self.cuda and convolves and torch.backends.cudnn.allow_tf32 else own
 
 
@@ -76,10 +76,10 @@ class BenchmarkCandidate:
     """One way to run a problem.
 
     Attributes:
-        call: what is timed.
-        results: what it computes, to be held against the loop's.
-        repeats: how often one `call` runs the problem.
-        strategy: says, once it has run, how it runs.
+        call: the function to time.
+        results: computes the tensors to compare with the loop's.
+        repeats: number of runs of the problem in one `call`.
+        strategy: describes how it ran; valid after a run.
     """
 
     call: Callable[[], Any]
@@ -92,7 +92,7 @@ Build = Callable[[], BenchmarkCandidate]
 
 
 def stacked(outputs: Tensor | Sequence[Tensor]) -> Tensor:
-    """`[N, ...]` of a list of N, or of what is stacked already; a copy that later calls do not overwrite."""
+    """Stack N outputs to `[N, ...]`; an output that is stacked already is cloned, as later calls reuse it."""
     if isinstance(outputs, Tensor):
         return outputs.detach().clone()
     return torch.stack([output.detach() for output in outputs])
@@ -101,9 +101,9 @@ def stacked(outputs: Tensor | Sequence[Tensor]) -> Tensor:
 def inference(
     call: Callable[[], Any], strategy: Callable[[], str] = str, warm_up: int = 0
 ) -> BenchmarkCandidate:
-    """The candidate of a function that gives the outputs of all lanes.
+    """The candidate of a function that returns the outputs of all lanes.
 
-    `warm_up` calls go before the one that is compared, where the first calls are not like those that follow.
+    `warm_up` calls run before the compared one, where the first calls run differently.
     """
 
     def results() -> Results:

@@ -1,4 +1,4 @@
-"""Runs workloads: everything of a row is built, held against the loop, and timed in turns."""
+"""Run workloads: build the candidates of a row, compare them with the loop, time them interleaved."""
 
 import gc
 import math
@@ -16,17 +16,17 @@ from .ours import our_candidates
 from .problem import BenchmarkCandidate, Problem
 from .workload import PRESETS, Preset, Workload
 
-# The loop's own error is found on so many lanes, and so many times that is still the same result.
+# The loop's error is measured on this many lanes; a result within this multiple of it is accepted.
 EXACT_LANES = 3
 NOISE_FACTOR = 3
-# Calls follow each other for so many seconds before the GPU is waited for.
+# Seconds of calls between two synchronisations with the GPU.
 GPU_SAMPLE = 5e-3
 CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says; None is what the preset and the workload say."""
+    """Options of the command line; None takes the value of the preset or workload."""
 
     preset: Preset = PRESETS["full"]
     lanes: Sequence[int] | None = None
@@ -45,7 +45,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Point:
-    """One workload at one number of lanes: a row for each strategy."""
+    """One workload at one number of lanes; gives one row per strategy."""
 
     workload: Workload
     n: int
@@ -60,7 +60,7 @@ def trainable(workload: Workload) -> bool:
 
 
 def plan(workloads: Sequence[Workload], options: Options) -> list[Point]:
-    """What there is to measure. What has no parameters is not trained."""
+    """The points to measure; workloads without parameters are skipped in training."""
     return [
         Point(workload, n, options.batch or options.preset.batch(workload))
         for workload in workloads
@@ -72,7 +72,7 @@ def plan(workloads: Sequence[Workload], options: Options) -> list[Point]:
 def run(
     points: Sequence[Point], options: Options, tell: Callable[[str], None] = lambda what: None
 ) -> Iterator[BenchmarkRow]:
-    """The rows, as they are measured. `tell` hears what is being done."""
+    """Yield rows as they are measured; `tell` gets progress messages."""
     for point in points:
         yield from measure(point, options, tell)
         gc.collect()
@@ -83,12 +83,12 @@ def run(
 def measure(
     point: Point, options: Options, tell: Callable[[str], None] = lambda what: None
 ) -> list[BenchmarkRow]:
-    """The rows of one point: one for each strategy, all timed together with the loop and the peers."""
+    """The rows of one point, one per strategy, timed interleaved with the loop and the peers."""
     if options.compile or options.peers:
-        torch._dynamo.reset()  # else it counts the recompilations of all rows and gives up at some
+        torch._dynamo.reset()  # the recompile limit would otherwise count all rows together
     tell(f"{point}: members")
     with torch.set_grad_enabled(options.train), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # peers have a lot to say about themselves
+        warnings.simplefilter("ignore")  # peers emit many warnings
         problem = Problem.of(point.workload, point.n, point.batch, options.device, options.train)
         found = _Measured(problem)
         ours = our_candidates(problem, options.compile, options.compile_mode)
@@ -106,7 +106,7 @@ def measure(
 
 
 class _Measured:
-    """The candidates of one problem, their errors and their times."""
+    """Candidates of one problem with their errors and times."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -118,7 +118,7 @@ class _Measured:
         self.loop_error = 0.0
 
     def start(self, loop: Callable[[Problem], BenchmarkCandidate]) -> None:
-        """The loop, and how exact it is: where it rounds to TF32, that is all that others can be held to."""
+        """Run the loop and measure its own error, which bounds the accuracy that others can reach (TF32)."""
         self.candidates[LOOP] = loop(self.problem)
         self.wanted = self.candidates[LOOP].results()
         if not self.problem.workload.random:
@@ -127,7 +127,7 @@ class _Measured:
         self.tolerance = max(self.problem.tolerance, NOISE_FACTOR * self.loop_error)
 
     def add(self, name: str, build: Callable[[], BenchmarkCandidate]) -> None:
-        """Whatever goes wrong with one candidate is noted, and the others go on."""
+        """Build and compare one candidate; an exception is recorded as its failure."""
         started = time.perf_counter()
         try:
             candidate = build()
@@ -179,6 +179,6 @@ class _Measured:
 
 
 def described(error: BaseException) -> str:
-    """Type and first line."""
+    """Type and first line of an error."""
     first = next(iter(str(error).strip().splitlines()), "")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -1,4 +1,4 @@
-"""Names on the command line, and the workloads they stand for."""
+"""Look up workloads by their command-line names."""
 
 import re
 
@@ -9,7 +9,7 @@ from .workloads import MODELS
 
 
 def families() -> dict[str, list[str]]:
-    """`batchnorm` stands for `batchnorm1d`, `batchnorm2d` and `batchnorm3d`."""
+    """Families of primitives: `batchnorm` -> `batchnorm1d`, `batchnorm2d`, `batchnorm3d`."""
     found: dict[str, list[str]] = {}
     for name in PRIMITIVE_CASES:
         if family := re.fullmatch(r"(.*)\dd", name):
@@ -18,15 +18,15 @@ def families() -> dict[str, list[str]]:
 
 
 def choices() -> list[str]:
-    """Every name that `find` knows."""
+    """Every name that `find` accepts."""
     return list(dict.fromkeys(["all", "models", *PRIMITIVE_CASES, *families(), *MODELS]))
 
 
 def find(name: str) -> list[Workload]:
-    """The workloads of a name; KeyError if there are none.
+    """The workloads of a name; raises `UnknownNameError` if there are none.
 
     `all` is every primitive, `models` every model. A name that a primitive and a model share (lstm, gru)
-    gives both; `primitive:lstm` and `model:lstm` give one of them.
+    selects both; `primitive:lstm` and `model:lstm` select one of them.
     """
     kind, _, bare = name.rpartition(":")
     if name == "all":

@@ -1,4 +1,4 @@
-"""What was measured, for people: a table, the peers, where wide begins to pay, and what went wrong."""
+"""Benchmark results as text: the table, the peers, crossovers, and failures."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,29 +11,29 @@ MODES = {"infer": "forward pass", "train": "training step (forward, backward, Ad
 
 
 def best_first(rows: Sequence[BenchmarkRow], top: int | None) -> list[BenchmarkRow]:
-    """The `top` largest speed-ups, or all rows in the order they were measured."""
+    """The `top` rows with the largest speed-up, or all rows in their order if `top` is None."""
     if top is None:
         return list(rows)
     return sorted(rows, key=lambda row: row.speedup or 0.0, reverse=True)[:top]
 
 
 def label(kind: str, name: str, rows: Sequence[BenchmarkRow]) -> str:
-    """The name, and the kind as well where a layer and a model share it."""
+    """The name, with the kind if a layer and a model share the name."""
     shared = len({row.kind for row in rows if row.name == name}) > 1
     return f"{name} ({kind})" if shared else name
 
 
 def table(rows: Sequence[BenchmarkRow], device: str) -> Table:
-    """One line for each row: the loop, ours, and how they compare."""
+    """One line per row: times of the loop and ours, ratios, strategy, error."""
     mode = MODES[rows[0].mode] if rows else ""
     result = Table(title=f"Milliseconds per {mode} of all N lanes, {device}", title_justify="left")
     result.add_column(" / ".join(sorted({row.kind for row in rows})), no_wrap=True)
     for column in ("N", "batch", "loop ms", "ours ms", "x loop"):
         result.add_column(column, justify="right", no_wrap=True)
-    result.add_column("strategy", min_width=6, overflow="fold")  # readable also where space is scarce
+    result.add_column("strategy", min_width=6, overflow="fold")  # stays readable in a narrow terminal
     with_peers = any(has_peers(row) for row in rows)
     if with_peers:
-        result.add_column("x best peer", justify="right")  # which one, the table of peers shows
+        result.add_column("x best peer", justify="right")  # the table of peers shows which one
     result.add_column("error", justify="right", no_wrap=True)
     result.add_column("", no_wrap=True)
     for row in rows:
@@ -57,7 +57,7 @@ def has_peers(row: BenchmarkRow) -> bool:
 
 
 def peer_table(rows: Sequence[BenchmarkRow]) -> Table | None:
-    """The time of every peer; None if none was asked for. Strategies of one layer share their peers."""
+    """The time of every peer, once per point; None if no peers were measured."""
     points = {(row.kind, row.name, row.n, row.batch): row for row in rows if has_peers(row)}
     if not points:
         return None
@@ -82,7 +82,7 @@ def _peer(row: BenchmarkRow, name: str) -> str:
 
 
 def notes(rows: Sequence[BenchmarkRow]) -> Iterator[Text]:
-    """Whatever is wrong, could not run, or failed; each said once."""
+    """Messages about rows and peers that are wrong, cannot run or failed, without duplicates."""
     said: dict[tuple[str, str, str, str], list[int]] = {}
     for row in rows:
         if not row.ok:
@@ -110,7 +110,7 @@ def crossovers(rows: Sequence[BenchmarkRow]) -> Iterator[str]:
 
 
 def number(ms: float | None) -> str:
-    """Three digits that count."""
+    """Format milliseconds with about three significant digits."""
     if ms is None:
         return "–"
     return f"{ms:.4f}" if ms < 0.1 else f"{ms:.3f}" if ms < 10 else f"{ms:.1f}"

@@ -1,4 +1,4 @@
-"""Trainee: a training step whose first steps can be run again, from the same start, and compared."""
+"""Trainee: a training step that can be reset to its start, so that its first steps can be compared."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
@@ -11,15 +11,15 @@ from torch.optim import Adam, Optimizer
 from .benchmark_row import Results
 from .problem import BenchmarkCandidate, stacked
 
-# Small, because the first steps of Adam turn a gradient that is mere rounding into a whole step.
+# Small, because the first steps of Adam turn a gradient of rounding noise into a full step.
 LEARNING_RATE = 1e-4
 COMPARED_STEPS = 3
-# Whatever has to be compiled, measured or captured happens in the first steps: the compared ones come after.
+# Compilation, measurement and graph capture happen in the first steps; the compared steps come after them.
 WARM_UP = 4
 
 
 def member_loss(output: Tensor) -> Tensor:
-    """The loss of one member."""
+    """The loss of one member's output."""
     return output.square().mean()
 
 
@@ -37,12 +37,12 @@ def own_adam(parameters: Iterable[Tensor]) -> Optimizer:
 
 
 def fused_adam(parameters: Iterable[Tensor], cuda: bool) -> Optimizer:
-    """One kernel for all parameters; on a GPU its step counter lives there too, as a CUDA graph wants it."""
+    """Adam with one kernel for all parameters; on a GPU capturable, as CUDA graphs require."""
     return Adam(parameters, LEARNING_RATE, fused=True, capturable=cuda)
 
 
 def stepping(optimizer: Optimizer, losses_of: Callable[[], Any]) -> Callable[[], Any]:
-    """A function that takes one step by the gradients of the sum of the losses `[N]`, and gives these."""
+    """A function that runs one optimiser step on the sum of the losses `[N]`, and returns the losses."""
 
     def step() -> Any:
         optimizer.zero_grad()
@@ -57,7 +57,7 @@ def stepping(optimizer: Optimizer, losses_of: Callable[[], Any]) -> Callable[[],
 def first_results(
     trainee: "Trainee", buffers: Callable[[], dict[str, Tensor]], gradients: Callable[[], Sequence[Tensor]]
 ) -> Results:
-    """The losses of the first steps; buffers and gradients `[N, ...]` of the very first."""
+    """Losses of the first steps; buffers and gradients `[N, ...]` of the first step."""
     found: dict[str, Sequence[Tensor]] = {"losses": [trainee.losses()]}
     trainee.reset()
     trainee.step()
@@ -68,7 +68,12 @@ def first_results(
 
 
 class Trainee:
-    """`step` takes one step and gives the lanes' losses; `tensors` is all it changes, but for optimisers."""
+    """A training step and the state to reset.
+
+    Args:
+        step: runs one step and returns the losses of the lanes.
+        tensors: every tensor that a step changes, except the optimisers' state.
+    """
 
     def __init__(
         self,
@@ -82,7 +87,7 @@ class Trainee:
         self.optimizers = optimizers
 
     def reset(self) -> None:
-        """Back to the start, in place: a captured graph reads the same memory."""
+        """Restore the start in place, because a captured CUDA graph reads the same memory."""
         with torch.no_grad():
             for tensor, start in zip(self.tensors, self.start, strict=True):
                 tensor.copy_(start)
@@ -93,7 +98,7 @@ class Trainee:
                             value.zero_()
 
     def losses(self) -> Tensor:
-        """The lanes' losses `[N, steps]` of the first steps."""
+        """The losses `[N, steps]` of the first steps."""
         for _ in range(WARM_UP):
             self.step()
         self.reset()

@@ -1,4 +1,4 @@
-"""What one would use instead, for training: a step is forward, backward and Adam in all lanes."""
+"""Alternatives for training; a step is forward, backward and Adam in all lanes."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from .workload import Call
 
 
 def loop(problem: Problem) -> BenchmarkCandidate:
-    """One member after the other, each with its own Adam: what all others are measured against."""
+    """The eager loop over the members, each with its own Adam: the baseline of all speed-ups."""
     members = copy.deepcopy(problem.members)
     call = problem.workload.call
     losses = [partial(_called_loss, call, member) for member in members]
@@ -25,7 +25,7 @@ def loop(problem: Problem) -> BenchmarkCandidate:
 
 
 def training_peers(problem: Problem) -> dict[str, Build]:
-    """By name; each is built when it is called, and may raise then."""
+    """Functions that build the peers, by name; a build may raise."""
     graph = ", graph" if problem.cuda else ""
     peers: dict[str, Build] = {
         "compiled loop": lambda: _compiled_loop(problem),

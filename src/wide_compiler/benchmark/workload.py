@@ -1,4 +1,4 @@
-"""Workload: a model or a layer to measure, an input for it, numbers of lanes; Preset: how much of it."""
+"""Workload: a model or layer to measure, with inputs and numbers of lanes; Preset: how much to measure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,20 +22,21 @@ class Workload:
     """One architecture to run N times.
 
     Attributes:
-        name: as on the command line.
+        name: name on the command line.
         about: one line for the list.
-        make: a member with fresh weights.
-        inputs: one member's input of a batch size, on a device.
+        make: returns a member with fresh weights.
+        inputs: returns one member's input for a batch size and device.
         n: the number of lanes to quote.
         batch: the batch size to quote.
         sweep: the numbers of lanes of the full preset.
-        few: those of the quick preset.
-        tolerance: how far from the loop a result may be, relative to the loop's largest number. Where the
-            loop itself is less exact than that (TF32), its own error counts instead.
-        train_tolerance: the same of the first steps of training.
+        few: the numbers of lanes of the quick preset.
+        tolerance: largest allowed error, relative to the loop's largest value. Where the loop itself is less
+            accurate (TF32), its own error counts instead.
+        train_tolerance: the same for the first training steps.
         primitive: the wide layer whose strategies are measured; None for a whole model.
-        call: how a member, or the wide layer, is run on its input.
-        random: zeroes elements at random: run in training mode, compared where neither side drew a zero.
+        call: runs a member, or the wide layer, on its input.
+        random: the member zeroes random elements: it runs in training mode, and elements that are zero on
+            either side are not compared.
     """
 
     name: str
@@ -58,18 +59,18 @@ class Workload:
 
 
 def floats(*shape: int) -> InputMaker:
-    """Normal numbers `[batch, *shape]`."""
+    """Normally distributed floats `[batch, *shape]`."""
     return lambda batch, device: torch.randn(batch, *shape, device=device)
 
 
 def token_ids(vocabulary: int, *shape: int) -> InputMaker:
-    """Whole numbers below `vocabulary`, `[batch, *shape]`."""
+    """Integers below `vocabulary`, `[batch, *shape]`."""
     return lambda batch, device: torch.randint(0, vocabulary, (batch, *shape), device=device)
 
 
 @dataclass(frozen=True)
 class Preset:
-    """`seconds` is what one candidate of one row may take; `largest_batch` caps the workload's own batch."""
+    """`seconds`: time per candidate of one row; `largest_batch`: upper limit of the batch size."""
 
     name: str
     about: str

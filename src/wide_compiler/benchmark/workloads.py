@@ -1,4 +1,4 @@
-"""The whole models by name, with the sizes that are compared with other libraries as defaults."""
+"""The whole models by name, by default in the sizes used to compare libraries."""
 
 from functools import partial
 
@@ -7,7 +7,7 @@ from torch import nn
 from .nets import VOCABULARY, ConvNet, DeepMlp, Gpt, Mlp, Recurrent, ResBlock, ResNet18, TransformerBlock
 from .workload import Workload, floats, token_ids
 
-# Name, what it is, a member, its input; lanes and batch to quote; lanes of the full and of the quick preset.
+# Name, description, member, input; lanes and batch to quote; lanes of the full and of the quick preset.
 _ALL = (
     Workload(
         *("mlp", "two linear layers, 64-128-64", Mlp, floats(64)),
@@ -20,7 +20,7 @@ _ALL = (
     Workload(
         *("big_mlp", "two large linear layers, 1024-4096-1024", lambda: Mlp(1024, 4096, 1024), floats(1024)),
         *(32, 256, (1, 2, 8, 32), (2, 4)),
-        train_tolerance=1e-2,  # one ReLU of millions that rounds to the other side changes a gradient by 3e-3
+        train_tolerance=1e-2,  # rounding may flip one ReLU of millions, which changes a gradient by 3e-3
     ),
     Workload(
         *("resblock", "two 64-channel convolutions, BatchNorm, skip, 16x16", ResBlock, floats(64, 16, 16)),
@@ -33,7 +33,7 @@ _ALL = (
     Workload(
         *("resnet18", "ResNet18 on 64x64 pictures", ResNet18, floats(3, 64, 64)),
         *(10, 8, (1, 2, 4, 10), (2, 4)),
-        train_tolerance=5e-2,  # one ReLU of many that rounds to the other side changes a gradient by as much
+        train_tolerance=5e-2,  # rounding may flip a ReLU, which changes a gradient by this much
     ),
     Workload(
         *("gpt", "four transformer blocks of width 256, 128 tokens", Gpt, token_ids(VOCABULARY, 128)),

@@ -1,4 +1,4 @@
-"""N models -> one graph and N states; same architecture, or the first difference by path."""
+"""Capture N models as one graph and N states; raises for the first difference in architecture."""
 
 import warnings
 
@@ -14,7 +14,7 @@ from .state import Slot, canonical_names, slots
 from .variants import group_by_variant
 from .zipping import module_path, zip_variants
 
-# What torch.export says of recurrent layers, whose lists of weights follow their parameters by themselves.
+# A warning of torch.export about recurrent layers, whose weight lists are updated with their parameters.
 warnings.filterwarnings("ignore", r"The tensor attributes? self\.member\.", UserWarning)
 
 __all__ = [

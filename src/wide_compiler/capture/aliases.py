@@ -1,7 +1,7 @@
 """Which graph values share memory, and which nodes write into it.
 
-Training IR is not functional: a write through a view changes its base. This file answers, from the ops'
-own schemas, what a node writes and which value is the root of a view chain.
+Training IR is not functional: a write through a view changes its base. The ops' schemas tell what a node
+writes and which value is the base of a view chain.
 """
 
 import operator
@@ -12,7 +12,7 @@ from torch import fx
 
 aten = torch.ops.aten
 
-# Written without a mark in the schema: (running mean, running var) and the flag that says so (None: always).
+# Ops that write statistics without a mark in the schema: indices of mean, var and flag (None: always writes).
 _RUNNING_STATS = {
     aten.batch_norm.default: (3, 4, 5),
     aten.instance_norm.default: (3, 4, 5),
@@ -52,7 +52,7 @@ def _bound(node: fx.Node) -> list[tuple[Any, Any]]:
 
 
 def base_of(node: fx.Node) -> fx.Node | None:
-    """The argument whose memory the result of `node` may share, or None if the result is fresh."""
+    """The argument whose memory the result of `node` may share; None if the result is a new tensor."""
     if node.op != "call_function":
         return None
     if node.target is operator.getitem:
@@ -68,7 +68,7 @@ def base_of(node: fx.Node) -> fx.Node | None:
 
 
 def written_tensor(node: fx.Node) -> fx.Node:
-    """The tensor that an in-place op writes and returns, through a chain of them; any other node itself."""
+    """The tensor that a chain of in-place ops writes and returns; for any other node the node itself."""
     while (
         node.op == "call_function"
         and isinstance(node.target, torch._ops.OpOverload)
@@ -95,6 +95,6 @@ _RESHAPES = {aten.view.default, aten.reshape.default, aten.flatten.using_ints, a
 
 
 def roots_written_through_reshape(graph: fx.Graph) -> set[fx.Node]:
-    """Roots that are written and also reshaped: their wide form must be contiguous to stay a view."""
+    """Roots that are both written and reshaped: their wide form must be contiguous to stay a view."""
     written = written_roots(graph)
     return {root_of(n) for n in graph.nodes if n.op == "call_function" and n.target in _RESHAPES} & written

@@ -1,4 +1,4 @@
-"""Are these N models of one architecture? If not: the first difference, by path."""
+"""Check that N models have one architecture; report the first difference by path."""
 
 import itertools
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ REMEDY = "group lanes by signature with WideRouter"
 
 
 def class_name(obj: object) -> str:
-    """Classes are compared by name: parametrized modules get a class of their own per instance."""
+    """Name of the class; compared instead of the class, because parametrization makes one per instance."""
     return f"{type(obj).__module__}.{type(obj).__qualname__}"
 
 
 def check_models(models: Sequence[nn.Module]) -> None:
-    """Raise an `AlignmentError` that names the first difference between lane 0 and any other lane."""
+    """Raise an `AlignmentError` for the first difference between lane 0 and another lane."""
     for lane, model in enumerate(models):
         if not isinstance(model, nn.Module):
             raise AlignmentError(
@@ -34,7 +34,7 @@ def check_models(models: Sequence[nn.Module]) -> None:
 
 
 def _check_tensors(model: nn.Module, lane: int) -> None:
-    """What stacking would silently lose: hooks on tensors, and tensors that overlap in memory."""
+    """Reject what stacking would lose: gradient hooks on tensors, and tensors that overlap in memory."""
     spans: list[tuple[int, int, str, int]] = []
     for slot in slots(model):
         tensor = slot.tensor
@@ -70,7 +70,7 @@ def _check_tensors(model: nn.Module, lane: int) -> None:
 
 
 def structure(model: nn.Module) -> tuple[Any, ...] | None:
-    """All that `check_models` compares, as something to sort models by; None while a module is lazy."""
+    """Everything that `check_models` compares, as a hashable key; None if a module is lazy."""
     signature = _Signature(model)
     tensors = {path: slot.tensor for path, slot in signature.state.items()}
     if any(is_uninitialized(tensor) for tensor in tensors.values()):

@@ -1,5 +1,4 @@
-"""`as_strided` and `resize_` written by values: lanes lie in memory otherwise than members, but hold the same
-numbers."""
+"""Replace `as_strided` and `resize_` by indexing, because lanes have other strides than members."""
 
 import math
 from collections.abc import Sequence
@@ -17,11 +16,11 @@ _RESIZED = {aten.resize_.default, aten.resize_as_.default}
 
 
 def index_instead_of_strides(graph: fx.Graph) -> None:
-    """Replace `as_strided` of a contiguous tensor by `x.reshape(-1)[places]`, and `resize_` to fewer numbers
-    by the first ones.
+    """Replace `as_strided` of a contiguous tensor by `x.reshape(-1)[places]`, and a shrinking `resize_` by
+    the first elements.
 
-    `places` is `arange(x.numel())` with the same strides: one tensor for all lanes. Tensors that are written,
-    or lie otherwise in memory, are left alone.
+    `places` is `arange(x.numel())` with the same strides, one tensor for all lanes. Tensors that are written
+    or not contiguous are left unchanged.
     """
     writers: dict[fx.Node, list[fx.Node]] = {}
     for node in graph.nodes:
@@ -45,9 +44,8 @@ def index_instead_of_strides(graph: fx.Graph) -> None:
                 result = graph.call_function(aten.index.Tensor, (flat, [chosen]))
         result.meta = dict(node.meta)
         chosen.meta["nn_module_stack"] = flat.meta["nn_module_stack"] = node.meta.get("nn_module_stack")
-        if (
-            node.target in {aten.as_strided_.default} | _RESIZED
-        ):  # the tensor itself looks like this from here on
+        # In place: later uses of the tensor see the new shape.
+        if node.target in {aten.as_strided_.default} | _RESIZED:
             for user in [user for user in x.users if user > node]:
                 user.replace_input_with(x, result)
         node.replace_all_uses_with(result)
@@ -55,13 +53,13 @@ def index_instead_of_strides(graph: fx.Graph) -> None:
 
 
 def _is_shortened(before: Tensor, after: Any) -> bool:
-    """Does a resized tensor have a known shape, and no more numbers than there were?"""
+    """Whether the resized tensor has a static shape and no more elements than before."""
     sizes = [*before.shape, *after.shape] if isinstance(after, Tensor) else [None]
     return all(isinstance(size, int) for size in sizes) and math.prod(after.shape) <= math.prod(before.shape)
 
 
 def _is_contiguous(value: Any) -> bool:
-    """Are its numbers all that its memory holds, in order?"""
+    """Whether it is contiguous and covers its whole storage."""
     if not isinstance(value, Tensor) or value.layout != torch.strided or value.storage_offset() != 0:
         return False
     return value.is_contiguous() and value.untyped_storage().nbytes() == value.numel() * value.itemsize
@@ -74,7 +72,7 @@ def _places(graph: fx.Graph, x: fx.Node, geometry: Sequence[Any], offset: Any) -
     if isinstance(count, torch.SymInt):
         count = graph.call_function(aten.sym_numel.default, (x,))
     numbers = graph.call_function(aten.arange.default, (count,), {"device": value.device})
-    # Not the tensor's own offset: a contiguous tensor begins where its memory does.
+    # Offset 0 by default, because the tensor starts at the beginning of its storage.
     return graph.call_function(
         aten.as_strided.default, (numbers, size, strides, rest[0] if rest else offset or 0)
     )

@@ -1,4 +1,4 @@
-"""What capture gives and widening takes: one graph for all lanes, and the names of what flows in."""
+"""Captured: the result of capture and input of widening, one graph for all lanes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,8 +17,8 @@ from .shape_guards import ShapeGuards
 class Captured:
     """One member's forward as an fx graph of ATen ops.
 
-    `states` maps a placeholder to the canonical path of the tensor it stands for. `constants` are tensors
-    made while tracing, by placeholder; `lane_constants` the same where lanes differ, stacked `[N, ...]`.
+    `states` maps a placeholder to the canonical path of its parameter or buffer. `constants` are tensors made
+    while tracing, by placeholder; `lane_constants` are those that differ by lane, stacked `[N, ...]`.
     `scalars` are Python numbers that differ by lane, one tuple of N per placeholder.
     """
 
@@ -26,26 +26,26 @@ class Captured:
     inputs: list[str]
     states: dict[str, str]
     constants: dict[str, Tensor]
-    guards: list[ShapeGuards]  # one of each variant; all must hold
+    guards: list[ShapeGuards]  # one per variant; all must hold
     out_spec: _tree.TreeSpec
     out_statics: list[Any]
     calls: list[OpaqueCall]
     lane_constants: dict[str, Tensor] = field(default_factory=dict)
     scalars: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    writes: set[str] = field(default_factory=set)  # canonical paths of the states the graph writes
+    writes: set[str] = field(default_factory=set)  # canonical paths of the states that the graph writes
     reads_grad_mode: bool = False
     rests_on: Snapshot = field(default_factory=Snapshot)  # what the members' Python read outside of them
     own: Snapshot = field(default_factory=Snapshot)  # what it read in the skeletons
-    checkpointed: frozenset[str] = frozenset()  # paths of submodules that members compute again in backward
-    reads_layout: bool = False  # does the forward ask how its inputs lie in memory?
-    asks_values: bool = False  # does it ask tensors that Python holds for their numbers?
-    shapes: list[tuple[int, ...]] = field(default_factory=list)  # of the inputs it was captured at
+    checkpointed: frozenset[str] = frozenset()  # paths of submodules under `torch.utils.checkpoint`
+    reads_layout: bool = False  # whether the forward reads strides of its inputs
+    asks_values: bool = False  # whether it reads values of tensors held by Python
+    shapes: list[tuple[int, ...]] = field(default_factory=list)  # of the inputs at capture
 
     def __post_init__(self) -> None:
         self.gives_one_tensor = self.out_spec.is_leaf() and self.out_statics[0] is OUTPUT_TENSOR
 
     def rebuild(self, outputs: Sequence[Any]) -> Any:
-        """What the member's forward gives, made of a graph's outputs."""
+        """The member's output structure, filled with a graph's outputs."""
         if self.gives_one_tensor:
             return outputs[0]
         given = iter(outputs)
@@ -57,9 +57,9 @@ class Captured:
         return _tree.unflatten(leaves, self.out_spec)
 
     def gives_numbers(self) -> list[bool]:
-        """For each output of the graph: is it a number for the member, which the graph gives as a tensor?"""
+        """For each output of the graph, whether the member returns it as a Python number."""
         return [isinstance(leaf, OutputNumber) for leaf in self.out_statics if is_output(leaf)]
 
     def admits(self, shapes: list[tuple[int, ...]]) -> bool:
-        """Is the graph true for inputs of these shapes?"""
+        """Whether the graph is valid for inputs of these shapes."""
         return all(guards.admit(shapes) for guards in self.guards)

@@ -1,6 +1,6 @@
-"""Attention masks that are causal for every batch: kernels then skip what is masked, and read no mask.
+"""Detect attention masks that are causal for every batch, so that kernels can use `is_causal`.
 
-Libraries leave the mask out themselves when they run eagerly, but write it out while they are exported.
+Some libraries omit the causal mask in eager mode, but build it explicitly under export.
 """
 
 from typing import Any
@@ -13,12 +13,12 @@ from .failure import CaptureFailed
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _MASK, _CAUSAL = 3, 5  # positions of its arguments
 _BATCHES = (2, 3)
-_LONGEST = 2**14  # masks of longer sequences are not computed to look at them
+_LONGEST = 2**14  # masks of longer sequences are not evaluated
 
 
 def mark_causal(graph: fx.Graph) -> None:
-    """Give attention `is_causal=True` in place of a mask that is computed from the batch size alone, and is
-    causal for two of them. A mask that depends on another size, or on an input, stays."""
+    """Replace a mask that depends on the batch size only, and is causal for two batch sizes, by
+    `is_causal=True`. A mask that depends on another size, or on an input, stays."""
     known: dict[fx.Node, bool] = {}
     for node in graph.nodes:
         if node.target is not _ATTENTION or len(node.args) <= _MASK:
@@ -43,13 +43,13 @@ def _can_look(mask: fx.Node) -> bool:
 def _is_causal(mask: fx.Node) -> bool:
     try:
         found = [_evaluate(mask, batch, {}) for batch in _BATCHES]
-    except Exception:  # it reads an input, or such a batch is not possible: nothing is known of it
+    except Exception:  # it reads an input, or this batch size is invalid
         return False
     return found[0].shape[-2:] == found[1].shape[-2:] and all(map(_masks_what_follows, found))
 
 
 def _masks_what_follows(mask: Tensor) -> bool:
-    """Exactly the tokens after each one?"""
+    """Whether it masks exactly the later tokens."""
     if mask.dim() < 2 or mask.shape[-1] != mask.shape[-2] or not mask.numel():
         return False
     if mask.is_floating_point():  # added to the scores
@@ -65,9 +65,9 @@ def _masks_what_follows(mask: Tensor) -> bool:
 
 
 def _evaluate(value: Any, batch: int, env: dict[fx.Node, Any]) -> Any:
-    """The value of a node where the first dim of every input has this size."""
+    """The value of a node if the first dim of every input has size `batch`."""
     nodes = [value]
-    while nodes:  # not by recursion: chains of ops may be long
+    while nodes:  # iterative, because chains of ops may be long
         node = nodes[-1]
         missing = [n for n in node.all_input_nodes if n not in env]
         if node in env:
@@ -85,7 +85,7 @@ def _evaluate(value: Any, batch: int, env: dict[fx.Node, Any]) -> Any:
 
 
 def _is_batch(node: fx.Node) -> bool:
-    """The size of an input's first dim."""
+    """Whether the node is the size of an input's first dim."""
     if node.target is not torch.ops.aten.sym_size.int:
         return False
     source, dim = node.args
@@ -93,7 +93,7 @@ def _is_batch(node: fx.Node) -> bool:
 
 
 def _is_repeatable(target: Any) -> bool:
-    """Arithmetic on sizes, or an op that neither draws nor writes."""
+    """Whether it is arithmetic on sizes, or an op that is neither random nor in place."""
     if not isinstance(target, torch._ops.OpOverload):
         return getattr(target, "__module__", "") in ("_operator", "math", "builtins", "torch")
     return torch.Tag.nondeterministic_seeded not in target.tags and not target._schema.is_mutable

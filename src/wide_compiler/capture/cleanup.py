@@ -1,4 +1,4 @@
-"""The exported graph made flat and lean: regions inlined, assertions about shapes and dead nodes dropped."""
+"""Clean up an exported graph: inline regions, remove assertions about shapes and dead nodes."""
 
 import operator
 from typing import Any
@@ -13,16 +13,16 @@ from .opaque import OPAQUE
 
 aten = torch.ops.aten
 
-# Pins strides and the like, which lanes change.
+# Asserts strides, which differ for lanes.
 _DROPPED = {"_assert_tensor_metadata"}
-# Input shapes are checked by ShapeGuards, which these repeat; only those about a value (`item`) are kept.
+# ShapeGuards check input shapes, so these are kept only if they concern a value (`item`).
 _ABOUT_SIZES = {"_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size"}
-# A lane's slice of a wide value is a view, with other strides than the member's value had.
+# Views require strides that a lane's slice of a wide value may not have.
 _REPLACED: dict[Any, Any] = {
     aten.view.default: aten.reshape.default,
     aten._unsafe_view.default: aten.reshape.default,
     aten.view_as.default: aten.reshape_as.default,
-    aten.detach_.default: aten.detach.default,  # a lane's slice is a view, which cannot be detached in place
+    aten.detach_.default: aten.detach.default,  # a view cannot be detached in place
 }
 _REGIONS = {"wrap_with_set_grad_enabled", "wrap_with_autocast", "tag_activation_checkpoint"}
 enter_autocast = torch.amp.autocast_mode._enter_autocast
@@ -30,7 +30,7 @@ exit_autocast = torch.amp.autocast_mode._exit_autocast
 
 
 def clean(module: fx.GraphModule, inputs: set[str]) -> fx.Graph:
-    """A flat copy of the exported graph without regions, assertions about shapes and dead nodes."""
+    """A flat copy of the exported graph, without regions, assertions about shapes and dead nodes."""
     graph = fx.Graph()
     env: dict[fx.Node, Any] = {}
     results = _inline(module, graph, env)
@@ -72,8 +72,8 @@ def _inline_region(node: fx.Node, graph: fx.Graph, env: dict[fx.Node, Any]) -> A
     context = None
     detached: dict[fx.Node, fx.Node] = {}
     if name == "wrap_with_set_grad_enabled" and settings[0] is False:
-        # No mode is switched, so none can be left behind by an error: what enters a no_grad region is
-        # detached, and nothing inside can then carry a gradient.
+        # The grad mode is not switched, so an error cannot leave it wrong: the inputs of a no_grad region are
+        # detached instead, and nothing inside can carry a gradient.
         detached = {o: _detach(graph, o) for o in operands if isinstance(o, fx.Node)}
         operands = [detached.get(o, o) if isinstance(o, fx.Node) else o for o in operands]
     elif name == "wrap_with_autocast" and (settings[2] or torch.is_autocast_enabled(settings[0])):
@@ -82,7 +82,7 @@ def _inline_region(node: fx.Node, graph: fx.Graph, env: dict[fx.Node, Any]) -> A
     result = _inline(body, graph, dict(zip(placeholders, operands, strict=True)))
     if context is not None:
         graph.call_function(exit_autocast, (context,))
-    # A tensor written inside the region is still itself outside of it, gradient and all.
+    # A tensor written inside the region keeps its identity and gradient outside of it.
     originals = {inner: outer for outer, inner in detached.items()}
     return fx.node.map_arg(result, lambda n: originals.get(written_tensor(n), n))
 
@@ -104,14 +104,14 @@ def _drop_dead(graph: fx.Graph, inputs: set[str]) -> None:
 
 
 def is_impure(node: fx.Node) -> bool:
-    """Must the node stay although nothing reads its result? An op that gives none is there for its effect."""
+    """Whether the node must stay although its result is unused; an op without results has side effects."""
     if isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns:
         return True
     return node.target in (OPAQUE, enter_autocast, exit_autocast) or bool(written_args(node))
 
 
 def _reads_item(node: fx.Node) -> bool:
-    """Does a Python number that was read from a tensor flow into this node?"""
+    """Whether the node depends on a Python number that was read from a tensor."""
     sources, seen = list(node.all_input_nodes), set()
     while sources:
         source = sources.pop()

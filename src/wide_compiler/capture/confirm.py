@@ -1,5 +1,8 @@
-"""A captured graph run once beside the member: an answer that only a trace gets (`is_compiling()`,
-`type(x) is Tensor`, a setting that `torch.export` changes) shows in the numbers."""
+"""Compare a captured graph with one run of the member.
+
+This detects Python that behaves differently while traced (`is_compiling()`, `type(x) is Tensor`, a setting
+that `torch.export` changes).
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,14 +17,14 @@ from .observation import Observation, copy_of
 from .state import canonical_names, slots
 from .strides import overlaps_itself
 
-# Ops whose result is unset memory: nothing to compare.
+# Ops that return uninitialised memory, which is not compared.
 UNSET = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
 
 
 def confirm(captured: Captured, member: nn.Module, leaves: Sequence[Any], observation: Observation) -> None:
-    """Raise `CaptureFailed` unless the graph gives the tensors that the observed run gave.
+    """Raise `CaptureFailed` unless the graph returns the tensors of the observed run.
 
-    Graphs with Python kept whole, and forwards that draw random numbers, are not compared.
+    Graphs with opaque calls, and forwards that draw random numbers, are not compared.
     """
     expected, observation.output = observation.output, None
     if expected is None or captured.calls:
@@ -29,7 +32,7 @@ def confirm(captured: Captured, member: nn.Module, leaves: Sequence[Any], observ
     names = canonical_names(member)
     states = {names[slot.path]: slot.tensor for slot in slots(member)}
     if any(path in states and overlaps_itself(states[path]) for path in captured.writes):
-        return  # refused by its own reason: a copy would not share memory as it does
+        return  # rejected elsewhere with its own reason; a copy would not overlap
     inputs = iter([copy_of(leaf) for leaf in leaves if isinstance(leaf, Tensor)])
     arguments = [
         next(inputs)
@@ -43,7 +46,7 @@ def confirm(captured: Captured, member: nn.Module, leaves: Sequence[Any], observ
     try:
         with torch.no_grad():
             got = fx.Interpreter(fx.GraphModule({}, captured.graph)).run(*arguments)
-    except Exception:  # sizes that only the call knows: the check of each op sees them
+    except Exception:  # sizes known only at the call; checked op by op later
         return
     numbers = captured.gives_numbers()
     given = [
@@ -56,7 +59,7 @@ def confirm(captured: Captured, member: nn.Module, leaves: Sequence[Any], observ
     if len(given) != len(expected):
         raise CaptureFailed(f"its graph gives {len(given)} tensors, its forward {len(expected)}")
     for place, (mine, theirs) in enumerate(zip(given, expected, strict=True)):
-        if theirs.is_meta or place in unset:  # it has no numbers, or whichever lay in memory
+        if theirs.is_meta or place in unset:  # no values, or uninitialised ones
             continue
         problem = difference(mine, theirs, whole_model(theirs.dtype, theirs.is_cuda))
         if problem:

@@ -1,7 +1,7 @@
 """torch.export of one member, through a wrapper that takes a flat tuple of tensors.
 
-Non-strict, training IR, dims dynamic where asked for and where the model lets them be. Linear, convolutions,
-attention, norms, embeddings and RNNs stay whole ops in this IR.
+Non-strict, training IR, with the requested dims dynamic where the model allows it. Linear, convolutions,
+attention, norms, embeddings and RNNs stay single ops in this IR.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ _PREFIX = "member."
 
 
 class _Seen:
-    """The structure of the member's output, noted while tracing."""
+    """Facts about the member's forward, recorded while tracing."""
 
     out_spec: Any
     out_statics: list[Any]
@@ -47,7 +47,7 @@ class _Seen:
 
 
 class _MemberError(Exception):
-    """What a member has raised, for which torch.export then prints no graph: it takes the text from here."""
+    """Wraps a member's error; keeps torch.export from attaching and printing the partial graph."""
 
     def __init__(self, raised: Exception):
         super().__init__(str(raised))
@@ -59,13 +59,13 @@ class _MemberError(Exception):
 
 
 class _Flat(nn.Module):
-    """`member(*args, **kwargs)` as a function of its tensor leaves alone, giving its tensor leaves."""
+    """`member(*args, **kwargs)` as a function of its tensor leaves, which returns its tensor leaves."""
 
     def __init__(self, member: nn.Module, leaves: list[Any], spec: _tree.TreeSpec, reads: Snapshot):
         super().__init__()
         self.member, self.reads = member, reads
         self.leaves, self.spec = leaves, spec
-        self.seen = _Seen()  # an object of its own: export takes back what is assigned to modules
+        self.seen = _Seen()  # a separate object, because export reverts attributes set on modules
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         try:
@@ -86,7 +86,7 @@ class _Flat(nn.Module):
         values.check()
         self.seen.asks_values = values.asked
         if any(home[name] is not old for home, name, old in buffers):
-            # Copied before the write: what is returned may be the old buffer, or a view of it.
+            # Cloned before the write, because the output may be the old buffer or a view of it.
             out = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in out]
             _write_assigned(buffers)
         self.seen.out_statics = [OUTPUT_TENSOR if _is_output(leaf) else leaf for leaf in out]
@@ -103,7 +103,7 @@ def _buffers(member: nn.Module) -> list[tuple[dict[str, Any], str, Tensor]]:
 
 
 def _write_assigned(buffers: list[tuple[dict[str, Any], str, Tensor]]) -> None:
-    """Buffers set anew (`self.mean = ...`) are lost on export: record them as writes into the old ones."""
+    """Record assigned buffers (`self.mean = ...`) as writes into the old ones, because export loses them."""
     assigned = [(home, name, old, home[name]) for home, name, old in buffers if home[name] is not old]
     for _, name, old, new in assigned:
         if not isinstance(new, Tensor) or new.shape != old.shape or new.dtype != old.dtype:
@@ -111,14 +111,14 @@ def _write_assigned(buffers: list[tuple[dict[str, Any], str, Tensor]]) -> None:
         if new.requires_grad:
             raise CaptureFailed(f"its forward carries gradients to the next call in the buffer {name}")
     with torch.no_grad():
-        fresh = [new.clone() for *_, new in assigned]  # all of them first: they may be swapped
+        fresh = [new.clone() for *_, new in assigned]  # all clones first, because buffers may be swapped
         for (home, name, old, _), value in zip(assigned, fresh, strict=True):
             old.copy_(value)
             home[name] = old
 
 
 def _is_output(leaf: Any) -> bool:
-    """Tensors, and sizes that depend on the input's: what a graph has to give anew in each call."""
+    """Whether a graph must compute the leaf: a tensor, or a size that depends on the input's."""
     return isinstance(leaf, (Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
@@ -131,13 +131,14 @@ def export_member(
     observation: Observation,
     grad: bool = True,
 ) -> Captured:
-    """Capture `member` at the given input leaves; modules in `kept` (path -> why) stay one node.
+    """Capture `member` at the given input leaves; modules in `kept` (path -> why) become one node each.
 
-    `dynamic[i]` are the dims of tensor i that are left free where the model lets them be. `observation` is of
-    a run of the member at these inputs.
+    A submodule that cannot be traced is added to `kept` and the capture is repeated. Raises `CaptureFailed`
+    if the member's own forward cannot be traced.
 
-    A submodule that cannot be traced is added to `kept` and the capture starts again; only when the
-    member's own forward is the culprit does this raise `CaptureFailed`.
+    Args:
+        dynamic: `dynamic[i]` are the dims of tensor i that are dynamic where the model allows it.
+        observation: from a run of the member at these inputs.
     """
     observation.check()
     with CAPTURE:
@@ -145,7 +146,7 @@ def export_member(
             captured = _exported(member, leaves, spec, dict(kept), dynamic, observation, grad)
             confirm(captured, member, leaves, observation)
         finally:
-            # A forward that differs on fake tensors may have left some behind.
+            # A forward that behaves differently on fake tensors may have stored some of them.
             observation.reads.put_back(observation.stores)
     missed = observation.written - captured.writes
     if missed:
@@ -158,8 +159,10 @@ def export_member(
 def derive_capture(
     known: Captured, of: nn.Module, member: nn.Module, leaves: list[Any], observation: Observation
 ) -> Captured | None:
-    """The capture of `member` from that of another one, which differs from it only in tensors that Python
-    holds; None if it has to be made. Compared with the observed run, as every capture is."""
+    """Derive the capture of `member` from that of a member that differs only in tensors held by Python.
+
+    The result is compared with the observed run. Returns None if a new capture is needed.
+    """
     if known.calls or known.asks_values or observation.output is None:
         return None
     observation.check()
@@ -170,7 +173,7 @@ def derive_capture(
     captured = replace(known, constants=constants, guards=[], writes=set(known.writes))
     try:
         confirm(captured, member, leaves, observation)
-    except CaptureFailed:  # a number of such a tensor has become part of the graph
+    except CaptureFailed:  # a value of such a tensor is baked into the graph
         observation.output = output
         return None
     return captured
@@ -205,7 +208,7 @@ def _exported(
         except CaptureFailed:
             raise
         except Exception as error:
-            if recorder.handlers:  # the parent's Python may have gone another way because of it
+            if recorder.handlers:  # the error may have changed the parent's path
                 home = _keep_handler(member, kept, *recorder.handlers[0])
                 suspects = {path: why for path, why in suspects.items() if not path.startswith(f"{home}.")}
                 real_shapes = None
@@ -220,7 +223,7 @@ def _exported(
                 if culprit == "" or culprit in kept:
                     raise CaptureFailed(_first_line(error)) from error
                 kept[culprit] = why = f"torch.export cannot look into it: {_first_line(error)}"
-                # Others of its class are likely to fail as well: a capture for each of them would cost.
+                # Others of its class probably fail as well; treating them now saves a capture for each.
                 suspects |= dict.fromkeys(_others_of_its_class(member, culprit, {*kept, *suspects}), why)
                 if real_shapes is None:
                     continue
@@ -230,7 +233,7 @@ def _exported(
 
 
 def _keep_handler(member: nn.Module, kept: dict[str, str], handler: Any, path: str) -> str:
-    """Keep a module whole whose Python handles errors of a part that runs as Python. Its path."""
+    """Keep the module whole whose Python handles errors of `path`; return the path of that module."""
     why = f"its Python handles errors of {path}, which a graph would raise"
     home = next((name for name, module in member.named_modules() if module is handler), "")
     if not home or home in kept:
@@ -242,7 +245,7 @@ def _keep_handler(member: nn.Module, kept: dict[str, str], handler: Any, path: s
 
 
 def _others_of_its_class(member: nn.Module, culprit: str, known: set[str]) -> list[str]:
-    """The paths of such modules; of nested ones none, whose calls could not be told apart."""
+    """Paths of modules of the same class, without nested ones, whose calls could not be told apart."""
     kind = type(member.get_submodule(culprit))
     paths = [path for path, module in member.named_modules() if path and type(module) is kind]
     nested = {p for p in paths for q in {*paths, *known} if p.startswith(f"{q}.") or q.startswith(f"{p}.")}
@@ -250,7 +253,7 @@ def _others_of_its_class(member: nn.Module, culprit: str, known: set[str]) -> li
 
 
 def _export(flat: _Flat, dynamic: Sequence[set[int]] | None, grad: bool) -> torch.export.ExportedProgram:
-    # Copies, because export leaves marks about dynamic dims on the tensors it is given.
+    # Copies, because export marks dynamic dims on the tensors it is given.
     tensors = tuple(copy_of(leaf) for leaf in flat.leaves if isinstance(leaf, Tensor))
     shapes = None
     if dynamic is not None and tensors:
@@ -308,7 +311,7 @@ def _read(flat: _Flat, exported: torch.export.ExportedProgram, recorder: Recorde
             f"its forward writes into a tensor that Python holds ({name}), which a graph would freeze"
         )
     captured.writes = {states[name] for name in written if name in states}
-    # Nobody knows what a module kept whole does with its buffers, so it counts as writing them.
+    # The effects of a module kept whole are unknown, so it counts as writing its buffers.
     kept = tuple(f"{call.path}." for call in recorder.calls if call.path)
     captured.writes |= (
         {names[path] for path, _ in flat.member.named_buffers() if path.startswith(kept)} if kept else set()
@@ -318,7 +321,7 @@ def _read(flat: _Flat, exported: torch.export.ExportedProgram, recorder: Recorde
 
 @contextlib.contextmanager
 def _watch_failures(member: nn.Module, failures: list[str]) -> Iterator[None]:
-    """While active, `failures` collects the paths of the modules an exception leaves, innermost first."""
+    """Collect in `failures` the paths of the modules that an exception passes, innermost first."""
     patched: list[tuple[nn.Module, Any]] = []
     seen: set[int] = set()
     for path, module in member.named_modules():
@@ -351,7 +354,7 @@ def _reporting(forward: Any, path: str, failures: list[str]) -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """A failing export logs whole graphs; what matters of it is in the exception. Other threads still log."""
+    """Mute this thread's log messages: a failing export logs whole graphs, the exception is enough."""
     silence = _Silence()
     known = [
         logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger)
@@ -369,7 +372,7 @@ def _quiet() -> Iterator[None]:
 
 
 class _Silence(logging.Filter):
-    """Drops what this thread logs."""
+    """Drops the records of the thread that created it."""
 
     def __init__(self) -> None:
         super().__init__()

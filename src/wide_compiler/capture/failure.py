@@ -1,9 +1,9 @@
-"""The one exception that says: this member runs as a loop, and why."""
+"""Errors of capture; the member then runs as a loop, with the message as the reason."""
 
 
 class CaptureFailed(Exception):
-    """This member cannot be captured; the message says why in one line."""
+    """The member cannot be captured; the message says why in one line."""
 
 
 class HasEffects(CaptureFailed):
-    """Its forward does something in Python that a graph would not, at whatever input."""
+    """The forward has Python side effects, for any input, that a graph would lose."""

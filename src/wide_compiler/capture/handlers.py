@@ -1,4 +1,4 @@
-"""Who handles an error? A graph holds one way through a member's Python: that on which nothing is raised."""
+"""Find Python that handles errors of a call: a graph contains only the path without an error."""
 
 import ast
 import functools
@@ -11,11 +11,11 @@ _EXPRESSIONS = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>", "<lambda>"
 
 
 def handling_frame(frame: FrameType | None) -> FrameType | None:
-    """The frame of a member's Python that handles errors raised in `frame`, while it is exported; or None."""
+    """The frame of the member's Python that handles errors raised in `frame` during export, or None."""
     while frame is not None:
         home = frame.f_globals.get("__name__") or ""
         if home.startswith("wide_compiler.capture") and frame.f_code.co_name == "forward":
-            return None  # where the export begins
+            return None  # start of the export
         own = home.partition(".")[0] not in ("torch", "wide_compiler", "contextlib", "functools")
         if own and any(first <= frame.f_lineno <= last for first, last in _guarded_lines(frame.f_code)):
             return frame
@@ -25,9 +25,11 @@ def handling_frame(frame: FrameType | None) -> FrameType | None:
 
 @functools.lru_cache(maxsize=256)
 def _guarded_lines(code: CodeType) -> list[tuple[int, int]]:
-    """Where an error is handled: in a `try` with handlers, or under `contextlib.suppress`; everywhere, if
-    there is no text to be read, but for code that has neither `try` nor `with`."""
-    # Expressions have no `try`, but from Python 3.12 on generators have a table for StopIteration.
+    """Line ranges in which an error is handled: a `try` with handlers, or `contextlib.suppress`.
+
+    Without source, every line of code that has a `try` or `with`.
+    """
+    # Expressions have no `try`, but since Python 3.12 generators have an exception table for StopIteration.
     if not code.co_exceptiontable or code.co_name in _EXPRESSIONS:
         return []
     source = source_of(code)
@@ -45,7 +47,7 @@ def _guarded_lines(code: CodeType) -> list[tuple[int, int]]:
 
 
 class Source(NamedTuple):
-    """A function's text as a tree, which begins at line 1 without indentation; and what was taken away."""
+    """A function's dedented source as a tree, with the number of lines before it and its indentation."""
 
     tree: ast.Module
     lines_before: int
@@ -53,7 +55,7 @@ class Source(NamedTuple):
 
 
 def source_of(code: CodeType) -> Source | None:
-    """None, if there is no text to be read."""
+    """The source of a code object; None if it is not available."""
     try:
         lines, start = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))

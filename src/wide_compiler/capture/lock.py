@@ -1,4 +1,4 @@
-"""One capture at a time: torch.export swaps `nn.Module.__call__` and its own flags while it works."""
+"""A lock around captures, because torch.export patches `nn.Module.__call__` and global flags."""
 
 import threading
 
@@ -6,7 +6,7 @@ CAPTURE = threading.RLock()
 
 
 class OwnLock:
-    """A lock that belongs to one object: a copy of the object, or one that is unpickled, gets a new one."""
+    """A lock of one object: copies and unpickled objects get a new lock."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()

@@ -10,28 +10,28 @@ from ..lane_values import LaneValues
 
 _ITEM = torch.ops.aten.item.default
 _ASSERT = torch.ops.aten._assert_scalar.default
-OUTPUT_TENSOR = object()  # marks, in `out_statics`, the leaves that are graph outputs
+OUTPUT_TENSOR = object()  # marks leaves of `out_statics` that are graph outputs
 
 
 @dataclass(frozen=True)
 class OutputNumber:
-    """Marks, in `out_statics`, a graph output that members return as a Python number."""
+    """Marks a leaf of `out_statics` that is a graph output and that members return as a Python number."""
 
     dtype: torch.dtype
 
     def of(self, x: Tensor) -> Any:
-        """One number, or one for each lane: `x` has one element a lane."""
+        """The number, or a `LaneValues` if lanes differ; `x` has one element per lane."""
         values = x.detach().reshape(-1).tolist()
         return values[0] if all(value == values[0] for value in values) else LaneValues(values)
 
 
 def is_output(leaf: Any) -> bool:
-    """Does a graph give this leaf of `out_statics` anew in each call?"""
+    """Whether a leaf of `out_statics` is computed by the graph."""
     return leaf is OUTPUT_TENSOR or isinstance(leaf, OutputNumber)
 
 
 def numbers_as_tensors(graph: fx.Graph, statics: list[Any]) -> list[Any]:
-    """Let the graph give the tensors whose `item()` is returned. Gives `out_statics` that say so."""
+    """Make the graph return the tensors whose `item()` is returned; return the new `out_statics`."""
     output = next(node for node in graph.nodes if node.op == "output")
     given = list(output.args[0])
     statics = list(statics)
@@ -50,7 +50,7 @@ def numbers_as_tensors(graph: fx.Graph, statics: list[Any]) -> list[Any]:
 
 
 def _is_only_returned(item: fx.Node) -> bool:
-    """Is the number returned and otherwise only checked to be one of its dtype, as that of a bool is?"""
+    """Whether the number is returned and used otherwise only by the assertions on a bool."""
     source: Any = item.args[0]
     checks = _flowing_from(item)
     boolean = source.meta["val"].dtype == torch.bool
@@ -58,7 +58,7 @@ def _is_only_returned(item: fx.Node) -> bool:
 
 
 def _flowing_from(node: fx.Node) -> list[fx.Node]:
-    """What is computed of a number, other than the graph's outputs, in order."""
+    """All nodes that depend on a node, without the output, in graph order."""
     found: dict[fx.Node, None] = {}
     waiting = [node]
     while waiting:

@@ -1,4 +1,4 @@
-"""One real run of a copy of a member, observed: what its Python reads, and what a graph of it would lose."""
+"""Observe one real run of a copy of a member: what its Python reads, and what a graph would lose."""
 
 import functools
 import importlib
@@ -18,26 +18,26 @@ from .skeleton import copy_member
 from .state import canonical_names, slots
 from .strides import strided_copy
 
-# A forward that loads modules in its first run is run again; one that always does is taken as it is.
+# A forward that imports modules is run again, up to this many times.
 _IMPORTING_RUNS = 3
 
 
 @dataclass
 class Observation:
-    """What one run of a member showed.
+    """The result of one observed run of a member.
 
     Attributes:
-        effects: why a graph would not be the member's forward, in words.
-        stores: the names that its code sets; None: any. Other names only another thread can have set.
+        effects: reasons why a graph would not be equivalent to the forward.
+        stores: names that its code assigns; None means any. Other names can only be set by another thread.
         functions: classes of custom autograd functions that it applied.
-        asks_grad_mode: did its code ask whether gradients are recorded?
+        asks_grad_mode: whether its code reads the grad mode.
         checkpointed: paths of the submodules that it ran under `torch.utils.checkpoint`.
-        written: the tensors whose numbers it changed, by canonical path.
-        output: the tensors that it gave, unless it has drawn random numbers.
+        written: canonical paths of the tensors whose values it changed.
+        output: the tensors of its output; None if it drew random numbers.
     """
 
     reads: Snapshot
-    originals: dict[int, Any]  # id of an object of the copy -> the member's own
+    originals: dict[int, Any]  # id of an object of the copy -> the member's object
     effects: list[str]
     stores: frozenset[str] | None
     functions: list[type]
@@ -51,11 +51,11 @@ class Observation:
         return self.reads.without(self.originals.keys())
 
     def inside(self) -> Snapshot:
-        """What was read in the member (in its own objects, not the copy's)."""
+        """What was read in the member, attributed to its own objects instead of the copy's."""
         return self.reads.moved(self.originals)
 
     def check(self) -> "Observation":
-        """Raise `HasEffects` if a graph would not be the member's forward."""
+        """Return self; raise `HasEffects` if a graph would not be equivalent to the forward."""
         if self.effects:
             raise HasEffects(self.effects[0])
         return self
@@ -69,12 +69,13 @@ def observe_member(
     shared: Collection[Any] = (),
     tensor_of: Callable[[str], Tensor] | None = None,
 ) -> Observation:
-    """Run a copy of `member` on copies of the arguments. What the member raises is raised.
+    """Run a copy of `member` on copies of the arguments. Errors of the member are raised.
 
-    Objects in `shared` are the member's and others': they are not copied. With `tensor_of` the member is a
-    skeleton, and these are its tensors.
+    Python state that the forward changes, and the random state, are restored.
 
-    Nothing is left behind: whatever the forward changed in Python is put back, and so are random numbers.
+    Args:
+        shared: objects that the member shares with others, which are not copied.
+        tensor_of: returns the tensor of a path, if the member is a skeleton.
     """
     for _ in range(_IMPORTING_RUNS):
         observation, imported = _observe(member, args, kwargs, grad, shared, tensor_of)
@@ -91,15 +92,15 @@ def _observe(
     shared: Collection[Any],
     tensor_of: Callable[[str], Tensor] | None,
 ) -> tuple[Observation, bool]:
-    """One run, and whether it loaded modules: what that changes is not the forward's doing."""
-    # What torch.export loads at its first use registers abstract classes, after which the reads would differ.
+    """One run, and whether it imported modules, whose side effects are not the forward's."""
+    # Imported now, because the first import registers abstract classes, which would change what is read.
     importlib.import_module("torch.export._trace")
     copy, originals = copy_member(member, shared, tensor_of and (lambda path: tensor_of(path).clone()))
-    # A forward that swaps the memory of a parameter (`.data = ...`) is told by its address.
+    # Addresses show whether a forward replaces the storage of a parameter (`.data = ...`).
     before = {slot.path: (slot.tensor, _address(slot.tensor)) for slot in slots(copy)}
     mine = _tree.tree_map(copy_of, (args, kwargs))
     observer = Observer([copy], owned=originals.keys())
-    # One at a time, like captures: a class whose `apply` a capture has exchanged is no user's change.
+    # Locked, because a capture patches `apply` of autograd functions, which would look like a user's change.
     with CAPTURE, torch.set_grad_enabled(grad), torch.random.fork_rng(_cuda_devices(copy, mine)):
         before_draws = _random_states(copy, mine)
         output = observer.run(functools.partial(copy, *mine[0], **mine[1]))
@@ -124,8 +125,8 @@ def _observe(
 
 
 def copy_of(leaf: Any) -> Any:
-    """A copy that requires gradients where `leaf` does, for which a forward may ask; like `leaf` it may be
-    written only if it is the result of something."""
+    """A copy of a tensor with the same `requires_grad`; a leaf only if `leaf` is one, as a leaf that requires
+    gradients cannot be written in place."""
     if not isinstance(leaf, Tensor):
         return leaf
     copy = strided_copy(leaf.detach()).requires_grad_(leaf.requires_grad)
@@ -146,7 +147,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def _equal(one: Tensor, other: Tensor) -> bool:
     if one.device.type == "meta" or one.shape != other.shape or one.dtype != other.dtype:
         return one.shape == other.shape
-    if one.is_floating_point():  # by their bits: nan equals nan, and small floats have no comparison
+    if one.is_floating_point():  # bitwise: NaN equals NaN, and small floats have no comparison
         bits = _BITS[one.dtype.itemsize]
         return torch.equal(one.view(bits), other.view(bits))
     return torch.equal(one, other)
@@ -168,6 +169,6 @@ def _random_states(member: nn.Module, arguments: Any) -> list[Tensor]:
 
 
 def _cuda_devices(member: nn.Module, arguments: Any) -> list[Any]:
-    """The CUDA devices whose generators a run may move."""
+    """The CUDA devices whose random state a run may change."""
     tensors = [*member.parameters(), *member.buffers(), *_tree.flatten(arguments)[0]]
     return list({t.device for t in tensors if isinstance(t, Tensor) and t.is_cuda})

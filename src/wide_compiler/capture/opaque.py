@@ -1,10 +1,9 @@
-"""Python that stays one node in the captured graph.
+"""Python calls that become one opaque node of the captured graph.
 
-Three kinds of callable are kept whole: a module the user registered a wide builder for, a module that
-`torch.export` cannot look into (a C extension, a branch on values), and a custom `autograd.Function`
-(tracing into it would silently lose its backward). Each call becomes one node of a custom op whose fake
-implementation runs the callable on fake tensors, or, where that is impossible, repeats the shapes that a
-real run has shown.
+Three kinds of callable are kept whole: a module with a wide builder registered by the user, a module that
+`torch.export` cannot trace (a C extension, a branch on values), and a custom `autograd.Function` (tracing
+into it would lose its backward). Each call becomes one node of a custom op. Its fake implementation runs the
+callable on fake tensors or, where that fails, repeats the shapes of a real run.
 """
 
 import contextlib
@@ -35,22 +34,22 @@ class OpaqueCall:
     name: str
     function: Callable[..., Any]
     spec: _tree.TreeSpec
-    statics: list[Any]  # the leaves of (args, kwargs); tensors and sizes are holes
+    statics: list[Any]  # leaves of (args, kwargs), with placeholders for tensors and sizes
     out_spec: _tree.TreeSpec | None = None
     out_statics: list[Any] = field(default_factory=list)
     why: str = ""
-    number: int = 0  # how often the callable had been called before
-    records: bool = True  # were gradients recorded where it was called?
+    number: int = 0  # number of earlier calls of the callable
+    records: bool = True  # whether gradients were recorded at the call
 
     def run(self, function: Callable[..., Any], tensors: list[Tensor], sizes: list[int]) -> list[Tensor]:
-        """Call `function` with the holes filled; give back its tensor leaves."""
+        """Call `function` with these tensors and sizes; return its tensor leaves."""
         args, kwargs = _tree.unflatten(self.leaves(tensors, sizes), self.spec)
         out_leaves, self.out_spec = _tree.flatten(function(*args, **kwargs))
         self.out_statics = [_TENSOR if isinstance(leaf, Tensor) else leaf for leaf in out_leaves]
         return [leaf for leaf in out_leaves if isinstance(leaf, Tensor)]
 
     def leaves(self, tensors: Sequence[Tensor], sizes: Sequence[int]) -> list[Any]:
-        """The leaves of (args, kwargs) with the holes filled."""
+        """The leaves of (args, kwargs) with these tensors and sizes."""
         tensor_iter, size_iter = iter(tensors), iter(sizes)
         return [
             next(tensor_iter) if leaf is _TENSOR else next(size_iter) if leaf is _SIZE else leaf
@@ -80,11 +79,11 @@ _TENSOR, _SIZE = _Hole("TENSOR"), _Hole("SIZE")
 
 
 class NeedsRealShapes(Exception):
-    """A callable kept whole cannot run on fake tensors: the capture has to be repeated with real shapes."""
+    """An opaque callable fails on fake tensors; the capture must be repeated with real shapes."""
 
 
 class Recorder:
-    """The calls kept whole during one capture, and the real output shapes if some were needed."""
+    """Records the opaque calls of one capture, with real output shapes where needed."""
 
     current: "Recorder | None" = None
 
@@ -96,12 +95,12 @@ class Recorder:
         suspects: Mapping[str, str] | None = None,
     ):
         self.kept = kept  # module path -> why it is kept whole
-        # Modules of a class of which one could not be traced: path -> why. Each call is tried first.
+        # Modules of a class that has failed to trace (path -> why); each call is tried on fake tensors first.
         self.suspects = {path: why for path, why in (suspects or {}).items() if path not in kept}
         self.counts: Counter[tuple[str, str]] = Counter()
-        # Whose Python handles errors of a recorded call (the module, if it is one's), and of which.
+        # (module, path) where a module's Python handles errors of a recorded call of `path`.
         self.handlers: list[tuple[Any, str]] = []
-        self.functions = functions  # the custom autograd functions that the model applies
+        self.functions = functions  # custom autograd functions that the model applies
         self.thread = threading.get_ident()
         self.calls: list[OpaqueCall] = []
         self.real_shapes = real_shapes
@@ -109,10 +108,10 @@ class Recorder:
 
     @contextlib.contextmanager
     def active(self, model: nn.Module) -> Iterator["Recorder"]:
-        """While active, the kept modules and custom autograd functions record instead of run.
+        """Make kept modules and custom autograd functions record their calls instead of running.
 
-        PyTorch has no mode that sees `Function.apply`, so the classes get another one meanwhile, which does
-        what the old one does in every other thread.
+        PyTorch has no mode that intercepts `Function.apply`, so it is patched on the classes; other threads
+        still get the original behaviour.
         """
         modules = {path: model.get_submodule(path) for path in (*self.kept, *self.suspects)}
         originals = {path: vars(m).get("forward") for path, m in modules.items()}
@@ -121,7 +120,7 @@ class Recorder:
             module.forward = self._recording(path, type(module).__name__, module.forward)
         applies = [(cls, vars(cls).get("apply")) for cls in self.functions]
         for cls in self.functions:
-            apply = inspect.getattr_static(cls, "apply")  # a classmethod, of Python or (PyTorch 2.15) of C
+            apply = inspect.getattr_static(cls, "apply")  # a classmethod, in Python or (PyTorch 2.15) in C
             cls.apply = classmethod(self._apply_or_record(getattr(apply, "__func__", apply)))  # type: ignore[attr-defined]
         try:
             yield self
@@ -145,7 +144,7 @@ class Recorder:
                 return original(*args, **kwargs)
             if cls is CheckpointFunction:
                 run, _preserve_rng, *operands = args
-                return run(*operands)  # it only trades memory for time; the graph keeps its operations
+                return run(*operands)  # checkpointing changes memory use only; its ops are traced
             why = f"autograd function {cls.__name__} keeps its own backward"
             return self._record("", cls.__name__, original, why, args, kwargs)
 
@@ -165,7 +164,7 @@ class Recorder:
         return recording
 
     def _traceable(self, forward: Callable, args: tuple, kwargs: dict) -> bool:
-        """Does it run on fake tensors? Tried beside the trace, which sees nothing of it."""
+        """Whether it runs on fake tensors; tried with tracing disabled."""
         mode = detect_fake_mode(_tree.flatten((args, kwargs))[0])
         symbols = mode.shape_env.ignore_fresh_unbacked_symbols() if mode and mode.shape_env else None
         self.inside += 1
@@ -218,7 +217,7 @@ class Recorder:
 def watch_real_shapes(
     model: nn.Module, kept: dict[str, str], functions: Sequence[type], run: Callable[[], Any]
 ) -> dict[Any, Any]:
-    """Run for real; for each call of `kept` (path, name, number): its tensors, structure and other leaves."""
+    """Run for real; return by (path, name, number) the outputs, structure and other leaves of each call."""
     shown: dict[Any, Any] = {}
 
     class Watcher(Recorder):

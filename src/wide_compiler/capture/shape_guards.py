@@ -1,4 +1,4 @@
-"""For which input shapes is a captured graph true? Symbols, ranges and guards read from the export."""
+"""Input shapes for which a captured graph is valid: symbols, ranges and guards of the export."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ _SIZES = (2, 3, 4, 5, 7, 16, 17, 64, 100, 513, 1000, 4097, 65536, 100003)
 
 @dataclass
 class ShapeGuards:
-    """`dims[i][d]` is the captured size of input i in dim d: an int or a sympy expression over symbols."""
+    """`dims[i][d]` is the captured size of input i in dim d: an int or a sympy expression of symbols."""
 
     dims: list[tuple[Any, ...]]
     ranges: dict["sympy.Symbol", tuple[int, int | None]] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class ShapeGuards:
         ranges = {
             symbol: (_bound(found.lower), _bound(found.upper))
             for symbol, found in exported.range_constraints.items()
-            if symbol in symbols  # others stand for numbers that were read from tensors
+            if symbol in symbols  # others are numbers that were read from tensors
         }
         conditions: list[Any] = []
         for fake in fake_inputs:
@@ -37,7 +37,7 @@ class ShapeGuards:
         return cls(dims, ranges, conditions)  # type: ignore[arg-type]
 
     def admit(self, shapes: Sequence[Sequence[int]]) -> bool:
-        """Would a capture at these per-lane shapes give the same graph?"""
+        """Whether a capture at these per-lane shapes would give the same graph."""
         import sympy
 
         binding: dict[Any, int] = {}
@@ -55,7 +55,7 @@ class ShapeGuards:
         return self._holds(binding)
 
     def any_batch(self) -> bool:
-        """Is dim 0 of every input free? Told by trying sizes of every kind, small and large, odd and even."""
+        """Whether dim 0 of every input is free; tested with small, large, odd and even sizes."""
         import sympy
 
         if not all(dims and isinstance(dims[0], sympy.Symbol) for dims in self.dims):
@@ -83,7 +83,7 @@ class ShapeGuards:
         integers = {symbol: sympy.Integer(size) for symbol, size in binding.items()}
         for condition in self.conditions:
             if condition.free_symbols - integers.keys():
-                continue  # about a symbol that no input shows (one specialised to a number, checked above)
+                continue  # a symbol of no input: specialised to a number, which was checked above
             if condition.xreplace(integers) == sympy.false:
                 return False
         return True

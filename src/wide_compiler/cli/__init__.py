@@ -1,6 +1,6 @@
-"""The command line: parse, call, print. Each command's work is in the file of its name.
+"""The command line. Each command parses its options here and runs in the file of its name.
 
-Nothing here imports PyTorch: `--help`, completion and usage errors take a tenth of a second.
+Nothing here imports PyTorch, so `--help`, completion and usage errors take a tenth of a second.
 """
 
 from collections.abc import Callable, Iterable
@@ -37,7 +37,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 
-# Written out, because the models themselves would have to be imported to be listed.
+# Copied here, because importing the models to list them would import PyTorch.
 MODEL_NAMES = ("mlp", "deep_mlp", "resblock", "convnet", "unet", "transformer", "gpt", "lstm")
 DOORS = (
     *("cache", "compile", "training", "router", "jit", "signals", "torch.compile"),
@@ -47,7 +47,7 @@ START, CHECK, OTHER = "Start here", "Look and measure", "Other doors"
 
 
 def _beginning_with(names: Iterable[str]) -> Callable[[str], list[str]]:
-    """For shell completion: the names that begin with what was typed."""
+    """Shell completion: the names that start with the typed text."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in names if name.startswith(incomplete)]
@@ -81,7 +81,7 @@ Lanes = Annotated[int, typer.Option("--lanes", "-n", min=1, help="How many model
 @app.callback(invoke_without_command=True)
 def no_command(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
-        # Asking for nothing is a question, not a mistake: the help, and exit code 0.
+        # Without a command: print the help and exit with code 0.
         typer.echo(context.get_help(), nl=False)
 
 
@@ -97,8 +97,8 @@ def demo_command(
 ) -> None:
     """Train an ensemble of 64 networks at once, then one after another, and compare.
 
-    Both sides start from the same weights, see the same data and take the same steps. Shown are the time of
-    each, how far their predictions are apart, and, as a picture, what the ensemble knows and does not know.
+    Both sides start from the same weights, data and steps. The output is the time of each, the largest
+    difference of their predictions, and a picture of where the ensemble is certain and where it is not.
     It takes less than a minute on two CPU cores.
 
     **Examples**
@@ -128,10 +128,10 @@ def doctor_command(
     ] = None,
     as_json: Annotated[bool, AsJson] = False,
 ) -> None:
-    """Try every door on a small example, and say what works here and what to do about the rest.
+    """Try every door on a small example, and say what works here and how to fix the rest.
 
     Each example is compared with the plain loop. It takes less than a minute. What is not installed, or has
-    no device here, is `absent`; exit code 1 only if something is `broken`.
+    no device here, is `absent`; the exit code is 1 only if something is `broken`.
 
     **Examples**
 
@@ -156,7 +156,7 @@ def doctor_command(
 def info_command(as_json: Annotated[bool, AsJson] = False) -> None:
     """List versions, devices, caches, running workers, settings, presets, and the layers with a wide form.
 
-    Put the output of `--json` into a bug report. It names folders of this machine, nothing of your models.
+    Attach the output of `--json` to a bug report. It contains paths of this machine, nothing of your models.
 
     **Examples**
 
@@ -177,7 +177,7 @@ def test_command(
     """Check that wide equals the loop, on the built-in models.
 
     Every model runs in evaluation and in training mode, in float64. Outputs, gradients and buffers of every
-    lane are compared with those of the model run alone. Exit code 1 if any differs.
+    lane are compared with those of the model alone. The exit code is 1 if any differs.
 
     **Examples**
 
@@ -198,10 +198,10 @@ def test_command(
 def trace_command(
     model: ModelName = "mlp", lanes: Lanes = 4, as_json: Annotated[bool, AsJson] = False
 ) -> None:
-    """Show the graph of one member, the graph of all lanes, and what became of every node.
+    """Show the graph of one member, the graph of all lanes, and how every node runs.
 
-    A node runs by its own rule, once for all lanes (shared), under vmap, or in a loop over lanes; the
-    last two say why.
+    A node runs by a wide rule, once for all lanes (shared), under vmap, or in a loop over lanes; the last two
+    come with the reason.
 
     **Examples**
 
@@ -223,7 +223,7 @@ app.add_typer(signals_app, name="signals", rich_help_panel=OTHER)
 
 
 def _known(names: Iterable[str]) -> list[str]:
-    """The names, if all are built-in models; else a usage error (exit code 2) that lists the choices."""
+    """The names without duplicates; raises a usage error (exit code 2) for an unknown model."""
     for name in names:
         if name not in MODEL_NAMES:
             choices = ", ".join(MODEL_NAMES)
@@ -232,5 +232,5 @@ def _known(names: Iterable[str]) -> list[str]:
 
 
 def main() -> None:
-    """The entry point of the `wide_compiler` command."""
+    """Entry point of the `wide_compiler` command."""
     app(prog_name="wide_compiler")

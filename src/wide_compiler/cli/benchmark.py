@@ -1,4 +1,4 @@
-"""`wide_compiler benchmark`: its options. What it does with them is in benchmark_run."""
+"""Options of `wide_compiler benchmark`; benchmark_run does the work."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +9,7 @@ from rich.console import Console
 from ..config import COMPILE_MODES
 from .output_files import check_picture
 
-# Written out, because the presets' own module would have to import PyTorch to be asked.
+# Copied here, because importing the presets would import PyTorch.
 PRESET_NAMES = ("quick", "full", "ci")
 
 
@@ -19,7 +19,7 @@ def _one_of(choices: tuple[str, ...], option: str, value: str | None) -> None:
 
 
 def parse_lanes(given: list[str] | None) -> list[int] | None:
-    """`-n 4 -n 16` and `-n 4,16` are the same."""
+    """Parse numbers of lanes; `-n 4 -n 16` and `-n 4,16` are the same."""
     if not given:
         return None
     lanes = []
@@ -98,8 +98,8 @@ def benchmark_command(
 ) -> None:
     """Measure wide against the loop, for one layer with all its strategies or for a whole model.
 
-    Every result is held against the loop's before it is timed, and everything of a row is timed in turns.
-    Exit code 1 if any result differs. Ctrl-C shows what has been measured so far.
+    Every result is compared with the loop's before it is timed, and all candidates of a row are timed
+    interleaved. The exit code is 1 if any result differs. Ctrl-C shows the results so far.
 
     **Examples**
 

@@ -1,4 +1,4 @@
-"""`wide_compiler benchmark`: measure with a progress bar, print, save, draw."""
+"""`wide_compiler benchmark`: measure with a progress bar; print, save and plot the results."""
 
 import shlex
 import sys
@@ -25,7 +25,7 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True)
 class Files:
-    """Where results go."""
+    """Output files of a run."""
 
     name: str
     save: bool = False
@@ -33,7 +33,7 @@ class Files:
     plot: Path | None = None
 
     def check(self) -> None:
-        """Before anything is measured: is there a folder for the results, and something to draw with?"""
+        """Create the folders and check that matplotlib is installed, before anything is measured."""
         for path, option in ((self.output, "--output"), (self.plot, "--plot")):
             if path is not None:
                 make_folder(path, option)
@@ -55,7 +55,7 @@ class Files:
 
 
 def listing(console: Console) -> None:
-    """What can be measured, one line each."""
+    """Print what can be measured, one line each."""
     for title, workloads in (("Primitives", benchmark.PRIMITIVE_CASES), ("Models", benchmark.MODELS)):
         table = Table(title=title, title_justify="left", show_header=False)
         table.add_column(style="bold", no_wrap=True)
@@ -69,7 +69,7 @@ def listing(console: Console) -> None:
 
 
 def known(name: str, train: bool) -> list[benchmark.Workload]:
-    """The workloads of a name; a usage error that lists the choices if there are none."""
+    """The workloads of a name; raises a usage error that lists the choices if there are none."""
     try:
         workloads = benchmark.find(name)
     except KeyError:
@@ -83,7 +83,7 @@ def known(name: str, train: bool) -> list[benchmark.Workload]:
 
 
 def known_device(name: str | None) -> torch.device:
-    """The device of a name, by default the GPU if there is one; a usage error if it is not there."""
+    """The device of this name, by default the GPU if there is one; raises a usage error if unavailable."""
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=device)
@@ -101,7 +101,7 @@ def run(
     top: int | None,
     quiet: bool,
 ) -> int:
-    """Measure and report; the exit code."""
+    """Measure and report; return the exit code."""
     files.check()
     points = benchmark.plan(workloads, options)
     rows: list[benchmark.BenchmarkRow] = []
@@ -122,7 +122,7 @@ def run(
 
 
 def _nothing_ran(rows: Sequence[benchmark.BenchmarkRow]) -> bool:
-    """A strategy may be for other devices; but some way to run every point there must be."""
+    """Whether a point has no strategy that ran; single strategies may need another device."""
     points = {(row.kind, row.name, row.n) for row in rows}
     return points != {(row.kind, row.name, row.n) for row in rows if row.ran}
 
@@ -134,7 +134,7 @@ def measure(
     rows: list[benchmark.BenchmarkRow],
     quiet: bool,
 ) -> None:
-    """Append the rows as they come."""
+    """Measure the points and append their rows to `rows`."""
     progress = progress_bar(console, transient=True)
     with nullcontext() if quiet else progress:
         task = progress.add_task("", total=len(points))

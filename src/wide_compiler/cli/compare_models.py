@@ -1,4 +1,4 @@
-"""`wide_compiler test`: the built-in models, wide against the loop."""
+"""`wide_compiler test`: compare the built-in models with the loop."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +15,7 @@ from ..measure.progress import progress_bar
 from .models import MODELS
 from .printing import print_json
 
-# In float64 only the order of sums tells wide from the loop, and that moves the last few of 16 digits.
+# In float64 only the order of sums differs, which changes the last few of 16 digits.
 TOLERANCE = 1e-9
 BATCH = 3
 COMPARED = ("output", "gradient", "buffer")
@@ -23,7 +23,7 @@ COMPARED = ("output", "gradient", "buffer")
 
 @dataclass
 class ModelVerdict:
-    """One model in one mode: the worst difference of each kind, or what went wrong instead."""
+    """One model in one mode: the largest error of each kind of tensor, or the failure."""
 
     model: str
     mode: str
@@ -32,7 +32,7 @@ class ModelVerdict:
     nodes: int = 0
     worst: dict[str, float | None] | None = None  # None for a kind that the model does not have
     failure: str = ""
-    looped: str = ""  # why the whole model runs as a loop, if it does: correct, but not faster
+    looped: str = ""  # why the whole model runs as a loop: correct, but not faster
 
     @property
     def ok(self) -> bool:
@@ -40,7 +40,7 @@ class ModelVerdict:
 
 
 def check_model(name: str, lanes: int, train: bool) -> ModelVerdict:
-    """Run one built-in model through the oracle in float64, outputs, gradients and buffers."""
+    """Compare outputs, gradients and buffers of one built-in model with the loop, in float64."""
     verdict = ModelVerdict(name, "train" if train else "eval", lanes)
     torch.manual_seed(0)
     models = [MODELS[name].make().double().train(train) for _ in range(lanes)]
@@ -49,7 +49,7 @@ def check_model(name: str, lanes: int, train: bool) -> ModelVerdict:
         wide = wide_compiler.compile(models, inputs[0])
         report = oracle.compare(models, wide, [((x,), {}) for x in inputs], gradients=True)
         explanation = wide.explain(measure=False)
-    except Exception as error:  # whatever goes wrong in one model, the others still get their verdict
+    except Exception as error:  # a failure of one model must not stop the others
         verdict.failure = f"{type(error).__name__}: {error}"
         return verdict
     verdict.coverage, verdict.nodes = explanation.coverage, len(explanation.rows)
@@ -63,15 +63,15 @@ def _double(x: torch.Tensor) -> torch.Tensor:
 
 
 def _worst(report: oracle.Report, what: str) -> float | None:
-    """Relative to the tensor's largest number, absolute where that is below 1.
+    """The largest error, relative to the tensor's largest value, absolute where that is below 1.
 
-    A gradient that is zero but for rounding (a bias before a norm) would fail any relative test.
+    A gradient that is zero up to rounding (of a bias before a norm) would fail any relative tolerance.
     """
     return max((d.error / max(d.scale, 1.0) for d in report.differences if d.what == what), default=None)
 
 
 def run(console: Console, names: Sequence[str], lanes: int, as_json: bool = False) -> bool:
-    """Check every named model, in eval and in training; print the table, or JSON; True if all agree."""
+    """Check every named model in eval and training mode; print a table or JSON; return whether all agree."""
     verdicts = []
     with progress_bar(console, transient=True) as progress:
         task = progress.add_task("", total=2 * len(names))

@@ -1,4 +1,4 @@
-"""`wide_compiler demo`: an ensemble trained at once and one network after another, and a picture of it."""
+"""`wide_compiler demo`: train an ensemble at once and one network after another; draw the result."""
 
 from pathlib import Path
 
@@ -22,11 +22,11 @@ from .demo_train import (
     warm_up,
 )
 
-LOOP_BUDGET = 35.0  # seconds; a slow machine trains fewer networks alone, and the table says so
+LOOP_BUDGET = 35.0  # seconds; a slow machine trains fewer networks in the loop, and the table reports it
 
 
 def run(console: Console, lanes: int, steps: int, out: Path, seed: int, threads: int) -> None:
-    """Train, compare, print the table, write the picture."""
+    """Train both ways, print the table, write the picture."""
     threads_before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

@@ -1,4 +1,4 @@
-"""The demo's picture: what the ensemble knows, how its lanes learned, and how long it took."""
+"""Picture of the demo: predictions of the ensemble, losses of the lanes, and times."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import matplotlib
 
-matplotlib.use("Agg")  # a file is written; no window is needed, nor a display to open it on
+matplotlib.use("Agg")  # writes a file; needs no display
 
 import matplotlib.pyplot as plt
 from matplotlib.artist import Artist
@@ -35,7 +35,7 @@ LAYOUT: dict[str, Any] = {
     "top": 0.79,
 }
 
-STYLE: Any = {  # matplotlib spells out the type of its keys, all of them
+STYLE: Any = {  # Any, because matplotlib types the keys as literals
     "font.family": "sans-serif",
     "font.size": 11,
     "text.color": INK,
@@ -58,7 +58,7 @@ STYLE: Any = {  # matplotlib spells out the type of its keys, all of them
 
 @dataclass
 class Story:
-    """What the picture shows: predictions `[lanes, grid, (mean, log-variance)]`, losses `[steps, lanes]`."""
+    """Data of the picture: predictions `[lanes, grid, (mean, log-variance)]`, losses `[steps, lanes]`."""
 
     data: Data
     grid: Tensor
@@ -88,13 +88,13 @@ def draw(story: Story, path: Path) -> None:
 def _draw_ensemble(axes: Axes, story: Story) -> None:
     means, log_variances = story.predictions.unbind(-1)
     mean, epistemic = means.mean(dim=0), means.std(dim=0)
-    # The median of the lanes' noise: in the gap, where none was seen, single lanes may say anything.
+    # Median of the lanes' noise: in the gap, without data, single lanes may be far off.
     aleatoric = log_variances.median(dim=0).values.exp()
     both = (epistemic.square() + aleatoric).sqrt()
     x = story.grid.squeeze(-1)
 
     axes.axvspan(*GAP, color=PALE, lw=0, zorder=0)
-    for side in (-2, 2):  # beside the other band, not under it, so that the colours stay clean
+    for side in (-2, 2):  # beside the other band, not under it, so that the colours do not mix
         axes.fill_between(x, mean + side * epistemic, mean + side * both, color=ALEATORIC, lw=0, zorder=1)
     axes.fill_between(x, mean - 2 * epistemic, mean + 2 * epistemic, color=EPISTEMIC, lw=0, zorder=2)
     axes.plot(x, means.T, color=MEMBER, alpha=min(0.5, 18 / len(means)), lw=0.7, zorder=3)

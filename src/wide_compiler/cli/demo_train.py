@@ -1,4 +1,4 @@
-"""The demo's two ways to train the same networks: all at once, and one after another."""
+"""The two ways of the demo to train the same networks: all at once, and one after another."""
 
 import copy
 import time
@@ -12,20 +12,20 @@ import wide_compiler
 
 from .demo_data import Data, gaussian_loss
 
-# Falling to zero: at a constant rate late steps are chaotic, and two runs of one network that differ in the
-# 16th digit end up apart in the second. No comparison could tell that from a mistake.
+# Decays to zero. At a constant rate late steps are chaotic: two runs of one network that differ in the 16th
+# digit would end up different in the second, which no comparison could tell from a bug.
 LEARNING_RATE = 3e-3
 WIDTH = 32
 
 
 class Net(nn.Module):
-    """x -> the mean and the log-variance of y."""
+    """Maps x `[B, 1]` to the mean and log-variance of y, `[B, 2]`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(1, WIDTH), nn.Linear(WIDTH, WIDTH)
         self.head = nn.Linear(WIDTH, 2)
-        # Steeper than PyTorch's own, so that lanes begin, and in the gap remain, different.
+        # Wider than PyTorch's default, so that the lanes start, and in the gap remain, different.
         nn.init.uniform_(self.first.weight, -3.0, 3.0)
         nn.init.uniform_(self.first.bias, -6.0, 6.0)
 
@@ -40,7 +40,7 @@ def make_nets(lanes: int, seed: int) -> list[Net]:
 
 
 def _optimizer(model: nn.Module, steps: int) -> tuple[torch.optim.Adam, torch.optim.lr_scheduler.LinearLR]:
-    """PyTorch's own, used in the same way for one network and for all of them."""
+    """Adam and a linear decay, the same for one network and for all of them."""
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
     return optimizer, torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=steps)
 
@@ -56,7 +56,7 @@ class WideRun:
 
 
 def train_wide(nets: Sequence[Net], data: Data, steps: int, tell: Callable[[int, Tensor], None]) -> WideRun:
-    """All lanes at once; `tell(step, losses by lane)` now and then."""
+    """Train all lanes at once; calls `tell(step, losses by lane)` every ten steps."""
     start = time.perf_counter()
     wide = wide_compiler.compile(nets, data.lane_x[0])
     compiled = time.perf_counter()
@@ -65,7 +65,7 @@ def train_wide(nets: Sequence[Net], data: Data, steps: int, tell: Callable[[int,
     for step in range(steps):
         optimizer.zero_grad()
         losses = gaussian_loss(wide.stacked(data.lane_x), data.lane_y).mean(dim=1)
-        losses.sum().backward()  # the sum, not the mean: every lane gets the gradient it would get alone
+        losses.sum().backward()  # the sum: each lane gets the gradient it would get alone
         optimizer.step()
         schedule.step()
         history.append(losses.detach())
@@ -77,20 +77,20 @@ def train_wide(nets: Sequence[Net], data: Data, steps: int, tell: Callable[[int,
 
 @dataclass
 class LoopRun:
-    """The networks that were trained before time was up, which may be all of them."""
+    """The networks that were trained within the time budget, and the time they took."""
 
     nets: list[Net]
     seconds: float
 
     def seconds_for(self, lanes: int) -> float:
-        """What all lanes take: measured, or from the lanes that were trained, each the same work."""
+        """Time for all lanes, extrapolated if not all were trained."""
         return self.seconds * lanes / len(self.nets)
 
 
 def train_loop(
     nets: Sequence[Net], data: Data, steps: int, budget: float, tell: Callable[[int, float], None]
 ) -> LoopRun:
-    """One net after another, stopping after the net in which `budget` seconds are spent."""
+    """Train one network after another; stops after the network in which `budget` seconds are exceeded."""
     start = time.perf_counter()
     trained: list[Net] = []
     for lane, net in enumerate(nets):
@@ -103,7 +103,7 @@ def train_loop(
 
 
 def train_one(net: Net, x: Tensor, y: Tensor, steps: int) -> float:
-    """The plain training loop of one network; its last loss."""
+    """Train one network with a plain loop; return its last loss."""
     optimizer, schedule = _optimizer(net, steps)
     loss = torch.zeros(())
     for _ in range(steps):
@@ -116,7 +116,7 @@ def train_one(net: Net, x: Tensor, y: Tensor, steps: int) -> float:
 
 
 def warm_up(nets: Sequence[Net], data: Data) -> None:
-    """One step of both ways, so that neither pays for what PyTorch loads at its first use."""
+    """Run one step both ways, so that neither time includes PyTorch's initialisation."""
     first = Data(data.x, data.y, data.lane_x[:2], data.lane_y[:2])
     train_wide(nets[:2], first, 1, lambda step, losses: None)
     train_loop(nets[:1], first, 1, 0.0, lambda lane, loss: None)
@@ -124,7 +124,7 @@ def warm_up(nets: Sequence[Net], data: Data) -> None:
 
 @torch.no_grad()
 def largest_difference(wide: wide_compiler.WideModel, nets: Sequence[Net], x: Tensor) -> float:
-    """Between what `nets` and the first as many lanes predict, relative to the largest number predicted."""
+    """Largest error of the first lanes against `nets`, relative to the largest prediction."""
     alone = torch.stack([net(x) for net in nets])
     together = wide.shared(x)[: len(nets)]
     return ((together - alone).abs().max() / alone.abs().max()).item()

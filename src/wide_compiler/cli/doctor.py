@@ -1,4 +1,4 @@
-"""`wide_compiler doctor`: try every door on a small example and say what works here."""
+"""`wide_compiler doctor`: run each entry point on a small example and report what works."""
 
 import importlib.util
 import logging
@@ -28,14 +28,14 @@ LANES = 3
 
 @dataclass
 class Finding:
-    """What came of one check.
+    """The result of one check.
 
     Attributes:
-        name: what was tried.
-        status: 'works', 'absent' (not installed, or no such device: nothing is wrong), or 'broken'.
-        detail: what was seen.
-        remedy: what to do about it, if it does not work.
-        seconds: how long it took.
+        name: name of the check.
+        status: 'works', 'absent' (not installed, or no such device: not an error), or 'broken'.
+        detail: what was observed.
+        remedy: how to fix it, if it does not work.
+        seconds: duration.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Finding:
 
 
 class Absent(NamedTuple):
-    """What a check gives if it needs something that is not here. `remedy`: how to get it."""
+    """Returned by a check that needs something that is missing; `remedy` says how to get it."""
 
     detail: str
     remedy: str
@@ -243,7 +243,7 @@ def cache_check() -> str:
         return f"{folder} can be written; {len(list(folder.glob('*.json')))} answers in it"
 
 
-# In this order, each with what to do if it fails.
+# In order of execution: name -> (check, remedy if it fails).
 REPORT = "report it with the output of `wide_compiler info --json`"
 CHECKS: dict[str, tuple[Callable[[], str | Absent], str]] = {
     "cache": (cache_check, f"set {PREFIX}CACHE to a folder that can be written"),
@@ -266,7 +266,7 @@ CHECKS: dict[str, tuple[Callable[[], str | Absent], str]] = {
 
 
 def examine(names: Sequence[str], tell: Callable[[str], None] = lambda name: None) -> Iterator[Finding]:
-    """Run the named checks one after another; what one of them raises is its finding."""
+    """Run the named checks one after another; an exception becomes a finding."""
     for name in names:
         tell(name)
         check, remedy = CHECKS[name]
@@ -278,7 +278,7 @@ def examine(names: Sequence[str], tell: Callable[[str], None] = lambda name: Non
             finding = (
                 Finding(name, "absent", *seen) if isinstance(seen, Absent) else Finding(name, "works", seen)
             )
-        except Exception as error:  # whatever it is, it is what the user wants to see
+        except Exception as error:  # any error is shown to the user
             finding = Finding(name, "broken", one_line(error), remedy)
         finding.seconds = round(time.perf_counter() - start, 2)
         yield finding
@@ -286,7 +286,7 @@ def examine(names: Sequence[str], tell: Callable[[str], None] = lambda name: Non
 
 @contextmanager
 def _limited_waiting() -> Iterator[None]:
-    """Workers that hang are given up after 30 seconds instead of ten minutes."""
+    """Give up on hanging workers after 30 seconds instead of ten minutes."""
     name = PREFIX + "HANG_SECONDS"
     before = os.environ.get(name)
     os.environ.setdefault(name, "30")
@@ -298,7 +298,7 @@ def _limited_waiting() -> Iterator[None]:
 
 
 def run(console: Console, names: Sequence[str], as_json: bool) -> bool:
-    """Examine, print; True if nothing is broken."""
+    """Run the checks and print the findings; return whether nothing is broken."""
     findings: list[Finding] = []
     with progress_bar(Console(stderr=True) if as_json else console, transient=True) as progress:
         task = progress.add_task("", total=len(names))

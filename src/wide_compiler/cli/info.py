@@ -1,4 +1,4 @@
-"""`wide_compiler info`: what is installed, what it runs on, what is kept and set, and what it knows."""
+"""`wide_compiler info`: versions, devices, cache, workers, settings, presets and primitives."""
 
 import importlib.metadata
 import os
@@ -22,7 +22,7 @@ from wide_compiler.widen import RULES
 from .printing import print_json
 
 PRESETS = ("default", "fast", "safe", "debug")
-# What extras install, and what a user would ask about.
+# Packages that the extras install, or that matter in a bug report.
 PACKAGES = (
     *("numpy", "triton", "ray", "peft", "transformers", "optuna", "lightning", "matplotlib"),
     *("onnx", "onnxscript", "onnxruntime"),
@@ -30,7 +30,7 @@ PACKAGES = (
 
 
 def facts() -> dict[str, Any]:
-    """All of it, as JSON can say it."""
+    """Everything that `info` prints, as JSON types."""
     return {
         "versions": versions(),
         "devices": list(_devices()),
@@ -47,7 +47,7 @@ def facts() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str | None]:
-    """Of the library, PyTorch, Python, and optional packages; None for those that are not installed."""
+    """Versions of the library, PyTorch, Python and optional packages; None if not installed."""
     found: dict[str, str | None] = {
         "wide_compiler": wide_compiler.__version__,
         "torch": torch.__version__,
@@ -92,7 +92,7 @@ def _devices() -> Iterator[str]:
 
 
 def _cache() -> dict[str, Any]:
-    """The measured answers on disk; they may be deleted at any time."""
+    """Folder and size of the stored measurements; they may be deleted at any time."""
     folder = Store().folder
     files = list(folder.glob("*.json")) if folder.is_dir() else []
     return {"folder": str(folder), "answers": len(files), "bytes": sum(file.stat().st_size for file in files)}
@@ -104,7 +104,7 @@ def _changes(preset: str) -> dict[str, Any]:
 
 
 def _primitives() -> Iterator[tuple[str, list[str], list[str]]]:
-    """(name, members it runs, strategies), also of what the user has registered."""
+    """(name, member classes, strategies) of the primitives and of registered classes."""
     for primitive in PRIMITIVES:
         yield primitive.__name__, _members(primitive), list(primitive.STRATEGIES)
     for name, wide in REGISTRY.listing().items():

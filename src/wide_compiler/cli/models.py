@@ -1,4 +1,4 @@
-"""The built-in models: small, of many kinds, and without dropout, so that two runs can be compared."""
+"""The built-in models: small, of many kinds, and without dropout, so that runs can be compared."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ..benchmark.nets import Gpt, Mlp, Recurrent, ResBlock
 
 
 class ResidualMlp(nn.Module):
-    """Pre-norm residual layers, as deep as a small transformer without its attention."""
+    """Pre-norm residual MLP layers."""
 
     def __init__(self, width: int = 24, depth: int = 6) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class NormedConvNet(nn.Module):
 
 
 class UNet(nn.Module):
-    """One level down, one up, and the skip connection between."""
+    """One level down, one up, and a skip connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class UNet(nn.Module):
 
 
 class Transformer(nn.Module):
-    """PyTorch's own encoder over a float sequence."""
+    """nn.TransformerEncoder over a float sequence."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Transformer(nn.Module):
 
 
 def _tied_gpt() -> nn.Module:
-    """Causal attention, learned positions, the head tied to the token embedding."""
+    """Causal attention, learned positions, head tied to the token embedding."""
     gpt = Gpt(width=16, heads=2, depth=2, longest=16, words=32)
     gpt.head.weight = gpt.tokens.weight
     return gpt
@@ -85,7 +85,7 @@ def _tied_gpt() -> nn.Module:
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """`make()` gives a member with fresh weights, `sample(batch)` an input for it."""
+    """`make()` returns a member with fresh weights, `sample(batch)` an input for it."""
 
     about: str
     make: Callable[[], nn.Module]

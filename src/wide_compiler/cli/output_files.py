@@ -1,4 +1,4 @@
-"""Files that commands write, refused before the work begins rather than after it."""
+"""Check the output files of commands before the work begins."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ def check_picture(path: Path, option: str) -> None:
 
 
 def make_folder(path: Path, option: str) -> None:
-    """The folder that `path` is to stand in."""
+    """Create the parent folder of `path`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What commands print for programs."""
+"""JSON output of commands."""
 
 import json
 from typing import Any
@@ -9,5 +9,5 @@ AsJson = typer.Option("--json", help="Print JSON for programs instead of tables.
 
 
 def print_json(content: Any) -> None:
-    """To standard output, and nothing else there."""
+    """Print JSON to standard output."""
     typer.echo(json.dumps(content, indent=1))

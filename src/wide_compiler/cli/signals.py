@@ -1,4 +1,4 @@
-"""`wide_compiler signals ...`: look at a running script's workers."""
+"""`wide_compiler signals ...`: inspect the workers of a running script."""
 
 from pathlib import Path
 from typing import Annotated
@@ -57,8 +57,8 @@ def visualize_command(
 ) -> None:
     """Draw a trace: one row for each worker, signals by colour, forward plain, backward hatched.
 
-    Without `--from` and `--to` a few typical steps are drawn. A `.json` file is Chrome's trace format, with
-    everything in it; open it at ui.perfetto.dev.
+    Without `--from` and `--to` a few typical steps are drawn. A `.json` file has Chrome's trace format and
+    contains the whole trace; open it at ui.perfetto.dev.
 
     **Examples**
 
@@ -115,7 +115,7 @@ def web_command(
 
 
 class _errors:
-    """An error that the user can do something about is one line and exit code 1, without a traceback."""
+    """Print a user error as one line and exit with code 1, without a traceback."""
 
     def __enter__(self) -> None:
         return None

@@ -1,4 +1,4 @@
-"""`wide_compiler trace`: what is captured of one member, what it becomes, and what became of every node."""
+"""`wide_compiler trace`: print the captured graph, the lane graph, and how every node runs."""
 
 import re
 from typing import Any
@@ -23,7 +23,7 @@ HOW_STYLE = {"rule": "green", "shared": "cyan", "vmap": "yellow", "loop": "red"}
 
 
 def run(console: Console, name: str, lanes: int, as_json: bool = False) -> None:
-    """Compile a built-in model and print both graphs and the table of `explain()`, or all of it as JSON."""
+    """Compile a built-in model; print both graphs and the table of `explain()`, or all of it as JSON."""
     built_in = MODELS[name]
     torch.manual_seed(0)
     models = [built_in.make().eval() for _ in range(lanes)]
@@ -51,12 +51,12 @@ def _print_json(name: str, explanation: Explanation, program: Any) -> None:
 
 
 def member_code(graph: fx.Graph) -> str:
-    """A captured graph as the Python function it stands for."""
+    """A captured graph as Python code."""
     return without_releases(graph.python_code("self").src)
 
 
 def without_releases(code: str) -> str:
-    """Generated code releases every value after its last use (`x = None`): right to run, noise to read."""
+    """Remove the `x = None` with which generated code frees values, because it is hard to read."""
     return re.sub(r";  (\w+ = )+None$", "", code, flags=re.MULTILINE).strip()
 
 

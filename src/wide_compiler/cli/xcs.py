@@ -1,4 +1,4 @@
-"""`wide_compiler xcs explain`: where a function could run in parallel, and where not."""
+"""`wide_compiler xcs explain`: which loops of a function can run in parallel, and why others cannot."""
 
 import warnings
 from pathlib import Path
@@ -34,10 +34,10 @@ def xcs_command() -> None:
 
 @xcs_app.command("explain")
 def explain_command(target: Target, as_json: Annotated[bool, AsJson] = False) -> None:
-    """Show, line by line, the sites of a function and why other loops are none.
+    """List the sites of a function by line, with the reason why other loops are not sites.
 
-    The file is imported, the function is not called. What happens at a site is decided when it runs, with the
-    real objects: call `fn.explain()` afterwards to see that.
+    The file is imported, the function is not called. How a site runs is decided at run time from the actual
+    objects: call the function, then `fn.explain()`, to see that.
 
     **Examples**
 
@@ -51,7 +51,7 @@ def explain_command(target: Target, as_json: Annotated[bool, AsJson] = False) ->
     if not file or not name:
         raise typer.BadParameter(f"{target!r} should be FILE:FUNC, for example model.py:classify_texts")
     path = Path(file)
-    if not path.is_file():  # said before the import of PyTorch, which takes a while
+    if not path.is_file():  # checked before the slow import of PyTorch
         raise typer.BadParameter(f"there is no file {path}")
     from wide_compiler.xcs import XcsWarning, jit
 
@@ -59,7 +59,7 @@ def explain_command(target: Target, as_json: Annotated[bool, AsJson] = False) ->
     from .xcs_target import found
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", XcsWarning)  # the explanation says the same
+        warnings.simplefilter("ignore", XcsWarning)  # the explanation contains them
         function, decorated = found(imported(path), path, name)
         explanation = (function if hasattr(function, "explain") else jit(function)).explain()
     if as_json:

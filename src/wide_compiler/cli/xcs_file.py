@@ -1,4 +1,4 @@
-"""A user's file, imported for `wide_compiler xcs`: as a part of its package where it has one."""
+"""Import a user's file for `wide_compiler xcs`, as part of its package if it has one."""
 
 import importlib
 import importlib.util
@@ -9,11 +9,11 @@ from types import ModuleType
 
 import typer
 
-MACHINERY = (Path(__file__), Path(importlib.__file__))  # whose frames tell a user nothing
+MACHINERY = (Path(__file__), Path(importlib.__file__))  # frames of these files are left out of error messages
 
 
 def imported(path: Path) -> ModuleType:
-    """The module that a file makes. What goes wrong in it is told as its user's mistake, in a line."""
+    """Import a file; any failure is raised as a usage error of one line."""
     if importlib.util.spec_from_file_location(path.stem, path) is None:
         raise typer.BadParameter(f"{path} is not a Python file")
     full = path.parent.resolve() / path.name
@@ -26,12 +26,12 @@ def imported(path: Path) -> ModuleType:
             f"importing {path} ended the program (exit status {_status(end)}); put what runs it under "
             f"`if __name__ == '__main__':`"
         ) from None
-    except BaseException as error:  # some that are no Exception skip a file, like that of pytest.skip
+    except BaseException as error:  # some, like that of pytest.skip, are not an Exception
         raise typer.BadParameter(_failure(path, error)) from None
 
 
 def _in_package(path: Path) -> ModuleType | None:
-    """The file by its dotted name, if folders with an `__init__.py` give it one and nothing else has it."""
+    """Import the file by its dotted name if it is in a package; None if another module has that name."""
     parts = [] if path.stem == "__init__" else [path.stem]
     folder = path.parent
     while (folder / "__init__.py").is_file():
@@ -43,7 +43,7 @@ def _in_package(path: Path) -> ModuleType | None:
     if parts[0] in sys.modules and (first is None or Path(first).resolve().parent != folder / parts[0]):
         return None
     sys.path.insert(0, str(folder))
-    sys.path.append(str(path.parent))  # where files beside it would be found if it ran as a program
+    sys.path.append(str(path.parent))  # a script finds the files beside it
     made = importlib.import_module(".".join(parts))
     return made if _same(Path(getattr(made, "__file__", None) or ""), path) else None
 
@@ -70,7 +70,7 @@ def _status(end: SystemExit) -> object:
 
 
 def _failure(path: Path, error: BaseException) -> str:
-    """Where in the file, where below it if it was not the file itself, and what happened."""
+    """The error message: line in the file, the place outside of it if it failed there, and the error."""
     frames = traceback.extract_tb(error.__traceback__)
     places = [(Path(frame.filename), frame.lineno) for frame in frames]
     what = next(iter(str(error).splitlines()), "")

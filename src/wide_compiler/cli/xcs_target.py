@@ -1,4 +1,4 @@
-"""From a name in a user's file to the function that is meant, or to a word on what to name instead."""
+"""Find the function that the user names in a file, or explain what to name instead."""
 
 import difflib
 import functools
@@ -15,7 +15,7 @@ MOST_NAMES = 8
 
 
 def found(module: ModuleType, path: Path, name: str) -> tuple[Any, bool]:
-    """The function of that name, and whether a decorator is around it that is not looked at."""
+    """(function, whether it is wrapped by a decorator that is not analysed); raises a usage error."""
     held = named(module, path, name)
     if isinstance(held, type):
         raise typer.BadParameter(_of_class(held, name))
@@ -31,7 +31,7 @@ def found(module: ModuleType, path: Path, name: str) -> tuple[Any, bool]:
 
 
 def named(module: ModuleType, path: Path, name: str) -> Any:
-    """What a dotted name stands for. A property is its getter: nothing is called to find it."""
+    """Look up a dotted name; for a property return its getter, so that nothing is called."""
     held: Any = module
     for part in name.split("."):
         lying = inspect.getattr_static(held, part, None)
@@ -47,7 +47,7 @@ def named(module: ModuleType, path: Path, name: str) -> Any:
 
 def _instead(module: ModuleType, name: str) -> str:
     names = sorted(_functions(module, module.__name__), key=lambda full: "._" in f".{full}")  # private last
-    owner = name[: name.rfind(".") + 1]  # left out at first: all methods of a class begin alike
+    owner = name[: name.rfind(".") + 1]  # compared without the class name first, which all its methods share
     own = {full.removeprefix(owner): full for full in names if full.startswith(owner)}
     close = [own[last] for last in difflib.get_close_matches(name.removeprefix(owner), own, n=3)]
     close = close or difflib.get_close_matches(name, names, n=3)
@@ -60,7 +60,7 @@ def _instead(module: ModuleType, name: str) -> str:
 
 
 def _functions(held: Any, module: str, prefix: str = "") -> Iterator[str]:
-    """Functions and methods that are defined there, not those it imports."""
+    """Names of functions and methods defined in a module or class, without imported ones."""
     for name, value in vars(held).items():
         if getattr(value, "__module__", module) != module:
             continue
@@ -76,7 +76,7 @@ def _is_function(value: Any) -> bool:
 
 
 def _generated(value: Any) -> bool:
-    """Was it made from no file, as the methods that `dataclass` adds?"""
+    """Whether a function has no source file, like the methods that `dataclass` adds."""
     code = getattr(inspect.unwrap(value), "__code__", None)
     return code is not None and code.co_filename.startswith("<")
 
@@ -92,7 +92,7 @@ def _of_class(kind: type, name: str) -> str:
 
 
 def _refuse_objects(held: Any, module: ModuleType, name: str) -> None:
-    """An object whose class is called through Python: that method is what can be looked at."""
+    """Raise a usage error for an object that is called through a Python method; it names that method."""
     method = "forward" if isinstance(held, nn.Module) else "__call__"
     kind = type(held)
     if not isinstance(getattr(kind, method, None), FunctionType):
@@ -109,8 +109,8 @@ def _kind(held: Any) -> str:
 
 
 def _around_jitted(function: Any) -> bool:
-    """Has `functools.wraps` copied to this function what `jit` put on the one inside?"""
+    """Whether `functools.wraps` copied the attributes of a jitted function to this wrapper."""
     jitted = getattr(function, "__xcs__", None)
-    if jitted is None or function.explain != jitted.explain:  # that of `vmap` explains the mapping
+    if jitted is None or function.explain != jitted.explain:  # `vmap` replaces explain
         return False
     return bool(jitted.function is not getattr(function, "__func__", function))

@@ -1,1 +1,1 @@
-"""What the workers were told: the instruction log."""
+"""Observation of workers: instruction log, live monitor, traces and timelines."""

@@ -1,4 +1,4 @@
-"""The observer's end: find running scripts, connect, and read what they tell."""
+"""The observer's side: find running scripts, connect, and read their frames."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 from ..errors import ArgumentError
 from .endpoint import folder
 
-_REMEMBERED = 1 << 18  # instructions whose spans may still come
+_REMEMBERED = 1 << 18  # instructions whose spans may still arrive
 
 
 class Span(NamedTuple):
-    """An instruction on one worker. `way`: forward, backward or no grad. Times in seconds of the epoch."""
+    """One instruction on one worker; `way` is forward, backward or no grad, times are epoch seconds."""
 
     worker: int
     seq: int
@@ -29,27 +29,27 @@ class Span(NamedTuple):
 
 
 class ObserverFrame(NamedTuple):
-    """about: `time`, `pid`, `workers`, `meshes`, `signals`, `done`, `stats` by worker, `losses`."""
+    """`about` has `time`, `pid`, `workers`, `meshes`, `signals`, `done`, `stats` by worker, `losses`."""
 
     about: dict[str, Any]
     spans: list[Span]
 
 
 def running() -> dict[int, Path]:
-    """The scripts of this user that have workers: process id and socket."""
+    """This user's running scripts with workers: process id -> socket."""
     found = {}
     for path in sorted(folder().glob("*.sock")):
         try:
             Client(str(path), "AF_UNIX").close()
         except OSError:
-            path.unlink(missing_ok=True)  # of a script that was killed
+            path.unlink(missing_ok=True)  # left behind by a killed script
         else:
             found[int(path.stem)] = path
     return found
 
 
 def choose(pid: int | None) -> tuple[int, Path]:
-    """The script to look at: the one with this process id, or the only one."""
+    """(pid, socket) of the script with this process id, or of the only one; raises `ArgumentError`."""
     scripts = running()
     names = ", ".join(map(str, scripts)) or "none"
     if pid is not None:
@@ -67,7 +67,7 @@ def choose(pid: int | None) -> tuple[int, Path]:
 
 
 def frames(path: Path) -> Iterator[ObserverFrame]:
-    """What a script tells, from now until it ends or the caller stops reading."""
+    """Yield frames of a script until it ends."""
     names: list[tuple[str, str, str, str]] = []
     sent: dict[int, int] = {}
     with Client(str(path), "AF_UNIX") as connection:
@@ -90,7 +90,7 @@ def _read(connection: Connection, names: list, sent: dict[int, int]) -> Observer
         spans += [
             Span._make((worker, seq, *names[number], start, end))
             for seq, start, end in zip(numbers, values[1::3], values[2::3], strict=True)
-            # Else it was sent before anybody looked, or only frees memory.
+            # Skips instructions that were sent before the observer connected, or that only free memory.
             if (number := sent.get(seq)) is not None
         ]
     for seq in list(sent)[: max(0, len(sent) - _REMEMBERED)]:

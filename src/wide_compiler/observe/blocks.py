@@ -1,4 +1,4 @@
-"""Instructions on one worker that follow each other under one signal and pass, as one block of a timeline."""
+"""Merge consecutive instructions of one worker, signal and pass into one block of a timeline."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from .attach import Span
 
-_GAP_SECONDS = 0.002  # a worker that waits longer than this between two instructions was idle
+_GAP_SECONDS = 0.002  # a longer gap between two instructions counts as idle time
 _TRANSFERS = {"move"}
 
 
 class SignalBlock(NamedTuple):
-    """A stretch of some `instructions`."""
+    """A run of consecutive `instructions` of one worker, signal and pass."""
 
     worker: int
     signal: str
@@ -27,7 +27,7 @@ class SignalBlock(NamedTuple):
 
 
 def blocks(spans: Iterable[Span], gap: float = _GAP_SECONDS) -> list[SignalBlock]:
-    """By worker and start. A transfer between workers is a block of its own, of way "transfer"."""
+    """Blocks sorted by worker and start. A transfer between workers is a separate block, way "transfer"."""
     found: list[SignalBlock] = []
     open_: dict[int, SignalBlock] = {}
     for s in sorted(spans, key=lambda s: (s.worker, s.start)):
@@ -43,7 +43,7 @@ def blocks(spans: Iterable[Span], gap: float = _GAP_SECONDS) -> list[SignalBlock
 
 
 def busy(spans: Iterable[Span], start: float, end: float) -> dict[int, float]:
-    """Each worker's share of the time from `start` to `end` in which it ran ops; without transfers."""
+    """Each worker's share of the time from `start` to `end` spent in ops, without transfers."""
     total: dict[int, float] = {}
     for s in spans:
         if s.op in _TRANSFERS:
@@ -55,7 +55,7 @@ def busy(spans: Iterable[Span], start: float, end: float) -> dict[int, float]:
 
 
 def typical_window(spans: Sequence[Span], cycles: int = 3) -> tuple[float, float]:
-    """A stretch from the middle of the trace with about so many passes of forward and backward; all of the
+    """(start, end) of about `cycles` forward and backward passes from the middle of the trace; the whole
     trace if it has fewer."""
     first, last = spans[0].start, max(s.end for s in spans)
     begins: list[float] = []

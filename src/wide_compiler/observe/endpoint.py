@@ -1,7 +1,7 @@
-"""Where observers of a running script connect: a socket in a folder that only this user may enter.
+"""The socket at which observers of a running script connect, in a folder that only this user may enter.
 
-Nothing is done while nobody is connected. Whoever connects gets frames, several times a second, until it
-leaves; it sends nothing. A frame is a message of JSON and then the messages of bytes that it announces.
+Nothing is recorded while no observer is connected. A connected observer receives several frames a second
+and sends nothing. A frame is one JSON message, followed by the binary messages that it lists.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FRAME_SECONDS = 0.25
 
 
 def folder() -> Path:
-    """The folder of this user's sockets; made on first use."""
+    """The folder of this user's sockets; created on first use."""
     path = Path(tempfile.gettempdir()) / f"wide_compiler-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
@@ -41,10 +41,10 @@ class Endpoint:
     """The socket of one engine, and the threads that serve it.
 
     Args:
-        engine: what is watched.
-        label: (signal, pass) of what is being sent.
-        about: what else a frame says, as JSON can say it.
-        listen: called with True when the first observer comes, with False when the last has left.
+        engine: the engine to observe.
+        label: returns (signal, pass) of the instruction being sent.
+        about: returns further fields of a frame, as JSON types.
+        listen: called with True when the first observer connects, with False when the last one leaves.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class Endpoint:
     ) -> None:
         self.engine, self.label, self.about, self.listen = engine, label, about, listen
         self.path = folder() / f"{os.getpid()}.sock"
-        self._clients: list[tuple[Connection, int]] = []  # each with the number of names that it knows
+        self._clients: list[tuple[Connection, int]] = []  # each with the number of names it has received
         self._lock = threading.Lock()
         self._publishing = False
         self._process = os.getpid()
         self._listener = socket.socket(socket.AF_UNIX)
-        new = self.path.with_suffix(".new")  # an observer removes sockets at which nobody listens
+        new = self.path.with_suffix(".new")  # renamed once it listens: observers delete dead sockets
         new.unlink(missing_ok=True)
         self._listener.bind(str(new))
         self._listener.listen()
@@ -69,10 +69,10 @@ class Endpoint:
         threading.Thread(target=self._accept, daemon=True, name="wide-observers").start()
 
     def remove(self) -> None:
-        """Close the socket and leave the observers."""
-        if os.getpid() == self._process:  # in a fork the socket is its parent's
+        """Close the socket and disconnect the observers."""
+        if os.getpid() == self._process:  # a fork must not remove its parent's socket
             with contextlib.suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+                self._listener.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
             self.path.unlink(missing_ok=True)
         self._listener.close()
         with self._lock:
@@ -93,7 +93,7 @@ class Endpoint:
                     threading.Thread(target=self._publish, daemon=True, name="wide-frames").start()
 
     def _publish(self) -> None:
-        """Watch as long as somebody is connected."""
+        """Send frames while an observer is connected."""
         watch = WorkerWatch(self.label)
         self.listen(True)
         self.engine.watch(watch)
@@ -126,7 +126,7 @@ class Endpoint:
     def _send(
         self, client: Connection, known: int, watch: WorkerWatch, head: dict, parts: list
     ) -> int | None:
-        """Send a frame; the number of names that the client knows now, None if it has left."""
+        """Send a frame; return the number of names the client has received, None if it has disconnected."""
         names = watch.names[known:]
         with contextlib.suppress(OSError):
             client.send_bytes(json.dumps({**head, "names": names}).encode())

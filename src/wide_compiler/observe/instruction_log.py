@@ -1,7 +1,7 @@
-"""What the workers are told, as text.
+"""Text log of the instructions sent to workers.
 
-`WIDE_COMPILER_INSTRUCTION_LOG=file` writes one line for each worker and instruction,
-`WIDE_COMPILER_DEBUG_DISPATCHER=1` one line to stderr for each decision where something goes.
+`WIDE_COMPILER_INSTRUCTION_LOG=file` writes one line per worker and instruction,
+`WIDE_COMPILER_DEBUG_DISPATCHER=1` writes one line to stderr per placement decision.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from ..signals.op_plans import OpPlan, TensorMeta
     from ..workers.stream import Mesh
 
-active = False  # is anybody listening? Asked before every line is made
+active = False  # whether any log is on; checked before a line is formatted
 _debugging = False
 _file: TextIO | None = None
-_written: set[str | None] = set()  # files of this process
+_written: set[str | None] = set()  # files that this process has opened
 
 
 def configure() -> None:
-    """Read the environment; called when workers start, so that an op need not look there."""
+    """Read the environment variables; called when workers start, so that ops need not read them."""
     global active, _debugging, _file
     _debugging = os.environ.get(variable("DEBUG_DISPATCHER"), "0") not in ("", "0")
     if _file is not None:
         _file.close()
     path = os.environ.get(variable("INSTRUCTION_LOG"))
-    # Line by line: what was written is there even if the script is killed.
-    mode = "a" if path in _written else "w"  # a new run of the script starts a new file
+    # Line buffered, so that the log is complete even if the script is killed.
+    mode = "a" if path in _written else "w"  # a new run of the script overwrites the file
     _file = open(path, mode, buffering=1) if path else None  # type: ignore[assignment]  # noqa: SIM115
     _written.add(path)
     active = _debugging or _file is not None
@@ -51,7 +51,7 @@ def _debug(line: str) -> None:
 
 
 def create(name: str, number: int, mesh: Mesh, axes: Axes, meta: TensorMeta) -> None:
-    """A new tensor: what each worker gets of it."""
+    """Log a new tensor: the part that each worker gets."""
     where = user_place()
     axes = fitting(meta.shape, axes, mesh.shape)
     cuts = ["Replicate" if axis is None else f"Shard({axis})" for axis in axes]

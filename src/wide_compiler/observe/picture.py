@@ -1,4 +1,4 @@
-"""A timeline as a picture: one row for each worker, the signals by colour, the passes by pattern."""
+"""Timeline as a picture: one row per worker, a colour per signal, a pattern per pass."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .trace_file import WorkerTrace
 
 COLOURS = ("#3b76c4", "#e0883a", "#3f9b62", "#b5507f", "#7c62b8", "#8a6d3b", "#2f9fae", "#a3a531")
 GREY = "#b9bdc4"
-# Told apart without colour too: forward is a plain bar, backward hatched, ops without gradients pale. A
-# transfer, which for the most part is waiting, is a thin line.
+# Readable without colour: forward is a plain bar, backward hatched, ops without gradients pale. A transfer,
+# which is mostly waiting, is a thin line.
 STYLES: dict[str, dict[str, Any]] = {
     "forward": {},
     "backward": {"hatch": "////", "edgecolor": "white", "linewidth": 0},
@@ -26,7 +26,7 @@ def colour_of(signals: list[str]) -> dict[str, str]:
 
 
 def draw(trace: WorkerTrace, path: Path, window: tuple[float, float] | None = None) -> tuple[float, float]:
-    """Draw the trace from `window[0]` to `window[1]` seconds (default: some typical steps).
+    """Draw the trace from `window[0]` to `window[1]` seconds (default: a few typical steps).
 
     Returns that window.
     """

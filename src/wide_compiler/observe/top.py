@@ -13,11 +13,11 @@ from rich.table import Table
 from .attach import ObserverFrame, Span, choose, frames
 from .blocks import busy
 
-_SECONDS = 3.0  # what rates and shares are taken over
+_SECONDS = 3.0  # window of rates and shares
 
 
 class Rates:
-    """What the last seconds were like, from frames as they come."""
+    """Rates over the last seconds, computed from frames."""
 
     def __init__(self) -> None:
         self.about: dict[str, Any] = {}
@@ -36,7 +36,7 @@ class Rates:
             self._counts.popleft()
 
     def rows(self) -> list[dict[str, Any]]:
-        """One for each worker: busy, ops_per_s, bytes_per_s, live_tensors, memory, signal, device."""
+        """One row per worker: busy, ops_per_s, bytes_per_s, live_tensors, memory, signal, device."""
         if not self._counts or not self._counts[-1][1]:
             return []
         (before, old), (now, new) = self._counts[0], self._counts[-1]
@@ -63,7 +63,7 @@ class Rates:
 
 
 def show(pid: int | None, seconds: float | None = None, console: Console | None = None) -> None:
-    """The table, renewed until the script ends, the time is over or Ctrl-C."""
+    """Show the table until the script ends, `seconds` have passed or Ctrl-C is pressed."""
     pid, socket = choose(pid)
     rates, begin = Rates(), time.monotonic()
     with Live(console=console, refresh_per_second=4) as live:

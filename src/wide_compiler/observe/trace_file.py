@@ -1,4 +1,4 @@
-"""A trace on disk: one line of JSON about the run, then one for each instruction on each worker."""
+"""Trace files: one line of JSON about the run, then one per instruction and worker."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _HEAD = "wide_compiler_trace"
 
 
 class WorkerTrace(NamedTuple):
-    """about: what the run said of itself. spans: by start."""
+    """`about`: fields of the last frame; `spans`: sorted by start."""
 
     about: dict[str, Any]
     spans: list[Span]
 
 
 def record(seconds: float, folder: Path, pid: int | None = None) -> tuple[Path, int]:
-    """Watch a running script and write what its workers do. Returns the file and the number of spans."""
+    """Record the workers of a running script to a file. Returns the file and the number of spans."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe_{time.time_ns()}"
@@ -35,7 +35,7 @@ def record(seconds: float, folder: Path, pid: int | None = None) -> tuple[Path, 
     spans: list[Span] = []
     about: dict[str, Any] = {}
     begin = time.time()
-    # Workers tell twice a second, so the last moment is heard of a little later.
+    # Workers report twice a second, so wait a little longer for the last spans.
     for frame in frames(socket):
         about = frame.about
         spans.extend(s for s in frame.spans if s.start - begin < seconds)
@@ -54,7 +54,7 @@ def write(path: Path, trace: WorkerTrace) -> None:
 
 
 def read(paths: Iterable[Path]) -> WorkerTrace:
-    """One trace from one or several files."""
+    """Read one trace from one or several files."""
     about: dict[str, Any] = {}
     spans: list[Span] = []
     for path in paths:
@@ -75,8 +75,8 @@ def read(paths: Iterable[Path]) -> WorkerTrace:
 
 
 def chrome(spans: Sequence[Span]) -> dict[str, Any]:
-    """Chrome's trace format, which ui.perfetto.dev opens: a row for each worker, on it a slice for each
-    stretch of one signal and pass, and within it the instructions."""
+    """Chrome's trace format, for ui.perfetto.dev: one row per worker, with one slice per block of a signal
+    and pass, and the instructions inside it."""
     zero = spans[0].start
     events: list[dict[str, Any]] = [
         {"ph": "M", "name": "thread_name", "pid": 0, "tid": w, "args": {"name": f"worker {w}"}}

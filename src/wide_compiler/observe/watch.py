@@ -1,7 +1,7 @@
-"""What is sent and done while somebody looks, collected until it is taken.
+"""Collect sent instructions and the workers' spans while an observer is connected.
 
-Noting an instruction costs the script about a microsecond, so names are replaced by numbers here, and joined
-with the times of the workers only at the other end (`attach`).
+Recording an instruction costs the script about a microsecond, because it stores numbers instead of names;
+`attach` joins them with the workers' times in the observer.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 from ..workers.callsite import CallSite
 
-_KEPT = 1 << 20  # instructions that nobody has taken yet
-_KEPT_PARTS = 4096  # parts of a timeline that nobody has taken yet
+_KEPT = 1 << 20  # limit of collected instructions
+_KEPT_PARTS = 4096  # limit of collected span messages
 
 
 class WorkerWatch:
-    """label() -> (signal, pass) of the instruction that is being sent."""
+    """`label()` returns (signal, pass) of the instruction being sent."""
 
     def __init__(self, label: Callable[[], tuple[str, str]]) -> None:
         self.label = label
@@ -43,9 +43,9 @@ class WorkerWatch:
         self._spans.append((worker, spans))
 
     def take(self) -> tuple[bytes, list[tuple[int, bytes]]]:
-        """(number, name) of what was sent, as packed int64; the workers' spans, packed by `worker_stats`.
+        """Return and clear (number, name) of sent instructions, as packed int64, and the packed spans.
 
-        Every span's instruction is among what was sent now or earlier.
+        The instruction of every span was returned by this call or an earlier one.
         """
         spans = [self._spans.popleft() for _ in range(len(self._spans))]
         sent = array("q")

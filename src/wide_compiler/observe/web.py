@@ -1,4 +1,4 @@
-"""A page on the loopback interface: the live timeline, the meshes, every lane's loss."""
+"""Web page on the loopback interface: live timeline, meshes, and the loss of every lane."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KEPT_LOSSES = 300
 
 
 class Live:
-    """What the page shows, from the frames of one script. `state()` may be called from any thread."""
+    """State of the page, from the frames of one script. `state()` may be called from any thread."""
 
     def __init__(self, pid: int, socket: Path) -> None:
         self.pid = pid
@@ -46,7 +46,7 @@ class Live:
         self.ended = True
 
     def state(self, since: float) -> dict[str, Any]:
-        """Everything but the blocks and losses that ended before `since` (seconds of the epoch)."""
+        """The state as JSON types, without blocks that ended before `since` (seconds since the epoch)."""
         with self._lock:
             about = self.rates.about
             signals = about.get("signals", {})
@@ -70,14 +70,14 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """`/` is the page, `/state?since=...` what it shows."""
+    """Serves `/` (the page) and `/state?since=...` (its data)."""
 
     server: Server
 
     def do_GET(self) -> None:
         host = (self.headers.get("Host") or "").rpartition(":")[0]
         if host not in ("127.0.0.1", "localhost"):
-            self.send_error(403, "this page is for this machine alone")  # a foreign name that leads here
+            self.send_error(403, "this page is for this machine alone")  # guards against DNS rebinding
             return
         path, _, query = self.path.partition("?")
         if path == "/":
@@ -98,11 +98,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are not worth a line each."""
+        """Requests are not logged."""
 
 
 def serve(pid: int | None, port: int) -> Server:
-    """A server for the page of a running script; `serve_forever()` runs it. Port 0: any that is free."""
+    """A server for the page of a running script; `serve_forever()` runs it. Port 0 is any free port."""
     pid, socket = choose(pid)
     try:
         server = Server(("127.0.0.1", port), Handler)

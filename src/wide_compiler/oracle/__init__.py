@@ -1,4 +1,4 @@
-"""The oracle: wide equals the loop. What tests, `validate=True` and `wide_compiler test` run."""
+"""Compare a wide model with the loop over its members; used by tests, `validate=True` and the CLI."""
 
 from ..capture import clone_members
 from .life import Life, Phase, life

@@ -1,6 +1,6 @@
-"""A life compared: call, train, step, read lanes, save, load, copy, move, change something, call again.
+"""Compare a wide model with its members over a sequence of phases: train, save, load, copy, edit, call.
 
-One call proves little: a cache that goes stale or a write that is lost shows only in the call after it.
+One call is not enough: a stale cache or a lost write shows only in the call after it.
 """
 
 import tempfile
@@ -17,28 +17,28 @@ from ..errors import ValidationError
 from .pair import Batch, Pair, in_dtype
 from .report import Difference, Report, raise_tiny_scales
 
-SINGLE = 1e-3  # the tolerance where models compute in single precision; else it is `rtol`
+SINGLE = 1e-3  # tolerance of phases in single precision; the others use `rtol`
 
 
 @dataclass
 class Phase:
-    """One phase of a life: what was compared, within which tolerance, and how the last call ran."""
+    """One phase: every comparison made, its tolerance, and how the last call ran."""
 
     name: str
     report: Report
     rtol: float
-    coverage: float  # the share of the members' nodes that ran by an own rule
-    why: str = ""  # the reason, if the members ran one after another as Python
+    coverage: float  # share of the members' nodes that ran by a wide rule
+    why: str = ""  # why the members ran as a Python loop; empty if they did not
 
     @property
     def difference(self) -> Difference | None:
-        """The first tensor that differs, if one does."""
+        """The first tensor outside the tolerance, or None."""
         return next((d for d in self.report.differences if not d.error <= self.rtol * d.scale), None)
 
 
 @dataclass
 class Life:
-    """The phases in order."""
+    """The compared phases, in order."""
 
     phases: list[Phase] = field(default_factory=list)
 
@@ -48,14 +48,14 @@ class Life:
 
     @property
     def coverage(self) -> float:
-        """The smallest of all phases."""
+        """The smallest coverage of any phase."""
         return min((phase.coverage for phase in self.phases), default=0.0)
 
     def __getitem__(self, name: str) -> Phase:
         return next(phase for phase in self.phases if phase.name == name)
 
     def check(self) -> "Life":
-        """Raise `ValidationError` with the first phase in which something differs."""
+        """Return self; raise `ValidationError` for the first phase with a difference."""
         wrong = self.first_wrong
         if wrong is not None:
             raise ValidationError(f"phase {wrong.name!r}: {wrong.difference} (rtol={wrong.rtol})")
@@ -73,19 +73,19 @@ def life(
     on_phase: Callable[[Phase], None] | None = None,
     only: Collection[str] | None = None,
 ) -> Life:
-    """Live the same life with copies of the members, each alone, and with the wide model; compare each phase.
+    """Put copies of the members and the wide model through the same phases, and compare after each.
 
-    Everything is compared: outputs, gradients, parameters, buffers, and `lane(i)` with member i. Models in
-    single precision are turned to double after the first phase. `wide` itself is trained and changed.
-    An exception carries a note that names its phase. Dropout must be off: its draws differ by design.
+    Compares outputs, gradients, parameters, buffers, and `lane(i)` with member i. Models in single precision
+    are converted to double after the first phase. `wide` itself is trained and modified. An exception gets a
+    note with the name of its phase. Dropout must be off, because lanes draw other numbers than the members.
 
     Args:
-        models: the N members that `wide` was made of, as they were then.
+        models: the N members, in the state that `wide` was built from.
         batches: two or more, each with one (args, kwargs) per lane; shapes may differ between batches.
         rtol: relative tolerance in double precision.
-        check: raise `ValidationError` at the first phase in which something differs.
-        on_phase: called with each phase when it is done.
-        only: names of the phases to live, for models that take long; None: all of them.
+        check: raise `ValidationError` at the first phase with a difference.
+        on_phase: called with each finished phase.
+        only: names of the phases to run; None runs all.
     """
     lived = Life()
     for name, tolerance, live, runs in _phases(_Alive(models, wide, batches, learning_rate), rtol):
@@ -108,7 +108,7 @@ def life(
 
 
 def _phases(alive: "_Alive", rtol: float) -> Iterator[tuple[str, float, Callable[[Report], None], Any]]:
-    """(name, tolerance, what is done, whose wide model runs it)."""
+    """Yield (name, tolerance, function that runs the phase, owner of the wide model that it runs)."""
     if alive.is_single:
         yield "eval in single precision", SINGLE, alive.evaluate, alive.pair
     yield "eval", rtol, alive.evaluate_in_double, alive.pair
@@ -133,14 +133,14 @@ def _phases(alive: "_Alive", rtol: float) -> Iterator[tuple[str, float, Callable
 
 
 class _Alive:
-    """What the phases share: the pair, the members as they were at first, and the next batch."""
+    """State of the phases: the pair, a copy of the original members, and the next batch."""
 
     def __init__(
         self, models: Sequence[nn.Module], wide: Any, batches: Sequence[Batch], learning_rate: float
     ):
         self.first = clone_members(models)
         self.pair = Pair(clone_members(models), wide, learning_rate)
-        self.wide = wide  # of the last phase that had one of its own
+        self.wide = wide  # the wide model of the last phase that made a new one
         self.batches, self.used = list(batches), 0
         parameters = [p for model in models for p in model.parameters()]
         self.dtype = next((p.dtype for p in parameters if p.is_floating_point()), torch.float64)
@@ -175,7 +175,7 @@ class _Alive:
         self.pair.compare_lanes(report, self.next_batch())
 
     def save_and_load(self, report: Report) -> None:
-        """A state holds no Python attributes: both sides start from fresh models."""
+        """Save, then load into fresh models on both sides: a state_dict holds no Python attributes."""
         pair, sample = self.pair, self.pair.wide._sample
         fresh = clone_members(self.first)
         self.wide = type(pair.wide)(clone_members(fresh), *sample, pair.wide.config)
@@ -189,7 +189,7 @@ class _Alive:
         loaded.call(report, self.next_batch())
 
     def deep_copy(self, report: Report) -> None:
-        """The copy goes its own way, and the original stays where it was."""
+        """Train a deep copy, and check that the original has not changed."""
         copied = self.pair.copied()
         self.wide = copied.wide
         copied.train(True)
@@ -199,18 +199,18 @@ class _Alive:
         self.pair.compare_state(report)
 
     def load_lane(self, report: Report) -> None:
-        """The last lane becomes what it was at first."""
+        """Reset the last lane to its original state."""
         pair, last = self.pair, len(self.first) - 1
         shared = [
             p for p in pair.wide.places if p.kind == "parameter" and p.path not in pair.wide.wide_states
         ]
-        if not shared:  # a trunk cannot go back in one lane only
+        if not shared:  # a parameter that all lanes share cannot be reset in one lane
             pair.wide.load_lane(last, self.first[last])
             pair.members[last].load_state_dict(self.first[last].state_dict())
         self.evaluate(report)
 
     def set_in_place(self, report: Report) -> None:
-        """A user edits weights without autograd, in each lane another number."""
+        """Scale weights in place under `no_grad`, by another factor in each lane."""
         with torch.no_grad():
             for stacked, alone in self._edited():
                 for lane, parameter in enumerate(alone):
@@ -219,7 +219,7 @@ class _Alive:
         self.evaluate(report)
 
     def replace_data(self, report: Report) -> None:
-        """`parameter.data = ...` puts other memory under the same parameter."""
+        """Assign `parameter.data`, which replaces a parameter's storage."""
         for stacked, alone in self._edited():
             stacked.data = stacked.data * 0.9
             for parameter in alone:
@@ -240,7 +240,7 @@ class _Alive:
                 parameter.requires_grad_(gradient)
 
     def _edited(self) -> list[tuple[Any, list[nn.Parameter]]]:
-        """(stacked, each member's own) of the first and the last parameter of the members."""
+        """(stacked parameter, [parameter of each member]) for the first and the last trainable parameter."""
         pair = self.pair
         held = {n: t for n, t in pair.wide.tensors().items() if n in pair.wide.wide_states}
         names = [n for n, p in self.first[0].named_parameters() if n in held and p.requires_grad]
@@ -250,11 +250,11 @@ class _Alive:
     def to_single(self, report: Report) -> None:
         copied = self.pair.copied()
         self.wide = copied.wide
-        copied.train(True)  # where members drop what they keep in double precision
+        copied.train(True)  # in training mode, members drop the tensors that they cache in double precision
         copied.move(lambda model: model.float())
         copied.train(False)
         batch = in_dtype(self.next_batch(), torch.float32)
-        why = copied.fails_alone(batch)  # plain tensors that it keeps in double precision, say
+        why = copied.fails_alone(batch)  # for example because it keeps plain tensors in double precision
         if why:
             report.note = f"not compared: a member alone fails: {why}"
         else:

@@ -1,4 +1,4 @@
-"""One call compared: the wide model against its members, each alone. What `validate=True` runs."""
+"""Compare one call of the wide model with its members; used by `validate=True`."""
 
 import copy
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ def compare(
     gradients: bool = False,
     learning_rate: float = 0.0,
 ) -> Report:
-    """Run every model alone and the wide model once, on copies; compare what comes out.
+    """Run every model and the wide model once, on copies, and compare the results.
 
     Args:
         models: the N members, or copies of them.
-        wide: the wide model made of them.
+        wide: the wide model built from them.
         inputs: one (args, kwargs) per lane; or `shared_input`, one for all lanes.
-        gradients: compare the gradients of a weighted mean over all float outputs as well.
-        learning_rate: if positive, the parameters are compared after one step of SGD.
+        gradients: also compare the gradients of a weighted mean over all float outputs.
+        learning_rate: if positive, compare the parameters after one SGD step.
     """
     report = Report()
     pair = Pair(clone_members(models), copy.deepcopy(wide), learning_rate)
@@ -38,14 +38,14 @@ def compare(
 
 
 def validate(models: Sequence[nn.Module], wide: Any) -> Report:
-    """Compare on the wide model's own sample. A model that draws random numbers is compared in eval mode."""
+    """Compare on the wide model's sample; models that draw random numbers are compared in eval mode."""
     call = wide.sample_call()
     inputs = [call.for_lane(i) for i in range(wide.n)]
     if not wide.programs.latest.draws:
         return compare(models, wide, inputs)
     members, wide = clone_members(models), copy.deepcopy(wide)
     for each in (*members, wide):
-        each.eval()  # not chained: a model's own `train` may return nothing
+        each.eval()  # not chained: a model may override `train` and return None
     report = compare(members, wide, inputs)
     report.note = "compared in eval mode, because the members draw random numbers in training"
     return report

@@ -1,4 +1,4 @@
-"""The members, each alone, and the wide model made of them, doing the same things side by side."""
+"""Run the members one by one and the wide model through the same steps, and compare them."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ Batch = Sequence[Arguments]  # one (args, kwargs) per lane
 
 
 class Pair:
-    """`members[i]` and lane i of `wide` are given the same calls, steps and changes, then compared."""
+    """N members and the wide model built from them; applies the same calls, steps and changes to both."""
 
     def __init__(self, members: Sequence[nn.Module], wide: Any, learning_rate: float):
         self.members, self.wide = list(members), wide
@@ -27,7 +27,7 @@ class Pair:
     def _new_optimisers(self) -> None:
         alone = list(dict.fromkeys(p for member in self.members for p in member.parameters()))
         groups = [alone, list(self.wide.parameters())]
-        # Not Adam: it divides rounding noise by rounding noise where a gradient is zero.
+        # Not Adam: where a gradient is zero it would divide rounding noise by rounding noise.
         self.optimisers = [torch.optim.SGD(g, lr=self.learning_rate, momentum=0.9) for g in groups if g]
 
     def copied(self) -> "Pair":
@@ -39,14 +39,14 @@ class Pair:
         self.wide.train(mode)
 
     def move(self, how: Callable[[nn.Module], Any]) -> None:
-        """Move all to another precision or device."""
+        """Convert all models to another dtype or device, and make new optimisers."""
         for member in self.members:
             how(member)
         how(self.wide)
         self._new_optimisers()
 
     def fails_alone(self, batch: Batch) -> str:
-        """Why a member by itself cannot take this input, '' if it can."""
+        """Return why a member fails on this input, '' if it does not."""
         args, kwargs = own(batch)[0]
         try:
             with torch.no_grad():
@@ -56,13 +56,13 @@ class Pair:
         return ""
 
     def call(self, report: Report, batch: Batch, shared: bool = False) -> None:
-        """One call without gradients; compares outputs and the state it leaves behind."""
+        """Run one call without gradients; compare outputs and state."""
         with torch.no_grad():
             self._outputs(report, batch, shared, lambda outputs: None)
         self.compare_state(report)
 
     def step(self, report: Report, batch: Batch, shared: bool = False) -> None:
-        """One training step; compares outputs, gradients and the state afterwards."""
+        """Run one training step; compare outputs, gradients and state."""
         for optimiser in self.optimisers:
             optimiser.zero_grad()
         with torch.enable_grad():
@@ -73,10 +73,9 @@ class Pair:
         self.compare_state(report)
 
     def _outputs(self, report: Report, batch: Batch, shared: bool, then: Callable[[list[Any]], None]) -> None:
-        """Run all, do `then` with the outputs of each side, and compare them."""
-        if (
-            not torch.is_grad_enabled()
-        ):  # first of all: what the wide model refuses, it refuses with its reason
+        """Run both sides, apply `then` to the outputs of each, and compare the outputs."""
+        # The wide model first, so that its own error is raised if it rejects the input.
+        if not torch.is_grad_enabled():
             wide = self._wide_outputs(batch, shared)
         alone = [m(*a, **k) for m, (a, k) in zip(self.members, own(batch), strict=True)]
         then(alone)
@@ -93,7 +92,7 @@ class Pair:
         return lanes.unstack(self.wide.shared(*args, **kwargs), len(self.members))
 
     def _compared(self, name: str) -> bool:
-        """A parameter that is one for all lanes moves as the members' does only if they share it too."""
+        """Whether a parameter can be compared: one that only the wide model shares trains differently."""
         one = len({id(member.get_parameter(name)) for member in self.members}) == 1
         return one or name in self.wide.wide_states or self.wide.registered.outer(name) is not None
 
@@ -108,7 +107,7 @@ class Pair:
                     gradient = gradient[lane]
                 if parameter.grad is not None:
                     report.compare("gradient", name, lane, gradient, parameter.grad)
-                elif gradient is not None:  # None for the member: no other lane may leave a number here
+                elif gradient is not None:  # no gradient: other lanes must not have written one
                     report.compare("gradient", name, lane, gradient, torch.zeros_like(parameter))
 
     def compare_state(self, report: Report) -> None:
@@ -117,12 +116,12 @@ class Pair:
             for what, name, tensor in (*mine, *(("buffer", *item) for item in member.named_buffers())):
                 try:
                     held = self.wide.lane_state(lane, name)
-                except InputError:  # a registered class keeps it in another form
+                except InputError:  # a registered class stores it in another form
                     continue
                 report.compare(what, name, lane, held, tensor)
 
     def compare_lanes(self, report: Report, batch: Batch) -> None:
-        """`wide.lane(i)` is member i: the names and numbers of its state, its flags, what it computes."""
+        """Compare `wide.lane(i)` with member i: names and values of the state, training flags, outputs."""
         for lane, (member, arguments) in enumerate(zip(clone_members(self.members), batch, strict=True)):
             taken = self.wide.lane(lane)
             flags = {path: module.training for path, module in member.named_modules()}
@@ -156,12 +155,12 @@ def compare_outputs(report: Report, lane: int, wide: Any, loop: Any) -> None:
 
 
 def own(batch: Batch) -> list[Arguments]:
-    """Copies of the inputs: a forward may write into them."""
+    """Copy the inputs, because a forward may write into them."""
     return copy.deepcopy(list(batch))
 
 
 def in_dtype(batch: Batch, dtype: torch.dtype) -> list[Arguments]:
-    """The inputs with their real numbers in `dtype`."""
+    """Convert the floating-point tensors of a batch to `dtype`."""
 
     def cast(leaf: Any) -> Any:
         return leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
@@ -170,7 +169,7 @@ def in_dtype(batch: Batch, dtype: torch.dtype) -> list[Arguments]:
 
 
 def backward_mean(outputs: Sequence[Any]) -> None:
-    """Gradients of a weighted mean over every float output; lanes are summed, as they are in training."""
+    """Backpropagate a weighted mean of every float output, summed over lanes as in training."""
     floats = [o for o in _tree.flatten(list(outputs))[0] if isinstance(o, Tensor) and o.requires_grad]
     real = [torch.view_as_real(o) if o.is_complex() else o for o in floats]
     loss: Any = sum(

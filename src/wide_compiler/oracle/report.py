@@ -1,4 +1,4 @@
-"""What a comparison with the loop found: every tensor compared, and the worst of them."""
+"""The result of a comparison with the loop: the error of every tensor, and the largest."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,10 +12,10 @@ from ..measure.compare import error_of, one_op
 
 @dataclass
 class Difference:
-    """One tensor compared: `error` is absolute, `scale` the largest number the loop gives.
+    """The error of one tensor: `error` is absolute, `scale` is the largest absolute value of the loop.
 
-    Where that number is tiny beside the lane's other tensors of its kind (the gradient of a bias in front of
-    a norm is rounding noise around zero), `scale` is a ten-thousandth of the largest of those instead.
+    If that value is tiny compared with the lane's other tensors of the same kind (the gradient of a bias
+    before a norm is rounding noise), `scale` is 1e-4 of the largest of those instead.
     """
 
     what: str  # 'output', 'gradient', 'buffer' or 'parameter'
@@ -26,7 +26,7 @@ class Difference:
     dtype: torch.dtype | None = None
 
     def within(self, rtol: float, atol: float) -> bool:
-        """Is the error within the tolerance, or what the bits of a half-precision dtype cannot tell?"""
+        """Whether the error is within the tolerance, which half-precision dtypes widen to their precision."""
         if self.dtype is not None and self.dtype.is_floating_point and self.dtype.itemsize < 4:
             rtol = max(rtol, one_op(self.dtype).single)
         return self.error <= atol + rtol * self.scale
@@ -56,8 +56,7 @@ class Report:
         return f"{size}; largest relative difference {self.worst:.1e}{self.note and f'; {self.note}'}"
 
     def check(self, rtol: float, atol: float = 0.0) -> "Report":
-        """Raise `ValidationError` naming the worst output, or other tensor, unless all agree within the
-        tolerance."""
+        """Return self; raise `ValidationError` for the worst tensor (outputs first) beyond the tolerance."""
         bad = [d for d in self.differences if not d.within(rtol, atol)]
         if bad:
             worst = max(bad, key=lambda d: (d.what == "output", d.relative))
@@ -81,7 +80,7 @@ class Report:
 
 
 def _distance(wide: Tensor, loop: Tensor) -> tuple[float, float]:
-    """The largest error, and the largest number of the loop."""
+    """The largest absolute error, and the largest absolute value of the loop."""
     found = error_of(wide, loop)
     if isinstance(found, str):
         return float("inf"), 1.0

@@ -1,4 +1,4 @@
-"""Towers and alike branches, run as lanes."""
+"""Routers: towers, and modules of one structure inside a model, run as lanes."""
 
 from .balance import Balance, TowerBalance, balance
 from .base_router import BaseRouter, RouterError

@@ -1,4 +1,4 @@
-"""A balance report: which tower dominates, which are dead. One loud tower can drown out the others."""
+"""Balance report: which towers dominate the sum of outputs, and which contribute nothing."""
 
 import io
 import math
@@ -13,20 +13,20 @@ from .. import _tree
 from ..errors import ArgumentError
 from .wide_router import WideRouter
 
-# A tower counts as dead if its opinion, or its gradient, is so small a share of the towers' mean.
+# A tower counts as dead if its output, or its gradient, is below this share of the towers' mean.
 DEAD = 1e-4
-# And as dominant if its share is so many times what it would be among equals.
+# And as dominant if its share is at least this multiple of an equal share.
 DOMINANT = 2.0
 
 
 @dataclass
 class TowerBalance:
-    """One tower.
+    """Statistics of one tower.
 
     Attributes:
-        opinion: root of the mean square of its output.
-        spread: of its output over the batch: zero if it says the same whatever it sees.
-        share: of the sum of all opinions' sizes.
+        opinion: root mean square of its output.
+        spread: standard deviation of its output over the batch; zero if it does not depend on the input.
+        share: its part of the sum of all opinions.
         gradient: norm of its parameters' gradients; None before a backward pass.
     """
 
@@ -42,7 +42,7 @@ class TowerBalance:
 
 @dataclass
 class Balance:
-    """The towers in the order of their registration."""
+    """Statistics of the towers, in order of registration."""
 
     towers: list[TowerBalance]
 
@@ -71,10 +71,10 @@ class Balance:
 
 
 def balance(router: WideRouter, opinions: Mapping[str, Any]) -> Balance:
-    """What `wide_forward` gave, weighed; after `backward()` the gradients as well.
+    """Compute the balance of the outputs of `wide_forward`, with gradients after `backward()`.
 
     Args:
-        router: whose towers they are.
+        router: the router of the towers.
         opinions: the towers' outputs by name.
     """
     towers = router._towers()
@@ -128,7 +128,7 @@ def _size(tensors: list[Tensor]) -> float:
 
 
 def _spread(tensors: list[Tensor]) -> float:
-    """How far outputs lie apart over the batch; what has no batch to compare counts as spread."""
+    """Standard deviation over the batch; infinite if there is no batch to compare."""
     spreads = [float(t.std(0).square().mean().sqrt()) for t in tensors if t.dim() and t.shape[0] > 1]
     return max(spreads, default=math.inf)
 

@@ -1,4 +1,4 @@
-"""BaseRouter: named components, plain objects, and a cache that lives as long as one forward."""
+"""BaseRouter: named components, plain objects, and a tensor cache that lasts for one forward."""
 
 import threading
 import types
@@ -14,28 +14,28 @@ from .label import Label
 
 
 class _Running(threading.local):
-    """What runs in this thread."""
+    """State of the current thread."""
 
     def __init__(self) -> None:
-        self.forward = False  # is it inside a router's forward?
-        self.filled: list[BaseRouter] = []  # the routers that were left a tensor in it
+        self.forward = False  # whether it is inside a router's forward
+        self.filled: list[BaseRouter] = []  # routers whose caches were filled in it
 
 
 RUNNING = _Running()
-# Was a router left a tensor outside any forward? Its next one empties the cache all the same.
+# Whether a cache was filled outside any forward; the next forward clears it.
 _LEFT = [False]
 
 
 class RouterError(WideError, ValueError):
-    """A router was given a name or a component that it cannot take; the message lists what it has."""
+    """A name or component that a router cannot accept; the message lists what it has."""
 
 
 class BaseRouter(nn.Module):
-    """A module whose parts have names.
+    """A module with named components.
 
-    Components are ordinary submodules: `state_dict`, `to`, `train` and `torch.compile` see them as such.
-    `objects` holds whatever is no module. The cache is for tensors that one part of a forward leaves for
-    another; it is empty again when the outermost router's forward ends.
+    Components are ordinary submodules: `state_dict`, `to`, `train` and `torch.compile` work as usual.
+    `objects` holds everything that is not a module. The cache passes tensors between parts of one forward; it
+    is cleared when the outermost router's forward ends.
 
     >>> router = BaseRouter("pair")
     >>> router.attach("a", nn.Linear(2, 3))["a"]
@@ -54,11 +54,11 @@ class BaseRouter(nn.Module):
     ):
         """
         Args:
-            name: what people call it.
-            uuid: what programs call it; a new one by default.
-            strict: taken for the sake of geofractal's routers, which then warn of `to`; here it is safe.
-            strict_dtype: refuse components with parameters of another dtype.
-            strict_device: refuse components on another device.
+            name: name for display.
+            uuid: unique identifier; a new one by default.
+            strict: accepted for compatibility with geofractal's routers, and ignored.
+            strict_dtype: reject components with parameters of another dtype.
+            strict_device: reject components on another device.
         """
         super().__init__()
         if not isinstance(name, str):
@@ -69,12 +69,12 @@ class BaseRouter(nn.Module):
         self._kept_objects: dict[str, Any] = {}
         self._router_cache: dict[str, Tensor] = {}
 
-    # Public names that a subclass may well use for something of its own: what it sets hides ours, and
-    # nothing here reads them.
+    # Subclasses may set attributes under these public names; such an attribute hides ours, and no code here
+    # reads them.
 
     @property
     def name(self) -> Any:
-        """The router's name; another string gives it another."""
+        """The router's name; assigning a string renames it."""
         own = given(self, "name", None)
         return self._label.read() if own is None else own
 
@@ -88,7 +88,7 @@ class BaseRouter(nn.Module):
 
     @property
     def objects(self) -> Any:
-        """Whatever is no module, by name."""
+        """Attached objects that are not modules, by name."""
         return given(self, "objects", self._kept_objects)
 
     @objects.setter
@@ -97,7 +97,7 @@ class BaseRouter(nn.Module):
 
     @property
     def uuid(self) -> Any:
-        """What programs call the router."""
+        """The router's unique identifier."""
         own = given(self, "uuid", None)
         return self._identity.read() if own is None else own
 
@@ -107,7 +107,7 @@ class BaseRouter(nn.Module):
 
     @property
     def components(self) -> Any:
-        """The modules by name; what is put in here is a component."""
+        """The components by name; assigning an item adds a component."""
         return given(self, "components", Components(self))
 
     @components.setter
@@ -117,7 +117,7 @@ class BaseRouter(nn.Module):
     # Components.
 
     def attach(self, name: str, module: Any) -> "BaseRouter":
-        """Add a component under a new name; what is no module is kept in `objects`."""
+        """Add a component under a new name; anything but a module is stored in `objects`."""
         self._check_name(name)
         if not isinstance(module, nn.Module):
             self._kept_objects[name] = module
@@ -133,14 +133,14 @@ class BaseRouter(nn.Module):
         return self
 
     def replace(self, name: str, module: nn.Module) -> nn.Module:
-        """Put another module under a name that is taken; gives the old one back."""
+        """Replace the component of this name; return the old one."""
         self._check_component(name, module)
         old = self.detach(name)
         setattr(self, name, module)
         return old
 
     def detach(self, name: str) -> nn.Module:
-        """Remove a component and give it back."""
+        """Remove and return a component."""
         module = self[name]
         if self._modules.get(name) is module:
             del self._modules[name]
@@ -149,11 +149,11 @@ class BaseRouter(nn.Module):
         return module
 
     def has(self, name: str) -> bool:
-        """Is there a component, or an object, of this name?"""
+        """Whether a component or object has this name."""
         return self._modules.get(name) is not None or name in self._kept_objects
 
     def get(self, name: str) -> Any:
-        """The component or object of this name; None if there is none."""
+        """The component or object of this name, or None."""
         return self[name] if self.has(name) else None
 
     def __contains__(self, name: object) -> bool:
@@ -196,7 +196,7 @@ class BaseRouter(nn.Module):
     # The cache.
 
     def cache_set(self, key: str, value: Tensor) -> None:
-        """Leave a tensor for the rest of this forward."""
+        """Store a tensor for the rest of this forward."""
         self._router_cache[key] = value
         if RUNNING.forward:
             RUNNING.filled.append(self)
@@ -204,31 +204,31 @@ class BaseRouter(nn.Module):
             _LEFT[0] = True
 
     def cache_get(self, key: str, default: Any = None) -> Any:
-        """What was left under `key` in this forward."""
+        """The tensor stored under `key` in this forward, or `default`."""
         return self._router_cache.get(key, default)
 
     def cache_clear(self, recursive: bool = True) -> None:
-        """Empty the cache, and those of all routers inside."""
+        """Clear the cache, with `recursive` also those of all routers inside."""
         for part in self.modules() if recursive else (self,):
             if isinstance(part, BaseRouter) and part._router_cache:
                 part._router_cache.clear()
 
     def cache_clear_recursive(self) -> None:
-        """`cache_clear()`, under another name."""
+        """Same as `cache_clear()`."""
         self.cache_clear()
 
     def cache_keys(self) -> list[str]:
-        """What was left in this forward."""
+        """Keys stored in this forward."""
         return list(self._router_cache)
 
     def reset(self) -> None:
-        """Forget what belongs to one forward, here and in all routers inside."""
+        """Clear the caches of this router and of all routers inside."""
         self.cache_clear()
 
     def network_to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None, **_: Any
     ) -> "BaseRouter":
-        """`to(device, dtype)`, after emptying the caches."""
+        """Clear the caches, then `to(device, dtype)`."""
         self.cache_clear()
         self.to(device=device, dtype=dtype)
         now = torch.device(device) if device is not None else None
@@ -239,7 +239,7 @@ class BaseRouter(nn.Module):
         return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # Only the outermost router empties the caches: a collective reads what its towers have left.
+        # Only the outermost router clears the caches, because a collective reads those of its towers.
         if RUNNING.forward:
             return super().__call__(*args, **kwargs)
         RUNNING.forward = True
@@ -266,7 +266,7 @@ class UnknownComponent(RouterError, KeyError):
 
 
 def given(module: nn.Module, name: str, ours: Any) -> Any:
-    """What a subclass has set under a public name of ours, else `ours`."""
+    """The value that a subclass has set under a public name, else `ours`."""
     for table in (module.__dict__, module._modules, module._parameters, module._buffers):
         if name in table:
             return table[name]
@@ -274,19 +274,19 @@ def given(module: nn.Module, name: str, ours: Any) -> Any:
 
 
 def forget_filled() -> None:
-    """What was left stays to be read, until the next forward ends."""
+    """Keep the filled caches readable until the next forward ends."""
     if RUNNING.filled:
         RUNNING.filled = []
         _LEFT[0] = True
 
 
 def _taken_for(found: Any, value: Any) -> str:
-    """For what of ours a name is taken, so that `value` cannot have it; '' if it can."""
+    """Why `value` cannot be assigned to this name: 'property' or 'method' of a router class; '' if it can."""
     function = found.fget if isinstance(found, property) else found
     if not isinstance(function, types.FunctionType):
         return ""
     if not str(function.__module__).startswith("wide_compiler.routers."):
         return ""
-    if found is not function:  # PyTorch refuses parameters under the name of a property
+    if found is not function:  # PyTorch rejects parameters under the name of a property
         return "property" if isinstance(value, nn.Parameter) else ""
     return "method" if isinstance(value, nn.Module) or not callable(value) else ""

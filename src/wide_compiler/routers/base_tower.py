@@ -9,7 +9,7 @@ from .base_router import BaseRouter, RouterError
 
 
 class BaseTower(BaseRouter):
-    """One voice of a collective. By itself it runs its stages one after the other; write `forward` for more.
+    """A tower: runs its stages in sequence, unless `forward` is overridden.
 
     `tower[0]` is a stage, `tower['head']` a component.
 
@@ -42,7 +42,7 @@ class BaseTower(BaseRouter):
         return len(self.stages)
 
     def __bool__(self) -> bool:
-        return True  # a tower that computes without stages is a tower all the same
+        return True  # also without stages, where __len__ is 0
 
     def __iter__(self) -> Iterator[nn.Module]:
         return iter(self.stages)

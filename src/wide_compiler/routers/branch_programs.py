@@ -1,4 +1,4 @@
-"""Programs of a whole model whose branches are joined, one per thing a capture bakes in."""
+"""Programs of a whole model with joined branches, one per mode and shapes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,15 +30,15 @@ from .rewritten import Rewritten
 from .verdict import HOOKED, LOOP, TOGETHER, Verdict
 
 NOTHING_ALIKE = "no two of its modules are alike, called alike, and independent"
-# A model whose parts are nested deeper than this has its groups further out.
+# Limit on repeated captures; a model nested deeper than this runs as a loop.
 MAX_ROUNDS = 12
 
 
 class BranchPrograms(ProgramCache):
-    """Builds rewritten graphs of one model, as it is now."""
+    """Builds and caches rewritten graphs of one model in its current state."""
 
     def __init__(self, model: nn.Module, config: WideConfig, part_of: Callable[[nn.Module], Any]):
-        """`part_of` gives the `PlannedModel` of a submodule, for models that only run in pieces."""
+        """`part_of` returns the `PlannedModel` of a submodule, for models that only run in pieces."""
         super().__init__(config, {})
         self.part_of = part_of
         self.model, self.guard = model, ModuleGuard([model])
@@ -48,7 +48,7 @@ class BranchPrograms(ProgramCache):
         self.banned: set[str] = set()
 
     def program(self, mode: Any, call: Call) -> Any:
-        """A `Rewritten` with its verdict, or why the model runs as a loop."""
+        """A `Rewritten` for this call, or an `InSequence` with the reason for the loop."""
         key = (mode, tuple(call.member_shapes), call.wide)
         return self.find(key) or self.build(key, call, None)
 
@@ -76,13 +76,13 @@ class BranchPrograms(ProgramCache):
         return program
 
     def _captured(self, mode: Any, call: Call, model: Any) -> Captured:
-        """A capture in which every branch that was kept whole has found another."""
+        """Capture the model, and repeat until every module that is kept whole has another to join."""
         assert self.rehearsal is not None
         for _ in range(MAX_ROUNDS):
             if not self.kept:
                 raise CaptureFailed(NOTHING_ALIKE)
             captured = super()._captured(mode, call, model)
-            # Parts that no graph can hold run as Python, between what comes before and after them.
+            # Parts that cannot be captured run as Python between the graph nodes before and after them.
             own = {c.path: c.why for c in captured.calls if c.path and c.path not in self.kept}
             if any(node.target is enter_autocast for node in captured.graph.nodes):
                 raise CaptureFailed("it switches autocast on or off inside, and the order of calls counts")
@@ -108,7 +108,7 @@ class BranchPrograms(ProgramCache):
         raise CaptureFailed(f"its modules are nested more than {MAX_ROUNDS} deep")
 
     def _candidates(self) -> dict[str, str]:
-        """Modules that the rehearsal shows to have another to be joined with; the others are declined."""
+        """Modules that can be joined with another, according to the rehearsal; the others are declined."""
         assert self.rehearsal is not None
         while kept := self.rehearsal.candidates(self.banned):
             loose, declined = self.rehearsal.loose(kept, self.banned)
@@ -126,7 +126,7 @@ class BranchPrograms(ProgramCache):
         return InSequence(why)
 
     def plan(self, program: Any) -> Plan:
-        """What is known about the groups of a program by now."""
+        """The plan of a program, with the measurements so far."""
         name = type(self.model).__name__
         if isinstance(program, InSequence):
             return Plan([*self.declined, *stacked_already(self.model)], program.why, name)
@@ -144,7 +144,7 @@ class BranchPrograms(ProgramCache):
 
 
 def stacked_already(model: nn.Module) -> list[Declined]:
-    """Mixtures that hold the weights of all experts in one tensor each: there is nothing to join."""
+    """Mixtures that store the weights of all experts in one tensor each: nothing to join."""
     found = []
     for path, module in model.named_modules():
         stacks = {p.shape[0] for p in module._parameters.values() if p is not None and p.dim() == 3}
@@ -156,9 +156,9 @@ def stacked_already(model: nn.Module) -> list[Declined]:
 
 
 def judge_model(program: Rewritten, guard: ModuleGuard, call: Call, config: WideConfig) -> Verdict:
-    """Does the rewritten graph give what the model gives, and is it faster, its guard included?"""
+    """Compare the rewritten graph with the model, and time both, including the guard."""
     model = program.model
-    # A part's inputs have a history, through which a backward would go on.
+    # Detached, because backward would otherwise continue into the history of a part's inputs.
     call = replace(call, leaves=[without_history(leaf) for leaf in call.leaves])
     args, kwargs = _tree.unflatten(call.leaves, call.spec)
     leaves = [t for t in (*model.parameters(), *call.tensors) if t.requires_grad]

@@ -1,4 +1,4 @@
-"""Finding branches: modules of one structure, called alike, that do not wait for each other."""
+"""Find branches: modules of one structure, called alike, that do not depend on each other."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Branch:
     node: fx.Node
     path: str
     level: int
-    key: Any  # equal for calls that may become lanes of one graph
+    key: Any  # equal for calls that can become lanes of one graph
 
     @property
     def tensors(self) -> list[fx.Node]:
@@ -26,10 +26,10 @@ class Branch:
 
 
 class Branches:
-    """The kept calls of a captured graph, in groups."""
+    """The calls of kept modules in a captured graph, in groups."""
 
     def __init__(self, captured: Captured, model: nn.Module, python: Collection[str] = ()):
-        """`python`: the paths of modules that no graph can hold. Nobody knows what these write or draw."""
+        """`python`: paths of modules that cannot be captured; their side effects are unknown."""
         self.captured, self.model = captured, model
         graph = captured.graph
         nodes = [node for node in graph.nodes if node.target is OPAQUE and self._call(node).path]
@@ -68,10 +68,10 @@ class Branches:
         return plans
 
     def declined(self) -> list[Declined]:
-        """Calls that have found no other; alike ones in one entry."""
+        """Calls without a partner, one entry per key."""
         by_kind: dict[Any, list[Branch]] = {}
         for branch in self.loose:
-            if branch.key is branch.node:  # Python, which never joins
+            if branch.key is branch.node:  # runs as Python and never joins
                 continue
             by_kind.setdefault(branch.key, []).append(branch)
         found = []
@@ -88,5 +88,5 @@ def _look(value: Any) -> str:
 
 
 def _remembers(module: nn.Module) -> bool:
-    """May a call leave something for the next one?"""
+    """Whether a call may change the next one: in training mode with buffers."""
     return any(part.training and any(True for _ in part.buffers(recurse=False)) for part in module.modules())

@@ -1,4 +1,4 @@
-"""What towers leave in their caches, as one more output of their graph."""
+"""Cached tensors of towers as an additional output of their graph."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,12 +7,12 @@ from torch import nn
 
 from .base_router import RUNNING, BaseRouter
 
-# How a capture says that a forward has filled a cache.
+# Prefix of the message with which a capture reports that a forward fills a cache.
 CACHE_READ = "the cache of "
 
 
 class CacheAsOutput(nn.Module):
-    """A tower that gives (its output, what its routers were left: path -> key -> value) with empty caches."""
+    """Runs a tower and returns (output, {path of a router: its cache}); leaves the caches empty."""
 
     def __init__(self, tower: nn.Module):
         super().__init__()
@@ -21,7 +21,7 @@ class CacheAsOutput(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, dict[str, Any]]]:
         running, count = RUNNING.forward, len(RUNNING.filled)
-        RUNNING.forward = True  # no router in it is the outermost one, which would empty the caches
+        RUNNING.forward = True  # so that no router in it is the outermost, which clears the caches
         try:
             output = self.tower(*args, **kwargs)
         finally:
@@ -36,7 +36,7 @@ class CacheAsOutput(nn.Module):
 
 
 def leave_in_caches(towers: Sequence[nn.Module], results: Sequence[tuple[Any, Any]]) -> list[Any]:
-    """Fill the caches as the towers themselves would have; gives their outputs."""
+    """Fill the caches from the graph's results; return the towers' outputs."""
     outputs = []
     for tower, (output, left) in zip(towers, results, strict=True):
         for path, entries in left.items():

@@ -1,4 +1,4 @@
-"""The arguments of several towers at once."""
+"""Arguments of several towers, and cache keys of calls."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,12 +13,12 @@ from ..guards.tensors import LookGuard
 from ..model.program import Call
 
 _grad_enabled = torch.is_grad_enabled
-# Arguments besides tensors that a look may hold, by their value.
+# Types of arguments besides tensors that a cache key may contain, by value.
 _CONSTANTS = (type(None), bool, int, float, str)
 
 
 def plain_look(args: tuple, kwargs: dict) -> tuple[Any, ...] | None:
-    """How a call of nothing but plain tensors looks, and the modes around it; None for any other call."""
+    """Cache key of a call with plain tensors only, with the ambient modes; None for any other call."""
     tensors = (*args, *kwargs.values())
     if not all(type(x) is Tensor and not x.is_nested for x in tensors):
         return None
@@ -27,8 +27,8 @@ def plain_look(args: tuple, kwargs: dict) -> tuple[Any, ...] | None:
 
 
 def constants_in(args: tuple, kwargs: dict) -> tuple[Any, ...] | None:
-    """Plain values among the arguments, with their places and types; None if something is neither that nor a
-    tensor."""
+    """(index, type, value) of the arguments that are plain constants; None if an argument is neither a
+    constant nor a tensor."""
     values = (*args, *kwargs.values())
     found = tuple([(i, type(x), x) for i, x in enumerate(values) if type(x) is not Tensor])
     return found if all(kind in _CONSTANTS for _, kind, _ in found) else None
@@ -40,7 +40,7 @@ def tensors_in(args: tuple, kwargs: dict) -> tuple[Tensor, ...]:
 
 
 class SameLook:
-    """Whether other calls have the plain look of this one: the same question, asked faster."""
+    """A fast check whether other calls have the same `plain_look` as this one."""
 
     def __init__(self, args: tuple, kwargs: dict):
         self.count, self.keywords = len(args), tuple(kwargs)
@@ -48,7 +48,7 @@ class SameLook:
         self.grad, self.modes = torch.is_grad_enabled(), ambient_modes()
 
     def holds(self, args: tuple, kwargs: dict) -> bool:
-        """Does this call look the same?"""
+        """Whether this call has the same cache key."""
         return (
             len(args) == self.count
             and tuple(kwargs) == self.keywords
@@ -63,13 +63,12 @@ class Calls:
     """One call of some lanes.
 
     Attributes:
-        call: the leaves of (args, kwargs), tensors `[n, ...]` where lanes have their own.
-        for_lane: the arguments of the i-th lane that runs.
-        sources: the tensors as they were given.
-        gather: the call's tensors made of these again, to measure what that costs.
-        alone: the same call on tensors without a history, to be measured: of two tensors one may have been
-            computed from the other, and a backward to both would go through what lies between them. None: as
-            it is.
+        call: the leaves of (args, kwargs); tensors are `[n, ...]` where lanes have their own.
+        for_lane: returns the arguments of the i-th lane that runs.
+        sources: the tensors as given by the caller.
+        gather: builds the call's tensors from `sources` again, to measure the cost.
+        alone: returns the same call on detached tensors, for measuring: if one tensor was computed from
+            another, a backward to both would run through the ops between them. None uses the call as it is.
     """
 
     call: Call
@@ -80,7 +79,7 @@ class Calls:
 
     @classmethod
     def shared(cls, args: tuple, kwargs: dict) -> "Calls":
-        """The same arguments for every lane."""
+        """A call with the same arguments for every lane."""
         leaves, spec = _tree.flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         call = Call(leaves, spec, (False,) * len(tensors), _tree.signature((args, kwargs)))
@@ -88,7 +87,7 @@ class Calls:
         return cls(call, lambda lane: (args, kwargs), tensors, lambda: tensors, own)
 
     def some(self, lanes: list[int]) -> "Calls":
-        """The same for some of the lanes that run."""
+        """The call restricted to some of the lanes that run."""
         flags = iter(self.call.wide)
         leaves = [
             (torch.stack([x[lane] for lane in lanes]) if next(flags) else x) if isinstance(x, Tensor) else x

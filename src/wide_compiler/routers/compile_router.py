@@ -1,4 +1,4 @@
-"""CompileRouter: alike branches of any model, run as lanes."""
+"""CompileRouter: runs modules of one structure inside any model as lanes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,10 +15,11 @@ from .planned_model import PlannedModel, call_of
 
 
 class CompileRouter:
-    """Finds modules of one structure that are called alike and do not wait for each other, and joins them.
+    """Finds independent modules of one structure that are called alike, and runs them as lanes.
 
-    Experts of a mixture, heads, branches, encoders per feature, query, key and value: whatever the model's
-    own graph shows to be independent. Without a sample the first call of the compiled model settles the plan.
+    Examples are experts of a mixture, heads, branches, encoders per feature, and query, key and value
+    projections. Independence is determined on the captured graph. Without a sample, the first call of the
+    compiled model makes the plan.
     """
 
     def __init__(self, model: nn.Module, config: WideConfig | None = None):
@@ -35,7 +36,7 @@ class CompileRouter:
         sample_kwargs: Mapping[str, Any] | None = None,
         config: WideConfig | None = None,
     ) -> "CompileRouter":
-        """A router for any module.
+        """Make a router for any module.
 
         Args:
             sample: an input to plan with: a tensor, a tuple of positional arguments or a dict of keywords.
@@ -46,20 +47,20 @@ class CompileRouter:
         return router
 
     def compile_towers(self, sample: Any = None, sample_kwargs: Mapping[str, Any] | None = None) -> Plan:
-        """The plan: settled by the sample or by what the model has run on, else guessed from structure."""
+        """The plan: from the sample, or the last call, else a guess from the modules' structure."""
         if sample is not None or sample_kwargs:
             self.planned.settle(call_of(*normalize_sample(sample, sample_kwargs)))
         return self.plan
 
     @property
     def plan(self) -> Plan:
-        """What is known by now."""
+        """The current plan."""
         return self.planned.plan or Plan(_alike(self.model), name=type(self.model).__name__, settled=False)
 
     def compile(self, mode: str | None = None, **options: Any) -> nn.Module:
-        """A module that runs the plan; with a mode or other options of torch.compile, through that as well.
+        """A module that runs the plan; with a mode or options, compiled by `torch.compile` as well.
 
-        A model of which a sample has shown that nothing can be joined comes back as it is.
+        Returns the model itself if a sample has shown that nothing can be joined.
         """
         model = self.model if self.planned.has_nothing_to_join else self.planned
         if mode is None and not options:
@@ -67,7 +68,7 @@ class CompileRouter:
         return torch.compile(model, mode=mode, **options)  # type: ignore[return-value]
 
     def explain(self) -> Plan:
-        """The plan, with how each group ran last."""
+        """The plan, with how each group ran in the last call."""
         return self.plan
 
     def print_stages(self) -> None:
@@ -103,7 +104,7 @@ class CompileRouter:
 
 
 def _alike(model: nn.Module) -> list[GroupRow]:
-    """Modules with parameters that are of one structure, the outermost ones."""
+    """Groups of outermost modules with parameters that have the same structure."""
     sorts: dict[Any, list[str]] = {}
     for path, module in model.named_modules():
         kind = structure(module) if path and next(module.parameters(), None) is not None else None

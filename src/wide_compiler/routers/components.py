@@ -6,7 +6,7 @@ from torch import nn
 
 
 class Components(MutableMapping[str, nn.Module]):
-    """A router's own submodules, by name; what is put in here is a submodule."""
+    """A router's submodules by name, without `stages`; assigning an item adds a submodule."""
 
     def __init__(self, router: nn.Module):
         self.router = router

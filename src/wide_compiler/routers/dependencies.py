@@ -1,4 +1,4 @@
-"""Which nodes of a captured graph wait for which; calls that can run as one, and an order of all of them."""
+"""Dependencies between the nodes of a captured graph; grouping of calls, and an order of execution."""
 
 import graphlib
 import itertools
@@ -11,7 +11,7 @@ from ..capture.aliases import root_of, written_args
 
 
 class Dependencies:
-    """For each node the nodes that must come first: those it reads, and those that touch memory it writes."""
+    """Predecessors of each node: the nodes it reads, and earlier accesses to memory it reads or writes."""
 
     def __init__(self, graph: fx.Graph):
         self.nodes = [node for node in graph.nodes if node.op != "output"]
@@ -28,12 +28,12 @@ class Dependencies:
                 last_write[root] = node
 
     def in_turn(self, nodes: Sequence[fx.Node]) -> None:
-        """These nodes keep their order."""
+        """Keep these nodes in their order."""
         for first, second in itertools.pairwise(nodes):
             self.before[second].add(first)
 
     def barrier(self, node: fx.Node) -> None:
-        """All that comes before this node stays before it, all that comes after it stays after."""
+        """Keep every node before this one before it, and every later node after it."""
         place = self.nodes.index(node)
         computed = [other for other in self.nodes if other.op != "placeholder"]
         self.before[node] |= set(computed[: computed.index(node)])
@@ -42,7 +42,7 @@ class Dependencies:
                 self.before[other].add(node)
 
     def order(self, group_of: Mapping[fx.Node, int]) -> list[list[fx.Node]]:
-        """The nodes in an order that keeps all dependencies, each group as one entry."""
+        """A topological order of the nodes, with each group as one entry."""
         unit_of: dict[fx.Node, list[fx.Node]] = {}
         groups: dict[int, list[fx.Node]] = {}
         for node in self.nodes:
@@ -50,23 +50,23 @@ class Dependencies:
             unit_of[node] = groups.setdefault(number, []) if number is not None else []
             unit_of[node].append(node)
         place = {node: i for i, node in enumerate(self.nodes)}
-        first = {node: place[unit[0]] for node, unit in unit_of.items()}  # a unit is known by its first node
+        first = {node: place[unit[0]] for node, unit in unit_of.items()}  # units are identified by it
         units = {first[node]: unit for node, unit in unit_of.items()}
         waits = {
             number: {first[b] for node in unit for b in self.before[node]} - {number}
             for number, unit in units.items()
         }
-        # Groups that wait for each other were not made, so there is no cycle.
+        # `Joining` makes no groups that depend on each other, so there is no cycle.
         return [units[number] for number in graphlib.TopologicalSorter(waits).static_order()]
 
 
 class Joining:
-    """Calls in groups of one key, such that neither calls of a group nor groups wait for each other.
+    """Groups calls with equal keys, such that neither calls of a group nor groups depend on each other.
 
     Args:
-        order: units of a graph, in an order that keeps all dependencies.
-        before: for each unit the units that must come first.
-        key: for each unit that is a call: what it must have in common with others to be joined with them.
+        order: units of a graph in topological order.
+        before: for each unit, the units it depends on.
+        key: for each unit that is a call, a key; calls with equal keys may be joined.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Joining:
         key: Mapping[Any, Any],
     ):
         self.key, self.bit = key, {call: 1 << i for i, call in enumerate(u for u in order if u in key)}
-        reached: dict[Any, int] = {}  # for each unit the calls it waits for, as bits
+        reached: dict[Any, int] = {}  # for each unit, a bit set of the calls it depends on
         level: dict[Any, int] = {}
         for unit in order:
             reached[unit] = level[unit] = 0
@@ -88,7 +88,7 @@ class Joining:
         by_level: dict[Any, list[Any]] = {}
         for call in self.bit:
             by_level.setdefault((level[call], key[call]), []).append(call)
-        # Calls of one level cannot wait for each other, nor can groups of one level each.
+        # Calls of one level do not depend on each other, nor do groups within one level each.
         self.members = list(by_level.values())
         self.bits = [sum(self.bit[call] for call in group) for group in self.members]
         self.behind = [0] * len(self.members)
@@ -105,7 +105,7 @@ class Joining:
         self.stage = self._stages()
 
     def _join_across_levels(self) -> None:
-        """A call that is alone at its level joins the first group of its key that may run beside it."""
+        """Add calls that are single at their level to the first independent group with the same key."""
         of_key: dict[Any, list[int]] = {}
         for i, group in enumerate(self.members):
             of_key.setdefault(self.key[group[0]], []).append(i)
@@ -128,7 +128,7 @@ class Joining:
                 self.behind[k] |= self.behind[j] | self.bits[j]
 
     def _stages(self) -> dict[Any, int]:
-        """For each call the length of the longest chain of groups that ends in its own."""
+        """For each call, the length of the longest chain of groups that ends in its group."""
         stages: dict[Any, int] = {}
         done: list[tuple[int, int]] = []
         for i in sorted(range(len(self.members)), key=lambda i: self.behind[i].bit_count()):
@@ -139,7 +139,7 @@ class Joining:
         return stages
 
     def why_not(self, calls: Sequence[Any]) -> str:
-        """Why calls of one key, which are loose, have not been joined."""
+        """Why ungrouped calls with one key were not joined."""
         alike = [call for call in self.bit if self.key[call] == self.key[calls[0]]]
         chain = all(
             self.waits_for[a] & self.bit[b] or self.waits_for[b] & self.bit[a]

@@ -1,4 +1,4 @@
-"""explain(): which towers or alike modules ran together, which did not, and why."""
+"""explain() of routers: which towers or modules ran together, which did not, and why."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -9,15 +9,15 @@ from ..widen import NodeRow
 
 @dataclass
 class GroupRow(Row):
-    """Towers, or alike modules of a model, that run in one way.
+    """Towers, or modules of one structure, that run in the same way.
 
     Attributes:
-        how: 'together' as lanes of one graph, 'loop', 'alone' (no other is like it), or 'not run'.
-        towers: their names or paths, one for each call.
-        rows: what became of each node of a tower's graph; empty if there is none.
+        how: 'together' as lanes of one graph, 'loop', 'alone' (no other of its structure), or 'not run'.
+        towers: their names or paths, one per call.
+        rows: how each node of a tower's graph runs; empty without a graph.
         plan: how the lane graph runs.
-        stage: calls of an earlier stage come first; 0 while that is not known.
-        parameters: how many numbers they hold, all together.
+        stage: position in the order of execution; 0 if unknown.
+        parameters: total number of parameter elements.
     """
 
     towers: tuple[str, ...] = ()
@@ -41,13 +41,13 @@ class GroupRow(Row):
         return len(self.towers)
 
     def below(self, path: str) -> Self:
-        """The same row for the model in which this one stands at `path`."""
+        """The row with paths relative to a parent model that holds this model at `path`."""
         towers = tuple(f"{path}.{tower}" if tower else path for tower in self.towers)
         return replace(self, path=_shortened(towers), towers=towers)
 
     @property
     def coverage(self) -> float:
-        """The share of the graph's nodes that run by a rule of their own, or once for all towers."""
+        """Share of the graph's nodes that run by a wide rule, or once for all towers."""
         return Explanation(self.rows).coverage if self.rows else 0.0
 
     def more(self) -> dict[str, str]:
@@ -60,22 +60,22 @@ class GroupRow(Row):
 
 @dataclass
 class RouterExplanation(Explanation):
-    """What a router's last forward did. `rows`: one for each group of towers."""
+    """How the towers ran in the last forward; one row per group."""
 
     @property
     def together(self) -> int:
-        """How many towers or calls ran as lanes."""
+        """Number of towers or calls that ran as lanes."""
         return self.counts.get("together", 0)
 
 
 @dataclass
 class Plan(RouterExplanation):
-    """What `CompileRouter` found in a model: which modules go together, which do not, and why.
+    """The plan of `CompileRouter` for a model: which modules run together, which do not, and why.
 
     Attributes:
-        rows: the groups in the order in which they run, then alike modules that do not go together.
-        settled: False while no input has been seen: the groups are then guesses from structure alone.
-        ms: what was measured of the whole model.
+        rows: the groups in order of execution, then modules of one structure that are not joined.
+        settled: False before the first input; the groups are then a guess from structure.
+        ms: measured times of the whole model.
     """
 
     settled: bool = True
@@ -87,12 +87,12 @@ class Plan(RouterExplanation):
 
     @property
     def groups(self) -> list[GroupRow]:
-        """What goes together."""
+        """The rows of joined modules."""
         return [row for row in self.rows if not isinstance(row, Declined)]
 
     @property
     def declined(self) -> list["Declined"]:
-        """Alike modules that do not."""
+        """The rows of modules of one structure that are not joined."""
         return [row for row in self.rows if isinstance(row, Declined)]
 
     @property
@@ -103,12 +103,12 @@ class Plan(RouterExplanation):
 
     @property
     def parameters(self) -> int:
-        """How many numbers are in groups."""
+        """Number of parameter elements in groups."""
         return sum(group.parameters for group in self.groups)
 
 
 class Declined(GroupRow):
-    """Modules of one structure that do not go together."""
+    """Modules of one structure that are not joined."""
 
 
 def _shortened(names: tuple[str, ...], most: int = 4) -> str:

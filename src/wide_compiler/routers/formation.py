@@ -1,4 +1,4 @@
-"""A formation: towers sorted into groups, true for as long as nothing about the towers changes."""
+"""Formation: towers grouped by structure, valid until a tower changes."""
 
 import contextlib
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from .tower_group import VMapTowerGroup
 
 
 class Formation:
-    """Towers by name, those of one structure in one group."""
+    """Towers by name; towers of one structure form a group."""
 
     def __init__(self, towers: Mapping[str, nn.Module], config: WideConfig, memory: Memory):
         self.memory, self.config = memory, config
@@ -26,13 +26,13 @@ class Formation:
         self.guard = ModuleGuard(list(self.towers.values()))
         by_structure: dict[Any, list[str]] = {}
         for name, tower in self.towers.items():
-            # A lazy tower is like no other until its first forward.
+            # A lazy tower has no structure before its first forward, so it forms its own group.
             by_structure.setdefault(structure(tower) or name, []).append(name)
         self.latest: tuple[str, ...] = ()
         self.groups: dict[tuple[str, ...], VMapTowerGroup] = {}
         self._form([(names, frozenset()) for names in by_structure.values()])
         kinds = [type(self.towers[names[0]]) for names in self.names]
-        self.may_merge = len(set(kinds)) < len(kinds)  # may towers of two structures use the same of it?
+        self.may_merge = len(set(kinds)) < len(kinds)  # whether groups may differ in unused children only
 
     def _form(self, sorts: list[tuple[list[str], frozenset[str]]]) -> None:
         """Make groups of these names, each with the children that its towers do not use."""
@@ -46,10 +46,10 @@ class Formation:
         self.place = {
             name: (group, lane) for group in self.groups.values() for lane, name in enumerate(group.names)
         }
-        self.splits = Routes()  # see `split`
+        self.splits = Routes()  # cache of `split`
 
     def _merge(self, args: tuple, kwargs: dict) -> None:
-        """Put towers together that differ only in children that none of them uses."""
+        """Merge groups whose towers differ only in children that none of them uses."""
         self.may_merge = False
         sorts = list(sorted_by_use(self.towers, args, kwargs).values())
         if len(sorts) < len(self.names):
@@ -58,17 +58,17 @@ class Formation:
                 self.move_together()
 
     def move_together(self) -> None:
-        """Move the numbers of each group's towers next to each other, see `memory`."""
+        """Move each group's tensors into stacked memory, see `stacked_memory`."""
         for group in self.groups.values():
-            with contextlib.suppress(CaptureFailed):  # such towers run in sequence, and say why
+            with contextlib.suppress(CaptureFailed):  # such towers run as a loop and report why
                 self.memory.take_in(group.living)
 
     def holds_for(self, towers: Mapping[str, nn.Module]) -> bool:
-        """Is this still how these towers are?"""
+        """Whether the formation is still valid for these towers."""
         return self.towers == towers and self.guard.holds()
 
     def run(self, names: tuple[str, ...], args: tuple, kwargs: dict) -> dict[str, Any]:
-        """The outputs of some towers, by name."""
+        """Run the named towers; return their outputs by name."""
         if self.may_merge and plain_world():
             self._merge(args, kwargs)
         self.latest = names
@@ -83,7 +83,7 @@ class Formation:
         return outputs
 
     def split(self, names: tuple[str, ...]) -> list[tuple[VMapTowerGroup | None, Any]]:
-        """Groups and the lanes of each that run; a tower that runs alone stands as (None, [name])."""
+        """(group, lanes that run) pairs; a tower that runs by itself is (None, [name])."""
         if names not in self.splits:
             self.splits[names] = self._split(names)
         return self.splits[names]
@@ -106,7 +106,7 @@ class Formation:
         return found
 
     def steps(self, names: tuple[str, ...]) -> list[tuple[Any, Any, list[str]]]:
-        """Of the last run: groups, the route that each took, and the towers that it ran."""
+        """(group, route, names of the towers) for each step of the last run."""
         return [
             (None, None, lanes)
             if group is None
@@ -115,7 +115,7 @@ class Formation:
         ]
 
     def explain(self) -> list[GroupRow]:
-        """How the towers of the last run ran."""
+        """How the towers ran in the last run."""
         rows = []
         for group, lanes in self.split(self.latest):
             if group is not None:

@@ -1,4 +1,4 @@
-"""From a call of some towers straight to their outputs: tensors gathered, stacked, run, handed out."""
+"""Run several towers through one lane graph: stack their tensors, run, unstack the outputs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,25 +20,25 @@ from .stacked_memory import Lent, Memory, is_large
 
 
 class Source:
-    """The lanes' own tensors of one state, read anew at every call."""
+    """The lanes' tensors of one state, read again at every call."""
 
     def __init__(self, position: int, homes: list[tuple[dict[str, Any], str]], written: bool):
         self.position, self.homes, self.written = position, homes, written
-        self.memory: Tensor | None = None  # the stack in which they lie, if they do
-        self.leaf: StackedLeaf | None = None  # the same as what gradients go to, if they do
+        self.memory: Tensor | None = None  # the stack that holds them, if there is one
+        self.leaf: StackedLeaf | None = None  # that stack as an autograd leaf, if it is one
         self.is_large = False
 
     def tensors(self) -> list[Tensor]:
         return [home[name] for home, name in self.homes]
 
     def look_in(self, memory: Memory) -> None:
-        """Find out whether they lie stacked already."""
+        """Find the stack in `memory` that holds the tensors, if there is one."""
         tensors = self.tensors()
         self.memory, self.leaf = memory.find(tensors), memory.leaf_of(tensors)
         self.is_large = self.memory is not None and is_large(self.memory)
 
     def stacked(self, lent: Lent | None) -> Tensor:
-        """`[n, ...]`. With gradients recorded, what lies in memory may only be lent."""
+        """The stacked tensor `[n, ...]`; while gradients are recorded, stacked memory is lent via `lent`."""
         if self.memory is not None:
             if self.written or not torch.is_grad_enabled():
                 return self.memory
@@ -50,14 +50,14 @@ class Source:
 
 
 class Fused:
-    """Several lanes through one lane graph.
+    """Runs several lanes through one lane graph.
 
-    In training the stack is part of the graph, so that gradients arrive at the towers' own parameters.
+    In training, stacking is part of the autograd graph, so gradients arrive at the towers' parameters.
 
     Args:
-        lanes: which of the living lanes run.
-        guard: tells when tensors have been put elsewhere.
-        memory: where they may lie stacked already.
+        lanes: indices of the lanes that run.
+        guard: its generation tells when tensors may have moved.
+        memory: stacked memory in which the tensors may already be.
     """
 
     def __init__(
@@ -91,15 +91,15 @@ class Fused:
             elif kind != "rng":
                 self.template[position] = graph.lane_data[f"{kind}:{key}"]
         self.writes = any(source.written for source in self.sources)
-        self.lends_leaves = True  # False while gradients are asked for of the towers' own parameters
-        self.fills: Sequence[nn.Module] | None = None  # the towers, if their graph gives what they leave, too
+        self.lends_leaves = True  # False while gradients of the towers' parameters are requested
+        self.fills: Sequence[nn.Module] | None = None  # the towers, if the graph also returns their caches
 
     def take(self, tuned: Tuned) -> None:
-        """Run by this way from now on."""
+        """Run in the tuned way from now on."""
         self.run, self.rows, self.plan = tuned.run, tuned.graph.rows, tuned.plan
 
     def arguments(self, tensors: Sequence[Tensor], lent: Lent | None = None) -> list[Any]:
-        """The lane graph's arguments."""
+        """The arguments of the lane graph."""
         if self.memory is not None and self.guard is not None and self.guard.generation != self.generation:
             self.generation = self.guard.generation
             for source in self.sources:
@@ -114,12 +114,12 @@ class Fused:
         return arguments
 
     def states(self) -> list[Tensor]:
-        """The towers' own tensors that are read."""
+        """The towers' tensors that the graph reads."""
         wide = [tensor for source in self.sources for tensor in source.tensors()]
         return wide + [home[name] for _, home, name in self.single]
 
     def buffers(self) -> list[Tensor]:
-        """The towers' own tensors that are written."""
+        """The towers' tensors that the graph writes."""
         return [tensor for source in self.sources if source.written for tensor in source.tensors()]
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Any]:
@@ -127,7 +127,7 @@ class Fused:
         return results if self.fills is None else leave_in_caches(self.fills, results)
 
     def stacked(self, tensors: Sequence[Tensor]) -> Any:
-        """The lanes' outputs in one, tensors `[n, ...]`."""
+        """The output of all lanes, tensors `[n, ...]`."""
         lent = Lent(self.lends_leaves) if torch.is_grad_enabled() else None
         arguments = self.arguments(tensors, lent)
         result = self.program.run_way(self.run, arguments)
@@ -138,13 +138,13 @@ class Fused:
         return result
 
     def watched(self, tensors: Sequence[Tensor]) -> list[Any]:
-        """The same with the price of watching the towers, which running in sequence need not pay."""
+        """Check the guard and run; for timing, because running as a loop needs no guard."""
         if self.guard is not None:
             self.guard.holds()
         return self(tensors)
 
     def _give_back(self, arguments: list[Any]) -> None:
-        """Buffers that the lane graph has written, back to the towers (unless they lie where it wrote)."""
+        """Copy written buffers back to the towers, unless the graph wrote into their memory."""
         own: list[Tensor] = []
         lanes: list[Tensor] = []
         for source in self.sources:

@@ -1,4 +1,4 @@
-"""Fusion parts: one opinion out of many. Each takes what `wide_forward` gives, tensors `[B, ..., dim]`."""
+"""Fusion modules: combine the outputs of `wide_forward`, N tensors `[B, ..., dim]`, into one."""
 
 from collections.abc import Iterable, Mapping
 
@@ -11,7 +11,7 @@ Opinions = Mapping[str, Tensor] | Iterable[Tensor]
 
 
 def stack_opinions(opinions: Opinions, towers: int | None = None) -> Tensor:
-    """`[N, B, ..., dim]` out of N opinions `[B, ..., dim]`."""
+    """Stack N outputs `[B, ..., dim]` to `[N, B, ..., dim]`; raises `InputError` if shapes differ."""
     named = dict(opinions) if isinstance(opinions, Mapping) else {str(i): o for i, o in enumerate(opinions)}
     if not named:
         raise InputError("there are no opinions to fuse")
@@ -28,7 +28,7 @@ def stack_opinions(opinions: Opinions, towers: int | None = None) -> Tensor:
 
 
 class MeanFusion(nn.Module):
-    """The mean of the opinions.
+    """Mean of the outputs.
 
     >>> MeanFusion()({"a": torch.zeros(2, 3), "b": torch.ones(2, 3)})[0]
     tensor([0.5000, 0.5000, 0.5000])
@@ -39,7 +39,7 @@ class MeanFusion(nn.Module):
 
 
 class WeightedFusion(nn.Module):
-    """A weight for each tower, learned; they add up to one, and are equal at first."""
+    """Weighted mean with one learned weight per tower, equal at first."""
 
     def __init__(self, towers: int):
         super().__init__()
@@ -51,7 +51,7 @@ class WeightedFusion(nn.Module):
 
 
 class GatedFusion(nn.Module):
-    """Weights for the towers that depend on what they say: each opinion scores itself, place by place."""
+    """Weighted mean; a linear layer computes the weights from the outputs, per position."""
 
     def __init__(self, dim: int):
         super().__init__()
@@ -63,11 +63,11 @@ class GatedFusion(nn.Module):
 
 
 class AttentionFusion(nn.Module):
-    """A learned query attends over the opinions, place by place.
+    """A learned query attends over the outputs, per position.
 
     Args:
-        dim: of an opinion's last dim.
-        heads: how many attend side by side; must divide `dim`.
+        dim: size of the last dim.
+        heads: number of attention heads; must divide `dim`.
     """
 
     def __init__(self, dim: int, heads: int = 1):

@@ -1,9 +1,9 @@
-"""Routers and towers for code that was written for geofractal's: only its import lines change.
+"""Drop-in replacements for geofractal's routers and towers: only the import line changes.
 
     from wide_compiler.routers.geofractal import BaseRouter, BaseTower, WideRouter
 
-Two things differ from `wide_compiler.routers`: of a tower that gives `(opinion, features)` the opinion is
-taken, and `wide_forward` takes names before the mask.
+Two differences from `wide_compiler.routers`: of a tower that returns `(opinion, features)` only the opinion
+is kept, and `wide_forward` takes the names before the mask.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ __all__ = ["BaseRouter", "BaseTower", "WideRouter"]
 
 
 class WideRouter(wide_router.WideRouter):
-    """`wide_compiler.routers.WideRouter` that takes the opinion of towers that also give their features."""
+    """`wide_compiler.routers.WideRouter` for towers that return `(opinion, features)`."""
 
     def wide_forward(  # type: ignore[override]
         self, x: Any, tower_names: Any = None, mask: Any = None, **kwargs: Any

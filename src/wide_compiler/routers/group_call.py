@@ -1,4 +1,4 @@
-"""One call of a group of branches inside a rewritten graph."""
+"""One call of a group of branches in a rewritten graph."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,13 +21,15 @@ from .traced import look_of, outside_the_trace, step_for
 
 
 class GroupCall:
-    """Several modules of a model, each on tensors of its own or on those that all share.
+    """Runs several modules of a model, each on its own or on shared tensors.
 
     Args:
-        paths: the modules, one for each lane.
-        opaque: how one of them was called: structure and plain arguments.
-        shared: for each tensor argument, is it one and the same for all lanes?
-        writable: will somebody write into an output?
+        paths: the modules, one per lane.
+        opaque: structure and constant arguments of the call.
+        shared: for each tensor argument, whether all lanes get the same tensor.
+
+    Attributes:
+        writable: whether the graph writes into an output.
     """
 
     def __init__(
@@ -39,7 +41,7 @@ class GroupCall:
         self.lanes = tuple(range(len(paths)))
         self.watchable = all(Recipe.of(tower).watchable for tower in self.group.towers)
         self.plans = TracedStore()
-        self.latest: tuple[SameLook, list[int], Route] | None = None  # a call that ran together
+        self.latest: tuple[SameLook, list[int], Route] | None = None  # the last call that ran together
 
     @classmethod
     def of(
@@ -59,7 +61,7 @@ class GroupCall:
         return call
 
     def __call__(self, root: nn.Module, tensors: list[list[Tensor]], sizes: list[int]) -> list[list[Tensor]]:
-        """The tensors that each module gives, for the tensors `[lane][argument]` it is called with."""
+        """Outputs `[lane][output]` of the modules for tensors `[lane][argument]`."""
         if len(self.lanes) == 1:
             args, kwargs = self._arguments(tensors[0], sizes)
             results = [walk(root, self.parts[0])(*args, **kwargs)]
@@ -109,7 +111,7 @@ class GroupCall:
         own = [[once[id(tensor)] for tensor in lane] for lane in tensors]
         return self._calls(own, sizes, self._joined(own))
 
-    # While torch.compile is tracing.
+    # Under torch.compile.
 
     def _traced(self, root: nn.Module, tensors: list[list[Tensor]], sizes: list[int]) -> list[Any]:
         own = [walk(root, parts) for parts in self.parts]
@@ -138,7 +140,7 @@ def _tensors_of(output: Any) -> list[Tensor]:
 
 
 def as_function(call: GroupCall) -> Callable[..., Any]:
-    """The call as a function with a name of its own, for the graph's code."""
+    """Wrap the call in a function with a descriptive name, for the generated code."""
 
     def run_group(root: nn.Module, tensors: list[list[Tensor]], sizes: list[int]) -> list[list[Tensor]]:
         return call(root, tensors, sizes)

@@ -1,4 +1,4 @@
-"""Children that a tower's forward never uses: towers that differ in nothing else are alike."""
+"""Children that a tower's forward never uses; towers that differ only in such children can be grouped."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from ..capture import clone_member, structure
 
 
 def without_children(tower: nn.Module, names: Collection[str]) -> nn.Module:
-    """The same module, its attributes, tensors and other children the tower's own, without these children."""
+    """A shallow copy of the module without these children; everything else is shared with it."""
     new = object.__new__(type(tower))
     new.__dict__.update(tower.__dict__)
     new.__dict__["_modules"] = {name: m for name, m in tower._modules.items() if name not in names}
@@ -19,7 +19,7 @@ def without_children(tower: nn.Module, names: Collection[str]) -> nn.Module:
 
 
 def unlike_children(towers: Collection[nn.Module]) -> list[str]:
-    """The names of direct children of which the towers have different kinds, or only some have one."""
+    """Names of direct children whose structure differs between the towers, or that some towers lack."""
     names = dict.fromkeys(name for tower in towers for name in tower._modules)
     kinds = {name: {_kind(tower._modules.get(name)) for tower in towers} for name in names}
     return [name for name, found in kinds.items() if len(found) > 1]
@@ -30,7 +30,7 @@ def _kind(child: nn.Module | None) -> Any:
 
 
 def idle_children(tower: nn.Module, names: Collection[str], args: tuple, kwargs: dict) -> frozenset[str]:
-    """Those of the children whose absence changes nothing in a run of the tower. Copies are run."""
+    """The children in `names` whose removal changes no output. Runs copies of the tower."""
     expected = _run(tower, args, kwargs)
     if expected is None:
         return frozenset()
@@ -44,14 +44,14 @@ def idle_children(tower: nn.Module, names: Collection[str], args: tuple, kwargs:
 
 
 def _run(tower: nn.Module, args: tuple, kwargs: dict) -> list[Any] | None:
-    """The leaves of its output; None if it raises, as it does where a child is missing."""
+    """The leaves of its output; None if it raises, as it does if a used child is missing."""
     own = _tree.tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, (args, kwargs))
     try:
         copy = clone_member(tower)
         with torch.no_grad(), torch.random.fork_rng():
             torch.manual_seed(0)
             return _tree.flatten(copy(*own[0], **own[1]))[0]
-    except Exception:  # whatever a forward raises that misses a child
+    except Exception:  # a forward without one of its children may raise anything
         return None
 
 
@@ -69,7 +69,7 @@ def _same(one: list[Any] | None, other: list[Any]) -> bool:
 def sorted_by_use(
     towers: Mapping[str, nn.Module], args: tuple, kwargs: dict
 ) -> dict[Any, tuple[list[str], frozenset[str]]]:
-    """Towers by the structure of what they use: their names, and the children that they do not."""
+    """Group towers by class and structure of the children they use: (names, children that are not used)."""
     by_class: dict[type, list[str]] = {}
     for name, tower in towers.items():
         by_class.setdefault(type(tower), []).append(name)

@@ -1,14 +1,14 @@
-"""A router's name. It labels and computes nothing, so towers that differ in it alone are alike."""
+"""A router's name, which is ignored when towers are compared, because it does not affect the results."""
 
 import contextlib
 from collections.abc import Iterator
 
 
 class Label:
-    """Equal to every other label, unless labels are being told apart.
+    """A name that equals every other, except inside `labels_told_apart`.
 
-    A forward may all the same read its router's name. `watch_labels` notices, and whoever builds a graph for
-    several towers then builds it once more inside `labels_told_apart`.
+    A forward may still read its router's name. `watch_labels` detects that, and the group then builds its
+    graph again inside `labels_told_apart`.
     """
 
     __slots__ = ("text",)
@@ -32,7 +32,7 @@ class Label:
 
 @contextlib.contextmanager
 def watch_labels() -> Iterator[list[str]]:
-    """While active, the list given collects the labels that are read."""
+    """Collect the labels that are read in this context in a list."""
     before, Label.reads = Label.reads, []
     try:
         yield Label.reads

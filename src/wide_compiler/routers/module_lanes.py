@@ -1,4 +1,4 @@
-"""ModuleLanes: N modules that stay what they are, seen as lanes."""
+"""ModuleLanes: N modules as lanes, which keep their own tensors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from ..model.members import Skeletons, is_one_object
 
 @dataclass
 class ModulePlace:
-    """Where the lanes' tensors of one canonical path live: in the modules' own tables."""
+    """The tensors of one canonical path: for each lane, the dict that holds it and its key."""
 
     path: str
     kind: str
@@ -27,23 +27,23 @@ class ModulePlace:
 
 
 class ModuleLanes:
-    """What `Programs` asks of a holder of lanes, answered from the modules themselves.
+    """The interface that `ProgramCache` needs from a model with lanes, on top of the modules themselves.
 
-    Nothing is copied and kept: tensors are stacked when they are asked for.
+    Keeps no copies: tensors are stacked on request.
     """
 
     def __init__(self, modules: Sequence[nn.Module], runs_python: bool = False):
-        """`runs_python`: may parts that no graph can hold run as they are?"""
+        """`runs_python`: whether parts that cannot be captured may run as Python."""
         self.living, self.n, self.runs_python = list(modules), len(modules), runs_python
         try:
             self.skeletons = Skeletons.of(modules)
-        except (AlignmentError, RuntimeError) as error:  # deepcopy refuses, for one reason or another
+        except (AlignmentError, RuntimeError) as error:  # deepcopy failed
             raise CaptureFailed(f"it cannot be copied: {error}") from error
         self.places = [_place(modules, path, slot) for path, slot in _canonical_slots(modules[0]).items()]
         self.by_path = {place.path: place for place in self.places}
         self.one_object = {place.path for place in self.places if is_one_object(place.tensors)}
         self.wide_states = set(self.by_path) - self.one_object
-        # A single lane is wide all the same: its tensors are its own.
+        # A single lane also counts as wide, because its tensors are its own.
         if self.n == 1:
             self.wide_states, self.one_object = set(self.by_path), set()
         self.gradient_hooks = ""

@@ -1,4 +1,4 @@
-"""A model that no graph can hold as a whole: its own Python runs, parts of it by plans of their own."""
+"""Run a model that cannot be captured as a whole: its Python runs, some of its parts run by plans."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -19,13 +19,13 @@ from .verdict import Verdict
 
 
 class Piecewise:
-    """Runs a model's Python with stand-ins for some of the modules it calls.
+    """Runs a model's Python with replacements for some of the modules it calls.
 
     Args:
-        why: why there is no graph of all of it.
-        parts: `PlannedModel`s by path, for the modules that have plans of their own. Those that are not
-            faster by their plan run as they are.
-        groups: alike modules that its forward calls in a loop, to run together where that is faster.
+        why: why the whole model has no graph.
+        parts: `PlannedModel`s by path, for modules with plans. Those that are not faster by their plan run
+            unchanged.
+        groups: modules of one structure that the forward calls in a loop, to run together where faster.
     """
 
     def __init__(self, model: nn.Module, why: str, parts: dict[str, Any], groups: list[RowGroup]):
@@ -43,17 +43,17 @@ class Piecewise:
         self.verdict = Verdict(found, "measured" if found else "no part of it is faster by a plan")
 
     def holds(self) -> bool:
-        """The model's Python reads everything anew, and its parts look after themselves."""
+        """Always valid: the model's Python reads its current state, and the parts have guards."""
         return True
 
     def run_call(self, tensors: Any, args: tuple, kwargs: dict) -> Any:
-        """The model's output."""
+        """Run the model; falls back to the original if its forward was replaced."""
         if type(self.model).forward is not self.forward or "forward" in vars(self.model):
             return self.model(*args, **kwargs)
         return self.shadow(*args, **kwargs)
 
     def plan(self, name: str) -> Plan:
-        """What is known of all parts."""
+        """The plan of all parts."""
         rows: list[Any] = [group.explain() for group in self.groups]
         declined: list[Any] = [Declined.of(("",), "loop", self.why, op=name)]
         for path, part in self.parts.items():
@@ -63,13 +63,13 @@ class Piecewise:
 
 
 class RoundRunner:
-    """Runs the calls of all rounds of a loop."""
+    """Runs the calls of all iterations of a split loop."""
 
     def __init__(self, groups: Sequence[RowGroup]):
         self.place = {id(m): (group, lane) for group in groups for lane, m in enumerate(group.modules)}
 
     def __call__(self, calls: Sequence[tuple[Any, Any]]) -> list[Any]:
-        """The outputs of calls, each a module and what it is called with."""
+        """Outputs of (module, argument) calls, together if they are lanes of one group."""
         places = [self.place.get(id(module), (None, 0)) for module, _ in calls]
         groups = {id(group) for group, _ in places}
         lanes = [lane for _, lane in places]
@@ -88,10 +88,10 @@ def in_pieces(
     part_of: Callable[[nn.Module], Any],
     config: WideConfig,
 ) -> Piecewise | None:
-    """The model with its parts by plans; None if nothing in them can be joined.
+    """The model with its parts run by plans; None if nothing can be joined.
 
     Args:
-        part_of: gives the `PlannedModel` of a submodule.
+        part_of: returns the `PlannedModel` of a submodule.
     """
     children = dict(_called_by(model))
     recorded = _recorded_calls(model, list(children), args, kwargs)
@@ -100,7 +100,7 @@ def in_pieces(
     for paths in rehearsal.beside(recorded) if splits else []:
         inputs = [x for path in paths if (x := _only_tensor(*recorded[path])) is not None]
         if len(inputs) == len(paths):
-            # Those of which nothing was asked this time are like the others.
+            # Modules of the same structure that were not called this time belong to the group, too.
             kind = rehearsal.structures[paths[0]]
             idle = [path for path in children if path not in recorded and rehearsal.structures[path] == kind]
             own = [path for path in children if path in paths or path in idle]
@@ -116,7 +116,7 @@ def in_pieces(
 
 
 def _called_by(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The children that a module may call, those in lists and dicts of modules too: path and module."""
+    """(path, module) of the children that a module may call, including those in module lists and dicts."""
     for name, child in module._modules.items():
         if child is None:
             continue
@@ -129,7 +129,7 @@ def _called_by(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Mo
 def _recorded_calls(
     model: nn.Module, paths: list[str], args: tuple, kwargs: dict
 ) -> dict[str, tuple[tuple, dict]]:
-    """What each of these modules is called with at first, in the order of the calls; seen on a copy."""
+    """Arguments of the first call of each of these modules, in order of the calls; runs a copy."""
     recorded: dict[str, tuple[tuple, dict]] = {}
     double = clone_member(model)
 
@@ -148,7 +148,7 @@ def _recorded_calls(
 
 
 def _own(leaf: Any) -> Any:
-    """A copy of a tensor that a forward may write, as it may write the result of another module."""
+    """A differentiable copy, which a forward may write in place like the output of another module."""
     return leaf.detach().requires_grad_(leaf.requires_grad).clone() if isinstance(leaf, Tensor) else leaf
 
 

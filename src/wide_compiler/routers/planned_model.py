@@ -23,24 +23,24 @@ from .recipe import Recipe
 from .rewritten import OtherShapes, Rewritten
 from .traced import look_of, made_up_call, outside_the_trace
 
-# Train and eval, with a part frozen or not: more than these are not kept.
+# Limit on kept states of the model, such as train and eval, with parts frozen or not.
 MAX_STATES = 8
 
 
 class _Known:
-    """How calls of one look run: by a program while the model is what it was, or as the model does."""
+    """How calls with one cache key run: by a program while its guard holds, or by the original model."""
 
     def __init__(self, training: bool, args: tuple, kwargs: dict, ran: tuple[BranchPrograms, Any]):
         self.training, self.ran = training, ran
         self.keywords, self.constants = tuple(kwargs), constants_in(args, kwargs)
         self.look = SameLook(tensors_in(args, kwargs), {})
         self.guard, program = ran[0].guard, ran[1]
-        # What runs in pieces reads everything anew, and its parts look after themselves.
+        # A piecewise program reads the current state, and its parts have guards.
         self.in_pieces = isinstance(program, Piecewise)
         self.program: Rewritten | Piecewise | None = program if _together(program) else None
 
     def holds(self, args: tuple, kwargs: dict) -> bool:
-        """Does this call look the same?"""
+        """Whether this call has the same cache key."""
         return (
             self.look.holds(tensors_in(args, kwargs), {})
             and tuple(kwargs) == self.keywords
@@ -53,12 +53,12 @@ def _together(program: Any) -> bool:
 
 
 class _Calls:
-    """What is known of a model's calls. Apart from the module, where it is cheap to write."""
+    """What is known about a model's calls. Separate from the module, whose attributes are slow to set."""
 
     def __init__(self) -> None:
         self.latest: _Known | None = None
         self.ran: tuple[BranchPrograms, Any] | None = None
-        # The model running as it is needs no watching.
+        # Calls that run by the original model; they need no guard.
         self.apart: dict[Any, _Known] = {}
 
     def keep(self, key: Any, known: _Known) -> None:
@@ -68,30 +68,30 @@ class _Calls:
 
 
 class PlannedModel(nn.Module):
-    """Gives what the original gives, with alike branches run as lanes.
+    """Computes the same as the original, with modules of one structure run as lanes.
 
-    Parameters, buffers and submodules are the original's own, under the same names.
+    Parameters, buffers and submodules are those of the original, under the same names.
     """
 
     def __init__(self, original: nn.Module, config: WideConfig):
         super().__init__()
-        self.__dict__["original"] = original  # not a submodule: the names of its tensors stay as they are
+        self.__dict__["original"] = original  # not a submodule, so that its tensors keep their names
         self.__dict__["config"] = config
         for table in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
             self.__dict__[table] = original.__dict__[table]
         self.training = original.training
-        self._programs: list[BranchPrograms] = []  # the one that ran last first
+        self._programs: list[BranchPrograms] = []  # most recently used first
         self._calls = _Calls()
         self._recipe = Recipe.of(original)
         self._traced = TracedStore()
-        self.__dict__["_parts"] = {}  # submodules that run by plans of their own
+        self.__dict__["_parts"] = {}  # submodules that run by plans
 
     def __getstate__(self) -> dict[str, Any]:
-        # Graphs are built again where they are needed.
+        # Graphs are not copied; they are built again on demand.
         return {**self.__dict__, "_programs": [], "_calls": _Calls(), "_traced": TracedStore(), "_parts": {}}
 
     def train(self, mode: bool = True) -> "PlannedModel":
-        """Set the original's train flag, and this one's."""
+        """Set the training flag of the original and of this module."""
         self.original.train(mode)
         self.training = mode
         return self
@@ -133,12 +133,12 @@ class PlannedModel(nn.Module):
         return self.original(*args, **kwargs)
 
     def run_as_part(self, *args: Any, **kwargs: Any) -> Any:
-        """`forward` for a model inside another, whose train flag is set there."""
+        """`forward` of a part of another model, where the training flag is set on the original."""
         self.__dict__["training"] = self.original.training
         return self.forward(*args, **kwargs)
 
     def settle_part(self, args: tuple, kwargs: dict) -> Plan:
-        """Find out how a call of a part runs: its plan."""
+        """Decide how a call of a part runs; return its plan."""
         self.__dict__["training"] = self.original.training
         self.settle(call_of(args, kwargs))
         assert self.plan is not None
@@ -146,7 +146,7 @@ class PlannedModel(nn.Module):
 
     @property
     def runs_by_plan(self) -> bool:
-        """Is the call that was settled last faster by its plan?"""
+        """Whether the last settled call is faster by its plan."""
         return self._calls.ran is not None and _together(self._calls.ran[1])
 
     def _run(self, program: Any, tensors: Sequence[Any], args: tuple, kwargs: dict) -> Any:
@@ -157,8 +157,8 @@ class PlannedModel(nn.Module):
             return self.original(*args, **kwargs)
 
     def settle(self, call: Call) -> Any:
-        """The program for a call: found, or built, compared with the original, and timed."""
-        with CAPTURE:  # plans of two threads would get into each other's way
+        """The program for a call: cached, or built, compared with the original, and timed."""
+        with CAPTURE:  # one thread at a time builds plans
             programs = self._current()
             program = programs.program(self._mode(programs, call), call)
             if isinstance(program, Rewritten) and torch.is_grad_enabled() not in program.verdicts:
@@ -169,13 +169,13 @@ class PlannedModel(nn.Module):
 
     @property
     def has_nothing_to_join(self) -> bool:
-        """Has the last call shown that the model can only run as it is?"""
+        """Whether the last call has shown that nothing can be joined."""
         ran = self._calls.ran
         return ran is not None and isinstance(ran[1], InSequence)
 
     @property
     def plan(self) -> Plan | None:
-        """The plan by which the last call ran; None before the first."""
+        """The plan of the last call; None before the first."""
         ran = self._calls.ran
         return None if ran is None else ran[0].plan(ran[1])
 
@@ -198,7 +198,7 @@ class PlannedModel(nn.Module):
         kinds = tuple((t.dtype, t.device, t.requires_grad) for t in call.tensors)
         return (call.signature, kinds, ambient_modes(), programs.grad_mode())
 
-    # While torch.compile is tracing.
+    # Under torch.compile.
 
     def _traced_forward(self, args: tuple, kwargs: dict) -> Any:
         original = self.original

@@ -1,4 +1,4 @@
-"""Programs for living lanes: a lane graph, or the reason why the modules run in sequence."""
+"""Programs for modules that keep their tensors: a lane graph, or the reason for the loop."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,26 +15,25 @@ from ..widen import NodeRow
 
 @dataclass
 class InSequence:
-    """No lane graph: the modules run one after another, as they would by themselves."""
+    """No lane graph: the modules run one after another."""
 
     why: str
-    by_variant: bool = (
-        False  # do only modules of different Python part, so that smaller groups may go together?
-    )
+    # Whether only lanes with different Python prevent a lane graph, so that smaller groups may have one.
+    by_variant: bool = False
     rows: list[NodeRow] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.rows = [NodeRow("", "the whole module", "loop", why=self.why)]
 
     def holds(self) -> bool:
-        """The modules' own Python reads everything anew."""
+        """Always valid: the modules' Python reads its current state."""
         return True
 
 
 class ModulePrograms(ProgramCache):
-    """Builds programs as for a wide model; what that would loop over runs by itself."""
+    """Builds programs as for a wide model, but with `InSequence` instead of a fallback loop."""
 
-    parted = False  # has the last capture failed because lanes compute different things?
+    parted = False  # whether the last capture failed because lanes compute different things
 
     def build(self, key: Any, call: Call, model: Any) -> Any:
         why = unfusable(model.living)
@@ -60,20 +59,20 @@ class ModulePrograms(ProgramCache):
 
 
 def unfusable(modules: list[nn.Module]) -> str:
-    """Why modules must run by themselves, whatever their graph; '' if they need not."""
+    """Why modules cannot run by a graph at all, such as hooks; '' if they can."""
     for path, module in ((p, m) for root in modules for p, m in root.named_modules()):
         where = path or type(module).__name__
         if module._backward_hooks or module._backward_pre_hooks:
             return f"{where} has a backward hook, which a graph would lose"
         for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
-            # Those of torch's own parametrisations compute weights and nothing else.
+            # Hooks of torch's own parametrisations only compute weights.
             if getattr(hook, "__module__", type(hook).__module__).split(".")[0] != "torch":
                 return f"{where} has a forward hook, which a graph would lose"
     return ""
 
 
 def _cannot_be_shared(program: WideProgram, model: Any) -> str:
-    """Why the towers' own order matters: what one writes, another may see."""
+    """Why the order of the towers matters, such as a write that another tower reads; '' if it does not."""
     inputs = written_placeholders(program.captured.graph) & set(program.captured.inputs)
     if inputs:
         return "its forward writes into its input, which the next one would see"
@@ -87,7 +86,7 @@ def _cannot_be_shared(program: WideProgram, model: Any) -> str:
 
 
 def some_lanes(program: WideProgram, lanes: tuple[int, ...], n: int) -> WideProgram:
-    """The same program for some of its lanes: numbers that differ by lane are those of these lanes."""
+    """The program restricted to some of its lanes: per-lane constants are selected."""
     captured, graph = program.captured, program.graph
     per_lane = graph.lane_data or any(isinstance(leaf, LaneValues) for leaf in captured.out_statics)
     if lanes == tuple(range(n)) or not per_lane:

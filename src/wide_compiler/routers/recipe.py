@@ -1,4 +1,4 @@
-"""Recipe: what a tracer has to read of a tower, so that a guard of the trace lies on it."""
+"""Recipe: the attributes of a tower that must be read under torch.compile, so that guards are placed."""
 
 import operator
 import types
@@ -12,15 +12,15 @@ from ..guards import ATOMS, MODULE_TABLES
 from .label import Label
 
 Parts = tuple[str, ...]
-# What routers keep for themselves, of which no forward's result depends.
+# Prefix of attributes in which routers keep state that does not affect the results.
 ROUTER_STATE = "_router_"
 _DATA = (bool, int, float, complex, str, list, tuple, dict, set)
-# Whoever reads a larger global does not read it as a setting.
+# Larger global containers are not treated as settings.
 _LARGEST = 64
 
 
 def class_data(kind: type) -> dict[str, Mapping[str, Any]]:
-    """Plain attributes of a class and its parents, unless these are torch's: name -> where it stands."""
+    """Plain attributes of a class and its bases, except torch's: name -> dict that holds it."""
     found: dict[str, Mapping[str, Any]] = {}
     for cls in _own_classes(kind):
         for name, value in vars(cls).items():
@@ -30,7 +30,7 @@ def class_data(kind: type) -> dict[str, Mapping[str, Any]]:
 
 
 def global_data(kind: type) -> dict[str, Mapping[str, Any]]:
-    """Plain globals that the methods of a class name: name -> where it stands."""
+    """Plain globals that the methods of a class use: name -> dict that holds it."""
     found: dict[str, Mapping[str, Any]] = {}
     for cls in _own_classes(kind):
         for function in vars(cls).values():
@@ -43,14 +43,14 @@ def global_data(kind: type) -> dict[str, Mapping[str, Any]]:
 
 @dataclass
 class Recipe:
-    """What a lane graph for one tower depends on: by module, the attributes to read.
+    """The attributes, by module, that a lane graph for one tower depends on.
 
-    Floats are held against what they were: once one has changed a tracer leaves it open, and a lane graph is
-    made for the number itself. Such a tower runs by itself in a trace, until it is prepared again.
+    Floats are compared with their recorded values: once a float has changed, the tracer treats it as dynamic,
+    while a lane graph is built for a constant. Such a tower runs by itself until it is prepared again.
     """
 
     modules: list[tuple[Parts, tuple[str, ...], dict[str, float]]] = field(default_factory=list)
-    watchable: bool = True  # False if an attribute is of a kind on which the tracer puts no guard
+    watchable: bool = True  # False if the tracer cannot guard an attribute
 
     @classmethod
     def of(cls, tower: nn.Module) -> "Recipe":
@@ -66,7 +66,7 @@ class Recipe:
         return recipe
 
     def read(self, tower: nn.Module) -> tuple[Any, ...] | None:
-        """All of it, as constants of the trace; None if the tower is no longer what the recipe is of."""
+        """Values of all attributes as constants of the trace; None if the tower no longer matches."""
         values: list[Any] = []
         for parts, exact, floats in self.modules:
             module = walk(tower, parts)
@@ -99,19 +99,19 @@ def parts_of(path: str) -> Parts:
 
 
 def _readable(table: dict[str, Any]) -> list[str]:
-    """The attributes in a module's `__dict__` that a forward may read, without nn.Module's machinery."""
+    """Attributes in a module's `__dict__` that a forward may read, without nn.Module's internals."""
     return [name for name in table if name not in MODULE_TABLES and not name.startswith(ROUTER_STATE)]
 
 
 def _is_atomic(value: Any) -> bool:
-    """A number, a word, or a tuple of them: its worth is all there is to it."""
+    """Whether it is a number, a string or a tuple of them, which equality describes completely."""
     if type(value) is tuple:
         return all(map(_is_atomic, value))
     return isinstance(value, (*ATOMS, type))
 
 
 def _pinned(value: Any) -> Any:
-    """The value as a constant of the trace: the tracer may leave a whole number open once it has changed."""
+    """The value as a constant of the trace: the tracer may make an integer dynamic once it has changed."""
     if isinstance(value, dict):
         return tuple([(key, _pinned(item)) for key, item in value.items()])
     if isinstance(value, (list, tuple)):
@@ -120,7 +120,7 @@ def _pinned(value: Any) -> Any:
 
 
 def _guarded(value: Any) -> bool:
-    """Can the tracer guard its worth?"""
+    """Whether the tracer can guard the value."""
     leaves = (
         value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
     )
@@ -128,7 +128,7 @@ def _guarded(value: Any) -> bool:
 
 
 def _constant_by_nature(value: Any) -> bool:
-    """Labels, functions, tensors (which come in as they are): not what somebody turns a knob on."""
+    """Labels, functions and tensors (which are inputs of the graph): not settings that a user changes."""
     return callable(value) or isinstance(value, (Label, Tensor))
 
 

@@ -1,4 +1,4 @@
-"""One forward of a copy of a model, watched: which modules are called, with what, and who waits for whom."""
+"""Record one forward of a copy of a model: the modules called, their arguments and dependencies."""
 
 import functools
 from collections import Counter
@@ -17,16 +17,16 @@ from .explain import Declined
 from .programs import unfusable
 from .wide_router import WideRouter
 
-CallId = tuple[str, int]  # a module's path, and the number of its call
+CallId = tuple[str, int]  # a module's path, and the index of its call
 
 
 class Rehearsal:
-    """What one forward shows of a model's calls."""
+    """Module calls and their dependencies, recorded in one forward."""
 
     def __init__(self, model: nn.Module, args: tuple, kwargs: dict):
         self.model = model
         self.structures = {path: structure(module) for path, module in model.named_modules() if path}
-        self.looks: dict[CallId, Any] = {}  # the tensors each call was given: shapes, dtypes, devices
+        self.looks: dict[CallId, Any] = {}  # shapes, dtypes and devices of the tensors of each call
         self.flow = _Flow()
         count: Counter[str] = Counter()
         double = clone_member(model)
@@ -50,7 +50,7 @@ class Rehearsal:
         self.flow.stack.pop()
 
     def candidates(self, banned: Collection[str]) -> dict[str, str]:
-        """The outermost modules that are called like another one (or twice), without those in `banned`."""
+        """The outermost modules called like another module (or called twice), without those in `banned`."""
         calls = [(path, look) for (path, _), look in self.looks.items() if path and path not in banned]
         sorts = Counter((self.structures[path], look) for path, look in calls)
         alike = {p for p, look in calls if sorts[self.structures[p], look] > 1 and self._eligible(p)}
@@ -58,13 +58,13 @@ class Rehearsal:
 
     def _eligible(self, path: str) -> bool:
         module = self.model.get_submodule(path)
-        # A router only calls its towers: these are what goes together.
+        # A router only calls its towers, which are candidates themselves.
         learns = next(module.parameters(), None) is not None and not isinstance(module, WideRouter)
         return learns and self.structures[path] is not None and not unfusable([module])
 
     @property
     def has_rows(self) -> bool:
-        """Are modules of one structure called with different numbers of rows?"""
+        """Whether modules of one structure are called with different numbers of rows."""
         shapes: dict[Any, set[Any]] = {}
         for (path, _), look in self.looks.items():
             if path and len(look) == 1 and look[0][0] and self._eligible(path):
@@ -73,8 +73,8 @@ class Rehearsal:
         return any(len(rows) > 1 for rows in shapes.values())
 
     def beside(self, paths: Collection[str]) -> list[list[str]]:
-        """Those of `paths` that do not wait for each other, in groups: of one structure, each called once,
-        with one tensor of any number of rows."""
+        """Groups of independent modules among `paths`: of one structure, each called once, with one tensor
+        whose number of rows may differ."""
         calls = Counter(path for path, _ in self.looks)
         once = [path for path in paths if calls[path] == 1 and self._eligible(path)]
         keys = {
@@ -89,7 +89,7 @@ class Rehearsal:
         return [[path for path, _ in group] for group in joining.groups]
 
     def _waits(self, kept: Collection[str]) -> dict[Any, set[Any]]:
-        """For each op, and for each call of `kept` as one, what it waits for."""
+        """For each op, with each call of `kept` as one unit, the units it depends on."""
         units = [next((c for c in stack if c[0] in kept), i) for i, stack in enumerate(self.flow.stacks)]
         before: dict[Any, set[Any]] = {}
         for unit, earlier in zip(units, self.flow.before, strict=True):
@@ -98,10 +98,10 @@ class Rehearsal:
         return before
 
     def loose(self, kept: Collection[str], banned: Collection[str]) -> tuple[set[str], list[Declined]]:
-        """The modules of `kept` that find no other to be joined with, and why. All ops of a call are one.
+        """The modules of `kept` that cannot be joined with another, and why. A call is one unit.
 
-        Modules that may still find one inside others of `kept`, should these be taken apart, come only when
-        there are no others left.
+        Modules that could be joined with a module inside another one of `kept`, if that were not kept whole,
+        are returned only when no others are left.
         """
         before = self._waits(kept)
         keys = {u: self._key(u) for u in before if isinstance(u, tuple)}
@@ -130,7 +130,7 @@ class Rehearsal:
         return self.structures[call[0]], self.looks[call]
 
     def _why_not(self, calls: list[CallId], mates: list[CallId], hidden: set[CallId]) -> str:
-        """Why calls of one key have not been joined with each other or with others of it."""
+        """Why calls with one key were not joined."""
         if any(call in hidden for call in calls):
             return "those like it that do not wait for it are parts of modules that go together"
         pairs = [(a, b) for a in calls for b in mates if a != b]
@@ -139,13 +139,13 @@ class Rehearsal:
         return "each waits for the one before" if len(calls) > 1 else "the others wait for it, or it for them"
 
     def _depend(self, a: CallId, b: CallId) -> bool:
-        """Does one of two calls wait for the other?"""
+        """Whether one of two calls depends on the other."""
         ops, reached = self._reach
         return bool(reached.get(a, 0) & ops.get(b, 0) or reached.get(b, 0) & ops.get(a, 0))
 
     @functools.cached_property
     def _reach(self) -> tuple[dict[CallId, int], dict[CallId, int]]:
-        """For each call its ops, and all ops that these wait for, as bits."""
+        """For each call, bit sets of its ops and of all ops that these depend on."""
         ops: dict[CallId, int] = {}
         reached: dict[CallId, int] = {}
         of_op: list[int] = []
@@ -161,16 +161,16 @@ class Rehearsal:
 
 
 class _Flow(TorchDispatchMode):
-    """Records for each op which ops it waits for, by the memory they touch, and in which calls it runs."""
+    """Records for each op the ops it depends on, by the storages they access, and the calls it is in."""
 
     def __init__(self) -> None:
         super().__init__()
         self.stack: list[CallId] = []
         self.stacks: list[tuple[CallId, ...]] = []
         self.before: list[set[int]] = []
-        self.memory: dict[int, StorageWeakRef] = {}  # kept: an address is not given to others meanwhile
-        self.written: dict[int, int] = {}  # memory -> the op that has written it last
-        self.read: dict[int, list[int]] = {}  # memory -> the ops that have read it since
+        self.memory: dict[int, StorageWeakRef] = {}  # weak references keep addresses from being reused
+        self.written: dict[int, int] = {}  # storage -> the op that wrote it last
+        self.read: dict[int, list[int]] = {}  # storage -> the ops that read it since
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -204,6 +204,6 @@ def _own(leaf: Any) -> Any:
 
 
 def _around(path: str) -> list[str]:
-    """`a`, `a.b` for `a.b.c`."""
+    """Paths of the enclosing modules: `a`, `a.b` for `a.b.c`."""
     parts = path.split(".")
     return [".".join(parts[:i]) for i in range(1, len(parts))]

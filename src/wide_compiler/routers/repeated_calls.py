@@ -1,4 +1,4 @@
-"""The same call of a router once more: how its towers run is known, and one look tells if that holds."""
+"""Repeated calls of a router: run its towers as in an earlier call with the same cache key."""
 
 from typing import Any
 
@@ -14,14 +14,14 @@ Towers = dict[str, nn.Module]
 
 
 class RepeatedCall:
-    """How the towers ran in one call, for calls that look like it.
+    """How the towers ran in one call, for calls with the same cache key.
 
-    Towers that run in sequence need no watching: each runs as itself, whatever has become of it.
+    Towers that run as a loop need no guard, because each runs its own Python.
 
     Args:
-        circumstances: what else a call is told apart by.
+        circumstances: further parts of the cache key.
         names: the towers that ran.
-        formation: what has just run them.
+        formation: the formation that has just run them.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class RepeatedCall:
         self.steps = formation.steps(names) if self.together else []
 
     def run(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any] | None:
-        """The outputs by name; None if the towers are not what they were."""
+        """The outputs by name; None if the towers have changed."""
         if self.formation is None:
             if not kwargs:
                 return {name: tower(*args) for name, tower in self.running}
@@ -62,7 +62,7 @@ class RepeatedCall:
 
 
 class Found:
-    """A router's towers, as long as nobody writes to a table on the way to one."""
+    """A router's towers, valid until a module table on the path to a tower is written."""
 
     def __init__(self, router: TowerHolder):
         self.towers = router._towers()
@@ -70,9 +70,9 @@ class Found:
 
 
 class RepeatedCalls:
-    """What is known of a router's calls, the latest at hand.
+    """Cache of a router's calls, with the latest one for a fast check.
 
-    Of no effect on what a router computes, so one is like another, and a copied router begins anew.
+    It does not affect the results, so all instances are equal, and a copied router starts with an empty one.
     """
 
     __slots__ = ("found", "known", "latest")
@@ -81,7 +81,7 @@ class RepeatedCalls:
     def __init__(self) -> None:
         self.found: Found | None = None
         self.latest: RepeatedCall | None = None
-        self.known = Routes()  # an `RepeatedCall` by circumstances and look
+        self.known = Routes()  # a `RepeatedCall` by circumstances and look
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RepeatedCalls)
@@ -90,7 +90,7 @@ class RepeatedCalls:
         return RepeatedCalls, ()
 
     def towers(self, router: TowerHolder) -> Towers:
-        """The router's towers by name, looked for only if they may have changed."""
+        """The router's towers by name, searched again only if they may have changed."""
         found = self.found
         if found is None or not found.tables.holds():
             found = self.found = Found(router)
@@ -99,7 +99,7 @@ class RepeatedCalls:
     def run(
         self, circumstances: tuple[Any, ...], towers: Towers, args: tuple, kwargs: dict[str, Any]
     ) -> dict[str, Any] | None:
-        """The outputs, if this call looks like the latest and its towers are what they were."""
+        """The outputs, if this call has the cache key of the latest and its towers have not changed."""
         latest = self.latest
         if (
             latest is not None
@@ -111,7 +111,7 @@ class RepeatedCalls:
         return None
 
     def find(self, key: Any, towers: Towers) -> bool:
-        """Make a call that looks like an earlier one the latest; is there one?"""
+        """Make the known call with this key the latest; return whether there is one."""
         known = self.known.get(key)
         self.latest = known if known is not None and known.towers == towers else None
         return self.latest is not None
@@ -120,7 +120,7 @@ class RepeatedCalls:
         self.latest = self.known[key] = again
 
     def drop_together(self) -> None:
-        """Forget whatever rests on what the towers have been."""
+        """Remove all calls that depend on the towers' state."""
         self.latest = None
         for key in [key for key, again in self.known.items() if again.together]:
             del self.known[key]

@@ -1,4 +1,4 @@
-"""A model's graph with its branches joined: what `CompileRouter` runs."""
+"""A model's graph with joined branches, as run by `CompileRouter`."""
 
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
@@ -18,12 +18,12 @@ from .verdict import Verdict
 
 
 class Rewritten:
-    """Runs a captured model on its own living tensors, groups of branches as one call each."""
+    """Runs a captured model on its current tensors, with each group of branches as one call."""
 
     def __init__(
         self, captured: Captured, model: nn.Module, config: WideConfig, python: Collection[str] = ()
     ):
-        """`python`: the paths of modules that no graph can hold, and that run as they are."""
+        """`python`: paths of modules that cannot be captured and run as Python."""
         self.captured, self.holds = captured, captured.rests_on.holds
         self.python = frozenset(python)
         branches = Branches(captured, model, python)
@@ -39,23 +39,23 @@ class Rewritten:
 
     @property
     def verdict(self) -> Verdict | None:
-        """May it stand in for the model? None while nobody has found out."""
+        """Whether it may replace the model; None if not judged yet."""
         found = self.verdicts.get(torch.is_grad_enabled())
         return found or next(iter(self.verdicts.values()), None)
 
     def run(self, root: nn.Module, tensors: Sequence[Tensor]) -> Any:
-        """The model's output; `root` is the model, `tensors` those of its arguments."""
+        """The model's output; `root` is the model, `tensors` are those of its arguments."""
         arguments: list[Any] = [root]
         for kind, place, name in self.feeds:
             arguments.append(tensors[place] if kind == "input" else getattr(walk(root, place), name))
         return self.captured.rebuild(self.module(*arguments))
 
     def run_call(self, tensors: Sequence[Tensor], args: tuple, kwargs: dict) -> Any:
-        """The output for `args` and `kwargs`, whose tensors are given as well."""
+        """The output for `args` and `kwargs`, whose tensors are `tensors`."""
         return self.run_at_home(tensors)
 
     def run_at_home(self, tensors: Sequence[Tensor]) -> Any:
-        """The same for the model it was made of, while nobody has put other modules or tables into it."""
+        """Same as `run` for the original model, valid while its modules and their tables are not replaced."""
         arguments: list[Any] = [self.model]
         for place, (home, name) in zip(self.places, self.homes, strict=True):
             arguments.append(home[name] if place is None else tensors[place])
@@ -116,13 +116,13 @@ class Rewritten:
 
 
 class OtherShapes(Exception):
-    """Python gave tensors of other shapes than when the graph around it was captured."""
+    """A module run as Python returned other shapes than the captured graph expects."""
 
 
 def _of_known_shapes(function: Any, branch: Branch) -> Any:
-    """`function`, which runs one module as Python; raises `OtherShapes` if the graph is not made for them.
+    """Wrap `function`, which runs one module as Python, to raise `OtherShapes` for unexpected shapes.
 
-    Sizes that follow from those of the inputs are part of the graph; others were seen in one run.
+    Sizes that are computed from the inputs' sizes are part of the graph; other sizes were seen in one run.
     """
     expected = [tuple(value.shape) for value in branch.node.meta["val"]]
     seen_only = all(isinstance(size, int) for shape in expected for size in shape)
@@ -138,7 +138,7 @@ def _of_known_shapes(function: Any, branch: Branch) -> Any:
 
 @contextlib.contextmanager
 def _undone_if_shapes_differ(program: Rewritten) -> Iterator[None]:
-    """Where the graph turns out not to be the model's, buffers and random numbers are as before."""
+    """On `OtherShapes`, restore buffers and random state, and disable the program."""
     buffers = [(buffer, buffer.clone()) for buffer in program.model.buffers()]
     cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
     draws = torch.get_rng_state(), torch.cuda.get_rng_state_all() if cuda else []
@@ -156,7 +156,7 @@ def _undone_if_shapes_differ(program: Rewritten) -> Iterator[None]:
 
 
 def _home(model: nn.Module, kind: str, place: Any, name: str) -> tuple[dict[str, Any], str]:
-    """The table in which a tensor stands."""
+    """The dict that holds a tensor, and its key."""
     if kind == "input":
         return {}, ""
     tables = vars(walk(model, place))
@@ -169,7 +169,7 @@ def _lane_of(outputs: Any, lane: int) -> Any:
 
 
 def _function(call: Any) -> Any:
-    """An autograd function that was kept whole, called as it was."""
+    """A function that runs an autograd function that was kept whole."""
 
     def run_function(tensors: list[Tensor], sizes: list[int]) -> list[Tensor]:
         return call.run(call.function, tensors, sizes)

@@ -1,4 +1,4 @@
-"""Alike modules, each on rows of its own: experts on their tokens, as lanes of one graph."""
+"""Modules of one structure, each on its own rows, as lanes of one graph: experts on their tokens."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,32 +23,32 @@ from .programs import some_lanes
 from .tower_group import VMapTowerGroup
 from .verdict import HOOKED, LOOP, TOGETHER, TOLL, Verdict
 
-# Seconds for each call beside what is timed: its part of the loop's two halves.
+# Seconds per call that the timing does not include: its share of the split loop.
 TOLL_PER_CALL = 2e-6
-# Lanes are filled up to the longest; with more rows than these times the real ones they run in sequence.
+# Rows are padded to the longest lane; with more than this multiple of the real rows, the lanes run as a loop.
 MOST_FILLED = 2.0
-# Fewer rows than these in a lane cost nothing worth saving.
+# With at most this many rows in a lane, padding is cheap.
 FEW_ROWS = 16
 
 
 class RowGroup:
-    """Modules of one structure that take one tensor `[rows, ...]`, the number of rows each its own.
+    """Modules of one structure that take one tensor `[rows, ...]`; the number of rows may differ.
 
     Attributes:
-        latest: how the call that was settled last runs.
+        latest: how the last settled call runs.
     """
 
     def __init__(self, names: Sequence[str], modules: Sequence[nn.Module], config: WideConfig):
         self.names, self.modules, self.config = tuple(names), list(modules), config
         self.guard = ModuleGuard(self.modules)
         self.group = VMapTowerGroup(names, modules, config, self.guard)
-        self.routes = Routes()  # by lanes and look: a `Fused`, or None where the modules run in sequence
+        self.routes = Routes()  # by lanes and look: a `Fused`, or None for the loop
         self.verdicts: dict[Any, Verdict] = {}
         self.latest = Verdict(False, "not run")
         self.zeros_are_harmless = False
 
     def run(self, lanes: Sequence[int], inputs: Sequence[Tensor]) -> list[Any]:
-        """The outputs of these lanes, each on its own rows, in the way found to be the faster one."""
+        """Outputs of these lanes, each on its own rows, in the way that was measured as faster."""
         counts = [x.shape[0] if x.dim() else 0 for x in inputs]
         look = self._look(inputs, counts)
         route = self.routes.get((*lanes, look))
@@ -64,12 +64,12 @@ class RowGroup:
         return [self.modules[lane](x) for lane, x in zip(lanes, inputs, strict=True)]
 
     def _together(self, fused: Fused, inputs: Sequence[Tensor], counts: Sequence[int]) -> list[Any]:
-        """The same through one lane graph, the rows of each filled up to the longest."""
+        """Run one lane graph on the rows padded to the longest lane, and remove the padding."""
         outputs, most = fused([self._filled(inputs, counts)]), max(counts)
         return [output if n == most else output[:n] for output, n in zip(outputs, counts, strict=True)]
 
     def settle(self, lanes: Sequence[int], inputs: Sequence[Tensor]) -> Verdict:
-        """Find out how calls like this one run."""
+        """Decide how calls like this one run."""
         counts = [x.shape[0] if x.dim() else 0 for x in inputs]
         look = self._look(inputs, counts)
         if not _fits(inputs, counts):
@@ -81,7 +81,7 @@ class RowGroup:
         return self.latest
 
     def explain(self) -> GroupRow:
-        """How they run, as settled last."""
+        """How the modules run, as settled last."""
         how = "together" if self.latest.together else "loop"
         count = sum(p.numel() for module in self.modules for p in module.parameters())
         kind = type(self.modules[0]).__name__
@@ -90,14 +90,16 @@ class RowGroup:
         )
 
     def _look(self, inputs: Sequence[Tensor], counts: Sequence[int]) -> tuple[Any, ...]:
-        """What an answer holds for: up to twice the rows."""
+        """Cache key of a verdict; the number of rows is rounded up to a power of two."""
         first = inputs[0]
         kind = (first.shape[1:], first.dtype, first.device, first.requires_grad)
         return (max(counts).bit_length(), kind, torch.is_grad_enabled(), ambient_modes())
 
     def _filled(self, inputs: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-        """`[lanes, most rows, ...]`. Filled up with real rows, unless zeros do no harm: what is computed of
-        them goes nowhere, but a gradient that is no number would."""
+        """Pad to `[lanes, most rows, ...]`: with zeros if that is harmless, else with real rows.
+
+        Zero rows may give NaN gradients even where their output is not used.
+        """
         most = max(counts)
         if min(counts) == most:
             return torch.stack(list(inputs))
@@ -113,7 +115,7 @@ class RowGroup:
 
     def _program(self, inputs: Sequence[Tensor], counts: Sequence[int]) -> Any:
         filled = self._filled(inputs, counts)
-        if filled.shape[1] == 1:  # of one row a capture would keep that it is one
+        if filled.shape[1] == 1:  # a capture would specialise on a size of 1
             filled = torch.cat([filled, filled], 1)
         leaves, spec = _tree.flatten(((filled,), {}))
         call = Call(leaves, spec, (True,), _tree.signature(((filled,), {})))
@@ -156,7 +158,7 @@ class RowGroup:
 
 
 def _fits(inputs: Sequence[Tensor], counts: Sequence[int]) -> bool:
-    """Are these rows that one tensor can hold without much waste?"""
+    """Whether the rows fit into one tensor without much padding."""
     shape, dtype, device = inputs[0].shape[1:], inputs[0].dtype, inputs[0].device
     most = max(counts)
     if (
@@ -180,7 +182,7 @@ _BY_ROW = {
     ),
 }
 _LAST_DIMS = {_ATEN.layer_norm.default, _ATEN.rms_norm.default}
-# With the position of the dim among their arguments.
+# Ops and the position of their dim argument.
 _ALONG = {
     _ATEN.softmax.int: 1,
     _ATEN.log_softmax.int: 1,
@@ -190,7 +192,7 @@ _ALONG = {
 }
 
 
-# What keeps numbers finite, and their gradients too, where a row is zero.
+# Ops whose values and gradients stay finite where a row is zero.
 _SMOOTH = {
     *(_ATEN.relu.default, _ATEN.silu.default, _ATEN.gelu.default, _ATEN.sigmoid.default, _ATEN.tanh.default),
     *(_ATEN.mul.Tensor, _ATEN.add.Tensor, _ATEN.sub.Tensor),
@@ -203,7 +205,7 @@ def _is_smooth(captured: Captured) -> bool:
 
 
 def _mixes_rows(captured: Captured) -> str:
-    """Why a row of the output may depend on other rows, or on how many there are; '' if none does."""
+    """Why an output row may depend on other rows, or on their number; '' if it does not."""
     if not all(guards.any_batch() for guards in captured.guards):
         return "its graph is not for every number of rows"
     if captured.writes:

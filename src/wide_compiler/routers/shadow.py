@@ -1,8 +1,7 @@
-"""Shadows: stand-ins for modules that share their attributes, but are called or see children otherwise.
+"""Shadows: replacements for modules that share their `__dict__`, but have other children or another call.
 
-A module whose Python must run as it is can so have some of its children run by plans, while nothing is
-written to the module itself: its shadow has the same `__dict__`, so whatever its forward reads or sets is the
-module's.
+They let some children of a module run by plans while the module's own Python runs, without writing to the
+module: everything that the forward reads or sets is the module's.
 """
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -12,9 +11,9 @@ from torch import nn
 
 
 class _Children(MutableMapping[str, Any]):
-    """A module's children with stand-ins for some; writes go to the module's own table.
+    """A module's children with replacements for some; writes go to the module's table.
 
-    A child that is put in another's place has no stand-in.
+    A replacement applies only while the child is the one it was made for.
     """
 
     def __init__(self, own: dict[str, Any], stand_ins: Mapping[str, nn.Module]):
@@ -39,19 +38,19 @@ class _Children(MutableMapping[str, Any]):
 
 
 class _Shadow:
-    """Base of all shadows' classes, before the class of the module."""
+    """Base class of all shadow classes, before the module's class in the MRO."""
 
     _shadow_original: nn.Module
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """A shadow's class is none of the user's: it appears in no registry that a base keeps."""
+        """Does not call the base, so that shadow classes appear in no registry of subclasses."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return original_of, (self._shadow_original,)
 
 
 class _Parent(_Shadow):
-    """Base of those with other children."""
+    """Base class of shadows with replaced children."""
 
     _shadow_children: _Children
 
@@ -73,10 +72,10 @@ def shadow(
     call: Callable[..., Any] | None = None,
     **methods: Callable[..., Any],
 ) -> Any:
-    """A stand-in for `module`: with other children by name, or one that runs `call` when it is called.
+    """Make a shadow of `module`: with replaced children by name, or one that runs `call` when called.
 
     Args:
-        methods: what its class has instead of the module's.
+        methods: attributes of its class that override the module's.
     """
     kind = type(module)
     content: dict[str, Any] = {
@@ -97,14 +96,14 @@ def shadow(
 
 
 def original_of(value: Any) -> Any:
-    """The module that a shadow stands for; anything else as it is."""
+    """The module of a shadow; any other value is returned as it is."""
     return type(value)._shadow_original if isinstance(value, _Shadow) else value
 
 
 def shadow_of_tree(
     module: nn.Module, calls: Mapping[str, Callable[..., Any]], **methods: Callable[..., Any]
 ) -> Any:
-    """A shadow of `module` in which the modules at these paths, below it, run `calls` instead."""
+    """A shadow of `module` in which the modules at these paths run `calls` instead."""
     below: dict[str, dict[str, Callable[..., Any]]] = {}
     for path, call in calls.items():
         name, _, rest = path.partition(".")

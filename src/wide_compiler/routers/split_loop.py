@@ -1,16 +1,16 @@
-"""A loop of a forward that calls one module per round, split in two, so that all calls can run at once.
+"""Split a loop of a forward that calls one module per iteration, so that all calls can run at once.
 
-A mixture of experts picks the tokens of each expert by their values, so no graph can hold it:
+A mixture of experts selects the tokens of each expert by value, so it cannot be captured:
 
     for expert in hit:
         slot, tokens = torch.where(mask[expert])                               # before
         out = self.experts[expert](x[tokens]) * weight[tokens, slot, None]     # the call
         final.index_add_(0, tokens, out)                                       # after
 
-What comes before a call asks for no result of an earlier round. So all rounds can go as far as their call,
-the calls can run as lanes, and then all rounds can go on. That is decided by the loop's text: everything but
-the one call must be a function of torch, a method of tensors or arithmetic; nothing before the call may write
-in place or read what comes after it.
+The code before a call needs no result of an earlier iteration. So all iterations can run up to their call,
+the calls can run as lanes, and then all iterations can continue. This is decided on the source of the loop:
+everything but the one call must be a torch function, a tensor method or arithmetic; nothing before the call
+may write in place or read what the code after it writes.
 """
 
 import ast
@@ -34,13 +34,13 @@ _PLAIN = (
     *(ast.keyword, ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
 )
 _ROUNDS, _CALLS, _OUTPUT = "_wide_rounds", "_wide_calls", "_wide_output"
-# What a module must have whose forward is split: `RUN` gives the outputs of calls, each a module and the one
-# tensor that it is called with; `SAFE` is `memory_is_apart`.
+# Attributes that a module with a split forward must have: `RUN` returns the outputs of (module, tensor)
+# calls; `SAFE` is `memory_is_apart`.
 RUN, SAFE = "_wide_run", "_wide_safe"
 
 
 def split_forward(forward: Any) -> Callable[..., Any] | None:
-    """A method's function with its loop split; None if it has no such loop.
+    """The function with its loop split; None if it has no such loop.
 
     Args:
         forward: a plain function, the `forward` of a module's class.
@@ -65,7 +65,7 @@ def split_forward(forward: Any) -> Callable[..., Any] | None:
     last = loop.end_lineno or loop.lineno
     split = _Split(loop, forward)
     later = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and n.lineno > last}
-    if later & split.bound:  # what a loop leaves behind is that of its last round
+    if later & split.bound:  # after the loop they would have the values of its last iteration
         return None
     body[i : i + 1] = split.statements()
     code = _compiled(tree, f"<split {forward.__qualname__}>")
@@ -75,7 +75,7 @@ def split_forward(forward: Any) -> Callable[..., Any] | None:
 
 
 def _strip(function: ast.FunctionDef) -> None:
-    """Leave out what is not part of a function's code: decorators, defaults, annotations."""
+    """Remove what is not part of a function's code object: decorators, defaults, annotations."""
     function.decorator_list, function.returns = [], None
     function.args.defaults = [ast.Constant(None) for _ in function.args.defaults]
     function.args.kw_defaults = [None if d is None else ast.Constant(None) for d in function.args.kw_defaults]
@@ -85,18 +85,18 @@ def _strip(function: ast.FunctionDef) -> None:
 
 
 def _compiled(tree: ast.Module, name: str) -> types.CodeType:
-    """The code of the one function in `tree`."""
+    """The code object of the one function in `tree`."""
     code = compile(ast.fix_missing_locations(tree), name, "exec", dont_inherit=True)
     return next(constant for constant in code.co_consts if isinstance(constant, types.CodeType))
 
 
 def _is_text_of(tree: ast.Module, code: types.CodeType) -> bool:
-    """Is `code` what this text compiles to? A file may have changed; names in a class are mangled."""
+    """Whether the source compiles to `code`; the file may have changed, and names in a class are mangled."""
     return _operations(_compiled(copy.deepcopy(tree), code.co_filename)) == _operations(code)
 
 
 def _operations(code: types.CodeType) -> list[tuple[str, str]]:
-    """What code does, step by step. How a function is called depends on what else its file imports."""
+    """The instructions of a code object, without those for calls, which depend on the file's imports."""
     names = {"LOAD_METHOD": "LOAD_ATTR"}
     jumps = set(dis.hasjabs) | set(dis.hasjrel)
     return [
@@ -111,7 +111,7 @@ def _argument(step: dis.Instruction) -> str:
 
 
 def _loops(function: ast.FunctionDef) -> Iterator[tuple[list[ast.stmt], int]]:
-    """The loops that are inside no other: where each stands."""
+    """Outermost loops: (block, index in it)."""
     blocks: list[list[ast.stmt]] = [function.body]
     for block in blocks:
         for i, statement in enumerate(block):
@@ -122,7 +122,7 @@ def _loops(function: ast.FunctionDef) -> Iterator[tuple[list[ast.stmt], int]]:
 
 
 class _Split:
-    """What a loop is made of: before the call, the call, after it."""
+    """A loop divided into the code before the call, the call, and the code after it."""
 
     def __init__(self, loop: Any, forward: types.FunctionType):
         self.loop, self.globals = loop, forward.__globals__
@@ -166,7 +166,7 @@ class _Split:
         return not (assigned | self.written) & reads  # type: ignore[operator]
 
     def _is_known(self, function: ast.expr) -> bool:
-        """A function of torch, a method of tensors, or a builtin without effects?"""
+        """Whether it is a torch function, a tensor method, or a builtin without side effects."""
         if isinstance(function, ast.Name):
             return (
                 function.id in _BUILTINS and function.id not in self.globals and function.id not in self.bound
@@ -181,14 +181,14 @@ class _Split:
             module = self.globals[root.id].__name__
             harmless = function.attr not in _EFFECTS and not function.attr.startswith("set_")
             return module.split(".")[0] == "torch" and root.id not in self.bound and harmless
-        # `self.f(x)` may be anything, and `self.table.get(x)` too.
+        # `self.f(x)` and `self.table.get(x)` may call anything.
         if isinstance(root, ast.Name) and root.id == self.own:
             return False
         return function.attr in _TENSOR_METHODS - _EFFECTS
 
     def statements(self) -> list[ast.stmt]:
-        """The loop in two: as far as the calls, and after them. Where memory that the second half writes is
-        read by the first, the loop as it is."""
+        """The loop as two loops, up to the calls and after them; at run time the original loop is used if the
+        second half writes memory that the first half reads."""
         names = sorted({name for s in self.before for name in _bound(s)} | _bound(self.loop.target))
         row = ", ".join(names) + ","
         function, argument = ast.unparse(self.call.func), ast.unparse(self.call.args[0])
@@ -214,7 +214,7 @@ else:
 
 
 class _Replace(ast.NodeTransformer):
-    """Puts the name of its output where a call stands."""
+    """Replaces the call by the name of its output."""
 
     def __init__(self, call: ast.Call):
         self.call = call
@@ -227,7 +227,7 @@ class _Replace(ast.NodeTransformer):
 
 
 def memory_is_apart(written: Sequence[Any], read: Sequence[Any]) -> bool:
-    """Does no tensor that is read share memory with one that is written?"""
+    """Whether no tensor that is read shares memory with one that is written."""
     if not all(type(x) is Tensor for x in written):
         return False
     memory = {x.untyped_storage()._cdata for x in written}
@@ -253,7 +253,7 @@ def _attributes(statement: ast.AST, own: str) -> set[str]:
 
 
 def _written_in_place(statements: Sequence[ast.stmt]) -> set[str | None]:
-    """The names of what is written in place; None stands for something that has no name."""
+    """Names of the values written in place; None stands for a value without a name."""
     found: set[str | None] = set()
     for node in (n for s in statements for n in ast.walk(s)):
         target: Any = None

@@ -1,10 +1,9 @@
-"""Towers' parameters as rows of one stacked leaf: their gradients arrive in one piece, and are its rows.
+"""Towers' parameters as rows of one stacked leaf, whose gradient holds theirs as rows.
 
-Where towers are stacked for each call, every tower's parameter is a node of its own in the backward pass.
-With many small towers these nodes cost more than the computation. Here autograd knows the stack alone, and
-`p.grad` of a tower's parameter is a view of the stack's gradient. It can be read, set, dropped and
-accumulated as always. What no longer works is to ask autograd for such a parameter,
-`torch.autograd.grad(loss, p)`.
+If towers are stacked at each call, every parameter is a separate node of the backward pass. With many small
+towers these nodes cost more than the computation. Here autograd only sees the stack, and `p.grad` of a
+tower's parameter is a view of the stack's gradient. It can be read, set, deleted and accumulated as usual.
+Only `torch.autograd.grad(loss, p)` does not work, because `p` is not part of the autograd graph.
 """
 
 from collections import OrderedDict
@@ -18,24 +17,24 @@ _own_grad: Any = Tensor.grad
 
 
 class StackedLeaf:
-    """A stack of parameters that autograd takes for one leaf.
+    """A stack of parameters that is one autograd leaf.
 
     Args:
-        stack: `[n, ...]`, the memory in which the parameters lie.
+        stack: `[n, ...]`, the memory of the parameters.
         parameters: the n parameters.
     """
 
     def __init__(self, stack: Tensor, parameters: Sequence[nn.Parameter]):
         self.leaf = stack.data.requires_grad_()
         self.parameters = list(parameters)
-        self.dropped: set[int] = set()  # the lanes whose gradient is None
+        self.dropped: set[int] = set()  # lanes whose gradient is None
         self.leaf.register_hook(self._before_accumulation)
         for lane, parameter in enumerate(self.parameters):
             parameter.__class__ = StackedParameter
             parameter.__dict__["stacked"] = (self, lane)
 
     def _before_accumulation(self, gradient: Tensor) -> None:
-        """Every lane gets a gradient; rows that were dropped begin at zero."""
+        """Zero the rows that were dropped, because the new gradient is added to all rows."""
         if self.dropped and self.leaf.grad is not None:
             with torch.no_grad():
                 self.leaf.grad[sorted(self.dropped)] = 0
@@ -52,11 +51,11 @@ class StackedLeaf:
             self.dropped.clear()
 
     def holds(self) -> bool:
-        """Are all parameters still rows of this stack?"""
+        """Whether all parameters are still rows of this stack."""
         return all(p.__dict__.get("stacked", (None,))[0] is self for p in self.parameters)
 
     def dissolve(self) -> None:
-        """Make the parameters plain ones again, each with its own memory and gradient."""
+        """Turn the parameters into plain ones again, each with its own memory and gradient."""
         for lane, parameter in enumerate(self.parameters):
             if parameter.__dict__.get("stacked") == (self, lane):
                 gradient = parameter.grad
@@ -69,7 +68,7 @@ class StackedLeaf:
 class StackedParameter(nn.Parameter):
     """A parameter whose gradient is a row of the gradient of a `StackedLeaf`.
 
-    A gradient of its own, from a call of its tower alone or set by hand, is added to the row.
+    A separate gradient, set by the user or by a call of its tower alone, is added to the row.
     """
 
     @property
@@ -78,7 +77,7 @@ class StackedParameter(nn.Parameter):
         own, row = _own_grad.__get__(self), home.row(lane)
         if row is None:
             return own
-        if row.dtype != self.dtype or row.device != self.device:  # moved by itself
+        if row.dtype != self.dtype or row.device != self.device:  # the parameter was moved or converted
             home.drop(lane)
             del self.__dict__["stacked"]
             self.__class__ = nn.Parameter  # type: ignore[assignment]
@@ -101,12 +100,12 @@ class StackedParameter(nn.Parameter):
         self.grad = None
 
     def register_hook(self, hook: Any) -> Any:
-        """As a plain parameter, which autograd knows."""
+        """Become a plain parameter, which autograd sees, and register the hook."""
         self.__dict__["stacked"][0].dissolve()
         return self.register_hook(hook)
 
     def register_post_accumulate_grad_hook(self, hook: Any) -> Any:
-        """As a plain parameter, which autograd knows."""
+        """Become a plain parameter, which autograd sees, and register the hook."""
         self.__dict__["stacked"][0].dissolve()
         return self.register_post_accumulate_grad_hook(hook)
 

@@ -1,7 +1,7 @@
-"""Towers' tensors as slices of stacked ones: what lies together need not be stacked at every call.
+"""Towers' tensors as slices of stacked tensors, so that they need not be stacked at every call.
 
-`prepare_for_compile` moves them there. Parameters stay the objects they are; only their numbers have moved,
-and whoever changes these changes the stack. A tensor put elsewhere later on is noticed by its address.
+`prepare_for_compile` moves them there. Parameters stay the same objects, only their storage changes; writing
+a parameter writes the stack. A tensor that is moved later is detected by its address.
 """
 
 import operator
@@ -15,16 +15,16 @@ from ..capture.state import has_gradient_hooks
 from .module_lanes import ModuleLanes
 from .stacked_gradients import StackedLeaf
 
-# In training a stack taken from memory costs a Python function for each tensor and spares a copy: worth it
-# for stacks of this many bytes and more.
+# In training, using stacked memory costs an autograd function per tensor and saves a copy: worth it for
+# stacks of at least this many bytes.
 LARGE = {"cpu": 2**20, "cuda": 2**24}
 
 
 class Memory:
-    """The stacks made so far, and which slice is whose.
+    """The stacks, and the slice of each tensor.
 
     Args:
-        stacked: are stacks of parameters the leaves to which gradients go? See `stacked_gradients`.
+        stacked: whether stacks of parameters are autograd leaves, see `stacked_gradients`.
     """
 
     def __init__(self, stacked: bool = False) -> None:
@@ -33,7 +33,7 @@ class Memory:
         self.leaves: list[StackedLeaf] = []
 
     def take_in(self, living: ModuleLanes) -> None:
-        """Move the lanes' tensors next to each other, where nobody else holds on to their memory."""
+        """Move the lanes' tensors into stacks, except those whose memory is used elsewhere."""
         for path in sorted(living.wide_states):
             tensors = living.by_path[path].tensors
             if self.find(tensors) is None and all(map(_movable, tensors)) and _distinct(tensors):
@@ -46,7 +46,7 @@ class Memory:
                     self.leaves.append(StackedLeaf(stack, tensors))  # type: ignore[arg-type]
 
     def leaf_of(self, tensors: Sequence[Tensor]) -> StackedLeaf | None:
-        """The leaf whose rows are these tensors, all of them."""
+        """The leaf whose rows are exactly these tensors, or None."""
         home, lane = tensors[0].__dict__.get("stacked", (None, 0))
         if home is None or lane or len(home.parameters) != len(tensors):
             return None
@@ -54,7 +54,7 @@ class Memory:
         return home if rows and home.leaf.data_ptr() == tensors[0].data_ptr() else None
 
     def dissolve(self) -> None:
-        """Give every parameter of a stacked leaf memory and a gradient of its own again."""
+        """Give every parameter of a stacked leaf its own memory and gradient again."""
         for leaf in self.leaves:
             leaf.dissolve()
             for parameter in leaf.parameters:
@@ -62,7 +62,7 @@ class Memory:
         self.leaves.clear()
 
     def find(self, tensors: Sequence[Tensor]) -> Tensor | None:
-        """The part of a stack in which these tensors lie one after the other, if there is one."""
+        """The part of a stack in which these tensors are consecutive, or None."""
         if id(tensors[0]) not in self.slices:
             return None
         stack, first = self.slices[id(tensors[0])]
@@ -77,13 +77,13 @@ class Memory:
 
 
 def _movable(tensor: Tensor) -> bool:
-    """Is its memory its own, all of it, and nobody else's?"""
+    """Whether the tensor owns its whole storage and shares it with nothing else."""
     if tensor.layout != torch.strided or not tensor.numel() or not tensor.is_contiguous():
         return False
     storage = tensor.untyped_storage()
     whole = storage.nbytes() == tensor.numel() * tensor.element_size()
     other_processes = tensor.device.type == "cpu" and storage.is_shared()
-    # Held by the tensor and by `storage`; a third holder may write there and expect the tower to see it.
+    # The tensor and `storage` hold it; a third holder may write there and expect the tower to see it.
     return whole and not other_processes and torch._C._storage_Use_Count(storage._cdata) <= 2
 
 
@@ -96,11 +96,11 @@ def _distinct(tensors: Sequence[Tensor]) -> bool:
 
 
 class FromMemory(torch.autograd.Function):
-    """The stack in which parameters lie, as a function of the parameters: gradients arrive at each."""
+    """Returns the stack that holds parameters, differentiable with respect to the parameters."""
 
     @staticmethod
     def forward(ctx: Any, stack: Tensor, *parameters: Tensor) -> Tensor:
-        return stack.data  # with a version counter of its own, see `Lent`
+        return stack.data  # has its own version counter, see `Lent`
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -108,15 +108,15 @@ class FromMemory(torch.autograd.Function):
 
 
 class Lent:
-    """Stacks lent to one recorded forward.
+    """Stacks passed to one recorded forward.
 
-    A parameter changed in place between forward and backward would go unnoticed: its version counter is not
-    the stack's. So the versions are compared when backward arrives, before anything is computed, and a stack
-    whose parameters have changed counts as changed: autograd then complains if it needed the old numbers.
+    A parameter changed in place between forward and backward would go unnoticed, because the stack has its
+    own version counter. So backward first compares the parameters' versions and increments the version of
+    the stack if one has changed; autograd then raises if it needs the old values.
     """
 
     def __init__(self, leaves: bool = True) -> None:
-        self.leaves = leaves  # may stacked leaves be lent?
+        self.leaves = leaves  # whether stacked leaves may be lent
         self.stacks: list[tuple[Tensor, list[Tensor], list[int]]] = []
 
     def lend(self, memory: Tensor, tensors: list[Tensor]) -> Tensor:

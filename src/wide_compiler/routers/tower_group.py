@@ -27,10 +27,10 @@ Lanes = tuple[int, ...]
 
 
 class VMapTowerGroup:
-    """Towers of one structure. Their parameters stay their own: they are read anew at every call.
+    """Towers of one structure. They keep their parameters, which are read again at every call.
 
-    A group is true for the towers as they are now; whoever holds it guards them (`ModuleGuard`) and makes a
-    new one when train flags, attributes or kinds of tensors have changed.
+    A group is valid for the current state of the towers. Its owner guards them with a `ModuleGuard` and makes
+    a new group when training flags, attributes, or dtypes and devices of tensors change.
     """
 
     def __init__(
@@ -42,28 +42,28 @@ class VMapTowerGroup:
         memory: Memory | None = None,
         idle: frozenset[str] = frozenset(),
     ):
-        """`idle`: the towers' children that their forward does not use, in which they may differ."""
+        """`idle`: children that the towers' forward does not use, in which they may differ."""
         self.idle = idle
         self.names, self.towers = tuple(names), tuple(towers)
         self.config = config or WideConfig()
         self.guard, self.memory = guard, memory
         self.programs = ModulePrograms(self.config, {})
-        self.routes = Routes()  # a `Route` by lanes and the look of a call
-        # Smaller groups and their lanes here, where the towers' Python leads to different computations.
+        self.routes = Routes()  # a `Route` by lanes and cache key of a call
+        # Smaller groups with their lanes, if the towers' Python leads to different computations.
         self.parts: list[tuple[VMapTowerGroup, Lanes]] = []
         self.latest: Route | None = None
         self._living: ModuleLanes | None = None
         self._originals: dict[int, Any] = {}
-        self._told_apart = False  # do the towers' names count?
-        self.fills_caches = False  # do the towers leave something for others?
+        self._told_apart = False  # whether the towers' names matter
+        self.fills_caches = False  # whether the towers fill router caches
 
     def __len__(self) -> int:
         return len(self.towers)
 
     def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """All towers on the same arguments; a list of their outputs."""
+        """Run all towers on the same arguments; return a list of their outputs."""
         if self.guard is not None and not self.guard.holds():
-            return [tower(*args, **kwargs) for tower in self.towers]  # no longer what the group was built for
+            return [tower(*args, **kwargs) for tower in self.towers]  # the towers have changed
         return self.run(tuple(range(len(self))), args, kwargs)
 
     @property
@@ -74,13 +74,13 @@ class VMapTowerGroup:
 
     def _captured_as(self) -> list[nn.Module]:
         towers = [without_children(tower, self.idle) if self.idle else tower for tower in self.towers]
-        if self.idle:  # what is read of these is read of the towers
+        if self.idle:  # reads of the copies are attributed to the towers
             pairs = list(zip(towers, self.towers, strict=True))
             self._originals = {id(a): b for a, b in pairs} | {id(vars(a)): vars(b) for a, b in pairs}
         return [CacheAsOutput(tower) if self.fills_caches else tower for tower in towers]
 
     def run(self, lanes: Lanes, args: tuple, kwargs: dict) -> list[Any]:
-        """Some towers on the same arguments."""
+        """Run some towers on the same arguments."""
         look = plain_look(args, kwargs)
         route = None if look is None else self.routes.get((lanes, look))
         if route is not None:
@@ -89,7 +89,7 @@ class VMapTowerGroup:
         return self.run_calls(lanes, Calls.shared(args, kwargs), None if look is None else (lanes, look))
 
     def run_calls(self, lanes: Lanes, calls: Calls, key: Any = None) -> list[Any]:
-        """Some towers, each on its own arguments."""
+        """Run some towers, each on its own arguments."""
         if not plain_world():
             return [
                 self.towers[lane](*a, **k) for i, lane in enumerate(lanes) for a, k in [calls.for_lane(i)]
@@ -110,7 +110,7 @@ class VMapTowerGroup:
         return (self._mode(call), tuple(call.member_shapes), call.wide, torch.is_grad_enabled())
 
     def _mode(self, call: Call) -> tuple[Any, ...]:
-        """What a capture bakes in besides shapes. Train flags are not among them: see the class."""
+        """What a capture is specialised on besides shapes. Training flags are covered by the guard."""
         tensors = tuple((t.dtype, t.device, t.requires_grad) for t in call.tensors)
         return (call.signature, tensors, ambient_modes(), self.programs.grad_mode())
 
@@ -123,14 +123,14 @@ class VMapTowerGroup:
     def build(self, key: Any, call: Call) -> Any:
         program: Any
         try:
-            self._living = None  # the towers as they are now
+            self._living = None  # read the towers' current state
             living = self.living
         except CaptureFailed as failure:
             return self.programs.keep(key, InSequence(str(failure)))  # type: ignore[arg-type]
         with watch_labels() as reads:
             program = self.programs.build(key, call, living)
         if reads and not self._told_apart:
-            # A forward reads its tower's name: towers of other names may compute something else.
+            # A forward reads its tower's name, so towers with other names may compute something else.
             self._told_apart = True
             with labels_told_apart():
                 self._living = ModuleLanes(self._captured_as())
@@ -145,7 +145,7 @@ class VMapTowerGroup:
         if isinstance(program, InSequence) and program.by_variant and not self.parts:
             self._part()
         if isinstance(program, WideProgram) and self.fills_caches:
-            # They are filled again by every call, and read by nobody whom the graph does not know.
+            # Caches are filled again by every call and read only inside the graph, so they need no guard.
             rests_on = program.captured.rests_on.only(lambda read: not read.path.startswith(CACHE_READ))
             program.captured.rests_on, program.holds = rests_on, rests_on.holds
         if isinstance(program, WideProgram) and self.idle:
@@ -183,7 +183,7 @@ class VMapTowerGroup:
         return route
 
     def note(self, lanes: Lanes, program: WideProgram | None, why: str) -> None:
-        """These lanes run by this program, or in sequence, and somebody else runs them."""
+        """Record how these lanes run in a trace, for `explain`."""
         route = self.latest = Route(self, lanes)
         route.verdict = Verdict(program is not None, why)
         if program is not None:
@@ -191,14 +191,14 @@ class VMapTowerGroup:
             route.fused.fills = route.towers if self.fills_caches else None
 
     def explain(self) -> list[GroupRow]:
-        """How its towers ran last."""
+        """How the towers ran in the last call."""
         if self.latest is None:
             return [GroupRow.of(self.names)]
         return self.latest.explain()
 
 
 class Route:
-    """How some lanes of a group run a call of one look."""
+    """How some lanes of a group run calls with one cache key."""
 
     def __init__(self, group: VMapTowerGroup, lanes: Lanes):
         self.group, self.lanes = group, lanes
@@ -226,7 +226,7 @@ class Route:
         return [outputs[position] for position in range(len(self.lanes))]
 
     def _parts(self) -> list[tuple[VMapTowerGroup, Lanes, list[int]]]:
-        """Smaller groups of which at least two towers run: their own lanes, and the positions here."""
+        """Smaller groups with at least two running towers: (group, its lanes, positions here)."""
         found = []
         for part, members in self.group.parts:
             inner = tuple(i for i, lane in enumerate(members) if lane in self.lanes)

@@ -1,4 +1,4 @@
-"""TowerHolder: which of a router's components are towers, and which of these run."""
+"""TowerHolder: which components of a router are towers, and which of them run."""
 
 import inspect
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from .base_tower import BaseTower
 
 
 class TowerHolder(BaseRouter):
-    """A router that knows its towers by name, in the order of their registration."""
+    """A router with named towers, in order of registration."""
 
     def __init__(self, name: str, auto_discover: bool = True, **options: Any):
         super().__init__(name, **options)
@@ -20,7 +20,7 @@ class TowerHolder(BaseRouter):
 
     @property
     def tower_names(self) -> Any:
-        """The registered towers, in the order of their registration."""
+        """Names of the registered towers, in order of registration."""
         return given(self, "tower_names", list(self._towers()))
 
     @tower_names.setter
@@ -45,14 +45,14 @@ class TowerHolder(BaseRouter):
         return self
 
     def detach(self, name: str) -> nn.Module:
-        """Remove a component, and the towers in it from what runs."""
+        """Remove a component and unregister the towers in it."""
         module = super().detach(name)
         self._tower_names = [t for t in self._tower_names if t != name and not t.startswith(f"{name}.")]
         self._changed()
         return module
 
     def replace(self, name: str, module: nn.Module) -> nn.Module:
-        """Put another component under a name; if a tower stood there, the new one takes its place."""
+        """Replace a component; a tower of that name stays registered."""
         names = self._tower_names
         old = super().replace(name, module)
         kept = [t for t in names if t == name or _resolve(self, t) is not None]
@@ -61,7 +61,7 @@ class TowerHolder(BaseRouter):
         return old
 
     def register_tower(self, name: str) -> None:
-        """Run the component of this name (dotted, if it is in a container) as a tower."""
+        """Run the component of this name (dotted inside containers) as a tower."""
         if name in self._tower_names:
             raise RouterError(f"{name!r} is registered already; the towers are {self._listed()}")
         if _resolve(self, name) is None:
@@ -77,15 +77,15 @@ class TowerHolder(BaseRouter):
         self._changed()
 
     def clear_tower_caches(self) -> None:
-        """Empty the caches of all towers."""
+        """Clear the caches of all towers."""
         for tower in self._towers().values():
             if isinstance(tower, BaseRouter):
                 tower.cache_clear()
 
     def discover_towers(self) -> list[str]:
-        """Register every `BaseTower`, those in containers under dotted names; gives all towers' names.
+        """Register every `BaseTower`, with dotted names inside containers; return the names of all towers.
 
-        Towers inside towers belong to these and are not registered.
+        Towers inside other towers are not registered.
         """
         for name in _towers_in(self):
             if name not in self._tower_names:
@@ -100,7 +100,7 @@ class TowerHolder(BaseRouter):
         return found  # type: ignore[return-value]
 
     def tables_of_towers(self) -> list[dict[str, nn.Module | None]]:
-        """The tables in which the towers stand, and those on the way to them."""
+        """The `_modules` dicts that hold the towers, and those on the path to them."""
         tables = {id(self._modules): self._modules}
         for name in self._tower_names:
             module: nn.Module | None = self
@@ -111,7 +111,7 @@ class TowerHolder(BaseRouter):
         return list(tables.values())
 
     def _changed(self) -> None:
-        """Told whenever the towers are no longer those they were."""
+        """Called whenever the towers change; for subclasses."""
 
     def _selected(self, towers: dict[str, nn.Module], tower_names: Sequence[str] | None) -> tuple[str, ...]:
         if tower_names is None:
@@ -150,7 +150,7 @@ def _towers_in(module: nn.Module, prefix: str = "") -> Iterator[str]:
     for name, child in module.named_children():
         if isinstance(child, BaseTower):
             yield f"{prefix}{name}"
-        elif not isinstance(child, BaseRouter):  # another router's towers are its own
+        elif not isinstance(child, BaseRouter):  # another router runs its own towers
             yield from _towers_in(child, f"{prefix}{name}.")
 
 

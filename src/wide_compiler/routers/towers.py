@@ -1,4 +1,4 @@
-"""Ready towers, each `[B, ..., dim]` in and out."""
+"""Ready-made towers that map `[B, ..., dim]` to `[B, ..., dim]`."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def _mlp(dim: int, hidden: int, dropout: float) -> list[nn.Module]:
 
 
 class SequentialTower(BaseTower):
-    """The given stages one after the other; by default an MLP with one hidden layer.
+    """Runs the given stages in sequence; by default an MLP with one hidden layer.
 
     >>> SequentialTower("a", 8)(torch.randn(2, 8)).shape
     torch.Size([2, 8])
@@ -45,7 +45,7 @@ class ResidualTower(BaseTower):
 
 
 class PreNormTower(ResidualTower):
-    """`x + MLP(norm(x))`, `depth` times: a transformer's feed-forward half."""
+    """`x + MLP(norm(x))`, `depth` times: the feed-forward part of a transformer."""
 
     def __init__(self, name: str, dim: int, depth: int = 1, hidden: int = 0, dropout: float = 0.0):
         super().__init__(name, dim, 0)
@@ -74,11 +74,11 @@ class GatedTower(BaseTower):
 
 
 class AttentionTower(BaseTower):
-    """`[B, T, dim]`: self-attention and a gated feed-forward, both with a norm in front and a residual.
+    """Self-attention and a feed-forward on `[B, T, dim]`, both with pre-norm and residual.
 
     Args:
-        heads: how many attend side by side; must divide `dim`.
-        causal: may a position see only itself and those before it?
+        heads: number of attention heads; must divide `dim`.
+        causal: whether a position attends only to itself and earlier ones.
     """
 
     def __init__(self, name: str, dim: int, heads: int = 4, causal: bool = False, hidden: int = 0):
@@ -91,7 +91,7 @@ class AttentionTower(BaseTower):
         self.feed_forward = PreNormTower(f"{name}.feed_forward", dim, 1, hidden)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """`mask` is True where a position may be seen: `[B, T]`, or `[B, T, T]` for each that looks."""
+        """`mask`: boolean, True where a position may be attended to, `[B, T]` or `[B, T, T]` (per query)."""
         if x.dim() != 3:
             raise InputError(f"an AttentionTower takes [B, T, dim], got {tuple(x.shape)}")
         b, t, d = x.shape
@@ -105,7 +105,7 @@ class AttentionTower(BaseTower):
 
 
 def _pairs(mask: Tensor, b: int, t: int) -> Tensor:
-    """The mask as `[B, 1, T or 1, T]`."""
+    """The mask as `[B, 1, 1 or T, T]`."""
     if mask.dtype == torch.bool and mask.shape == (b, t):
         return mask.view(b, 1, 1, t)
     if mask.dtype == torch.bool and mask.shape == (b, t, t):

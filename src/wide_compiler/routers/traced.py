@@ -1,7 +1,7 @@
-"""Towers while torch.compile is tracing: the lane graph is laid into the trace, weights come in as they are.
+"""Towers under torch.compile: the lane graph becomes part of the trace, with the weights as inputs.
 
-The tracer follows all that is not marked as constant. So the code reads, tower by tower, whatever the choice
-of a lane graph rests on: the tracer puts a guard on each, and a change is seen by the next call.
+The tracer follows all code that is not marked as constant. So this code reads, tower by tower, everything
+that the choice of a lane graph depends on: the tracer guards each value, and a change causes a recompile.
 """
 
 import contextlib
@@ -25,9 +25,9 @@ from .tower_group import VMapTowerGroup
 
 @dataclass
 class Step:
-    """Some towers in one trace: through a lane graph, or (without one) by themselves."""
+    """Some towers in a trace: run by a lane graph, or without one by themselves."""
 
-    names: list[str]  # of the towers
+    names: list[str]
     program: WideProgram | None = None
     feeds: list[tuple[str, Any, Any]] = field(default_factory=list)
 
@@ -49,7 +49,7 @@ class Step:
         return cls([group.names[lane] for lane in lanes], program, feeds)
 
     def run(self, own: list[nn.Module], tensors: list[Tensor]) -> list[Any]:
-        """The towers' outputs; `tensors` as the lane graph takes them."""
+        """The towers' outputs; `tensors` are the inputs of the lane graph."""
         arguments: list[Any] = []
         written: list[tuple[Tensor, list[Tensor]]] = []
         for how, place, name in self.feeds:
@@ -77,7 +77,7 @@ class Step:
 
 @contextlib.contextmanager
 def outside_the_trace(grad: bool | None = None) -> Iterator[None]:
-    """While active, tensors are what they seem, and gradients are recorded if `grad` (None: as they are)."""
+    """Suspend tracing and dispatch modes; gradients are recorded if `grad` (None: unchanged)."""
     with (
         torch._guards.tracing(None),
         torch.utils._python_dispatch._disable_current_modes(),
@@ -87,7 +87,7 @@ def outside_the_trace(grad: bool | None = None) -> Iterator[None]:
 
 
 def step_for(group: VMapTowerGroup, lanes: tuple[int, ...], look: Any, wide: Any, watchable: bool) -> Step:
-    """How some towers of a group run a call of this look; `watchable`: can the trace guard all of them?"""
+    """How some towers of a group run a traced call; `watchable`: whether the trace can guard all of them."""
     signature, kinds, shapes, any_batch, modes, grad = look
     step = Step([group.names[lane] for lane in lanes])
     with torch.set_grad_enabled(grad):
@@ -100,7 +100,7 @@ def step_for(group: VMapTowerGroup, lanes: tuple[int, ...], look: Any, wide: Any
 
 
 def programs_for(group: VMapTowerGroup, mode: Any, shapes: Any, wide: Any, any_batch: bool) -> Any:
-    """The program for a call of which only the look is known: found, or built on numbers made up for it."""
+    """The program for a traced call: cached, or built on made-up values."""
     found = group.programs.find_traced(mode, shapes, wide, any_batch)
     if found is not None or unfusable(list(group.towers)):
         return found
@@ -110,7 +110,7 @@ def programs_for(group: VMapTowerGroup, mode: Any, shapes: Any, wide: Any, any_b
 
 
 def made_up_call(mode: Any, shapes: Any, wide: tuple[bool, ...], any_batch: bool, lanes: int = 1) -> Call:
-    """A call that looks like the one being traced; `shapes` are without the batch if that may be any."""
+    """A call with the look of the traced one; `shapes` exclude the batch dim if its size may vary."""
     full = [(2, *shape) if any_batch else tuple(shape) for shape in shapes]
     full = [(lanes, *shape) if w else shape for shape, w in zip(full, wide, strict=True)]
     tensors = iter([made_up(shape, *kind) for shape, kind in zip(full, mode[1], strict=True)])
@@ -119,8 +119,8 @@ def made_up_call(mode: Any, shapes: Any, wide: tuple[bool, ...], any_batch: bool
 
 
 def look_of(arguments: Any, tensors: list[Tensor]) -> tuple[Any, ...]:
-    """How a call of (args, kwargs) with these tensors looks: its structure, kinds, shapes as numbers (without
-    the batch if there is one that may be of any size), whether that is so, and the modes around it."""
+    """Cache key of a traced call: signature, (dtype, device, requires_grad), shapes without the batch dim if
+    its size may vary, whether it may, and the ambient modes."""
     kinds = tuple([(t.dtype, t.device, t.requires_grad) for t in tensors])
     any_batch = all(t.dim() > 0 and t.shape[0] >= 2 for t in tensors)
     shapes = tuple([tuple(map(operator.index, t.shape[int(any_batch) :])) for t in tensors])

@@ -1,4 +1,4 @@
-"""Together or in sequence? A contest on the call itself, whose answer is kept."""
+"""Verdict: whether towers run together or as a loop, measured on the call itself."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,14 +14,14 @@ from .calls import Calls
 from .fused_lanes import Fused
 
 TOGETHER, LOOP = "together", "loop"
-# Seconds that a call of a group costs beside what is timed: finding it, and handing out the outputs by name.
+# Seconds that a call of a group costs beside what is timed: the lookup, and outputs by name.
 TOLL = 25e-6
 HOOKED = "not measured: a parameter has a gradient hook, which measuring would call"
 
 
 @dataclass
 class Verdict:
-    """`together` or not, and why; `ms` is what was measured."""
+    """Whether to run `together`, and why; `ms` are the measured times."""
 
     together: bool
     why: str
@@ -38,7 +38,7 @@ def judge(
     calls: Calls,
     config: WideConfig,
 ) -> Verdict:
-    """Let `fused` take its fastest way, and find out whether that beats running the towers in sequence."""
+    """Let `fused` choose its fastest way, and compare and time it against running the towers as a loop."""
     if config.strategies.get("*") == "loop":
         return Verdict(False, "as asked for")
     tensors = calls.call.tensors
@@ -56,7 +56,7 @@ def judge(
         return Verdict(False, chosen.why, chosen.ms)
     fused.take(chosen)
     written = fused.buffers()
-    fused.lends_leaves = False  # gradients are compared parameter by parameter
+    fused.lends_leaves = False  # gradients are compared for each parameter
     sequence = Candidate(in_sequence, leaves, written)
     together = Candidate(lambda: fused.watched(calls.gather()), leaves, written)
     draws, tolls = fused.program.draws, {TOGETHER: TOLL}

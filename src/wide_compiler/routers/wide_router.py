@@ -1,4 +1,4 @@
-"""WideRouter: a collective of towers, those of one structure run as lanes of one graph."""
+"""WideRouter: a collective of towers; towers of one structure run as lanes of one graph."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,13 +22,13 @@ from .tower_group import VMapTowerGroup
 from .tower_holder import TowerHolder, check_takes_mask
 from .traced import Step, look_of, outside_the_trace, step_for
 
-# Train and eval, with a part frozen or not: more formations than these are not kept.
+# Limit on kept formations, such as train and eval, with parts frozen or not.
 MAX_FORMATIONS = 8
 GROUPS = "_vmap_groups"
 
 
 class _Objects(dict):
-    """A router's objects. The groups are to be found there, but are none of what the user has put in."""
+    """A router's objects; the groups can be looked up in it, but are not stored as items."""
 
     def __init__(self, *args: Any):
         super().__init__(*args)
@@ -50,17 +50,17 @@ class _Objects(dict):
 
 
 class WideRouter(TowerHolder):
-    """Towers that see the same input, run together.
+    """Runs towers on the same input; towers of one structure run as one lane graph.
 
     Args:
         name: the router's name.
         auto_discover: register every `BaseTower` when it is attached.
         config: how groups are built and measured; `WideConfig(tune_seconds=0)` runs every group together
             without measuring.
-        stacked: keep the parameters of alike towers as rows of one stack that autograd takes for one leaf.
-            Training many small towers is faster so. `p.grad` is then a row of the stack's gradient;
-            `torch.autograd.grad(loss, p)` does not know `p`.
-        options: of `BaseRouter` (`uuid`, `strict_dtype`, ...).
+        stacked: keep the parameters of towers of one structure as rows of one stack that is a single autograd
+            leaf, which trains many small towers faster. `p.grad` is then a row of the stack's gradient, and
+            `torch.autograd.grad(loss, p)` does not work.
+        options: options of `BaseRouter` (`uuid`, `strict_dtype`, ...).
     """
 
     _kept_objects: _Objects
@@ -75,7 +75,7 @@ class WideRouter(TowerHolder):
     ):
         super().__init__(name, auto_discover, **options)
         self._router_settings = config or WideConfig()
-        self._router_formations: list[Formation] = []  # the one that ran last first
+        self._router_formations: list[Formation] = []  # most recently used first
         self._router_prepared = False
         self._router_recipes: dict[str, Recipe] = {}
         self._router_traced_plans = TracedStore()
@@ -85,9 +85,9 @@ class WideRouter(TowerHolder):
 
     @property
     def config(self) -> Any:
-        """How groups are built and measured; another `WideConfig` makes new groups.
+        """How groups are built and measured; assigning a `WideConfig` makes new groups.
 
-        A subclass may keep anything else under this name, which then is its own affair.
+        A subclass may store any other value under this name; it is returned unchanged.
         """
         return given(self, "config", self._router_settings)
 
@@ -101,7 +101,7 @@ class WideRouter(TowerHolder):
             self.__dict__["config"] = value
 
     def _changed(self) -> None:
-        self._router_formations.clear()  # they would keep towers alive that have gone
+        self._router_formations.clear()  # they would keep removed towers alive
         self._router_memory.dissolve()
         self._router_prepared = False
         self._router_repeats = RepeatedCalls()
@@ -110,7 +110,7 @@ class WideRouter(TowerHolder):
     # Running.
 
     def forward(self, x: Any, **options: Any) -> Any:
-        """The towers' outputs by name, unless you say otherwise."""
+        """The towers' outputs by name; override it for more."""
         return self.wide_forward(x, **options)
 
     def wide_forward(
@@ -120,20 +120,20 @@ class WideRouter(TowerHolder):
         tower_names: Any = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """The towers' outputs by name, in the order of registration.
+        """The towers' outputs by name, in order of registration.
 
         Args:
             x: the input of every tower.
-            mask: given to the towers as `mask=`, if it is not None.
-            tower_names: which towers run; all by default. Names and mask may also come in the other order,
-                as geofractal's routers take them.
-            kwargs: given to every tower.
+            mask: passed to the towers as `mask=` if not None.
+            tower_names: which towers run; all by default. Names and mask may be swapped, as in geofractal's
+                routers.
+            kwargs: passed to every tower.
         """
         if isinstance(mask, (list, tuple)) or isinstance(tower_names, Tensor):
             mask, tower_names = tower_names, mask
         if RUNNING.forward:
             return self._run_towers(x, mask, tower_names, kwargs)
-        RUNNING.forward = True  # what the towers leave in their caches can be read afterwards
+        RUNNING.forward = True  # so that the towers' caches can be read afterwards
         try:
             return self._run_towers(x, mask, tower_names, kwargs)
         finally:
@@ -172,7 +172,7 @@ class WideRouter(TowerHolder):
         args: tuple,
         kwargs: dict[str, Any],
     ) -> dict[str, Any]:
-        """A call that is not like the latest."""
+        """Run a call that differs from the latest."""
         look, repeats = plain_look(args, kwargs), self._router_repeats
         key = (circumstances, look)
         if look is not None and repeats.find(key, towers):
@@ -189,7 +189,7 @@ class WideRouter(TowerHolder):
     def _traced_forward(
         self, towers: dict[str, nn.Module], names: tuple[str, ...], args: tuple, kwargs: dict[str, Any]
     ) -> dict[str, Any]:
-        """Laid into a trace of torch.compile, see `traced`."""
+        """Run under torch.compile, see `traced`."""
         leaves, _ = _tree.flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         reads = tuple([self._router_recipes[name].read(tower) for name, tower in towers.items()])
@@ -210,9 +210,9 @@ class WideRouter(TowerHolder):
 
     @constant_result
     def _plan_while_tracing(self, names: tuple[str, ...], reads: Any, look: Any) -> int:
-        """The position in `_router_traced_plans` (a tracer can only take a plain number from here).
+        """Index into `_router_traced_plans`; a constant function may only return plain values to the tracer.
 
-        `reads` is not looked at: reading it has put guards on all that the formation is made from.
+        `reads` is unused: reading it has placed guards on everything that the formation depends on.
         """
         plan, shared = [], (False,) * len(look[1])
         with outside_the_trace():
@@ -227,7 +227,7 @@ class WideRouter(TowerHolder):
         return self._router_traced_plans.keep(plan)
 
     def formation(self) -> Formation:
-        """The towers in groups, as they are now."""
+        """The towers in groups, for their current state."""
         return self._formation(self._towers())
 
     def _formation(self, towers: dict[str, nn.Module]) -> Formation:
@@ -243,20 +243,20 @@ class WideRouter(TowerHolder):
         del self._router_formations[MAX_FORMATIONS:]
         return self._router_formations[0]
 
-    # What is known beforehand.
+    # Preparation.
 
     def analyze_structure(self) -> list[list[str]]:
-        """Sort the towers by structure; gives the names of each sort."""
+        """Names of the towers, grouped by structure."""
         return [list(names) for names in self.formation().names]
 
     def prepare_for_compile(self, device: torch.device | str | None = None) -> "WideRouter":
-        """Build the groups, so that torch.compile finds them: no graph break, and no recompilation later on.
+        """Build the groups for torch.compile, so that there are no graph breaks and no recompiles later.
 
-        The towers' numbers are moved next to each other in memory, so that calls without torch.compile need
-        not stack them; the parameters themselves stay the objects they are.
+        The towers' tensors are moved into stacked memory, so that calls without torch.compile need not stack
+        them; the parameters stay the same objects.
 
         Args:
-            device: where to move the router first, if given.
+            device: device to move the router to first, if given.
         """
         if device is not None:
             self.to(device)
@@ -269,11 +269,11 @@ class WideRouter(TowerHolder):
         return self
 
     def compile(self, **options: Any) -> Any:
-        """`prepare_for_compile`, then `torch.compile` with these options; gives the compiled router."""
+        """Call `prepare_for_compile`, then `torch.compile` with these options; return the compiled router."""
         return torch.compile(self.prepare_for_compile(), **options)
 
     def prepare_and_compile(self, **options: Any) -> Any:
-        """`compile`, under geofractal's name."""
+        """Same as `compile`; geofractal's name."""
         return self.compile(**options)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "WideRouter":
@@ -287,7 +287,7 @@ class WideRouter(TowerHolder):
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        # Groups are built again where they are needed: a copy's are made of the copy's towers.
+        # Groups are not copied, because they hold the original's towers; they are built again on demand.
         own = {
             "_router_formations": [],
             "_router_traced_plans": TracedStore(),
@@ -299,7 +299,7 @@ class WideRouter(TowerHolder):
         return state
 
     def explain(self) -> RouterExplanation:
-        """What the last forward did with the towers."""
+        """How the towers ran in the last forward."""
         if self._router_repeats.latest is not None:
             return RouterExplanation(self._router_repeats.latest.rows, name="towers")
         rows = self._router_formations[0].explain() if self._router_formations else []
