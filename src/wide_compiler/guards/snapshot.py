@@ -83,8 +83,10 @@ class Snapshot:
         return True
 
     def first_change(self) -> Read | None:
-        """Return the first read with a different value, or None. Equal new values replace the recorded
-        ones."""
+        """Return the first read with a different value, or None.
+
+        Equal new values replace the recorded ones.
+        """
         for read in self.reads.values():
             now = read.now()
             if now is not read.value:
